@@ -95,7 +95,8 @@ def _judge(case: Injected, made: Run) -> tuple[str, str | None, int | None]:
         verdict = "PASS" if measured.meets("<=", Quantity(case.needed * case.work_s, "s")) else "FAIL"
     except InconclusiveError:
         verdict = "INCONCLUSIVE"
-    cause = measured.cause
+    judged = made.comparisons.last
+    cause = None if judged is None else judged.cause
     return verdict, None if cause is None else str(cause), None if cause is None else cause.rank
 
 

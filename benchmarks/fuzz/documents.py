@@ -11,7 +11,6 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from benchmarks.mutations.subjects import DATA
 from pytest_llmbench.cluster.quarantine import read_quarantine
 from pytest_llmbench.cluster.recipes import check_recipes
 from pytest_llmbench.cluster.runs import Plan
@@ -33,6 +32,7 @@ from pytest_llmbench.plugin.verdict.requirements import read_requirements
 from pytest_llmbench.session.journal.journal import JournalEvent, read_journal
 from pytest_llmbench.session.replay.files import ReplayFacts
 from pytest_llmbench.session.replay.session import runs_of_session
+from tests.support.samples import DATA
 
 Reader = tuple[Sequence[bytes], Callable[[bytes], Any]]
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fuzz import documents, nodes
-from benchmarks.mutations.subjects import DATA, SAMPLES
 from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.engines.deepspeed_chat import eval_batch
 from pytest_llmbench.engines.megatron_lm import events as megatron_events
@@ -23,14 +22,15 @@ from pytest_llmbench.readers.steps import progress
 from pytest_llmbench.readers.steps.step_log import read_steps
 from pytest_llmbench.readers.steps.telemetry import read_telemetry
 from pytest_llmbench.readers.steps.times import read_times
+from tests.support.samples import DATA, SAMPLES
 
 _NUMBERS_OF_STEP = ("seconds", "tokens", "samples", "loss", "grad_norm", "peak_memory_bytes")
 _LOGS = {
-    "deepspeed_chat": ("lambda/opt-350m_1_1xN_batch0001.log", "cpu_runs/dschat_step[123].log"),
-    "megatron_lm": ("logs/megatron_lm_*.log", "cpu_runs/mlm*.log", "h200/megatron*.log", "jsc/*_job.out.excerpt.txt",
+    "deepspeed_chat": ("lambda/opt-350m_1_1xN_batch0001.log", "logs/deepspeed_chat_step[123].log"),
+    "megatron_lm": ("logs/megatron_lm_*.log", "jsc/*_job.out.excerpt.txt",
                     "megatron/*.txt"),
-    "metaseq": ("logs/metaseq*.log", "cpu_runs/msq*.log", "metaseq/*.log"),
-    "nemo": ("nemo/output.log", "cpu_runs/nemo*.log", "nemo/*.txt"),
+    "metaseq": ("logs/metaseq*.log", "metaseq/*.log"),
+    "nemo": ("nemo/output.log", "logs/nemo*.log", "nemo/*.txt"),
 }  # fmt: skip
 _SIZE = 3000
 

@@ -15,7 +15,7 @@ import random
 import subprocess
 from collections.abc import Sequence
 
-from pytest_llmbench.history.trend.change_points import change_points
+from pytest_llmbench.history.change_points import change_points
 
 _OTAVA = """
 import json, sys

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks.history.change_points import points_of_otava
-from pytest_llmbench.history.trend.change_points import P_VALUE, WINDOW, change_points
+from pytest_llmbench.history.change_points import P_VALUE, WINDOW, change_points
 
 _P_VALUES = (1e-2, P_VALUE, 1e-4, 1e-5)
 

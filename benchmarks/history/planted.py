@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.history.simulated import Fleet, keep
-from pytest_llmbench.history.store.database import History, open_history
-from pytest_llmbench.history.trend.baselines import compare_with_baseline
-from pytest_llmbench.history.trend.wanted import Wanted
+from pytest_llmbench.history.baselines import compare_with_baseline
+from pytest_llmbench.history.database import History, open_history
+from pytest_llmbench.history.wanted import Wanted
 
 
 def repeat(history: History, seed: str, *, earlier: int, slower: float, wanted: Wanted) -> tuple[str, dict[str, str]]:
@@ -30,7 +30,7 @@ def repeat(history: History, seed: str, *, earlier: int, slower: float, wanted: 
     victim = fleet.recipes[sum(map(ord, seed)) % len(fleet.recipes)]
     new = fleet.session(earlier, {victim: slower})
     told = compare_with_baseline(history, fleet.session_id(earlier), [[record] for record in new.values()], wanted)
-    return victim, {each.key: str(each.verdict) for each in told}
+    return victim, {each.name: str(each.verdict) for each in told}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             counts["recipes accused"] += accused
             counts["recipes not decided"] += undecided
             counts["right"] += found and not accused and not undecided
-        print(f"{history.engine.dialect.name}: 1 of 20 recipes {asked.slower:.1%} slower, {asked.earlier} earlier days")
+        print(f"{history.backend}: 1 of 20 recipes {asked.slower:.1%} slower, {asked.earlier} earlier days")
     print(", ".join(f"{word}: {counts[word]}" for word in ("right", "found", "recipes accused", "recipes not decided")))
     print(f"of {asked.repeats} repeats")
     return int(counts["right"] != asked.repeats)

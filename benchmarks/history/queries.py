@@ -16,12 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from sqlalchemy import insert, text
-
-from pytest_llmbench.history.fleet.ledger import avoided, entries_of, list_devices
-from pytest_llmbench.history.store.database import History, open_history
-from pytest_llmbench.history.store.queries import list_sessions, read_series, runs_before, show_session
-from pytest_llmbench.history.store.tables import DEVICES, METRICS, RUNS, SERIES, SESSIONS, SIGHTINGS, VERDICTS
+from pytest_llmbench.history.database import History, open_history
+from pytest_llmbench.history.ledger import avoided, entries_of, list_devices
+from pytest_llmbench.history.queries import list_sessions, read_series, runs_before, show_session
 
 _RECIPES, _NODES, _PER_SESSION, _AT_ONCE = 20, 64, 100, 20_000
 _FIRST, _APART_S = 1_600_000_000.0, 60.0
@@ -37,27 +34,27 @@ def fill(history: History, records: int) -> None:
             }
             for i in range(_RECIPES)
         ]  # fmt: skip
-        connection.execute(insert(SERIES), series)
+        connection.insert("llmbench_series", series)
         nodes = [{"id": 1 + i, "kind": "node", "name": f"n{i:03}", "node": f"n{i:03}"} for i in range(_NODES)]
-        connection.execute(insert(DEVICES), nodes)
+        connection.insert("llmbench_devices", nodes)
         for start in range(0, records, _AT_ONCE):
             numbers = range(start, min(start + _AT_ONCE, records))
             for table, rows in _rows(numbers):
-                connection.execute(insert(table), rows)
-    with history.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text("ANALYZE"))
+                connection.insert(table, rows)
+    with history.writing() as connection:
+        connection.rows("ANALYZE")
 
 
-def _rows(numbers: range) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
+def _rows(numbers: range) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     sessions = range(-(-numbers.start // _PER_SESSION), -(-numbers.stop // _PER_SESSION))
-    yield SESSIONS, [
+    yield "llmbench_sessions", [
         {
             "id": f"s{i:08}", "began": _FIRST + i * _PER_SESSION * _APART_S, "system": "s", "cluster": "slurm",
             "ended": True, "imported": 0.0,
         }
         for i in sessions
     ]  # fmt: skip
-    yield RUNS, [
+    yield "llmbench_runs", [
         {
             "id": 1 + i, "session": f"s{i // _PER_SESSION:08}", "about": "run", "name": f"k{i % _PER_SESSION}",
             "series": 1 + i % _RECIPES, "time": _FIRST + i * _APART_S, "content": f"{i:064}", "measurement": f"{i:064}",
@@ -65,7 +62,7 @@ def _rows(numbers: range) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
         }
         for i in numbers
     ]  # fmt: skip
-    yield METRICS, [
+    yield "llmbench_metrics", [
         {
             "run": 1 + i, "name": name, "series": 1 + i % _RECIPES, "time": _FIRST + i * _APART_S, "value": value,
             "unit": unit, "low": value * 0.99, "high": value * 1.01, "better": better,
@@ -76,10 +73,10 @@ def _rows(numbers: range) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
         )
     ]  # fmt: skip
     yield (
-        VERDICTS,
+        "llmbench_verdicts",
         [{"run": 1 + i, "number": 0, "test": "t", "verdict": "PASS", "statistic": "throughput"} for i in numbers],
     )
-    yield SIGHTINGS, [
+    yield "llmbench_sightings", [
         {
             "run": 1 + i, "number": 0, "device": 1 + i % _NODES, "time": _FIRST + i * _APART_S, "kind": "use",
             "what": "ran", "said": "a run", "blames": i % 5000 == 0,
@@ -115,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder, open_history(asked.url or Path(folder, "history.db")) as history:
         began = time.perf_counter()
         fill(history, asked.records)
-        name = history.engine.dialect.name
+        name = history.backend
         print(f"{name}: {asked.records:,} records made in {time.perf_counter() - began:.0f} s")
         for words, ask in questions(asked.records).items():
             took = []

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS
-from pytest_llmbench.history.store.rows import MetricRow
-from pytest_llmbench.history.trend.comparing import ALPHA_OF_SESSION, Change, change
-from pytest_llmbench.history.trend.scatter import scatter_of_runs, shared_scatter
+from pytest_llmbench.history.compare import ALPHA_OF_SESSION, Change, measure_change
+from pytest_llmbench.history.rows import MetricRow
+from pytest_llmbench.history.scatter import scatter_of_runs, shared_scatter
 
 _RECIPES = 20
 # Standard deviations of the runs of each recipe, as shares.
@@ -43,7 +43,9 @@ def session(rng: random.Random, deviations: Sequence[float], earlier: int, *, sh
     shared = shared_scatter(scatters) if share else None
     alpha = ALPHA_OF_SESSION / len(deviations)
     return [
-        change([*map(_row, past)], [_row(value)], past=past, usual=USUAL_BETWEEN_RUNS, shared=shared, alpha=alpha)
+        measure_change(
+            [*map(_row, past)], [_row(value)], past=past, usual=USUAL_BETWEEN_RUNS, shared=shared, alpha=alpha
+        )
         for past, value in zip(pasts, new, strict=True)
     ]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pytest_llmbench.core.record.records import RunRecord, Timings
 from pytest_llmbench.core.record.series import Step
-from pytest_llmbench.history.store.database import History
-from pytest_llmbench.history.store.importing import About, Imported, add_records
-from pytest_llmbench.history.store.rows import rows_of_run
+from pytest_llmbench.history.database import History
+from pytest_llmbench.history.importing import About, Imported, add_records
+from pytest_llmbench.history.rows import rows_of_run
 from pytest_llmbench.judging.statistics import STATISTICS, Measurement, judged_steps, measure
 
 # A real run, whose recipe, machine and folder the simulated ones share.
@@ -72,11 +72,11 @@ class Fleet:
 
 def keep(history: History, records: Mapping[str, RunRecord], *tags: str) -> Imported:
     """Write the records of a session as an import would."""
-    told = Imported()
+    imported = Imported()
     first = next(iter(records.values()))
     rows = [
         rows_of_run(record, hashlib.sha256(record.model_dump_json().encode()).hexdigest(), record.path)
         for record in records.values()
     ]
-    add_records(history, first.session, rows, ended=True, about=About(tags=tags), told=told)
-    return told
+    add_records(history, first.session, rows, ended=True, about=About(tags=tags), imported=imported)
+    return imported

@@ -34,9 +34,9 @@ def megatron_lm() -> Iterator[Subject]:
         gpus_per_node=1, precision="bf16", steps=40,
     )  # fmt: skip
     one = runs(gpt, "H200", gpus=1)
-    yield from _whole("one H200", _sampled("h200/megatron_lm_0.19.2_gpt125m_1xH200.log"), one, _MEGATRON, proof)
+    yield from _whole("one H200", _sampled("logs/megatron_lm_one_h200.log"), one, _MEGATRON, proof)
     tiny = runs(recipe("tiny", "megatron_lm", **_SMALL, steps=20, parallelism={"tensor": 2}))
-    yield from _whole("2 CPU ranks, core 0.16", _sampled("cpu_runs/mlm_cpu_sample.log"), tiny, _MEGATRON, proof)
+    yield from _whole("2 CPU ranks, core 0.16", _sampled("logs/megatron_lm_core_0.16.log"), tiny, _MEGATRON, proof)
     if files := _sampled("jsc/175B_job.out.excerpt.txt"):
         jsc, shape = published()["nlp175b"], {"nodes": 96, "gpus": 4}
         cut_off = runs(jsc, "JUWELS_Booster", **shape, cut_off="ended at its time limit, as its owner says")
@@ -79,7 +79,7 @@ def metaseq() -> Iterator[Subject]:
         model={"layers": 2, "hidden_size": 64, "attention_heads": 2, "vocab_size": 508},
         options={"model_size": "tiny", "arguments": {"decoder-ffn-embed-dim": 128}},
     )  # fmt: skip
-    yield from _whole("2 CPU ranks, 20 updates", _sampled("cpu_runs/msq_cpu_sample.log"), runs(other), _METASEQ, proof)
+    yield from _whole("2 CPU ranks, 20 updates", _sampled("logs/metaseq_20_updates.log"), runs(other), _METASEQ, proof)
 
 
 def nemo() -> Iterator[Subject]:
@@ -110,7 +110,7 @@ def deepspeed_chat() -> Iterator[Subject]:
     for name, judge in _lambda():
         yield from _whole(name, _sampled(f"lambda/{name}_1_1xN_batch0001.log"), judge, _CHAT, _THROUGHPUT)
     for step, chat in ((1, "chat_350m_bs24_zero0"), (2, "chat_350m_rm"), (3, "chat_350m_bs24_zero0")):
-        if files := _sampled(f"cpu_runs/dschat_step{step}.log"):
+        if files := _sampled(f"logs/deepspeed_chat_step{step}.log"):
             yield Subject(
                 name=f"upstream's step {step}", files=files, judge=runs(published()[chat]), telling=_CHAT,
                 proves=_line(_THROUGHPUT),

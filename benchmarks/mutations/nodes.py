@@ -30,7 +30,7 @@ _XID = f"[  99.0] NVRM: Xid (PCI:{bus(1)}): 48, pid=1, name=python, DBE\n"
 def nccl_text() -> Iterator[Subject]:
     """The tables of nccl-tests: real ones, and those of other collectives by a stand-in."""
     for name, gpus in (("nccl-tests/dgxc_all_reduce_8xH100_root-column.txt", 8),
-                       ("h200/nccl_tests_2.19.6_all_reduce_4xH200.txt", 4)):  # fmt: skip
+                       ("logs/nccl_tests_all_reduce_4_h200.txt", 4)):  # fmt: skip
         if (text := sample(name)) is not None:
             yield from _table("all_reduce", text, gpus)
     for collective in ("all_reduce", "all_gather", "broadcast"):

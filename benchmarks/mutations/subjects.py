@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,10 +16,9 @@ from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
 from pytest_llmbench.core.schema import validate
+from tests.support.samples import DATA, find
 
 ROOT = Path(__file__).parents[2]
-DATA = ROOT / "tests" / "data"
-SAMPLES = Path(os.environ.get("LLMBENCH_SAMPLES", ROOT.parent / "shared" / "samples"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +103,6 @@ def data(*names: str) -> dict[str, bytes]:
 
 
 def sample(name: str) -> bytes | None:
-    """A public sample; None where they are not here."""
-    path = SAMPLES / name
-    return path.read_bytes() if path.is_file() else None
+    """A log of our own runs or a public sample; None where it is not here."""
+    path = find(name)
+    return path.read_bytes() if path else None

@@ -4,7 +4,7 @@ import datetime as dt
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from pytest_llmbench.bundle.recompute import same
 from pytest_llmbench.core.errors import InconclusiveError, LLMBenchError
@@ -13,19 +13,10 @@ from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Judgement, RunRecord, Verdict
 from pytest_llmbench.judging.references import why_not_applicable
 from pytest_llmbench.plugin.output.provenance import bounds
-from pytest_llmbench.plugin.verdict.measured import Measured
-from pytest_llmbench.plugin.verdict.rerun import Rerun
+from pytest_llmbench.plugin.verdict.compare import Judged
 from pytest_llmbench.plugin.verdict.run import Run
 
 _COMPARISON = re.compile(r"(>=|>|<=|<) (.+)")
-
-
-class NoFurtherRuns:
-    """Stands in for `Rerun`: the runs are those that were made."""
-
-    def more(self, *_: object) -> str:
-        """Answer, as `Rerun` does, that no further run is made."""
-        return "no further run is made of a bundle"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,17 +51,13 @@ def rejudged(judgement: Judgement, runs: Sequence[RunRecord], *, rerun: bool = F
         told = f"{judgement.test}: its reference {judgement.reference} is not in the recipe of run {runs[0].key}"
         return Rejudged(difference=told)
     if verdict in {Verdict.SKIP, Verdict.ERROR}:
-        skipped = verdict is Verdict.SKIP and reference is not None and _skip(reference, _run(runs, rerun=rerun))
+        skipped = verdict is Verdict.SKIP and reference is not None and _skip(reference, Run(*runs, may_repeat=rerun))
         return Rejudged() if skipped else Rejudged(taken=f"{judgement.test}: {verdict}: {reason}")
     if judgement.statistic is None or judgement.threshold is None:
         return Rejudged(taken=f"{judgement.test}: {verdict}: what its body compares is not kept")
     if reference is None or judgement.statistic != reference.statistic:
-        return _by_comparison(judgement, _run(runs, rerun=rerun))
-    return _by_reference(judgement, reference, _run(runs, rerun=rerun))
-
-
-def _run(runs: Sequence[RunRecord], *, rerun: bool) -> Run:
-    return Run(*runs, rerun=cast("Rerun", NoFurtherRuns()) if rerun else None)
+        return _by_comparison(judgement, Run(*runs, may_repeat=rerun))
+    return _by_reference(judgement, reference, Run(*runs, may_repeat=rerun))
 
 
 def _reference(judgement: Judgement, run: RunRecord) -> Reference | None:
@@ -102,7 +89,7 @@ def _by_reference(judgement: Judgement, reference: Reference, run: Run) -> Rejud
         number = f"{reference.statistic} {measured} for {reference.asked}"
         told = f"the record says {judgement.verdict}, the log {found}: {number}"
         return Rejudged(difference=f"{judgement.test}: {told}")
-    return _number(judgement, measured)
+    return _number(judgement, run.comparisons.last)
 
 
 def _expected(found: Verdict, reference: Reference, runs: Sequence[RunRecord]) -> Verdict:
@@ -133,30 +120,31 @@ def _by_comparison(judgement: Judgement, run: Run) -> Rejudged:
     if judgement.verdict is Verdict.PASS and not holds:
         told = f"the record says PASS, the log {judgement.statistic} {measured}, which is not {judgement.threshold}"
         return Rejudged(difference=f"{test}: {told}")
-    return Rejudged(difference=_number(judgement, measured).difference, taken=taken)
+    return Rejudged(difference=_number(judgement, run.comparisons.last).difference, taken=taken)
 
 
-def _number(judgement: Judgement, measured: Measured | None) -> Rejudged:
+def _number(judgement: Judgement, judged: Judged | None) -> Rejudged:
     """Compare the number that a test judged: that of its runs together, or of the one that decided."""
-    if measured is None or judgement.measured is None:
+    if judged is None or judgement.measured is None:
         return Rejudged(taken=f"{judgement.test}: {judgement.verdict}: the number that it judged is not kept")
     text, _, unit = judgement.measured.partition(" ")
     try:
         kept: float | None = float(text)
     except ValueError:
         kept = None
-    if unit != measured.unit or not same(kept, measured.decisive.value):
-        told = f"the record says {judgement.measured}, the log {measured.decisive.value!r} {measured.unit}"
+    number = judged.decisive.metric
+    if unit != number.unit or not same(kept, number.value):
+        told = f"the record says {judgement.measured}, the log {number.value!r} {number.unit}"
         return Rejudged(difference=f"{judgement.test}: {judgement.statistic}: {told}")
-    decision = measured.decision
+    decision = judged.decision
     found: dict[str, float | str | None] = {
-        "value": measured.decisive.value,
-        "unit": measured.unit,
+        "value": number.value,
+        "unit": number.unit,
         "low": decision.low if decision is not None else None,
         "high": decision.high if decision is not None else None,
         "at_least": None,
         "at_most": None,
-        **bounds(judgement.threshold, measured.unit),
+        **bounds(judgement.threshold, number.unit),
     }
     # A record of an earlier version has no numbers but in `measured`.
     for name in sorted(judgement.model_fields_set & found.keys()):

@@ -137,19 +137,16 @@ class Fleet(Protocol):
 
 
 class CheckSettings(Strict):
-    """The settings of one check in a system's file.
-
-    Attributes:
-        skip: the reason to leave the check out here: it is then a SKIP with this reason.
-        options: settings of this check: its own keys.
-        references: bounds on the check's statistics.
-        deadline_s: longest duration of each step of the check, seconds; absent, its own deadline.
-    """
+    """The settings of one check in a system's file."""
 
     skip: str | None = None
+    """The reason to leave the check out here: it is then a SKIP with this reason."""
     options: Mapping[str, Any] = {}
+    """Settings of this check: its own keys."""
     references: tuple[Reference, ...] = ()
+    """Bounds on the check's statistics."""
     deadline_s: PositiveFloat | None = None
+    """Longest duration of each step of the check, seconds; absent, its own deadline."""
 
     @field_validator("references")
     @classmethod

@@ -1,7 +1,9 @@
-"""`llmbench compare`: what changed from one session to another."""
+"""`llmbench compare`: the numbers that changed from one session to another."""
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,11 +15,9 @@ from pytest_llmbench.core.quantity import for_people
 from pytest_llmbench.core.record.records import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pytest_llmbench.history.store.database import History
-    from pytest_llmbench.history.store.queries import PastRun
-    from pytest_llmbench.history.trend.sessions import ComparedNumber
+    from pytest_llmbench.history.compare import Compared
+    from pytest_llmbench.history.database import History
+    from pytest_llmbench.history.queries import PastRun
 
 NOTHING_COMPARED = 10
 
@@ -38,35 +38,38 @@ def compare(
     """
     lines = _lines(before, after, history)
     if as_json:
-        print_json([line.plain for line in lines])
+        print_json([_plain(line) for line in lines])
     else:
         _print(lines)
-    compared = [line for line in lines if line.verdict in {Verdict.PASS, Verdict.FAIL, Verdict.INCONCLUSIVE}]
     if any(line.verdict in {Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE} for line in lines):
         raise typer.Exit(1)
-    if not compared:
+    if not any(line.verdict == Verdict.PASS for line in lines):
         typer.echo("nothing was compared", err=True)
         raise typer.Exit(NOTHING_COMPARED)
 
 
-def _lines(before: str, after: str, url: str) -> "list[ComparedNumber]":
-    from pytest_llmbench.history.trend.sessions import compare_sessions  # noqa: PLC0415  # SQLAlchemy is heavy
+def _lines(before: str, after: str, url: str) -> "list[Compared]":
+    from pytest_llmbench.history.compare import compare_sessions  # noqa: PLC0415  # engines: `--help` starts sooner
+    from pytest_llmbench.history.queries import runs_before  # noqa: PLC0415
 
     if before == after:
         raise ConfigError(f"{before}: a session is never slower than itself; name two")
-    # A history that is there says how runs differ, also of sessions that are given as folders.
-    if "://" in url or Path(url).expanduser().exists():
-        with existing(url) as opened:
-            old, new = (_runs(each, opened) for each in (before, after))
-            return compare_sessions(old, new, _past(opened, old, new))
-    old, new = (_runs(each, None) for each in (before, after))
-    return compare_sessions(old, new)
+    # A history shows the difference between runs, also of sessions that are given as folders.
+    if "://" not in url and not Path(url).expanduser().exists():
+        return compare_sessions(_runs(before, None), _runs(after, None))
+    with existing(url) as history:
+        old, new = _runs(before, history), _runs(after, history)
+        until = min((run.time for run in new), default=0.0)
+        recipes = {run.series.recipe for run in old} & {run.series.recipe for run in new}
+        sessions = {run.session for run in new}
+        past = {recipe: runs_before(history, recipe, until, leave_out=sessions) for recipe in recipes}
+        return compare_sessions(old, new, past)
 
 
 def _runs(given: str, history: "History | None") -> "list[PastRun]":
-    from pytest_llmbench.history.store.importing import read_session  # noqa: PLC0415
-    from pytest_llmbench.history.store.queries import find_session, runs_of  # noqa: PLC0415
-    from pytest_llmbench.history.trend.sessions import runs_of_rows  # noqa: PLC0415
+    from pytest_llmbench.history.compare import runs_of_records  # noqa: PLC0415
+    from pytest_llmbench.history.importing import read_session  # noqa: PLC0415
+    from pytest_llmbench.history.queries import find_session, runs_of  # noqa: PLC0415
     from pytest_llmbench.session.folder import find_session as find_folder  # noqa: PLC0415
 
     try:
@@ -79,7 +82,7 @@ def _runs(given: str, history: "History | None") -> "list[PastRun]":
             raise ConfigError("\n".join(refused))
         if not rows:
             raise ConfigError(f"{given}: no records in it; give the folder of one session")
-        return runs_of_rows(rows)
+        return runs_of_records(rows)
     if history is None:
         raise ConfigError(
             f"{given}: neither a folder nor a session in {RUN_DIR}, and the folder has no history to look it up in: "
@@ -87,27 +90,22 @@ def _runs(given: str, history: "History | None") -> "list[PastRun]":
         )
     with history.reading() as connection:
         session = find_session(connection, given)
-    return runs_of(history, [session])
+    return runs_of(history, session)
 
 
-def _past(history: "History", old: "Sequence[PastRun]", new: "Sequence[PastRun]") -> "Mapping[str, list[PastRun]]":
-    """The runs before the later session, by recipe: they say how runs differ."""
-    from pytest_llmbench.history.store.queries import runs_before  # noqa: PLC0415
-
-    recipes = {run.series.recipe for run in old} & {run.series.recipe for run in new}
-    sessions = {run.session for run in new}
-    until = min((run.time for run in new), default=0.0)
-    return {recipe: runs_before(history, recipe, until, leave_out=sessions) for recipe in recipes}
+def _plain(line: "Compared") -> dict[str, Any]:
+    change = {} if line.change is None else asdict(line.change)
+    return {**change, "recipe": line.name, "metric": line.metric, "verdict": str(line.verdict), "reason": line.reason}
 
 
-def _print(lines: "Sequence[ComparedNumber]") -> None:
+def _print(lines: "Sequence[Compared]") -> None:
     rows = []
     for line in lines:
         numbers = change = between = ""
-        if (told := line.change) is not None:
-            numbers = f"{for_people(told.before)} -> {for_people(told.after)} {told.unit}"
-            change = f"{100 * told.share:+.2f} %"
-            if told.low is not None and told.high is not None:
-                between = f"{100 * told.low:+.2f} to {100 * told.high:+.2f} %"
-        rows.append((line.recipe, line.metric, numbers, change, between, line.verdict, line.reason))
+        if line.change is not None:
+            numbers = f"{for_people(line.change.before)} -> {for_people(line.change.after)} {line.change.unit}"
+            change = f"{100 * line.change.share:+.2f} %"
+            if line.change.low is not None and line.change.high is not None:
+                between = f"{100 * line.change.low:+.2f} to {100 * line.change.high:+.2f} %"
+        rows.append((line.name, line.metric, numbers, change, between, line.verdict, line.reason))
     print_table(("recipe", "metric", "before -> after", "change", "between", "verdict", "reason"), rows)

@@ -5,6 +5,7 @@ import datetime as dt
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,7 @@ from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.text import harmless
 
 if TYPE_CHECKING:
-    from pytest_llmbench.history.store.database import History
+    from pytest_llmbench.history.database import History
 
 app = typer.Typer(help="Keep the records of many sessions in a database, and ask it.", no_args_is_help=True)
 
@@ -35,7 +36,7 @@ def existing(url: str) -> Iterator["History"]:
     Raises:
         ConfigError: see `open_history`; also if there is no such file.
     """
-    from pytest_llmbench.history.store.database import open_history  # noqa: PLC0415  # SQLAlchemy is heavy
+    from pytest_llmbench.history.database import open_history  # noqa: PLC0415  # engines: `--help` starts sooner
 
     if "://" not in url and not Path(url).expanduser().exists():
         raise ConfigError(f"there is no history {url}: `llmbench history import` makes one, or give --history")
@@ -53,8 +54,8 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Import the records of sessions, each once. Exit with 1 if one is damaged, was changed, or none is there."""
-    from pytest_llmbench.history.store.database import open_history  # noqa: PLC0415
-    from pytest_llmbench.history.store.importing import About, import_sessions  # noqa: PLC0415
+    from pytest_llmbench.history.database import open_history  # noqa: PLC0415
+    from pytest_llmbench.history.importing import About, import_sessions  # noqa: PLC0415
 
     with open_history(history) as opened:
         told = import_sessions(opened, paths, About(git_commit=commit, tags=tuple(tag or ())))
@@ -80,7 +81,7 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List sessions, newest first."""
-    from pytest_llmbench.history.store.queries import list_sessions  # noqa: PLC0415
+    from pytest_llmbench.history.queries import list_sessions  # noqa: PLC0415
 
     with existing(history) as opened:
         sessions = list_sessions(opened, last)
@@ -101,7 +102,7 @@ def list_(
 @app.command(short_help="Show the records of a session.")
 def show(session: OneSession, *, history: Where = DEFAULT, as_json: AsJson = False) -> None:
     """Show the records of a session, which may be named by the beginning of its id."""
-    from pytest_llmbench.history.store.queries import show_session  # noqa: PLC0415
+    from pytest_llmbench.history.queries import show_session  # noqa: PLC0415
 
     with existing(history) as opened:
         told = show_session(opened, session)
@@ -128,8 +129,8 @@ def tag(
     as_json: AsJson = False,
 ) -> None:
     """Give a session a name, such as that of a baseline: `--compare-to tag:NAME` then means it."""
-    from pytest_llmbench.history.store.importing import add_tag  # noqa: PLC0415
-    from pytest_llmbench.history.store.queries import find_session  # noqa: PLC0415
+    from pytest_llmbench.history.importing import add_tag  # noqa: PLC0415
+    from pytest_llmbench.history.queries import find_session  # noqa: PLC0415
 
     with existing(history) as opened, opened.writing() as connection:
         found = find_session(connection, session)
@@ -152,14 +153,14 @@ def series(
     as_csv: AsCsv = False,
 ) -> None:
     """Print a number of a recipe over time. Apache Otava reads the CSV of one series."""
-    from pytest_llmbench.history.store.queries import SeriesPoint, read_series  # noqa: PLC0415
+    from pytest_llmbench.history.queries import SeriesPoint, read_series  # noqa: PLC0415
 
     with existing(history) as opened:
         points = read_series(opened, recipe, metric, last=last, series=number)
     if as_json:
-        print_json([point.plain for point in points])
+        print_json([point._asdict() for point in points])
     elif as_csv:
-        _print_csv(SeriesPoint._fields, ({**point.plain, "time": _iso_time(point.time)} for point in points))
+        _print_csv(SeriesPoint._fields, ({**point._asdict(), "time": _iso_time(point.time)} for point in points))
     else:
         rows = [
             (
@@ -183,8 +184,8 @@ def changes(
     as_json: AsJson = False,
 ) -> None:
     """Find the runs from which on a number of a recipe was another, for each machine and setup by itself."""
-    from pytest_llmbench.history.store.queries import SeriesPoint, read_series  # noqa: PLC0415
-    from pytest_llmbench.history.trend.change_points import change_points  # noqa: PLC0415
+    from pytest_llmbench.history.change_points import change_points  # noqa: PLC0415
+    from pytest_llmbench.history.queries import SeriesPoint, read_series  # noqa: PLC0415
 
     with existing(history) as opened:
         points = read_series(opened, recipe, metric, last=last)
@@ -236,14 +237,14 @@ def ledger(
     as_json: AsJson = False,
 ) -> None:
     """List nodes, GPUs and other parts with their faults, and which nodes to avoid."""
-    from pytest_llmbench.history.fleet.ledger import Rule, entries_of, list_devices  # noqa: PLC0415
+    from pytest_llmbench.history.ledger import Rule, entries_of, list_devices  # noqa: PLC0415
 
     with existing(history) as opened:
         devices = list_devices(opened, node=node, device=device, rule=Rule(days=days, repeats=repeats))
         about = device or node
         entries = entries_of(opened, about, limit=last) if about is not None else []
     if as_json:
-        print_json({"devices": [each.plain for each in devices], **({"entries": entries} if about else {})})
+        print_json({"devices": [asdict(each) for each in devices], **({"entries": entries} if about else {})})
         return
     print_table(
         ("node", "kind", "device", "sessions", "last seen", "faults", "avoid"),

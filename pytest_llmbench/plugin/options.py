@@ -19,7 +19,7 @@ from pytest_llmbench.core.durations import parse_minutes
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.history.trend.wanted import Wanted
+from pytest_llmbench.history.wanted import Wanted
 
 _PREFIX = "llmbench_"
 FOLDERS = {

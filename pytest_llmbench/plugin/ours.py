@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.timing import Instant  # pytest's writer of XML takes its time by it, and by nothing else
 
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin import fixtures, options
+from pytest_llmbench.plugin.pytest_private import Instant
 
 RECIPE_MARKER = (
     "recipe(*names, repeats=1): run this test for these recipes only, with '*' for every one there is; without names, "

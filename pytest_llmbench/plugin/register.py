@@ -14,6 +14,7 @@ from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.output.results import Results, SafeReports
 from pytest_llmbench.plugin.supervisor import Supervisor
 from pytest_llmbench.plugin.verdict.requirements import Requirements
+from pytest_llmbench.plugin.verdict.rerun import TestCalls
 from pytest_llmbench.plugin.verdict.unfinished import Reports
 
 
@@ -32,6 +33,7 @@ def register(config: pytest.Config, missed: MissedEvents | None) -> None:
     else:
         _register_owner(config, missed)
     manager = config.pluginmanager
+    manager.register(TestCalls(bench_of(config)), "llmbench-calls")
     manager.register(feasible, "llmbench-feasibility")
     manager.register(selection, "llmbench-selection")
     manager.register(benchmark_json, "llmbench-benchmark-json")

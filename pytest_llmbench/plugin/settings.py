@@ -9,8 +9,8 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import SYSTEMS, load_system
 from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.record.records import AllocationMode
+from pytest_llmbench.plugin.history import consult
 from pytest_llmbench.plugin.options import Options
-from pytest_llmbench.plugin.past.history import consult
 
 
 def settings_of(options: Options, *, is_worker: bool) -> Settings:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import re
 import statistics
 from pathlib import Path
@@ -18,10 +17,10 @@ from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.engines.nemo import log
 from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, judged_steps, measure
 from tests.docs.documents import CHECKOUT
+from tests.support.samples import SAMPLES
 from tests.support.shipped import shipped_recipes
 
 TEXT = " ".join((CHECKOUT / "docs" / "source-systems.md").read_text(encoding="utf-8").split())
-SAMPLES = Path(os.environ.get("LLMBENCH_SAMPLES", CHECKOUT.parent / "shared" / "samples"))
 RECIPES = shipped_recipes()
 
 

@@ -6,11 +6,11 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable
 
 import pytest
 
 from tests.conftest import ASLEEP, UserFolder, pid_of_rank, steps_logged
+from tests.support.waiting import wait_until
 
 FAST = """
 import pytest
@@ -24,14 +24,6 @@ def test_too_fast(run):
 def test_any(run):
     assert run.throughput >= Quantity("1 words/s")
 """
-
-
-def wait_until(ready: Callable[[], object], timeout_s: float = 90.0) -> None:
-    """Wait until something is there."""
-    deadline = time.monotonic() + timeout_s
-    while not ready():
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s"
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])

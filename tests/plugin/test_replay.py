@@ -16,9 +16,9 @@ import yaml
 
 from pytest_llmbench.core.paths import shipped
 from tests.conftest import ASLEEP, Result, UserFolder, pid_of_rank, steps_logged
+from tests.support.samples import sample
 from tests.support.standin import LOGS, RECIPE, MegatronLM
 
-SAMPLES = Path(os.environ.get("LLMBENCH_SAMPLES", Path(__file__).parents[3] / "shared" / "samples"))
 END = "[after training is done]"
 LIMIT = "slurmstepd: error: *** {} CANCELLED AT 2024-01-01T00:00:00 DUE TO TIME LIMIT ***\n"
 JUWELS = ("--system", "JUWELS_Booster")
@@ -48,13 +48,6 @@ def here(user: UserFolder, *args: str) -> Result:
 def ours(log: str = "megatron_lm_2_ranks.log") -> str:
     """A log of our own, whole."""
     return (LOGS / log).read_text()
-
-
-def sample(name: str) -> str:
-    """A public sample, which is not part of the project."""
-    if not (SAMPLES / name).is_file():
-        pytest.skip(f"no public sample {name} in {SAMPLES} (LLMBENCH_SAMPLES names another folder)")
-    return (SAMPLES / name).read_text()
 
 
 def facts(folder: Path, **said: Any) -> None:
@@ -280,7 +273,7 @@ def jsc(user: UserFolder, recipe: str, *texts: str, **said: Any) -> Result:
 
 def test_jscs_lines_give_jscs_number(user: UserFolder) -> None:
     """Of the five lines it publishes: 587.14 s with the warm-up line, 550.03 s without; declared to be cut off."""
-    result = jsc(user, "nlp175b", sample("jsc/175B_job.out.excerpt.txt"), ended="time_limit")
+    result = jsc(user, "nlp175b", sample("jsc/175B_job.out.excerpt.txt").read_text(), ended="time_limit")
     assert verdicts(result) == {
         "nlp175b-jsc_560s": "FAIL",
         "nlp175b-jsc_560s_without_warm_up": "PASS",
@@ -295,7 +288,7 @@ def test_jscs_lines_give_jscs_number(user: UserFolder) -> None:
 
 def test_jscs_lines_alone_prove_no_run(user: UserFolder) -> None:
     """Undeclared, the same numbers are shown, and are no verdict."""
-    result = jsc(user, "nlp175b", sample("jsc/175B_job.out.excerpt.txt"))
+    result = jsc(user, "nlp175b", sample("jsc/175B_job.out.excerpt.txt").read_text())
     assert set(verdicts(result).values()) == {"ERROR"}
     assert "(no_evidence_of_completion)" in result.text
     assert "its log gives time_for_20m_tokens_all_lines 587.1 s, which is not a verdict" in result.text
@@ -306,7 +299,7 @@ def test_jscs_lines_alone_prove_no_run(user: UserFolder) -> None:
 
 def test_a_line_cut_in_the_source_is_shown(user: UserFolder) -> None:
     """The fifth line of the 13B excerpt is cut: of five steps none may be left out, and the error names the line."""
-    result = jsc(user, "nlp13b", sample("jsc/13B_job.out.excerpt.txt"), ended="time_limit")
+    result = jsc(user, "nlp13b", sample("jsc/13B_job.out.excerpt.txt").read_text(), ended="time_limit")
     assert verdicts(result) == {"nlp13b-loss_falls": "ERROR"}
     assert "(unreadable_log)" in result.case.message
     assert "job0.out:5: " in result.case.message
@@ -317,7 +310,7 @@ def test_a_line_cut_in_the_source_is_shown(user: UserFolder) -> None:
 
 def test_jscs_threshold_is_for_its_machine(user: UserFolder) -> None:
     """On 48 nodes nothing is compared with a bound for 96."""
-    text = halved(sample("jsc/175B_job.out.excerpt.txt"))
+    text = halved(sample("jsc/175B_job.out.excerpt.txt").read_text())
     result = jsc(user, "nlp175b", text, ended="time_limit", nodes=48)
     assert verdicts(result)["nlp175b-jsc_560s"] == "SKIP", result.text
 

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from pytest_llmbench.cluster.slurm.states import Identity, JobState
 from tests.conftest import UserFolder, Watch
 from tests.slurm.conftest import OwnSlurm, own_slurm
 from tests.slurm.test_ill_slurm import ONCE, TEST_ONLY, wrap
+from tests.support.waiting import wait_until
 
 # Away from the ports of the other Slurms (17000 to 18999, 23000 to 24999); each worker of xdist may bring up one.
 PORTS = (11000, 13000, 15000, 19000, 21000, 25000, 27000, 29000)
@@ -185,14 +186,6 @@ def test_a_job_that_slurm_never_closes_has_ended(
         else:
             assert ended.state is JobState.FAILED
             assert "an epilog does not end" in ended.reason
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    """Wait for a minute at most."""
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 REWRITES = {

@@ -23,13 +23,10 @@ _SLOW = "check clocks, power limit and cooling"
 
 
 class GemmOptions(rates.RateOptions):
-    """Options of the check.
-
-    Attributes:
-        min_fraction: smallest share of the published dense peak, at scale `full` and if the system's file has a peak.
-    """
+    """Options of the check."""
 
     min_fraction: rates.Fraction = 0.5
+    """Smallest share of the published dense peak, at scale `full` and if the system's file has a peak."""
 
 
 class Gemm(NodeCheck):

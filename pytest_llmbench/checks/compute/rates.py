@@ -23,14 +23,10 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 
 
 class RateOptions(Strict):
-    """Options of a check that compares the rates of GPUs.
-
-    Attributes:
-        tolerance: allowed shortfall from the median (fraction). Default 0.05 on GPUs; not applied on CPUs and at
-            scale `smoke`.
-    """
+    """Options of a check that compares the rates of GPUs."""
 
     tolerance: Fraction | None = None
+    """Allowed shortfall from the median (fraction). Default 0.05 on GPUs; not applied on CPUs and at scale `smoke`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,13 +21,10 @@ _SMALL = {"hidden": 32, "layers": 2, "sequences": 2, "length": 16}
 
 
 class SameNumbersOptions(Strict):
-    """Options of the check.
-
-    Attributes:
-        steps: steps of each of the three trainings; more of them find rarer faults.
-    """
+    """Options of the check."""
 
     steps: PositiveInt = 50
+    """Steps of each of the three trainings; more of them find rarer faults."""
 
 
 class SameNumbers(NodeCheck):

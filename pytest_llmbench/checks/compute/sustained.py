@@ -88,18 +88,16 @@ _FEWEST_RATES = 3
 
 
 class SustainedOptions(Strict):
-    """Options of the check.
-
-    Attributes:
-        minutes: duration of the load; absent, 2 on GPUs, and a few seconds on CPUs and at scale `smoke`.
-        drop: allowed drop from the first third to the last (fraction); absent, 0.05 on GPUs, and not judged on CPUs
-            and at scale `smoke`.
-        temperature_degc: above it there is a hint.
-    """
+    """Options of the check."""
 
     minutes: PositiveFloat | None = None
+    """Duration of the load; absent, 2 on GPUs, and a few seconds on CPUs and at scale `smoke`."""
     drop: rates.Fraction | None = None
+    """Allowed drop from the first third to the last (fraction); absent, 0.05 on GPUs, and not judged on CPUs and at
+    scale `smoke`.
+    """
     temperature_degc: PositiveFloat = 85.0
+    """Above it there is a hint."""
 
 
 class Sustained(NodeCheck):

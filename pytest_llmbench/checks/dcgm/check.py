@@ -22,19 +22,16 @@ _LONGEST = 100_000
 
 
 class DcgmOptions(Strict):
-    """How the diagnostic is run.
-
-    Attributes:
-        level: as `dcgmi diag -r` has it; absent, 3, at scale `smoke` 1.
-        parameters: for `dcgmi diag -p`.
-        allowed_skips: tests that need not run, by DCGM's names, such as `eud`.
-        hostengine: address of nv-hostengine; absent, the node itself.
-    """
+    """How the diagnostic is run."""
 
     level: Literal[1, 2, 3, 4] | None = None
+    """As `dcgmi diag -r` has it; absent, 3, at scale `smoke` 1."""
     parameters: tuple[Annotated[str, Field(pattern=r"^\w+(\.\w+)+=[^;]+$")], ...] = ()
+    """For `dcgmi diag -p`."""
     allowed_skips: tuple[str, ...] = ()
+    """Tests that need not run, by DCGM's names, such as `eud`."""
     hostengine: Annotated[str, Field(pattern=r"^[^-\s]\S*$")] | None = None
+    """Address of nv-hostengine; absent, the node itself."""
 
     def words(self, level: int, root: str | None) -> list[str]:
         """The command, without the form of its output."""

@@ -15,19 +15,16 @@ _AWAKE = {"P0", "P1", "P2"}
 
 
 class PcieOptions(Strict):
-    """Requirements for the PCIe link of every GPU.
-
-    Attributes:
-        width: lanes; absent, as many as GPU and slot can have.
-        gen: generation that GPU and slot must be able to have.
-        judge_idle_gen: also judge the link generation of idle GPUs.
-        replays: packets sent again since the driver was loaded, above which there is a hint.
-    """
+    """Requirements for the PCIe link of every GPU."""
 
     width: PositiveInt | None = None
+    """Lanes; absent, as many as GPU and slot can have."""
     gen: PositiveInt | None = None
+    """Generation that GPU and slot must be able to have."""
     judge_idle_gen: bool = False
+    """Also judge the link generation of idle GPUs."""
     replays: NonNegativeInt = 100
+    """Packets sent again since the driver was loaded, above which there is a hint."""
 
 
 class Pcie(PerGpu):
@@ -124,15 +121,12 @@ _SLOWDOWNS: dict[GpuKind, tuple[Severity, str, str]] = {
 
 
 class ProcessesOptions(Strict):
-    """Processes and memory that may be on a GPU before a run.
-
-    Attributes:
-        allowed: ends of program names that may have a GPU open, such as `nvidia-cuda-mps-server`.
-        memory_mib: MiB in use that no visible process explains.
-    """
+    """Processes and memory that may be on a GPU before a run."""
 
     allowed: tuple[str, ...] = ()
+    """Ends of program names that may have a GPU open, such as `nvidia-cuda-mps-server`."""
     memory_mib: NonNegativeFloat = 1024.0
+    """MiB in use that no visible process explains."""
 
 
 class Processes(PerGpu):

@@ -20,15 +20,12 @@ _REBOOT = "reboot the node (a cold start, where it can be); if it comes again, r
 
 
 class InventoryOptions(Strict):
-    """Requirements for the GPUs of a node.
-
-    Attributes:
-        persistence: require that the driver stays loaded while no process uses a GPU.
-        memory_tolerance: allowed shortfall of a GPU's memory from the system file (fraction).
-    """
+    """Requirements for the GPUs of a node."""
 
     persistence: bool = True
+    """Require that the driver stays loaded while no process uses a GPU."""
     memory_tolerance: float = Field(default=0.05, ge=0, lt=1)
+    """Allowed shortfall of a GPU's memory from the system file (fraction)."""
 
 
 class Inventory(GpuCheck):

@@ -11,15 +11,12 @@ from pytest_llmbench.core.schema import Strict
 
 
 class EccOptions(Strict):
-    """Error counts that a GPU may have.
-
-    Attributes:
-        correctable: corrected errors since the driver was loaded, above which there is a hint.
-        total_uncorrectable: uncorrected ones in the GPU's life, above which there is a hint.
-    """
+    """Error counts that a GPU may have."""
 
     correctable: NonNegativeInt = 1000
+    """Corrected errors since the driver was loaded, above which there is a hint."""
     total_uncorrectable: NonNegativeInt = 0
+    """Uncorrected ones in the GPU's life, above which there is a hint."""
 
 
 class Ecc(PerGpu):

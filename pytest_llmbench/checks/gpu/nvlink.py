@@ -68,16 +68,14 @@ _FABRIC = "systemctl status nvidia-fabricmanager on the node; start it, then res
 
 
 class NvlinkOptions(Strict):
-    """Requirements for the links.
-
-    Attributes:
-        links: active links of each GPU, 0 where there are none; absent, none may be inactive, and all GPUs have as
-            many as most.
-        speed_gb_s: speed of each link, GB/s in each direction; absent, that of most.
-    """
+    """Requirements for the links."""
 
     links: NonNegativeInt | None = None
+    """Active links of each GPU, 0 where there are none; absent, none may be inactive, and all GPUs have as many as
+    most.
+    """
     speed_gb_s: PositiveFloat | None = None
+    """Speed of each link, GB/s in each direction; absent, that of most."""
 
 
 class GpuNvlink(GpuCheck):

@@ -135,17 +135,14 @@ _ACTIONS = {
 
 
 class XidOptions(Strict):
-    """Codes that this site tolerates.
-
-    Attributes:
-        tolerated: xids that are only hints here.
-        tolerated_sxids: SXids that are only hints here.
-        whole_log: make a node an ERROR if its log no longer reaches back to the boot.
-    """
+    """Codes that this site tolerates."""
 
     tolerated: tuple[int, ...] = ()
+    """Xids that are only hints here."""
     tolerated_sxids: tuple[int, ...] = ()
+    """SXids that are only hints here."""
     whole_log: bool = True
+    """Make a node an ERROR if its log no longer reaches back to the boot."""
 
 
 class Xid(GpuCheck):

@@ -22,13 +22,10 @@ _RESOLUTION = (
 
 
 class ClockOptions(Strict):
-    """Allowed distance between clocks.
-
-    Attributes:
-        skew_s: seconds that a clock may be away from that of most nodes.
-    """
+    """Allowed distance between clocks."""
 
     skew_s: PositiveFloat = 1.0
+    """Seconds that a clock may be away from that of most nodes."""
 
 
 class Clock(HostCheck):

@@ -17,17 +17,14 @@ _ACTION = "clean the folder up, or make the file system larger"
 
 
 class DiskOptions(Strict):
-    """Required free space in each folder.
-
-    Attributes:
-        scratch: the node's own folder for large files, where it has one.
-        free_gib: GiB that must be free for this user in each folder.
-        free_inodes_percent: share of the inodes that must be free, %.
-    """
+    """Required free space in each folder."""
 
     scratch: str | None = None
+    """The node's own folder for large files, where it has one."""
     free_gib: NonNegativeFloat = 1.0
+    """GiB that must be free for this user in each folder."""
     free_inodes_percent: Annotated[float, Field(ge=0, le=100)] = 5.0
+    """Share of the inodes that must be free, %."""
 
 
 class Disk(HostCheck):

@@ -24,17 +24,14 @@ _WORDS = {"nofile": "open files", "memlock": "bytes of locked memory", "nproc": 
 
 
 class LimitsOptions(Strict):
-    """Smallest soft limits of a rank, instead of those that follow from the nodes.
-
-    Attributes:
-        nofile: open files; absent, 4 for each rank of the session's nodes, and 1024 at least.
-        memlock: bytes of locked memory; absent, unlimited where GPUs are used, and not looked at elsewhere.
-        nproc: processes and threads; absent, ranks per node × (CPUs + 64).
-    """
+    """Smallest soft limits of a rank, instead of those that follow from the nodes."""
 
     nofile: PositiveInt | None = None
+    """Open files; absent, 4 for each rank of the session's nodes, and 1024 at least."""
     memlock: PositiveInt | None = None
+    """Bytes of locked memory; absent, unlimited where GPUs are used, and not looked at elsewhere."""
     nproc: PositiveInt | None = None
+    """Processes and threads; absent, ranks per node × (CPUs + 64)."""
 
 
 class Limits(HostCheck):

@@ -19,15 +19,12 @@ _ACTION = "look for processes and files in /dev/shm that an earlier job has left
 
 
 class MemoryOptions(Strict):
-    """How much memory must be available before a job starts.
-
-    Attributes:
-        available_percent: share of the memory that must be available, %.
-        available_gib: the same in GiB, instead.
-    """
+    """How much memory must be available before a job starts."""
 
     available_percent: Annotated[float, Field(ge=0, le=100)] = 50
+    """Share of the memory that must be available, %."""
     available_gib: NonNegativeFloat | None = None
+    """The same in GiB, instead."""
 
 
 class HostMemory(HostCheck):

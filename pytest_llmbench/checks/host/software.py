@@ -12,13 +12,10 @@ _NONE = "none"
 
 
 class SoftwareOptions(Strict):
-    """Software that may differ.
-
-    Attributes:
-        ignore: names of software, as the record has them, that need not be the same on all nodes.
-    """
+    """Software that may differ."""
 
     ignore: tuple[str, ...] = ()
+    """Names of software, as the record has them, that need not be the same on all nodes."""
 
 
 class Software(HostCheck):

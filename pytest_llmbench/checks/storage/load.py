@@ -31,22 +31,18 @@ _ACTION = "look at the node's client of the file system, its mount options and i
 
 
 class StorageOptions(Strict):
-    """Options of the check.
-
-    Attributes:
-        folder: a folder on the file system that is meant; absent, where the records are written.
-        size: bytes that each node writes and reads; absent, 1 GiB, and 32 MiB on CPUs and at scale `smoke`.
-        streams: threads of each node, each with a file of its own.
-        files: small files of each node; absent, 1000, and 100 on CPUs and at scale `smoke`.
-        tolerance: allowed shortfall of a node from the median (fraction). Default 0.3; not applied on CPUs and at
-            scale `smoke`.
-    """
+    """Options of the check."""
 
     folder: Path | None = None
+    """A folder on the file system that is meant; absent, where the records are written."""
     size: QuantityField | None = None
+    """Bytes that each node writes and reads; absent, 1 GiB, and 32 MiB on CPUs and at scale `smoke`."""
     streams: Annotated[int, Field(gt=0, le=64)] = 4
+    """Threads of each node, each with a file of its own."""
     files: PositiveInt | None = None
+    """Small files of each node; absent, 1000, and 100 on CPUs and at scale `smoke`."""
     tolerance: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Allowed shortfall of a node from the median (fraction). Default 0.3; not applied on CPUs and at scale `smoke`."""
 
 
 class Storage:

@@ -15,29 +15,23 @@ _MOUNT = "mount the file system on the node, or copy the data there"
 
 
 class StagedPath(Strict):
-    """A path that has to be there.
-
-    Attributes:
-        path: a list of paths that must exist, in addition to those of the environments of the system's file.
-        count: smallest number of files or folders that the pattern must find.
-        min_bytes: smallest size of each.
-    """
+    """A path that has to be there."""
 
     path: str
+    """A list of paths that must exist, in addition to those of the environments of the system's file."""
     count: PositiveInt | None = None
+    """Smallest number of files or folders that the pattern must find."""
     min_bytes: PositiveInt | None = None
+    """Smallest size of each."""
 
 
 class DataStagingOptions(Strict):
-    """Options of the check.
-
-    Attributes:
-        paths: paths that must exist, in addition to those of the environments of the system's file.
-        most: files of each path that are compared between nodes.
-    """
+    """Options of the check."""
 
     paths: tuple[StagedPath, ...] = ()
+    """Paths that must exist, in addition to those of the environments of the system's file."""
     most: PositiveInt = 2000
+    """Files of each path that are compared between nodes."""
 
 
 class DataStaging(NodeCheck):

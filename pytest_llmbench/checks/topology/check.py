@@ -22,18 +22,16 @@ _SPEED = "16 GT/s"
 
 
 class TopologyOptions(Strict):
-    """How the file is written.
-
-    Attributes:
-        link_speed: speed of the PCIe links in the file that fits, as sysfs writes it; absent, `16 GT/s` is written,
-            and speeds in installed files are not judged.
-        link_width: lanes of these links.
-        sysfs: folder of sysfs on the nodes.
-    """
+    """How the file is written."""
 
     link_speed: str | None = None
+    """Speed of the PCIe links in the file that fits, as sysfs writes it; absent, `16 GT/s` is written, and speeds in
+    installed files are not judged.
+    """
     link_width: PositiveInt = 16
+    """Lanes of these links."""
     sysfs: str = "/sys"
+    """Folder of sysfs on the nodes."""
 
 
 @dataclass(kw_only=True, slots=True)

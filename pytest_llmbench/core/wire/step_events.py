@@ -98,32 +98,33 @@ class MatmulEvent(_Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingEvent(_Event):
-    """Counts of a rank from its model, its process group and the tensors it was fed, once it has done its steps.
-
-    Attributes:
-        world_size: ranks in the process group that gradients travel in.
-        tensor, pipeline: ranks that share the matrices, and the layers, of one copy of the model.
-        tensor_rank, pipeline_rank, copy_rank: the place of this rank among them, and the number of its copy.
-        layers: of this rank's part of the model.
-        parameters: of this rank's part, whole where they are sharded over copies; values that two ranks of a copy share
-            count for one of them.
-        precision: precision of the matrix products.
-        sequence_length: of all input tensors; None for a rank that is fed none, or not always the same.
-        micro_batch_size: the same for the number of sequences in one.
-    """
+    """Counts of a rank from its model, its process group and the tensors it was fed, once it has done its steps."""
 
     event: Literal["training"] = "training"
     world_size: _PositiveCount
+    """Ranks in the process group that gradients travel in."""
     tensor: _PositiveCount
+    """Ranks that share the matrices, and the layers, of one copy of the model."""
     pipeline: _PositiveCount
+    """Ranks that share the matrices, and the layers, of one copy of the model."""
     tensor_rank: _Count
+    """The place of this rank among them, and the number of its copy."""
     pipeline_rank: _Count
+    """The place of this rank among them, and the number of its copy."""
     copy_rank: _Count
+    """The place of this rank among them, and the number of its copy."""
     layers: _Count
+    """Of this rank's part of the model."""
     parameters: _Count
+    """Of this rank's part, whole where they are sharded over copies; values that two ranks of a copy share count for
+    one of them.
+    """
     precision: str
+    """Precision of the matrix products."""
     sequence_length: _PositiveCount | None
+    """Of all input tensors; None for a rank that is fed none, or not always the same."""
     micro_batch_size: _PositiveCount | None
+    """The same for the number of sequences in one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,6 +10,7 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.core.record.verdicts import ClauseTold, Property, SessionVerdicts
 from pytest_llmbench.core.wire import layout
+from pytest_llmbench.plugin import history
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.ours import MissedEvents
 from pytest_llmbench.plugin.output import terminal
@@ -20,8 +21,6 @@ from pytest_llmbench.plugin.output.overruled import Overruled
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.output.provenance import judgements, suite_facts, suite_properties
 from pytest_llmbench.plugin.output.reports import Reported, make_reports
-from pytest_llmbench.plugin.past import history
-from pytest_llmbench.plugin.past.compared import compare_with_history
 from pytest_llmbench.plugin.verdict import outcome, speed
 from pytest_llmbench.plugin.verdict.declared import facts
 from pytest_llmbench.plugin.verdict.groups import ComparedGroups, compare_groups
@@ -285,7 +284,7 @@ class Results:
             return
         runs, records = self._bench.planned.runs, self.store.runs
         try:
-            rows = [*compare_with_history(place, self._bench.session.id, runs, records, wanted)]
+            rows = [*history.compare_with_history(place, self._bench.session.id, runs, records, wanted)]
         except ConfigError as error:
             self._made.append(Reported(name="comparison", failure=f"nothing was compared with the history: {error}"))
             return

@@ -12,7 +12,7 @@ from tests.support.packages import COUNTING, install
 
 # What it takes a second to import, and the state of a session of ours.
 HEAVY = {
-    "alembic", "cryptography", "jinja2", "plotly", "pydantic", "rich", "sqlalchemy", "submitit", "typer", "yaml",
+    "cryptography", "jinja2", "plotly", "pydantic", "rich", "submitit", "typer", "yaml",
     "pytest_llmbench.plugin.bench",
 }  # fmt: skip
 # Each process of pytest writes the names of the modules that it has.

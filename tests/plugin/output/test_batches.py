@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import shutil
-from pathlib import Path
 
 import pytest
 
 from tests.conftest import Result, UserFolder
+from tests.support.samples import sample
 
-ROOT = Path(__file__).parents[3]
-SAMPLES = Path(os.environ.get("LLMBENCH_SAMPLES", ROOT.parent / "shared" / "samples")) / "lambda"
 # The end of a log of the fork. An execution time goes with every throughput; these are rounded alike.
 END = "Execution time: {seconds:.4f} seconds for 100 steps\n{first}: Throughput: {rate:.4f} samples/sec\n"
-
-
-def sample(name: str) -> Path:
-    """A public sample, or the test is skipped."""
-    if not (SAMPLES / name).is_file():
-        pytest.skip(f"no public sample {name} in {SAMPLES} (LLMBENCH_SAMPLES names another folder)")
-    return SAMPLES / name
 
 
 def replay(user: UserFolder, *args: str) -> Result:
@@ -35,11 +25,11 @@ def test_the_published_log_gives_the_published_file(user: UserFolder) -> None:
     """The log of one node: 943.4550 samples/s, a Success and a PASS, and no share of a peak that would be wrong."""
     logs = user.path / "logs" / "chat_350m_bs24_zero0"
     logs.mkdir(parents=True)
-    shutil.copy(sample("opt-350m_1_1xN_batch0001.log"), logs)
+    shutil.copy(sample("lambda/opt-350m_1_1xN_batch0001.log"), logs)
     result = replay(user, "--nodes", "1")
     assert result.returncode == 0, result.text
     made = (result.session / "batches" / "chat_350m_bs24_zero0.csv").read_bytes()
-    assert made == sample("1node_1xN_opt-350m_bs24_zero0.csv").read_bytes()
+    assert made == sample("lambda/1node_1xN_opt-350m_bs24_zero0.csv").read_bytes()
     metrics = result.record("chat_350m_bs24_zero0")["metrics"]
     assert metrics["reported_throughput"]["value"] == 943.4550
     assert metrics["samples_per_s"]["value"] == pytest.approx(943.4550, rel=0.03)
@@ -57,7 +47,7 @@ def test_the_published_log_gives_the_published_file(user: UserFolder) -> None:
 )
 def test_a_published_batch_is_reproduced(user: UserFolder, nodes: int, model: str, recipe: str, batch: int) -> None:
     """Logs that say what the rows of a published file say give that file, and a PASS for each Success."""
-    published = sample(f"allnodes_{nodes}xN_{model}.csv").read_bytes()
+    published = sample(f"lambda/allnodes_{nodes}xN_{model}.csv").read_bytes()
     rows = list(csv.reader(io.StringIO(published.decode())))[1:]
     logs = user.path / "logs" / recipe
     logs.mkdir(parents=True)

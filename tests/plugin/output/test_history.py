@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.history.store.database import open_history
-from pytest_llmbench.history.store.importing import import_sessions
-from pytest_llmbench.history.store.queries import list_sessions, read_series
+from pytest_llmbench.history.database import open_history
+from pytest_llmbench.history.importing import import_sessions
+from pytest_llmbench.history.queries import list_sessions, read_series
 from tests.conftest import Result, UserFolder
 
 # A real run on one H200.

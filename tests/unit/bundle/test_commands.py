@@ -20,7 +20,7 @@ import sys
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"torch", "submitit", "xdist", "numpy", "plotly", "sqlalchemy"}:
+        if name.split(".")[0] in {"torch", "submitit", "xdist", "numpy", "plotly"}:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())

@@ -33,13 +33,13 @@ from tests.standins.dcgm_outputs import (
     printed,
 )
 from tests.support.fleet import ProcessFleet, cpu_site
+from tests.support.samples import sample
 
 HOSTS = ("n1", "n2")
 SKIPPED_EUD: Changes = {"eud": {0: Said("Skip"), 1: Said("Skip")}}
 ALL_SKIPPED: Changes = {
     name: {0: Said("Skip"), 1: Said("Skip")} for name in ("software", "memory", "pcie", "diagnostic", "targeted_stress")
 }
-SAMPLES = Path(os.environ.get("LLMBENCH_SAMPLES", Path(__file__).parents[4] / "shared" / "samples")) / "dcgm"
 STANDIN = Path(__file__).parents[2] / "standins" / "dcgmi.py"
 
 
@@ -256,15 +256,13 @@ def test_iterations_that_end_in_a_failure_are_no_pass() -> None:
 
 def test_real_outputs() -> None:
     """A GB10 with its persistence mode off, and an H100 node on which all but one test ran."""
-    if not SAMPLES.is_dir():
-        pytest.skip(f"no public samples in {SAMPLES} (LLMBENCH_SAMPLES names another folder)")
     one_gpu = ExpectedTests(level=2, gpus=1)
     for name, skips in (("plugins-allowed", False), ("partial-skip", True)):
-        text = (SAMPLES / f"dcgm4_gb10-level2-{name}.json").read_text()
+        text = sample(f"dcgm/dcgm4_gb10-level2-{name}.json").read_text()
         result = judge("n1", output_of(text, 226), one_gpu)
         assert [finding.severity for finding in result.findings] == [Severity.CONFIGURE]
         assert bool(result.unjudged) == skips
-    tables = (SAMPLES / "dcgmi-diag-r3_text_2nodes_H100_dcgm3.2_dcgmi-220.out").read_text()
+    tables = sample("dcgm/dcgmi-diag-r3_text_2nodes_H100_dcgm3.2_dcgmi-220.out").read_text()
     first = output_of(tables[: len(tables) // 2], 0)
     assert "EUD Test" in judge("n1", first, ExpectedTests(level=3, gpus=8)).unjudged[0]
     assert not judge("n1", first, ExpectedTests(level=3, gpus=8, allowed_skips=("eud",))).unjudged

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_llmbench.history.trend.change_points import change_points
+from pytest_llmbench.history.change_points import change_points
 
 
 def noise(seed: int, levels: dict[int, float], spread: float = 0.5) -> list[float]:

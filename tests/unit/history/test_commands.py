@@ -16,7 +16,7 @@ from benchmarks.history.simulated import REAL, Fleet, keep
 from pytest_llmbench.cli import history
 from pytest_llmbench.cli.compare import compare
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.history.store.database import open_history
+from pytest_llmbench.history.database import open_history
 
 COMPARE = typer.Typer()
 COMPARE.command()(compare)
@@ -105,7 +105,7 @@ def test_the_csv_of_one_series_is_what_otava_reads(place: str) -> None:
     assert times == sorted(times)
     assert all(float(row["value"]) > 0.0 and row["session"] and row["unit"] == "words/s" for row in rows)
     result = CliRunner().invoke(history.app, ["series", "x-00", "throughput", "--series", "99", "--history", place])
-    assert "unknown recipe" in str(result.exception)
+    assert "unknown series of x-00 '99'" in str(result.exception)
 
 
 def test_two_sessions_are_compared(place: str) -> None:

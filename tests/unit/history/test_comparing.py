@@ -13,14 +13,13 @@ from benchmarks.history.simulated import Fleet, keep
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns
 from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.history.store.database import History, open_history
-from pytest_llmbench.history.store.queries import runs_of
-from pytest_llmbench.history.store.rows import MetricRow
-from pytest_llmbench.history.trend.baselines import Compared, check_wanted, compare_with_baseline
-from pytest_llmbench.history.trend.comparing import change
-from pytest_llmbench.history.trend.scatter import Scatter, shared_scatter
-from pytest_llmbench.history.trend.sessions import compare_sessions
-from pytest_llmbench.history.trend.wanted import Wanted
+from pytest_llmbench.history.baselines import check_wanted, compare_with_baseline
+from pytest_llmbench.history.compare import Compared, compare_sessions, measure_change
+from pytest_llmbench.history.database import History, open_history
+from pytest_llmbench.history.queries import runs_of
+from pytest_llmbench.history.rows import MetricRow
+from pytest_llmbench.history.scatter import Scatter, shared_scatter
+from pytest_llmbench.history.wanted import Wanted
 from tests.support.postgresql import postgresql
 
 
@@ -147,20 +146,20 @@ def test_what_is_no_baseline_is_said(text: str) -> None:
 )  # fmt: skip
 def test_the_direction_decides(better: Any, after: float, regressed: bool | None, improved: bool) -> None:
     """More words are better, more seconds are worse, and without a direction nothing is either."""
-    told = change([row(100.0, better)], [row(after, better)], usual=USUAL_BETWEEN_RUNS)
+    told = measure_change([row(100.0, better)], [row(after, better)], usual=USUAL_BETWEEN_RUNS)
     assert (told.regressed, told.improved) == (regressed, improved)
 
 
 def test_a_wide_interval_decides_nothing() -> None:
     """What could hide a regression of 5 % is no pass."""
-    told = change([row(100.0, half=0.1)], [row(100.0, half=0.1)], usual=USUAL_BETWEEN_RUNS)
+    told = measure_change([row(100.0, half=0.1)], [row(100.0, half=0.1)], usual=USUAL_BETWEEN_RUNS)
     assert told.regressed is None
 
 
 def test_a_change_of_the_past_is_no_scatter() -> None:
     """Earlier runs that stepped once are as close to each other as before and after the step."""
     past = [100.0 + 0.1 * (i % 3) for i in range(15)] + [90.0 + 0.1 * (i % 3) for i in range(15)]
-    told = change([row(90.1)], [row(88.0)], past=past, usual=USUAL_BETWEEN_RUNS)
+    told = measure_change([row(90.1)], [row(88.0)], past=past, usual=USUAL_BETWEEN_RUNS)
     assert told.deviation is not None
     assert told.deviation < 0.003
     assert told.regressed
@@ -170,9 +169,11 @@ def test_a_change_of_the_past_is_no_scatter() -> None:
 def test_copies_of_one_run_make_no_number_certain(usual: BetweenRuns | None) -> None:
     """Neither do copies in the other recipes: a change within the noise of the steps is not a regression."""
     copies = Scatter(1e-12, 9.0)
-    told = change([row(100.0)] * 10, [row(99.9)], past=[100.0] * 10, usual=usual, shared=shared_scatter([copies] * 20))
+    told = measure_change(
+        [row(100.0)] * 10, [row(99.9)], past=[100.0] * 10, usual=usual, shared=shared_scatter([copies] * 20)
+    )
     assert told.regressed is False
-    assert change([row(100.0)] * 10, [row(97.0)], past=[100.0] * 10, usual=usual, shared=None).regressed
+    assert measure_change([row(100.0)] * 10, [row(97.0)], past=[100.0] * 10, usual=usual, shared=None).regressed
 
 
 def test_two_sessions_are_compared_as_sets(history: History) -> None:
@@ -184,9 +185,9 @@ def test_two_sessions_are_compared_as_sets(history: History) -> None:
     new[d] = new[d].model_copy(update={"nodes": 4})
     keep(history, old)
     keep(history, new)
-    before, after = (runs_of(history, [fleet.session_id(day)]) for day in (0, 1))
+    before, after = (runs_of(history, fleet.session_id(day)) for day in (0, 1))
     lines = compare_sessions(before, after)
-    told = {(line.recipe, line.metric): (line.verdict, line.reason) for line in lines}
+    told = {(line.name, line.metric): (line.verdict, line.reason) for line in lines}
     assert told[a, "throughput"][0] == told[a, "step_time"][0] == "FAIL"
     assert told[e, "throughput"] == ("PASS", "")
     assert told[b, ""] == ("SKIP", "the earlier session has no run of it")

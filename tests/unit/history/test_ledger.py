@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Report, Severity
 from pytest_llmbench.core.record.records import RunRecord, Timings, write_model
-from pytest_llmbench.history.fleet.ledger import Rule, avoided, entries_of, list_devices
-from pytest_llmbench.history.store.database import History, open_history
-from pytest_llmbench.history.store.importing import import_sessions
+from pytest_llmbench.history.database import History, open_history
+from pytest_llmbench.history.importing import import_sessions
+from pytest_llmbench.history.ledger import Rule, avoided, entries_of, list_devices
 
 DAY_S = 86_400.0
 NOW = 1_790_000_000.0
@@ -111,6 +112,6 @@ def test_a_gpu_keeps_its_history_on_another_node(history: History, tmp_path: Pat
 def test_a_ledger_is_plain_data(history: History, tmp_path: Path) -> None:
     """Programs read it."""
     check(history, tmp_path, 1.0, fault("n1"))
-    told = json.loads(json.dumps([each.plain for each in list_devices(history, now=NOW)]))
+    told = json.loads(json.dumps([asdict(each) for each in list_devices(history, now=NOW)]))
     assert {each["name"] for each in told} == {"n1", "n2", "GPU-n1-0", "GPU-n1-1"}
     assert next(each for each in told if each["name"] == "n1")["faults"] == 1

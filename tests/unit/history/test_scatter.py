@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS
-from pytest_llmbench.history.store.rows import MetricRow
-from pytest_llmbench.history.trend import scatter
-from pytest_llmbench.history.trend.comparing import change
-from pytest_llmbench.history.trend.scatter import Scatter, scatter_of_runs, shared_scatter
+from pytest_llmbench.history import scatter
+from pytest_llmbench.history.compare import measure_change
+from pytest_llmbench.history.rows import MetricRow
+from pytest_llmbench.history.scatter import Scatter, scatter_of_runs, shared_scatter
 
 series_lists = st.lists(
     st.builds(lambda variance, freedom: Scatter(variance * freedom, freedom), st.floats(1e-8, 1e-2), st.floats(1, 50)),
@@ -41,7 +41,8 @@ def test_alike_series_share_what_they_show() -> None:
     assert shared.freedom > USUAL_BETWEEN_RUNS.freedom
     past = [100.2, 99.8, 100.1, 99.9, 100.3, 99.7]
     narrow, wide = (
-        change([row(100)], [row(99)], past=past, usual=USUAL_BETWEEN_RUNS, shared=which) for which in (shared, None)
+        measure_change([row(100)], [row(99)], past=past, usual=USUAL_BETWEEN_RUNS, shared=which)
+        for which in (shared, None)
     )
     assert narrow.worst is not None
     assert wide.worst is not None
@@ -73,7 +74,7 @@ def test_the_runs_of_a_noisy_series_count_against_the_others() -> None:
     """A change within a recipe's own scatter is not a regression, however quiet the other recipes are."""
     shared = shared_scatter(drawn(1, 20 * [0.0025]))
     past = [100 + way * 3 for way in (1, -1, 0.6, -0.6, 1, -1, 0.8, -0.8, 1, -1, 0.9, -0.9)]
-    told = change([row(100)], [row(97)], past=past, usual=USUAL_BETWEEN_RUNS, shared=shared)
+    told = measure_change([row(100)], [row(97)], past=past, usual=USUAL_BETWEEN_RUNS, shared=shared)
     assert not told.regressed
 
 

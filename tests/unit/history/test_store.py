@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.history.store.database import History, open_history
-from pytest_llmbench.history.store.importing import About, import_sessions
-from pytest_llmbench.history.store.queries import list_sessions, read_series, show_session
+from pytest_llmbench.history.database import History, open_history
+from pytest_llmbench.history.importing import About, import_sessions
+from pytest_llmbench.history.queries import list_sessions, read_series, show_session
 from pytest_llmbench.session.journal.journal import Journal
 from pytest_llmbench.session.journal.journal import JournalEvent as Event
 from tests.support.recorded import measured_anew
@@ -135,7 +134,7 @@ def test_a_history_of_another_version_is_refused_and_kept(history: History, tmp_
     """The error names the file, both versions and what to do; the file keeps every byte of its content."""
     import_sessions(history, [REAL])
     with history.writing() as connection:
-        connection.execute(text(f"UPDATE llmbench_schema SET version = {version}"))
+        connection.rows("UPDATE llmbench_schema SET version = :version", version=version)
     path = tmp_path / "history.db"
     with sqlite3.connect(path) as plain:
         before = [*plain.iterdump()]
@@ -163,12 +162,12 @@ def test_what_is_no_history_is_said(tmp_path: Path) -> None:
 def test_sqlite_waits_and_keeps_references(history: History) -> None:
     """Others may read while one writes, and nothing is left of a session that is deleted."""
     with history.reading() as connection:
-        assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
-        assert connection.execute(text("PRAGMA foreign_keys")).scalar() == 1
+        assert connection.value("PRAGMA journal_mode") == "wal"
+        assert connection.value("PRAGMA foreign_keys") == 1
     import_sessions(history, [REAL])
     with history.writing() as connection:
-        connection.execute(text("DELETE FROM llmbench_sessions"))
-    with sqlite3.connect(str(history.engine.url.database)) as plain:
+        connection.rows("DELETE FROM llmbench_sessions")
+    with sqlite3.connect(history.url) as plain:
         for table in ("runs", "metrics", "verdicts", "sightings"):
             assert plain.execute(f"SELECT count(*) FROM llmbench_{table}").fetchone() == (0,)
     plain.close()

@@ -16,8 +16,8 @@ from pytest_llmbench.cli.compare import compare
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.engines.base import get_engine, statistics_of
-from pytest_llmbench.history.store.database import open_history
-from pytest_llmbench.history.store.importing import import_sessions
+from pytest_llmbench.history.database import open_history
+from pytest_llmbench.history.importing import import_sessions
 from pytest_llmbench.judging.contradictions import contradictions
 from tests.support.recorded import REAL, run_record
 

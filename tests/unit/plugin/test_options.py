@@ -15,7 +15,7 @@ from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe import recipes
 from pytest_llmbench.core.recipe.recipes import Scale
-from pytest_llmbench.history.trend.wanted import Wanted
+from pytest_llmbench.history.wanted import Wanted
 from pytest_llmbench.plugin.bench import bench_of
 from pytest_llmbench.plugin.options import OPTIONS, Section, options_of
 from pytest_llmbench.plugin.ours import begin

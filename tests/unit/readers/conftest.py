@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.readers.items import EVERY_LINE, Needles, Parse
 from pytest_llmbench.readers.log import read_log
+from tests.support import samples
 
 Read = Callable[..., StepSeries]
 
@@ -29,14 +29,5 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Read:
 
 @pytest.fixture(scope="session")
 def sample() -> Callable[[str], Path]:
-    """Return what finds a public sample by its name, or skips the test."""
-    root = Path(__file__).parents[3]
-    #: variable LLMBENCH_SAMPLES: tests of this project: a folder of logs that others published
-    folder = Path(os.environ.get("LLMBENCH_SAMPLES", root.parent / "shared" / "samples"))
-
-    def find(name: str) -> Path:
-        if not (folder / name).is_file():
-            pytest.skip(f"no public sample {name} in {folder} (LLMBENCH_SAMPLES names another folder)")
-        return folder / name
-
-    return find
+    """Return what finds a recorded log by its name, or skips the test."""
+    return samples.sample

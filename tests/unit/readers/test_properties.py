@@ -17,6 +17,7 @@ from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.readers.items import Item, Needles, Parse, StepLine, Unreadable
 from pytest_llmbench.readers.log import read_log
 from pytest_llmbench.readers.patterns import FAILURES
+from tests.support.samples import readable
 
 Read = Callable[..., StepSeries]
 Sample = Callable[[str], Path]
@@ -96,18 +97,18 @@ LOGS = {
     ),
 }
 SAMPLES = [
-    ("megatron_lm", "cpu_runs/mlm_cpu_sample.log"),
-    ("megatron_lm", "h200/megatron_lm_0.19.2_gpt125m_1xH200.log"),
+    ("megatron_lm", "logs/megatron_lm_core_0.16.log"),
+    ("megatron_lm", "logs/megatron_lm_one_h200.log"),
     ("megatron_lm", "jsc/175B_job.out.excerpt.txt"),
-    ("metaseq", "cpu_runs/msq_cpu_sample.log"),
+    ("metaseq", "logs/metaseq_20_updates.log"),
     ("metaseq", "metaseq/fairseq_fsdp_13b_8xV100_train.log"),
     ("metaseq", "metaseq/fairseq_moe_dummy_lm_8xA100_train.log"),
-    ("nemo", "cpu_runs/nemo_sample.log"),
+    ("nemo", "logs/nemo_2.log"),
     ("nemo", "nemo/nemo1.0_gpt3_126m_40steps_stdout_tail.txt"),
     ("nemo", "nemo/nemo2_gpt3_126m_nemo_log_globalrank-0.txt"),
-    ("deepspeed_chat", "cpu_runs/dschat_step1.log"),
-    ("deepspeed_chat", "cpu_runs/dschat_step2.log"),
-    ("deepspeed_chat", "cpu_runs/dschat_step3.log"),
+    ("deepspeed_chat", "logs/deepspeed_chat_step1.log"),
+    ("deepspeed_chat", "logs/deepspeed_chat_step2.log"),
+    ("deepspeed_chat", "logs/deepspeed_chat_step3.log"),
     ("deepspeed_chat", "lambda/opt-350m_1_1xN_batch0001.log"),
 ]
 PREFIXES = [
@@ -164,7 +165,7 @@ NUMBERS = [
 ]
 
 logs = pytest.mark.parametrize(("name", "log"), LOGS.items(), ids=LOGS)
-samples = pytest.mark.parametrize(("name", "file"), SAMPLES, ids=[file for _, file in SAMPLES])
+samples = pytest.mark.parametrize(("name", "file"), readable(SAMPLES, lambda case: case[1]))
 
 
 def reading(name: str) -> Parse:

@@ -11,37 +11,32 @@ GemmPrecision = Literal["bf16", "fp16", "fp32", "tf32", "fp8"]
 
 
 class GemmRate(ProbeAnswer):
-    """A matrix product in one precision.
-
-    Attributes:
-        rate: FLOP/s, the median of blocks of about 50 ms.
-        digest: SHA-256 of the first product.
-        repeated: later products, one per block, that were compared with the first.
-        changed: those of them that differed from it in any bit.
-        error: the largest difference to an fp64 product on the host, of 16 rows, in standard deviations of an entry
-            (the square root of the side); None where the product is not finite.
-    """
+    """A matrix product in one precision."""
 
     rate: PositiveFloat
+    """FLOP/s, the median of blocks of about 50 ms."""
     digest: str
+    """SHA-256 of the first product."""
     repeated: PositiveInt
+    """Later products, one per block, that were compared with the first."""
     changed: NonNegativeInt
+    """Those of them that differed from it in any bit."""
     error: NonNegativeFloat | None
+    """The largest difference to an fp64 product on the host, of 16 rows, in standard deviations of an entry (the square
+    root of the side); None where the product is not finite.
+    """
 
 
 class GemmRates(ProbeAnswer):
-    """Matrix products in all precisions.
-
-    Attributes:
-        side: of the matrices.
-        factors: SHA-256 of them.
-        lacking: reasons for precisions without one.
-    """
+    """Matrix products in all precisions."""
 
     side: PositiveInt
+    """Of the matrices."""
     factors: str
+    """SHA-256 of them."""
     precisions: Annotated[Mapping[GemmPrecision, GemmRate], Field(min_length=1)]
     lacking: Mapping[GemmPrecision, str]
+    """Reasons for precisions without one."""
 
 
 class CopyRates(ProbeAnswer):
@@ -54,29 +49,23 @@ class CopyRates(ProbeAnswer):
 
 
 class DeviceRates(DeviceAnswer):
-    """The rates of a device. A part that was not asked for is None.
-
-    Attributes:
-        setting: properties that two devices must share for their products to be the same bit by bit.
-        memory: the triad of STREAM, B/s.
-    """
+    """The rates of a device. A part that was not asked for is None."""
 
     setting: Mapping[str, str]
+    """Properties that two devices must share for their products to be the same bit by bit."""
     gemm: GemmRates | None
     memory: PositiveFloat | None
+    """The triad of STREAM, B/s."""
     host_device: CopyRates | None
 
 
 class SustainedLoad(DeviceAnswer):
-    """A device under load.
-
-    Attributes:
-        rates: seconds since the start and FLOP/s, at the end of each block.
-        telemetry: seconds since the start, and a raw line of telemetry.
-        trouble: the reason for a lack of telemetry; None if none is lacking.
-    """
+    """A device under load."""
 
     precision: GemmPrecision
     rates: tuple[tuple[float, PositiveFloat], ...]
+    """Seconds since the start and FLOP/s, at the end of each block."""
     telemetry: tuple[tuple[float, str], ...]
+    """Seconds since the start, and a raw line of telemetry."""
     trouble: str | None
+    """The reason for a lack of telemetry; None if none is lacking."""

@@ -23,29 +23,23 @@ _KEPT_ERRORS = 10_000
 
 
 class DiagnosticOutput(ProbeAnswer):
-    """The raw output of a diagnostic.
-
-    Attributes:
-        code: its exit status; None when it was ended at its limit.
-    """
+    """The raw output of a diagnostic."""
 
     command: str
     code: int | None
+    """Its exit status; None when it was ended at its limit."""
     seconds: float
     stdout: str
     stderr: str
 
 
 class DiagnosticRun(ProbeAnswer):
-    """The diagnostic of a node.
-
-    Attributes:
-        missing: the program that is not installed, in words; None if it ran.
-        output: its output; None if it did not run.
-    """
+    """The diagnostic of a node."""
 
     missing: str | None
+    """The program that is not installed, in words; None if it ran."""
     output: DiagnosticOutput | None
+    """Its output; None if it did not run."""
 
     @model_validator(mode="after")
     def _either(self) -> Self:

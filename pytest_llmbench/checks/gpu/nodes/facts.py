@@ -21,16 +21,13 @@ _KEPT_LINES = 2000
 
 
 class ToolEnd(ProbeAnswer):
-    """How a program ended.
-
-    Attributes:
-        code: its exit status; None if it has not ended by itself.
-        error: the reason of a failure; None if it ended well.
-    """
+    """How a program ended."""
 
     command: str
     code: int | None
+    """Its exit status; None if it has not ended by itself."""
     error: str | None
+    """The reason of a failure; None if it ended well."""
 
 
 class ToolOutput(ToolEnd):
@@ -46,19 +43,16 @@ class SmiOutput(ToolEnd):
 
 
 class KernelLog(ProbeAnswer):
-    """Lines of the driver in the kernel's log.
-
-    Attributes:
-        source: the program that printed the log; None where none can.
-        whole: whether it reaches back to the boot.
-        lines: the last 2000 of them.
-        refused: the reasons for not using other sources.
-    """
+    """Lines of the driver in the kernel's log."""
 
     source: str | None
+    """The program that printed the log; None where none can."""
     whole: bool
+    """Whether it reaches back to the boot."""
     lines: tuple[str, ...]
+    """The last 2000 of them."""
     refused: tuple[str, ...]
+    """The reasons for not using other sources."""
 
 
 class GpuFacts(ProbeAnswer):

@@ -20,18 +20,15 @@ _MARK = ".llmbench-"
 
 
 class KernelCache(ProbeAnswer):
-    """A folder of compiled kernels.
-
-    Attributes:
-        mount: its mount, or that of the nearest folder above it that is there.
-        warm: whether anything lies in it.
-        marked: whether this node left its mark in it.
-    """
+    """A folder of compiled kernels."""
 
     folder: str
     mount: Mount | None
+    """Its mount, or that of the nearest folder above it that is there."""
     warm: bool
+    """Whether anything lies in it."""
     marked: bool
+    """Whether this node left its mark in it."""
 
 
 class KernelCaches(ProbeAnswer):

@@ -27,31 +27,25 @@ class _Timex(ctypes.Structure):
 
 
 class KernelClock(ProbeAnswer):
-    """The kernel's word on its clock.
-
-    Attributes:
-        synchronised: whether a program keeps it (NTP, chrony, timesyncd, PTP).
-    """
+    """The kernel's word on its clock."""
 
     synchronised: bool
+    """Whether a program keeps it (NTP, chrony, timesyncd, PTP)."""
     max_error_s: float
 
 
 class NodeClock(ProbeAnswer):
-    """A node's clock.
-
-    Attributes:
-        time: Unix time.
-        ahead_s: lead over the stamp of a file just touched, seconds.
-        uncertainty_s: largest error of that.
-        kernel: None where the kernel does not say.
-    """
+    """A node's clock."""
 
     time: float
+    """Unix time."""
     ahead_s: float
+    """Lead over the stamp of a file just touched, seconds."""
     uncertainty_s: float
+    """Largest error of that."""
     mount: Mount | None
     kernel: KernelClock | None
+    """None where the kernel does not say."""
 
 
 def clock(context: RankContext, log: ProbeLog) -> NodeClock:

@@ -32,78 +32,67 @@ class ResourceLimits(ProbeAnswer):
 
 
 class ProcessLimits(ProbeAnswer):
-    """Limits of a rank's process, and what they have to be enough for.
-
-    Attributes:
-        cpus: of the node; None where the system does not say.
-        uid: the effective user.
-        capabilities: the effective capabilities as a bit mask.
-    """
+    """Limits of a rank's process, and what they have to be enough for."""
 
     soft: ResourceLimits
     hard: ResourceLimits
     cpus: int | None
+    """Of the node; None where the system does not say."""
     uid: int
+    """The effective user."""
     capabilities: int
+    """The effective capabilities as a bit mask."""
 
 
 class KernelTuning(ProbeAnswer):
-    """Settings that cost speed; None where the kernel does not say.
-
-    Attributes:
-        iommu_options: the words about the IOMMU on the kernel's command line.
-        transparent_hugepage: such as `always [madvise] never`.
-        numa_balancing: `0` where it is off.
-        numa_nodes: how many there are.
-        governors, iommu_groups: how many CPUs, and groups, have which one.
-        acs: PCI bridges that redirect traffic between devices; None where only root could read it.
-    """
+    """Settings that cost speed; None where the kernel does not say."""
 
     iommu_options: tuple[str, ...]
+    """The words about the IOMMU on the kernel's command line."""
     transparent_hugepage: str | None
+    """Such as `always [madvise] never`."""
     numa_balancing: str | None
+    """`0` where it is off."""
     numa_nodes: int
+    """How many there are."""
     governors: Mapping[str, int]
+    """How many CPUs, and groups, have which one."""
     iommu_groups: Mapping[str, int]
+    """How many CPUs, and groups, have which one."""
     acs: tuple[str, ...] | None
+    """PCI bridges that redirect traffic between devices; None where only root could read it."""
 
 
 class RuntimeReply(ProbeAnswer):
-    """The reply of a container runtime.
-
-    Attributes:
-        cdi: files that describe GPUs to it.
-        nvidia_container_cli: path of the program that gives containers their GPUs; None without one.
-        code: exit status; None if it has not ended by itself.
-    """
+    """The reply of a container runtime."""
 
     command: str
     cdi: tuple[str, ...]
+    """Files that describe GPUs to it."""
     nvidia_container_cli: str | None
+    """Path of the program that gives containers their GPUs; None without one."""
     code: int | None
+    """Exit status; None if it has not ended by itself."""
     text: str
 
 
 class HostFacts(ProbeAnswer):
-    """A node as a host.
-
-    Attributes:
-        meminfo: the text of `/proc/meminfo`; None where it cannot be read.
-        interfaces: network interfaces and their state.
-        infiniband: names of the InfiniBand devices.
-        software: versions by name.
-        containers: replies of the runtimes asked for.
-        paths: the reason why each path asked for cannot be used; empty if it can.
-    """
+    """A node as a host."""
 
     limits: ProcessLimits
     meminfo: str | None
+    """The text of `/proc/meminfo`; None where it cannot be read."""
     interfaces: Mapping[str, str]
+    """Network interfaces and their state."""
     infiniband: tuple[str, ...]
+    """Names of the InfiniBand devices."""
     tuning: KernelTuning
     software: Mapping[str, str]
+    """Versions by name."""
     containers: Mapping[str, RuntimeReply]
+    """Replies of the runtimes asked for."""
     paths: Mapping[str, str]
+    """The reason why each path asked for cannot be used; empty if it can."""
 
 
 _COMMAND_S = 10.0

@@ -28,16 +28,13 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 class Mount(ProbeAnswer):
-    """A mounted file system.
-
-    Attributes:
-        type: such as `nfs4`.
-        source: a device, or a server and its folder.
-    """
+    """A mounted file system."""
 
     point: str
     type: str
+    """Such as `nfs4`."""
     source: str
+    """A device, or a server and its folder."""
 
 
 def mount_of(path: Path, root: Path = Path("/")) -> Mount | None:

@@ -20,21 +20,20 @@ _BLOCK = b"\0" * 4096
 
 
 class Room(ProbeAnswer):
-    """Room in one folder. Free is what is free to this user, apart from quotas, which no file system tells here.
-
-    Attributes:
-        why: the reason why nothing can be written into it; None where something can.
-        bytes, free_bytes: None where the folder is not there.
-        inodes, free_inodes: the same of files; 0 on a file system that makes inodes as it needs them.
-    """
+    """Room in one folder. Free is what is free to this user, apart from quotas, which no file system tells here."""
 
     path: str
     why: str | None
+    """The reason why nothing can be written into it; None where something can."""
     mount: Mount | None = None
     bytes: int | None = None
+    """None where the folder is not there."""
     free_bytes: int | None = None
+    """None where the folder is not there."""
     inodes: int = 0
+    """The same of files; 0 on a file system that makes inodes as it needs them."""
     free_inodes: int = 0
+    """The same of files; 0 on a file system that makes inodes as it needs them."""
 
 
 class Rooms(ProbeAnswer):
@@ -83,13 +82,10 @@ def _why_not_writable(path: Path) -> str | None:
 
 
 class SharedView(ProbeAnswer):
-    """The shared folder as a node sees it.
-
-    Attributes:
-        read: the text of the file that pytest's machine wrote; None if this node does not see it.
-    """
+    """The shared folder as a node sees it."""
 
     read: str | None
+    """The text of the file that pytest's machine wrote; None if this node does not see it."""
     mount: Mount | None
 
 

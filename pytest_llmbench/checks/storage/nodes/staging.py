@@ -16,18 +16,16 @@ from pytest_llmbench.workloads.rank.probe import ProbeLog
 
 
 class FileListing(ProbeAnswer):
-    """The files of a path.
-
-    Attributes:
-        files, bytes: how many, and how large.
-        whole: whether these are all.
-        digest: SHA-256 of their names and sizes.
-    """
+    """The files of a path."""
 
     files: NonNegativeInt
+    """How many, and how large."""
     bytes: NonNegativeInt
+    """How many, and how large."""
     whole: bool
+    """Whether these are all."""
     digest: str
+    """SHA-256 of their names and sizes."""
 
 
 class StagedFiles(FileListing):

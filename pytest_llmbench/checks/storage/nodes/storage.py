@@ -25,28 +25,28 @@ _TRIES = 100
 
 
 class StorageLoad(ProbeAnswer):
-    """The load of one node, while all others had the same.
-
-    Attributes:
-        bytes: written, and read.
-        write_s, read_s: seconds for that.
-        direct: whether all of it went past the page cache.
-        wrong: differences between written and read bytes, in words.
-        read_from: the rank whose files this node read.
-        files: small files.
-        create_s, stat_s, unlink_s: seconds for making, looking up and removing them.
-    """
+    """The load of one node, while all others had the same."""
 
     bytes: PositiveInt
+    """Written, and read."""
     write_s: PositiveFloat
+    """Seconds for that."""
     read_s: PositiveFloat
+    """Seconds for that."""
     direct: bool
+    """Whether all of it went past the page cache."""
     wrong: tuple[str, ...]
+    """Differences between written and read bytes, in words."""
     read_from: NonNegativeInt
+    """The rank whose files this node read."""
     files: PositiveInt
+    """Small files."""
     create_s: PositiveFloat
+    """Seconds for making, looking up and removing them."""
     stat_s: PositiveFloat
+    """Seconds for making, looking up and removing them."""
     unlink_s: PositiveFloat
+    """Seconds for making, looking up and removing them."""
 
 
 def measure(context: RankContext, log: ProbeLog) -> StorageLoad:

@@ -19,18 +19,15 @@ _LARGEST = 1 << 20
 
 
 class PciDevice(ProbeAnswer):
-    """A PCI device that a GPU's or a NIC's driver has.
-
-    Attributes:
-        bus: its address.
-        pci_class: such as `0x030200`; None where sysfs does not have it.
-        numa: its NUMA node, -1 where the machine has none; None where sysfs does not have it.
-    """
+    """A PCI device that a GPU's or a NIC's driver has."""
 
     bus: str
+    """Its address."""
     driver: str
     pci_class: str | None
+    """Such as `0x030200`; None where sysfs does not have it."""
     numa: int | None
+    """Its NUMA node, -1 where the machine has none; None where sysfs does not have it."""
 
 
 class InstalledFile(ProbeAnswer):
@@ -42,19 +39,16 @@ class InstalledFile(ProbeAnswer):
 
 
 class PciFacts(ProbeAnswer):
-    """The devices of a node, and the file that describes them to NCCL.
-
-    Attributes:
-        devices: GPUs and NICs, by address.
-        cpu: attributes of the processors in NCCL's file: `arch`, and `vendor`, `familyid` and `modelid` if known.
-        affinity: masks of the CPUs of each NUMA node, `ffffffff,00000000`, by its number.
-        installed: the file that the environment names; None where it names none.
-    """
+    """The devices of a node, and the file that describes them to NCCL."""
 
     devices: tuple[PciDevice, ...]
+    """GPUs and NICs, by address."""
     cpu: Mapping[str, str]
+    """Attributes of the processors in NCCL's file: `arch`, and `vendor`, `familyid` and `modelid` if known."""
     affinity: Mapping[str, str]
+    """Masks of the CPUs of each NUMA node, `ffffffff,00000000`, by its number."""
     installed: InstalledFile | None
+    """The file that the environment names; None where it names none."""
 
 
 def facts(context: RankContext, log: ProbeLog) -> PciFacts:

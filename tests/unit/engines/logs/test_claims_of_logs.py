@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.readers import megatron_claims
+from tests.support.samples import readable
 
 from .true_logs import LAMBDA_13B, LAMBDA_350M, MEGATRON_CPU, MEGATRON_H200, METASEQ_CPU, NEMO_2, TRUE_LOGS, TrueLog
 
@@ -166,7 +167,7 @@ def test_metaseq_counts_its_parameters(tmp_path: Path, layers: int, *, sane: boo
     assert problem is None or (problem.kind, "parameters of rank" in problem.message) == ("wrong_work", True)
 
 
-@pytest.mark.parametrize("log", TRUE_LOGS, ids=[log.name for log in TRUE_LOGS])
+@pytest.mark.parametrize("log", readable(TRUE_LOGS, lambda log: log.name), ids=lambda log: log.name)
 def test_a_true_log_is_judged_as_it_was(tmp_path: Path, log: TrueLog) -> None:
     """Nothing that a true log prints contradicts its own recipe."""
     problem = log.problem(tmp_path, log.text())
@@ -175,34 +176,37 @@ def test_a_true_log_is_judged_as_it_was(tmp_path: Path, log: TrueLog) -> None:
 
 @pytest.mark.parametrize(
     ("log", "pattern", "instead", "named"),
-    [
-        (MEGATRON_H200, r"(  num_layers \.+) 12\b", r"\1 2", "layers 2"),
-        (MEGATRON_H200, r"(rank \(0, 0, 0\): )125262336", r"\g<1>54398976", "parameters of rank 54398976"),
-        (MEGATRON_H200, r"(  seq_length \.+) 2048", r"\1 1024", "sequence length 1024"),
-        (MEGATRON_H200, r"(sequence_length=)2048", r"\g<1>1024", "sequence length 1024"),
-        (MEGATRON_H200, r"(params_dtype \.+) torch.bfloat16", r"\1 torch.float32", "precision fp32"),
-        (MEGATRON_CPU, r"tensor-model-parallel size: 2", "tensor-model-parallel size: 1", "tensor 1"),
-        (MEGATRON_CPU, r"(rank \(1, 0\): )60736", r"\g<1>35552", "parameters of rank 35552"),
-        (METASEQ_CPU, r"decoder_ffn_embed_dim=128", "decoder_ffn_embed_dim=256", "feed forward size 256"),
-        (METASEQ_CPU, r"decoder_layers=2", "decoder_layers=12", "layers 12"),
-        (METASEQ_CPU, r"'tokens_per_sample': 64", "'tokens_per_sample': 32", "sequence length 32"),
-        (METASEQ_CPU, r"batch size per GPU = 4", "batch size per GPU = 2", "micro batch size 2"),
-        (METASEQ_CPU, r"num\. trained: 104,064", "num. trained: 4,064", "frozen parameters 100000"),
-        (NEMO_2, r"(rank \(0, 0\): )124082688", r"\g<1>54398976", "parameters of rank 54398976"),
-        (NEMO_2, r"original vocab_size: 50257", "original vocab_size: 32000", "vocab size 32000"),
-        (NEMO_2, r"sequence_length=512", "sequence_length=256", "sequence length 256"),
-        (LAMBDA_350M, r"facebook/opt-350m", "facebook/opt-125m", "layers 12"),
-        (LAMBDA_350M, r"(train_batch_size \.+) 192", r"\1 96", "global batch size 96"),
-        (LAMBDA_350M, r"--max_seq_len 512", "--max_seq_len 256", "sequence length 256"),
-        (LAMBDA_350M, r"(zero_optimization_stage \.+) 0", r"\1 2", "sharding gradients"),
-        (LAMBDA_350M, r"(bfloat16_enabled \.+) False", r"\1 True", "precision bf16"),
-        (LAMBDA_350M, r"(fp16_enabled \.+) True", r"\1 False", "fp16 off"),
-        (LAMBDA_350M, r"--max_seq_len 512", "--max_seq_len 512 --lora_dim 128", "lora of rank 128"),
-        (LAMBDA_13B, r"--lora_dim 128", "--lora_dim 8", "lora of rank 8"),
-        (LAMBDA_13B, r"--lora_dim 128", "--lora_dim 128 --only_optimize_lora", "which alone is trained"),
-        (LAMBDA_13B, r"--gradient_checkpointing ", "", "activation checkpointing none"),
-        (LAMBDA_13B, r"(micro_batch_size_per_gpu) +16", r"\1  8", "micro batch size 8"),
-    ],
+    readable(
+        [
+            (MEGATRON_H200, r"(  num_layers \.+) 12\b", r"\1 2", "layers 2"),
+            (MEGATRON_H200, r"(rank \(0, 0, 0\): )125262336", r"\g<1>54398976", "parameters of rank 54398976"),
+            (MEGATRON_H200, r"(  seq_length \.+) 2048", r"\1 1024", "sequence length 1024"),
+            (MEGATRON_H200, r"(sequence_length=)2048", r"\g<1>1024", "sequence length 1024"),
+            (MEGATRON_H200, r"(params_dtype \.+) torch.bfloat16", r"\1 torch.float32", "precision fp32"),
+            (MEGATRON_CPU, r"tensor-model-parallel size: 2", "tensor-model-parallel size: 1", "tensor 1"),
+            (MEGATRON_CPU, r"(rank \(1, 0\): )60736", r"\g<1>35552", "parameters of rank 35552"),
+            (METASEQ_CPU, r"decoder_ffn_embed_dim=128", "decoder_ffn_embed_dim=256", "feed forward size 256"),
+            (METASEQ_CPU, r"decoder_layers=2", "decoder_layers=12", "layers 12"),
+            (METASEQ_CPU, r"'tokens_per_sample': 64", "'tokens_per_sample': 32", "sequence length 32"),
+            (METASEQ_CPU, r"batch size per GPU = 4", "batch size per GPU = 2", "micro batch size 2"),
+            (METASEQ_CPU, r"num\. trained: 104,064", "num. trained: 4,064", "frozen parameters 100000"),
+            (NEMO_2, r"(rank \(0, 0\): )124082688", r"\g<1>54398976", "parameters of rank 54398976"),
+            (NEMO_2, r"original vocab_size: 50257", "original vocab_size: 32000", "vocab size 32000"),
+            (NEMO_2, r"sequence_length=512", "sequence_length=256", "sequence length 256"),
+            (LAMBDA_350M, r"facebook/opt-350m", "facebook/opt-125m", "layers 12"),
+            (LAMBDA_350M, r"(train_batch_size \.+) 192", r"\1 96", "global batch size 96"),
+            (LAMBDA_350M, r"--max_seq_len 512", "--max_seq_len 256", "sequence length 256"),
+            (LAMBDA_350M, r"(zero_optimization_stage \.+) 0", r"\1 2", "sharding gradients"),
+            (LAMBDA_350M, r"(bfloat16_enabled \.+) False", r"\1 True", "precision bf16"),
+            (LAMBDA_350M, r"(fp16_enabled \.+) True", r"\1 False", "fp16 off"),
+            (LAMBDA_350M, r"--max_seq_len 512", "--max_seq_len 512 --lora_dim 128", "lora of rank 128"),
+            (LAMBDA_13B, r"--lora_dim 128", "--lora_dim 8", "lora of rank 8"),
+            (LAMBDA_13B, r"--lora_dim 128", "--lora_dim 128 --only_optimize_lora", "which alone is trained"),
+            (LAMBDA_13B, r"--gradient_checkpointing ", "", "activation checkpointing none"),
+            (LAMBDA_13B, r"(micro_batch_size_per_gpu) +16", r"\1  8", "micro batch size 8"),
+        ],
+        lambda case: case[0].name,
+    ),
 )
 def test_a_true_log_of_another_training_is_refused(
     tmp_path: Path, log: TrueLog, pattern: str, instead: str, named: str

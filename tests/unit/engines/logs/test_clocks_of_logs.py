@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.samples import readable
+
 from .test_claims_of_logs import OURS, ours
 from .true_logs import LAMBDA_13B, LAMBDA_350M, METASEQ_CPU, TrueLog
 
@@ -83,7 +85,9 @@ def test_metaseqs_clocks_have_to_agree(tmp_path: Path, text: str, said: str) -> 
     assert (problem.kind, said in problem.message) == ("implausible", True), problem.message
 
 
-@pytest.mark.parametrize(("log", "sequences"), [(LAMBDA_350M, 19200), (LAMBDA_13B, 12800)])
+@pytest.mark.parametrize(
+    ("log", "sequences"), readable([(LAMBDA_350M, 19200), (LAMBDA_13B, 12800)], lambda case: case[0].name)
+)
 @pytest.mark.parametrize("share", [0.5, 0.95])
 def test_lambdas_execution_time_has_to_cover_its_lines(
     tmp_path: Path, log: TrueLog, sequences: int, share: float

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
@@ -17,32 +16,29 @@ from pytest_llmbench.engines.base import Place, Script, get_engine
 from pytest_llmbench.engines.external import External
 from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.items import EVERY_LINE, Completed, Item, StepLine
+from tests.support.samples import readable, sample
 from tests.support.shipped import shipped_recipes
 
-ROOT = Path(__file__).parents[4]
-SAMPLES = Path(os.environ.get("LLMBENCH_SAMPLES", ROOT.parent / "shared" / "samples"))
 # A recipe of the engine, and a log.
 CASES = {
-    "data/logs/megatron_lm_4_ranks.log": "nlp175b",
-    "data/logs/metaseq_2_ranks.log": "metaseq125m",
-    "data/nemo/output.log": "azure_gpt3_126m",
-    "cpu_runs/mlm_cpu_sample.log": "nlp175b",
-    "h200/megatron_lm_0.19.2_gpt125m_1xH200.log": "nlp175b",
-    "cpu_runs/msq_cpu_sample.log": "metaseq125m",
-    "cpu_runs/nemo_sample.log": "azure_gpt3_126m",
+    "logs/megatron_lm_4_ranks.log": "nlp175b",
+    "logs/metaseq_2_ranks.log": "metaseq125m",
+    "nemo/output.log": "azure_gpt3_126m",
+    "logs/megatron_lm_core_0.16.log": "nlp175b",
+    "logs/megatron_lm_one_h200.log": "nlp175b",
+    "logs/metaseq_20_updates.log": "metaseq125m",
+    "logs/nemo_2.log": "azure_gpt3_126m",
     "nemo/nemo2_gpt3_126m_nemo_log_globalrank-0.txt": "azure_gpt3_126m",
-    "cpu_runs/dschat_step1.log": "chat_350m_bs24_zero0",
+    "logs/deepspeed_chat_step1.log": "chat_350m_bs24_zero0",
     "lambda/opt-13b_1_1xN_batch0001.log": "chat_13b_bs16_zero0",
 }
 ENGINES = ("megatron_lm", "metaseq", "nemo_launcher", "nemo_torchrun", "deepspeed_chat")
 
 
-@pytest.mark.parametrize("file", CASES)
+@pytest.mark.parametrize("file", readable(CASES, str))
 def test_a_log_says_the_same_by_its_needles(file: str) -> None:
     """Steps, totals, words and claims are those that are read when all lines are."""
-    path = next((path for path in (ROOT / "tests" / file, SAMPLES / file) if path.is_file()), None)
-    if path is None:
-        pytest.skip(f"no public sample {file} in {SAMPLES}")
+    path = sample(file)
     recipe = shipped_recipes()[CASES[file]]
     engine = get_engine(recipe.engine)
     found = engine.read(path, recipe)

@@ -17,6 +17,7 @@ from pytest_llmbench.judging.findings.gather import findings
 from pytest_llmbench.judging.sanity import Origin, first_problem
 from pytest_llmbench.readers.items import Parse
 from pytest_llmbench.readers.log import read_log
+from tests.support.samples import readable
 from tests.unit.judging.sanity.test_sanity_of_commands import evidence, steps
 
 from .test_claims_of_logs import OURS, ours
@@ -94,14 +95,19 @@ def test_a_few_skipped_steps_are_a_finding(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("slower", "told"),
-    [
-        ({}, []),
-        ({20: 2.0, 30: 2.0, 40: 1.5}, ["the first 3 judged steps are slow (1.83 times the median of "]),
-        ({50: 3.0, 80: 3.0}, ["slow steps among the judged ones (3 times the median of 0.20", "50, 80: an evaluation"]),
-        ({100: 2.0, 110: 2.0}, ["the last 2 judged steps are slow ("]),
-        ({10 * step: 1 + step / 100 for step in range(2, 11)} | {110: 1.25}, ["drift by +8.4 %", "is not settled"]),
-    ],
-    ids=["none", "first", "middle", "last", "drift"],
+    readable(
+        [
+            ({}, []),
+            ({20: 2.0, 30: 2.0, 40: 1.5}, ["the first 3 judged steps are slow (1.83 times the median of "]),
+            (
+                {50: 3.0, 80: 3.0},
+                ["slow steps among the judged ones (3 times the median of 0.20", "50, 80: an evaluation"],
+            ),
+            ({100: 2.0, 110: 2.0}, ["the last 2 judged steps are slow ("]),
+            ({10 * step: 1 + step / 100 for step in range(2, 11)} | {110: 1.25}, ["drift by +8.4 %", "is not settled"]),
+        ],
+        lambda _: LAMBDA_350M.name,
+    ),
 )
 def test_judged_lines_of_several_kinds_are_a_finding(tmp_path: Path, slower: dict[int, float], told: list[str]) -> None:
     """Of a framework's log as of our own ranks, on GPUs, though its lines are about every tenth step."""
@@ -215,15 +221,18 @@ def test_the_times_of_lines_are_read(tmp_path: Path, engine: str, line: str) -> 
 
 @pytest.mark.parametrize(
     ("world", "hosts", "kind"),
-    [
-        (None, (), None),
-        (None, ("ml-512-node-001",), None),
-        (None, ("ML-512-node-001.site.example",), None),
-        (None, ("ml-512-node-002",), "wrong_nodes"),
-        ("'localhost': [0, 1, 2, 3, 4, 5, 6, 7]", ("ml-512-node-001",), None),
-        ("'a': [0, 1, 2, 3], 'b': [0, 1, 2, 3]", (), "wrong_nodes"),
-        ("'ml-512-node-001': [0, 1, 2, 3]", (), "wrong_ranks"),
-    ],
+    readable(
+        [
+            (None, (), None),
+            (None, ("ml-512-node-001",), None),
+            (None, ("ML-512-node-001.site.example",), None),
+            (None, ("ml-512-node-002",), "wrong_nodes"),
+            ("'localhost': [0, 1, 2, 3, 4, 5, 6, 7]", ("ml-512-node-001",), None),
+            ("'a': [0, 1, 2, 3], 'b': [0, 1, 2, 3]", (), "wrong_nodes"),
+            ("'ml-512-node-001': [0, 1, 2, 3]", (), "wrong_ranks"),
+        ],
+        lambda _: LAMBDA_350M.name,
+    ),
 )
 def test_the_hosts_that_deepspeed_names_are_the_leases(
     tmp_path: Path, world: str | None, hosts: tuple[str, ...], kind: str | None

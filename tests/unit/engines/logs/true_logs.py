@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
@@ -16,8 +13,8 @@ from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Evidence, first_problem
+from tests.support.samples import sample
 
-SAMPLES = Path(os.environ.get("LLMBENCH_SAMPLES", Path(__file__).parents[5] / "shared" / "samples"))
 _TRAIN = "module:metaseq.cli.train"
 COMMON: Mapping[str, Any] = {"optimizer": {"learning_rate": 1.0e-3}, "time_limit": 5, "warm_up": {"steps": 2}}
 GPT_125M = {"layers": 12, "hidden_size": 768, "attention_heads": 12, "vocab_size": 50257}
@@ -29,7 +26,7 @@ class TrueLog:
     """A log, and what was run.
 
     Attributes:
-        name: of the file below the folder of samples.
+        name: of the file below `tests/data` or the folder of public samples.
         kind: of the problem it has, None where it is sane.
     """
 
@@ -42,10 +39,7 @@ class TrueLog:
 
     def text(self) -> str:
         """The log; without the samples the test is skipped."""
-        path = SAMPLES / self.name
-        if not path.is_file():
-            pytest.skip(f"no public sample {self.name} in {SAMPLES} (LLMBENCH_SAMPLES names another folder)")
-        return path.read_bytes().decode(errors="replace")
+        return sample(self.name).read_bytes().decode(errors="replace")
 
     def problem(self, folder: Path, text: str, **changes: Any) -> Problem | None:
         """Judge this log or a damaged copy of it, with fields of the recipe replaced."""
@@ -80,7 +74,7 @@ def megatron_lm(name: str, ranks: int, recipe: Mapping[str, Any], **more: Any) -
 
 
 MEGATRON_H200 = megatron_lm(
-    "h200/megatron_lm_0.19.2_gpt125m_1xH200.log",
+    "logs/megatron_lm_one_h200.log",
     1,
     {
         "model": GPT_125M,
@@ -93,7 +87,7 @@ MEGATRON_H200 = megatron_lm(
     },
 )
 MEGATRON_CPU = megatron_lm(
-    "cpu_runs/mlm_cpu_sample.log",
+    "logs/megatron_lm_core_0.16.log",
     2,
     {
         "model": TINY,
@@ -107,7 +101,7 @@ MEGATRON_CPU = megatron_lm(
     gpu=False,
 )
 METASEQ_CPU = TrueLog(
-    name="cpu_runs/msq_cpu_sample.log",
+    name="logs/metaseq_20_updates.log",
     engine="metaseq",
     ranks=2,
     gpu=False,

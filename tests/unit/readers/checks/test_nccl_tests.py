@@ -19,6 +19,7 @@ from pytest_llmbench.checks.collectives.report_json import read_nccl_tests_json
 from pytest_llmbench.core.record.curves import Curve, Timing
 from pytest_llmbench.readers.items import Unreadable
 from tests.standins import nccl_tests as standin
+from tests.support.samples import readable
 
 GIB = 1 << 30
 
@@ -80,21 +81,24 @@ def timed(time_us: float, algbw: float, busbw: float, wrong: int | None = None) 
 
 @pytest.mark.parametrize(
     ("name", "ranks", "rows", "average", "largest"),
-    [
-        ("superbench_nccl_allreduce.log", 8, 34, 68.4048, timed(63896, 134.44, 235.26)),
-        ("superbench_nccl_allgather.log", 8, 34, 58.2651, timed(33646, 255.31, 223.39)),
-        ("superbench_nccl_broadcast.log", 8, 34, 64.8653, timed(36896, 232.81, 232.81)),
-        ("superbench_nccl_reduce.log", 8, 34, 65.018, timed(37613, 228.38, 228.38)),
-        ("dgxc_all_reduce_8xH100_root-column.txt", 8, 32, 159.151, timed(31307, 274.38, 480.16, 0)),
-        ("awslabs_all_reduce_2xp5_srun-l-prefix.txt", None, 32, None, timed(33605, 255.62, 479.28, 0)),
-        ("../h200/nccl_tests_2.19.6_all_reduce_4xH200.txt", 4, 31, 124.386, timed(35306, 243.30, 364.95, 0)),
-    ],
+    readable(
+        [
+            ("nccl-tests/superbench_nccl_allreduce.log", 8, 34, 68.4048, timed(63896, 134.44, 235.26)),
+            ("nccl-tests/superbench_nccl_allgather.log", 8, 34, 58.2651, timed(33646, 255.31, 223.39)),
+            ("nccl-tests/superbench_nccl_broadcast.log", 8, 34, 64.8653, timed(36896, 232.81, 232.81)),
+            ("nccl-tests/superbench_nccl_reduce.log", 8, 34, 65.018, timed(37613, 228.38, 228.38)),
+            ("nccl-tests/dgxc_all_reduce_8xH100_root-column.txt", 8, 32, 159.151, timed(31307, 274.38, 480.16, 0)),
+            ("nccl-tests/awslabs_all_reduce_2xp5_srun-l-prefix.txt", None, 32, None, timed(33605, 255.62, 479.28, 0)),
+            ("logs/nccl_tests_all_reduce_4_h200.txt", 4, 31, 124.386, timed(35306, 243.30, 364.95, 0)),
+        ],
+        lambda case: case[0],
+    ),
 )
 def test_public_samples(
     sample: Callable[[str], Path], name: str, ranks: int | None, rows: int, average: float | None, largest: Timing
 ) -> None:
     """Every row is read; at 8 GiB the numbers are those of the file; one that was cut off is incomplete."""
-    curve = read(sample(f"nccl-tests/{name}").read_text())
+    curve = read(sample(name).read_text())
     assert (curve.ranks, len(curve.points), curve.unreadable) == (ranks, rows, 0)
     assert (curve.average_busbw, curve.complete) == (average, average is not None)
     assert at(curve, 8 * GIB)[0] == largest
@@ -102,7 +106,7 @@ def test_public_samples(
     plain = name.replace("_", "")
     names = ("all_gather", "broadcast", "all_reduce", "reduce")
     named = next(each for each in names if each.replace("_", "") in plain)
-    (checked,) = read_nccl_tests(sample(f"nccl-tests/{name}").read_text(), named, ranks or 16)
+    (checked,) = read_nccl_tests(sample(name).read_text(), named, ranks or 16)
     assert (checked.doubt, checked.points) == (None, curve.points)
 
 

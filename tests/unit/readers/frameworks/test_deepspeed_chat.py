@@ -55,7 +55,7 @@ def test_the_timers_rate_is_that_of_one_step(sample: Callable[[str], Path]) -> N
 
 def test_step_1_of_upstream(sample: Callable[[str], Path]) -> None:
     """Two epochs of four steps, each with its loss on rank 0 and with the time that the line after it says."""
-    series = read_log([sample("cpu_runs/dschat_step1.log")], reader())
+    series = read_log([sample("logs/deepspeed_chat_step1.log")], reader())
     assert [step.step for step in series.steps] == list(range(1, 9))
     assert series.steps[0].loss == 5.795322418212891
     assert series.steps[4].loss == 5.123472690582275
@@ -68,7 +68,7 @@ def test_step_1_of_upstream(sample: Callable[[str], Path]) -> None:
 
 def test_step_2_of_upstream(sample: Callable[[str], Path]) -> None:
     """It says nothing of its steps, only what the model is worth before and after."""
-    series = read_log([sample("cpu_runs/dschat_step2.log")], reader())
+    series = read_log([sample("logs/deepspeed_chat_step2.log")], reader())
     assert series.steps == ()
     assert series.totals["chosen_last_scores after epoch 1"] == 2.34375
     assert series.totals["rejected_last_scores after epoch 1"] == -2.65625
@@ -78,7 +78,7 @@ def test_step_2_of_upstream(sample: Callable[[str], Path]) -> None:
 
 def test_step_3_of_upstream(sample: Callable[[str], Path]) -> None:
     """What the lines after a step say is that step's; an actor's loss is no loss per token."""
-    series = read_log([sample("cpu_runs/dschat_step3.log")], reader())
+    series = read_log([sample("logs/deepspeed_chat_step3.log")], reader())
     assert [step.step for step in series.steps] == list(range(1, 8))
     first = series.steps[0]
     assert (first.seconds, first.loss) == (8 / 78.54, None)

@@ -287,8 +287,8 @@ def test_lines_of_two_runs_with_srun_labels(sample: Sample) -> None:
 @pytest.mark.parametrize(
     ("name", "steps", "ranks", "seconds"),
     [
-        ("h200/megatron_lm_0.19.2_gpt125m_1xH200.log", [1, *range(5, 45, 5)], 1, 0.6337),
-        ("cpu_runs/mlm_cpu_sample.log", [1, 5, 10, 15, 20], 2, 0.1803),
+        ("logs/megatron_lm_one_h200.log", [1, *range(5, 45, 5)], 1, 0.6337),
+        ("logs/megatron_lm_core_0.16.log", [1, 5, 10, 15, 20], 2, 0.1803),
     ],
 )
 def test_whole_logs(sample: Sample, name: str, steps: list[int], ranks: int, seconds: float) -> None:

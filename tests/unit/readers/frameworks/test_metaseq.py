@@ -206,7 +206,7 @@ def test_a_log_of_8_a100(sample: Sample) -> None:
 
 def test_a_log_of_torchrun(sample: Sample) -> None:
     """A run on CPUs, each line with its rank."""
-    series = read_log([sample("cpu_runs/msq_cpu_sample.log")], parse)
+    series = read_log([sample("logs/metaseq_20_updates.log")], parse)
     assert [(each.step, each.interval, each.tokens, each.samples) for each in series.steps] == [
         (number, 5, 512, 8) for number in (5, 10, 15, 20)
     ]

@@ -37,7 +37,7 @@ def test_the_bar_of_nemo_1(sample: Callable[[str], Path]) -> None:
 
 def test_the_lines_of_nemo_2(sample: Callable[[str], Path]) -> None:
     """Every step of a real run is there, with the samples of one iteration."""
-    series = read_log([sample("cpu_runs/nemo_sample.log")], parse)
+    series = read_log([sample("logs/nemo_2.log")], parse)
     assert [step.step for step in series.steps] == list(range(1, 21))
     assert {step.samples for step in series.steps} == {4}
     assert (series.steps[0].loss, series.steps[-1].loss) == (4.843, 4.911)

@@ -23,6 +23,7 @@ from pytest_llmbench.engines.base import Command, Place, Script
 from pytest_llmbench.readers.log import read_log
 from pytest_llmbench.session.script.scripts import labels_of, write_script
 from pytest_llmbench.workloads.node.command import OWNER_GONE, STARTED_AGAIN, run_command
+from tests.support.waiting import wait_until
 
 # A child, and a grandchild in a session of its own, that leave their ids behind.
 FAMILY = """
@@ -80,18 +81,10 @@ def output(folder: Path) -> str:
     return (folder / "logs" / "output.log").read_text()
 
 
-def wait_for(ready: Callable[[], object]) -> None:
-    """Wait until something is true."""
-    deadline = time.monotonic() + 60
-    while not ready():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def family(folder: Path) -> list[int]:
     """The ids of child and grandchild, once both are there."""
     files = [folder / "child", folder / "grandchild"]
-    wait_for(lambda: all(file.exists() and file.read_text().strip() for file in files))
+    wait_until(lambda: all(file.exists() and file.read_text().strip() for file in files))
     return [int(file.read_text()) for file in files]
 
 
@@ -212,7 +205,7 @@ def test_a_check_that_takes_long_is_ended_too(drive: Drive, tmp_path: Path) -> N
     """Signals count from the beginning, before the script starts."""
     slow = {"name": "slow", "check": f"echo $$ > {tmp_path}/check; sleep 1000", "make": "nothing"}
     process = drive("echo never", prepare=[slow])
-    wait_for(lambda: (tmp_path / "check").exists() and (tmp_path / "check").read_text())
+    wait_until(lambda: (tmp_path / "check").exists() and (tmp_path / "check").read_text())
     process.send_signal(signal.SIGTERM)
     assert process.wait(300) == 143
     assert gone([int((tmp_path / "check").read_text())])

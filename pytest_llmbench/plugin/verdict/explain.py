@@ -1,71 +1,66 @@
-"""The words of a comparison that failed or is not decided: how far apart, the cause, and where the evidence is."""
-
-from __future__ import annotations
+"""Messages of a comparison that failed or is not decided: how far apart, the cause, and where the evidence is."""
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.quantity import Quantity, for_people, listed, told_apart
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.judging.findings.gather import slowest_node
 from pytest_llmbench.judging.golden import Deviation, GoldenLosses
-from pytest_llmbench.judging.interval.decide import Decision, Op
+from pytest_llmbench.judging.interval.decide import Decision
 from pytest_llmbench.judging.statistics import SHARED, window
+from pytest_llmbench.plugin.verdict.compare import Judged, Number
 from pytest_llmbench.session.ending.causes import log_to_read
-
-if TYPE_CHECKING:
-    from pytest_llmbench.plugin.verdict.measured import Measured
 
 # Further away from its bound, the noise of a number is of no interest.
 _NEAR_PERCENT = 20.0
-_MISSING = {"below": Quantity.__le__, "above": Quantity.__ge__}
 
 
-def undecided(measured: Measured, op: Op, threshold: Quantity, decision: Decision) -> list[str]:
-    """Say why a comparison is not decided, what would decide it, and where the evidence is."""
-    shown, bound = told_apart(measured.to(threshold.unit), threshold)
+def undecided(judged: Judged) -> list[str]:
+    """Write why a comparison is not decided, what would decide it, and where the evidence is."""
+    number, decision, unit = judged.decisive, judged.decision, judged.bound.unit
+    if decision is None:
+        return []
+    shown, bound = told_apart(number.metric.quantity.to(unit), judged.bound)
     interval = ""
     if decision.low is not None and decision.high is not None:
-        low, high = (Quantity(end, measured.unit).to(threshold.unit) for end in (decision.low, decision.high))
+        low, high = (Quantity(end, number.metric.unit).to(unit) for end in (decision.low, decision.high))
         about = "runs of this system are" if decision.claim == "system" else "in more steps this run would be"
         sure = for_people(100.0 * (1.0 - decision.alpha), 6)
         interval = f"{about} between {low} and {high} (each end is {sure} % sure). "
-    runs = f" of {len(measured.each)} runs" if measured.each else ""
+    which = "" if number is judged.number else f"run {number.record.key}: "
+    runs = f" of {len(number.parts)} runs" if number.parts else ""
     first = (
-        f"{measured.statistic} {shown}{runs} does not decide on the threshold {op} {bound}: {interval}{decision.why}"
+        f"{which}{number.statistic} {shown}{runs} does not decide on the threshold {judged.op} {bound}: "
+        f"{interval}{decision.why}"
     )
-    return [first, *_caused(measured), *_evidence(measured)]
+    return [first, *_cause(judged), *_evidence(number)]
 
 
-def _caused(measured: Measured) -> list[str]:
-    return [f"cause: {measured.cause}"] if measured.cause is not None else []
+def _cause(judged: Judged) -> list[str]:
+    return [f"cause: {judged.cause}"] if judged.cause is not None else []
 
 
-def explain(measured: Measured, threshold: Quantity, side: str) -> list[str]:
-    """Say what was measured, what was asked, how far apart they are, and where the evidence is.
-
-    Args:
-        measured: the number.
-        threshold: the bound it missed.
-        side: `below` or `above`.
-    """
-    part, decision = measured.decisive, measured.decision
-    judged = part.to(threshold.unit)
-    if decision is not None and decision.steady is not None and not _MISSING[side](judged, threshold):
-        judged = Quantity(decision.steady, measured.unit).to(threshold.unit)
-    shown, bound = told_apart(judged, threshold)
-    run = f" in run {part.record.key}" if part is not measured else ""
-    far = _distance(judged, threshold, side)
-    near = abs(judged.difference_percent(threshold) or 0.0) < _NEAR_PERCENT
-    interval = _between(decision, measured.unit, threshold.unit) if near else ""
+def explain(judged: Judged) -> list[str]:
+    """Write what was measured, what was asked, how far apart they are, and where the evidence is."""
+    number, decision, threshold = judged.decisive, judged.decision, judged.bound
+    side = "below" if judged.op in {">=", ">"} else "above"
+    quantity = number.metric.quantity.to(threshold.unit)
+    missing = quantity <= threshold if side == "below" else quantity >= threshold
+    if decision is not None and decision.steady is not None and not missing:
+        quantity = Quantity(decision.steady, number.metric.unit).to(threshold.unit)
+    shown, bound = told_apart(quantity, threshold)
+    run = f" in run {number.record.key}" if number is not judged.number else ""
+    far = _distance(quantity, threshold, side)
+    near = abs(quantity.difference_percent(threshold) or 0.0) < _NEAR_PERCENT
+    interval = _between(decision, number.metric.unit, threshold.unit) if near else ""
     return [
         # pytest cuts long explanations at the end, so what is needed most comes first.
         f"measured {shown}{interval}{run} is {far} the threshold {bound}",
-        *_caused(measured),
-        *_evidence(part),
+        *_cause(judged),
+        *_evidence(number),
     ]
 
 
@@ -77,23 +72,24 @@ def _between(decision: Decision | None, unit: str, shown: str) -> str:
     return f" (between {for_people(low.value)} and {for_people(high.value)})"
 
 
-def _evidence(measured: Measured) -> list[str]:
-    """The slow node, the record, the log, the hosts, and the statistic's rule."""
-    record = measured.record
+def _evidence(number: Number) -> list[str]:
+    """The slow node, the record, the log, the hosts, and the rule of the statistic."""
+    record = number.record
     log = log_to_read(record.logs)
     where = f" on {', '.join(record.hosts)}" if record.hosts else ""
-    # An engine's own rule says itself which lines it is about.
     node = slowest_node(record.rank_info, record.telemetry)
-    judged = f"; {window(record.recipe, record.early)}" if measured.statistic in SHARED.names() else ""
+    # The rule of an engine names its lines itself.
+    judged = f"; {window(record.recipe, record.early)}" if number.statistic in SHARED.names() else ""
     early = record.early if record.early is not None and record.early.ended_early else None
+    runs = ", ".join(f"{part.record.key} {part.metric.quantity}" for part in number.parts)
     return [
         *([node] if node else []),
-        *([f"runs: {', '.join(f'{each.record.key} {each}' for each in measured.each)}"] if measured.each else []),
+        *([f"runs: {runs}"] if runs else []),
         *([f"early verdict: {early}"] if early else []),
         f"run record: {_short(record.path)}",
         f"log: {_short(log)}",
         f"run: {record.key}{where}{record.job}",
-        f"statistic: {measured.statistic} = {measured.metric.rule}{judged}",
+        f"statistic: {number.statistic} = {number.metric.rule}{judged}",
     ]
 
 

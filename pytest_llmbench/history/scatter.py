@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from pytest_llmbench.core.quantity import BetweenRuns
-from pytest_llmbench.history.trend.change_points import change_points
+from pytest_llmbench.history.change_points import change_points
 
 # From so many earlier runs on, they say how runs differ.
 LEAST_PAST = 3

@@ -1,0 +1,341 @@
+"""Numbers of earlier runs compared with those of later runs: how each changed, and how certain that is.
+
+`compare_runs` judges all numbers of a session together. `compare_sessions` applies it to two sessions, and
+`baselines.py` to a session and its history.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns
+from pytest_llmbench.core.record.records import Verdict
+from pytest_llmbench.history.queries import PastRun
+from pytest_llmbench.history.rows import MetricRow, RecordRows
+from pytest_llmbench.history.scatter import LEAST_PAST, Scatter, scatter_of_runs, shared_scatter, usual_scatter
+from pytest_llmbench.judging.interval.steady import ALPHA
+from pytest_llmbench.judging.interval.student import quantile
+from pytest_llmbench.judging.telemetry import Better
+
+# In so many comparisons of sessions any number is called worse by chance. A gate that compares every night would call a
+# healthy system slow three or four times a year at the usual 1 %.
+ALPHA_OF_SESSION = ALPHA / 5
+# An interval that reaches so far to the worse, as a share, would hide what matters.
+COARSE = 0.05
+# A number without a verdict: it has no direction, no interval, or is zero.
+NOT_JUDGED = "-"
+# An end of a run's own interval is so many standard errors away as if they were known with these degrees of freedom.
+_FREEDOM_WITHIN = 8.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """How a number changed.
+
+    Attributes:
+        before, after: means of the runs, in `unit`.
+        runs_before, runs_after: their numbers.
+        share: the change as a share of the mean before.
+        low, high: the interval of the share; None where one run does not say how well it is known.
+        better: direction of an improvement.
+        deviation: standard deviation of the number of one run, as a share; None where it is not known.
+        alpha: probability that an end of the interval is wrong.
+        reason: the reason that the interval is missing.
+    """
+
+    before: float
+    after: float
+    unit: str
+    runs_before: int
+    runs_after: int
+    share: float
+    better: Better | None
+    low: float | None = None
+    high: float | None = None
+    deviation: float | None = None
+    alpha: float = ALPHA
+    reason: str = ""
+
+    @property
+    def worst(self) -> float | None:
+        """The most by which it may be worse, as a share; below 0 if it became better; None if unknown."""
+        if self.low is None or self.high is None or self.better is None:
+            return None
+        return -self.low if self.better == "higher" else self.high
+
+    @property
+    def least_worse(self) -> float | None:
+        """The least by which it is worse, as a share; None if unknown."""
+        if self.low is None or self.high is None or self.better is None:
+            return None
+        return -self.high if self.better == "higher" else self.low
+
+    @property
+    def regressed(self) -> bool | None:
+        """True if it is worse, beyond what is uncertain; None where that is unknown, or the interval too wide."""
+        if self.worst is None or self.least_worse is None:
+            return None
+        if self.least_worse > 0.0:
+            return True
+        return None if self.worst > COARSE else False
+
+    @property
+    def improved(self) -> bool:
+        """True if it is better, beyond what is uncertain."""
+        return self.worst is not None and self.worst < 0.0
+
+
+def usual_spread(*, gpus: int, scale: str) -> BetweenRuns | None:
+    """The difference between runs that is known of other systems; None on CPUs and of tiny shapes."""
+    return USUAL_BETWEEN_RUNS if gpus and scale == "full" else None
+
+
+def measure_change(
+    before: Sequence[MetricRow],
+    after: Sequence[MetricRow],
+    *,
+    past: Sequence[float] = (),
+    usual: BetweenRuns | None,
+    shared: Scatter | None = None,
+    alpha: float = ALPHA,
+) -> Change:
+    """Compare a number of two sets of runs.
+
+    The interval is that of the ratio of both means. It covers the noise of the steps within each run, and the
+    difference between runs of one system: as other series of it or other systems have it, and as `past` and the new
+    runs show it.
+
+    Args:
+        before: the number of each earlier run, at least one, all in one unit.
+        after: the number of each new run.
+        past: the number of earlier runs of the same series, in order of time; it takes 3 to use them.
+        usual: the difference between runs that is known of other systems; without it, `past` must have 3 runs.
+        shared: the scatter of other series of this system, used instead of `usual`.
+        alpha: probability that an end of the interval is wrong.
+
+    Raises:
+        ValueError: a set is empty, units differ, or the mean before is not above 0.
+    """
+    if problem := not_comparable(before, after):
+        raise ValueError(problem)
+    means = fmean(row.value for row in before), fmean(row.value for row in after)
+    ratio = means[1] / means[0]
+    change = Change(
+        before=means[0], after=means[1], unit=after[-1].unit, runs_before=len(before), runs_after=len(after),
+        share=ratio - 1.0, better=after[-1].better or before[-1].better, alpha=alpha,
+    )  # fmt: skip
+    errors = [[_error(row) for row in rows] for rows in (before, after)]
+    for which, of_runs in zip(("earlier", "new"), errors, strict=True):
+        if None in of_runs:
+            reason = f"one of the {which} runs has no interval: it is too short, or its statistic has none"
+            return replace(change, reason=reason)
+    error_before, error_after = (_root_mean_square(error for error in of_runs if error) for of_runs in errors)
+    own = scatter_of_runs(past, [row.value for row in before], [row.value for row in after])
+    if usual is None and (len(past) < LEAST_PAST or own.freedom <= 0.0):
+        reason = f"runs on CPUs and of scale smoke scatter: it takes {LEAST_PAST} earlier runs to know by how much"
+        return replace(change, reason=reason)
+    if shared is not None:
+        own += shared
+    elif usual is not None:
+        own += usual_scatter(usual, error_before)
+    # No run is better known than by its own steps: earlier runs that are alike beyond that may be copies of one.
+    deviation = max(own.deviation, error_before)
+    # Of new runs that are less well known by their own steps than the earlier ones.
+    more = max(0.0, error_after**2 - error_before**2)
+    width = quantile(1 - alpha, own.freedom) * math.sqrt(
+        deviation**2 / len(before) + (deviation**2 + more) / len(after)
+    )
+    return replace(change, low=ratio * max(0.0, 1 - width) - 1.0, high=ratio * (1 + width) - 1.0, deviation=deviation)
+
+
+def not_comparable(before: Sequence[MetricRow], after: Sequence[MetricRow]) -> str:
+    """The reason that two sets have no ratio of their means; empty if they have one."""
+    if not before or not after:
+        return "two sets with at least one run each can be compared"
+    units = {row.unit for row in (*before, *after)}
+    if len(units) > 1:
+        return f"numbers in {' and '.join(sorted(units))} cannot be compared"
+    mean = fmean(row.value for row in before)
+    return "" if mean > 0.0 else f"a mean of {mean:g} before has no shares"
+
+
+def _error(row: MetricRow) -> float | None:
+    """Standard error of a run's number by its own steps, as a share; None where it has no interval."""
+    if row.low is None or row.high is None or row.value <= 0.0:
+        return None
+    # The other side has what a slow start may still hide, which is the same in runs of one length.
+    half = min(row.high - row.value, row.value - row.low)
+    return max(half, 0.0) / (row.value * quantile(1 - ALPHA, _FREEDOM_WITHIN))
+
+
+def _root_mean_square(values: Iterable[float]) -> float:
+    squares = [value**2 for value in values]
+    return math.sqrt(fmean(squares)) if squares else 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pair:
+    """A number that earlier and later runs of one series have.
+
+    Attributes:
+        metric: name of the statistic.
+        before, after: the number in each earlier run, and in each later one.
+        past: the number in runs before the later ones, in order of time.
+        usual: the difference between such runs that is known of other systems; None if none is.
+        candidates: number of the sessions of which `before` is the best, else 1.
+    """
+
+    metric: str
+    before: Sequence[MetricRow]
+    after: Sequence[MetricRow]
+    past: Sequence[float]
+    usual: BetweenRuns | None
+    candidates: int = 1
+
+    @property
+    def kind(self) -> tuple[str, BetweenRuns | None]:
+        """Pairs of one kind share their scatter."""
+        return self.metric, self.usual
+
+    @property
+    def judged(self) -> bool:
+        """True if it can get a verdict."""
+        return all(row.better is not None and row.low is not None for row in (*self.before, *self.after))
+
+    @property
+    def scatter(self) -> Scatter:
+        """The scatter of these runs alone."""
+        return scatter_of_runs(self.past, [row.value for row in self.before], [row.value for row in self.after])
+
+
+def compare_runs(pairs: Sequence[Pair]) -> list[Change]:
+    """Compare all numbers of a session: together they are wrong in a share `ALPHA_OF_SESSION` of all sessions."""
+    kinds: dict[tuple[str, BetweenRuns | None], list[Scatter]] = {}
+    for pair in pairs:
+        kinds.setdefault(pair.kind, []).append(pair.scatter)
+    shared = {kind: shared_scatter(scatters) for kind, scatters in kinds.items()}
+    alpha = ALPHA_OF_SESSION / max(1, sum(pair.judged for pair in pairs))
+    return [
+        measure_change(
+            pair.before, pair.after, past=pair.past, usual=pair.usual, shared=shared[pair.kind],
+            alpha=alpha / pair.candidates,  # the mean of the best of many sessions is above its true mean
+        )
+        for pair in pairs
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    """A number of earlier and later runs, with the verdict on its change.
+
+    Attributes:
+        name: recipe, or key of the first of the later runs.
+        metric: the statistic; empty where no number can be compared.
+        verdict: PASS, FAIL (it became worse, beyond what is uncertain), INCONCLUSIVE, SKIP, ERROR, or `-` for a number
+            that has no direction or no interval.
+        change: None where nothing was compared.
+        sessions: those of the earlier runs, where a history chose them.
+        reason: the reason that it is not a PASS, or a note about it.
+    """
+
+    name: str
+    metric: str = ""
+    verdict: str = NOT_JUDGED
+    change: Change | None = None
+    sessions: tuple[str, ...] = ()
+    reason: str = ""
+
+
+def verdict_of_change(change: Change) -> Verdict:
+    """FAIL for a regression, PASS for none, INCONCLUSIVE where the interval is missing or too wide."""
+    return {True: Verdict.FAIL, False: Verdict.PASS, None: Verdict.INCONCLUSIVE}[change.regressed]
+
+
+def runs_of_records(rows: Sequence[RecordRows]) -> list[PastRun]:
+    """The runs among the records of a session's folder, as the history has them."""
+    return [
+        PastRun(
+            session=row.session, name=row.name, time=row.time, series=row.series, problem=row.problem,
+            simulated=row.simulated is not None, metrics={metric.name: metric for metric in row.metrics},
+        )
+        for row in rows if row.series is not None
+    ]  # fmt: skip
+
+
+def compare_sessions(
+    before: Sequence[PastRun], after: Sequence[PastRun], past: Mapping[str, Sequence[PastRun]] | None = None
+) -> list[Compared]:
+    """Compare the runs of two sessions, recipe by recipe.
+
+    Args:
+        before: runs of the earlier session.
+        after: those of the later one.
+        past: earlier runs by recipe, where there is a history: they show the difference between runs.
+    """
+    lines: list[tuple[str, Compared | Pair]] = []
+    for recipe in sorted({run.series.recipe for run in (*before, *after)}):
+        old, new = ([run for run in runs if run.series.recipe == recipe] for runs in (before, after))
+        if (obstacle := _obstacle(recipe, old, new)) is not None:
+            lines.append((recipe, obstacle))
+        else:
+            lines += ((recipe, line) for line in _numbers(recipe, old, new, (past or {}).get(recipe, ())))
+    changes = iter(compare_runs([line for _, line in lines if isinstance(line, Pair)]))
+    return [
+        line if isinstance(line, Compared) else _judge(recipe, line.metric, next(changes)) for recipe, line in lines
+    ]
+
+
+def _obstacle(recipe: str, old: Sequence[PastRun], new: Sequence[PastRun]) -> Compared | None:
+    """The reason that the runs of a recipe cannot be compared; None if they can."""
+    sides = ((old, "earlier"), (new, "later"))
+    for runs, word in sides:
+        if not runs:
+            return Compared(name=recipe, verdict=Verdict.SKIP, reason=f"the {word} session has no run of it")
+    for runs, word in sides:
+        if any(run.simulated for run in runs):
+            reason = f"the {word} session simulated a fault: it measured nothing"
+            return Compared(name=recipe, verdict=Verdict.SKIP, reason=reason)
+        if broken := [run for run in runs if run.problem is not None]:
+            reason = f"run {broken[0].name} of the {word} session cannot be judged: {broken[0].problem}"
+            return Compared(name=recipe, verdict=Verdict.ERROR, reason=reason)
+    series = [*dict.fromkeys(run.series for run in (*old, *new))]
+    if len(series) > 1:
+        reason = f"its runs are not comparable: {series[0].differs_from(series[1])}"
+        return Compared(name=recipe, verdict=Verdict.SKIP, reason=reason)
+    return None
+
+
+def _numbers(
+    recipe: str, old: Sequence[PastRun], new: Sequence[PastRun], past: Sequence[PastRun]
+) -> Iterator[Compared | Pair]:
+    """Yield each number of a recipe that can be compared, or the reason that it cannot."""
+    series, runs = new[0].series, (*old, *new)
+    past = [run for run in past if run.series == series and run.problem is None]
+    for metric in sorted({name for run in runs for name in run.metrics}):
+        if any(metric not in run.metrics for run in runs):
+            which = "earlier" if any(metric not in run.metrics for run in old) else "later"
+            reason = f"a run of the {which} session lacks it"
+            yield Compared(name=recipe, metric=metric, verdict=Verdict.SKIP, reason=reason)
+            continue
+        before, after = ([run.metrics[metric] for run in side] for side in (old, new))
+        if reason := not_comparable(before, after):
+            yield Compared(name=recipe, metric=metric, reason=reason)
+            continue
+        yield Pair(
+            metric=metric, before=before, after=after, usual=usual_spread(gpus=series.gpus, scale=series.scale),
+            past=[run.metrics[metric].value for run in past if metric in run.metrics],
+        )  # fmt: skip
+
+
+def _judge(recipe: str, metric: str, change: Change) -> Compared:
+    line = Compared(name=recipe, metric=metric, change=change)
+    if change.better is None:
+        return replace(line, reason="no direction")
+    if change.low is None:
+        needs_past = change.reason.startswith("runs on CPUs")
+        return replace(line, verdict=Verdict.INCONCLUSIVE if needs_past else NOT_JUDGED, reason=change.reason)
+    reason = "the interval is too wide: a regression could hide in it" if change.regressed is None else ""
+    if change.improved:
+        reason = "better, beyond what is uncertain"
+    return replace(line, verdict=verdict_of_change(change), reason=reason)

@@ -1,1 +1,0 @@
-"""Nodes and their parts, as the history knows them."""

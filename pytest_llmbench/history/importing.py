@@ -1,0 +1,274 @@
+"""Records of sessions into the history: each once, whole, and never another under the same name."""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.quantity import counted
+from pytest_llmbench.core.wire import layout
+from pytest_llmbench.history.database import Connection, History
+from pytest_llmbench.history.rows import RecordRows, read_rows, uuids_in
+from pytest_llmbench.session.folder import has_ended, record_files
+
+# More records without a verdict are counted, and not named.
+_MOST_DOUBTS = 5
+
+
+@dataclass(kw_only=True, slots=True)
+class Imported:
+    """The outcome of an import.
+
+    Attributes:
+        new: number of records that the history did not have.
+        renewed: number of records of a session that had not ended, in another state than before.
+        known: number of records that it had.
+        refused: one sentence for each record that could not be imported.
+        sessions: ids of the sessions.
+        empty: paths without a record of a session.
+        unjudged: one sentence for each new record without a verdict of a test.
+    """
+
+    new: int = 0
+    renewed: int = 0
+    known: int = 0
+    refused: list[str] = field(default_factory=list)
+    sessions: list[str] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)
+    unjudged: list[str] = field(default_factory=list)
+
+    @property
+    def doubts(self) -> list[str]:
+        """The first records without a verdict, and how many more there are."""
+        more = len(self.unjudged) - _MOST_DOUBTS
+        rest = [f"and {counted(more, 'further record')} without a verdict"] if more > 0 else []
+        return [*self.unjudged[:_MOST_DOUBTS], *rest]
+
+    def __str__(self) -> str:
+        renewed = f", {self.renewed} renewed" if self.renewed else ""
+        counts = f"{counted(self.new, 'new record')}{renewed}, {self.known} known already"
+        return f"{counted(len(self.sessions), 'session')}: {counts}, {len(self.refused)} refused"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class About:
+    """Facts of a session that its records lack.
+
+    Attributes:
+        version: of pytest-llmbench; None where it is not known.
+        git_commit: of the checkout that has the tests.
+        tags: names for the session.
+    """
+
+    version: str | None = None
+    git_commit: str | None = None
+    tags: tuple[str, ...] = ()
+
+
+def import_sessions(history: History, paths: Iterable[Path], about: About | None = None) -> Imported:
+    """Import the sessions in some folders; report what is damaged, and import the rest.
+
+    Args:
+        history: gets the records.
+        paths: sessions' folders, or folders of sessions' folders.
+        about: facts to note with each of them.
+
+    Raises:
+        ConfigError: a path is not there, or the history cannot be written.
+    """
+    imported, seen = Imported(), set()
+    for path in paths:
+        if not path.exists():
+            raise ConfigError(f"{path}: there is no such file or folder")
+        folders = [path] if _has_records(path) else [*filter(_has_records, sorted(path.glob("*")))]
+        if not folders:
+            imported.empty.append(str(path))
+        for folder in folders:
+            if folder.resolve() not in seen:  # `latest` is a link
+                seen.add(folder.resolve())
+                _import_folder(history, folder, about or About(), imported)
+    return imported
+
+
+def records_in(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield `run` or `check`, and the record's file, for each record of a session's folder."""
+    for about in layout.FOLDERS:
+        for path in record_files(folder, about):
+            yield about, path
+
+
+def read_session(folder: Path) -> tuple[list[RecordRows], list[str]]:
+    """The readable records of a session's folder, and the reasons why others cannot be read."""
+    records, refused = [], []
+    gpus: dict[tuple[str, str], str] = {}
+    for about, path in records_in(folder):
+        if about == "check":
+            gpus |= uuids_in(path)
+    for about, path in records_in(folder):
+        try:
+            records.append(read_rows(path, about, gpus))
+        except ConfigError as error:
+            refused.append(str(error))
+    return records, refused
+
+
+def _has_records(folder: Path) -> bool:
+    return any((folder / name).is_dir() for name in layout.FOLDERS.values())
+
+
+def _import_folder(history: History, folder: Path, about: About, imported: Imported) -> None:
+    rows, refused = read_session(folder)
+    imported.refused += refused
+    if not rows and not refused:
+        imported.empty.append(str(folder))
+    try:
+        ended = has_ended(folder)
+    except ConfigError as error:
+        imported.refused.append(f"{error}; its records count as those of a session that did not end")
+        ended = False
+    by_session: dict[str, list[RecordRows]] = {}
+    for row in rows:
+        by_session.setdefault(row.session, []).append(row)
+    for session, records in by_session.items():
+        add_records(history, session, records, ended=ended, about=about, imported=imported)
+
+
+def add_records(
+    history: History, session: str, records: Sequence[RecordRows], *, ended: bool, about: About, imported: Imported
+) -> None:
+    """Write the records of one session, in one transaction.
+
+    Args:
+        history: gets the records.
+        session: its id.
+        records: at least one.
+        ended: none of them will change any more.
+        about: further facts of the session.
+        imported: is added to.
+
+    Raises:
+        ConfigError: the history cannot be written.
+    """
+    with history.writing() as connection:
+        imported.sessions.append(session)
+        had_ended = _note_session(connection, session, records, ended=ended, about=about)
+        for record in records:
+            known = connection.rows(
+                "SELECT id, content, path, measurement, counts FROM llmbench_runs "
+                "WHERE session = :session AND about = :about AND name = :name",
+                session=session, about=record.about, name=record.name,
+            )  # fmt: skip
+            if known and known[0]["content"] == record.content:
+                imported.known += 1
+                continue
+            if known and had_ended:
+                imported.refused.append(
+                    f"{record.path}: this record of {record.about} {record.name} of session {session} is another than "
+                    f"the one that was imported from {known[0]['path']}, and the session had ended: one of the two was "
+                    "changed. The history keeps the first"
+                )
+                continue
+            if known:
+                _forget(connection, known[0])
+                imported.renewed += 1
+            else:
+                imported.new += 1
+            _add(connection, record)
+            if not record.verdicts:
+                imported.unjudged.append(
+                    f"{record.path}: imported without a verdict: no test judged this {record.about}, or its verdicts "
+                    "were taken out of the record"
+                )
+
+
+def _forget(connection: Connection, run: Mapping[str, Any]) -> None:
+    """Delete a run; if it was read twice, the second reading counts from now on."""
+    connection.rows("DELETE FROM llmbench_runs WHERE id = :id", id=run["id"])
+    if run["counts"] and run["measurement"] is not None:
+        twin = "SELECT min(id) FROM llmbench_runs WHERE measurement = :measurement AND simulated IS NULL"
+        connection.rows(
+            f"UPDATE llmbench_runs SET counts = :counts WHERE id = ({twin})",
+            counts=True,
+            measurement=run["measurement"],
+        )
+
+
+def _note_session(
+    connection: Connection, session: str, records: Sequence[RecordRows], *, ended: bool, about: About
+) -> bool:
+    """Write the row of a session, and return whether it had ended at its last import."""
+    known = connection.rows("SELECT * FROM llmbench_sessions WHERE id = :session", session=session)
+    began = min(record.time for record in records)
+    if not known:
+        version = about.version or next((record.version for record in records if record.version is not None), None)
+        new = {
+            "id": session, "began": began, "system": records[0].system, "cluster": records[0].cluster,
+            "version": version, "git_commit": about.git_commit, "ended": ended, "imported": time.time(),
+        }  # fmt: skip
+        connection.insert("llmbench_sessions", [new])
+    for row in known:
+        connection.rows(
+            "UPDATE llmbench_sessions SET ended = :ended, began = :began, version = :version, git_commit = :git_commit "
+            "WHERE id = :session",
+            session=session, ended=row["ended"] or ended, began=min(began, row["began"]),
+            version=about.version or row["version"], git_commit=about.git_commit or row["git_commit"],
+        )  # fmt: skip
+    for tag in about.tags:
+        add_tag(connection, session, tag)
+    return any(row["ended"] for row in known)
+
+
+def add_tag(connection: Connection, session: str, tag: str) -> None:
+    """Give a session a name, once."""
+    insert = "INSERT INTO llmbench_tags (session, tag) VALUES (:session, :tag) ON CONFLICT DO NOTHING"
+    connection.rows(insert, session=session, tag=tag)
+
+
+def _add(connection: Connection, record: RecordRows) -> None:
+    series = None if record.series is None else _id_of(connection, "llmbench_series", asdict(record.series))
+    key = {"session": record.session, "about": record.about, "name": record.name}
+    facts = ("time", "content", "measurement", "simulated", "replayed", "problem", "git_commit", "path")
+    row = {name: getattr(record, name) for name in facts}
+    run = _id_of(connection, "llmbench_runs", key, {**row, "series": series, "counts": _counts(connection, record)})
+    connection.insert(
+        "llmbench_metrics",
+        [{**asdict(metric), "run": run, "series": series, "time": record.time} for metric in record.metrics],
+    )
+    verdicts = [{**verdict, "run": run, "number": number} for number, verdict in enumerate(record.verdicts)]
+    connection.insert("llmbench_verdicts", verdicts)
+    devices = {sighting.device: 0 for sighting in record.sightings}
+    for kind, name, node in devices:
+        device = _id_of(connection, "llmbench_devices", {"kind": kind, "name": name}, {"node": node})
+        connection.rows("UPDATE llmbench_devices SET node = :node WHERE id = :device", node=node, device=device)
+        devices[kind, name, node] = device
+    connection.insert(
+        "llmbench_sightings",
+        [
+            {**asdict(sighting), "device": devices[sighting.device], "run": run, "number": number, "time": record.time}
+            for number, sighting in enumerate(record.sightings)
+        ],
+    )
+
+
+def _counts(connection: Connection, record: RecordRows) -> bool:
+    """Whether a run is a measurement of its own. If a run was read twice, the one that is not a replay counts."""
+    if record.simulated is not None:
+        return False
+    if record.measurement is None:
+        return True
+    same = "SELECT id, replayed FROM llmbench_runs WHERE measurement = :measurement AND counts"
+    others = connection.rows(same, measurement=record.measurement)
+    if others and others[0]["replayed"] and not record.replayed:
+        connection.rows("UPDATE llmbench_runs SET counts = :no WHERE id = :id", no=False, id=others[0]["id"])
+        return True
+    return not others
+
+
+def _id_of(connection: Connection, table: str, key: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> int:
+    """The id of the row with a key, which is inserted with `more` if it is missing."""
+    select = f"SELECT id FROM {table} WHERE {' AND '.join(f'{name} = :{name}' for name in key)}"
+    if connection.value(select, **key) is None:
+        connection.insert(table, [{**key, **(more or {})}])
+    return int(connection.value(select, **key))

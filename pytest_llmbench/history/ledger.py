@@ -1,0 +1,145 @@
+"""The ledger: what sessions recorded about nodes, GPUs and ports, and which nodes to avoid for it."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_llmbench.core.errors import ConfigError, unknown
+from pytest_llmbench.core.quantity import counted
+from pytest_llmbench.history.database import Connection, History
+
+# As NVIDIA's resiliency extension remembers nodes.
+DAYS, REPEATS = 14.0, 2
+_DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """The condition under which a session avoids a node.
+
+    Attributes:
+        days: faults count for so long.
+        repeats: sessions that found a fault of the node itself, from which on it is avoided.
+    """
+
+    days: float = DAYS
+    repeats: int = REPEATS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """A device.
+
+    Attributes:
+        kind: `node`, `gpu` or `part`.
+        name: of a node; UUID of a GPU where it is known; node and name of any other part.
+        node: the last node that it was seen on.
+        first, last: Unix times of the first and the last record about it.
+        sessions: how many had it.
+        faults: sessions that found a fault of it, or of its node, within the rule's days.
+        avoid: the reason to avoid the node; None where it may be used.
+    """
+
+    kind: str
+    name: str
+    node: str
+    first: float
+    last: float
+    sessions: int
+    faults: int
+    avoid: str | None
+
+
+def avoided(history: History, rule: Rule | None = None, now: float | None = None) -> dict[str, str]:
+    """The nodes to avoid, each with the reason.
+
+    A node is avoided after faults of its own in several sessions: findings that ask for a repair, a reboot or a reset,
+    a run that lost it or its GPUs, a group of nodes that was slower than the others. A fault that all nodes of a
+    session have is taken for that of a setting. Simulated faults do not count.
+
+    Args:
+        history: the history.
+        rule: the condition.
+        now: Unix time; by default that of the clock.
+    """
+    with history.reading() as connection:
+        return _avoided(connection, rule or Rule(), time.time() if now is None else now)
+
+
+def list_devices(
+    history: History, *, node: str | None = None, device: str | None = None, rule: Rule | None = None,
+    now: float | None = None,
+) -> list[Entry]:  # fmt: skip
+    """The devices of the history, by node.
+
+    Args:
+        history: the history.
+        node: only those of this node.
+        device: only the one of this name.
+        rule: the condition under which a node is avoided.
+        now: Unix time; by default that of the clock.
+
+    Raises:
+        ConfigError: there is no such node or device.
+    """
+    now = time.time() if now is None else now
+    column, wanted = ("node", node) if device is None else ("name", device)
+    where = "" if wanted is None else f"WHERE d.{column} = :wanted"
+    with history.reading() as connection:
+        avoid = _avoided(connection, rule or Rule(), now)
+        faults = _faults(connection, rule or Rule(), now)
+        rows = connection.rows(
+            "SELECT d.kind, d.name, d.node, min(i.time) AS first, max(i.time) AS last, "
+            "count(DISTINCT r.session) AS sessions FROM llmbench_devices d "
+            f"JOIN llmbench_sightings i ON i.device = d.id "
+            f"JOIN llmbench_runs r ON r.id = i.run {where} GROUP BY d.id, d.kind, d.name, d.node "
+            "ORDER BY d.node, d.kind DESC, d.name",
+            **({} if wanted is None else {"wanted": wanted}),
+        )
+        if not rows and wanted is not None:
+            known = connection.column(f"SELECT DISTINCT {column} FROM llmbench_devices")
+            raise ConfigError(unknown("node" if device is None else "device", wanted, known))
+    return [
+        Entry(**row, faults=len(faults.get(row["node"], {})), avoid=avoid.get(row["node"]))
+        for row in rows
+    ]  # fmt: skip
+
+
+def entries_of(history: History, name: str, *, limit: int = 100) -> list[dict[str, Any]]:
+    """The newest entries of a device, or of a node and its parts, newest first."""
+    with history.reading() as connection:
+        return connection.rows(
+            "SELECT i.time, r.session, r.about, r.name AS record, d.kind AS of, d.name AS device, i.kind, i.what, "
+            "i.said, i.value, i.unit, i.blames FROM llmbench_sightings i JOIN llmbench_runs r ON r.id = i.run "
+            "JOIN llmbench_devices d ON d.id = i.device "
+            "WHERE i.device IN (SELECT id FROM llmbench_devices WHERE name = :name OR node = :name) "
+            f"ORDER BY i.time DESC, i.run DESC, i.number LIMIT {limit}",
+            name=name,
+        )
+
+
+def _faults(connection: Connection, rule: Rule, now: float) -> Mapping[str, Mapping[str, str]]:
+    """Sessions that found a fault of a node itself within the rule's days, each with the fault, newest first."""
+    rows = connection.rows(
+        "SELECT d.node, r.session, i.said FROM llmbench_sightings i JOIN llmbench_devices d ON d.id = i.device "
+        "JOIN llmbench_runs r ON r.id = i.run WHERE i.blames = :blames AND i.time >= :since AND r.simulated IS NULL "
+        "ORDER BY i.time DESC, i.run, i.number",
+        blames=True, since=now - rule.days * _DAY_S,
+    )  # fmt: skip
+    faults: dict[str, dict[str, str]] = {}
+    for row in rows:
+        faults.setdefault(row["node"], {}).setdefault(row["session"], row["said"])
+    return faults
+
+
+def _avoided(connection: Connection, rule: Rule, now: float) -> dict[str, str]:
+    reasons = {}
+    for node, sessions in _faults(connection, rule, now).items():
+        if len(sessions) >= rule.repeats:
+            newest, fault = next(iter(sessions.items()))
+            reasons[node] = (
+                f"faults in {counted(len(sessions), 'session')} of the last {rule.days:g} days, the newest in "
+                f"{newest}: {' '.join(fault.split())}"
+            )
+    return reasons

@@ -1,0 +1,235 @@
+"""Questions to the history about sessions and series."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from pytest_llmbench.core.errors import ConfigError, unknown
+from pytest_llmbench.core.wire import layout
+from pytest_llmbench.history.database import Connection, History
+from pytest_llmbench.history.rows import MetricRow, Series
+
+# Of these earlier runs the scatter is taken.
+_MOST_BEFORE = 50
+_SERIES_COLUMNS = ", ".join(f"s.{name}" for name in Series.__slots__)
+
+
+class SeriesPoint(NamedTuple):
+    """One run in a series.
+
+    Attributes:
+        time: Unix time at which it began.
+        git_commit: of the framework's checkout, else of the session's; None where neither is known.
+        series: number of the series: those of another machine or setup have another.
+    """
+
+    session: str
+    run: str
+    time: float
+    value: float
+    unit: str
+    low: float | None
+    high: float | None
+    better: str | None
+    git_commit: str | None
+    version: str | None
+    system: str
+    nodes: int
+    hardware: str
+    scale: str
+    series: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PastRun:
+    """A run of the history that can be compared.
+
+    Attributes:
+        problem: the reason that it cannot be judged; None of a sane one.
+        metrics: by name.
+    """
+
+    session: str
+    name: str
+    time: float
+    series: Series
+    problem: str | None
+    simulated: bool
+    metrics: Mapping[str, MetricRow]
+
+
+def list_sessions(history: History, limit: int = 50) -> list[dict[str, Any]]:
+    """The newest sessions, newest first, each with its number of records and of verdicts by word."""
+    newest = f"SELECT id FROM llmbench_sessions ORDER BY began DESC, id DESC LIMIT {limit}"
+    with history.reading() as connection:
+        sessions = connection.rows(
+            "SELECT *, (SELECT count(*) FROM llmbench_runs WHERE session = s.id AND about = 'run') AS runs, "
+            "(SELECT count(*) FROM llmbench_runs WHERE session = s.id AND about = 'check') AS checks "
+            f"FROM llmbench_sessions s ORDER BY began DESC, id DESC LIMIT {limit}"
+        )
+        verdicts = connection.rows(
+            "SELECT r.session, v.verdict, count(*) AS number FROM llmbench_runs r JOIN llmbench_verdicts v "
+            f"ON v.run = r.id WHERE r.session IN ({newest}) GROUP BY r.session, v.verdict"
+        )
+        tags = connection.rows(f"SELECT session, tag FROM llmbench_tags WHERE session IN ({newest}) ORDER BY tag")
+    by_id = {session["id"]: session | {"verdicts": {}, "tags": []} for session in sessions}
+    for row in verdicts:
+        by_id[row["session"]]["verdicts"][row["verdict"]] = row["number"]
+    for row in tags:
+        by_id[row["session"]]["tags"].append(row["tag"])
+    return [*by_id.values()]
+
+
+def show_session(history: History, given: str) -> dict[str, Any]:
+    """Everything of one session.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    with history.reading() as connection:
+        session = find_session(connection, given)
+        (row,) = connection.rows("SELECT * FROM llmbench_sessions WHERE id = :session", session=session)
+        series = ", ".join(f"s.{name} AS series_{name}" for name in Series.__slots__)
+        runs = connection.rows(
+            f"SELECT r.*, {series} FROM llmbench_runs r LEFT JOIN llmbench_series s ON s.id = r.series "
+            "WHERE r.session = :session ORDER BY r.about DESC, r.name",
+            session=session,
+        )
+        by_id: dict[int, dict[str, Any]] = {}
+        for run in runs:
+            facts = {name: value for name, value in run.items() if name not in {"id", "series", "session"}}
+            by_id[run["id"]] = facts | {"metrics": {}, "verdicts": []}
+        for metric in connection.rows(
+            "SELECT run, name, value, unit, low, high, better FROM llmbench_metrics "
+            "WHERE run IN (SELECT id FROM llmbench_runs WHERE session = :session) ORDER BY run, name",
+            session=session,
+        ):
+            by_id[metric.pop("run")]["metrics"][metric.pop("name")] = metric
+        for verdict in connection.rows(
+            "SELECT run, test, verdict, statistic, measured, threshold, reference, reason FROM llmbench_verdicts "
+            "WHERE run IN (SELECT id FROM llmbench_runs WHERE session = :session) ORDER BY run, number",
+            session=session,
+        ):
+            by_id[verdict.pop("run")]["verdicts"].append(verdict)
+        tags = connection.column("SELECT tag FROM llmbench_tags WHERE session = :session ORDER BY tag", session=session)
+    return {**row, "tags": tags, "records": [*by_id.values()]}
+
+
+def find_session(connection: Connection, given: str) -> str:
+    """The id of a session that is named whole, by a beginning that no other has, or by the name of its folder.
+
+    Raises:
+        ConfigError: there is none, or several.
+    """
+    begins = "SELECT id FROM llmbench_sessions WHERE substr(id, 1, :length) = :given ORDER BY id LIMIT 6"
+    found = connection.column(begins, given=given, length=len(given))
+    if given in found:
+        return given
+    if not found:  # `--llmbench-session-name` names the folder, and not the session
+        escaped = given.replace("!", "!!").replace("%", "!%").replace("_", "!_")
+        names = {f"like_{about}": f"%/{escaped}/{name}/%" for about, name in layout.FOLDERS.items()}
+        inside = " OR ".join(f"path LIKE :{name} ESCAPE '!'" for name in names)
+        found = connection.column(
+            f"SELECT DISTINCT session FROM llmbench_runs WHERE {inside} ORDER BY 1 LIMIT 6", **names
+        )
+    if len(found) == 1:
+        return str(found[0])
+    if found:
+        raise ConfigError(f"several sessions have the name {given!r}: {', '.join(found)}; write the whole id of one")
+    newest = connection.column("SELECT id FROM llmbench_sessions ORDER BY began DESC LIMIT 5")
+    raise ConfigError(f"{unknown('session', given, newest)} (the newest; `llmbench history list` has all)")
+
+
+def read_series(
+    history: History, recipe: str, metric: str, *, last: int | None = None, series: int | None = None
+) -> list[SeriesPoint]:
+    """The measured values of a metric of a recipe, oldest first; simulated runs and second readings are left out.
+
+    Args:
+        history: the history.
+        recipe: its name.
+        metric: name of a statistic.
+        last: at most this many, the newest.
+        series: number of one series only.
+
+    Raises:
+        ConfigError: no run of the recipe is there, or none has the metric.
+    """
+    with history.reading() as connection:
+        numbers = connection.column("SELECT id FROM llmbench_series WHERE recipe = :recipe", recipe=recipe)
+        if series is not None and numbers:
+            if series not in numbers:
+                raise ConfigError(unknown(f"series of {recipe}", str(series), map(str, numbers)))
+            numbers = [series]
+        if not numbers:
+            known = connection.column("SELECT DISTINCT recipe FROM llmbench_series")
+            raise ConfigError(unknown("recipe of the history", recipe, known))
+        newest = "" if last is None else f"LIMIT {last}"
+        rows = connection.rows(
+            "SELECT r.session, r.name AS run, m.time, m.value, m.unit, m.low, m.high, m.better, "
+            "coalesce(r.git_commit, o.git_commit) AS git_commit, o.version, s.system, s.nodes, s.hardware, s.scale, "
+            "m.series FROM llmbench_metrics m JOIN llmbench_runs r ON r.id = m.run "
+            "JOIN llmbench_sessions o ON o.id = r.session JOIN llmbench_series s ON s.id = m.series "
+            "WHERE m.series IN :numbers AND m.name = :metric AND r.counts "
+            f"ORDER BY m.time DESC, m.run DESC {newest}",
+            numbers=numbers, metric=metric,
+        )  # fmt: skip
+        if not rows:
+            names = "SELECT DISTINCT name FROM llmbench_metrics WHERE series IN :numbers"
+            raise ConfigError(
+                unknown(f"metric of {recipe} in the history", metric, connection.column(names, numbers=numbers))
+            )
+    return [SeriesPoint(**row) for row in reversed(rows)]
+
+
+def runs_of(history: History, session: str) -> list[PastRun]:
+    """The runs of a session with their metrics: simulated ones are marked, second readings left out."""
+    with history.reading() as connection:
+        return past_runs(
+            connection, "r.session = :session AND (r.counts OR r.simulated IS NOT NULL)", session=session
+        )  # fmt: skip
+
+
+def runs_before(history: History, recipe: str, until: float, *, leave_out: Collection[str]) -> list[PastRun]:
+    """The newest runs of a recipe before a Unix time that are measurements of their own, oldest first."""
+    newest = (
+        "SELECT n.id FROM llmbench_runs n WHERE n.series IN (SELECT id FROM llmbench_series WHERE recipe = :recipe) "
+        "AND n.time < :until AND n.counts AND n.session NOT IN :leave_out "
+        f"ORDER BY n.time DESC LIMIT {_MOST_BEFORE}"
+    )
+    with history.reading() as connection:
+        return past_runs(connection, f"r.id IN ({newest})", recipe=recipe, until=until, leave_out=[*leave_out, ""])
+
+
+def past_runs(connection: Connection, condition: str, metric: str | None = None, **parameters: Any) -> list[PastRun]:
+    """The runs `r` that a condition chooses, oldest first.
+
+    Args:
+        connection: reads the history.
+        condition: in SQL, of runs `r` and their series `s`.
+        metric: read this number alone.
+        parameters: of the condition.
+    """
+    only = "" if metric is None else "AND m.name = :metric"
+    rows = connection.rows(
+        f"SELECT r.id, r.session, r.name AS run, r.time, r.problem, r.simulated, {_SERIES_COLUMNS}, "
+        "m.name, m.value, m.unit, m.low, m.high, m.better FROM llmbench_runs r JOIN llmbench_series s "
+        f"ON s.id = r.series LEFT JOIN llmbench_metrics m ON m.run = r.id {only} WHERE {condition} "
+        "ORDER BY r.time, r.id, m.name",
+        **parameters, **({} if metric is None else {"metric": metric}),
+    )  # fmt: skip
+    runs = []
+    for _, group in groupby(rows, key=lambda row: row["id"]):
+        row, *more = group
+        runs.append(
+            PastRun(
+                session=row["session"], name=row["run"], time=row["time"], problem=row["problem"],
+                simulated=row["simulated"] is not None, series=Series(**{name: row[name] for name in Series.__slots__}),
+                metrics={
+                    each["name"]: MetricRow(**{name: each[name] for name in MetricRow.__slots__})
+                    for each in (row, *more) if each["name"] is not None
+                },
+            )
+        )  # fmt: skip
+    return runs

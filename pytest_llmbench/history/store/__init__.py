@@ -1,1 +1,0 @@
-"""The database: its tables, how it is opened, and how records get in and out."""

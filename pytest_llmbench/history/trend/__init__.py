@@ -1,1 +1,0 @@
-"""Comparisons over time: of two sets of runs, of runs with a baseline, and the changes of a series."""

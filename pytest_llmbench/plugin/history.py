@@ -1,0 +1,134 @@
+"""`--history`: nodes to avoid before a session, the comparison with earlier runs, and the import at its end."""
+
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench import __version__
+from pytest_llmbench.cluster.runs import RunSpec, Session
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.history.baselines import check_wanted, compare_with_baseline
+from pytest_llmbench.history.compare import Compared
+from pytest_llmbench.history.database import open_history
+from pytest_llmbench.history.importing import About, import_sessions, records_in
+from pytest_llmbench.history.ledger import avoided
+from pytest_llmbench.history.wanted import Wanted
+from pytest_llmbench.judging.interval.decide import RULE
+from pytest_llmbench.plugin.options import Options, options_of
+from pytest_llmbench.plugin.output.reports import Reported
+from pytest_llmbench.plugin.verdict.outcome import facts_of_run
+from pytest_llmbench.session.record_store import RecordStore
+
+_GIT_S = 10.0
+
+
+def consult(options: Options, *, is_worker: bool) -> Mapping[str, str]:
+    """Check that the history has what the options need, and return the nodes to avoid.
+
+    Raises:
+        ConfigError: there is none, it cannot be opened, or it lacks the tag or the commit.
+    """
+    place, wanted, avoid = options.history, options.compare_to, options.avoid_from_history == "yes"
+    if place is None:
+        asked = "--llmbench-compare-to" if wanted is not None else "llmbench_avoid_from_history" if avoid else None
+        if asked is not None:
+            raise ConfigError(f"{asked} asks a history: name one with --llmbench-history")
+        return {}
+    if is_worker and not avoid:  # the controller has checked
+        return {}
+    with open_history(place) as history:
+        if wanted is not None:
+            check_wanted(history, wanted)
+        return avoided(history) if avoid else {}
+
+
+def compare_with_history(
+    place: Path | str, session: str, runs: Iterable[RunSpec], records: Mapping[str, RunRecord], wanted: Wanted
+) -> Iterator[dict[str, Any]]:
+    """Yield the properties of a verdict on each run, or on the runs that are judged together; the test under `test`.
+
+    Args:
+        place: the history, a file or a URL.
+        session: id of this session.
+        runs: all of the session.
+        records: those there are, by key.
+        wanted: the baseline.
+
+    Raises:
+        ConfigError: the history cannot be read.
+    """
+    series: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        if (record := records.get(run.key)) is not None:
+            series.setdefault(run.series, []).append(record)
+    if not series:
+        return
+    with open_history(place) as history:
+        lines = compare_with_baseline(history, session, [*series.values()], wanted)
+    for compared, of_series in zip(lines, series.values(), strict=True):
+        yield _row(compared, of_series, wanted)
+
+
+def _row(compared: Compared, records: list[RunRecord], wanted: Wanted) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "test": f"history::{compared.name}", **facts_of_run(records[0], len(records)), "findings": "",
+        "statistic": compared.metric, "verdict": str(compared.verdict),
+    }  # fmt: skip
+    if compared.reason:
+        row["reason"] = compared.reason
+    change = compared.change
+    if change is None:
+        return row | {"threshold": f"no worse than {wanted}"}
+    row |= {
+        "threshold": f"no worse than {Quantity(change.before, change.unit).plain}",
+        "value": change.after, "unit": change.unit, "claim": "system", "alpha": change.alpha,
+        #: property baseline: sessions of the earlier runs that the run was compared with, separated by commas
+        "baseline": ",".join(compared.sessions),
+        #: property change: difference from the mean of the baseline, %
+        "change": 100 * change.share,
+    }  # fmt: skip
+    if change.low is None or change.high is None:
+        return row
+    return row | {
+        "judged_by": "interval",
+        "interval_rule": RULE,
+        "change_low": 100 * change.low,  #: property change_low: lower end of the interval of `change`, %
+        "change_high": 100 * change.high,  #: property change_high: upper end of the interval of `change`, %
+    }
+
+
+def keep(config: pytest.Config, session: Session, record_store: RecordStore) -> Reported | None:
+    """Import the records of a session that is over; None where there is no history."""
+    place = options_of(config).history
+    if place is None:
+        return None
+    try:
+        with open_history(place) as history:
+            about = About(version=__version__, git_commit=_commit(config.rootpath))
+            imported = import_sessions(history, [session.folder], about)
+            shown = history.shown
+    except (ConfigError, OSError) as error:
+        return Reported(name="history", failure=f"the session is not in the history: {error}")
+    written = {(about, path.parent.name) for about, path in records_in(session.folder)}
+    made = {("run", key) for key in (*record_store.runs, *record_store.lost)} | {
+        ("check", name) for name in record_store.checks
+    }
+    missing = [f"{session.folder}: the record of {about} {name} is not there" for about, name in sorted(made - written)]
+    if wrong := [*imported.refused, *missing]:
+        return Reported(name="history", failure=f"the history {shown} lacks records: {'; '.join(wrong)}")
+    return Reported(name="history", lines=(f"in the history {shown}: {imported}",))
+
+
+def _commit(folder: Path) -> str | None:
+    """The commit of the checkout that has the tests; None without a checkout or git."""
+    command = ["git", "-C", str(folder), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_GIT_S)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None

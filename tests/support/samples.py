@@ -1,0 +1,33 @@
+"""Recorded logs: our own runs in `tests/data`, and those that others published, which are not part of the project."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+DATA = _ROOT / "tests" / "data"
+#: variable LLMBENCH_SAMPLES: tests of this project: a folder of logs that others published
+SAMPLES = Path(os.environ.get("LLMBENCH_SAMPLES", _ROOT.parent / "shared" / "samples"))
+
+
+def find(name: str) -> Path | None:
+    """Return the file of this name below `tests/data` or the folder of samples; None where it is in neither."""
+    return next((path for path in (DATA / name, SAMPLES / name) if path.is_file()), None)
+
+
+def sample(name: str) -> Path:
+    """Return the file of this name, or skip the test."""
+    path = find(name)
+    if path is None:
+        pytest.skip(f"no public sample {name} in {SAMPLES} (LLMBENCH_SAMPLES names another folder)")
+    return path
+
+
+def readable(cases: Iterable[Any], name: Callable[[Any], str]) -> list[Any]:
+    """Return the cases of a parametrized test. Without a folder of samples, only those with a log in `tests/data`."""
+    return [case for case in cases if SAMPLES.is_dir() or find(name(case))]
