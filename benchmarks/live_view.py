@@ -24,8 +24,8 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.records import RunRecord, RunTraces, Timings, Verdict
 from pytest_llmbench.reporting.live.lines import StateLines
 from pytest_llmbench.reporting.live.table import console_for, table_lines
-from pytest_llmbench.session.active import RunView
 from pytest_llmbench.session.ending.conclude import run_identity
+from pytest_llmbench.session.following import RunView
 from pytest_llmbench.session.live.writer import LiveWriter
 from pytest_llmbench.session.record_store import RecordStore
 

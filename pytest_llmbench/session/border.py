@@ -37,7 +37,7 @@ class Border:
         return redacted(harmless(text), self._known)
 
     def words(self, texts: Iterable[str]) -> tuple[str, ...]:
-        """Words of a command line as they may be kept: without logins, and without values of options for secrets."""
+        """Words of a command line as they may be kept: without logins and values of options for secrets."""
         kept: list[str] = []
         for text in texts:
             before, parts = kept[-1] if kept else "", text.split("=")

@@ -27,13 +27,7 @@ _AGAIN_S = 1.0
 
 
 def early_plan(run: RunSpec, tests: Sequence[Declared], settings: Settings) -> EarlyPlan:
-    """Say by which references the tests of a run judge it, or why it has to run whole.
-
-    Args:
-        run: the run.
-        tests: those that wait for it.
-        settings: of the session.
-    """
+    """The references by which the tests of a run judge it, and the reason if it has to run whole."""
     recipe, known = run.recipe, statistics_of(get_engine(run.recipe.engine))
     names = tuple(dict.fromkeys(test.reference for test in tests if test.reference is not None))
     bodies = [test.test for test in tests if test.reference is None]
@@ -62,7 +56,7 @@ def _of_all_steps(reference: Reference) -> str:
 
 
 class _RunsWholeError(Exception):
-    """No look can decide on all that the tests of a run ask."""
+    """No look can decide on every threshold of the tests of a run."""
 
 
 @dataclass(kw_only=True)
@@ -70,9 +64,7 @@ class Looking:
     """Looks at one run while it goes on.
 
     Attributes:
-        run: the run.
         plan: thresholds of its tests.
-        settings: of the session.
         asked: the look that decided on every threshold; its ranks were asked to end.
     """
 
@@ -113,12 +105,7 @@ class Looking:
         return False
 
     def result(self, series: StepSeries, wall_s: float) -> EarlyVerdict:
-        """Say what came of the looks at a run that is over.
-
-        Args:
-            series: all that it logged.
-            wall_s: from launch to end, seconds.
-        """
+        """The outcome of the looks at a run that is over and took `wall_s` seconds from launch to end."""
         recipe, topology = self.run.spec.recipe, self.run.topology
         done = max((step.step for step in series.steps), default=0)
         seconds = [step.seconds for step in series.steps[recipe.warm_up.steps :] if step.seconds is not None]
@@ -147,7 +134,6 @@ class Looking:
         return early.model_copy(update={"decided": tuple(verdicts)})
 
     def _own_references(self, evidence: Evidence) -> list[Reference]:
-        """The references of its tests that are for the machine that it is on."""
         asked = references_for(self.run, self.settings, evidence, self.plan.references)
         if not asked:
             raise _RunsWholeError("none of its references is for this machine and scale")
@@ -173,10 +159,10 @@ class Looking:
 def gather_evidence(
     run: PreparedRun, settings: Settings, series: StepSeries, look: int, taken: Sequence[int]
 ) -> tuple[Evidence, Measurement, EarlyVerdict]:
-    """Gather the evidence of the first steps of a run.
+    """Evidence of the first `look` steps of a run that goes on.
 
     Args:
-        run: the run, which goes on.
+        run: the run.
         settings: of the session.
         series: all that it logged so far.
         look: number of steps that count.
@@ -207,7 +193,6 @@ def references_for(run: PreparedRun, settings: Settings, evidence: Evidence, nam
 
 
 def _peak_step_s(evidence: Evidence, measurement: Measurement) -> float | None:
-    """Seconds of a step at the published peak of the GPUs."""
     if evidence.peak_tflops is None or not measurement.counts_flops:
         return None
     recipe = evidence.recipe

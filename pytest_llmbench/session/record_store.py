@@ -22,9 +22,9 @@ from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import Judgement, Problem, Record, RunRecord, Verdict, write_model
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.judging.telemetry import first_of, gaps
-from pytest_llmbench.session.active import RunView
 from pytest_llmbench.session.border import Border
 from pytest_llmbench.session.ending.causes import with_log_to_read
+from pytest_llmbench.session.following import RunView
 from pytest_llmbench.session.journal.journal import EventKind, Journal, digest_of_record, now
 from pytest_llmbench.session.signing import PytestCommand
 
@@ -35,7 +35,7 @@ _MOST_WAITING = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Glance:
-    """The facts of a run's record that are needed all the time.
+    """Facts of a run's record that are needed all the time.
 
     Attributes:
         recipe: its name.
@@ -321,7 +321,6 @@ class RecordStore:
                 self.runs.let_go(record.key)
 
     def _lose(self, key: str, path: Path, reason: str) -> None:
-        """Note that the record of a run is not what was written, and put it aside."""
         with contextlib.suppress(OSError):  # most often it is gone
             path.replace(path.with_name(layout.ALTERED))
         self.lost[key] = f"the record of run {key} is lost: {path}: {reason} after the run was judged"

@@ -27,10 +27,9 @@ from pytest_llmbench.core.record.records import (
     Timings,
 )
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.session.active import Active, RunView, view_of
 from pytest_llmbench.session.ending.causes import JOB_ENDS, Outcome, lost_nodes, sweep
 from pytest_llmbench.session.ending.conclude import conclude, run_identity
-from pytest_llmbench.session.following import Ended, Follower
+from pytest_llmbench.session.following import Active, Ended, Follower, RunView, view_of
 from pytest_llmbench.session.journal.earlier import Adoption, Earlier, put_aside
 from pytest_llmbench.session.launch import Launcher, LostNodes
 from pytest_llmbench.session.nodes.held import HeldNodes

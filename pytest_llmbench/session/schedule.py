@@ -26,7 +26,7 @@ from pytest_llmbench.cluster.slurm.states import OurJob
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.records import Problem, ProblemKind, RunRecord
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.session.active import Active
+from pytest_llmbench.session.following import Active
 from pytest_llmbench.session.launch import Launcher
 from pytest_llmbench.session.record_store import Glance
 from pytest_llmbench.session.script.prepared import PreparedRun
@@ -53,7 +53,6 @@ class FailedLaunches:
     Attributes:
         reasons: the reason for each failed launch of a run, by its key.
         in_a_row: how many runs could not be launched since the last one that could.
-        pause_s: planned duration of the last pause, seconds.
         note: the reason why nothing is launched at the moment, for people; else empty.
     """
 
@@ -99,11 +98,7 @@ class FailedLaunches:
 
 @dataclass(frozen=True, kw_only=True)
 class _Launched:
-    """The outcome of a launch: no job where one of higher priority takes the nodes.
-
-    Attributes:
-        submitted, at: when it began, as Unix time, and by our clock.
-    """
+    """The outcome of a launch that began at these times (Unix, our clock); no job if another one takes the nodes."""
 
     job: Job | None
     marks: JobMarks
@@ -125,11 +120,8 @@ class Schedule:
     """Launches runs in order, as many at a time as nodes and `--max-runs` allow.
 
     Attributes:
-        begun: called with each run that was launched.
-        fail: called with each run that never will be, and the problem.
-        say: called with a line for people.
-        waiting: runs that wait, in order.
-        active: runs under way.
+        begun, fail: called with each run that was launched, and with each that never will be.
+        waiting, active: runs that wait, in order, and runs under way.
         pool: the session's nodes; None before they are there, and where each run has a job of its own.
         holder: the job that holds them, if one does.
     """
@@ -169,7 +161,7 @@ class Schedule:
 
     @property
     def has_few_steps(self) -> bool:
-        """True while a few steps run, whose ends cost next to nothing to look for."""
+        """True while a few steps run: it costs next to nothing to look for their ends."""
         return self.holder is not None and 0 < len(self.active) <= _FEW_STEPS
 
     def allow_new_nodes(self, times: int) -> None:
@@ -276,7 +268,6 @@ class Schedule:
             self.fail(run, Problem(kind="not_repeated", message=message))
 
     def _follows(self, run: PreparedRun) -> bool:
-        """True if an earlier run of the series is not over yet."""
         earlier = (*self.waiting[: self.waiting.index(run)], *self.launching, *(active.run for active in self.active))
         return any(other.spec.series == run.spec.series for other in earlier)
 
@@ -391,8 +382,6 @@ def _acquire_lease(run: PreparedRun, pool: LeasePool) -> Lease | None:
 class Retries:
     """Decides which runs are made once more after a fault of the infrastructure, and keeps their attempts.
 
-    What was measured is never measured again.
-
     Attributes:
         most: further attempts of one run, at most.
         superseded: kind and message of each attempt that another one followed, by the run's key.
@@ -458,13 +447,7 @@ class Repeats:
 
 
 def no_time_for(runs: Sequence[RunSpec], finished: Mapping[str, Glance], ends_at: float) -> Problem | None:
-    """The problem of runs that would not end before the job that holds the nodes; None where they would.
-
-    Args:
-        runs: of one series.
-        finished: the facts of the finished runs.
-        ends_at: Unix time.
-    """
+    """The problem of `runs` of one series that would not end before the job that holds the nodes; else None."""
     took_s = max(glance.took_s for glance in finished.values() if glance.recipe == runs[0].recipe.name)
     left_s = max(ends_at - time.time(), 0.0)
     if len(runs) * took_s < left_s:

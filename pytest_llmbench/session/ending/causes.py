@@ -65,7 +65,7 @@ def cut_off(recipe: Recipe, status: JobStatus, ended_by_us: Problem | None) -> s
 
 
 def cause(outcome: Outcome) -> Problem | None:
-    """Problems of a run apart from its log."""
+    """Problem of a run apart from its log."""
     if outcome.status.state is JobState.SUSPENDED:
         return _job_problem(outcome)
     if (problem := problem_of(outcome.driver)) is not None or outcome.cut_off is not None:
@@ -154,7 +154,7 @@ def _started_again(outcome: Outcome) -> Problem | None:
 
 
 def problem_of(driver: DriverReport | None) -> Problem | None:
-    """The reason for which a driver did not start its script."""
+    """The problem for which a driver did not start its script."""
     if driver is None or driver.problem is None:
         return None
     return Problem(kind=driver.problem.kind, message=driver.problem.message)
@@ -177,7 +177,7 @@ def began(folder: Path) -> bool:
 
 
 def _rank_problem(outcome: Outcome) -> Problem | None:
-    """Name the rank that ended the run, and keep apart those that only followed it."""
+    """Name the rank that ended the run, and leave out those that failed after it."""
     failed = sorted((info for info in outcome.series.ranks if info.failure), key=lambda info: info.failed_at or 0.0)
     silent = [info for info in outcome.series.ranks if not info.ended and not info.failure]
     causes = [info for info in failed if not _is_aftershock(info.failure or "")]

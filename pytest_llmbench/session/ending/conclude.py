@@ -100,7 +100,7 @@ def conclude_logs(
 
 
 def _share_of_peak(evidence: Evidence, measurement: Measurement) -> dict[str, Metric]:
-    """The MFU by the GPU's published peak, also where no system file or scale gives it a meaning as a statistic."""
+    """The MFU by the published peak of the GPU, also where no system file or scale makes it a statistic."""
     rate, peak = measurement.model_flops_per_s, evidence.peak_tflops
     if rate is None or peak is None:
         return {}

@@ -28,8 +28,8 @@ from pytest_llmbench.core.errors import ClusterError, ConfigError
 from pytest_llmbench.core.files import make_folder, write_text
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.session.active import Active
 from pytest_llmbench.session.folder import has_ended, read_events, record_files, session_of, sessions_in
+from pytest_llmbench.session.following import Active
 from pytest_llmbench.session.journal.journal import (
     Journal,
     JournalEvent,

@@ -22,8 +22,8 @@ from pytest_llmbench.engines.base import statistics_of
 from pytest_llmbench.judging.interval.decide import Decision, decide
 from pytest_llmbench.judging.sanity import first_problem
 from pytest_llmbench.judging.statistics import measure
-from pytest_llmbench.session.active import RunView
 from pytest_llmbench.session.early import gather_evidence, references_for
+from pytest_llmbench.session.following import RunView
 from pytest_llmbench.session.live.snapshot import MOST_CHARACTERS, SIGN_S, LiveSnapshot, LiveTask, Projected, worst
 from pytest_llmbench.session.record_store import Glance, RecordStore
 from pytest_llmbench.session.script.prepared import PreparedRun
@@ -39,11 +39,10 @@ _USUAL = "throughput"
 
 
 class LiveWriter:
-    """Writes how a session stands, at most once a second. An error in its thread ends no run.
+    """Writes the state of a session at most once a second. An error in its thread ends no run.
 
     Attributes:
         latest: the last picture; None before the first.
-        projector: projects the runs under way.
     """
 
     def __init__(self, store: RecordStore, settings: Settings, session: Session, plan: Callable[[], Plan]) -> None:
@@ -200,7 +199,6 @@ class Projector:
 
     Attributes:
         references: gives the names of the references of a run's tests, by the key of its series.
-        clock: in seconds.
     """
 
     settings: Settings
@@ -237,14 +235,7 @@ class Projector:
 
 
 def project(run: PreparedRun, names: Sequence[str], settings: Settings, series: StepSeries) -> Projected:
-    """Judge a run under way by the steps that all its ranks have logged, with the rule that will judge it at its end.
-
-    Args:
-        run: it goes on.
-        names: the references of its tests.
-        settings: of the session.
-        series: all that it logged.
-    """
+    """Judge a run under way by its steps so far, with the rule and the references that will judge it at its end."""
     look = _whole_steps(series, run.topology.world_size)
     if look == 0:
         return Projected(why="no step of all ranks so far")

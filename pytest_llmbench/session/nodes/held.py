@@ -17,7 +17,7 @@ from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.session.active import RunView
+from pytest_llmbench.session.following import RunView
 from pytest_llmbench.session.launch import LostNodes
 from pytest_llmbench.session.nodes.validation import Validator, health_record
 from pytest_llmbench.session.record_store import RecordStore
