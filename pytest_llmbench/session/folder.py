@@ -59,7 +59,7 @@ class SessionFolder:
         tests: the declared tests; None if `session.json` cannot be read.
         verdicts: None if the session was killed before it wrote them.
         places: the folder of each record, by `run` or `check`, and name.
-        broken: why a record cannot be read, by `run` or `check`, and name.
+        broken: the reason why a record cannot be read, by `run` or `check`, and name.
         events: the undamaged lines of the journal.
         damage: other faults of the folder, in words.
     """
@@ -266,7 +266,7 @@ def _readable_verdicts(path: Path, damage: list[str]) -> SessionVerdicts | None:
     try:
         return SessionVerdicts.read(path / layout.VERDICTS)
     except ConfigError as error:
-        # A session that was killed has none.
+        # It is missing if the session was killed.
         state = f"cannot be read ({_short(error)})" if (path / layout.VERDICTS).exists() else "is not there"
         damage.append(f"{layout.VERDICTS} {state}: verdicts are shown as far as records and journal have them")
         return None

@@ -145,7 +145,7 @@ class Follower:
                 self._limit.enforce(active.job.ours)
             return None  #: problem allocation: the allocation is lost
         if status.state is JobState.SUSPENDED:
-            active.suspended = True  # its processes stand still, and cannot be ended before it is resumed
+            active.suspended = True  # its processes stand still, and end only after it is resumed
             return None
         if active.watch is None:
             if isinstance(active.job, SlurmJob) and (why := self._limit.why_ended(active.job.ours, status)):
@@ -201,7 +201,7 @@ class Follower:
             self._cancel(active, Problem(kind="job_suspended", message="its job was suspended"))
             return None
         if watch.work_is_done(lambda: self.is_done(active)):
-            # Epilogs may take minutes, and the controller be away: no reason to doubt what is in the logs.
+            # Epilogs may take minutes, and the controller be away: the logs count.
             if active.lease is not None or not self.slurm.silent:
                 self.end(active)
             return self.finish(active, JobStatus(state=JobState.COMPLETED))
@@ -211,7 +211,7 @@ class Follower:
         if not self.is_done(active):
             if not (isinstance(active.job, JobOnSlurm) and self.slurm.misses(active.job.ours)):
                 self._cancel(active, problem)
-            return None  # of a job that Slurm does not know, its loss is the cause
+            return None  # the cause is that Slurm has lost the job
         self.end(active)  # we may look late: work that was done in time counts
         return self.finish(active, JobStatus(state=JobState.COMPLETED))
 
@@ -264,7 +264,7 @@ class Follower:
 
     def _pause_unseen(self, active: Active, job: OurJob) -> str:
         """The evidence that a job stood still, where its controller does not report it; else empty."""
-        # What was suspended before this run began counts for it as well, so that sacct's sum says nothing then.
+        # sacct's sum includes suspensions from before this run began, and is useless after one.
         seconds = None if active.marks.suspended else self.slurm.suspended_s(job)
         if seconds:
             return f"for {seconds:.0f} s, by sacct"

@@ -123,7 +123,7 @@ class Launcher:
         )  # fmt: skip
         write_plain(folder / layout.TASK, task)
         request = probe_request(probe, folder, len(hosts), self.settings, self.session)
-        # A node that fails must not take the answers of the others with it.
+        # The other nodes answer even if one fails.
         ranks = Startable(request=request, function=run_probe, folder=folder, end_together=False)
         return self._start(ranks, hosts, holder)
 

@@ -29,7 +29,7 @@ from pytest_llmbench.session.journal.journal import EventKind, Journal, digest_o
 from pytest_llmbench.session.signing import PytestCommand
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
-# Records in memory that have no verdict yet: while one run is long, thousands of others may wait for theirs.
+# Most records in memory that wait for a verdict: during one long run, thousands of others may end.
 _MOST_WAITING = 64
 
 
@@ -237,7 +237,7 @@ class RecordStore:
             if self._added.get((about, name)) == added:
                 continue
             record = self.runs.get(name) if about == "run" else self.checks[name]
-            if record is not None:  # lost, which is told
+            if record is not None:
                 self._added[about, name] = added
                 self._keep(record.model_copy(update={"judgements": tuple(verdicts)}))
 

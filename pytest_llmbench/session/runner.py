@@ -273,7 +273,7 @@ class Runner:
             except Exception:  # noqa: BLE001 - a run's border: what breaks over one must not end the others
                 self._break(active)
         if ready and len(self._schedule.active) < len(under_way):
-            self._schedule.launch_what_fits()  # now: nodes that wait for our next look do nothing
+            self._schedule.launch_what_fits()  # now: until our next look, the nodes would idle
         if time.monotonic() - self._shown >= _SHOW_S:  # thousands of runs take a while
             self._show()
 

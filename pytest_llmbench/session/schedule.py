@@ -37,10 +37,10 @@ _LOOK_S = 0.005
 # Slurm may take another job sooner than one of ours ends.
 _HELD_BACK_S = 60.0
 _FEW_STEPS = 16
-# After a restart, a controller may refuse steps until it knows its nodes again. Measurements are never repeated: only
-# launches of which no rank ever started.
+# A restarted controller may refuse steps until its nodes have registered. Only launches before the first rank are
+# repeated: a measurement stands.
 PAUSES_S = (5.0, 20.0)
-# So many runs in a row that could not be launched, each of them several times, and the session launches no more.
+# After so many failed runs in a row, each launched several times, the session stops launching.
 MOST_IN_A_ROW = 3
 # Ends of a run's job that are independent of the run. Left out: what may come again, as a program that runs out of
 # memory, and what people did, who cancelled or suspended the job.
@@ -73,7 +73,7 @@ class FailedLaunches:
 
     @property
     def hopeless(self) -> bool:
-        """True after so many failures in a row that the session launches no more."""
+        """True after so many failures in a row that the session stops launching."""
         return self.in_a_row >= MOST_IN_A_ROW
 
     def add(self, key: str, reason: str) -> bool:
@@ -210,7 +210,7 @@ class Schedule:
                     self.fail(run, Problem(kind="allocation", message=str(error)))
                     continue
                 if lease is None and run.spec.group is None:
-                    return  # in order: a later, smaller run must not starve this one
+                    return  # in order: later, smaller runs would starve this one
                 if lease is None:
                     continue  # another group's nodes may be free
             self.waiting.remove(run)
@@ -218,7 +218,7 @@ class Schedule:
 
     def _may_launch(self) -> bool:
         """Wait a moment for the answers to other launches; return True if one more may begin."""
-        # Steps are launched one after the other: each has to know the state of the job in which it runs.
+        # Steps are launched one after the other: each asks for the state of its job first.
         most = 1 if self._one_by_one or self.holder is not None else _SUBMITTED_AT_ONCE
         self.take_launched(0.0)
         while len(self._launching) >= most and time.monotonic() - self._launching[0].work.began < GLANCE_S:
@@ -236,7 +236,7 @@ class Schedule:
     def launch_again(self, run: PreparedRun, reason: str) -> None:
         """Try a failed launch again, of which no rank has started; or give the run up, or all of them."""
         failed, controller = self.failed_launches, self.slurm.controller
-        if self.slurm.silent and controller.silent_s < SILENCE_S:  # no run could be launched now
+        if self.slurm.silent and controller.silent_s < SILENCE_S:  # every launch would fail now
             controller.say_silent(reason)
             failed.pause(f"Slurm does not answer: {reason}", QUIET_S)
             self.waiting.insert(0, run)
@@ -295,7 +295,7 @@ class Schedule:
         if self.settings.cluster != "slurm":
             self._take(run, lease, lambda: self._start(run, lease))
             return
-        # Slurm may take minutes to answer, or never do: runs under way are looked after meanwhile.
+        # Slurm may take minutes to answer: runs under way are looked after meanwhile.
         work = Aside(lambda: self._start(run, lease), "launch")
         self._launching.append(_Launching(run=run, lease=lease, work=work))
 

@@ -13,7 +13,7 @@ from pytest_llmbench.cluster.runs import Declared
 from pytest_llmbench.core.record.made_by import MadeBy, iso
 from pytest_llmbench.core.record.records import Record, RunRecord
 
-# Options that are about one session: with or without a value of their own in the next word.
+# Options that are about one session; their value may be the next word.
 _NAMED, _RESUMED = ("--llmbench-session-name", "--llmbench-session-name"), ("--resume", "--llmbench-resume")
 
 
@@ -89,5 +89,5 @@ def without_session_name(words: Iterable[str]) -> Iterator[str]:
 def _user() -> str | None:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container may have no name for its user
+    except (KeyError, OSError):  # in a container, the user may lack a name
         return None

@@ -17,8 +17,8 @@ from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.readers.stacks import Answers, read_answers
 from pytest_llmbench.readers.steps.progress import named, phases
 
-# Ranks look for a request every 3 seconds, and one that does not answer has its state told at the next look of another;
-# py-spy takes up to 5 seconds a process.
+# Ranks look for a request every 3 seconds, and report the state of a silent one at their next look; py-spy takes up to
+# 5 seconds a process.
 _ANSWERS_S, _ANSWERS_OF_COMMANDS_S = 15.0, 30.0
 # One that is in a pause is asked again.
 _AGAIN_S = 60.0
@@ -117,7 +117,7 @@ class Watch:
         self._looked = now
         seen = self._engine.progress(self._folder)
         if seen is not None and seen != self.progress:
-            # A framework may log every tenth step only, or not say how long a step takes.
+            # A framework may log only every tenth step, or leave out the duration of a step.
             since = now - self._moved if self.progress is not None else 0.0
             self._durations.append(max(since, seen.seconds or 0.0))
             self._longest = max(self._longest, self._durations[-1])

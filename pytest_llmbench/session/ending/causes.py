@@ -22,7 +22,7 @@ from pytest_llmbench.judging.sanity import Evidence
 from pytest_llmbench.readers.log import last_words
 from pytest_llmbench.readers.srun import blamed_node, failed_node, first_to_end
 
-# Ends that are about the job and not about the program in it.
+# Ends of a job that its program did not cause.
 JOB_ENDS: dict[JobState, ProblemKind] = {
     JobState.CANCELLED: "job_cancelled",  #: problem job_cancelled: the Slurm job was cancelled from outside
     JobState.TIMEOUT: "job_timeout",  #: problem job_timeout: the Slurm job reached its time limit
@@ -34,7 +34,7 @@ JOB_ENDS: dict[JobState, ProblemKind] = {
     JobState.OUT_OF_MEMORY: "job_out_of_memory",  #: problem job_out_of_memory: a task used too much memory
     JobState.LOST: "job_lost",
 }  #: problem job_lost: Slurm no longer knows the job, stopped answering for it, or gave its id to another job
-# What a healthy rank says when another one is gone; never the cause.
+# Failures of healthy ranks after another one is gone.
 _AFTERSHOCKS = ("connection", "peer", "socket", "broken pipe", "nccl", "timed out", "ownergone", "keyboardinterrupt")
 _OUTPUT = Path(layout.OUTPUT).name
 
@@ -108,8 +108,7 @@ def _job_problem(outcome: Outcome) -> Problem | None:
     status, job = outcome.status, outcome.job
     if status.state not in JOB_ENDS:
         return None
-    # However Slurm ends a job that has done all its work, or forgets it: the ranks' own word counts. But no rank knows
-    # that it stood still.
+    # If the ranks report all work done, the end of the job is unimportant; but they cannot see a suspension.
     if status.state is not JobState.SUSPENDED and done(outcome.series, outcome.driver, outcome.topology):
         return None
     lost = failed_node(job.last_words()) if status.state is JobState.NODE_FAIL else None
@@ -196,7 +195,7 @@ def _rank_problem(outcome: Outcome) -> Problem | None:
     if failed:
         return _rank_died(outcome, failed[0], f"{_rank(failed[0])} failed: {failed[0].failure}")
     if outcome.status.state is JobState.FAILED and len(outcome.series.ranks) < outcome.topology.world_size:
-        # A rank that failed before it could introduce itself has said so in its step log.
+        # A rank that failed at its very start has the reason in its step log.
         reasons = [*outcome.series.unreadable[:1], *outcome.job.last_words().splitlines()[-1:], "nothing was printed"]
         return Problem(
             kind="launch_failed",
@@ -251,12 +250,12 @@ def with_log_to_read(record: RunRecord) -> RunRecord:
 
 
 def _has_output(path: Path) -> bool:
-    # The log of a command that printed nothing has a label all the same.
+    # The log of a silent command still has a label.
     return path.is_file() and path.stat().st_size > 0 and (path.name != _OUTPUT or last_words(path) != "")
 
 
 def sweep(session: Path, sane: Iterable[str]) -> None:
-    """Remove what nobody reads in the folder of a finished session: each file costs an inode of the shared folder.
+    """Remove files of a finished session that have no reader: each costs an inode of the shared folder.
 
     These are what jobs executed, empty logs, and the phases of the ranks of `sane` runs, by their keys. A file that
     cannot be removed stays, without a message.

@@ -91,7 +91,7 @@ def conclude_logs(
         unreadable=series.unreadable,
         metrics={} if problem else metrics,
         steady=None if problem else measurement.steady,
-        # Half of the ranks' own logs are no evidence of anything; a framework's log is the same for all ranks.
+        # Logs of some ranks of ours are too little evidence; a framework's log covers all ranks.
         unjudged=metrics if problem and evidence.kind == "command" else {},
         findings=() if problem else findings_of(evidence),
         outside_steps=spent.told if spent else {},
@@ -118,7 +118,7 @@ def with_expectations(evidence: Evidence, system: System) -> Evidence:
         kind=engine.kind,
         proof=engine.proof,
         doubts=tuple(engine.doubts(recipe, topology, evidence.series)),
-        # None on CPUs, and if no peak is published.
+        # Only for GPUs with a published peak.
         peak_tflops=published_tflops(device, recipe.precision, gpu) if topology.gpus and device else None,
         expected=engine.expected(recipe, topology),
         asks=engine.asks(recipe, topology),

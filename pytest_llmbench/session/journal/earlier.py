@@ -40,7 +40,7 @@ from pytest_llmbench.session.journal.journal import (
 )
 from pytest_llmbench.session.script.prepared import PreparedRun
 
-# Problems of runs that are made, or looked at, once more: the first is none of theirs, the others follow from one.
+# Problems of runs that are made once more: they come from outside the run.
 _NOT_FINAL = {"session_ended", "not_repeated", "gated"}
 # Ranks look for the end of their session every few seconds, and drivers give their scripts 10 s twice.
 _END_S = 60.0
@@ -48,9 +48,9 @@ _LOOK_S = 0.1
 T = TypeVar("T")
 
 _AGAIN_S = 5.0
-# A process on another host, whose lock may not show here, is taken for dead after so long without a sign of life.
+# A process on another host, whose lock may be invisible here, counts as dead after so long a silence.
 _SILENT_S = 300.0
-# Nobody waits longer than this to begin, because of a session that is over.
+# Most seconds that a new session waits for Slurm's answer about an old one.
 _ASK_S = 5.0
 
 
@@ -230,7 +230,7 @@ def _become_owner(session: Session, cluster: str, journal: Journal) -> Earlier:
     owner, stop = session.folder / layout.OWNER, session.folder / layout.STOP
     local = any(event.event == "submitting" and not event.job for event in events)
     asked_to_end = local or stop.exists()
-    # Times of one file server, whatever the clocks of the hosts say.
+    # Both are times of one file server: the clocks of hosts may differ.
     before = owner.stat().st_mtime if owner.exists() else 0.0
     if local:
         _end_what_runs(session)
@@ -238,7 +238,7 @@ def _become_owner(session: Session, cluster: str, journal: Journal) -> Earlier:
     borne_s = min((event.ttl_s for event in began), default=0.0)
     silent_s = owner.stat().st_mtime - before
     for record in record_files(session.folder, "run"):
-        record.rename(record.with_name(layout.EARLIER))  # no test may find it before it is known to be final
+        record.rename(record.with_name(layout.EARLIER))  # hidden from tests until it has proved to be final
     put_aside(session, session.folder / layout.FOLDERS["check"])  # nodes are checked again: they may be others
     shutil.rmtree(session.folder / layout.REPEATS, ignore_errors=True)
     for left in (stop, session.folder / layout.WORKERS_PLAN):
@@ -373,7 +373,7 @@ def _dead_sessions(run_dir: Path) -> Iterator[tuple[Path, tuple[JournalEvent, ..
             began = [event for event in events if event.event == "began"]
             if began and events[-1].event != "ended" and not is_owned(path) and _is_gone(began[-1], folder):
                 yield folder, events
-        except (ConfigError, OSError):  # whoever resumes it, or deletes it, is told
+        except (ConfigError, OSError):  # an error of `--resume` and of `llmbench prune`
             continue
 
 

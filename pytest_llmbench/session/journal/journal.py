@@ -40,27 +40,27 @@ class JournalEvent(Strict):
     at: float
     """Unix time."""
     name: str = ""
-    """Of the run, the check, the job that holds nodes, or the test."""
+    """Name of the run, check or test, or `allocation` for the job that holds nodes."""
     host: str = ""
-    """Of the process that `began`."""
+    """Host of the process that `began`."""
     pid: int = 0
-    """Of the process that `began`."""
+    """Process id of the process that `began`."""
     session: str = ""
-    """Session id, which differs from its folder's with `--llmbench-session-name`; empty in earlier versions."""
+    """Session id, which differs from its folder's with `--llmbench-session-name`."""
     cluster: str = ""
-    """`--cluster` of that process."""
+    """`--cluster` of the process that `began`."""
     ttl_s: float = 0.0
-    """Silence of that process that its jobs bear, seconds."""
+    """Seconds of silence of the process that `began` after which its jobs end themselves."""
     command: tuple[str, ...] = ()
-    """Its words, without logins."""
+    """Command line of the process that `began`, without logins."""
     tests: tuple[str, ...] = ()
-    """Node ids of its tests."""
+    """Node ids of the tests of the process that `began`."""
     plan: str = ""
     """Digest of everything that a run's numbers depend on."""
     job: str = ""
     """Name of the Slurm job that is submitted; empty for steps and for processes of this machine."""
     script: str = ""
-    """Its script, as Slurm will show it."""
+    """Script of that job, as Slurm will show it."""
     hosts: tuple[str, ...] = ()
     """The nodes that are lent to a run, where the session holds nodes."""
     job_id: str = ""
@@ -68,7 +68,7 @@ class JournalEvent(Strict):
     record: str = ""
     """Digest of the record, without the verdicts that it is given later."""
     verdict: str = ""
-    """Of the test."""
+    """Verdict of the test that was `judged`."""
 
     @property
     def line(self) -> bytes:

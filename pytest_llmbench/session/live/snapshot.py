@@ -15,13 +15,13 @@ from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.wire import layout
 
-# A living process writes its picture at least so often, also where nothing changes.
+# A living process writes its picture at least so often, even if it is unchanged.
 SIGN_S = 5.0
 # Several signs of life are missing: a file server may be slow with one of them.
 SILENT_S = 3 * SIGN_S
 # A living process has written by then.
 _SURE_S = SIGN_S + 1.0
-# A picture that is replaced in one step is never torn for long.
+# Pictures are replaced in one step: a torn one is whole again soon.
 _TORN_S = 5.0
 LiveState = Literal["waiting", "pending", "checking", "starting", "running", "ended", "judged"]
 Expectation = Literal["PASS", "FAIL", "undecided"]
@@ -237,7 +237,7 @@ class Watcher:
             return 0.0
         now = self._clock()
         silent = now - self._moved if self._moved is not None else max(self._now() - last.at, now - self._first)
-        # A container may have the name of its host, and does not show the processes of that.
+        # A container may have its host's name, and hides the processes of the host.
         return silent if silent > (_SURE_S if self._is_gone(last) else SILENT_S) else 0.0
 
     @staticmethod

@@ -29,10 +29,10 @@ from pytest_llmbench.session.record_store import Glance, RecordStore
 from pytest_llmbench.session.script.prepared import PreparedRun
 
 _PERIOD_S = 1.0
-# Pictures of very large sessions come less often: the thread may take no more than this share of one processor.
+# Most of one processor that the thread may use: pictures of very large sessions come less often.
 _SHARE = 0.03
-# A projection reads all logs of a run. It comes again after so many more steps, and all projections together take no
-# more than this share of the time.
+# A projection reads all logs of a run. It is renewed after so many more steps, and all projections together take at
+# most this share of the time.
 _MORE_STEPS = 1.15
 _PROJECTIONS_SHARE = 0.01
 _USUAL = "throughput"
@@ -54,7 +54,7 @@ class LiveWriter:
         self._plan = plan
         self._planned: Plan | None = None
         self._began, self._host, self._count = time.time(), socket.gethostname(), 0
-        # What has not changed since the last picture is kept.
+        # Kept from one picture to the next.
         self._tests: Mapping[tuple[str, str], list[str]] = {}
         self._references: dict[str, list[str]] = {}
         self._final: dict[tuple[str, str], LiveTask] = {}
@@ -263,7 +263,7 @@ def project(run: PreparedRun, names: Sequence[str], settings: Settings, series: 
         ]
         shown = _projected(reference.statistic, metric, reference, look, decisions)
         if steady is None or not steady.enough:
-            # Far from the bound, a verdict needs no interval. What is yet to come may be far from these steps as well.
+            # Far from the bound, `decide` works without an interval; later steps may be as far from these.
             few = "too few steps so far for an interval"
             shown = shown.model_copy(update={"verdict": "undecided", "low": None, "high": None, "why": few})
         if problem is not None:

@@ -79,7 +79,7 @@ class HeldNodes:
         self._allocation = self._choose()
         if self.settings.cluster == "slurm" and (ignored := ignored_options()):
             self._say(f"{', '.join(ignored)} of the environment: ignored; use the options of pytest")
-        # Other nodes would have to be checked anew, when tests have been told already that these are fit.
+        # With checks, tests may have passed already because these nodes are fit: others would need checks of their own.
         again = isinstance(self._allocation, HeldJob) and not self.plan.checks
         self.schedule.allow_new_nodes(self.settings.retries if again else 0)
         self._begin()
@@ -201,7 +201,7 @@ class HeldNodes:
         unfit = "; ".join(f"{host} failed {why}" for host, why in validator.out.items())
         fit, everything = tuple(host for host in hosts if host not in validator.out), validator.why_gated(hosts)
         for run in list(self.schedule.waiting):
-            needed = run.topology.nodes * (run.spec.group or 1)  # the last groups of nodes may have none
+            needed = run.topology.nodes * (run.spec.group or 1)  # groups get the fit nodes in order
             if everything is None and needed <= len(fit):
                 continue
             reason = everything or f"{unfit}; {len(fit)} fit nodes are too few for {needed}"
@@ -216,7 +216,7 @@ class HeldNodes:
         if self.is_over():
             raise ClusterError("the session ended before this check did")
         hosts = self._allocation.hosts()
-        if isinstance(hosts, Waiting):  # it was suspended: what is measured across a pause is no speed of the hardware
+        if isinstance(hosts, Waiting):  # it was suspended: a measurement across a pause is too slow
             raise ClusterError(f"the nodes went away while they were checked: {hosts.reason}")
 
     def _say_check(self, text: str) -> None:

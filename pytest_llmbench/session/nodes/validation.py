@@ -26,7 +26,7 @@ _LAG_S = 3.0
 _MOST_AT_ONCE = 64
 
 Start = Callable[[Probe, Path, Sequence[str]], Job]
-# What is not measured beside a node that failed another check: the links between many nodes.
+# Families that measure links between nodes: left out for nodes that failed another check.
 _GATED = ("collectives", "network")
 
 
@@ -126,7 +126,7 @@ class HeldFleet:
             again |= dict(zip(hosts, self.run(probes), strict=True))
         per_node = probe.ranks_per_node
         for host in asked:
-            # Nothing is asked of it again: each time, srun would take its half minute to give up.
+            # It is left out from now on: each time, srun would take half a minute to give up.
             why = again[host][0].why
             if why is not None and why.startswith(_NEVER):
                 self.unreachable[host] = why
@@ -284,7 +284,7 @@ class Validator:
             self.out.setdefault(host, why)
         for host, why in record.bad().items():
             self.bad.setdefault(host, why)
-        if len(self._unreachable) < len(record.hosts):  # else it is not the nodes
+        if len(self._unreachable) < len(record.hosts):  # a fault of all nodes is a fault of the launch
             for host, why in self._unreachable.items():
                 self.bad.setdefault(host, f"{record.check}: {why}")
         verdict, reason = record.state(None)

@@ -36,7 +36,7 @@ def runs_of_session(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[Run
         if key in recorded:
             record = RunRecord.read(run / layout.RECORD)
             if record.look and record.problem is not None and record.problem.kind == "not_repeated":
-                continue  # there was no time for a further run, and none was planned
+                continue  # a repeat for which the time was too short
             ran, replayed, made = record.recipe, _concluded(record, run), record
         else:
             ran, made = planned[key].recipe, planned[key]
@@ -125,5 +125,5 @@ def _task(run: Path) -> LaunchedTask | None:
 def _traces(run: Path) -> JobTraces | None:
     try:
         return JobTraces.model_validate_json((run / layout.JOB).read_bytes())
-    except (OSError, ValidationError):  # killed between the launch and this file: the ranks say where they ran
+    except (OSError, ValidationError):  # killed between the launch and this file: the hosts come from the ranks
         return None

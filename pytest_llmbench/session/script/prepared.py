@@ -194,7 +194,7 @@ def setup_of(environment: Environment) -> tuple[str, ...]:
     """The shell lines that make an environment usable, in the order in which a run's script has them."""
     if environment.env_file is None:
         return environment.setup
-    # What the system's file says of a variable counts, whatever is in the file of `export` lines.
+    # Variables of the system's file override those of the file with `export` lines.
     own = (f"export {name}={shlex.quote(value)}" for name, value in environment.env.items())
     return (f". {shlex.quote(environment.env_file)}", *own, *environment.setup)
 

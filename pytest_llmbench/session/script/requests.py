@@ -30,7 +30,7 @@ def holder_request(plan: Plan, settings: Settings, session: Session) -> JobReque
         tasks_per_node=1,
         time_min=_session_minutes(plan, settings),
         use_srun=False,
-        # A check that finds a node dead has to live on to say so, and runs go on in the nodes that are left.
+        # A check survives to report a dead node, and runs go on in the nodes that are left.
         outlives_nodes=True,
         **_common(settings, session),
     )
@@ -117,7 +117,7 @@ def _session_minutes(plan: Plan, settings: Settings) -> int:
     lanes = [0] * _runs_at_once(settings)
     for run in plan.runs:
         heapq.heappush(lanes, heapq.heappop(lanes) + run.recipe.time_limit)
-    # So that a run that is too slow is ended by its own limit, which can say so, not by the job's.
+    # Longer than the runs: a slow run is ended by its own limit, with a better message than the job's.
     return _check_minutes(plan, settings) + max(lanes) + _SLACK_MIN
 
 

@@ -18,7 +18,7 @@ from pytest_llmbench.engines.base import Command, Place, Script
 # What a word of a command may use.
 _NAME = "(?:" + "|".join(VARIABLES) + "|SLURM_[A-Z_]+)"
 _VARIABLE = re.compile(rf"(\${_NAME}(?!\w)|\$\{{{_NAME}\}})")
-# What a task of srun knows itself by; an image does not see it unless it is told.
+# Variables that identify a task of srun; an image sees those that are passed on.
 _OF_A_TASK = (
     "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST", "SLURM_NNODES", "SLURM_NODEID",
     "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_PROCID", "SLURM_LOCALID",
@@ -54,10 +54,10 @@ def labels_of(script: Script, place: Place, topology: Topology) -> int:
 def _environment(environment: Environment, env: Mapping[str, str]) -> list[str]:
     lines = [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
     if environment.env_file is not None:
-        # Files to be sourced are written for shells that do not stop at an unset variable.
+        # Sourced files are often written for shells that accept unset variables.
         lines += ["set +u", f". {shlex.quote(environment.env_file)}", "set -u"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in environment.env.items()]
-    # The value goes from the file to the environment: it is in no script, log or record.
+    # The value goes from the file straight to the environment, past scripts, logs and records.
     lines += [f'{name}="$(<{shlex.quote(path)})" && export {name}' for name, path in environment.secrets.items()]
     if environment.setup:
         lines += ["set +u", *environment.setup, "set -u"]
@@ -78,7 +78,7 @@ def _launcher_words(command: Command, place: Place, topology: Topology) -> list[
         argv = [*_torchrun(place, topology), *extra, *argv]
     elif command.launcher == "deepspeed":
         argv = ["deepspeed", '--hostfile="$LLMBENCH_HOSTFILE"', *extra, *argv]
-    # By `env`, not by export: the next command must not see them.
+    # By `env` instead of export: they are for this command alone.
     changes = [] if command.folder is None else [f"--chdir={shlex.quote(command.folder)}"]
     changes += [f"{name}={quote(value)}" for name, value in command.env.items()]
     return ["env", *changes, *argv] if changes else argv
@@ -88,7 +88,7 @@ def _torchrun(place: Place, topology: Topology) -> list[str]:
     # `python -m` in place of `torchrun`: the environment's interpreter, whatever is on PATH.
     words = [*map(shlex.quote, shlex.split(place.environment.python)), "-u", "-m", "torch.distributed.run"]
     words += [f"--nproc_per_node={topology.ranks_per_node}", f"--nnodes={topology.nodes}"]
-    # A single node meets at its own address, which has no name in another network.
+    # A single node meets at its own address: the suffix is for names in another network.
     suffix = place.environment.rendezvous_suffix if topology.nodes > 1 else ""
     endpoint = f'--rdzv_endpoint="$LLMBENCH_FIRST_HOST"{suffix}:"$LLMBENCH_PORT"'
     return [*words, endpoint, "--rdzv_backend=c10d", "--max_restarts=0"]
