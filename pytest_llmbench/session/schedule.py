@@ -73,7 +73,7 @@ class FailedLaunches:
 
     @property
     def hopeless(self) -> bool:
-        """True after so many failures in a row that the session stops launching."""
+        """True once MOST_IN_A_ROW runs in a row could not be launched."""
         return self.in_a_row >= MOST_IN_A_ROW
 
     def add(self, key: str, reason: str) -> bool:
@@ -165,7 +165,7 @@ class Schedule:
         return self.holder is not None and 0 < len(self.active) <= _FEW_STEPS
 
     def allow_new_nodes(self, times: int) -> None:
-        """Let the session ask for new nodes so many times, after it has lost some."""
+        """Set how often the session may ask for new nodes after it has lost some."""
         self._new_holds = times
 
     @property

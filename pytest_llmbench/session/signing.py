@@ -24,7 +24,7 @@ class PytestCommand:
     Attributes:
         version: of this package.
         selection: those of the words that are files, folders or node ids.
-        directory: where pytest was started.
+        directory: the folder in which pytest was started.
         root: pytest's root folder, to which node ids are relative.
         tests: tests of ours that it selected.
     """

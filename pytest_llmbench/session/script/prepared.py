@@ -49,7 +49,7 @@ class PreparedRun:
     """A run that can be launched.
 
     Attributes:
-        place: where a command will run; its folder is the run's, whatever the engine.
+        place: the run's folder and the environment of its command.
         script: the bash script of a command; None where the ranks are our own.
         preparations: of a command, before its first start.
         processes: the ranks, or the driver of the command.
