@@ -109,7 +109,7 @@ class LiveSnapshot(Strict):
     word: str | None = None
     """The session's verdict, as in `verdict.json`; None while it goes on."""
     exit_code: int | None = None
-    """The session's verdict, as in `verdict.json`, and pytest's exit code; None while it goes on."""
+    """Exit code of pytest; None while it goes on."""
     tasks: tuple[LiveTask, ...] = ()
     """Its checks and its runs, in their order."""
 
