@@ -30,8 +30,7 @@ from pytest_llmbench.core.yaml_files import read_yaml
 from pytest_llmbench.judging.golden import GoldenLosses
 from pytest_llmbench.plugin.verdict.requirements import read_requirements
 from pytest_llmbench.session.journal.journal import JournalEvent, read_journal
-from pytest_llmbench.session.replay.files import ReplayFacts
-from pytest_llmbench.session.replay.session import runs_of_session
+from pytest_llmbench.session.replay import ReplayFacts, runs_of_session
 from tests.support.samples import DATA
 
 Reader = tuple[Sequence[bytes], Callable[[bytes], Any]]
