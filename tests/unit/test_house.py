@@ -1,4 +1,4 @@
-"""The house itself: each thing has one name, and no folder of code is crowded."""
+"""The house itself: each thing has one name, and nothing grows above its ceiling."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import tomllib
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 import pytest_llmbench
 from pytest_llmbench.core.wire import layout
+from tests.docs.tools import load
 
 PACKAGE = Path(pytest_llmbench.__file__).parent
 CHECKOUT = Path(__file__).parents[2]
-MOST_FILES = 15
 
 
 def names(tree: ast.Module) -> set[str]:
@@ -38,16 +40,24 @@ def test_each_class_has_a_name_of_its_own() -> None:
     assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
 
 
-def test_no_folder_is_crowded() -> None:
-    """A newcomer finds a file by its folder's name, and reads what lies there at a glance."""
-    tops = (PACKAGE, *(CHECKOUT / name for name in ("tests", "benchmarks", "tools")))
-    folders = [folder for top in tops for folder in (top, *top.rglob("*/")) if folder.is_dir()]
-    files = {str(folder): len(list(folder.glob("*.py"))) for folder in folders}
-    # Measurements are records, one a page, with a list of them.
-    docs = [folder for folder in (CHECKOUT / "docs").rglob("*/") if folder.name != "measurements"]
-    files |= {str(folder): len(list(folder.glob("*.md"))) for folder in docs}
-    assert len(files) > 60
-    assert {folder: n for folder, n in files.items() if n > MOST_FILES} == {}
+def test_nothing_is_above_its_ceiling(capsys: pytest.CaptureFixture[str]) -> None:
+    """`tools/ceiling.toml` has the numbers, and who may raise them."""
+    ceiling = load("ceiling")
+    assert ceiling.main() == 0, capsys.readouterr().out
+
+
+def test_an_area_above_its_ceiling_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One option more than allowed fails, and the table shows which number it is."""
+    ceiling = load("ceiling")
+    allowed = tomllib.loads((CHECKOUT / "tools" / "ceiling.toml").read_text(encoding="utf-8"))
+    options = allowed["surface"]["options"]
+    monkeypatch.setattr(ceiling, "lines", lambda: allowed["lines"])
+    monkeypatch.setattr(ceiling, "surface", lambda: {**allowed["surface"], "options": options + 1})
+    assert ceiling.main() == 1
+    (above,) = (line for line in capsys.readouterr().out.splitlines() if "ABOVE" in line)
+    assert above.split() == ["options", f"{options + 1}", "of", f"{options}", "ABOVE", "ITS", "CEILING"]
 
 
 def test_the_oldest_dependencies_are_those_of_pyproject() -> None:

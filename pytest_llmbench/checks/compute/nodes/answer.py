@@ -11,32 +11,26 @@ GemmPrecision = Literal["bf16", "fp16", "fp32", "tf32", "fp8"]
 
 
 class GemmRate(ProbeAnswer):
-    """A matrix product in one precision."""
+    """A matrix product in one precision.
 
-    rate: PositiveFloat
-    """FLOP/s, the median of blocks of about 50 ms."""
-    digest: str
-    """SHA-256 of the first product."""
-    repeated: PositiveInt
-    """Later products, one per block, that were compared with the first."""
-    changed: NonNegativeInt
-    """Those of them that differed from it in any bit."""
-    error: NonNegativeFloat | None
-    """The largest difference to an fp64 product on the host, of 16 rows, in standard deviations of an entry (the square
-    root of the side); None where the product is not finite.
+    The error is the largest difference to an fp64 product on the host, of 16 rows, in standard deviations of an entry
+    (the square root of the side); None for a product that is not finite.
     """
+
+    rate: PositiveFloat  # FLOP/s, the median of blocks of about 50 ms
+    digest: str  # SHA-256 of the first product
+    repeated: PositiveInt  # later products, one per block, that were compared with the first
+    changed: NonNegativeInt  # those of them that differed from it in any bit
+    error: NonNegativeFloat | None
 
 
 class GemmRates(ProbeAnswer):
     """Matrix products in all precisions."""
 
-    side: PositiveInt
-    """Of the matrices."""
-    factors: str
-    """SHA-256 of them."""
+    side: PositiveInt  # of the matrices
+    factors: str  # SHA-256 of them
     precisions: Annotated[Mapping[GemmPrecision, GemmRate], Field(min_length=1)]
-    lacking: Mapping[GemmPrecision, str]
-    """Reasons for precisions without one."""
+    lacking: Mapping[GemmPrecision, str]  # reasons for precisions without one
 
 
 class CopyRates(ProbeAnswer):
@@ -51,21 +45,26 @@ class CopyRates(ProbeAnswer):
 class DeviceRates(DeviceAnswer):
     """The rates of a device. A part that was not asked for is None."""
 
-    setting: Mapping[str, str]
-    """Properties that two devices must share for their products to be the same bit by bit."""
+    setting: Mapping[str, str]  # properties that two devices must share for bitwise equal products
     gemm: GemmRates | None
-    memory: PositiveFloat | None
-    """The triad of STREAM, B/s."""
+    memory: PositiveFloat | None  # the triad of STREAM, B/s
     host_device: CopyRates | None
+
+
+class TelemetrySample(ProbeAnswer):
+    """One NVML sample of a GPU, `at_s` seconds after the load began; None for what the GPU does not report."""
+
+    at_s: NonNegativeFloat
+    clock_mhz: NonNegativeInt | None  # of the SMs
+    temperature_degc: NonNegativeInt | None
+    power_w: NonNegativeFloat | None
+    reasons: NonNegativeInt | None  # for lower clocks, as NVML's bits
 
 
 class SustainedLoad(DeviceAnswer):
     """A device under load."""
 
     precision: GemmPrecision
-    rates: tuple[tuple[float, PositiveFloat], ...]
-    """Seconds since the start and FLOP/s, at the end of each block."""
-    telemetry: tuple[tuple[float, str], ...]
-    """Seconds since the start, and a raw line of telemetry."""
-    trouble: str | None
-    """The reason for a lack of telemetry; None if none is lacking."""
+    rates: tuple[tuple[float, PositiveFloat], ...]  # seconds since the start and FLOP/s, at the end of each block
+    telemetry: tuple[TelemetrySample, ...]  # of a GPU, about once a second
+    trouble: str | None  # the reason for missing telemetry
