@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.bundle import archive
-from pytest_llmbench.bundle.archive import ATTESTATION, MANIFEST, SESSION, BundleError
-from pytest_llmbench.bundle.contents import Manifest, refuse_name
-from pytest_llmbench.bundle.opened import opened
-from tests.unit.bundle.conftest import KEY, Evidence
+from pytest_llmbench.evidence import archive
+from pytest_llmbench.evidence.archive import ATTESTATION, MANIFEST, SESSION, BundleError
+from pytest_llmbench.evidence.bundle import open_bundle, unpack
+from pytest_llmbench.evidence.contents import Manifest, refuse_name
+from tests.unit.evidence.conftest import KEY, Evidence
 
 
 def refused(path: Path, content: bytes) -> str:
     """The words with which a bundle is refused; with another id of its key it is the bundle of a stranger."""
     path.write_bytes(content)
     try:
-        with opened(path, [KEY.public_key()]) as bundle:
+        with open_bundle(path, [KEY.public_key]) as bundle:
             return bundle.unsigned
     except BundleError as error:
         return str(error)
@@ -102,28 +102,51 @@ def test_paths_that_meet_are_refused(paths: list[str], words: str) -> None:
 def test_what_unpacks_to_too_much_is_refused(evidence: Evidence) -> None:
     """Before anything is unpacked."""
     path = evidence.bundled()
-    with pytest.raises(BundleError, match="at most 1000"), opened(path, [KEY.public_key()], most=1000):
+    with pytest.raises(BundleError, match="at most 1000"), open_bundle(path, [KEY.public_key], most=1000):
         pass  # pragma: no cover
 
 
-def test_a_compressed_file_is_read_no_further_than_asked() -> None:
-    """Ten bytes of many take no more memory than ten."""
-    made = io.BytesIO()
-    with gzip.GzipFile(fileobj=made, mode="wb") as file:
-        file.write(bytes(1 << 24))
-    source = archive.Unzipped(io.BytesIO(made.getvalue()), len(made.getvalue()))
-    assert source.read(10) == bytes(10)
-    with pytest.raises(BundleError, match="altered at"):
-        archive.expect_end(archive.Unzipped(io.BytesIO(gzip.compress(b"x" * 2000)), 1000), "it")
+@pytest.fixture
+def files(evidence: Evidence, tmp_path: Path) -> tuple[Manifest, bytes]:
+    """The manifest and the compressed files of a bundle."""
+    with tarfile.open(evidence.bundled()) as outer:
+        manifest, session = outer.extractfile(MANIFEST), outer.extractfile(SESSION)
+        assert manifest is not None
+        assert session is not None
+        return Manifest.read(manifest.read()), session.read()
 
 
-# Without the time: workers must name their tests alike.
-ABC = gzip.compress(b"abc", mtime=0)
+def altered_session(how: str, session: bytes) -> bytes:
+    """A compressed archive that is not the one of its manifest."""
+    plain = gzip.decompress(session)
+    changes: dict[str, bytes] = {
+        "no gzip": plain,
+        "cut": session[:-3],
+        "bytes behind it": session + b"x",
+        "another archive behind it": session + session,
+        "a bomb behind it": gzip.compress(plain + bytes(1 << 24)),
+        "a member more": gzip.compress(plain[:-1024] + archive.header("more", 0) + bytes(1024)),
+        "a member less": gzip.compress(plain[512:]),
+    }
+    link = tarfile.TarInfo("link")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    changes["a link"] = gzip.compress(link.tobuf() + plain)
+    return changes[how]
 
 
-@pytest.mark.parametrize("content", [b"no gzip", ABC[:-3], ABC + b"x"])
-def test_a_compressed_file_that_is_cut_or_followed_is_refused(content: bytes) -> None:
-    """Nothing may hide behind it."""
-    source = archive.Unzipped(io.BytesIO(content), len(content))
+@pytest.mark.parametrize(
+    "how",
+    [
+        "no gzip", "cut", "bytes behind it", "another archive behind it", "a bomb behind it", "a member more",
+        "a member less", "a link",
+    ],
+)  # fmt: skip
+def test_files_that_the_manifest_does_not_list_are_refused(
+    files: tuple[Manifest, bytes], tmp_path: Path, how: str
+) -> None:
+    """Whoever signs such a bundle: more files, fewer files, links, and bytes without end."""
+    manifest, session = files
+    unpack(io.BytesIO(session), manifest, tmp_path / "sound")
     with pytest.raises(BundleError):
-        list(iter(lambda: source.read(100), b""))
+        unpack(io.BytesIO(altered_session(how, session)), manifest, tmp_path / "altered")
+    assert not list((tmp_path / "altered").rglob("link"))

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from securesystemslib.signer import CryptoSigner
 
-from pytest_llmbench.bundle.make import make_bundle
-from pytest_llmbench.bundle.verify import verify
 from pytest_llmbench.core.errors import ConfigError
-from tests.unit.bundle.conftest import KEY, Evidence
+from pytest_llmbench.evidence.bundle import make_bundle
+from pytest_llmbench.evidence.verify import verify
+from tests.unit.evidence.conftest import KEY, Evidence
 
 RECORD = "runs/tiny/record.json"
 LOG = "runs/tiny/steps/rank-00001.jsonl"
@@ -32,7 +32,7 @@ def test_an_honest_session_is_verified(evidence: Evidence) -> None:
 
 def test_without_a_trusted_signature_it_is_not_verified(evidence: Evidence) -> None:
     """However right its numbers are."""
-    for signer, keys in ((None, (KEY.public_key(),)), (KEY, (Ed25519PrivateKey.generate().public_key(),))):
+    for signer, keys in ((None, (KEY.public_key,)), (KEY, (CryptoSigner.generate_ed25519().public_key,))):
         told = evidence.verified(*keys, signer=signer)
         assert (told.verified, told.differences) == (False, [])
         assert re.match("no trusted key has signed it", told.objections[0])
@@ -149,9 +149,9 @@ def test_a_page_that_could_say_anything_is_left_out(evidence: Evidence, monkeypa
     assert told.verified
     assert any(each.startswith("report.html: `llmbench report` writes it again") for each in told.left_out)
     with monkeypatch.context() as patch:
-        patch.setattr("pytest_llmbench.bundle.contents.MADE_AGAIN", {})
+        patch.setattr("pytest_llmbench.evidence.contents.MADE_AGAIN", {})
         evidence.bundled()
-    told = verify(evidence.target, [KEY.public_key()])
+    told = verify(evidence.target, [KEY.public_key])
     assert any(each.startswith("report.html: ") for each in told.differences)
 
 

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from securesystemslib.signer import CryptoSigner, SSlibKey
 
-from pytest_llmbench.bundle.make import make_bundle
-from pytest_llmbench.bundle.verify import Verification, verify
+from pytest_llmbench.evidence.bundle import make_bundle
+from pytest_llmbench.evidence.verify import Verification, verify
 
 (RECORDED,) = (Path(__file__).parents[2] / "data" / "evidence").glob("2*")
-KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+KEY = CryptoSigner(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,14 @@ class Evidence:
         assert old in text
         (self.folder / path).write_text(text.replace(old, new))
 
-    def bundled(self, key: Ed25519PrivateKey | None = KEY) -> Path:
+    def bundled(self, key: CryptoSigner | None = KEY) -> Path:
         """Bundle it."""
         make_bundle(self.folder, self.target, key)
         return self.target
 
-    def verified(self, *keys: Ed25519PublicKey, signer: Ed25519PrivateKey | None = KEY) -> Verification:
+    def verified(self, *keys: SSlibKey, signer: CryptoSigner | None = KEY) -> Verification:
         """Bundle and verify it."""
-        return verify(self.bundled(signer), keys or (KEY.public_key(),))
+        return verify(self.bundled(signer), keys or (KEY.public_key,))
 
 
 @pytest.fixture

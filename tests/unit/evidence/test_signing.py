@@ -12,17 +12,25 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from securesystemslib.dsse import Envelope
 from securesystemslib.exceptions import VerificationError
-from securesystemslib.signer._key import SSlibKey
+from securesystemslib.signer import CryptoSigner
 
-from pytest_llmbench.bundle.archive import ATTESTATION, MANIFEST, SESSION, BundleError
-from pytest_llmbench.bundle.signing import key_id, make_key, open_envelope, read_private_key, read_public_key, sign
 from pytest_llmbench.core.errors import ConfigError
-from tests.unit.bundle.conftest import KEY, Evidence
+from pytest_llmbench.evidence.archive import ATTESTATION, MANIFEST, SESSION, BundleError
+from pytest_llmbench.evidence.attestation import (
+    make_key,
+    open_envelope,
+    predicate_of,
+    read_private_key,
+    read_public_key,
+    sign,
+    signed_digests,
+)
+from tests.unit.evidence.conftest import KEY, Evidence
 
+DIGESTS = {MANIFEST: "0" * 64, SESSION: "1" * 64}
 PEM, PKCS8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
 
 
@@ -38,9 +46,9 @@ def test_the_reference_verifier_accepts_it(evidence: Evidence) -> None:
     """With its own id for the key, and refuses another key and another payload."""
     envelope, members = attestation(evidence.bundled())
     told = Envelope.from_dict(json.loads(json.dumps(envelope)))
-    key = SSlibKey.from_crypto(KEY.public_key())
-    assert told.verify([key], 1) == {key_id(KEY.public_key()): key}
-    other = SSlibKey.from_crypto(Ed25519PrivateKey.generate().public_key(), keyid=key.keyid)
+    key = KEY.public_key
+    assert told.verify([key], 1) == {key.keyid: key}
+    other = CryptoSigner.generate_ed25519(keyid=key.keyid).public_key
     with pytest.raises(VerificationError):
         told.verify([other], 1)
     told.payload += b" "
@@ -69,7 +77,7 @@ def test_a_key_is_for_its_owner_alone_and_never_overwritten(tmp_path: Path) -> N
     path = tmp_path / "new" / "site.pem"
     public = make_key(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert read_public_key(public) == read_private_key(path).public_key()
+    assert read_public_key(public) == read_private_key(path).public_key
     before = path.read_bytes()
     for missing in (path, public):
         with pytest.raises(ConfigError, match="never overwritten"):
@@ -94,7 +102,7 @@ def test_another_kind_of_key_is_refused(tmp_path: Path) -> None:
     rsa = generate_private_key(public_exponent=65537, key_size=1024)
     written = {
         "rsa.pem": rsa.private_bytes(PEM, PKCS8, serialization.NoEncryption()),
-        "locked.pem": KEY.private_bytes(PEM, PKCS8, serialization.BestAvailableEncryption(b"word")),
+        "locked.pem": rsa.private_bytes(PEM, PKCS8, serialization.BestAvailableEncryption(b"word")),
         "text.pem": b"no key",
         "large.pem": b"x" * 100_000,
     }
@@ -123,15 +131,28 @@ def test_another_kind_of_key_is_refused(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_an_envelope_that_is_written_otherwise_is_refused(old: bytes, new: bytes) -> None:
     """Also where it means the same."""
-    text = sign({"a": 1}, KEY)
+    text = sign({"result": "PASSED"}, DIGESTS, KEY)
     assert old in text
     with pytest.raises(BundleError):
-        open_envelope(text.replace(old, new, 1), [KEY.public_key()])
+        open_envelope(text.replace(old, new, 1), [KEY.public_key])
 
 
 def test_a_stranger_and_nobody_are_named() -> None:
     """The statement can be read all the same, and no key vouches for it."""
-    statement, key, why = open_envelope(sign({"a": 1}, KEY), [Ed25519PrivateKey.generate().public_key()])
-    assert (statement, key) == ({"a": 1}, None)
-    assert key_id(KEY.public_key()) in why
-    assert open_envelope(sign({"a": 1}, None), [KEY.public_key()]) == ({"a": 1}, None, "it has no signature")
+    text, unsigned = (sign({"result": "PASSED"}, DIGESTS, signer) for signer in (KEY, None))
+    statement, key, reason = open_envelope(text, [CryptoSigner.generate_ed25519().public_key])
+    assert (predicate_of(statement), signed_digests(statement), key) == ({"result": "PASSED"}, DIGESTS, None)
+    assert KEY.public_key.keyid in reason
+    assert open_envelope(text, [KEY.public_key])[1:] == (KEY.public_key.keyid, "")
+    assert open_envelope(unsigned, [KEY.public_key])[1:] == (None, "it has no signature")
+
+
+def test_a_statement_about_something_else_is_refused() -> None:
+    """Another predicate, or other files."""
+    for old, new in (("test-result", "vsa"), ("manifest.json", "other.json")):
+        envelope = json.loads(sign({"result": "PASSED"}, DIGESTS, None))
+        payload = base64.b64decode(envelope["payload"]).replace(old.encode(), new.encode())
+        envelope["payload"] = base64.b64encode(payload).decode()
+        statement, _, _ = open_envelope(json.dumps(envelope, indent=1).encode() + b"\n", [])
+        with pytest.raises(BundleError):
+            signed_digests(statement)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from pytest_llmbench.cli.app import app
 from tests.conftest import INSTALLED
-from tests.unit.bundle.conftest import Evidence
+from tests.unit.evidence.conftest import Evidence
 
 # No torch, no submitit, no programs: as on the machine of somebody who only verifies.
 BARE = """
@@ -20,14 +20,22 @@ import sys
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"torch", "submitit", "xdist", "numpy", "plotly"}:
+        if name.split(".")[0] in {ABSENT}:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())
 from pytest_llmbench.cli.app import main
-sys.argv = ["llmbench", "verify", *sys.argv[1:]]
+sys.argv = ["llmbench", *sys.argv[1:]]
 main()
 """
+
+
+def bare(absent: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process that lacks these packages, and finds no program."""
+    return subprocess.run(
+        [sys.executable, "-c", BARE.replace("{ABSENT}", absent), *words],
+        env={"PATH": "", "PYTHONPATH": str(INSTALLED)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
 
 
 def llmbench(*words: str) -> tuple[int, str]:
@@ -46,10 +54,9 @@ def key(tmp_path: Path) -> Path:
 def test_a_bundle_is_verified_without_slurm_and_torch(evidence: Evidence, key: Path) -> None:
     """By a process in which neither can be imported, and that finds no program."""
     assert llmbench("bundle", str(evidence.folder), "--key", str(key), "--output", str(evidence.target))[0] == 0
-    done = subprocess.run(
-        [sys.executable, "-c", BARE, str(evidence.target), "--public-key", str(key.with_suffix(".pub.pem")), "--json"],
-        env={"PATH": "", "PYTHONPATH": str(INSTALLED)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    absent = '{"torch", "submitit", "xdist", "numpy", "plotly"}'
+    public = str(key.with_suffix(".pub.pem"))
+    done = bare(absent, "verify", str(evidence.target), "--public-key", public, "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout)
     assert (told["verified"], told["runs"], told["result"]) == (True, 1, "PASSED")
@@ -81,3 +88,12 @@ def test_a_bundle_inside_of_its_session_is_refused(evidence: Evidence) -> None:
     """The next one would contain it."""
     done = CliRunner().invoke(app, ["bundle", str(evidence.folder), "--output", str(evidence.folder / "b.tar")])
     assert "inside of the session's folder" in str(done.exception)
+
+
+@pytest.mark.parametrize("package", ["cryptography", "in_toto_attestation", "securesystemslib"])
+def test_without_the_extra_its_name_is_given(evidence: Evidence, package: str) -> None:
+    """With the command that installs it, by each of the three commands."""
+    for words in (("keygen",), ("bundle", str(evidence.folder)), ("verify", str(evidence.target))):
+        done = bare(repr({package}), *words)
+        assert done.returncode == 2
+        assert "pip install 'pytest-llmbench[evidence]'" in done.stderr

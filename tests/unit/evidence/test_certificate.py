@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.bundle.certificate import NOT_MEASURED, certificate_rows, make_certificate
-from pytest_llmbench.bundle.recorded import read_session
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.schema import validate
-from tests.unit.bundle.conftest import Evidence
+from pytest_llmbench.evidence.certificate import NOT_MEASURED, certificate_rows, make_certificate
+from pytest_llmbench.evidence.recorded import read_session
+from tests.unit.evidence.conftest import Evidence
 
 RECORD = "runs/tiny/record.json"
 
