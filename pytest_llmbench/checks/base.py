@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from pydantic import PositiveFloat, field_validator
-from typing_extensions import TypeVar  # the standard library's has no default before Python 3.13
 
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.extensions import Extensions, named
@@ -21,7 +20,12 @@ from pytest_llmbench.core.schema import NoOptions, Strict, validate
 FAMILIES = ("host", "gpu", "dcgm", "topology", "compute", "storage", "collectives", "network")
 
 CheckOptions = TypeVar("CheckOptions", bound=Strict)
-AnswerData = TypeVar("AnswerData", default=Mapping[str, Any])
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault  # the standard library has it from Python 3.13 on
+
+    AnswerData = TypeVarWithDefault("AnswerData", default=Mapping[str, Any])
+else:
+    AnswerData = TypeVar("AnswerData")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pytest_llmbench.cli.folders import RUN_DIR
-from pytest_llmbench.cli.output import AsJson, print_json
+from pytest_llmbench.cli.output import RUN_DIR, AsJson, print_json
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.text import harmless

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 import tomllib
 from collections import defaultdict
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import pytest_llmbench
 from pytest_llmbench.core.wire import layout
@@ -69,6 +74,40 @@ def test_the_oldest_dependencies_are_those_of_pyproject() -> None:
         # Versions that are refused may follow: "pyyaml>=6.0.1,!=6.0.4".
         name, oldest = dependency.split(",")[0].split(">=")
         assert re.fullmatch(rf"{re.escape(oldest)}(\.0)*", pinned[name])
+
+
+# Programs of others on the nodes, which an engine's own environment brings.
+OF_ENVIRONMENTS = {"apex", "lightning", "megatron", "nemo", "triton"}
+
+
+def imported_at_run_time(tree: ast.AST) -> Iterator[str]:
+    """Top-level names of the modules that a file imports, without those for type checkers alone."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            yield from (name for part in node.orelse for name in imported_at_run_time(part))
+        elif isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield (node.module or "").partition(".")[0]
+        else:
+            yield from imported_at_run_time(node)
+
+
+def test_every_imported_dependency_is_declared() -> None:
+    """What comes only because another dependency needs it today may be gone tomorrow."""
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = [each for name, extra in project["optional-dependencies"].items() if name != "dev" for each in extra]
+    declared = {canonicalize_name(Requirement(each).name) for each in (*project["dependencies"], *extras)}
+    names = {
+        name
+        for path in PACKAGE.rglob("*.py")
+        for name in imported_at_run_time(ast.parse(path.read_text(encoding="utf-8")))
+    } - sys.stdlib_module_names - OF_ENVIRONMENTS - {"pytest_llmbench"}  # fmt: skip
+    assert {"pydantic", "submitit", "torch", "yaml"} <= names
+    owners = packages_distributions()
+    undeclared = {name for name in names if not declared & {canonicalize_name(each) for each in owners.get(name, ())}}
+    assert undeclared == set()
+    assert len(project["dependencies"]) <= 10
 
 
 def test_the_folder_of_a_session_is_written_down_once() -> None:

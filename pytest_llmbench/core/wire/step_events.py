@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from annotated_types import Ge, Gt, Le, Lt
-
 from pytest_llmbench.core.plain import json_of
 
 if TYPE_CHECKING:
@@ -23,10 +21,23 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 GPU_PERIOD_S = 0.5
 
 _TOO_LARGE = 2**63
-_Count = Annotated[int, Ge(0), Lt(_TOO_LARGE)]
-_PositiveCount = Annotated[int, Ge(1), Lt(_TOO_LARGE)]
-_NonNegative = Annotated[float, Ge(0)]
-_Positive = Annotated[float, Gt(0)]
+
+
+class _Bounds:
+    """Bounds of a number for pydantic, such as `ge=0, lt=10`, without an import of it."""
+
+    def __init__(self, **bounds: int) -> None:
+        self.bounds = bounds
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Add the bounds to the schema of the number."""
+        return {**handler(source), **self.bounds}
+
+
+_Count = Annotated[int, _Bounds(ge=0, lt=_TOO_LARGE)]
+_PositiveCount = Annotated[int, _Bounds(ge=1, lt=_TOO_LARGE)]
+_NonNegative = Annotated[float, _Bounds(ge=0)]
+_Positive = Annotated[float, _Bounds(gt=0)]
 _AnyNumber = float | Literal["nan", "inf", "-inf"]
 
 
@@ -66,7 +77,7 @@ class StartEvent(_Event):
     """
 
     event: Literal["start"] = "start"
-    schema: Annotated[int, Ge(1), Le(3)]
+    schema: Annotated[int, _Bounds(ge=1, le=3)]
     rank: _Count
     world_size: _PositiveCount
     local_rank: _Count

@@ -23,7 +23,7 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.marks import JobMarks
 from pytest_llmbench.cluster.slurm.queries import SlurmQueries
 from pytest_llmbench.cluster.slurm.queue import Slurm
-from pytest_llmbench.cluster.slurm.states import Identity, OurJob
+from pytest_llmbench.cluster.slurm.states import JobIdentity, OurJob
 from pytest_llmbench.core.errors import ClusterError, ConfigError
 from pytest_llmbench.core.files import make_folder, write_text
 from pytest_llmbench.core.record.records import RunRecord
@@ -67,7 +67,7 @@ class LeftJob:
 
     name: str
     plan: str
-    identity: Identity
+    identity: JobIdentity
     job_id: str
     submitted: float
 
@@ -103,7 +103,7 @@ class Earlier:
     @property
     def submitted(self) -> set[OurJob]:
         """All jobs that earlier processes are known to have submitted."""
-        jobs, identities = set(), dict[str, Identity]()
+        jobs, identities = set(), dict[str, JobIdentity]()
         for event in self.journal.earlier:
             if event.event == "submitting" and event.job:
                 identities[event.name] = self._identity(event)
@@ -153,8 +153,8 @@ class Earlier:
             return "its plan has changed"
         return record.model_copy(update={"recipe": run.recipe, "judgements": ()})
 
-    def _identity(self, event: JournalEvent) -> Identity:
-        return Identity(token=self._session.token, name=event.job, script=event.script)
+    def _identity(self, event: JournalEvent) -> JobIdentity:
+        return JobIdentity(token=self._session.token, name=event.job, script=event.script)
 
     def put_aside(self, key: str) -> None:
         """Move what an earlier attempt at a run left away, so that it is not taken for this one's."""

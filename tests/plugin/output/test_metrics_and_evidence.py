@@ -35,7 +35,10 @@ def test_a_session_is_exported_bundled_and_verified(user: UserFolder, distributi
     assert result.returncode == 0, result.text
     metrics = user.path / "llmbench.prom"
     assert (
-        CliRunner().invoke(app, ["export", "openmetrics", str(result.session), "--output", str(metrics)]).exit_code == 0
+        CliRunner()
+        .invoke(app, ["report", str(result.session), "--format", "openmetrics", "--output", str(metrics)])
+        .exit_code
+        == 0
     )
     read: Callable[[str], Any] = parser.text_string_to_metric_families
     families = read(metrics.read_text())

@@ -1,5 +1,6 @@
 """The rows of `llmbench list`."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from pytest_llmbench.checks.base import all_checks
 from pytest_llmbench.cli.site.reading import in_site
 from pytest_llmbench.cluster.recipes import RECIPES
 from pytest_llmbench.cluster.system import ELSEWHERE, LOCAL, SLURM, SYSTEMS, load_system
+from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.recipes import Recipe, recipes_by_file
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.engines.base import ENGINES
@@ -22,7 +24,7 @@ Row = dict[str, Any]
 
 
 def rows_of(kind: str) -> tuple[list[Row], list[str]]:
-    """The rows of a kind, and the reasons why extensions of other packages are not among them.
+    """Make the rows of a kind, and the reasons why extensions of other packages are not among them.
 
     Raises:
         ConfigError: the ini file of this folder, or a file of a recipe or a system, is wrong.
@@ -36,7 +38,8 @@ def _recipes(config: pytest.Config) -> Iterator[Row]:
             yield {
                 "recipe": recipe.name, "engine": recipe.engine, "nodes": recipe.nodes,
                 "gpus_per_node": recipe.gpus_per_node, "description": recipe.description,
-                "source": recipe.source, "references": [each.name for each in recipe.references], "file": str(path),
+                "source": recipe.source,
+                "references": [reference.name for reference in recipe.references], "file": str(path),
             }  # fmt: skip
 
 
@@ -74,9 +77,9 @@ def _engines(_: pytest.Config) -> Iterator[Row]:
 
 
 def _statistics(_: pytest.Config) -> Iterator[Row]:
-    owned = [(name, each, "all") for name, each in SHARED.usable().items()]
+    owned = [(name, statistic, "all") for name, statistic in SHARED.usable().items()]
     for engine in ENGINES.usable().values():
-        owned += [(name, each, engine.name) for name, each in engine.statistics.items()]
+        owned += [(name, statistic, engine.name) for name, statistic in engine.statistics.items()]
     for name, statistic, engines in owned:
         yield {"statistic": name, "unit": statistic.unit, "engine": engines, "rule": statistic.rule}
 
@@ -106,6 +109,12 @@ def _reference(reference: Reference, of: str, system: str | None) -> Row:
     }  # fmt: skip
 
 
+def _schemas(_: pytest.Config) -> Iterator[Row]:
+    for path in sorted(shipped("schemas").glob("*.json")):
+        schema = json.loads(path.read_text(encoding="utf-8"))
+        yield {"schema": path.stem, "title": schema["title"], "id": schema["$id"], "file": str(path)}
+
+
 def _recipe_files(config: pytest.Config) -> Mapping[Path, Mapping[str, Recipe]]:
     return recipes_by_file(_folders(config, "recipes"))
 
@@ -122,6 +131,7 @@ _ROWS: Mapping[str, Callable[[pytest.Config], Iterator[Row]]] = {
     "engines": _engines,
     "statistics": _statistics,
     "references": _references,
+    "schemas": _schemas,
 }
 # A terminal has no room for more; JSON has all.
 COLUMNS = {
@@ -131,4 +141,5 @@ COLUMNS = {
     "engines": ("engine", "kind", "missing"),
     "statistics": ("statistic", "unit", "engine", "rule"),
     "references": ("of", "reference", "statistic", "bound", "for", "system", "date"),
+    "schemas": ("schema", "file"),
 }

@@ -3,9 +3,10 @@
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,28 +26,28 @@ _FIELD = "\x1f"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OldSession:
-    """A session's folder, and what becomes of it.
+    """A session's folder, and whether it goes.
 
     Attributes:
         folder: the folder.
-        age_days: since its last change.
+        age_days: days since its last change.
         size: of its files, bytes.
         fate: whether it is kept, would be deleted, or has been.
-        why: the reason for which it is kept.
+        reason: the reason to keep it; empty for one that may go.
     """
 
     folder: Path
     age_days: float
     size: int
     fate: Literal["keep", "delete", "deleted"]
-    why: str = ""
+    reason: str = ""
 
     @property
     def plain(self) -> dict[str, Any]:
-        """As a row."""
+        """The row of the table."""
         return {
             "session": self.folder.name, "age_days": round(self.age_days, 1), "bytes": self.size, "fate": self.fate,
-            "why": self.why,
+            "why": self.reason,
         }  # fmt: skip
 
 
@@ -61,19 +62,21 @@ def choose(run_dir: Path, older_than: float | None, keep: int | None) -> list[Ol
     Raises:
         ConfigError: there is no such folder.
     """
-    jobs = _Jobs()
-    found = []
+    _jobs.cache_clear()
+    sessions = []
     for number, folder in enumerate(sessions_in(run_dir)):
-        age = _age_days(folder)
+        times = [path.lstat().st_mtime for path in (folder, *folder.iterdir())]
+        age = max(0.0, (time.time() - max(times)) / _DAY_S)
         if keep is not None and number < keep:
-            why = f"among the newest {keep}"
+            reason = f"among the newest {keep}"
         elif older_than is not None and age <= older_than:
-            why = f"not older than {older_than:g} days"
+            reason = f"not older than {older_than:g} days"
         else:
-            why = _life(folder, jobs)
+            reason = _sign_of_life(folder)
         size = sum(path.lstat().st_size for path in _files(folder))
-        found.append(OldSession(folder=folder, age_days=age, size=size, fate="keep" if why else "delete", why=why))
-    return found
+        fate: Literal["keep", "delete"] = "keep" if reason else "delete"
+        sessions.append(OldSession(folder=folder, age_days=age, size=size, fate=fate, reason=reason))
+    return sessions
 
 
 def delete(session: OldSession) -> OldSession:
@@ -81,18 +84,13 @@ def delete(session: OldSession) -> OldSession:
     path = session.folder / layout.JOURNAL
     try:
         if path.exists():
-            with closing(Journal(path)):  # as long as it is open here, nobody resumes the session
+            with closing(Journal(path)):  # as long as it is open here, no other process resumes the session
                 shutil.rmtree(session.folder)
         else:
             shutil.rmtree(session.folder)
     except (ConfigError, OSError) as error:
-        return replace(session, fate="keep", why=str(error))
+        return replace(session, fate="keep", reason=str(error))
     return replace(session, fate="deleted")
-
-
-def _age_days(folder: Path) -> float:
-    times = [path.lstat().st_mtime for path in (folder, *folder.iterdir())]
-    return max(0.0, (time.time() - max(times)) / _DAY_S)
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -100,8 +98,8 @@ def _files(folder: Path) -> Iterator[Path]:
         yield from (Path(place, name) for name in names)
 
 
-def _life(folder: Path, jobs: "_Jobs") -> str:
-    """The sign that a session lives, or that its end is not known; empty for one that may go."""
+def _sign_of_life(folder: Path) -> str:
+    """The sign that a session lives, or that its end is unknown; empty for one that may go."""
     path, owner = folder / layout.JOURNAL, folder / layout.OWNER
     session, clusters = Session(id=folder.name, folder=folder), set[str]()
     if path.exists():
@@ -118,38 +116,28 @@ def _life(folder: Path, jobs: "_Jobs") -> str:
     if list(processes_of(session)):
         return "it has processes on this machine"
     if clusters - {"local", "debug"}:
-        return jobs.of(session)
-    # Without a journal it is a replay, or of a version that kept none.
-    return "" if path.exists() or not jobs.can_tell else jobs.of(session)
+        return _sign_in_slurm(session)
+    # Without a journal it is a replay, which has no jobs, or it lost its journal.
+    return "" if path.exists() or shutil.which("squeue") is None else _sign_in_slurm(session)
 
 
-class _Jobs:
-    """This user's jobs in Slurm, which is asked once, and only if a session may have some."""
+def _sign_in_slurm(session: Session) -> str:
+    """The reason to keep a session for its jobs: it has some, or Slurm cannot be asked."""
+    if shutil.which("squeue") is None:
+        return "Slurm's commands are not on PATH, and it may have jobs"
+    try:
+        jobs = _jobs()
+    except ClusterError as error:
+        return f"Slurm cannot be asked for its jobs: {error}"
+    inside = f"{session.folder.resolve()}/"
+    if any(comment.split(" ")[0] == session.token or script.startswith(inside) for script, comment in jobs):
+        return "it has jobs in Slurm"
+    return ""
 
-    def __init__(self) -> None:
-        self._known: Sequence[tuple[str, str]] | None = None
-        self._silent = ""
 
-    @property
-    def can_tell(self) -> bool:
-        """Whether there is a Slurm to ask."""
-        return shutil.which("squeue") is not None
-
-    def of(self, session: Session) -> str:
-        """The reason to keep a session for its jobs: it has some, or Slurm does not say."""
-        if not self.can_tell:
-            return "Slurm's commands are not on PATH, and it may have jobs"
-        if self._known is None:
-            self._known = []
-            fields = _FIELD.join(("%o", "%k"))
-            try:
-                told = commands.run(["squeue", "--me", "--noheader", f"--format={fields}"])
-            except ClusterError as error:
-                self._silent = f"Slurm does not say whether it has jobs: {error}"
-            else:
-                rows = (line.partition(_FIELD) for line in told.splitlines())
-                self._known = [(script, comment) for script, _, comment in rows]
-        inside = f"{session.folder.resolve()}/"
-        if any(comment.split(" ")[0] == session.token or script.startswith(inside) for script, comment in self._known):
-            return "it has jobs in Slurm"
-        return self._silent
+@cache
+def _jobs() -> tuple[tuple[str, str], ...]:
+    """Script and comment of each job of this user: Slurm is asked once, and only if a session may have some."""
+    text = commands.run(["squeue", "--me", "--noheader", f"--format=%o{_FIELD}%k"])
+    rows = (line.partition(_FIELD) for line in text.splitlines())
+    return tuple((script, comment) for script, _, comment in rows)
