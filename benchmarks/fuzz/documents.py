@@ -79,7 +79,7 @@ def readers(folder: Path) -> Mapping[str, Reader]:
         "journal": ([b"".join(event.line for event in _EVENTS)], _file(folder / "journal", read_journal)),
         "json journal line": (
             [event.line.partition(b" ")[2] for event in _EVENTS],
-            _file(folder / "framed", read_journal, JournalEvent.framed),
+            _file(folder / "framed", read_journal, JournalEvent.frame),
         ),
         "quarantine": ([b"# head\nn1  # 2026-11-23 s: why\nn2\n"], _file(folder / "bad", read_quarantine)),
         "pauses": ([b"12.5 1764000000.1\n3.0 1764000001.0\n"], _pauses(folder / "paused")),

@@ -35,23 +35,23 @@ def early_plan(run: RunSpec, tests: Sequence[Declared], settings: Settings) -> E
     portable = [
         reference for reference in asked if reference.applies_to is None and known[reference.statistic].needs_all_steps
     ]
-    why = None
+    reason = None
     if bodies:
-        why = f"{bodies[0]} has no reference, so its threshold is not known before it"
+        reason = f"{bodies[0]} has no reference, so its threshold is not known before it"
     elif any(test.repeats > 1 for test in tests):
-        why = "it is judged together with other runs of its recipe"
+        reason = "it is judged together with other runs of its recipe"
     elif recipe.end != "steps":
-        why = "it is meant to be cut off at its time limit"
+        reason = "it is meant to be cut off at its time limit"
     elif settings.cluster == "debug":
-        why = "with --cluster debug nothing looks at it before it is over"
+        reason = "with --cluster debug nothing looks at it before it is over"
     elif looks(recipe.steps, recipe.warm_up.steps) == (recipe.steps,):
-        why = f"its {recipe.steps} steps are too few for a look before the last one"
+        reason = f"its {recipe.steps} steps are too few for a look before the last one"
     elif portable:
-        why = _of_all_steps(portable[0])
-    return EarlyPlan(references=names, whole=why)
+        reason = _needs_all_steps(portable[0])
+    return EarlyPlan(references=names, whole=reason)
 
 
-def _of_all_steps(reference: Reference) -> str:
+def _needs_all_steps(reference: Reference) -> str:
     return f"reference {reference.name} is about {reference.statistic}, which needs all steps"
 
 
@@ -119,11 +119,11 @@ class Looking:
         steps = self.run.spec.recipe.steps
         if self._whole is not None:
             return EarlyVerdict(planned=steps, look=steps, alpha=ALPHA, whole=self._whole)
-        why = "no look before the last step decided on every threshold"
+        reason = "no look before the last step decided on every threshold"
         if self.asked is not None:
-            why = f"it had done all its steps before its ranks heard of the look at {self.asked.look}"
+            reason = f"it had done all its steps before its ranks heard of the look at {self.asked.look}"
         taken = (*self._taken, steps)
-        return EarlyVerdict(planned=steps, look=steps, looks=taken, alpha=alpha_at(steps, steps), whole=why)
+        return EarlyVerdict(planned=steps, look=steps, looks=taken, alpha=alpha_at(steps, steps), whole=reason)
 
     def _decide(self, look: int, series: StepSeries) -> EarlyVerdict | None:
         """The verdicts of a look; None where it leaves one open. Raises _RunsWholeError: so will every other look."""
@@ -142,7 +142,7 @@ class Looking:
     def _verdict(self, reference: Reference, measurement: Measurement, early: EarlyVerdict) -> str | None:
         known = statistics_of(self.run.engine)
         if known[reference.statistic].needs_all_steps:
-            raise _RunsWholeError(_of_all_steps(reference))
+            raise _RunsWholeError(_needs_all_steps(reference))
         metric = measure(measurement, known).get(reference.statistic)
         if metric is None:
             raise _RunsWholeError(f"reference {reference.name} is about {reference.statistic}, which is not measured")

@@ -148,8 +148,8 @@ class Follower:
             active.suspended = True  # its processes stand still, and end only after it is resumed
             return None
         if active.watch is None:
-            if isinstance(active.job, SlurmJob) and (why := self._limit.why_ended(active.job.ours, status)):
-                active.cancelled = Problem(kind="allocation", message=why)
+            if isinstance(active.job, SlurmJob) and (reason := self._limit.why_ended(active.job.ours, status)):
+                active.cancelled = Problem(kind="allocation", message=reason)
             # An adopted run has started some time after its submission.
             active.started = active.started or active.clock.now()
             active.watch = Watch(active.run.spec.recipe, active.run.place.folder, active.run.place.time_limit_min)
@@ -161,7 +161,7 @@ class Follower:
 
     def finish(self, active: Active, status: JobStatus) -> Ended:
         """Gather the results of a run whose job has ended."""
-        run, status = active.run, self._with_hindsight(active, status)
+        run, status = active.run, self._add_past_events(active, status)
         if self._never_began(active, status):
             return Ended(never_began=_why_not_begun(active, status))
         folder, recipe = run.place.folder, run.spec.recipe
@@ -248,7 +248,7 @@ class Follower:
         on_slurm = self.settings.cluster == "slurm"
         return on_slurm and by_itself and not began(active.run.place.folder)
 
-    def _with_hindsight(self, active: Active, status: JobStatus) -> JobStatus:
+    def _add_past_events(self, active: Active, status: JobStatus) -> JobStatus:
         """Add events of the job during the run: a state may come and go between two looks."""
         if not isinstance(active.job, JobOnSlurm):
             return status
@@ -256,13 +256,13 @@ class Follower:
         now = self.slurm.marks(job)
         if active.suspended or (now is not None and now.suspended != before.suspended):
             return replace(status, state=JobState.SUSPENDED, word="SUSPENDED", reason=now.suspended if now else "")
-        if now is None and (why := self._pause_unseen(active, job)):
-            return replace(status, state=JobState.SUSPENDED, word="SUSPENDED", reason=why)
+        if now is None and (reason := self._describe_pause(active, job)):
+            return replace(status, state=JobState.SUSPENDED, word="SUSPENDED", reason=reason)
         if now is not None and now.preempted != before.preempted:
             return replace(status, state=JobState.PREEMPTED, word="PREEMPTED", reason=now.preempted)
         return status
 
-    def _pause_unseen(self, active: Active, job: OurJob) -> str:
+    def _describe_pause(self, active: Active, job: OurJob) -> str:
         """The evidence that a job stood still, where its controller does not report it; else empty."""
         # sacct's sum includes suspensions from before this run began, and is useless after one.
         seconds = None if active.marks.suspended else self.slurm.suspended_s(job)

@@ -96,7 +96,7 @@ def _runs_by_recipe(folder: Path, recipes: Mapping[str, Recipe], settings: Setti
             if path.name in recipes or path.stem in recipes:
                 raise ConfigError(f"--replay: {path} is a file: put it into a folder {folder}/<recipe>/")
             continue
-        recipe = recipe_named(path.name, recipes, path)
+        recipe = find_recipe(path.name, recipes, path)
         runs = _runs_of(path, recipe)
         for number, logs in enumerate(runs, start=1):
             key = recipe.name if len(runs) == 1 else f"{recipe.name}-group{number}"
@@ -164,7 +164,7 @@ def runs_of_session(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[Run
         yield RunSpec(key=key, recipe=recipe, group=group, repeat=made.repeat, look=made.look, replayed=replayed)
 
 
-def recipe_named(name: str, recipes: Mapping[str, Recipe], path: Path) -> Recipe:
+def find_recipe(name: str, recipes: Mapping[str, Recipe], path: Path) -> Recipe:
     """Find the recipe of logs. Raises ConfigError: there is none of that name."""
     if name not in recipes:
         raise ConfigError(f"--replay: {path}: {unknown('recipe', name, recipes)}")
@@ -183,7 +183,7 @@ def _plan(folder: Path) -> Plan:
 
 
 def _current_recipe(ran: Recipe, recipes: Mapping[str, Recipe], path: Path) -> Recipe:
-    recipe = recipe_named(ran.name, recipes, path)
+    recipe = find_recipe(ran.name, recipes, path)
     if ran.scale != recipe.scale:
         raise ConfigError(f"{path}: run at scale {ran.scale}: give --scale {ran.scale}")
     return recipe

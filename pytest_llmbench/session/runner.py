@@ -34,7 +34,7 @@ from pytest_llmbench.session.journal.earlier import Adoption, Earlier, put_aside
 from pytest_llmbench.session.launch import Launcher, LostNodes
 from pytest_llmbench.session.nodes.held import HeldNodes
 from pytest_llmbench.session.record_store import RecordStore
-from pytest_llmbench.session.schedule import RETRIED, Repeats, Retries, Schedule, broken, no_time_for
+from pytest_llmbench.session.schedule import RETRIED, Repeats, Retries, Schedule, harness_problem, no_time_for
 from pytest_llmbench.session.script.prepared import prepare
 
 _TICK_S = 0.2
@@ -132,9 +132,9 @@ class Runner:
         """Give the nodes back as soon as all runs are over."""
         self._may_repeat = False
 
-    def begin_no_more(self, why: str = "") -> None:
+    def begin_no_more(self, reason: str = "") -> None:
         """Begin no run, and return at once: `stop` follows. The first reason stands in the records of runs it ends."""
-        self._why = self._why or why
+        self._why = self._why or reason
         self._stopping.set()
         # A little less than `stop` waits, so that there is an end in order after a command that was cut off.
         self._slurm.queries.end_within(0.8 * self._stop_wait_s)
@@ -181,7 +181,7 @@ class Runner:
         except ClusterError as error:
             self._give_up(Problem(kind="allocation", message=str(error)))
         except Exception:  # noqa: BLE001 - the thread's border: whatever it is, every test must hear of it
-            self._give_up(broken())
+            self._give_up(harness_problem())
         finally:
             # In the debug cluster, it is called again for more.
             if self._settings.cluster != "debug":
@@ -312,7 +312,7 @@ class Runner:
         self._conclude(active, ended.outcome)
 
     def _break(self, active: Active) -> None:
-        problem = broken()
+        problem = harness_problem()
         self._follower.end(active)
         self._schedule.forget(active)
         self._fail(active.run.spec, problem, active)

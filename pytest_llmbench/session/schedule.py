@@ -339,7 +339,7 @@ class Schedule:
             case OSError():
                 self.fail(run, Problem(kind="launch_failed", message=str(error)))
             case _:
-                self.fail(run, broken())
+                self.fail(run, harness_problem())
 
     def _hold_back(self, run: PreparedRun, error: NotYetError) -> None:
         """Launch a run again after a while; one that is a job too many also as soon as one of ours has ended."""
@@ -367,7 +367,7 @@ class Schedule:
             self.pool.release(lease)
 
 
-def broken() -> Problem:
+def harness_problem() -> Problem:
     """The problem of a run over which our own code broke, with the traceback of the exception that is handled."""
     #: problem harness: an error of this package, with its traceback
     error = "".join(traceback.format_exception_only(sys.exception())).strip().splitlines()[-1]

@@ -73,10 +73,10 @@ class JournalEvent(Strict):
     @property
     def line(self) -> bytes:
         """The event as a line of the journal."""
-        return self.framed(self.model_dump_json(exclude_defaults=True).encode())
+        return self.frame(self.model_dump_json(exclude_defaults=True).encode())
 
     @staticmethod
-    def framed(text: bytes) -> bytes:
+    def frame(text: bytes) -> bytes:
         """A text as a line with its checksum."""
         return b"%08x %s\n" % (zlib.crc32(text), text)
 

@@ -147,7 +147,7 @@ class LiveWriter:
             started=began, took_s=ended - began if began is not None and ended is not None else None,
             nodes=max(1, len(record.hosts)),
         )  # fmt: skip
-        return self._judged(task, name)
+        return self._add_verdict(task, name)
 
     def _run(self, run: RunSpec, glance: Glance | None, view: RunView | None) -> LiveTask:
         if glance is not None:
@@ -159,7 +159,7 @@ class LiveWriter:
                 step=glance.step, steps=run.recipe.steps, started=glance.started, took_s=glance.took_s,
                 gpus=glance.gpus, nodes=glance.nodes,
             )  # fmt: skip
-            return self._judged(task, run.series)
+            return self._add_verdict(task, run.series)
         known = (view, projected := self.projector.get(run.key))
         kept = self._unfinished.get(run.key)
         if kept is not None and kept[0] == known:
@@ -177,7 +177,7 @@ class LiveWriter:
         self._unfinished[run.key] = known, task
         return task
 
-    def _judged(self, task: LiveTask, subject: str) -> LiveTask:
+    def _add_verdict(self, task: LiveTask, subject: str) -> LiveTask:
         """Add the worst verdict of its tests to a task that has its record, if all of them have theirs."""
         verdicts = [self._store.verdicts.get(test) for test in self._tests.get((task.about, subject), ())]
         if not verdicts or None in verdicts:
@@ -246,14 +246,14 @@ def project(run: PreparedRun, names: Sequence[str], settings: Settings, series: 
         reference for reference in references_for(run, settings, evidence, names) if known[reference.statistic].of_speed
     ]
     if not references:
-        shown = _projected(_USUAL, metrics.get(_USUAL), None, look) if _USUAL in metrics else Projected(steps=look)
+        shown = _make_projection(_USUAL, metrics[_USUAL], None, look) if _USUAL in metrics else Projected(steps=look)
         return shown.model_copy(update={"why": "its tests have no reference on speed for this machine"})
     problem = first_problem(evidence, over=False)
     projections: list[Projected] = []
     for reference in references:
         metric = metrics.get(reference.statistic)
         if metric is None or metric.sense is None or known[reference.statistic].needs_all_steps:
-            shown = _projected(reference.statistic, metric, reference, look)
+            shown = _make_projection(reference.statistic, metric, reference, look)
             shown = shown.model_copy(update={"why": f"{reference.statistic} is known when all steps are"})
             projections.append(shown)
             continue
@@ -261,7 +261,7 @@ def project(run: PreparedRun, names: Sequence[str], settings: Settings, series: 
         decisions = [
             decide(metric, [steady], op, bound, reference.between, early.alpha, early) for op, bound in reference.bounds
         ]
-        shown = _projected(reference.statistic, metric, reference, look, decisions)
+        shown = _make_projection(reference.statistic, metric, reference, look, decisions)
         if steady is None or not steady.enough:
             # Far from the bound, `decide` works without an interval; later steps may be as far from these.
             few = "too few steps so far for an interval"
@@ -285,7 +285,7 @@ def _whole_steps(series: StepSeries, world_size: int) -> int:
     return whole
 
 
-def _projected(
+def _make_projection(
     statistic: str, metric: Metric | None, reference: Reference | None, look: int, decisions: Sequence[Decision] = ()
 ) -> Projected:
     shown = Projected(statistic=statistic, bound=reference.asked if reference is not None else "", steps=look)
@@ -298,6 +298,6 @@ def _projected(
         verdict = "FAIL"
     elif holds and None not in holds and not (first.low is None and first.high is None):
         verdict = "PASS"
-    why = next((decision.why for decision in decisions if decision.why), "")
+    reason = next((decision.why for decision in decisions if decision.why), "")
     numbers = {"value": metric.value, "low": first.low, "high": first.high, "unit": metric.unit}
-    return shown.model_copy(update={"verdict": verdict, "why": why, **numbers})
+    return shown.model_copy(update={"verdict": verdict, "why": reason, **numbers})

@@ -140,8 +140,8 @@ class HeldNodes:
             try:
                 self._allocation.start()
             except QueueFullError as error:
-                if why := self.schedule.full_queue.refused(layout.HOLDER, error, ours=0):
-                    raise ClusterError(why) from error
+                if reason := self.schedule.full_queue.refused(layout.HOLDER, error, ours=0):
+                    raise ClusterError(reason) from error
                 if self.wait(_AGAIN_S):
                     raise
             except NotYetError as error:

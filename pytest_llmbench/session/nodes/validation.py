@@ -127,9 +127,9 @@ class HeldFleet:
         per_node = probe.ranks_per_node
         for host in asked:
             # It is left out from now on: each time, srun would take half a minute to give up.
-            why = again[host][0].why
-            if why is not None and why.startswith(_NEVER):
-                self.unreachable[host] = why
+            reason = again[host][0].why
+            if reason is not None and reason.startswith(_NEVER):
+                self.unreachable[host] = reason
         return [
             replace(again[answer.host][answer.rank % per_node], rank=answer.rank) if answer.host in again else answer
             for answer in answers
@@ -258,12 +258,12 @@ class Validator:
     def _report(self, check: Check, fleet: HeldFleet, settings: CheckSettings, gated: dict[str, str]) -> Report:
         if settings.skip is not None:
             return Report(skip=f"system {self.settings.system.name} leaves it out: {settings.skip}")
-        gone = {host: why for host, why in self._unreachable.items() if host not in gated}
-        who = "; ".join(f"{host} failed {why}" for host, why in gated.items())
+        gone = {host: reason for host, reason in self._unreachable.items() if host not in gated}
+        who = "; ".join(f"{host} failed {reason}" for host, reason in gated.items())
         if gated and (check.scope == "cluster" or not fleet.hosts):
             return Report(skip=f"gated: {who}. --llmbench-gate links runs it all the same")
         if gone and (check.scope == "cluster" or not fleet.hosts):
-            return Report(problem="; ".join(f"{host} cannot be reached: {why}" for host, why in gone.items()))
+            return Report(problem="; ".join(f"{host} cannot be reached: {reason}" for host, reason in gone.items()))
         make_folder(fleet.folder)
         try:
             report = check.run(fleet, settings)
@@ -273,7 +273,7 @@ class Validator:
             return Report(problem=str(error))
         except Exception:  # noqa: BLE001 - a check that breaks is an ERROR of its own, and ends no other
             return Report(problem=f"the check broke:\n{traceback.format_exc()}")
-        skipped = {**report.skipped, **{host: f"gated: it failed {why}" for host, why in gated.items()}}
+        skipped = {**report.skipped, **{host: f"gated: it failed {reason}" for host, reason in gated.items()}}
         return report.model_copy(update={"skipped": skipped, "unjudged": {**gone, **report.unjudged}})
 
     def _gated(self, check: Check) -> dict[str, str]:

@@ -75,8 +75,8 @@ class PreparedRun:
         plan = self.spec.early
         if plan is None or plan.whole is not None or (isinstance(self.work, RankTask) and self.work.ends_early):
             return plan
-        why = f"engine {self.engine.name} cannot end all its ranks after the same step"
-        return plan.model_copy(update={"whole": why})
+        reason = f"engine {self.engine.name} cannot end all its ranks after the same step"
+        return plan.model_copy(update={"whole": reason})
 
 
 def prepare(run: RunSpec, settings: Settings, session: Session) -> PreparedRun | Problem:
@@ -131,9 +131,9 @@ def _refusal(engine: Engine, run: RunSpec, topology: Topology, settings: Setting
         return Problem(kind="impossible", message="; ".join(problems))
     if (
         settings.simulate is not None
-        and (why := _why_no_fault(settings.simulate, engine, recipe, topology)) is not None
+        and (reason := _why_no_fault(settings.simulate, engine, recipe, topology)) is not None
     ):
-        return Problem(kind="not_struck", message=f"--llmbench-simulate {settings.simulate} can never strike: {why}")
+        return Problem(kind="not_struck", message=f"--llmbench-simulate {settings.simulate} can never strike: {reason}")
     if engine.kind == "command" and recipe.engine not in system.environments:
         message = (
             f"engine {recipe.engine} is a command with an environment of its own, and system {system.name} has no "
