@@ -15,13 +15,13 @@ from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.wire import layout
 
-# A living process writes its picture at least so often, also where nothing changes.
+# A living process writes its picture at least so often, even if it is unchanged.
 SIGN_S = 5.0
 # Several signs of life are missing: a file server may be slow with one of them.
 SILENT_S = 3 * SIGN_S
 # A living process has written by then.
 _SURE_S = SIGN_S + 1.0
-# A picture that is replaced in one step is never torn for long.
+# Pictures are replaced in one step: a torn one is whole again soon.
 _TORN_S = 5.0
 LiveState = Literal["waiting", "pending", "checking", "starting", "running", "ended", "judged"]
 Expectation = Literal["PASS", "FAIL", "undecided"]
@@ -40,21 +40,19 @@ class Projected(Strict):
     verdict: Expectation = "undecided"
     """`PASS` or `FAIL` only where the interval of the steps so far decides every bound; else `undecided`."""
     statistic: str = ""
-    """Name of the compared statistic, or the throughput where there is no bound."""
+    """The number that was compared, or the throughput where there is no bound."""
     value: float | None = None
-    """Value of the statistic so far; null where it is not measured yet."""
     low: float | None = None
-    """Lower end of the interval; null with too few steps, and where any lower number is possible."""
+    """Lower end of the interval of `value`; None if it is open or there are too few steps."""
     high: float | None = None
-    """Upper end of the interval; null with too few steps, and where any higher number is possible."""
+    """Upper end of the interval of `value`; None if it is open or there are too few steps."""
     unit: str = ""
-    """Unit of `value`, `low` and `high`."""
     bound: str = ""
-    """Bound of the statistic, such as `>= 200,000 words/s`; empty without one."""
+    """The bound, such as `>= 200,000 words/s`; empty without one."""
     steps: NonNegativeInt = 0
-    """Number of steps that the projection is based on."""
+    """Number of steps that the projection is about."""
     why: str = ""
-    """Reason why the projection is undecided."""
+    """The reason where it is undecided."""
 
 
 class LiveTask(Strict):
@@ -68,29 +66,24 @@ class LiveTask(Strict):
     `judged`.
     """
     detail: str = ""
-    """Reason for the waiting, or problem of the run."""
+    """The reason for its waiting, or its problem."""
     starts: float | None = None
-    """Unix time at which Slurm expects to start the job; null if unknown."""
+    """Unix time at which Slurm expects to start it; None if unknown."""
     step: NonNegativeInt = 0
-    """Number of the last step so far."""
     steps: NonNegativeInt = 0
-    """Number of steps of the run."""
     words_per_s: float | None = None
-    """Words per second of the last step; null before the first, and where its duration is unknown."""
+    """Speed of its last step; None before the first, and if its duration is unknown."""
     eta_s: float | None = None
-    """Seconds to the last step at the rate of the last one."""
+    """Seconds to its last step at that rate."""
     started: float | None = None
-    """Unix time of the start; null before."""
+    """Unix time; None before."""
     took_s: float | None = None
-    """Duration of the run in seconds; null while it goes on."""
+    """Seconds that it took; None while it goes on."""
     gpus: NonNegativeInt = 0
-    """Number of GPUs that the run uses."""
     nodes: PositiveInt = 1
-    """Number of nodes that the run uses."""
     projected: Projected | None = None
-    """Projection of the result; null before the first one."""
     verdict: Verdict | None = None
-    """Worst verdict of the tests; null before all have theirs."""
+    """The worst of its tests; None before all have theirs."""
 
     def hours(self, at: float) -> float:
         """GPU-hours that it has used at a Unix time; node-hours without GPUs."""
@@ -109,17 +102,17 @@ class LiveSnapshot(Strict):
     pid: int
     """Process id of the process that owns the session."""
     began: float
-    """Unix time at which the session began."""
+    """Unix time of its begin."""
     at: float
     """Unix time of this picture."""
     count: NonNegativeInt
     """Number of pictures before this one: it grows while the process lives, whatever clocks say."""
     word: str | None = None
-    """Verdict on the whole session, as in `verdict.json`; null while the session goes on."""
+    """The session's verdict, as in `verdict.json`; None while it goes on."""
     exit_code: int | None = None
-    """Exit code of pytest; null while the session goes on."""
+    """Exit code of pytest; None while it goes on."""
     tasks: tuple[LiveTask, ...] = ()
-    """Checks and runs of the session, in their order."""
+    """Its checks and its runs, in their order."""
 
     @property
     def runs(self) -> list[LiveTask]:
@@ -245,7 +238,7 @@ class Watcher:
             return 0.0
         now = self._clock()
         silent = now - self._moved if self._moved is not None else max(self._now() - last.at, now - self._first)
-        # A container may have the name of its host, and does not show the processes of that.
+        # A container may have its host's name, and hides the processes of the host.
         return silent if silent > (_SURE_S if self._is_gone(last) else SILENT_S) else 0.0
 
     @staticmethod
