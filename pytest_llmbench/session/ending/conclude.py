@@ -11,7 +11,7 @@ from pytest_llmbench.core.wire.driver import DriverReport
 from pytest_llmbench.core.wire.fault import strikes
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging import recount
-from pytest_llmbench.judging.findings.gather import findings as findings_of
+from pytest_llmbench.judging.findings import findings as findings_of
 from pytest_llmbench.judging.sanity import Evidence, first_problem, implausible, outside
 from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure
 from pytest_llmbench.session.ending.causes import Outcome, cause
@@ -94,7 +94,7 @@ def conclude_logs(
         # Half of the ranks' own logs are no evidence of anything; a framework's log is the same for all ranks.
         unjudged=metrics if problem and evidence.kind == "command" else {},
         findings=() if problem else findings_of(evidence),
-        outside_steps=spent.told if spent else {},
+        outside_steps=spent.known if spent else {},
         problem=problem,
     )
 

@@ -12,7 +12,7 @@ from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import OwnSteps, RankInfo, Step, StepSeries
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
-from pytest_llmbench.judging.findings.gather import findings
+from pytest_llmbench.judging.findings import findings
 from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.sanity import Evidence, first_problem
 from pytest_llmbench.judging.sanity.evidence import Origin

@@ -1,28 +1,31 @@
 """JUnit XML: always in the session's folder, and where `--junitxml` says as well.
 
-pytest keeps its writer private; this file, `so_far` and `placing` alone know of it. Provenance of the session's runs is
-in the properties of the test suite.
+Provenance of the session's runs is in the properties of the test suite.
 
 From the start of the runs on, the report is whole at any moment: it has every declared test, those that have their
-verdict as at the end, and the others as errors. So a process that is killed leaves a report that is true.
+verdict as at the end, and the others as errors. So a process that is killed leaves a report that is true. pytest's
+writer closes a case at the teardown of its test, but a plugin may then call that test again. So a verdict is final with
+pytest's last word on its test, and no test of a worker that died has it before the session ends.
 """
 
 import contextlib
+import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from pytest_llmbench.core.files import Replacement, make_folder
 from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.plugin.missed import MissedEvents
-from pytest_llmbench.plugin.output.junit_xml.cases import complete
-from pytest_llmbench.plugin.output.junit_xml.placing import beside, is_special, remove_earlier
-from pytest_llmbench.plugin.output.junit_xml.refreshing import Refreshing
-from pytest_llmbench.plugin.output.junit_xml.so_far import SoFar, add_cases
-from pytest_llmbench.plugin.pytest_private import LogXML, xml_key
+from pytest_llmbench.plugin.output.junit_cases import complete
+from pytest_llmbench.plugin.output.refreshing import Refreshing
+from pytest_llmbench.plugin.pytest_private import LogXML, NodeReporter, xml_key
 from pytest_llmbench.plugin.verdict.unfinished import report_of
 
 # The case of what is judged at the end of a session, as long as it has none. It keeps a report from being all green
@@ -135,7 +138,7 @@ class JUnit:
             tests: the declared ones, by node id.
             facts: the properties of one that has no verdict; called by another thread.
             records: path of the session's folder, as a reader of the report finds it.
-            tell: told once if it cannot be written; called by another thread.
+            tell: called once if it cannot be written, by another thread.
         """
         report, so_far = self._config.stash.get(xml_key, None), self._so_far
         if report is None or so_far is None or is_special(report.logfile):
@@ -265,3 +268,109 @@ def _add(writer: LogXML, report: pytest.TestReport) -> None:
     if workers:
         report.node = workers[-1]  # type: ignore[attr-defined]  # as xdist does
     writer.pytest_runtest_logreport(report)
+
+
+class SoFar:
+    """Follows pytest's writer from before the first test on. One thread reports, another may ask."""
+
+    def __init__(self, writer: LogXML) -> None:
+        self._writer = writer
+        self._collected: list[NodeReporter] = []
+        self._closed: dict[str, list[NodeReporter]] = {}
+        self._final: dict[str, list[NodeReporter]] = {}
+        self._lock = threading.Lock()
+        finalize = writer.finalize
+
+        def close(report: pytest.TestReport) -> None:
+            case = writer.node_reporter(report)
+            finalize(report)
+            self._closed.setdefault(report.nodeid, []).append(case)
+
+        writer.finalize = close  # type: ignore[method-assign]  # its cases forget their test when they are closed
+
+    def add_collector(self, report: pytest.CollectReport) -> None:
+        """Take a collector that failed or was skipped: nothing more is reported of it."""
+        if not report.passed:
+            self._collected.append(self._writer.node_reporter(report))
+
+    def reopen(self, nodeid: str) -> None:
+        """Take a test that is reported once more for one without a verdict."""
+        with self._lock:
+            if nodeid in self._final:
+                self._closed[nodeid] = self._final.pop(nodeid)
+
+    def end(self, nodeid: str) -> bool:
+        """Take pytest's last word on a test; whether it has a final case."""
+        with self._lock:
+            if nodeid in self._closed:
+                self._final[nodeid] = self._closed.pop(nodeid)
+            return nodeid in self._final
+
+    def cases(self) -> tuple[list[ET.Element], set[str]]:
+        """Copies of the cases that can change no more, and the node ids of their tests."""
+        with self._lock:
+            reporters, tests = [*chain(self._collected, *self._final.values())], {*self._final}
+        return [_copy(reporter.to_xml()) for reporter in reporters], tests
+
+
+class _Made(NodeReporter):
+    """A case that has its element."""
+
+    def __init__(self, case: ET.Element) -> None:
+        self._case = case
+
+    def to_xml(self) -> ET.Element:
+        return self._case
+
+
+def _copy(case: ET.Element) -> ET.Element:
+    """A copy that can be completed: what is completed later may have another name by then."""
+    made = ET.Element(case.tag, case.attrib)
+    for child in case:
+        if child.tag != "system-out":
+            made.append(child)
+        else:
+            ET.SubElement(made, child.tag, child.attrib).text = child.text
+    return made
+
+
+def add_cases(writer: LogXML, cases: Iterable[ET.Element]) -> None:
+    """Give a writer cases that another one made."""
+    for case in cases:
+        ends = [child.tag for child in case if child.tag in {"error", "failure", "skipped"}]
+        for end in ends or ["passed"]:
+            writer.add_stats(end)
+        writer.node_reporters_ordered.append(_Made(case))
+
+
+_XML = b"<?xml"
+
+
+def is_special(logfile: str) -> bool:
+    """Whether a report goes to a device or a pipe, which cannot be replaced: it is written there once."""
+    path = Path(logfile)
+    return path.exists() and not path.is_file()
+
+
+def remove_earlier(path: Path) -> None:
+    """Remove an XML file, and nothing that the user may have named by mistake."""
+    with contextlib.suppress(OSError):  # it is written later, or the user hears of it then
+        if path.is_file():
+            with path.open("rb") as file:
+                is_xml = file.read(len(_XML)) == _XML
+            if is_xml:
+                path.resolve().unlink()
+
+
+@contextlib.contextmanager
+def beside(writer: LogXML) -> Iterator[None]:
+    """Have a writer write a new file, which then replaces its file; where that is a link, what the link leads to."""
+    logfile = writer.logfile
+    path = Path(logfile).resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with Replacement(path, durable=True) as new:
+        writer.logfile = os.fspath(new)
+        try:
+            yield
+        finally:
+            writer.logfile = logfile

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_llmbench.core.record.series import RankInfo
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
-from pytest_llmbench.judging.findings.gather import slowest_node
+from pytest_llmbench.judging.findings import slowest_node
 
 
 def ranks(*rates: float | None, device: str = "NVIDIA H200", per_node: int = 2) -> list[RankInfo]:

@@ -18,10 +18,10 @@ def complete(cases: Sequence[ET.Element], records: str, *, places: bool) -> None
         records: path of the session's folder, as a reader of the file finds it.
         places: whether to add `file` and `line` as attributes, which Jenkins' schema does not know.
     """
-    told = [(case, properties_of(case)) for case in cases]
-    ours = [(case, properties) for case, properties in told if "verdict" in properties]
+    all_cases = [(case, properties_of(case)) for case in cases]
+    ours = [(case, properties) for case, properties in all_cases if "verdict" in properties]
     taken = Counter((case.get("classname"), case.get("name")) for case in cases)
-    names = Counter((case.get("classname"), lasting(case.get("name", ""), told)) for case, told in ours)
+    names = Counter((case.get("classname"), lasting(case.get("name", ""), properties)) for case, properties in ours)
     for case, properties in ours:
         name = lasting(case.get("name", ""), properties)
         key = (case.get("classname"), name)

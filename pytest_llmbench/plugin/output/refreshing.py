@@ -24,7 +24,7 @@ class Refreshing:
 
         Args:
             write: writes it; called by one thread at a time.
-            tell: told why it could not be written.
+            tell: called with the reason why it could not be written.
         """
         self._write = write
         self._tell = tell

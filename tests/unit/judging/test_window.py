@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import Step, StepSeries
-from pytest_llmbench.judging.findings.window import unsteady
+from pytest_llmbench.judging.findings import unsteady
 from pytest_llmbench.judging.sanity import Evidence
 from tests.unit.judging.conftest import small
 

@@ -13,8 +13,8 @@ _NAME = "number_of_skipped_iterations"
 
 
 def too_many(recipe: Recipe, series: StepSeries) -> Iterator[str]:
-    """Say where too many of the judged steps were skipped."""
-    count, whole = _counted(recipe, series)
+    """Yield a sentence where too many of the judged steps were skipped."""
+    count, whole = _count(recipe, series)
     if count > _MOST * whole:
         yield (
             f"{count:g} of {whole} judged steps were skipped, as their gradients overflowed: such steps train nothing; "
@@ -23,8 +23,8 @@ def too_many(recipe: Recipe, series: StepSeries) -> Iterator[str]:
 
 
 def some(recipe: Recipe, series: StepSeries) -> Iterator[str]:
-    """Tell of those that are few enough to judge the others, and what they do to the rate."""
-    count, whole = _counted(recipe, series)
+    """Yield a sentence where few enough steps were skipped to judge the others, with their effect on the rate."""
+    count, whole = _count(recipe, series)
     if 0 < count <= _MOST * whole:
         yield (
             f"{count:g} of {whole} judged steps were skipped, as their gradients overflowed: their tokens count in the "
@@ -32,28 +32,22 @@ def some(recipe: Recipe, series: StepSeries) -> Iterator[str]:
         )
 
 
-def _counted(recipe: Recipe, series: StepSeries) -> tuple[float, int]:
-    """How many steps were skipped, and of how many."""
-    return _told(recipe, series) if series.skipped else _of_lines(judged_steps(recipe, series.steps))
-
-
-def _of_lines(judged: Sequence[Step]) -> tuple[float, int]:
-    return sum(step.reported.get(_NAME, 0.0) for step in judged), sum(step.interval for step in judged)
-
-
-def _told(recipe: Recipe, series: StepSeries) -> tuple[float, int]:
-    """Count from sums that the log says now and then: since the last of the warm-up, or since the beginning."""
-    before = [(step, count) for step, count in series.skipped if step <= recipe.warm_up.steps]
-    (first, had), (last, have) = before[-1] if before else (0, 0), series.skipped[-1]
+def _count(recipe: Recipe, series: StepSeries) -> tuple[float, int]:
+    """How many steps were skipped, and of how many: by the log's sums since the warm-up, else by its lines."""
+    if not series.skipped:
+        judged = judged_steps(recipe, series.steps)
+        return sum(step.reported.get(_NAME, 0.0) for step in judged), sum(step.interval for step in judged)
+    sums = [(step, count) for step, count in series.skipped if step <= recipe.warm_up.steps]
+    (first, had), (last, have) = sums[-1] if sums else (0, 0), series.skipped[-1]
     return have - had, last - first
 
 
 def _faster(judged: Sequence[Step]) -> str:
-    """Compare the lines with a skipped step with the others, where lines say of themselves whether they have one."""
+    """Compare the lines with a skipped step with the others, where each line counts its own."""
     lines = [(step.reported[_NAME], step.seconds) for step in judged if _NAME in step.reported and step.seconds]
-    skipped, made = ([seconds for count, seconds in lines if bool(count) == each] for each in (True, False))
+    skipped, made = ([seconds for count, seconds in lines if bool(count) == kind] for kind in (True, False))
     if not skipped or not made:
         return ""
     share = stats.fmean(skipped + made) / stats.fmean(made) - 1
-    told = f"the mean step takes {stats.fmean(made):.4g} s, and with them {share:+.2%}"
-    return f"; without the lines that have one, {told}"
+    mean = f"the mean step takes {stats.fmean(made):.4g} s, and with them {share:+.2%}"
+    return f"; without the lines that have one, {mean}"
