@@ -1,6 +1,6 @@
 """Finds the cause of a missed speed: of all that cost time, the one that cost most; or the reason why none is known.
 
-`docs/measurements/causes_cpu_2026-11-23.md` has how often that was right, by injected causes.
+`docs/measurements/causes_cpu_2026-11-23.yaml` has how often that was right, by injected causes.
 """
 
 import math

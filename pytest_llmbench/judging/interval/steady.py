@@ -1,6 +1,6 @@
 """The steady state of a run: the interval of its mean step time, and why it is as wide as it is.
 
-The rule, and which error rates were measured for it: `docs/measurements/verdicts_cpu_2026-11-23.md`.
+The rule, and which error rates were measured for it: `docs/measurements/verdicts_cpu_2026-11-23.yaml`.
 """
 
 import math
