@@ -151,7 +151,7 @@ class Measured(Quantity):
     def _order(self, op: Op, other: object) -> Comparison | bool:
         """Compare as `max`, `min` and `sorted` need it, where one of these asks: by the plain numbers, for no verdict.
 
-        They compare with `<` and `>` alone, from a call; a comparison in the code of a test is an instruction of its own.
+        They compare with `<` and `>` alone, from a call; a comparison in the code of a test is its own instruction.
         """
         caller = _find_caller()
         if dis.opname[caller.f_code.co_code[caller.f_lasti]].startswith("CALL"):
