@@ -30,7 +30,6 @@ from pytest_llmbench.judging.good_runs import (
     LEAST_RUNS,
     GoodRun,
     doubts,
-    good_run,
     machine_of,
     refuse_unfit,
     refuse_unlike,
@@ -196,7 +195,7 @@ def _runs(given: Sequence[Path], recipe: str | None) -> list[GoodRun]:
     # A shell's `reports/*` names the folder of the latest session twice: as itself, and by the link `latest`.
     named = {path.absolute() for path in files}
     paths = [path for path in files if path.absolute() == (real := path.resolve()) or real not in named]
-    runs = [good_run(path, RunRecord.read(path)) for path in paths]
+    runs = [GoodRun(path, RunRecord.read(path)) for path in paths]
     chosen = [run for run in runs if recipe in {None, run.record.recipe.name}]
     names = {run.record.recipe.name for run in runs}
     if not chosen:

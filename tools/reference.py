@@ -54,7 +54,7 @@ from pytest_llmbench.plugin.verdict.facts import (
     RunFacts,
     VerdictFacts,
 )
-from pytest_llmbench.session.replay.files import ReplayFacts
+from pytest_llmbench.session.replay import ReplayFacts
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -27,7 +27,7 @@ from pytest_llmbench.session.live.snapshot import LiveSnapshot
 from pytest_llmbench.session.live.writer import LiveWriter
 from pytest_llmbench.session.planning import describe
 from pytest_llmbench.session.record_store import RecordStore
-from pytest_llmbench.session.replay.replayer import replay
+from pytest_llmbench.session.replay import replay
 from pytest_llmbench.session.runner import Runner
 
 

@@ -16,8 +16,7 @@ from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
 from pytest_llmbench.reporting.health import render_health
 from pytest_llmbench.reporting.table import render
-from pytest_llmbench.session.journal.earlier import Earlier
-from pytest_llmbench.session.journal.left import left_behind
+from pytest_llmbench.session.journal.earlier import Earlier, describe_dead_session
 
 _MARKUP = {
     "PASS": {"green": True},
@@ -60,7 +59,7 @@ def _resumed(bench: Bench, earlier: Earlier) -> Iterator[str]:
 
 
 def _dead(bench: Bench) -> Iterator[str]:
-    if bench.settings.replay is None and (line := left_behind(bench.run_dir)) is not None:
+    if bench.settings.replay is None and (line := describe_dead_session(bench.run_dir)) is not None:
         yield f"llmbench: {line}"
 
 
