@@ -15,7 +15,7 @@ _LONGEST = 300
 
 
 class UnreadableReport(Exception):  # noqa: N818 - it is a finding about an output, no error of ours
-    """An output that is not a whole diagnostic; the message gives the reason."""
+    """An incomplete or unknown output; the message gives the reason."""
 
 
 class Status(IntEnum):
@@ -72,7 +72,7 @@ class DiagnosticOutcome:
 
     @property
     def skipped(self) -> bool:
-        """Whether it did not run, or not on all that it should have."""
+        """Whether it was skipped, at least in part."""
         return any(result.status is Status.SKIP for result in self.results)
 
 
@@ -87,7 +87,7 @@ class Diagnosis:
         tests: in order; of several iterations, all of them.
         overall: the result over all iterations; None for a single one.
         runtime_error: the reason for an end without results, in DCGM's words.
-        unreadable: the reason why this is not a whole diagnostic; there are no tests then.
+        unreadable: the fault of an incomplete or unknown output; `tests` is empty then.
     """
 
     version: str | None = None
@@ -136,7 +136,7 @@ def key_of(name: str) -> str:
 def read_dcgm(text: str) -> tuple[Diagnosis, ...]:
     """Read an output: one diagnosis per node whose output it has, one at least.
 
-    An empty or cut output, and one without results, gives a diagnosis with the reason; nothing raises.
+    An empty or cut output, and one without results, gives a diagnosis with the reason.
     """
     documents = [_read(read_document, document) for document in find_documents(text)]
     tables = [_read(read_table, table) for table in split_tables(text)]
@@ -207,7 +207,7 @@ def read_document(document: Mapping[str, Any]) -> Diagnosis:
     """Read one document.
 
     Raises:
-        UnreadableReport: something in it is not of any known version.
+        UnreadableReport: it has something of an unknown version.
     """
     if "iterations" in _mapping(document, "the output"):
         return _read_iterations(document)
@@ -287,7 +287,7 @@ def _read_entities(result: Mapping[str, Any]) -> tuple[str, ...]:
             raise UnreadableReport("a result of an entity without a number")
         return (f"{result.get('entity_group', 'entity')} {number}",)
     ids = result.get("gpu_ids", result.get("gpu_id"))
-    if ids is None or (isinstance(ids, int) and ids < 0):  # of no GPU alone
+    if ids is None or (isinstance(ids, int) and ids < 0):  # of the whole node
         return ()
     if not _IDS.fullmatch(str(ids)):
         raise UnreadableReport(f"{ids!r} are not GPUs")
@@ -414,7 +414,7 @@ def read_table(lines: Sequence[str]) -> Diagnosis:
     """Read one table.
 
     Raises:
-        UnreadableReport: it is cut, or has a row of no known version.
+        UnreadableReport: it is cut, or has a row of an unknown version.
     """
     if not _LAST.fullmatch(lines[-1]):
         raise UnreadableReport("the table ends before its last line")

@@ -147,12 +147,12 @@ class PerGpu(GpuCheck):
 
 
 def describe_missing(gpu: SmiGpu, missing: list[str]) -> str:
-    """The reason not to judge a GPU without some facts."""
+    """The reason to leave a GPU with missing facts unjudged."""
     return f"{subject(gpu)}: nvidia-smi does not say {', '.join(missing)}"
 
 
 def find_unlike(what: str, values: Mapping[tuple[str, str], str], *, action: str) -> Iterator[Finding]:
-    """Yield a finding for everything that differs from the majority; for all, where no value has the majority.
+    """Yield a finding for everything that differs from the majority; for all, without a majority.
 
     Values, which `what` names, are by host and subject; leave unknown ones out.
     """

@@ -105,7 +105,7 @@ class GpuNvlink(GpuCheck):
         ]
         findings += _compare(links, options)
         for host, smi_gpu in nodes.gpus():
-            if smi_gpu.fabric not in {None, "Completed"}:  # GPUs without NVSwitches have no fabric
+            if smi_gpu.fabric not in {None, "Completed"}:  # None on GPUs without NVSwitches
                 message = f"it did not join the NVLink fabric: {smi_gpu.fabric}"
                 #: finding fabric: a GPU did not join its NVLink fabric
                 findings.append(finding(host, f"GPU {smi_gpu.index}", "fabric", Severity.RESET, message, _FABRIC))

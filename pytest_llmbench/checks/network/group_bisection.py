@@ -33,7 +33,7 @@ class Bisection:
 
     Attributes:
         culprits: nodes that are slow with good ones.
-        together: smallest groups that are slow without a slow part: no single node is identified.
+        together: smallest groups that are slow without a slow part.
         rounds: number of measurements, each of several groups at once.
         runs: every group that was measured, in order.
     """
@@ -98,7 +98,7 @@ class _Search:
         partners = list(self._good)
         for parts in halves.values():
             fast = [node for part in parts if slow.get(part) is False for node in part]
-            # A sibling that is slow explains why the whole was, and so does one that could not be measured yet.
+            # A slow sibling explains why the whole was slow, and so does one that waits for its measurement.
             if any(slow.get(part) for part in parts):
                 self._good += fast
             if any(slow.get(part, True) for part in parts):
@@ -118,7 +118,7 @@ class _Search:
     def _test_filled_up(self, parts: Sequence[Hosts], size: int) -> list[Hosts]:
         """The parts of a slow group that are slow once good nodes fill them up to the size at which it was slow."""
         bad = []
-        for part in parts:  # one after the other: there may not be enough good nodes for both
+        for part in parts:  # one after the other: the good nodes may be too few for both
             group = (*part, *self._good[: size - len(part)])
             # Alone, or as a pair, it was measured already.
             if len(group) > max(len(part), 2) and self._test([group])[group]:

@@ -25,7 +25,7 @@ _CPU = Sizes(bytes=2**20, iterations=8, warm_up=2, timeout_s=5.0, patience_s=30.
 _TOLERANCE = {"cuda": 0.1, "cpu": 0.5}  # CPU ranks of one machine share its cores
 # Ranks answer with the results so far before they are ended for being late.
 _LIMIT_SHARE = 0.8
-# A round takes no longer than this many timeouts: a game, and the wait for those whose partner hangs.
+# The longest round in timeouts: a game, and the wait for those whose partner hangs.
 _TIMEOUTS_A_ROUND = 3
 
 GroupFault = Literal["no_answer", "error", "wrong_values"]
@@ -103,8 +103,8 @@ class Played:
     Attributes:
         results: one for each group, in the order of the groups.
         silent: reasons for nodes without a whole answer.
-        device: device of the measurement, as its driver names it; None if no rank reported it.
-        nvlink: whether any of their GPUs has an active NVLink; None if no rank reported it.
+        device: device of the measurement, as its driver names it; None if all ranks are silent about it.
+        nvlink: whether any of their GPUs has an active NVLink; None if all ranks are silent about it.
     """
 
     results: tuple[GroupResult, ...]

@@ -80,7 +80,7 @@ class Hunt:
         return [(game, result) for game, result in games if self.is_slow(game)]
 
     def is_slow(self, game: Game) -> bool:
-        """Whether a pair is below the floor, or has no rate."""
+        """Whether a pair is below the floor, or lacks a rate."""
         return is_slow(game, self.verdict.floor)
 
     def partner(self, game: Game, player: str) -> str:
@@ -261,7 +261,7 @@ def _find_slow_at_times(hunt: Hunt) -> Iterator[Finding]:
 
 
 def list_unjudged(hunt: Hunt) -> dict[str, str]:
-    """Nodes that could not be judged, with the reason."""
+    """Unjudged nodes, with the reason."""
     reasons: dict[str, str] = {} if hunt.witnessed else dict(hunt.silent)
     verdict = hunt.verdict
     for player in verdict.unresolved:

@@ -20,7 +20,7 @@ Rounds = list[list[Pair]]
 
 
 def schedule(players: Sequence[str], rounds: int | None = None) -> Rounds:
-    """Pair players by the circle method: no player is in two pairs of a round, and no pair is met twice.
+    """Pair players by the circle method: each player is in one pair of a round, and each pair meets once.
 
     Args:
         players: two or more; of an odd number, one pauses in each round.

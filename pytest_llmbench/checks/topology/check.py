@@ -105,7 +105,7 @@ def _write_files(files: Mapping[str, str], facts: Mapping[str, PciFacts], folder
 
 
 def _compare_nodes(files: Mapping[str, str], kept: Mapping[str, Path]) -> Iterator[Finding]:
-    """Yield a finding for each node whose devices are not those of most nodes."""
+    """Yield a finding for each node with other devices than most nodes."""
     if len(set(files.values())) < 2:
         return
     odd = dissenters(files)
@@ -127,7 +127,7 @@ def _compare_nodes(files: Mapping[str, str], kept: Mapping[str, Path]) -> Iterat
 def _compare_installed(
     host: str, installed: InstalledFile | None, file: str, kept: Path, ignoring: frozenset[str]
 ) -> Iterator[Finding]:
-    """Yield a finding if the file that NCCL reads is unreadable or does not fit the node."""
+    """Yield a finding if the file that NCCL reads is unreadable or contradicts the node."""
     if installed is None:
         return
     if installed.text is None:
@@ -166,7 +166,7 @@ class GpuTopology:
         """Yield the differences from the truth, in words.
 
         Further switches are accepted: a virtual machine hides them from the observer. An attribute counts only where
-        both have it, and, for a device, where `ignoring` does not name it.
+        both have it, and `ignoring` names those of devices to leave out.
         """
         for bus in sorted(truth.devices.keys() - self.devices.keys()):
             yield f"{bus} is missing"
@@ -239,7 +239,7 @@ def _normalize(name: str, text: str) -> str:
 def of_interest(devices: Sequence[PciDevice]) -> list[PciDevice]:
     """The GPUs, and the NICs that NCCL is to use.
 
-    On a machine with InfiniBand, an Ethernet port of the same driver is for management and carries no data.
+    On a machine with InfiniBand, an Ethernet port of the same driver is for management alone.
     """
     infiniband = {device.bus for device in devices if (device.pci_class or "").startswith(_INFINIBAND)}
     return [device for device in devices if device.driver == "nvidia" or not infiniband or device.bus in infiniband]

@@ -144,7 +144,7 @@ def _span(streams: list[dict[str, Any]]) -> float:
 
 
 def _time_metadata(own: Path, other: Path, count: int, step: Callable[[str], None]) -> dict[str, float]:
-    """Seconds for creating files, for looking up the neighbour's, which no cache here has, and for removing them."""
+    """Seconds for creating files, for looking up the neighbour's, which miss all caches here, and for removing them."""
     seconds = {}
     for what, do, folder in (("create", _create, own), ("stat", os.stat, other), ("unlink", os.unlink, own)):
         paths = [f"{folder}/small-{number:06d}" for number in range(count)]
@@ -165,7 +165,7 @@ class Stream:
     """One file that one thread writes, and a thread of another node reads.
 
     Attributes:
-        seed: seed of its content: each file has its own, which does not compress.
+        seed: seed of its content: each file has its own, which is incompressible.
         blocks: its size in blocks of 4 MiB.
         memory: a block of the content, aligned for direct input and output; filling it takes 20 ms.
     """
