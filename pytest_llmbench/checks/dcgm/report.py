@@ -29,15 +29,10 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recorded:
-    """An error that a test recorded, whatever its status.
+    """An error that a test recorded, whatever its status."""
 
-    Attributes:
-        text: in DCGM's words.
-        error_id, category, severity: numbers of DCGM's own, from version 3 on and only in JSON.
-    """
-
-    text: str
-    error_id: int | None = None
+    text: str  # in DCGM's words
+    error_id: int | None = None  # numbers of DCGM's own, from version 3 on and only in JSON
     category: int | None = None
     severity: int | None = None
 
@@ -53,17 +48,11 @@ class DcgmResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DiagnosticOutcome:
-    """One test of a diagnostic.
+    """One test of a diagnostic."""
 
-    Attributes:
-        category: such as `Deployment` or `Hardware`.
-        name: as this version calls it.
-        results: one at least.
-    """
-
-    category: str
-    name: str
-    results: tuple[DcgmResult, ...]
+    category: str  # such as `Deployment` or `Hardware`
+    name: str  # as this version calls it
+    results: tuple[DcgmResult, ...]  # one at least
 
     @property
     def key(self) -> str:
@@ -78,25 +67,15 @@ class DiagnosticOutcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosis:
-    """One run of the diagnostic on one node; None for what the output lacks.
+    """One run of the diagnostic on one node; None for what the output lacks."""
 
-    Attributes:
-        version: DCGM's.
-        driver: the driver's.
-        gpus: number of GPUs in the diagnostic.
-        tests: in order; of several iterations, all of them.
-        overall: the result over all iterations; None for a single one.
-        runtime_error: the reason for an end without results, in DCGM's words.
-        unreadable: the fault of an incomplete or unknown output; `tests` is empty then.
-    """
-
-    version: str | None = None
-    driver: str | None = None
-    gpus: int | None = None
-    tests: tuple[DiagnosticOutcome, ...] = ()
-    overall: Status | None = None
-    runtime_error: str | None = None
-    unreadable: str | None = None
+    version: str | None = None  # DCGM's
+    driver: str | None = None  # the driver's
+    gpus: int | None = None  # number of GPUs in the diagnostic
+    tests: tuple[DiagnosticOutcome, ...] = ()  # in order; of several iterations, all of them
+    overall: Status | None = None  # the result over all iterations; None for a single one
+    runtime_error: str | None = None  # the reason for an end without results, in DCGM's words
+    unreadable: str | None = None  # the fault of an incomplete or unknown output; `tests` is empty then
 
     @property
     def results(self) -> tuple[DcgmResult, ...]:

@@ -65,16 +65,11 @@ _HOW_TO_ALLOW = " (a test that need not run is named in validation: dcgm: option
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExpectedTests:
-    """The parts of a whole diagnostic.
-
-    Attributes:
-        gpus: GPUs of a node at least.
-        allowed_skips: tests that may be skipped.
-    """
+    """The parts of a whole diagnostic."""
 
     level: int
-    gpus: int
-    allowed_skips: Collection[str] = ()
+    gpus: int  # GPUs of a node at least
+    allowed_skips: Collection[str] = ()  # tests that may be skipped
 
     def allows(self, name: str) -> bool:
         """Whether a test may be skipped, under any version's name."""
@@ -83,16 +78,11 @@ class ExpectedTests:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DcgmVerdict:
-    """The verdict on a node's diagnostic.
-
-    Attributes:
-        unjudged: the reasons to distrust it; empty for a sound one.
-        skipped: tests that were skipped and may be.
-    """
+    """The verdict on a node's diagnostic."""
 
     findings: tuple[Finding, ...]
-    unjudged: tuple[str, ...]
-    skipped: tuple[str, ...]
+    unjudged: tuple[str, ...]  # the reasons to distrust it; empty for a sound one
+    skipped: tuple[str, ...]  # tests that were skipped and may be
     diagnosis: Diagnosis
 
 

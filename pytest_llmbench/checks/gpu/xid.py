@@ -126,16 +126,11 @@ _ACTIONS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelEvent:
-    """An error that the driver wrote down.
+    """An error that the driver wrote down."""
 
-    Attributes:
-        switch: whether it is of an NVSwitch (an SXid), or of a GPU.
-        bus: PCI address of the device, `0000:1b:00.0`.
-    """
-
-    switch: bool
+    switch: bool  # whether it is of an NVSwitch (an SXid), or of a GPU
     code: int
-    bus: str
+    bus: str  # PCI address of the device, `0000:1b:00.0`
     text: str
 
     @property

@@ -11,21 +11,13 @@ from pytest_llmbench.core.record.health import Finding, Report, Severity
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceVariable:
-    """How a variable names devices.
+    """How a variable names devices."""
 
-    Attributes:
-        kinds: source of the devices: `interfaces`, `infiniband`.
-        prefixes: whether a name stands for all that begin with it, unless `=` stands before the list.
-        ports: whether `:1` after a name is a port.
-        every: whether each name must be there, or just one.
-        everything: a word that stands for all devices.
-    """
-
-    kinds: tuple[str, ...]
-    prefixes: bool = False
-    ports: bool = False
-    every: bool = False
-    everything: str | None = None
+    kinds: tuple[str, ...]  # source of the devices: `interfaces`, `infiniband`
+    prefixes: bool = False  # whether a name stands for all that begin with it, unless `=` stands before the list
+    ports: bool = False  # whether `:1` after a name is a port
+    every: bool = False  # whether each name must be there, or just one
+    everything: str | None = None  # a word that stands for all devices
 
 
 RULES = {

@@ -75,20 +75,13 @@ class RankGroup:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupResult:
-    """The result of a group.
-
-    Attributes:
-        busbw: GB/s of its slowest rank; None after a fault.
-        latency_us: of a small all_reduce, likewise.
-        fault: the kind of fault that prevented a number.
-        reason: the fault in words.
-    """
+    """The result of a group."""
 
     group: RankGroup
-    busbw: float | None = None
-    latency_us: float | None = None
-    fault: GroupFault | None = None
-    reason: str = ""
+    busbw: float | None = None  # GB/s of its slowest rank; None after a fault
+    latency_us: float | None = None  # of a small all_reduce, likewise
+    fault: GroupFault | None = None  # the kind of fault that prevented a number
+    reason: str = ""  # the fault in words
 
     @property
     def text(self) -> str:
@@ -98,19 +91,12 @@ class GroupResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Played:
-    """The result of some rounds.
+    """The result of some rounds."""
 
-    Attributes:
-        results: one for each group, in the order of the groups.
-        silent: reasons for nodes without a whole answer.
-        device: device of the measurement, as its driver names it; None if all ranks are silent about it.
-        nvlink: whether any of their GPUs has an active NVLink; None if all ranks are silent about it.
-    """
-
-    results: tuple[GroupResult, ...]
-    silent: Mapping[str, str]
-    device: str | None
-    nvlink: bool | None = None
+    results: tuple[GroupResult, ...]  # one for each group, in the order of the groups
+    silent: Mapping[str, str]  # reasons for nodes without a whole answer
+    device: str | None  # device of the measurement, as its driver names it; None if all ranks are silent about it
+    nvlink: bool | None = None  # whether any of their GPUs has an active NVLink; None if all ranks are silent about it
 
 
 class MeasuredGroups:

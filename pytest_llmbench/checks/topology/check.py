@@ -148,19 +148,14 @@ def _compare_installed(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuTopology:
-    """The content of a topology file, without its order.
+    """The content of a topology file, without its order."""
 
-    Attributes:
-        devices: attributes of each device (`class`, `link_speed`, ...) by PCI address.
-        numa: the NUMA node of each device, by PCI address.
-        switch: PCI addresses of the devices behind the same switch as each device, itself included.
-        cpus: attributes of the processors by NUMA node.
-    """
-
+    # Attributes of each device (`class`, `link_speed`, ...) by PCI address.
     devices: dict[str, Mapping[str, str]] = field(default_factory=dict)
-    numa: dict[str, str] = field(default_factory=dict)
+    numa: dict[str, str] = field(default_factory=dict)  # the NUMA node of each device, by PCI address
+    # PCI addresses of the devices behind the same switch as each device, itself included.
     switch: dict[str, frozenset[str]] = field(default_factory=dict)
-    cpus: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    cpus: dict[str, Mapping[str, str]] = field(default_factory=dict)  # attributes of the processors by NUMA node
 
     def differences(self, truth: GpuTopology, *, ignoring: frozenset[str] = frozenset()) -> Iterator[str]:
         """Yield the differences from the truth, in words.
