@@ -122,9 +122,9 @@ class SmiGpu:
     remap_failed: bool | None = _read(flag, "remapped_rows/remapped_row_failure")
     slowdowns: tuple[str, ...] | None  # reasons for low clocks now, such as `hw_thermal_slowdown`
     power_limit_w: float | None = _read(
-        number, *(f"{each}/{name}_power_limit" for name in ("current", "enforced") for each in _POWER)
+        number, *(f"{tag}/{name}_power_limit" for name in ("current", "enforced") for tag in _POWER)
     )
-    default_power_limit_w: float | None = _read(number, *(f"{each}/default_power_limit" for each in _POWER))
+    default_power_limit_w: float | None = _read(number, *(f"{tag}/default_power_limit" for tag in _POWER))
     application_mhz: float | None = _read(number, "applications_clocks/graphics_clock")
     default_application_mhz: float | None = _read(number, "default_applications_clocks/graphics_clock")
     max_sm_mhz: float | None = _read(number, "max_clocks/sm_clock")

@@ -236,7 +236,8 @@ class IntraNode(NodeCheck):
                 absent[host] = result.reason
         readings = [reading for host, own in results.items() for reading in _make_inner_readings(host, own, fleet)]
         findings = [finding for host, own in results.items() for finding in _find_failure(host, own)]
-        rates = {each.host: each.value for each in readings if each.statistic == "nvlink_busbw" and each.host}
+        busbw = (reading for reading in readings if reading.statistic == "nvlink_busbw")
+        rates = {reading.host: reading.value for reading in busbw if reading.host is not None}
         action = "check its NVLinks and NVSwitches (nvidia-smi nvlink -s), and which path NCCL takes"
         for host, outlier in outliers(rates, tolerance=options.allowed(fleet.site)).items():
             message = f"{rates[host]:.4g} GB/s inside the node: {outlier.text}"

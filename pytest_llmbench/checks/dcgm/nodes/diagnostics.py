@@ -111,7 +111,7 @@ def _inside(container: Container, names: Mapping[str, str], env: dict[str, str])
     home = f"{Path.home()}:{Path.home()}" if container.mount_home else None
     workdir = ["--workdir", container.workdir] if container.workdir and container.runtime == "docker" else []
     return [
-        *start, *(word for each in (*container.mounts, *([home] if home else [])) for word in (mount, each)),
+        *start, *(word for place in (*container.mounts, *([home] if home else [])) for word in (mount, place)),
         *(word for name in names for word in ("--env", name)), *workdir, *container.args, container.image,
     ]  # fmt: skip
 
@@ -123,8 +123,9 @@ def _pyxis(container: Container, env: dict[str, str]) -> list[str]:
             "no_slurm", "a pyxis container starts with srun, and this is not a Slurm job: use docker or enroot"
         )
     job, host = env["SLURM_JOB_ID"], host_name()
-    for name in [each for each in env if each.startswith(("SLURM_", "SLURMD_", "PMI")) and each != "SLURM_CONF"]:
-        del env[name]  # else they are options of the new step
+    for name in list(env):
+        if name.startswith(("SLURM_", "SLURMD_", "PMI")) and name != "SLURM_CONF":
+            del env[name]  # else they are options of the new step
     return [
         "srun", f"--jobid={job}", "--overlap", "--mem=0", "--nodes=1", "--ntasks=1", f"--nodelist={host}",
         f"--container-image={container.image}",
