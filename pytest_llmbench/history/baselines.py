@@ -11,7 +11,7 @@ from pytest_llmbench.history.compare import (
     COARSE,
     Change,
     Compared,
-    Pair,
+    NumberPair,
     compare_runs,
     usual_spread,
     verdict_of_change,
@@ -57,7 +57,7 @@ def compare_with_baseline(
         runs: those that are judged together, together.
         wanted: the baseline that the user asked for.
     """
-    lines: list[Compared | tuple[Compared, Pair]] = []
+    lines: list[Compared | tuple[Compared, NumberPair]] = []
     with history.reading() as connection:
         for records in runs:
             new = _new_runs(records)
@@ -105,7 +105,7 @@ def _usable(row: MetricRow | None) -> bool:
 
 def _baseline(
     connection: Connection, history: History, session: str, new: _NewRuns, wanted: Wanted
-) -> Compared | tuple[Compared, Pair]:
+) -> Compared | tuple[Compared, NumberPair]:
     """The pair of the new runs and their baseline, or the verdict where there is no baseline."""
     earlier = _earlier_runs(connection, session, new)
     same = [run for run in earlier if run.series == new.series]
@@ -116,7 +116,7 @@ def _baseline(
         return _without_baseline(line, new.series, earlier, same, chosen, wanted, history.shown)
     usable, candidates = _best(usable, new.metric) if wanted.kind == "best" else (usable, 1)
     past = [run.metrics[new.metric].value for run in same if run.problem is None and new.metric in run.metrics]
-    pair = Pair(
+    pair = NumberPair(
         metric=new.metric, before=[run.metrics[new.metric] for run in usable], after=new.rows, past=past[-_MOST_PAST:],
         usual=usual_spread(gpus=new.series.gpus, scale=new.series.scale), candidates=candidates,
     )  # fmt: skip

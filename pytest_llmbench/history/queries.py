@@ -46,13 +46,14 @@ class PastRun:
     """A run of the history that can be compared.
 
     Attributes:
+        time: Unix time at which it began; None where it is not known.
         problem: the reason that it cannot be judged; None of a sane one.
         metrics: by name.
     """
 
     session: str
     name: str
-    time: float
+    time: float | None
     series: Series
     problem: str | None
     simulated: bool
