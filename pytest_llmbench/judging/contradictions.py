@@ -147,9 +147,7 @@ def _check_number(
         yield f"{key}.verdict: {judgement.verdict}, but metrics has no {name}"
         return
     if judgement.value is None:
-        # An earlier version kept the number as a text alone, also where a later one wrote its record again.
-        if judgement.measured is None:
-            yield f"{key}.value: none, but its verdict is {judgement.verdict}"
+        yield f"{key}.value: none, but its verdict is {judgement.verdict}"
         return
     if metrics[name].sense is not None and judgement.low is None and judgement.high is None:
         yield f"{key}.low, high: none, but its verdict is {judgement.verdict}, and {name} is judged by its interval"
