@@ -256,7 +256,7 @@ def run_of_record(record: RunRecord) -> PastRun:
     """A run as the history has it, from its record alone."""
     return PastRun(
         session=record.session, name=record.key, time=record.timings.started, series=series_of(record),
-        problem=problem_of(record), simulated=record.simulated is not None,
+        problem=problem_of(record), simulated=record.simulated,
         metrics={} if record.problem is not None else {metric.name: metric for metric in metrics_of(record)},
     )  # fmt: skip
 

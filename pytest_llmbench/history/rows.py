@@ -137,7 +137,7 @@ def read_record(path: Path, about: str, gpus: Mapping[tuple[str, str], str]) -> 
         gpus: of the session, as of `uuids_in`.
 
     Raises:
-        ConfigError: it is no record of this schema version, is damaged, or contradicts itself.
+        ConfigError: it is not a record of this schema version, is damaged, or contradicts itself.
     """
     try:
         content = json.dumps(json.loads(path.read_bytes()), sort_keys=True)

@@ -78,8 +78,8 @@ def shared_scatter(series: Iterable[Scatter]) -> Scatter | None:
 
     The variances of series are taken as drawn from one inverse gamma distribution, as in a moderated t-test (Smyth,
     "Linear models and empirical Bayes methods", 2004): the more alike the series scatter, the more degrees of freedom
-    it has. Of the degrees of freedom that the series do not refute with 95 %, the smallest is taken. So a few series
-    that are alike by chance count for little, and so do series of which some scatter more.
+    it has. The result has the smallest number of them that the series do not refute with 95 %. So a few series that
+    are alike by chance count for little, and so do series of which some scatter more.
     """
     known = [one for one in series if one.freedom > 0.0 and one.squares > 0.0]
     if len(known) < 2:

@@ -1,4 +1,4 @@
-"""Texts of a live view: one run, all runs counted, and a number beside its bound."""
+"""Texts of a live view: one run, all runs counted, and a number with its bound."""
 
 import time
 
