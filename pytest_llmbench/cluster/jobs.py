@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_llmbench.cluster.executors import Accepted, Submitted
-from pytest_llmbench.cluster.slurm.queries import GLANCE_S, told_of
+from pytest_llmbench.cluster.slurm.queries import GLANCE_S, describe_nodes
 from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import JobState, JobStatus, OurJob, of_holder
 from pytest_llmbench.core.errors import ClusterError
@@ -146,7 +146,7 @@ class StepJob(JobOnSlurm):
             return status
         ill = self._slurm.queries.ill_nodes(",".join(self.hosts))
         failed = tuple(dict.fromkeys(node.name for node in ill if node.has_failed))
-        return replace(status, reason="; ".join(filter(None, (status.reason, told_of(ill)))), failed=failed)
+        return replace(status, reason="; ".join(filter(None, (status.reason, describe_nodes(ill)))), failed=failed)
 
     def begin_cancel(self) -> None:
         """Have srun end its tasks, and return at once."""

@@ -168,7 +168,7 @@ class JobRow:
         return identity.name in {"", self.name} and identity.uid in {"", self.uid} and submitted in {"", self.submitted}
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """The job, for people."""
         return f"{plain(self.name)!r}, submitted {self.submitted} by user {self.uid}"
 
@@ -216,6 +216,6 @@ def unix_time_of(text: str) -> float | None:
         return None
 
 
-def told(status: JobStatus) -> str:
-    """A status, for people."""
+def describe_status(status: JobStatus) -> str:
+    """Describe a status for people."""
     return f"{status.word or status.state}{f' ({status.reason})' if status.reason else ''}"
