@@ -135,18 +135,18 @@ class HeldJob(Allocation):
             gone = self._slurm.queries.unavailable() if "DOWN" in status.reason or "Resources" in status.reason else ""
             if not self._hosts:
                 self._limit.enforce(self.job)
-            told = f"{status.reason or 'no reason given'}{f'; not available: {gone}' if gone else ''}"
-            return Waiting(reason=f"job {job_id} {status.word or 'PENDING'} ({told})", starts=status.starts)
+            reason = f"{status.reason or 'no reason given'}{f'; not available: {gone}' if gone else ''}"
+            return Waiting(reason=f"job {job_id} {status.word or 'PENDING'} ({reason})", starts=status.starts)
         if not self._hosts and (why := self._limit.why_ended(self.job, status)):
             raise ClusterError(why, job_id=job_id)
         raise JobEndedError(job_id, status, self._log)
 
     def _unless_lost(self, status: JobStatus) -> JobStatus:
         """The status of the job, which has run; with its first node, if that has lost the job's script."""
-        told = of_holder(status)
-        if told.state is JobState.NODE_FAIL and told is not status:
-            return replace(told, nodelist=self._hosts[0], failed=self._hosts[:1])
-        return told
+        judged = of_holder(status)
+        if judged.state is JobState.NODE_FAIL and judged is not status:
+            return replace(judged, nodelist=self._hosts[0], failed=self._hosts[:1])
+        return judged
 
     def ends_at(self) -> float:
         """By the time limit that was asked for."""
@@ -213,8 +213,8 @@ def refusal(error: ClusterError, request: JobRequest, slurm: Slurm) -> ClusterEr
     if isinstance(error, NoAnswerError):
         return type(error)(f"Slurm gave no answer to {' '.join(asked)}: {error}", command=error.command)
     there, gone = slurm.queries.partitions(), slurm.queries.unavailable()
-    told = (f". Partitions here: {there}" if there else "") + (f". Not available: {gone}" if gone else "")
-    return ClusterError(f"Slurm refuses {' '.join(asked)}: {error}{told}", command=error.command)
+    hints = (f". Partitions here: {there}" if there else "") + (f". Not available: {gone}" if gone else "")
+    return ClusterError(f"Slurm refuses {' '.join(asked)}: {error}{hints}", command=error.command)
 
 
 def ended(job_id: str, status: JobStatus, log: Path | None = None) -> str:

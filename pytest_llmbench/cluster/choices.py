@@ -89,10 +89,10 @@ class ReplayChoices(Mapping[str, RunSpec]):
 
     @cached_property
     def _at_hand(self) -> dict[str, list[RunSpec]]:
-        found: dict[str, list[RunSpec]] = {}
+        by_recipe: dict[str, list[RunSpec]] = {}
         for spec in self._specs.values():
-            found.setdefault(spec.recipe.name, []).append(spec)
-        return found
+            by_recipe.setdefault(spec.recipe.name, []).append(spec)
+        return by_recipe
 
     def __getitem__(self, key: str) -> RunSpec:
         """The run of a key."""

@@ -270,9 +270,9 @@ def _accepted(slurm: Slurm, request: JobRequest, script: Path, *, seen: bool) ->
                 return job, ""
         said = slurm_words(answer.stderr) or plain(answer.stdout)[:200] or "nothing"
         refused = answer.code > 0 and not is_silence(said) and bool(answer.stderr.strip())
-    found = _search(slurm, request, 0.0 if refused else _SEARCH_S)
-    if found is not None:
-        return found, f"sbatch said {said!r}, and Slurm has taken {request.name} as job {found.id}: found by its token"
+    job = _search(slurm, request, 0.0 if refused else _SEARCH_S)
+    if job is not None:
+        return job, f"sbatch said {said!r}, and Slurm has taken {request.name} as job {job.id}: found by its token"
     if refused:
         raise slurm.controller.unless_just_back(ClusterError(said, command="sbatch"), began)
     slurm.strays.append(request.identity)
@@ -297,11 +297,11 @@ def _search(slurm: Slurm, request: JobRequest, patience_s: float) -> OurJob | No
     deadline = time.monotonic() + patience_s
     while True:
         try:
-            found = slurm.find(request.identity)
+            job_id = slurm.find(request.identity)
         except ClusterError:
-            found = None
-        if found is not None:
-            return slurm.watch(found, request.identity)
+            job_id = None
+        if job_id is not None:
+            return slurm.watch(job_id, request.identity)
         if min(deadline - time.monotonic(), slurm.queries.left_s / 4) < _SEARCH_PERIOD_S:
             return None
         time.sleep(_SEARCH_PERIOD_S)

@@ -165,13 +165,13 @@ class StepJob(JobOnSlurm):
 
 def _end_of_step(words: str, code: int) -> JobStatus:
     """How a step ended whose job goes on, by what srun printed."""
-    node, why = failed_node(words), cancelled(words)
+    node, reason = failed_node(words), cancelled(words)
     if node is not None:
         return JobStatus(state=JobState.NODE_FAIL, reason="Slurm's word to the step", nodelist=node)
-    if why is not None:
+    if reason is not None:
         states = {"TIME": JobState.TIMEOUT, "NODE": JobState.NODE_FAIL, "PREEMPTION": JobState.PREEMPTED}
-        state = next((state for word, state in states.items() if why.startswith(word)), JobState.CANCELLED)
-        return JobStatus(state=state, reason=f"its step{f': {why}' if why else ', and not the whole job'}")
+        state = next((state for word, state in states.items() if reason.startswith(word)), JobState.CANCELLED)
+        return JobStatus(state=state, reason=f"its step{f': {reason}' if reason else ', and not the whole job'}")
     return JobStatus(state=JobState.FAILED, reason=f"srun exited with {code}")
 
 

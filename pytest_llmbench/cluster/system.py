@@ -114,8 +114,8 @@ def load_system(name_or_file: str, folders: Iterable[Path]) -> System:
     path = Path(name_or_file)
     if path.suffix in {".yaml", ".yml"} or path.is_file():
         return _read(path)
-    told = f"{unknown('system', name_or_file, [LOCAL, SLURM, ELSEWHERE, *known])}; or give a YAML file"
-    raise ConfigError("; ".join([told, *SYSTEMS.broken().values()]))
+    message = f"{unknown('system', name_or_file, [LOCAL, SLURM, ELSEWHERE, *known])}; or give a YAML file"
+    raise ConfigError("; ".join([message, *SYSTEMS.broken().values()]))
 
 
 def probe_local(known: Iterable[System] = ()) -> System:
@@ -128,11 +128,13 @@ def probe_local(known: Iterable[System] = ()) -> System:
     if gpus:
         models = (system.gpu for system in known if system.gpu is not None)
         gpu = next((gpu for gpu in models if same_gpu(gpu.model, gpus[0])), None)
-        told = f"{len(gpus)} × {gpus[0]} on {platform.node()}"
-        return System(name=LOCAL, description=told, cluster="local", gpus_per_node=len(gpus), gpu=gpu)
+        description = f"{len(gpus)} × {gpus[0]} on {platform.node()}"
+        return System(name=LOCAL, description=description, cluster="local", gpus_per_node=len(gpus), gpu=gpu)
     cpus = len(os.sched_getaffinity(0))
-    told = f"{cpus} CPUs ({platform.machine()}) on {platform.node()}, no GPU"
-    return System(name=LOCAL, description=told, cluster="local", gpus_per_node=0, cpu_ranks_per_node=min(2, cpus))
+    description = f"{cpus} CPUs ({platform.machine()}) on {platform.node()}, no GPU"
+    return System(
+        name=LOCAL, description=description, cluster="local", gpus_per_node=0, cpu_ranks_per_node=min(2, cpus)
+    )
 
 
 def published_tflops(device: str, precision: str, own: Gpu | None = None) -> tuple[float, float] | None:
@@ -195,8 +197,8 @@ def _nvidia_smi() -> list[str]:
     """Names of this machine's GPUs; none without a working driver."""
     if shutil.which("nvidia-smi") is None:
         return []
-    found = subprocess.run(
+    done = subprocess.run(
         ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
-    return [line.strip() for line in found.stdout.splitlines() if line.strip()] if found.returncode == 0 else []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []

@@ -143,22 +143,22 @@ class _Generator(GenerateJsonSchema):
 
 
 def _definitions(models: list[type[BaseModel]]) -> dict[str, Schema]:
-    """Schemas of models and of all that they hold, by name, with the meaning of each key from their docstrings."""
+    """Schemas of models and of all that they hold, by name, with the meaning of each key."""
     chosen = list(dict.fromkeys(models))
-    _, found = models_json_schema(
+    _, schema = models_json_schema(
         [(model, "validation") for model in chosen], ref_template=_DEFS + "{model}", schema_generator=_Generator
     )
-    defs: dict[str, Schema] = found["$defs"]
+    defs: dict[str, Schema] = schema["$defs"]
     known = {model.__name__: model for model in _with_parts(chosen)}
-    for name, each in defs.items():
+    for name, definition in defs.items():
         model = known.get(name)
-        if "description" in each:
-            each["description"] = " ".join(each["description"].partition("\n\n")[0].split())
-        told = descriptions(model) if model is not None else {}
-        for key, field in each.get("properties", {}).items():
+        if "description" in definition:
+            definition["description"] = " ".join(definition["description"].partition("\n\n")[0].split())
+        meanings = descriptions(model) if model is not None else {}
+        for key, field in definition.get("properties", {}).items():
             field.pop("title", None)
-            if key in told:
-                field["description"] = told[key]
+            if key in meanings:
+                field["description"] = meanings[key]
     return defs
 
 
@@ -208,14 +208,14 @@ def _partial(defs: dict[str, Schema], roots: list[str]) -> dict[str, Schema]:
 def _merged_parts(schema: Any) -> Iterator[str]:
     """Names of the definitions that a schema refers to outside of lists."""
     if isinstance(schema, list):
-        for each in schema:
-            yield from _merged_parts(each)
+        for part in schema:
+            yield from _merged_parts(part)
     elif isinstance(schema, dict):
         if "$ref" in schema:
             yield schema["$ref"].removeprefix(_DEFS)
-        for key, each in schema.items():
+        for key, part in schema.items():
             if key not in {"items", "prefixItems"}:
-                yield from _merged_parts(each)
+                yield from _merged_parts(part)
 
 
 def _ref(model: type[BaseModel]) -> Schema:
@@ -224,7 +224,7 @@ def _ref(model: type[BaseModel]) -> Schema:
 
 def _with(**constants: str) -> Schema:
     """An object that has these keys with these values."""
-    return {"required": list(constants), "properties": {key: {"const": each} for key, each in constants.items()}}
+    return {"required": list(constants), "properties": {key: {"const": value} for key, value in constants.items()}}
 
 
 def _closed(properties: Schema, required: list[str]) -> Schema:

@@ -182,7 +182,9 @@ def explain(watched: WatchedJob, status: JobStatus, facts: Facts) -> JobStatus:
 
 def revived_ids(jobs: Mapping[OurJob, WatchedJob], rows: Sequence[JobRow], now: float) -> list[str]:
     """Ids of jobs whose runs were over a while ago, and which the controller takes for alive."""
-    over = {job: each for job, each in jobs.items() if each.over is not None and now - each.over > _LEAVING_S}
+    over = {
+        job: watched for job, watched in jobs.items() if watched.over is not None and now - watched.over > _LEAVING_S
+    }
     shown = shown_rows(over, rows).values()
     return [row.job_id for row in shown if row.status.alive and row.status.word != "COMPLETING"]
 
@@ -336,12 +338,12 @@ class Slurm:
             return watched.marks
         if recent and watched.marks_now is not None and began - watched.marks_now[0] < _FRESH_S:
             return watched.marks_now[1]
-        found = self.queries.marks({job.id: watched.submitted}).get(job.id)
-        watched.marks_now = None if found is None else (began, found)
+        marks = self.queries.marks({job.id: watched.submitted}).get(job.id)
+        watched.marks_now = None if marks is None else (began, marks)
         # By its id and the time of its submission, it is the job that squeue has shown to run.
-        if found is not None and found.state == watched.status.word == "RUNNING":
+        if marks is not None and marks.state == watched.status.word == "RUNNING":
             watched.seen, watched.answered = began, time.monotonic()
-        return found
+        return marks
 
     def suspended_s(self, job: OurJob) -> float | None:
         """For how many seconds a watched job was suspended in all, as sacct has it; None where it does not say."""
@@ -382,8 +384,8 @@ class Slurm:
         for job, row in shown.items():
             self._note_if_rewritten(wanted[job], row)
             self._apply(wanted[job], judge_shown(wanted[job], row, facts, now))
-        unsure = {job: each for job, each in wanted.items() if job not in shown or each.closes_too_long(began)}
-        unsure = {job: each for job, each in unsure.items() if each.status.alive}
+        unsure = {job: watched for job, watched in wanted.items() if job not in shown or watched.closes_too_long(began)}
+        unsure = {job: watched for job, watched in unsure.items() if watched.status.alive}
         if unsure:
             facts = self._ask_sacct(unsure, facts)
             now = time.monotonic()
@@ -499,6 +501,6 @@ class Slurm:
         Raises:
             ClusterError: Slurm does not answer.
         """
-        found = [self.watch(job_id, stray) for stray in self.strays if (job_id := self.find(stray)) is not None]
-        self.cancel(*found)
-        return [job.id for job in found]
+        strays = [self.watch(job_id, stray) for stray in self.strays if (job_id := self.find(stray)) is not None]
+        self.cancel(*strays)
+        return [job.id for job in strays]

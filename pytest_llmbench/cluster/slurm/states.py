@@ -93,8 +93,8 @@ def of_holder(status: JobStatus) -> JobStatus:
     far as Slurm knows, and slurmd ends its steps.
     """
     if status.state is JobState.PENDING:
-        why = "it waits in the queue again: Slurm's controller was killed before it had saved its start"
-        return JobStatus(state=JobState.LOST, reason=why)
+        reason = "it waits in the queue again: Slurm's controller was killed before it had saved its start"
+        return JobStatus(state=JobState.LOST, reason=reason)
     if status.state is JobState.FAILED and status.reason == "JobLaunchFailure":
         return replace(status, state=JobState.NODE_FAIL, reason="JobLaunchFailure: its first node has lost its script")
     return status
@@ -196,10 +196,10 @@ def job_rows(records: Iterable[str]) -> Iterator[JobRow]:
 
 def seconds_of(text: str) -> float | None:
     """Read `[days-]hours:minutes:seconds`."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+(?:\.\d+)?)", text)
-    if found is None:
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+(?:\.\d+)?)", text)
+    if match is None:
         return None
-    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
     return 86400 * days + 3600 * hours + 60 * minutes + seconds
 
 
