@@ -174,7 +174,7 @@ class EngineDefaults:
     log_per_run = False
     evaluate: Evaluate | None = None
 
-    def uncounted(self, recipe: Recipe) -> str | None:  # noqa: ARG002 - an engine that fine-tunes says which
+    def uncounted(self, recipe: Recipe) -> str | None:
         """Say that every recipe trains the whole decoder on every token."""
         return None
 
@@ -182,11 +182,11 @@ class EngineDefaults:
         """Say whether nothing speaks against it."""
         return self.uncounted(recipe) is None
 
-    def asks(self, recipe: Recipe, topology: Topology) -> Asks:  # noqa: ARG002 - an engine that knows more says it
+    def asks(self, recipe: Recipe, topology: Topology) -> Asks:
         """Ask for what the recipe's own fields say, and nothing else."""
         return {}
 
-    def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:  # noqa: ARG002
+    def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
         """Yield what in a finished log contradicts itself or the recipe; nothing, unless an engine knows more."""
         yield from ()
 

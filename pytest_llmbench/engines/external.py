@@ -12,6 +12,7 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import Progress, Step, StepSeries
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import EngineDefaults, Place, Script
+from pytest_llmbench.engines.overrides import Arguments, Rules, unknown_arguments
 from pytest_llmbench.readers.base import READERS, LogReader
 from pytest_llmbench.readers.log import last_step, last_words, log_files, read_log
 
@@ -31,19 +32,27 @@ class External(EngineDefaults, ABC):
     logs: tuple[str, ...] = (layout.OUTPUT, "*.log", "*.out", "*.err", "*.txt")
 
     @abstractmethod
-    def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
-        """Build the commands of a run."""
+    def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script: ...
+
+    def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
+        """Return the rules of the framework's arguments, and those of the recipe's options.
+
+        Without a topology, rules that depend on the number of ranks are left out.
+        """
+        return Rules(same={}), {}
 
     def log_reader(self) -> LogReader:
-        """Find what reads the log."""
+        """Return the reader of the log."""
         return READERS.load(self.reader) if isinstance(self.reader, str) else self.reader
 
     def missing(self) -> str | None:
-        """Nothing is needed in this process: the framework has an environment of its own."""
-        return None
+        return None  # the framework has an environment of its own
+
+    def uncounted(self, recipe: Recipe) -> str | None:
+        rules, own = self.arguments(recipe)
+        return unknown_arguments(rules.unknown(own))
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
-        """Yield every reason why this recipe cannot run on this topology."""
         size = recipe.parallelism.model_parallel_size
         if topology.world_size % size:
             yield (
@@ -51,9 +60,10 @@ class External(EngineDefaults, ABC):
                 f"model of {size} ranks each (tensor {recipe.parallelism.tensor} × pipeline "
                 f"{recipe.parallelism.pipeline})"
             )
+        rules, own = self.arguments(recipe, topology)
+        yield from rules.problems(recipe, own)
 
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
-        """Read what was logged so far, and fill in what the recipe knows and no line says."""
         files = [folder] if folder.is_file() else log_files(folder, self.logs)
         reader = self.log_reader()
         series = read_log(files, reader.dialect(), reader.claims, reader.needles)
@@ -67,25 +77,26 @@ class External(EngineDefaults, ABC):
             return step.tokens
         return step.samples * recipe.sequence_length
 
-    def expected(self, recipe: Recipe, topology: Topology) -> Expected | None:  # noqa: ARG002
-        """Expect nothing of ranks: none is ours."""
+    def expected(self, recipe: Recipe, topology: Topology) -> Expected | None:
         return None
 
     def progress(self, folder: Path) -> Progress | None:
-        """Read the end of the output."""
         return last_step(folder / layout.OUTPUT, self.log_reader().dialect())
 
     def laggards(self, folder: Path) -> str:
-        """Quote the last line of the output: nothing else is known of the ranks."""
-        words = last_words(folder / layout.OUTPUT)
+        words = last_words(self.output(folder))
         return f"the last line of its output is: {words[:300]}" if words else "it printed nothing"
+
+    def output(self, folder: Path) -> Path:
+        """Return the file that the ranks print to."""
+        return folder / layout.OUTPUT
 
 
 def _log_interval(recipe: Recipe) -> int | None:
-    """Interval of steps at which the framework logs; None where the recipe's arguments do not say."""
+    """The interval at which the framework logs, in steps; None where the recipe's arguments have none."""
     arguments = recipe.options.get("arguments")
-    told = str(arguments.get("log-interval")) if isinstance(arguments, Mapping) else ""
-    return (int(told) or None) if told.isdecimal() else None
+    interval = str(arguments.get("log-interval")) if isinstance(arguments, Mapping) else ""
+    return (int(interval) or None) if interval.isdecimal() else None
 
 
 def fill(text: str, place: Place, where: str) -> str:
@@ -100,7 +111,7 @@ def fill(text: str, place: Place, where: str) -> str:
 def filled(value: Any, place: Place, where: str) -> Any:
     """Fill in an argument, or each word of one; a number or a switch stays as it is."""
     if isinstance(value, tuple):
-        return tuple(filled(each, place, where) for each in value)
+        return tuple(filled(word, place, where) for word in value)
     return fill(value, place, where) if isinstance(value, str) else value
 
 

@@ -36,39 +36,33 @@ class InProcess(EngineDefaults):
     proof = "the end event of every rank's step log"
 
     def missing(self) -> str | None:
-        """Say how to install what this process lacks, or None when everything is there."""
         absent = [package for module, package in self.packages.items() if not _installed(module)]
         if not absent:
             return None
         wanted = " ".join(absent) if self.extra is None else f"pytest-llmbench[{self.extra}]"
         return f"engine {self.name} needs {', '.join(absent)}: pip install '{wanted}'"
 
-    def work(self, recipe: Recipe, topology: Topology, place: Place) -> RankTask:  # noqa: ARG002 - each rank knows
-        """Build what each rank runs: the recipe says everything else."""
+    def work(self, recipe: Recipe, topology: Topology, place: Place) -> RankTask:
         config = recipe.model_dump(mode="json")
         return RankTask(entry=self.entry, config=config, env=self.env(recipe), ends_early=self.ends_early)
 
-    def env(self, recipe: Recipe) -> Mapping[str, str]:  # noqa: ARG002 - an engine that needs some says which
+    def env(self, recipe: Recipe) -> Mapping[str, str]:
         """Environment variables that the framework reads before a rank can set them."""
         return {}
 
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
-        """Read what the ranks logged so far, what their GPUs did in the judged steps, and where their time went."""
         series = read_steps(folder)
         judged = judged_steps(recipe, series.steps)
         watched, times = read_telemetry(folder, judged), read_times(folder, alike(judged))
         return series.model_copy(update={"telemetry": watched, "times": times})
 
-    def expected(self, recipe: Recipe, topology: Topology) -> Expected | None:  # noqa: ARG002 - an engine knows more
-        """Expect nothing in particular."""
+    def expected(self, recipe: Recipe, topology: Topology) -> Expected | None:
         return Expected()
 
     def progress(self, folder: Path) -> Progress | None:
-        """Read the end of rank 0's log."""
         return last_step(folder)
 
     def laggards(self, folder: Path) -> str:
-        """Compare what the ranks say they are doing."""
         return laggards(folder)
 
 

@@ -66,6 +66,10 @@ class Rules:
         ]  # fmt: skip
 
 
+# The rules of a framework's arguments, and the arguments of a recipe's options.
+Arguments = tuple[Rules, Mapping[str, Any]]
+
+
 def unknown_arguments(names: list[str]) -> str | None:
     """Give the reason why the work of a step is unknown; None where it is known."""
     if not names:

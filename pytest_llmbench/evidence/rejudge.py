@@ -20,7 +20,7 @@ from pytest_llmbench.evidence.recorded import RecordedSession
 from pytest_llmbench.judging.recount import same
 from pytest_llmbench.judging.references import why_not_applicable
 from pytest_llmbench.plugin.output.provenance import bounds
-from pytest_llmbench.plugin.verdict.compare import Judged
+from pytest_llmbench.plugin.verdict.compare import JudgedComparison
 from pytest_llmbench.plugin.verdict.run import Run
 
 _COMPARISON = re.compile(r"(>=|>|<=|<) (.+)")
@@ -135,7 +135,7 @@ def _judge_comparison(judgement: Judgement, run: Run) -> Rejudged:
     return Rejudged(difference=_compare_number(judgement, run.comparisons.last).difference, taken=taken)
 
 
-def _compare_number(judgement: Judgement, judged: Judged | None) -> Rejudged:
+def _compare_number(judgement: Judgement, judged: JudgedComparison | None) -> Rejudged:
     """Compare the number that a test judged: that of its runs together, or of the one that decided."""
     test = judgement.test
     if judged is None or judgement.measured is None:

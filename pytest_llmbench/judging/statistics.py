@@ -9,7 +9,9 @@ import statistics as stats
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
+
+from typing_extensions import Unpack
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.extensions import Extensions
@@ -182,6 +184,9 @@ def window(recipe: Recipe, early: EarlyVerdict | None) -> str:
     return f"steps {rule.steps + 1} {last} (warm-up rule {rule.rule} {rule.steps})"
 
 
+Compute = Callable[[Measurement], float | None]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Statistic:
     """A named rule.
@@ -202,7 +207,7 @@ class Statistic:
 
     unit: str
     rule: str
-    compute: Callable[[Measurement], float | None]
+    compute: Compute
     speed: Speed | None = None
     of_speed: bool | None = None
     steady: Literal["rate", "time", "step"] | None = None
@@ -213,30 +218,37 @@ class Statistic:
         if self.better is None and self.steady is not None:
             object.__setattr__(self, "better", "higher" if self.steady == "rate" else "lower")
         if self.of_speed is None:
-            told = self.speed is not None or Quantity(0.0, self.unit).dimension in _DIMENSIONS_OF_SPEED
-            object.__setattr__(self, "of_speed", told)
+            of_speed = self.speed is not None or Quantity(0.0, self.unit).dimension in _DIMENSIONS_OF_SPEED
+            object.__setattr__(self, "of_speed", of_speed)
 
     @property
     def needs_all_steps(self) -> bool:
-        """Whether the first steps of a run do not tell it: only a mean of the steady part goes on as it began."""
+        """True if the early steps cannot predict this statistic."""
         return self.steady is None
 
 
-def _tflops_per_gpu(m: Measurement) -> float | None:
-    return ratio(m.model_flops_per_s, 1e12 * m.gpus)
+class _Relations(TypedDict, total=False):
+    """Optional fields of `Statistic`."""
+
+    speed: Speed
+    of_speed: bool
+    steady: Literal["rate", "time", "step"]
+    of_ceiling: bool
 
 
-def _percent(part: float | None, whole: float | None) -> float | None:
-    share = ratio(part, whole)
+def rate(unit: str, rule: str, compute: Compute, **relations: Unpack[_Relations]) -> Statistic:
+    """Build a statistic that is better if it is higher. For `relations` see `Statistic`."""
+    return Statistic(unit=unit, rule=rule, compute=compute, better="higher", **relations)
+
+
+def time(rule: str, compute: Compute, **relations: Unpack[_Relations]) -> Statistic:
+    """Build a statistic in seconds that is better if it is lower. For `relations` see `Statistic`."""
+    return Statistic(unit="s", rule=rule, compute=compute, better="lower", **relations)
+
+
+def _share_of(m: Measurement, flops_per_s: float | None) -> float | None:
+    share = None if m.starves_gpu else ratio(m.model_flops_per_s, flops_per_s)
     return None if share is None else 100 * share
-
-
-def _mfu(m: Measurement) -> float | None:
-    return None if m.starves_gpu else _percent(m.model_flops_per_s, m.peak_flops_per_s)
-
-
-def _matmul_fraction(m: Measurement) -> float | None:
-    return None if m.starves_gpu else _percent(m.model_flops_per_s, m.matmul_flops_per_s)
 
 
 def _peak_memory(m: Measurement) -> float | None:
@@ -257,7 +269,7 @@ def _step_time(m: Measurement) -> float | None:
     return stats.median(seconds) if seconds and len(seconds) == len(m.judged) else None
 
 
-def _of_gpus(compute: Callable[[Watched], float | None]) -> Callable[[Measurement], float | None]:
+def _of_gpus(compute: Callable[[Watched], float | None]) -> Compute:
     return lambda m: compute(m.watched)
 
 
@@ -267,80 +279,63 @@ def _warm_up_time(m: Measurement) -> float | None:
 
 
 STATISTICS: Mapping[str, Statistic] = {
-    "throughput": Statistic(
-        unit="words/s",
-        rule="tokens of all ranks / wall clock of the judged steps; a word is a token",
-        compute=lambda m: m.tokens_per_s,
+    "throughput": rate(
+        "words/s",
+        "tokens of all ranks / wall clock of the judged steps; a word is a token",
+        lambda m: m.tokens_per_s,
         speed="tokens_per_s",
         steady="rate",
     ),
-    "samples_per_s": Statistic(
-        unit="samples/s",
-        rule="sequences of all ranks / wall clock of the judged steps",
-        compute=lambda m: m.samples_per_s,
+    "samples_per_s": rate(
+        "samples/s",
+        "sequences of all ranks / wall clock of the judged steps",
+        lambda m: m.samples_per_s,
         speed="samples_per_s",
         steady="rate",
     ),
-    "tokens_per_s_per_gpu": Statistic(  #: left out tokens_per_s_per_gpu: without GPUs
-        unit="tokens/s/gpu",
-        rule="throughput / GPUs",
-        compute=lambda m: ratio(m.tokens_per_s, m.gpus),
+    "tokens_per_s_per_gpu": rate(  #: left out tokens_per_s_per_gpu: without GPUs
+        "tokens/s/gpu",
+        "throughput / GPUs",
+        lambda m: ratio(m.tokens_per_s, m.gpus),
         speed="tokens_per_s_per_gpu",
         steady="rate",
     ),
-    "time_for_20m_tokens": Statistic(
-        unit="s",
-        rule="20,000,000 tokens / throughput",
-        compute=lambda m: ratio(TOKENS_OF_RECORD, m.tokens_per_s),
+    "time_for_20m_tokens": time(
+        "20,000,000 tokens / throughput",
+        lambda m: ratio(TOKENS_OF_RECORD, m.tokens_per_s),
         speed="seconds_for_20m_tokens",
         steady="time",
     ),
-    "step_time": Statistic(
-        unit="s",
-        rule="median duration of the judged steps",
-        compute=_step_time,
-        speed="seconds_per_step",
-        steady="step",
-    ),
-    "warm_up_time": Statistic(  #: left out warm_up_time: if no step is left out
-        unit="s",
-        rule="wall clock of the steps before the judged ones, compilation included",
-        compute=_warm_up_time,
-        of_speed=False,
-        better="lower",
+    "step_time": time("median duration of the judged steps", _step_time, speed="seconds_per_step", steady="step"),
+    "warm_up_time": time(  #: left out warm_up_time: if no step is left out
+        "wall clock of the steps before the judged ones, compilation included", _warm_up_time, of_speed=False
     ),
     #: left out tflops_per_gpu: without GPUs; if steps do not train a whole decoder (LoRA, rewards, generation)
-    "tflops_per_gpu": Statistic(
-        unit="TFLOP/s/gpu",
-        rule="model FLOPs (PaLM appendix B) / wall clock of the judged steps / GPUs",
-        compute=_tflops_per_gpu,
+    "tflops_per_gpu": rate(
+        "TFLOP/s/gpu",
+        "model FLOPs (PaLM appendix B) / wall clock of the judged steps / GPUs",
+        lambda m: ratio(m.model_flops_per_s, 1e12 * m.gpus),
         speed="model_flops_per_s_per_gpu",
         steady="rate",
     ),
     #: left out mfu: if the system file names no peak for the precision; as `tflops_per_gpu`; on GPUs at scale `smoke`
-    "mfu": Statistic(
-        unit="%",
-        rule="model FLOPs (PaLM appendix B) per second / published peak of the GPUs at this precision",
-        compute=_mfu,
+    "mfu": rate(
+        "%",
+        "model FLOPs (PaLM appendix B) per second / published peak of the GPUs at this precision",
+        lambda m: _share_of(m, m.peak_flops_per_s),
         speed="share_of_peak",
         steady="rate",
     ),
     #: left out matmul_fraction: if a rank measured none, as with a framework that is a command; as `tflops_per_gpu`; on
     #:  GPUs at scale `smoke`
-    "matmul_fraction": Statistic(
-        unit="%",
-        rule="model FLOPs (PaLM appendix B) per second / highest matrix-product rate that the same ranks measured",
-        compute=_matmul_fraction,
+    "matmul_fraction": rate(
+        "%",
+        "model FLOPs (PaLM appendix B) per second / highest matrix-product rate that the same ranks measured",
+        lambda m: _share_of(m, m.matmul_flops_per_s),
         of_speed=True,
         of_ceiling=True,
-        better="higher",
     ),
-    "loss_drop": Statistic(
-        unit="nat",
-        rule="loss of the first step - mean loss of the last quarter of the judged steps",
-        compute=_loss_drop,
-        better="higher",
-    ),
+    "loss_drop": rate("nat", "loss of the first step - mean loss of the last quarter of the judged steps", _loss_drop),
     "peak_memory": Statistic(  #: left out peak_memory: if it is not measured
         unit="GiB", rule="highest memory of any rank", compute=_peak_memory, better="lower"
     ),
@@ -380,12 +375,13 @@ def interval_of(m: Measurement, statistic: Statistic, value: float) -> dict[str,
     seconds = m.seconds_of_step
     if statistic.steady is None or not seconds:
         return {}
-    rate = statistic.steady == "rate"
-    amount = value * seconds if rate else value / seconds if statistic.steady == "time" else 1.0
-    told = {"sense": "rate" if rate else "time", "amount": amount}
+    is_rate = statistic.steady == "rate"
+    amount = value * seconds if is_rate else value / seconds if statistic.steady == "time" else 1.0
+    fields: dict[str, Any] = {"sense": "rate" if is_rate else "time", "amount": amount}
     if m.steady is None:
-        return told
-    if not rate:
-        return told | {"low": amount * m.steady.low, "high": amount * m.steady.high}
+        return fields
+    if not is_rate:
+        return fields | {"low": amount * m.steady.low, "high": amount * m.steady.high}
     # Few steps may be compatible with any rate.
-    return told | {"low": amount / m.steady.high, "high": amount / m.steady.low if m.steady.low > 0.0 else None}
+    high = amount / m.steady.low if m.steady.low > 0.0 else None
+    return fields | {"low": amount / m.steady.high, "high": high}

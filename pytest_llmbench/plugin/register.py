@@ -7,8 +7,9 @@ from pytest_llmbench.plugin import lending, options, xdist
 from pytest_llmbench.plugin.bench import KEY, Bench, bench_of
 from pytest_llmbench.plugin.collection import feasible, selection
 from pytest_llmbench.plugin.interruption import Interruption
+from pytest_llmbench.plugin.missed import MissedEvents, MissedLoop
 from pytest_llmbench.plugin.options import options_of, usage_errors
-from pytest_llmbench.plugin.ours import MissedEvents, MissedLoop, is_distributed, is_worker
+from pytest_llmbench.plugin.ours import is_distributed, is_worker
 from pytest_llmbench.plugin.output import reports as benchmark_json
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.output.results import Results, SafeReports

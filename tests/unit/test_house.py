@@ -1,4 +1,4 @@
-"""The house itself: each thing has one name, and nothing grows above its ceiling."""
+"""The house itself: each thing has one name, no module imports itself by way of others, nothing outgrows its size."""
 
 from __future__ import annotations
 
@@ -43,6 +43,66 @@ def test_each_class_has_a_name_of_its_own() -> None:
             where[name].append(str(path.relative_to(PACKAGE)))
     assert len(where) > 300
     assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
+
+
+def imported_modules() -> dict[str, set[str]]:
+    """The modules of the package that each of them imports: at its top, in functions, and for types alone."""
+    paths = {module_name(path): path for path in PACKAGE.rglob("*.py")}
+    imports: dict[str, set[str]] = {}
+    for module, path in paths.items():
+        names_ = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Import():
+                    names_ |= {alias.name for alias in node.names}
+                case ast.ImportFrom(module=str(source)):
+                    names_ |= {source, *(f"{source}.{alias.name}" for alias in node.names)}
+                case ast.Call(args=[ast.Constant(value=str(text)), *_]) if text.startswith("pytest_llmbench."):
+                    names_.add(text)  # import_module("pytest_llmbench...")
+        imports[module] = (names_ & paths.keys()) - {module, *packages_of(module)}
+    return imports
+
+
+def module_name(path: Path) -> str:
+    """The name by which a file of the package is imported."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def packages_of(module: str) -> set[str]:
+    """The packages that a module is in: importing it imports them anyway."""
+    parts = module.split(".")
+    return {".".join(parts[:end]) for end in range(1, len(parts))}
+
+
+def circles(imports: dict[str, set[str]]) -> set[str]:
+    """The modules that are in a circle: what is left when those that nothing imports, or that import nothing, go."""
+    left = {module: set(others) for module, others in imports.items()}
+    while True:
+        imported = set().union(*left.values()) if left else set()
+        inside = {module for module, others in left.items() if others and module in imported}
+        if len(inside) == len(left):
+            return inside
+        left = {module: left[module] & inside for module in inside}
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Also not inside a function or for types: modules that import each other are one module in several files."""
+    imports = imported_modules()
+    assert len(imports) > 300
+    assert "pytest_llmbench.plugin.register" in imports["pytest_llmbench.plugin.begin"]
+    assert circles(imports) == set()
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}, "e": set()}) == {"b", "c"}
+
+
+def test_private_names_of_pytest_are_in_one_file() -> None:
+    """A new version of pytest may break that file, which has a test of its own, and no other."""
+    users = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if re.search(r"^\s*(?:from|import) _pytest", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert users == {"plugin/pytest_private.py"}
 
 
 def test_nothing_is_above_its_ceiling(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,4 +3,3 @@
 from typing import Literal
 
 Attention = Literal["fastest", "cudnn", "flash", "efficient", "math"]
-Collectives = Literal["nccl", "copies"]

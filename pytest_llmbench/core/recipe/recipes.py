@@ -202,8 +202,8 @@ class Recipe(Strict):
     precision: Precision = "bf16"
     """`bf16` and `fp16` need GPUs."""
     compile: bool = True
-    """Engines `torch`, `deepspeed` (not `ppo`, not sharding `full`) and `megatron_core` (its option `fusion`):
-    `torch.compile` each block, or its parts; on GPUs only.
+    """On GPUs, engines `torch` and `deepspeed` (without sharding `full`) compile each block with `torch.compile`, and
+    `megatron_core` fuses bias, dropout and residual.
     """
     optimizer: Optimizer
     data: Annotated[SyntheticTokens | TokenFile, Field(discriminator="kind")] = SyntheticTokens()

@@ -19,9 +19,10 @@ from pytest_llmbench.engines.deepspeed_chat import claims as deepspeed_claims
 from pytest_llmbench.engines.deepspeed_chat import eval_batch, stages
 from pytest_llmbench.engines.deepspeed_chat.log import NEEDLES, reader
 from pytest_llmbench.engines.external import External, fill, flags
+from pytest_llmbench.engines.overrides import Arguments
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.findings import skipped
-from pytest_llmbench.judging.statistics import Measurement, Statistic
+from pytest_llmbench.judging.statistics import Measurement, Statistic, rate
 from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.items import Needles
 
@@ -52,7 +53,6 @@ class DeepSpeedChat(External):
         self.evaluate = _evaluate
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
-        """Yield every reason why this recipe cannot run on this topology."""
         where, spread = f"recipe {recipe.name}", recipe.parallelism
         if spread.model_parallel_size > 1:
             yield f"{where}: DeepSpeed-Chat has no tensor or pipeline parallelism"
@@ -60,7 +60,8 @@ class DeepSpeedChat(External):
             yield f"{where}: DeepSpeed-Chat checkpoints none or full, not selective"
         if recipe.precision != "fp16":
             yield f"{where}: DeepSpeed-Chat trains in fp16, not {recipe.precision}"
-        yield from stages.rules(recipe).problems(recipe, options_of(recipe, stages.DeepSpeedChatOptions).arguments)
+        rules, own = self.arguments(recipe, topology)
+        yield from rules.problems(recipe, own)
         if stages.timed_steps(recipe) < 1:
             yield f"{where}: {recipe.steps} steps leave none to time after optimizer.warmup_steps of them"
         if recipe.samples_per_step != topology.world_size * recipe.micro_batch_size:
@@ -70,13 +71,14 @@ class DeepSpeedChat(External):
                 "gradient_accumulation_steps: 1"
             )
 
-    def uncounted(self, recipe: Recipe) -> str | None:  # noqa: ARG002 - it is so for all
-        """Say that none does: updates of low rank, rewards of pairs, generation; and opt-350m's narrower embedding."""
+    def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
+        return stages.rules(recipe), options_of(recipe, stages.DeepSpeedChatOptions).arguments
+
+    def uncounted(self, recipe: Recipe) -> str | None:
         return "DeepSpeed-Chat may train part of the weights, on pairs, or on what the model wrote"
 
-    def asks(self, recipe: Recipe, topology: Topology) -> Asks:  # noqa: ARG002 - the recipe knows its model
-        """Collect the claims of its log; in step 3, which has four models, a claim cannot be assigned to one."""
-        if options_of(recipe, stages.DeepSpeedChatOptions).step == 3:
+    def asks(self, recipe: Recipe, topology: Topology) -> Asks:
+        if options_of(recipe, stages.DeepSpeedChatOptions).step == 3:  # a claim may be about any of its four models
             return dict.fromkeys(_OF_ONE_MODEL)
         return {"parameters_of_rank": stages.parameters_of(recipe), "lora": stages.lora_of(recipe)}
 
@@ -103,7 +105,6 @@ class DeepSpeedChat(External):
         return Script(commands=(*commands, train), notes=options.notes)
 
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
-        """Read what was logged so far; that its epochs ended before its steps, it says itself."""
         series, timed = super().read(folder, recipe), stages.timed_steps(recipe)
         steps = series.totals.get("execution_steps", timed)
         short = None if steps >= timed else f"it timed {steps:g} steps where the recipe has {timed}: {_SHORT}"
@@ -114,7 +115,6 @@ class DeepSpeedChat(External):
         return super().tokens_of(step, recipe) if options_of(recipe, stages.DeepSpeedChatOptions).step == 1 else None
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
-        """Yield where its last lines contradict each other or the recipe."""
         said = [series.totals.get(name) for name in ("execution_time_s", "execution_steps", "throughput_samples_per_s")]
         seconds, steps, rate = said
         if seconds is None or steps is None or rate is None:
@@ -161,12 +161,11 @@ def _counted_work(m: Measurement) -> float | None:
 
 
 _STATISTICS: Mapping[str, Statistic] = {
-    "reported_throughput": Statistic(
-        unit="samples/s",
-        rule="the line `Throughput:`: batch per device × ranks × timed steps / execution time; the first one counts",
-        compute=lambda m: m.totals.get("throughput_samples_per_s"),
+    "reported_throughput": rate(
+        "samples/s",
+        "the line `Throughput:`: batch per device × ranks × timed steps / execution time; the first one counts",
+        lambda m: m.totals.get("throughput_samples_per_s"),
         speed="samples_per_s",
-        better="higher",
     ),
     "counted_work": Statistic(
         unit="%", rule="`Throughput:` × `Execution time:` / (batch of all ranks × timed steps)", compute=_counted_work

@@ -26,16 +26,14 @@ class MegatronCoreEngine(InProcess):
     ends_early = True
 
     def env(self, recipe: Recipe) -> Mapping[str, str]:
-        """Have the device start kernels in the order in which they are asked for, where that hides communication.
+        """Have the GPU start kernels in the order of their launch, where tensor-parallel ranks communicate.
 
-        The messages of tensor-parallel ranks by NCCL in a backward pass overlap the product after it only then. With
-        other layouts, and with copies, it would keep apart what should overlap.
+        Messages of a backward pass overlap the next product only then. Other layouts overlap better without it.
         """
-        by_nccl = recipe.parallelism.tensor > 1 and recipe.options.get("collectives") != "copies"
-        return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if by_nccl else {}
+        return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if recipe.parallelism.tensor > 1 else {}
 
     def expected(self, recipe: Recipe, topology: Topology) -> Expected:
-        """Say what its ranks are to show of this training; all of them say the mean loss of all copies."""
+        # All ranks log the mean loss of all copies of the model.
         model = recipe.model
         padding = padded_vocabulary(model.vocab_size, recipe.parallelism.tensor) - model.vocab_size
         rows = padding if options_of(recipe, MegatronCoreOptions).pad_vocabulary else 0
@@ -43,7 +41,6 @@ class MegatronCoreEngine(InProcess):
         return expected_of(recipe, topology, parameters=number, initial_std=0.006, own_losses=False)
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
-        """Yield every reason why this recipe cannot run on this topology."""
         where = f"recipe {recipe.name}"
         layout = [f"{where}: {problem}" for problem in (*_ranks(recipe, topology), *_shares(recipe))]
         yield from layout
@@ -57,9 +54,7 @@ class MegatronCoreEngine(InProcess):
         except ConfigError as error:
             yield from str(error).splitlines()
             return
-        yield from (f"{where}: {problem}" for problem in _contradictions(recipe, options))
-        if options.collectives == "copies":
-            yield from (f"{where}: {problem}" for problem in _cannot_copy(recipe, options, topology))
+        yield from (f"{where}: {problem}" for problem in _contradictions(recipe, topology, options))
 
 
 def _ranks(recipe: Recipe, topology: Topology) -> Iterator[str]:
@@ -109,33 +104,23 @@ def _unsupported(recipe: Recipe) -> Iterator[str]:
         yield "engine megatron_core decays the learning rate linearly only"
 
 
-def _contradictions(recipe: Recipe, options: MegatronCoreOptions) -> Iterator[str]:
+def _contradictions(recipe: Recipe, topology: Topology, options: MegatronCoreOptions) -> Iterator[str]:
     layout = recipe.parallelism
     if not options.pad_vocabulary and recipe.model.vocab_size % layout.tensor:
         size = recipe.model.vocab_size
         yield f"vocab_size {size} does not divide by tensor {layout.tensor}: set pad_vocabulary: true"
     if layout.activation_checkpointing == "selective" and options.attention != "unfused":
         yield (
-            f"selective checkpointing recomputes the attention, which attention {options.attention} does by itself: "
-            "set activation_checkpointing: none, or options: {attention: unfused, fusion: none}"
+            "selective checkpointing recomputes the attention, which fused kernels do by themselves: set "
+            "activation_checkpointing: none, or options: {transformer_impl: local, attention: unfused}"
         )
-    if options.attention == "unfused" and options.fusion != "none":
-        yield f"attention unfused is part of Megatron-Core's own layer, not of {options.fusion}: set fusion: none"
-    if options.fusion == "layer" and layout.tensor > 1:
-        yield f"fusion layer compiles a layer of one rank alone, not of tensor {layout.tensor}: set fusion: pointwise"
-    if options.fusion == "layer" and recipe.model.positions != "learned":
-        yield f"fusion layer does not support positions {recipe.model.positions}: set fusion: pointwise"
-
-
-def _cannot_copy(recipe: Recipe, options: MegatronCoreOptions, topology: Topology) -> Iterator[str]:
-    layout = recipe.parallelism
-    if not layout.sequence or options.fusion != "pointwise":
-        yield "options.collectives: copies is for sequence: true with fusion: pointwise; nccl is for all"
-    if topology.ranks_per_node % layout.tensor:
+    if options.attention != "fastest" and options.transformer_impl != "local":
         yield (
-            "options.collectives: copies is for tensor-parallel ranks of one node, and of "
-            f"{topology.ranks_per_node} on each node, tensor {layout.tensor} has some on two; nccl is for all"
+            f"options.attention: {options.attention} is for Megatron-Core's local layers: "
+            "set options.transformer_impl: local"
         )
+    if options.transformer_impl == "transformer_engine" and topology.device == "cpu":
+        yield "options.transformer_impl: transformer_engine needs GPUs; local is for all"
 
 
 ENGINE = MegatronCoreEngine()

@@ -17,10 +17,10 @@ from pytest_llmbench.engines.external import External, fill, filled, flags
 from pytest_llmbench.engines.megatron_lm import events as megatron_events
 from pytest_llmbench.engines.megatron_lm.arguments import asks, rules
 from pytest_llmbench.engines.megatron_lm.log import NEEDLES, parse
-from pytest_llmbench.engines.overrides import batch_problem, precision_problem, unknown_arguments
+from pytest_llmbench.engines.overrides import Arguments, batch_problem, precision_problem
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.findings import skipped
-from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, Statistic, ratio
+from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, Statistic, rate, ratio, time
 from pytest_llmbench.readers import megatron_claims
 from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.events import tensorboard
@@ -64,26 +64,20 @@ class MegatronLM(External):
         self.statistics = _STATISTICS
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
-        """Yield every reason why this recipe cannot run on this topology."""
         yield from super().problems(recipe, topology)
         yield from batch_problem(recipe, topology)
         yield from precision_problem(recipe, topology)
-        own = options_of(recipe, MegatronLmOptions).arguments
-        yield from rules(recipe, _given(recipe), own).problems(recipe, own)
         if recipe.parallelism.sharding not in {"none", "optimizer"}:
             yield f"recipe {recipe.name}: engine megatron_lm shards none or the optimizer"
 
-    def uncounted(self, recipe: Recipe) -> str | None:
-        """Name the arguments that may change what a step computes."""
+    def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
         own = options_of(recipe, MegatronLmOptions).arguments
-        return unknown_arguments(rules(recipe, _given(recipe), own).unknown(own))
+        return rules(recipe, _given(recipe), own), own
 
-    def asks(self, recipe: Recipe, topology: Topology) -> Asks:  # noqa: ARG002 - the recipe knows its layout
-        """Say what its arguments have its log print."""
+    def asks(self, recipe: Recipe, topology: Topology) -> Asks:
         return asks(recipe, options_of(recipe, MegatronLmOptions).arguments, known=self.counts_flops(recipe))
 
-    def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:  # noqa: ARG002 - torchrun knows
-        """Build the torchrun command."""
+    def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
         options = options_of(recipe, MegatronLmOptions)
         where = f"recipe {recipe.name}: options"
         script = fill(options.script, place, where)
@@ -124,7 +118,6 @@ class MegatronLM(External):
         )
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
-        """Yield what its counters of bad iterations say, and its event files against it."""
         yield from series.contradictions
         nan = sum(step.reported.get("number_of_nan_iterations", 0.0) for step in series.steps)
         if nan:
@@ -134,8 +127,8 @@ class MegatronLM(External):
         yield from agreement.steady(series.steps, topology)
         yield from agreement.same_work(series.steps, _RATES)
         yield from agreement.asked(series.steps, "samples_per_second", recipe.samples_per_step)
-        each = recipe.tokens_per_step / topology.world_size
-        yield from agreement.asked(series.steps, "tokens_per_gpu_per_second", each)
+        tokens_of_rank = recipe.tokens_per_step / topology.world_size
+        yield from agreement.asked(series.steps, "tokens_per_gpu_per_second", tokens_of_rank)
         yield from agreement.counted(series.steps, "consumed_samples", recipe.samples_per_step)
         yield from agreement.against_times(series, topology)
         yield from _training.lost_losses(series)
@@ -218,32 +211,24 @@ def _tflops(m: Measurement) -> float | None:
 
 _RULE = "1 / mean of `elapsed time per iteration` over {lines} × global batch size × sequence length"
 _STATISTICS: Mapping[str, Statistic] = {
-    "tokens_per_s_all_lines": Statistic(
-        unit="tokens/s",
-        rule=_RULE.format(lines="all logged lines, as JUBE has it"),
-        compute=lambda m: _tokens_per_s(m, all_lines=True),
+    "tokens_per_s_all_lines": rate(
+        "tokens/s",
+        _RULE.format(lines="all logged lines, as JUBE has it"),
+        lambda m: _tokens_per_s(m, all_lines=True),
         speed="tokens_per_s",
-        better="higher",
     ),
-    "time_for_20m_tokens_all_lines": Statistic(
-        unit="s",
-        rule="20,000,000 tokens / tokens_per_s_all_lines, the time JSC's benchmark reports",
-        compute=lambda m: _time_for_20m(m, all_lines=True),
+    "time_for_20m_tokens_all_lines": time(
+        "20,000,000 tokens / tokens_per_s_all_lines, the time JSC's benchmark reports",
+        lambda m: _time_for_20m(m, all_lines=True),
         speed="seconds_for_20m_tokens",
-        better="lower",
     ),
-    "time_for_20m_tokens_without_first_line": Statistic(
-        unit="s",
-        rule="20,000,000 tokens / tokens per second, of " + _RULE.format(lines="all logged lines without iteration 1"),
-        compute=lambda m: _time_for_20m(m, all_lines=False),
+    "time_for_20m_tokens_without_first_line": time(
+        "20,000,000 tokens / tokens per second, of " + _RULE.format(lines="all logged lines without iteration 1"),
+        lambda m: _time_for_20m(m, all_lines=False),
         speed="seconds_for_20m_tokens",
-        better="lower",
     ),
-    "reported_tflops_per_gpu": Statistic(
-        unit="TFLOP/s/gpu",
-        rule="mean of the TFLOP/s per GPU that Megatron-LM logs, by its own formula",
-        compute=_tflops,
-        better="higher",
+    "reported_tflops_per_gpu": rate(
+        "TFLOP/s/gpu", "mean of the TFLOP/s per GPU that Megatron-LM logs, by its own formula", _tflops
     ),
 }
 

@@ -10,19 +10,18 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks
 from pytest_llmbench.core.record.series import Progress, Step, StepSeries
 from pytest_llmbench.core.schema import Strict
-from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
 from pytest_llmbench.engines.external import External, fill, filled, flags
 from pytest_llmbench.engines.metaseq.arguments import rules, size_problem
 from pytest_llmbench.engines.metaseq.log import CLAIM_NEEDLES, NEEDLES, parse, said
-from pytest_llmbench.engines.overrides import Rules, precision_problem, unknown_arguments
+from pytest_llmbench.engines.overrides import Arguments, precision_problem
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
-from pytest_llmbench.judging.statistics import Measurement, Statistic
+from pytest_llmbench.judging.statistics import Measurement, Statistic, rate
 from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.items import Needles
-from pytest_llmbench.readers.log import last_step, last_words, log_files
+from pytest_llmbench.readers.log import last_step, log_files
 
 _LAUNCHER = "opt-baselines"
 # Where the launcher sends what the ranks print when it starts them by srun; locally they print where it does.
@@ -56,11 +55,9 @@ class Metaseq(External):
         self.statistics = _STATISTICS
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
-        """Yield every reason why this recipe cannot run on this topology."""
         yield from super().problems(recipe, topology)
         yield from precision_problem(recipe, topology)
         options = options_of(recipe, MetaseqOptions)
-        yield from _rules(recipe, topology).problems(recipe, options.arguments)
         copies = max(1, topology.world_size // recipe.parallelism.model_parallel_size)
         batch = f"recipe {recipe.name}: a global batch of {recipe.samples_per_step} sequences does not divide"
         if options.program != _LAUNCHER:
@@ -79,12 +76,14 @@ class Metaseq(External):
                 f"{recipe.samples_per_step // copies} on each"
             )
 
-    def uncounted(self, recipe: Recipe) -> str | None:
-        """Name the arguments that may change what a step computes."""
-        return unknown_arguments(_rules(recipe).unknown(options_of(recipe, MetaseqOptions).arguments))
+    def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
+        options = options_of(recipe, MetaseqOptions)
+        # The launcher is given nothing of the recipe but its size.
+        given = {} if topology is None or options.program == _LAUNCHER else _arguments(recipe, topology)
+        return rules(recipe, given, options.arguments), options.arguments
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
-        """Say what its log prints: positions from 2 on, and the launcher's micro batch, which is all of a copy's."""
+        """Its log counts positions from 2 on; the launcher's micro batch is all of a copy's batch."""
         model, copies = recipe.model, max(1, topology.world_size // recipe.parallelism.model_parallel_size)
         options = options_of(recipe, MetaseqOptions)
         launched, wide = options.program == _LAUNCHER, options.arguments.get("decoder-ffn-embed-dim")
@@ -97,7 +96,6 @@ class Metaseq(External):
         }
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
-        """Build the command."""
         options = options_of(recipe, MetaseqOptions)
         where = f"recipe {recipe.name}: options"
         own = {key: filled(value, place, where) for key, value in options.arguments.items()}
@@ -110,20 +108,14 @@ class Metaseq(External):
         return Script(commands=(command,), notes=options.notes)
 
     def progress(self, folder: Path) -> Progress | None:
-        """Read the end of the log that has steps."""
-        return next(
-            (found for path in log_files(folder, self.logs) if (found := last_step(path, self.log_reader().dialect()))),
-            None,
-        )
+        dialect = self.log_reader().dialect
+        steps = (last_step(path, dialect()) for path in log_files(folder, self.logs))
+        return next((step for step in steps if step is not None), None)
 
-    def laggards(self, folder: Path) -> str:
-        """Quote the last line of what the ranks printed."""
-        path = next(iter(log_files(folder, (_TRAIN_LOG,))), folder / layout.OUTPUT)
-        words = last_words(path)
-        return f"the last line of its output is: {words[:300]}" if words else "it printed nothing"
+    def output(self, folder: Path) -> Path:
+        return next(iter(log_files(folder, (_TRAIN_LOG,))), super().output(folder))
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
-        """Yield what its other lines say against it."""
         due = series.totals.get("max_update")
         if due is not None and due != recipe.steps:
             yield f"its own limit is {due:g} updates; the recipe has {recipe.steps}"
@@ -155,13 +147,6 @@ def _launcher(options: MetaseqOptions, topology: Topology, place: Place, own: Ma
     # So that the ranks of all nodes end with the first that dies.
     env = {"SLURM_KILL_BAD_EXIT": "1"} if spread else {}
     return Command(launcher="once", argv=tuple(argv), env=env)
-
-
-def _rules(recipe: Recipe, topology: Topology | None = None) -> Rules:
-    """The launcher is given nothing of the recipe but its size."""
-    options = options_of(recipe, MetaseqOptions)
-    given = {} if topology is None or options.program == _LAUNCHER else _arguments(recipe, topology)
-    return rules(recipe, given, options.arguments)
 
 
 def _arguments(recipe: Recipe, topology: Topology) -> dict[str, Any]:
@@ -216,12 +201,11 @@ def _median_wps(m: Measurement) -> float | None:
 
 
 _STATISTICS: Mapping[str, Statistic] = {
-    "median_wps": Statistic(
-        unit="words/s",
-        rule="median of `wps` over all `train_inner` lines but the first; a word is a token of any rank",
-        compute=_median_wps,
+    "median_wps": rate(
+        "words/s",
+        "median of `wps` over all `train_inner` lines but the first; a word is a token of any rank",
+        _median_wps,
         speed="tokens_per_s",
-        better="higher",
     )
 }
 

@@ -17,10 +17,10 @@ from pytest_llmbench.engines.external import External, filled
 from pytest_llmbench.engines.nemo import gnu_time
 from pytest_llmbench.engines.nemo import log as nemo
 from pytest_llmbench.engines.nemo.arguments import plain, rules
-from pytest_llmbench.engines.overrides import batch_problem, precision_problem, unknown_arguments
+from pytest_llmbench.engines.overrides import Arguments, batch_problem, precision_problem
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
-from pytest_llmbench.judging.statistics import Measurement, Statistic, ratio
+from pytest_llmbench.judging.statistics import Measurement, Statistic, rate, ratio, time
 from pytest_llmbench.readers import witness
 from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.events import tensorboard
@@ -64,20 +64,15 @@ class Nemo(External):
         self.statistics = _STATISTICS
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
-        """Yield every reason why this recipe cannot run on this topology."""
         yield from super().problems(recipe, topology)
         yield from batch_problem(recipe, topology)
         yield from precision_problem(recipe, topology)
-        own = plain(recipe.options.get("arguments", {}))
-        yield from rules(recipe, own).problems(recipe, own)
 
-    def uncounted(self, recipe: Recipe) -> str | None:
-        """Name the overrides that may change what a step computes."""
+    def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
         own = plain(recipe.options.get("arguments", {}))
-        return unknown_arguments(rules(recipe, own).unknown(own))
+        return rules(recipe, own), own
 
-    def asks(self, recipe: Recipe, topology: Topology) -> Asks:  # noqa: ARG002 - the recipe knows its layout
-        """Say what NeMo prints of the model, which is cut as Megatron-Core cuts it."""
+    def asks(self, recipe: Recipe, topology: Topology) -> Asks:
         own = plain(recipe.options.get("arguments", {}))
         positions = int(own.get("model.max_position_embeddings") or recipe.sequence_length)
         parameters = parameters_of_stages(recipe.model, positions, recipe.parallelism)
@@ -110,12 +105,10 @@ class Nemo(External):
         )
 
     def progress(self, folder: Path) -> Progress | None:
-        """Read the end of every log, and take the one that got furthest."""
-        found = [last_step(path, self.log_reader().dialect()) for path in log_files(folder, self.logs)]
-        return max((each for each in found if each is not None), key=lambda each: each.step, default=None)
+        steps = [last_step(path, self.log_reader().dialect()) for path in log_files(folder, self.logs)]
+        return max((last for last in steps if last is not None), key=lambda last: last.step, default=None)
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
-        """Yield where last line and recipe, log and event files, or GNU time and dates contradict each other."""
         yield from series.contradictions
         yield from _untimely(series.totals)
         words = series.completed or ""
@@ -152,7 +145,7 @@ def overrides(arguments: Mapping[str, Value], place: Place, where: str) -> list[
 
 def _hydra(value: Value) -> str:
     if isinstance(value, tuple):
-        return "[" + ",".join(json.dumps(each) for each in value) + "]"
+        return "[" + ",".join(json.dumps(word) for word in value) + "]"
     return json.dumps(value) if isinstance(value, str) and not _PLAIN.fullmatch(value) else str(value)
 
 
@@ -185,58 +178,44 @@ def _nvidia(m: Measurement) -> float | None:
     return stats.fmean(said[_NVIDIA_FIRST:]) if complete else None
 
 
-def _per_s(m: Measurement, each: int = 1) -> float | None:
+def _per_s(m: Measurement, of_sample: int = 1) -> float | None:
     # NeMo 1 logs no batch; where one is logged, it is what the times are of.
     logged = m.steps[-1].samples if m.steps else None
-    return ratio(each * (logged or m.recipe.samples_per_step), _nvidia(m))
-
-
-def _last(m: Measurement) -> float | None:
-    return m.steps[-1].seconds if m.steps else None
+    return ratio(of_sample * (logged or m.recipe.samples_per_step), _nvidia(m))
 
 
 _STATISTICS: Mapping[str, Statistic] = {
-    "step_time_149_169_189": Statistic(
-        unit="s",
-        rule="mean of `train_step_timing` at steps 149, 169 and 189, counted from 0; each is the mean of 5 steps",
-        compute=_azure,
+    "step_time_149_169_189": time(
+        "mean of `train_step_timing` at steps 149, 169 and 189, counted from 0; each is the mean of 5 steps",
+        _azure,
         speed="seconds_per_step",
-        better="lower",
     ),
-    "step_time_after_5": Statistic(
-        unit="s",
-        rule="mean of all values of `train_step_timing` but the first 5, of at least 7, as NVIDIA's tool has it before "
-        "it rounds",
-        compute=_nvidia,
+    "step_time_after_5": time(
+        "mean of all values of `train_step_timing` but the first 5, of at least 7, as NVIDIA's tool has it before it "
+        "rounds",
+        _nvidia,
         speed="seconds_per_step",
-        better="lower",
     ),
-    "samples_per_s_after_5": Statistic(
-        unit="samples/s",
-        rule="global batch size / step_time_after_5, as NVIDIA's tool has it before it rounds",
-        compute=_per_s,
+    "samples_per_s_after_5": rate(
+        "samples/s",
+        "global batch size / step_time_after_5, as NVIDIA's tool has it before it rounds",
+        _per_s,
         speed="samples_per_s",
-        better="higher",
     ),
-    "tokens_per_s_after_5": Statistic(
-        unit="tokens/s",
-        rule="global batch size × sequence length / step_time_after_5",
-        compute=lambda m: _per_s(m, m.recipe.sequence_length),
+    "tokens_per_s_after_5": rate(
+        "tokens/s",
+        "global batch size × sequence length / step_time_after_5",
+        lambda m: _per_s(m, m.recipe.sequence_length),
         speed="tokens_per_s",
-        better="higher",
     ),
-    "step_time_last": Statistic(
-        unit="s",
-        rule="the last `train_step_timing`: the mean of the last 5 steps, the first of the run among them if it has 5",
-        compute=_last,
+    "step_time_last": time(
+        "the last `train_step_timing`: the mean of the last 5 steps, the first of the run among them if it has 5",
+        lambda m: m.steps[-1].seconds if m.steps else None,
         speed="seconds_per_step",
-        better="lower",
     ),
-    "elapsed": Statistic(
-        unit="s",
-        rule="wall clock of the training command as GNU time prints it, the start of NeMo included",
-        compute=lambda m: m.totals.get("elapsed_s"),
-        better="lower",
+    "elapsed": time(
+        "wall clock of the training command as GNU time prints it, the start of NeMo included",
+        lambda m: m.totals.get("elapsed_s"),
     ),
 }
 

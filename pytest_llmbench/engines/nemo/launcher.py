@@ -93,7 +93,7 @@ def _given(
         # It mounts these three itself.
         "container_mounts": _mounts(place),
         "container": container.image if container else None,
-        **{f"env_vars.{each}": env[each] for each in _ENV_VARS[options.version] if each in env},
+        **{f"env_vars.{name}": env[name] for name in _ENV_VARS[options.version] if name in env},
         "cluster.gpus_per_node": topology.gpus_per_node,
         "training.run.name": name,
         "training.run.time_limit": f"{hours:02d}:{minutes:02d}:00",

@@ -14,8 +14,8 @@ from pytest_llmbench.engines.base import Command, Place, Script, options_of
 from pytest_llmbench.engines.external import fill
 from pytest_llmbench.engines.nemo.base import BEGIN, END, Nemo, Value, overrides
 
-# A program of NeMo 2 is told the recipe; this is not for it.
-_NOT_TOLD = {"options", "references", "prepare", "description", "source", "deadlines"}
+# Keys of a recipe that a program of NeMo 2 is not given.
+_LEFT_OUT = {"options", "references", "prepare", "description", "source", "deadlines"}
 
 
 class NemoTorchrunOptions(Strict):
@@ -40,15 +40,14 @@ class NemoTorchrun(Nemo):
     options = NemoTorchrunOptions
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
-        """Build the torchrun command, between the dates that the source prints around it."""
         options = options_of(recipe, NemoTorchrunOptions)
         where = f"recipe {recipe.name}: options"
         program = fill(options.program, place, where)
         module = program.removeprefix("module:")
         before: list[Command] = []
         if module != program:
-            told = recipe.model_dump_json(exclude=_NOT_TOLD, exclude_defaults=True)
-            argv = ["-m", *module.split(), "--folder", f"{place.folder}/results", "--recipe", told]
+            facts = recipe.model_dump_json(exclude=_LEFT_OUT, exclude_defaults=True)
+            argv = ["-m", *module.split(), "--folder", f"{place.folder}/results", "--recipe", facts]
         else:
             config = fill(options.config or "", place, where)
             before = [_own_config(config, place, where)]

@@ -24,16 +24,13 @@ class TorchEngine(InProcess):
     ends_early = True
 
     def expected(self, recipe: Recipe, topology: Topology) -> Expected:
-        """Say what its ranks are to show of this training."""
         number = parameters(recipe.model, recipe.sequence_length)
         return expected_of(recipe, topology, parameters=number, initial_std=0.006)
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
-        """Yield every reason why this recipe cannot run on this topology."""
         yield from batch_problem(recipe, topology)
         yield from precision_problem(recipe, topology, ("fp32", "bf16"))
         yield from _unsupported(recipe)
-        yield from _cannot_copy(recipe, topology)
 
 
 def _unsupported(recipe: Recipe) -> Iterator[str]:
@@ -51,18 +48,6 @@ def _unsupported(recipe: Recipe) -> Iterator[str]:
         yield f"recipe {recipe.name}: options.residual: fp32 is for sharding none: what is gathered is bf16"
     if recipe.optimizer.decay != "linear":
         yield f"recipe {recipe.name}: engine torch decays the learning rate linearly only"
-
-
-def _cannot_copy(recipe: Recipe, topology: Topology) -> Iterator[str]:
-    if recipe.options.get("collectives") != "copies":
-        return
-    if recipe.parallelism.sharding != "gradients":
-        yield f"recipe {recipe.name}: options.collectives: copies is for sharding gradients; nccl is for all"
-    if topology.nodes > 1:
-        yield (
-            f"recipe {recipe.name}: options.collectives: copies is for the GPUs of one node, and this run has "
-            f"{topology.nodes}; nccl is for all"
-        )
 
 
 ENGINE = TorchEngine()

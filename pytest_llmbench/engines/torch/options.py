@@ -1,8 +1,8 @@
-"""A recipe's `options` for engine torch: the engine checks them, its ranks obey them."""
+"""A recipe's `options` for engine torch."""
 
 from typing import Literal
 
-from pytest_llmbench.core.recipe.kernels import Attention, Collectives
+from pytest_llmbench.core.recipe.kernels import Attention
 from pytest_llmbench.core.schema import Strict
 
 
@@ -10,12 +10,8 @@ class TorchOptions(Strict):
     """Options of engine torch."""
 
     attention: Attention = "fastest"
-    """On a GPU, PyTorch's attention kernel; `fastest` is what rank 0 finds fastest for this shape before the first
-    step. The output of every rank says which.
+    """On a GPU, PyTorch's attention kernel; `fastest` is the one that rank 0 finds fastest for this shape before the
+    first step. The output of every rank names it.
     """
     residual: Literal["compute", "fp32"] = "compute"
     """Type of the stream that blocks add to: that of the matrix products, or fp32, with `sharding: none`."""
-    collectives: Collectives = "nccl"
-    """How to gather parameters and sum gradients with `sharding: gradients`: NCCL, or, between the GPUs of one node and
-    from PyTorch 2.9 on, their copy engines, which leave the GPU free for the matrix products. Ranks on CPUs have gloo.
-    """

@@ -56,7 +56,7 @@ class Number:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
+class JudgedComparison:
     """How a comparison ended.
 
     Attributes:
@@ -83,7 +83,9 @@ class Judged:
         return f"{self.op} {self.bound.plain}"
 
 
-def judge(number: Number, op: Op, bound: Quantity, between: BetweenRuns | None, other: Number | None = None) -> Judged:
+def judge(
+    number: Number, op: Op, bound: Quantity, between: BetweenRuns | None, other: Number | None = None
+) -> JudgedComparison:
     """Compare a measured number with a bound.
 
     Args:
@@ -110,10 +112,12 @@ def judge(number: Number, op: Op, bound: Quantity, between: BetweenRuns | None, 
         decision = decide(metric, steady, op, bound, between, number.alpha, number.record.early)
     holds = by_rule if decision is None else decision.holds
     cause = None if holds or other is not None else _find_cause(number, op, bound, decided=holds is not None)
-    return Judged(number=number, op=op, bound=bound, holds=holds, decisive=number, decision=decision, cause=cause)
+    return JudgedComparison(
+        number=number, op=op, bound=bound, holds=holds, decisive=number, decision=decision, cause=cause
+    )
 
 
-def _judge_each(number: Number, op: Op, bound: Quantity, between: BetweenRuns | None) -> Judged:
+def _judge_each(number: Number, op: Op, bound: Quantity, between: BetweenRuns | None) -> JudgedComparison:
     """Compare the number of each run: a miss counts for more than a run that does not decide."""
     judged = [judge(part, op, bound, between) for part in number.parts]
     missed = [each for each in judged if each.holds is False]

@@ -11,14 +11,14 @@ from pytest_llmbench.judging.findings.gather import slowest_node
 from pytest_llmbench.judging.golden import Deviation, GoldenLosses
 from pytest_llmbench.judging.interval.decide import Decision
 from pytest_llmbench.judging.statistics import SHARED, window
-from pytest_llmbench.plugin.verdict.compare import Judged, Number
+from pytest_llmbench.plugin.verdict.compare import JudgedComparison, Number
 from pytest_llmbench.session.ending.logs import log_to_read
 
 # Further away from its bound, the noise of a number is of no interest.
 _NEAR_PERCENT = 20.0
 
 
-def undecided(judged: Judged) -> list[str]:
+def undecided(judged: JudgedComparison) -> list[str]:
     """Write why a comparison is not decided, what would decide it, and where the evidence is."""
     number, decision, unit = judged.decisive, judged.decision, judged.bound.unit
     if decision is None:
@@ -39,11 +39,11 @@ def undecided(judged: Judged) -> list[str]:
     return [first, *_cause(judged), *_evidence(number)]
 
 
-def _cause(judged: Judged) -> list[str]:
+def _cause(judged: JudgedComparison) -> list[str]:
     return [f"cause: {judged.cause}"] if judged.cause is not None else []
 
 
-def explain(judged: Judged) -> list[str]:
+def explain(judged: JudgedComparison) -> list[str]:
     """Write what was measured, what was asked, how far apart they are, and where the evidence is."""
     number, decision, threshold = judged.decisive, judged.decision, judged.bound
     side = "below" if judged.op in {">=", ">"} else "above"

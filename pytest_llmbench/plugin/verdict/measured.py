@@ -13,7 +13,7 @@ from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Metric, RunRecord
 from pytest_llmbench.judging.golden import GoldenLosses, Losses
 from pytest_llmbench.judging.interval.decide import Op
-from pytest_llmbench.plugin.verdict.compare import Judged, Number, judge
+from pytest_llmbench.plugin.verdict.compare import JudgedComparison, Number, judge
 from pytest_llmbench.plugin.verdict.explain import describe, explain, explain_losses, undecided
 
 _PACKAGE = __name__.partition(".")[0]
@@ -37,10 +37,10 @@ class Comparison:
         self.asked = False
         self.place = place
         self._between = between
-        self._judged: Judged | None = None
+        self._judged: JudgedComparison | None = None
 
     @property
-    def judged(self) -> Judged:
+    def judged(self) -> JudgedComparison:
         """How it ends."""
         if self._judged is None:
             other = self.bound.number if isinstance(self.bound, Measured) else None
@@ -80,7 +80,7 @@ class Comparisons(list[Comparison]):
     closed = False
 
     @property
-    def last(self) -> Judged | None:
+    def last(self) -> JudgedComparison | None:
         """How the last one ended whose truth was asked."""
         return next((made.judged for made in reversed(self) if made.asked), None)
 

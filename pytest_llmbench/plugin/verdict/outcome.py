@@ -19,7 +19,7 @@ from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.judging.interval.decide import RULE, Decision
 from pytest_llmbench.plugin.options import options_of
 from pytest_llmbench.plugin.verdict import expected, speed
-from pytest_llmbench.plugin.verdict.compare import Judged, Number
+from pytest_llmbench.plugin.verdict.compare import JudgedComparison, Number
 from pytest_llmbench.plugin.verdict.run import Run
 
 
@@ -163,7 +163,7 @@ def note_measured(item: pytest.Item, run: Run, reference: Reference | None = Non
         note(item, cause=str(judged.cause))
 
 
-def _judged_by(judged: Judged) -> dict[str, Any]:
+def _judged_by(judged: JudgedComparison) -> dict[str, Any]:
     """Properties that say by what a comparison was judged, and how sure that is."""
     decision = judged.decision
     #: property judged_by: `interval`, of the steady part of the run, `rule`, the statistic's own, or `golden` losses

@@ -146,42 +146,43 @@ def end_marked(name: str, value: str) -> None:
 
     The ranks of torchrun, for one, are in sessions of their own, and outlive it where it is killed.
     """
+    import psutil  # noqa: PLC0415 - most programs need no other end than their group's
+
     mark = f"{name}={value}".encode()
     deadline, empty_looks = time.monotonic() + _GRACE_S, 0
-    # Two looks in a row must find none: a process that is found may have started others since, and one that is just
-    # becoming another program has no environment.
+    # Two looks in a row must be empty: a killed process may have started others since, and one that is just becoming
+    # another program has no environment.
     while empty_looks < 2 and time.monotonic() < deadline:
-        found, becoming = _kill_marked(mark)
-        empty_looks = 0 if found else empty_looks + 1
+        killed = becoming = False
+        for process in psutil.process_iter():
+            environ = _environ(process.pid)
+            with suppress(psutil.Error):
+                if mark in environ:
+                    killed = True
+                    process.kill()  # psutil compares the start time first: the number may be another process's by now
+                elif environ == [b""]:  # so has a thread of the kernel, and what has ended; these have no program
+                    becoming = bool(process.exe()) or becoming
+        empty_looks = 0 if killed else empty_looks + 1
         if empty_looks < 2:
-            time.sleep(0.05 if found or becoming else 0.01)
-
-
-def _kill_marked(mark: bytes) -> tuple[bool, bool]:
-    """Kill the processes with a mark; whether there were any, and whether any has no environment at this moment."""
-    found = becoming = False
-    for folder, environ in _environments():
-        if mark in environ:
-            with suppress(OSError):
-                os.kill(int(folder.name), signal.SIGKILL)
-                found = True
-        elif environ == [b""]:
-            with suppress(OSError):  # a thread of the kernel and one that has ended have no program
-                becoming = bool((folder / "exe").readlink()) or becoming
-    return found, becoming
+            time.sleep(0.05 if killed or becoming else 0.01)
 
 
 def marked(name: str, value: str) -> Iterator[int]:
     """Yield the processes of this node that have this environment variable."""
+    import psutil  # noqa: PLC0415 - as above
+
     mark = f"{name}={value}".encode()
-    yield from (int(folder.name) for folder, environ in _environments() if mark in environ)
+    yield from (pid for pid in psutil.pids() if mark in _environ(pid))
 
 
-def _environments() -> Iterator[tuple[Path, list[bytes]]]:
-    """Yield the folder and the environment of each process."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it is another user's, or has ended
-            yield folder, (folder / "environ").read_bytes().split(b"\0")
+def _environ(pid: int) -> list[bytes]:
+    """The environment of a process; nothing of another user's, or of one that has ended.
+
+    psutil reads up to the first empty entry. A process that shows a title writes it over its first variables.
+    """
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return []
 
 
 def _alive(process: subprocess.Popen[Any]) -> bool:

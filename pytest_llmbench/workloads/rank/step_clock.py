@@ -1,12 +1,13 @@
 """When each step of a training ends, written down without the device ever waiting for its host."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, Self
 
 import torch
 import torch.distributed as dist
+from torch.autograd import Variable
 
 from pytest_llmbench.workloads.node.machine import peak_memory_bytes
 from pytest_llmbench.workloads.rank.fed import Fed
@@ -153,3 +154,13 @@ class _OfHost:
 
     def since(self, earlier: Self) -> float:
         return self._at - earlier._at
+
+
+def on_arrival(loss: torch.Tensor, arrived: Callable[[], None]) -> None:
+    """Have `arrived` called when the backward pass from this loss is over, before it waits for other ranks.
+
+    Data parallelism queues its wait during the backward pass; this is queued at the start of the pass, so it is called
+    first. Nothing here waits for a device.
+    """
+    engine = Variable._execution_engine  # noqa: SLF001 - FSDP takes the same way
+    loss.register_hook(lambda _: engine.queue_callback(arrived))  # type: ignore[no-untyped-call]

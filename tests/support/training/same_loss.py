@@ -58,15 +58,10 @@ class Layout:
 
     def recipe(self, shape: Mapping[str, Any]) -> Recipe:
         """A shape, trained like this."""
-        own = {"engine": self.engine, "name": self.key, "precision": self.precision, **_OPTIONS[self.engine]}
+        own = {"engine": self.engine, "name": self.key, "precision": self.precision}
         return validate(Recipe, merge(merge(shape, own), self.changes), self.key)
 
 
-_OPTIONS: Mapping[Engine, Mapping[str, Any]] = {
-    "torch": {},
-    "megatron_core": {},
-    "deepspeed": {"options": {"step": "sft"}},
-}
 # What weight decay is for.
 _DECAYED: Mapping[str, Literal["all", "matrices"]] = {"torch": "all", "megatron_core": "matrices", "deepspeed": "all"}
 _CHECKPOINTED = {"parallelism": {"activation_checkpointing": "full"}}
@@ -75,7 +70,6 @@ _OPTIMIZER = {"parallelism": {"sharding": "optimizer"}}
 _GRADIENTS = {"parallelism": {"sharding": "gradients"}}
 _INTERLEAVED = {"parallelism": {"pipeline": 2, "virtual_pipeline": 2}}
 _TENSOR = {"parallelism": {"tensor": 2, "sequence": True}, "micro_batch_size": 4}
-_COPIES = {"options": {"collectives": "copies"}}
 _BOTH = {"parallelism": {"tensor": 2, "sequence": True, "pipeline": 2}}
 
 # What differs besides the layout is the number of micro batches that are accumulated: four, or two on each rank.
@@ -107,10 +101,6 @@ ON_GPUS = (
     Layout(engine="torch", name="compiled", ranks=2, precision="bf16", changes={"compile": True}),
     Layout(engine="megatron_core", name="tensor_sequence", ranks=2, precision="bf16", changes=_TENSOR),
     Layout(engine="megatron_core", name="interleaved", ranks=2, precision="bf16", changes=_INTERLEAVED),
-    Layout(engine="torch", name="fsdp_copies", ranks=2, changes=merge(_GRADIENTS, _COPIES)),
-    Layout(engine="torch", name="fsdp_copies", ranks=2, precision="bf16", changes=merge(_GRADIENTS, _COPIES)),
-    Layout(engine="megatron_core", name="tensor_copies", ranks=2, changes=merge(_TENSOR, _COPIES)),
-    Layout(engine="megatron_core", name="tensor_copies", ranks=2, precision="bf16", changes=merge(_TENSOR, _COPIES)),
     Layout(engine="megatron_core", name="tensor_pipeline", ranks=4, precision="bf16", changes=_BOTH),
     Layout(engine="deepspeed", name="zero3", ranks=2, precision="bf16", changes=_SHARDED),
 )

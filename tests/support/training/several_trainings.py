@@ -111,13 +111,13 @@ def of_decoder(recipe: Recipe, device: torch.device) -> Weights:
 def of_opt(recipe: Recipe, device: torch.device) -> Weights:
     """Of engine deepspeed, under our names."""
     from pytest_llmbench.engines.deepspeed.options import DeepSpeedOptions  # noqa: PLC0415 - as above
-    from pytest_llmbench.engines.deepspeed.ranks.models import language_model  # noqa: PLC0415
+    from pytest_llmbench.engines.deepspeed.ranks.model import build  # noqa: PLC0415
     from pytest_llmbench.engines.deepspeed.ranks.zero import Setup  # noqa: PLC0415
 
     whole = recipe.model_copy(update={"parallelism": Parallelism(), "precision": "fp32"})
     options = validate(DeepSpeedOptions, recipe.options, "options")
     setup = Setup(recipe=whole, options=options, device=device, rank=0, rank_batch=recipe.micro_batch_size, seed=_SEED)
-    theirs: Weights = dict(language_model(setup).named_parameters())
+    theirs: Weights = dict(build(setup).named_parameters())
     weights = {
         "tokens.weight": theirs["model.decoder.embed_tokens.weight"],
         "positions.weight": theirs["model.decoder.embed_positions.weight"][2:],  # the first two are nobody's

@@ -17,7 +17,6 @@ from pytest_llmbench.core.schema import merge, validate
 from pytest_llmbench.engines import in_process as _in_process
 from pytest_llmbench.engines.base import Place, RankTask, get_engine
 from pytest_llmbench.engines.deepspeed.engine import ENGINE
-from pytest_llmbench.engines.deepspeed.options import DeepSpeedOptions
 
 NODE = Topology(nodes=1, gpus_per_node=8)
 CPUS = Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=2)
@@ -37,7 +36,6 @@ def recipe(**changes: Any) -> Recipe:
         "optimizer": {"learning_rate": 1e-3},
         "steps": 12,
         "time_limit": "00:05:00",
-        "options": {"step": "sft"},
     }
     return validate(Recipe, merge(plain, changes), "small")
 
@@ -88,17 +86,11 @@ def test_stages_of_zero_run_in_every_precision(sharding: str, precision: str) ->
         ({"optimizer": {"decay": "cosine"}}, "decays the learning rate linearly only"),
         ({"precision": "fp16"}, "in fp16 without scaling their loss: take bf16, or sharding: optimizer"),
         ({"compile": True, "parallelism": {"sharding": "full"}}, "cannot compile a layer whose weights come and go"),
-        ({"compile": True, "options": {"step": "ppo"}}, "cannot compile for answers"),
         ({"model": {"positions": "rope"}}, "model: OPT has learned positions only"),
-        ({"options": {"step": "dpo"}}, "options: step: Input should be 'sft', 'reward' or 'ppo' (given: 'dpo')"),
-        ({"options": {"lora_dims": 4}}, "options: lora_dims: unknown key 'lora_dims' (did you mean 'lora_dim'?)"),
-        ({"options": {"critic": SHAPE}}, "options: critic: for step ppo only, not for sft"),
-        ({"options": {"step": "reward", "ppo": {}}}, "options: ppo: for step ppo only, not for reward"),
-        ({"options": {"answer_length": 8}}, "answer_length: for steps reward and ppo only"),
-        ({"options": {"step": "ppo", "answer_length": 32}}, "leaves no prompt in a sequence of 32 tokens"),
-        ({"options": {"step": "ppo", "critic": {**SHAPE, "vocab_size": 8}}}, "its vocab_size must be 256, not 8"),
-        ({"options": {"step": "ppo", "critic": {**SHAPE, "positions": "rope"}}}, "options.critic: OPT has learned"),
-        ({"options": {"step": "reward"}, "micro_batch_size": 3, "global_batch_size": 24}, "micro_batch_size 3 is odd"),
+        (
+            {"options": {"loss_scales": 4}},
+            "options: loss_scales: unknown key 'loss_scales' (did you mean 'loss_scale'?)",
+        ),
     ],
 )
 def test_what_it_cannot_do_is_refused(changes: dict[str, Any], words: str) -> None:
@@ -108,31 +100,9 @@ def test_what_it_cannot_do_is_refused(changes: dict[str, Any], words: str) -> No
     assert all(problem.startswith("recipe small") for problem in found)
 
 
-def test_a_recipe_without_its_step_is_refused() -> None:
-    """There is no step that goes without saying."""
-    bare = recipe().model_copy(update={"options": {}})
-    assert list(ENGINE.problems(bare, NODE)) == ["recipe small: options: step: missing"]
-
-
-def test_an_answer_is_half_of_a_sequence_unless_said() -> None:
-    """The prompt is the rest."""
-    assert DeepSpeedOptions(step="ppo").answer_of(33) == 16
-    assert DeepSpeedOptions(step="ppo", answer_length=5).answer_of(33) == 5
-
-
 def test_the_task_carries_the_whole_recipe() -> None:
     """What the ranks get is plain data that is the recipe again, with its options."""
     place = Place(folder=Path("run"), environment=Environment(), slurm=False, time_limit_min=1)
-    task = ENGINE.work(recipe(options={"step": "ppo", "critic": SHAPE}), NODE, place)
+    task = ENGINE.work(recipe(options={"loss_scale": 64.0}), NODE, place)
     assert isinstance(task, RankTask)
-    again = validate(Recipe, task.config, "task")
-    assert validate(DeepSpeedOptions, again.options, "options").critic == recipe(options={"step": "ppo"}).model
-
-
-@pytest.mark.parametrize(
-    ("options", "counted"),
-    [({"step": "sft"}, True), ({"step": "sft", "lora_dim": 8}, False), ({"step": "reward"}, False)],
-)
-def test_flops_are_counted_where_the_formula_holds(options: dict[str, object], counted: bool) -> None:
-    """A step that trains other than all weights on every token has no MFU, rather than a wrong one."""
-    assert ENGINE.counts_flops(recipe(options=options)) is counted
+    assert validate(Recipe, task.config, "task") == recipe(options={"loss_scale": 64.0})

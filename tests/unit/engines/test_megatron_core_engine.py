@@ -64,11 +64,11 @@ def test_missing_megatron_core_is_said_with_the_cure(monkeypatch: pytest.MonkeyP
         {"precision": "fp16", "options": {"loss_scale": 64.0}},
         {
             "parallelism": {"activation_checkpointing": "selective"},
-            "options": {"attention": "unfused", "fusion": "none"},
+            "options": {"transformer_impl": "local", "attention": "unfused"},
         },
         {"parallelism": {"tensor": 2}, "model": {"vocab_size": 51197}},
-        {"options": {"fusion": "layer", "attention": "cudnn", "cross_entropy": "unfused", "fused_optimizer": False}},
-        {"options": {"attention": "flash"}},
+        {"options": {"transformer_impl": "transformer_engine"}},
+        {"options": {"transformer_impl": "local", "attention": "flash"}},
         {"model": {"positions": "rope"}},
     ],
 )
@@ -146,29 +146,14 @@ def test_cpu_ranks_train_in_fp32() -> None:
         ),
         pytest.param(
             {"parallelism": {"activation_checkpointing": "selective"}},
-            "selective checkpointing recomputes the attention, which attention fastest does by itself: set "
-            "activation_checkpointing: none, or options: {attention: unfused, fusion: none}",
+            "selective checkpointing recomputes the attention, which fused kernels do by themselves: set "
+            "activation_checkpointing: none, or options: {transformer_impl: local, attention: unfused}",
             id="selective",
         ),
         pytest.param(
             {"options": {"attention": "unfused"}},
-            "attention unfused is part of Megatron-Core's own layer, not of pointwise: set fusion: none",
+            "options.attention: unfused is for Megatron-Core's local layers: set options.transformer_impl: local",
             id="attention",
-        ),
-        pytest.param(
-            {"parallelism": {"tensor": 2}, "options": {"fusion": "layer"}},
-            "fusion layer compiles a layer of one rank alone, not of tensor 2: set fusion: pointwise",
-            id="compiled_layer",
-        ),
-        pytest.param(
-            {"model": {"positions": "rope"}, "options": {"fusion": "layer"}},
-            "fusion layer does not support positions rope: set fusion: pointwise",
-            id="positions",
-        ),
-        pytest.param(
-            {"parallelism": {"tensor": 2}, "options": {"collectives": "copies"}},
-            "options.collectives: copies is for sequence: true with fusion: pointwise; nccl is for all",
-            id="copies",
         ),
     ],
 )  # fmt: skip
@@ -177,15 +162,12 @@ def test_a_layout_that_cannot_be_is_refused(changes: dict[str, Any], problem: st
     assert list(ENGINE.problems(recipe(**changes), NODE)) == [f"recipe small: {problem}"]
 
 
-def test_copies_are_for_tensor_parallel_ranks_of_one_node() -> None:
-    """Two ranks of a node may copy, however many nodes there are; not two of which each has a node of its own."""
-    copying = recipe(parallelism={"tensor": 2, "sequence": True}, options={"collectives": "copies"})
-    assert not list(ENGINE.problems(copying, Topology(nodes=2, gpus_per_node=2)))
-    [problem] = ENGINE.problems(copying, Topology(nodes=2, gpus_per_node=1))
-    assert problem == (
-        "recipe small: options.collectives: copies is for tensor-parallel ranks of one node, and of 1 on each node, "
-        "tensor 2 has some on two; nccl is for all"
-    )
+def test_transformer_engine_needs_gpus() -> None:
+    """Asked for on CPU ranks, it is refused with the other choice."""
+    asked = recipe(precision="fp32", options={"transformer_impl": "transformer_engine"})
+    assert list(ENGINE.problems(asked, CPUS)) == [
+        "recipe small: options.transformer_impl: transformer_engine needs GPUs; local is for all"
+    ]
 
 
 def test_a_batch_is_divided_over_copies_of_the_model() -> None:
@@ -215,16 +197,11 @@ def test_the_task_carries_the_whole_recipe() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "options", "env"),
-    [
-        ({"tensor": 1}, {}, {}),
-        ({"tensor": 2}, {}, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
-        ({"tensor": 2, "sequence": True}, {"collectives": "copies"}, {}),
-    ],
-)
-def test_the_device_keeps_the_order_of_work_only_for_what_nccl_sends_between_tensor_parallel_ranks(
-    layout: dict[str, Any], options: dict[str, str], env: dict[str, str], tmp_path: Path
+    ("tensor", "env"), [(1, {}), (2, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"})]
+)  # fmt: skip
+def test_the_gpu_keeps_the_order_of_work_where_tensor_parallel_ranks_communicate(
+    tensor: int, env: dict[str, str], tmp_path: Path
 ) -> None:
     """Where ranks share products, what they send hides behind the next one only if it is started first."""
     place = Place(folder=tmp_path, environment=Environment(), slurm=False, time_limit_min=1)
-    assert ENGINE.work(recipe(parallelism=layout, options=options), NODE, place).env == env
+    assert ENGINE.work(recipe(parallelism={"tensor": tensor}), NODE, place).env == env

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -135,12 +134,3 @@ def test_a_program_of_nemo_2_is_told_the_recipe() -> None:
     assert (told.model, told.parallelism, told.optimizer) == (recipe.model, recipe.parallelism, recipe.optimizer)
     assert (told.steps, told.tokens_per_step, told.data) == (recipe.steps, recipe.tokens_per_step, recipe.data)
     assert not told.references
-
-
-def test_the_earlier_name_of_that_program_leads_to_it() -> None:
-    """Recipes of users have it in their options; without NeMo, or without a recipe, the program itself complains."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest_llmbench.workloads.nemo_gpt"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode != 0
-    assert "engines/nemo/ranks/gpt.py" in done.stderr or "pytest_llmbench.engines.nemo.ranks.gpt" in done.stderr

@@ -111,7 +111,6 @@ def test_the_task_carries_the_whole_recipe() -> None:
         ({"model": {"positions": "rope"}}, "has learned positions only"),
         ({"optimizer": {"decay": "cosine"}}, "decays the learning rate linearly only"),
         ({"precision": "fp16"}, "precision fp16 is not one of fp32, bf16"),
-        ({"options": {"collectives": "copies"}}, "copies is for sharding gradients; nccl is for all"),
         (
             {"options": {"residual": "fp32"}, "parallelism": {"sharding": "full"}},
             "options.residual: fp32 is for sharding none: what is gathered is bf16",
@@ -121,14 +120,6 @@ def test_the_task_carries_the_whole_recipe() -> None:
 def test_what_it_cannot_do_is_refused(changes: dict[str, Any], words: str) -> None:
     """A recipe never runs as something else than it says."""
     assert any(words in problem for problem in ENGINE.problems(recipe(**changes), NODE))
-
-
-def test_copies_are_for_one_node() -> None:
-    """GPUs of other nodes are out of a copy engine's reach."""
-    copying = recipe(options={"collectives": "copies"}, parallelism={"sharding": "gradients"})
-    assert list(ENGINE.problems(copying, NODE)) == []
-    (problem,) = ENGINE.problems(copying, Topology(nodes=2, gpus_per_node=8))
-    assert "copies is for the GPUs of one node, and this run has 2; nccl is for all" in problem
 
 
 def test_a_run_that_logged_nothing_is_an_empty_series(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Metric, RunRecord
 from pytest_llmbench.core.record.series import RankInfo, Step
 from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure
-from pytest_llmbench.plugin.verdict.compare import Judged, find_copy
+from pytest_llmbench.plugin.verdict.compare import JudgedComparison, find_copy
 from pytest_llmbench.plugin.verdict.measured import explain_comparison
 from pytest_llmbench.plugin.verdict.run import Run
 from tests.support.shipped import shipped_recipes
@@ -49,7 +49,7 @@ def several(*records: RunRecord) -> Run:
     return Run(*(records or [record(i, level) for i, level in enumerate(LEVELS, start=1)]))
 
 
-def last(run: Run) -> Judged:
+def last(run: Run) -> JudgedComparison:
     """How the last comparison of its numbers ended."""
     assert run.comparisons.last is not None
     return run.comparisons.last

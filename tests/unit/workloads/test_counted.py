@@ -22,7 +22,6 @@ from .conftest import Fork, MakeRecipe
 NEEDS = {"torch": "torch", "megatron_core": "megatron", "deepspeed": "deepspeed"}
 DEEPSPEED = {"engine": "deepspeed", "compile": False}
 MEGATRON = {"engine": "megatron_core", "compile": False, "model": {"layers": 4, "attention_heads": 4}}
-CRITIC = {"layers": 1, "hidden_size": 16, "attention_heads": 2, "vocab_size": 256}
 # Ranks of each training, and what its recipe says of it.
 TRAININGS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "torch, one rank": (1, {}),
@@ -38,15 +37,8 @@ TRAININGS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "megatron, rope, sharded": (
         2, merge(MEGATRON, {"model": {"positions": "rope"}, "parallelism": {"sharding": "optimizer"}})
     ),
-    "deepspeed, whole, bf16": (2, DEEPSPEED | {"options": {"step": "sft"}, "precision": "bf16"}),
-    "deepspeed, full, bf16": (
-        2, DEEPSPEED | {"options": {"step": "sft"}, "precision": "bf16", "parallelism": {"sharding": "full"}}
-    ),
-    "deepspeed, LoRA": (2, DEEPSPEED | {"options": {"step": "sft", "lora_dim": 4}}),
-    "deepspeed, reward": (2, DEEPSPEED | {"options": {"step": "reward"}}),
-    "deepspeed, ppo": (
-        2, DEEPSPEED | {"options": {"step": "ppo", "critic": CRITIC}}
-    ),
+    "deepspeed, whole, bf16": (2, DEEPSPEED | {"precision": "bf16"}),
+    "deepspeed, full, bf16": (2, DEEPSPEED | {"precision": "bf16", "parallelism": {"sharding": "full"}}),
 }  # fmt: skip
 # Entry functions that train something else than they are asked for, as a wrong option or a fault would.
 SABOTAGE = """

@@ -1,1 +1,1 @@
-"""Engine deepspeed on a rank: OPT under ZeRO, in the three steps of RLHF. `run` is where it starts."""
+"""Engine deepspeed on a rank; `run` is where it starts."""

@@ -1,50 +1,26 @@
-"""The loop that the three steps of engine deepspeed share."""
+"""The training loop of engine deepspeed: next-token training of OPT under ZeRO."""
 
-import math
-from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 import torch
+from torch.nn import functional
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.schema import validate
-from pytest_llmbench.core.wire.step_events import Phase
 from pytest_llmbench.engines.deepspeed.options import DeepSpeedOptions
-from pytest_llmbench.engines.deepspeed.ranks.ppo import Ppo
-from pytest_llmbench.engines.deepspeed.ranks.reward import Reward, Sft
+from pytest_llmbench.engines.deepspeed.ranks.model import build
 from pytest_llmbench.engines.deepspeed.ranks.zero import DTYPE, Setup, ZeroModel
 from pytest_llmbench.workloads.rank.context import RankContext
-from pytest_llmbench.workloads.rank.step_clock import StepClock
+from pytest_llmbench.workloads.rank.step_clock import StepClock, on_arrival
 from pytest_llmbench.workloads.rank.steplog import StepLog
 from pytest_llmbench.workloads.training import matmul
-from pytest_llmbench.workloads.training.tokens import stable_seed
+from pytest_llmbench.workloads.training.tokens import Tokens, batch, open_tokens, stable_seed
 
-# As in `workloads.torch.run`: of initial values and dropout, and what must not be freed before the process ends.
+# Seed of initial values and dropout.
 _SEED = 1
+# As in engine torch: freed before the process ends, a model may hang it.
 _kept: list[object] = []
-
-
-class DeepSpeedTraining(Protocol):
-    """The training of one of the three steps."""
-
-    @property
-    def models(self) -> tuple[ZeroModel, ...]:
-        """Every model that is trained."""
-
-    def accumulate(self, first: int, enter: Callable[[Phase], None]) -> torch.Tensor:
-        """Add the gradients of one micro batch, whose data is sequence `first` of the run and those after it.
-
-        It enters each phase as it begins, and returns the mean loss of the micro batch, a scalar on the device: the
-        loss to log, which must fall.
-        """
-
-    def remark(self) -> str:
-        """Say what else there is to say of this rank's sequences since the last call, for people."""
-
-
-_TRAININGS: dict[str, Callable[[Setup], DeepSpeedTraining]] = {"sft": Sft, "reward": Reward, "ppo": Ppo}
 
 
 def run(recipe: Recipe, context: RankContext, device: torch.device, log: StepLog) -> None:
@@ -66,43 +42,47 @@ def run(recipe: Recipe, context: RankContext, device: torch.device, log: StepLog
         rank_batch=recipe.samples_per_step // context.world_size,
         seed=_SEED,
     )
-    training = _TRAININGS[setup.options.step](setup)
-    _kept.append(training)
+    tokens = open_tokens(recipe)  # first, so that an error in the data shows at once
+    model = ZeroModel(setup, build(setup))
+    _kept.append(model)
     torch.manual_seed(stable_seed(_SEED, context.rank))  # dropout differs between ranks
     with matmul.ceiling(log, device, DTYPE[recipe.precision]):
-        _loop(setup, training, log)
+        _loop(setup, model, tokens, log)
 
 
-def _loop(setup: Setup, training: DeepSpeedTraining, log: StepLog) -> None:
+def _loop(setup: Setup, model: ZeroModel, tokens: Tokens, log: StepLog) -> None:
     clock = StepClock(log, setup.device, fed=setup.fed)
     clock.start()
     for step in clock.steps(setup.recipe.steps):
-        loss = _step(setup, training, log, step)
-        norms = [model.grad_norm for model in training.models]
-        clock.step(loss, norms[0] if len(norms) == 1 else math.hypot(*map(float, norms)))
-        remark = training.remark()
-        if remark and setup.rank == 0:
-            print(f"step {step}: {remark}", flush=True)
+        loss = _step(setup, model, tokens, log, step)
+        clock.step(loss, model.grad_norm)
     clock.finish()
-    weights = [weight for model in training.models for weight in model.weights]
     event = setup.fed.trained(
-        layers=training.models[0].layers,
-        parameters=sum(getattr(weight, "ds_numel", weight.numel()) for weight in weights),
-        dtypes={weight.dtype for weight in weights},
+        layers=model.layers,
+        parameters=sum(getattr(weight, "ds_numel", weight.numel()) for weight in model.weights),
+        dtypes={weight.dtype for weight in model.weights},
         copy=setup.rank,
     )
     log.training(event)
 
 
-def _step(setup: Setup, training: DeepSpeedTraining, log: StepLog, step: int) -> torch.Tensor:
-    """Take one optimizer step; returns this rank's mean loss."""
-    starts = range(0, setup.rank_batch, setup.recipe.micro_batch_size)
-    first = (step - 1) * setup.recipe.samples_per_step + setup.rank * setup.rank_batch
+def _step(setup: Setup, model: ZeroModel, tokens: Tokens, log: StepLog, step: int) -> torch.Tensor:
+    """Take one optimizer step; returns this rank's mean loss, nat per token."""
+    size = setup.recipe.micro_batch_size
+    start = (step - 1) * setup.recipe.samples_per_step + setup.rank * setup.rank_batch
+    firsts = range(start, start + setup.rank_batch, size)
     total = torch.zeros((), device=setup.device)
-    for micro_batch, start in enumerate(starts, start=1):
-        total += training.accumulate(first + start, partial(log.phase, step, micro_batch=micro_batch)) / len(starts)
-        if start == starts[-1]:
+    for micro_batch, first in enumerate(firsts, start=1):
+        log.phase(step, "data", micro_batch)
+        inputs, targets = batch(tokens, first, size, setup.device)
+        log.phase(step, "forward", micro_batch)
+        logits = model.engine(setup.fed.take(inputs)).logits
+        loss = functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+        on_arrival(loss, partial(log.phase, step, "sync", micro_batch))
+        log.phase(step, "backward", micro_batch)
+        model.engine.backward(loss)
+        total += loss.detach() / len(firsts)
+        if first == firsts[-1]:
             log.phase(step, "optimizer")
-        for model in training.models:
-            model.step(step)
+        model.step(step)
     return total

@@ -1,7 +1,7 @@
 """A model under DeepSpeed: how it comes to life, sharded or whole, and how it is trained."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +27,7 @@ class FlatAdamW(FusedAdam):  # type: ignore[misc]
     DeepSpeed keeps the fp32 weights in one tensor only for an optimizer of its class `FusedAdam`, whose kernels nvcc
     must compile. Any other is handed hundreds of tensors, each of which is converted, scaled and copied by kernels of
     its own. PyTorch has the same optimizer compiled, so it is lent that class here. The gradients in fp32 are there
-    twice for a moment, 4 bytes a trained parameter more than tensor by tensor.
+    twice for a moment, 4 bytes a parameter more than tensor by tensor.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], **settings: Any) -> None:
@@ -63,7 +63,7 @@ DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setup:
-    """Common ingredients of every model of a run.
+    """Inputs of a run on this rank.
 
     Attributes:
         rank_batch: sequences per step of this rank.
@@ -102,7 +102,7 @@ class Setup:
 
     @contextmanager
     def construction(self) -> Iterator[None]:
-        """Let models that are built in a `with` block have the recipe's precision and place, never more of it."""
+        """Build a model within this block in the recipe's precision, on its device, and sharded with ZeRO 3."""
         default = torch.get_default_dtype()
         torch.set_default_dtype(DTYPE[self.recipe.precision])
         try:
@@ -117,18 +117,14 @@ class Setup:
 
 
 class ZeroModel:
-    """A model that is trained; it is built within `setup.construction()`.
+    """The model that is trained; it was built within `setup.construction()`."""
 
-    Parameters that want no gradient stay as they are.
-    """
-
-    def __init__(self, setup: Setup, model: nn.Module, peak_learning_rate: float) -> None:
+    def __init__(self, setup: Setup, model: nn.Module) -> None:
         self._setup = setup
         settings = setup.recipe.optimizer
-        self._schedule = settings.model_copy(update={"learning_rate": peak_learning_rate})
         flat = USABLE and setup.stage == 0 and setup.recipe.precision == "bf16"
         self._optimizer: torch.optim.Optimizer = (FlatAdamW if flat else torch.optim.AdamW)(
-            [parameter for parameter in model.parameters() if parameter.requires_grad],
+            list(model.parameters()),
             # DeepSpeed takes a step without a gradient to make the optimizer's state: it must change nothing.
             lr=0.0,
             betas=settings.betas,
@@ -148,24 +144,13 @@ class ZeroModel:
 
     @property
     def weights(self) -> list[nn.Parameter]:
-        """All of the model's, trained or frozen, but for updates of low rank; sharded ones may be empty here."""
-        return [weight for name, weight in self.engine.module.named_parameters() if ".lora_" not in name]
+        """All weights of the model; sharded ones may be empty here."""
+        return list(self.engine.module.parameters())
 
     @property
     def layers(self) -> int:
-        """How many it has."""
+        """Number of layers."""
         return sum(isinstance(module, OPTDecoderLayer) for module in self.engine.module.modules())
-
-    def generating(self) -> AbstractContextManager[Any]:
-        """Hold a sharded model whole for a `with` block, as far as the recipe wants that: a pass per token is many."""
-        if self._setup.stage == 3 and self._setup.options.gather_to_generate:
-            whole_model: AbstractContextManager[Any] = deepspeed.zero.unwrap_model_for_generation(self.engine)
-            return whole_model
-        return nullcontext()
-
-    def backward(self, loss: torch.Tensor) -> None:
-        """Add the gradient of one micro batch's mean loss to that of the step."""
-        self.engine.backward(loss)
 
     def step(self, number: int) -> None:
         """Count a micro batch; after the last of 1-based step `number` change the weights and set `grad_norm`.
@@ -174,25 +159,14 @@ class ZeroModel:
         """
         last = self.engine.is_gradient_accumulation_boundary()
         plain = self._setup.stage == 0 and self._setup.recipe.precision == "fp32"
-        if last and plain:  # then DeepSpeed clips with a function of PyTorch and tells nobody what it found
+        if last and plain:  # then DeepSpeed clips with a function of PyTorch and keeps no norm
             gradients = [parameter.grad for parameter in self.engine.module.parameters() if parameter.grad is not None]
             self.grad_norm = nn.utils.get_total_norm(gradients)
         for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate(self._schedule, number, self._setup.recipe.steps)
+            group["lr"] = learning_rate(self._setup.recipe.optimizer, number, self._setup.recipe.steps)
         self.engine.step()
         if last and not plain:
             self.grad_norm = self.engine.get_global_grad_norm()
-
-
-def frozen(setup: Setup, model: nn.Module) -> nn.Module:
-    """Return a model that is only asked, never trained; a sharded one fetches what it needs."""
-    model.eval().requires_grad_(requires_grad=False)
-    if setup.stage < 3:
-        return model
-    engine: nn.Module
-    engine, *_ = deepspeed.initialize(model=model, config=setup.deepspeed(), dist_init_required=False)
-    engine.eval()
-    return engine
 
 
 def whole(parameter: nn.Parameter) -> Any:

@@ -14,8 +14,8 @@ from megatron.core.utils import get_attr_wrapped_model, get_model_config
 
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.engines.megatron_core.options import MegatronCoreOptions
-from pytest_llmbench.engines.megatron_core.ranks.model import DTYPE
-from pytest_llmbench.engines.megatron_core.ranks.training import MegatronTraining, fused_step, prepare, trained
+from pytest_llmbench.engines.megatron_core.ranks.model import DTYPE, transformer_impl
+from pytest_llmbench.engines.megatron_core.ranks.training import MegatronTraining, prepare, trained
 from pytest_llmbench.workloads.rank.step_clock import StepClock
 from pytest_llmbench.workloads.rank.steplog import StepLog
 from pytest_llmbench.workloads.training import attention, matmul
@@ -30,9 +30,12 @@ def run(recipe: Recipe, options: MegatronCoreOptions, device: torch.device, log:
         ConfigError: the recipe does not divide over the ranks, or its data cannot be used.
     """
     training = prepare(recipe, options, device)
+    implementation = transformer_impl(options, device)
+    print(f"transformer layers: {implementation}", flush=True)
+    asked = None if implementation == "transformer_engine" or options.attention == "unfused" else options.attention
     with (
         matmul.ceiling(log, device, DTYPE[recipe.precision]),
-        nullcontext() if options.attention == "unfused" else attention.kernel(recipe, options.attention, device),
+        nullcontext() if asked is None else attention.kernel(recipe, asked, device),
     ):
         _loop(training, log)
 
@@ -108,10 +111,7 @@ def _update(training: MegatronTraining, step: int) -> torch.Tensor | float:
         group["lr"] = learning_rate(settings, step, training.recipe.steps)
         # Megatron-Core says which parameters decay; what would obey is its scheduler, which is not used here.
         group["weight_decay"] = settings.weight_decay * group["wd_mult"]
-    if training.options.fused_optimizer:
-        norm = fused_step(training.optimizer, training.recipe.optimizer.clip_grad_norm, training.device)
-    else:
-        _, norm, _ = training.optimizer.step()
+    _, norm, _ = training.optimizer.step()
     # A step whose fp16 gradients overflow is left out, and the norm with it.
     return math.inf if norm is None else norm
 

@@ -1,20 +1,27 @@
 """Megatron-Core's GPTModel in the shape of a recipe: the chunks of layers that this rank holds."""
 
+from contextlib import nullcontext
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from megatron.core import parallel_state
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import (
+    get_gpt_layer_local_spec,
+    get_gpt_layer_with_transformer_engine_spec,
+)
+from megatron.core.tensor_parallel import get_cuda_rng_tracker
 from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import nn
 from torch.nn import functional
 
+from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import Recipe
-from pytest_llmbench.engines.megatron_core.options import MegatronCoreOptions, padded_vocabulary
-from pytest_llmbench.engines.megatron_core.ranks.loss import Model
-from pytest_llmbench.engines.megatron_core.ranks.parts import layer
-from pytest_llmbench.engines.megatron_core.ranks.sending import split
+from pytest_llmbench.engines.megatron_core.options import MegatronCoreOptions, TransformerImpl, padded_vocabulary
 from pytest_llmbench.engines.megatron_core.ranks.weights import initialise
 
 DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -25,8 +32,70 @@ _RECOMPUTE: dict[str, dict[str, Any]] = {
 }
 
 
+class FusedAttention(nn.Module):
+    """PyTorch's attention as the core attention of Megatron-Core's local layer."""
+
+    def __init__(self, config: TransformerConfig, **_: object) -> None:
+        super().__init__()
+        self._dropout = config.attention_dropout
+        # With sequence parallelism the whole layer draws the numbers of its own tensor-parallel rank.
+        self._own_numbers = not config.sequence_parallel
+
+    def forward(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: object, **__: object
+    ) -> torch.Tensor:
+        """Map three of [sequence, batch, heads, width] to [sequence, batch, heads × width]."""
+        dropout = self._dropout if self.training else 0.0
+        query, key, value = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
+        with get_cuda_rng_tracker().fork() if dropout and self._own_numbers else nullcontext():
+            mixed = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        return mixed.permute(2, 0, 1, 3).flatten(2)
+
+
+class SequenceParallelNorm(nn.LayerNorm):
+    """PyTorch's layer norm on a part of the sequence; Megatron-Core's needs Apex or Transformer Engine for that."""
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: object) -> None:
+        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
+        for parameter in self.parameters():
+            # Megatron-Core sums the gradients of these parameters over the tensor-parallel ranks.
+            parameter.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+
+class PaddedGPTModel(GPTModel):  # type: ignore[misc]
+    """GPTModel whose vocabulary may be padded: of its rows, only the first `tokens` have a probability."""
+
+    def __init__(self, *, tokens: int, **built: Any) -> None:
+        super().__init__(**built)
+        rows = self.vocab_size // parallel_state.get_tensor_model_parallel_world_size()
+        first = rows * parallel_state.get_tensor_model_parallel_rank()
+        self._valid = min(max(tokens - first, 0), rows)
+
+    def compute_language_model_loss(self, labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """Loss of [b, s] labels, in nat, in their shape; `logits` are [s, b, rows of this rank]."""
+        if self._valid < logits.shape[-1]:
+            logits[..., self._valid :] = -torch.inf
+        loss: torch.Tensor = super().compute_language_model_loss(labels, logits)
+        return loss
+
+
+def transformer_impl(options: MegatronCoreOptions, device: torch.device) -> TransformerImpl:
+    """Choose the layers to train.
+
+    Raises:
+        ConfigError: Transformer Engine is asked for, and this rank cannot use it.
+    """
+    usable = device.type == "cuda" and find_spec("transformer_engine") is not None
+    if options.transformer_impl == "transformer_engine" and not usable:
+        raise ConfigError(
+            "options.transformer_impl: transformer_engine needs a GPU and Transformer Engine on every node: "
+            "pip install 'transformer_engine[pytorch]', or set transformer_impl: local"
+        )
+    return options.transformer_impl or ("transformer_engine" if usable else "local")
+
+
 def transformer_config(recipe: Recipe, device: torch.device) -> TransformerConfig:
-    """Say in Megatron-Core's words what the recipe asks for: the model, its layout and its precision."""
+    """Translate the recipe's model, layout and precision into Megatron-Core's configuration."""
     model, layout = recipe.model, recipe.parallelism
     interleaved = layout.virtual_pipeline > 1
     return TransformerConfig(
@@ -45,7 +114,7 @@ def transformer_config(recipe: Recipe, device: torch.device) -> TransformerConfi
         virtual_pipeline_model_parallel_size=layout.virtual_pipeline if interleaved else None,
         sequence_parallel=layout.sequence,
         bias_dropout_fusion=recipe.compile,
-        # Sent in one batch, tensors of interleaved stages are mixed up, and nothing tells but the gradients.
+        # Sent in one batch, tensors of interleaved stages are mixed up, and only the gradients show it.
         overlap_p2p_comm=interleaved,
         batch_p2p_comm=not interleaved,
         # gloo may still be sending an output when this would free it; on a GPU the stream keeps them in order.
@@ -68,20 +137,10 @@ def _chunk(
     recipe: Recipe, options: MegatronCoreOptions, config: TransformerConfig, stage: int | None, device: torch.device
 ) -> Any:
     vocabulary, layout = recipe.model.vocab_size, recipe.parallelism
-    layers = recipe.model.layers // (layout.pipeline * layout.virtual_pipeline)
-    shares = split(
-        sequence=layout.sequence,
-        accumulate=options.fusion == "pointwise",
-        copies=options.collectives == "copies" and device.type == "cuda",
-    )
-    model = Model(
-        counted=vocabulary,
-        fused=options.cross_entropy == "fused",
-        shares=shares,
+    model = PaddedGPTModel(
+        tokens=vocabulary,
         config=config,
-        transformer_layer_spec=TransformerBlockSubmodules(
-            layer_specs=[_layer(options)] * layers, layer_norm=layer.Norm
-        ),
+        transformer_layer_spec=_layers(recipe, options, device),
         vocab_size=padded_vocabulary(vocabulary, layout.tensor) if options.pad_vocabulary else vocabulary,
         max_sequence_length=recipe.sequence_length,
         pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=stage is None, vp_stage=stage),
@@ -90,11 +149,18 @@ def _chunk(
         position_embedding_type="rope" if recipe.model.positions == "rope" else "learned_absolute",
         vp_stage=stage,
     )
-    layer.share(model, shares)
     return model.to(device)
 
 
-def _layer(options: MegatronCoreOptions) -> Any:
-    spec = get_gpt_layer_local_spec()
-    layer.use(spec, options.fusion, sdpa=options.attention != "unfused")
-    return spec
+def _layers(recipe: Recipe, options: MegatronCoreOptions, device: torch.device) -> Any:
+    """Specify the layers of a chunk, from the parts that Megatron-Core has for them."""
+    if transformer_impl(options, device) == "transformer_engine":
+        return get_gpt_layer_with_transformer_engine_spec()
+    layout, spec = recipe.parallelism, get_gpt_layer_local_spec()
+    parts = spec.submodules
+    if options.attention != "unfused":
+        parts.self_attention.submodules.core_attention = FusedAttention
+    if layout.sequence and parts.input_layernorm is WrappedTorchNorm:
+        parts.input_layernorm = parts.pre_mlp_layernorm = SequenceParallelNorm
+    number = recipe.model.layers // (layout.pipeline * layout.virtual_pipeline)
+    return TransformerBlockSubmodules(layer_specs=[spec] * number, layer_norm=parts.input_layernorm)

@@ -5,68 +5,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import TransformerLayer
-from torch.nn.utils import get_total_norm
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.wire.step_events import TrainingEvent
 from pytest_llmbench.engines.megatron_core.options import MegatronCoreOptions
 from pytest_llmbench.engines.megatron_core.ranks.model import DTYPE, build, transformer_config
-from pytest_llmbench.engines.megatron_core.ranks.parts.versions import gradients_of_norm
 from pytest_llmbench.workloads.rank.fed import Fed
 from pytest_llmbench.workloads.training.tokens import Tokens, open_tokens, stable_seed
-
-# As Megatron-Core's: a norm of 0 is no reason to divide by 0.
-_EPS = 1e-6
-
-
-def fuse(optimizer: Any) -> None:
-    """Have every AdamW in Megatron-Core's optimizer, which must not have stepped yet, take its fused step."""
-    for inner in _inner(optimizer):
-        for group in inner.optimizer.param_groups:
-            group.update(fused=True, foreach=False)
-
-
-def fused_step(optimizer: Any, clip: float, device: torch.device) -> torch.Tensor | None:
-    """Clip gradients to a norm of `clip` and take the step.
-
-    Megatron-Core's own step waits for the norm of every parameter's gradient, clips with a pass over all of them, and
-    has AdamW go over them a dozen times. Here the norm stays on the device, and PyTorch's fused AdamW clips as it would
-    undo a gradient scaler.
-
-    Returns:
-        The norm before clipping, on the device; None if gradients overflowed, and no step was taken.
-    """
-    if optimizer.prepare_grads():
-        return None
-    norm = _norm(optimizer, device)
-    scale = ((norm + _EPS) / clip).clamp_min(1.0)
-    for inner in _inner(optimizer):
-        inner.optimizer.grad_scale = scale
-    optimizer.step_with_ready_grads()
-    return norm
-
-
-@torch.no_grad()
-def _norm(optimizer: Any, device: torch.device) -> torch.Tensor:
-    gradients = [gradient for inner in _inner(optimizer) for gradient in gradients_of_norm(inner)]
-    squares = get_total_norm(gradients).to(device).square() if gradients else torch.zeros((), device=device)
-    dist.all_reduce(squares, group=optimizer.get_grad_stats_parallel_group())
-    return squares.sqrt()
-
-
-def _inner(optimizer: Any) -> list[Any]:
-    """One for each kind of parameter that is spread in its own way, which here are all of one kind."""
-    chained: list[Any] = getattr(optimizer, "chained_optimizers", [optimizer])
-    return [inner for inner in chained if inner.optimizer is not None]
-
 
 # As in `workloads.torch.run`: of parameters and dropout.
 _SEED = 1
@@ -171,11 +123,6 @@ def trained(training: MegatronTraining) -> TrainingEvent:
     )
 
 
-def _gathers_ahead(recipe: Recipe, options: MegatronCoreOptions) -> bool:
-    """Whether parameters are still on their way in the forward pass; a layer compiled whole cannot wait for its own."""
-    return options.overlap and recipe.parallelism.sharding == "optimizer" and options.fusion != "layer"
-
-
 def _spread(chunks: list[Any], recipe: Recipe, options: MegatronCoreOptions, config: TransformerConfig) -> list[Any]:
     """Have the copies of the model average their gradients."""
     sharded = recipe.parallelism.sharding == "optimizer"
@@ -183,7 +130,7 @@ def _spread(chunks: list[Any], recipe: Recipe, options: MegatronCoreOptions, con
         grad_reduce_in_fp32=True,
         use_distributed_optimizer=sharded,
         overlap_grad_reduce=options.overlap,
-        overlap_param_gather=_gathers_ahead(recipe, options),
+        overlap_param_gather=options.overlap and sharded,
     )
     return [DistributedDataParallel(config, settings, chunk) for chunk in chunks]
 
@@ -205,13 +152,11 @@ def _optimizer(recipe: Recipe, options: MegatronCoreOptions, config: Transformer
             fp16=recipe.precision == "fp16",
             loss_scale=options.loss_scale if recipe.precision == "fp16" else None,
             use_distributed_optimizer=sharded,
-            overlap_param_gather=_gathers_ahead(recipe, options),
+            overlap_param_gather=options.overlap and sharded,
         ),
         chunks,
         use_gloo_process_groups=False,
     )
-    if options.fused_optimizer:
-        fuse(optimizer)
     config.grad_scale_func = optimizer.scale_loss
     if options.overlap:
         config.no_sync_func = [chunk.no_sync for chunk in chunks] if len(chunks) > 1 else chunks[0].no_sync

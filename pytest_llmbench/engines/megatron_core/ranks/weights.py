@@ -1,10 +1,10 @@
-"""Initial values of Megatron-Core's model that depend on the seed alone: `workloads.torch.decoder`'s, in its layout.
+"""Initial values of Megatron-Core's model: engine torch's, which depend on the seed alone, in another layout.
 
 Megatron-Core's own initialisation differs with the number of stages, and on GPUs with the tensor-parallel ranks too.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -30,44 +30,24 @@ _IN_LAYER = {
 _LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
 
 
+@torch.no_grad()
 def initialise(chunks: Sequence[nn.Module], recipe: Recipe, device: torch.device, seed: int) -> None:
     """Fill this rank's part of every matrix in place with the values that engine torch starts from.
 
     The chunks are bare `GPTModel`s of this rank. Matrices are drawn on the device, whole and one at a time.
     """
-    homes: dict[str, list[nn.Parameter]] = {}
+    parts: dict[str, list[nn.Parameter]] = {}
     for chunk in chunks:
         for name, parameter in chunk.named_parameters():
             if parameter.dim() > 1:
-                homes.setdefault(_our_name(chunk, name), []).append(parameter)
-
-    def settle(name: str, whole: torch.Tensor) -> None:
-        for parameter in homes[name]:
-            parameter.copy_(_share(_in_their_order(name, whole, recipe.model.attention_heads), parameter))
-
+                parts.setdefault(_our_name(chunk, name), []).append(parameter)
     with torch.device("meta"):
-        source = _OneAtATime(recipe, device, homes, settle)
-    decoder.initialise(source, seed)
-
-
-class _OneAtATime(decoder.Decoder):
-    """A decoder whose wanted matrices come to life one after the other, and are given away when filled."""
-
-    def __init__(
-        self, recipe: Recipe, device: torch.device, wanted: Collection[str], settle: Callable[[str, torch.Tensor], None]
-    ) -> None:
-        super().__init__(recipe.model, recipe.sequence_length, activation_checkpointing=False)
-        self._device, self._wanted, self._settle = device, wanted, settle
-
-    def named_parameters(self, *args: Any, **named: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield all in order; an unwanted one is a stand-in of one dimension, which costs nothing to fill."""
-        for name, parameter in super().named_parameters(*args, **named):
-            if name not in self._wanted:
-                yield name, nn.Parameter(torch.empty(0))
-                continue
-            whole = nn.Parameter(torch.empty_like(parameter, device=self._device))
-            yield name, whole
-            self._settle(name, whole)
+        source = decoder.Decoder(recipe.model, recipe.sequence_length, activation_checkpointing=False)
+    for name, draw in decoder.matrices(source, seed, device):
+        if name in parts:
+            whole = _in_their_order(name, draw(), recipe.model.attention_heads)
+            for parameter in parts[name]:
+                parameter.copy_(_share(whole, parameter))
 
 
 def _our_name(chunk: nn.Module, name: str) -> str:

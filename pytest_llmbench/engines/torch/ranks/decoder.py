@@ -1,6 +1,8 @@
 """The decoder-only transformer of the OPT family (Zhang et al. 2022, arXiv:2205.01068), in plain PyTorch."""
 
 import math
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -167,19 +169,33 @@ class FinalNorm(nn.LayerNorm):
 def initialise(model: Decoder, seed: int) -> None:
     """Fill all parameters in place, whole or sharded, with values that depend on the seed alone.
 
-    Matrices get N(0, 0.006²), those that end a residual branch a deviation smaller by √(2 L), biases 0 and
-    norms 1 (OPT paper, section 2.2). Each rank draws every matrix whole and keeps its shard, so that no
-    rank ever holds more than one of them whole and none needs to be sent.
+    Biases are 0 and norms 1. Each rank draws every matrix whole and keeps its shard, so that it never holds more than
+    one of them whole, and none needs to be sent.
+    """
+    parameters = dict(model.named_parameters())
+    for name, parameter in parameters.items():
+        if parameter.dim() == 1:
+            parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+    for name, draw in matrices(model, seed, model.tokens.weight.device):
+        parameters[name].copy_(_like(draw(), parameters[name]))
+
+
+def matrices(model: Decoder, seed: int, device: torch.device) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
+    """Yield the name of each matrix of a model, and a function that draws its initial values, whole and in fp32.
+
+    They are N(0, 0.006²), with a deviation smaller by √(2 L) for those that end a residual branch (OPT paper, section
+    2.2). The model may be on the meta device.
     """
     branch_std = _INIT_STD / math.sqrt(2 * len(model.blocks))
     for index, (name, parameter) in enumerate(model.named_parameters()):
-        if parameter.dim() == 1:
-            parameter.fill_(0.0 if name.endswith("bias") else 1.0)
-            continue
-        std = branch_std if name.endswith(("attention_out.weight", "mlp_out.weight")) else _INIT_STD
-        generator = torch.Generator(parameter.device).manual_seed(stable_seed(seed, index))
-        whole = torch.empty(parameter.shape, device=parameter.device).normal_(0.0, std, generator=generator)
-        parameter.copy_(_like(whole, parameter))
+        if parameter.dim() > 1:
+            std = branch_std if name.endswith(("attention_out.weight", "mlp_out.weight")) else _INIT_STD
+            yield name, partial(_draw, parameter.shape, std, stable_seed(seed, index), device)
+
+
+def _draw(shape: torch.Size, std: float, seed: int, device: torch.device) -> torch.Tensor:
+    generator = torch.Generator(device).manual_seed(seed)
+    return torch.empty(shape, device=device).normal_(0.0, std, generator=generator)
 
 
 def _like(whole: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:

@@ -15,10 +15,9 @@ from pytest_llmbench.engines.torch.ranks.parallel import build_model, clip_gradi
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.fed import Fed
 from pytest_llmbench.workloads.rank.rendezvous import limit_threads, process_group
-from pytest_llmbench.workloads.rank.step_clock import StepClock
+from pytest_llmbench.workloads.rank.step_clock import StepClock, on_arrival
 from pytest_llmbench.workloads.rank.steplog import StepLog
 from pytest_llmbench.workloads.training import attention, matmul
-from pytest_llmbench.workloads.training.arrival import on_arrival
 from pytest_llmbench.workloads.training.learning_rate import learning_rate
 from pytest_llmbench.workloads.training.tokens import Tokens, batch, open_tokens, stable_seed
 

@@ -1,14 +1,12 @@
-"""Engine deepspeed on two real CPU ranks: its three steps, ZeRO 0 to 3, LoRA, and what must not change a number."""
+"""Engine deepspeed on two real CPU ranks: ZeRO 0 to 3, and what must not change a number."""
 
 from __future__ import annotations
 
 import math
-import re
 import textwrap
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import pytest
@@ -16,7 +14,6 @@ import pytest
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import StepSeries
-from pytest_llmbench.core.schema import merge
 from pytest_llmbench.engines.base import Place, RankTask
 from pytest_llmbench.engines.deepspeed.engine import ENGINE
 from pytest_llmbench.readers.steps.step_log import read_steps
@@ -61,44 +58,18 @@ ENTRY = """
                         own_log.failure(str(error))
 """
 
-SFT: Mapping[str, Any] = {"engine": "deepspeed", "compile": False, "options": {"step": "sft"}}
-LORA = {**SFT, "options": {"step": "sft", "lora_dim": 4}}
-REWARD = {**SFT, "global_batch_size": 32, "options": {"step": "reward"}}
-PPO = {
-    **SFT,
-    "sequence_length": 8,
-    "global_batch_size": 64,
-    "micro_batch_size": 16,
-    "steps": 24,
-    "options": {
-        "step": "ppo",
-        "critic": {"layers": 1, "hidden_size": 16, "attention_heads": 2, "vocab_size": 256, "dropout": 0.0},
-        "ppo": {"kl_coefficient": 0.02},
-    },
-}
-SHARDED = {"parallelism": {"sharding": "full"}}
+SFT: Mapping[str, Any] = {"engine": "deepspeed", "compile": False}
 TRAININGS: Mapping[str, Mapping[str, Any]] = {
     "sft": SFT,
     "sft_zero1": {**SFT, "parallelism": {"sharding": "optimizer"}},
     "sft_zero2": {**SFT, "parallelism": {"sharding": "gradients"}},
-    "sft_zero3": {**SFT, **SHARDED},
+    "sft_zero3": {**SFT, "parallelism": {"sharding": "full"}},
     "sft_checkpointed": {**SFT, "parallelism": {"activation_checkpointing": "full"}},
     "sft_checkpointed_zero3": {**SFT, "parallelism": {"sharding": "full", "activation_checkpointing": "full"}},
     "sft_at_once": {**SFT, "micro_batch_size": 4},
     "sft_bf16": {**SFT, "precision": "bf16"},
     "sft_bf16_zero2": {**SFT, "precision": "bf16", "parallelism": {"sharding": "gradients"}},
-    "lora": LORA,
-    "lora_bf16": {**LORA, "precision": "bf16"},
-    "lora_zero3": {**LORA, **SHARDED},
-    "reward": REWARD,
-    "reward_bf16": {**REWARD, "precision": "bf16"},
-    "reward_zero3": {**REWARD, **SHARDED},
-    "ppo": PPO,
-    "ppo_bf16": {**PPO, "precision": "bf16", "steps": 6},
-    "ppo_zero3": {**PPO, **SHARDED, "steps": 6},
-    "ppo_zero3_in_parts": merge({**PPO, **SHARDED, "steps": 6}, {"options": {"gather_to_generate": False}}),
     "odd_batch": {**SFT, "micro_batch_size": 3},
-    "no_such_layer": {**SFT, "options": {"step": "sft", "lora_dim": 4, "lora_modules": "encoder."}},
 }
 
 
@@ -129,14 +100,6 @@ def norms(series: StepSeries) -> list[float]:
     return [step.grad_norm for step in series.steps if step.grad_norm is not None]
 
 
-def remarks(folder: Path, name: str, pattern: str) -> list[float]:
-    """Numbers that rank 0 printed of every step of a training."""
-    output = (folder / "output-0").read_text()
-    return [
-        float(number) for number in re.findall(pattern, output.split(f"training {name}\n")[1].split("training ")[0])
-    ]
-
-
 def test_a_real_start_logs_a_whole_run(make_recipe: MakeRecipe, launch: Launch, tmp_path: Path) -> None:
     """Started as the engine says, both ranks measure, log all steps with all tokens, and end."""
     place = Place(folder=tmp_path, environment=Environment(), slurm=False, time_limit_min=1)
@@ -160,9 +123,9 @@ def test_nothing_is_compiled(folder: Path) -> None:
     assert "ninja" not in (folder / "output-0").read_text()
 
 
-@pytest.mark.parametrize("name", [name for name in TRAININGS if name.startswith(("sft", "reward", "ppo", "lora"))])
+@pytest.mark.parametrize("name", [name for name in TRAININGS if name.startswith("sft")])
 def test_every_training_logs_its_work(runs: dict[str, StepSeries], make_recipe: MakeRecipe, name: str) -> None:
-    """Every step counts the sequences of the recipe, also where they are pairs or generated."""
+    """Every step counts the sequences of the recipe."""
     recipe, series = make_recipe(**TRAININGS[name]), runs[name]
     assert [step.step for step in series.steps] == list(range(1, recipe.steps + 1))
     work = {(step.tokens, step.samples) for step in series.steps}
@@ -188,85 +151,14 @@ def test_how_it_is_computed_changes_no_number(runs: dict[str, StepSeries], name:
     assert norms(runs[name]) == pytest.approx(norms(runs["sft"]), rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("name", "single", "near"),
-    [
-        ("sft_bf16", "sft", 0.02), ("sft_bf16_zero2", "sft", 0.02), ("lora_bf16", "lora", 0.02),
-        ("reward_bf16", "reward", 0.1),  # the mean of 16 pairs, not of 256 tokens
-    ],
-)  # fmt: skip
-def test_bf16_is_close_to_fp32(runs: dict[str, StepSeries], name: str, single: str, near: float) -> None:
+@pytest.mark.parametrize("name", ["sft_bf16", "sft_bf16_zero2"])
+def test_bf16_is_close_to_fp32(runs: dict[str, StepSeries], name: str) -> None:
     """With weights of 8 significant bits the curve is nearly the same, and is not the same."""
-    assert losses(runs[name]) == pytest.approx(losses(runs[single]), abs=near)
-    assert losses(runs[name]) != pytest.approx(losses(runs[single]), rel=1e-6)
+    assert losses(runs[name]) == pytest.approx(losses(runs["sft"]), abs=0.02)
+    assert losses(runs[name]) != pytest.approx(losses(runs["sft"]), rel=1e-6)
 
 
-def test_ppo_learns_in_bf16(runs: dict[str, StepSeries]) -> None:
-    """Two trained models have an optimizer each; other answers are drawn, so only the beginning is the same."""
-    single, half = losses(runs["ppo"]), losses(runs["ppo_bf16"])
-    assert half[0] == pytest.approx(single[0], rel=0.05)
-    assert half[-1] < half[0]
-    assert all(map(math.isfinite, norms(runs["ppo_bf16"])))
-
-
-def test_lora_starts_as_the_model_and_learns_less(runs: dict[str, StepSeries]) -> None:
-    """Its updates are zero at first; with most weights frozen the loss falls, but not as far."""
-    plain, lora = losses(runs["sft"]), losses(runs["lora"])
-    assert lora[0] == pytest.approx(plain[0], rel=1e-5)
-    assert plain[-1] + 0.5 < lora[-1] < lora[0] - 0.05
-    assert norms(runs["lora"])[0] < 0.5 * norms(runs["sft"])[0]
-
-
-@pytest.mark.parametrize("name", ["lora", "reward"])
-def test_sharding_changes_no_number_of_others(runs: dict[str, StepSeries], name: str) -> None:
-    """LoRA and rewards are the same under ZeRO-3."""
-    assert losses(runs[f"{name}_zero3"]) == pytest.approx(losses(runs[name]), rel=1e-3)
-    assert norms(runs[f"{name}_zero3"]) == pytest.approx(norms(runs[name]), rel=1e-2)
-
-
-def test_a_scorer_learns_which_answer_is_better(runs: dict[str, StepSeries], folder: Path) -> None:
-    """From a guess, ln 2, its loss falls until it ranks nearly all pairs right."""
-    first, *_, last = losses(runs["reward"])
-    assert first == pytest.approx(math.log(2), abs=1e-6)
-    assert last < 0.25
-    accuracy = remarks(folder, "reward", r"([\d.]+)% of the pairs")
-    assert len(accuracy) == 12
-    assert fmean(accuracy[-4:]) > 90
-
-
-def test_a_critic_learns_the_scores(runs: dict[str, StepSeries]) -> None:
-    """The loss of ppo is the critic's error, and falls."""
-    first, *_, last = losses(runs["ppo"])
-    assert first > 1
-    assert last < first / 4
-
-
-def test_an_actor_learns_to_please(folder: Path) -> None:
-    """The mean score rises, and the actor moves away from the reference, where it started."""
-    scores = remarks(folder, "ppo", r"mean score (-?[\d.]+)")
-    divergence = remarks(folder, "ppo", r"divergence (-?[\d.]+)")
-    assert fmean(scores[-6:]) > fmean(scores[:6]) + 0.1
-    assert divergence[0] == pytest.approx(0, abs=1e-4)
-    assert fmean(divergence[-6:]) > 0.3
-
-
-@pytest.mark.parametrize("name", ["ppo_zero3", "ppo_zero3_in_parts"])
-def test_four_sharded_models_generate_and_train_as_whole_ones(runs: dict[str, StepSeries], name: str) -> None:
-    """Under ZeRO-3 the same answers are generated and learned from, up to where the schedules of the two part."""
-    assert losses(runs[name])[:5] == pytest.approx(losses(runs["ppo"])[:5], rel=1e-3)
-    assert norms(runs[name])[:5] == pytest.approx(norms(runs["ppo"])[:5], rel=1e-2)
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("odd_batch", "a global batch of 8 does not divide into micro batches of 3 on 2 ranks"),
-        (
-            "no_such_layer",
-            "options.lora_modules: no linear layer has 'encoder.' in its name; some that there are: model.",
-        ),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(runs: dict[str, StepSeries], name: str, words: str) -> None:
-    """The error says what is wrong with the recipe, on every rank."""
-    assert [words in (info.failure or "") for info in runs[name].ranks] == [True, True]
+def test_a_batch_that_does_not_divide_is_refused(runs: dict[str, StepSeries]) -> None:
+    """The error names the numbers, on every rank."""
+    words = "a global batch of 8 does not divide into micro batches of 3 on 2 ranks"
+    assert [words in (info.failure or "") for info in runs["odd_batch"].ranks] == [True, True]

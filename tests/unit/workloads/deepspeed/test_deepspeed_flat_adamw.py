@@ -36,13 +36,16 @@ ENTRY = """
         recipe = validate(Recipe, context.config, "recipe")
         with process_group(context, 120) as device:
             join(device)
-            from pytest_llmbench.engines.deepspeed.ranks.reward import Sft
-            from pytest_llmbench.engines.deepspeed.ranks.zero import Setup
+            from torch.nn.functional import cross_entropy
+            from pytest_llmbench.engines.deepspeed.ranks.model import build
+            from pytest_llmbench.engines.deepspeed.ranks.zero import Setup, ZeroModel
+            from pytest_llmbench.workloads.training.tokens import batch, open_tokens
 
             options = validate(DeepSpeedOptions, recipe.options, "options")
             rank = context.rank
-            training = Sft(Setup(recipe=recipe, options=options, device=device, rank=rank, rank_batch=2, seed=1))
-            model, = training.models
+            setup = Setup(recipe=recipe, options=options, device=device, rank=rank, rank_batch=2, seed=1)
+            model = ZeroModel(setup, build(setup))
+            inputs, targets = batch(open_tokens(recipe), 2 * rank, 2, device)
             parameters = list(model.engine.module.parameters())
             weights = lambda: torch.cat([parameter.detach().float().flatten() for parameter in parameters])
             found = {"tensors": sum(len(g["params"]) for g in model._optimizer.param_groups), "steps": []}
@@ -50,7 +53,8 @@ ENTRY = """
             parameters[0].register_hook(lambda gradient: gradient * factor)
             for step, spoil in enumerate([1.0, 1.0, float("inf"), float("nan"), 1.0], start=1):
                 factor.fill_(spoil if rank == 1 else 1.0)
-                training.accumulate(2 * rank, lambda _: None)
+                logits = model.engine(inputs).logits
+                model.engine.backward(cross_entropy(logits.flatten(0, 1).float(), targets.flatten()))
                 before = weights()
                 with profile(activities=[ProfilerActivity.CPU]) as seen:
                     model.step(step)
@@ -70,7 +74,7 @@ def found(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPath
     """What rank 0 saw in its steps."""
     folder = tmp_path_factory.mktemp("flat")
     (folder / "five_steps.py").write_text(textwrap.dedent(ENTRY))
-    recipe = make_recipe(engine="deepspeed", compile=False, precision="bf16", options={"step": "sft"})
+    recipe = make_recipe(engine="deepspeed", compile=False, precision="bf16")
     for rank in fork(folder, "five_steps:steps", config=recipe.model_dump(mode="json")):
         assert rank.wait(120) == 0, (folder / "output-0").read_text()
     result: dict[str, Any] = json.loads((folder / "found.json").read_text())

@@ -42,7 +42,7 @@ LAYOUTS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
         1,
         {
             "parallelism": {"activation_checkpointing": "selective"},
-            "options": {"attention": "unfused", "fusion": "none"},
+            "options": {"transformer_impl": "local", "attention": "unfused"},
         },
     ),
     "full": (1, {"parallelism": {"activation_checkpointing": "full"}}),

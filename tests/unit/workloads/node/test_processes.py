@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from pytest_llmbench.workloads.node import processes
 
 PROGRAM = """
 import os, signal, subprocess, sys
@@ -44,3 +49,28 @@ def test_the_signal_would_have_left_it_behind() -> None:
     done = subprocess.run([sys.executable, "-c", rude, "sleep", "3"], capture_output=True, text=True, check=False)
     assert done.returncode == 143
     assert Path("/proc", done.stdout.strip()).exists()
+
+
+# As setproctitle does: a title takes the place of the first variables.
+TITLED = """
+import ctypes, time
+first = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), "environ")[0]
+ctypes.memset(first, 0, 8)
+print("titled", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_marked_process_that_shows_a_title_is_ended(tmp_path: Path) -> None:
+    """Its mark counts wherever it stands in the environment, and a process without it is left alone."""
+    mark = ("LLMBENCH_TEST_MARK", str(tmp_path))
+    start = functools.partial(subprocess.Popen, [sys.executable, "-c", TITLED], stdout=subprocess.PIPE, text=True)
+    with start(env={"A_FIRST": "x" * 16, **os.environ, mark[0]: mark[1]}) as titled, start(env=None) as other:
+        for process in (titled, other):
+            assert process.stdout is not None
+            assert process.stdout.readline() == "titled\n"
+        assert list(processes.marked(*mark)) == [titled.pid]
+        processes.end_marked(*mark)
+        assert titled.wait(10) == -signal.SIGKILL
+        assert other.poll() is None
+        other.kill()

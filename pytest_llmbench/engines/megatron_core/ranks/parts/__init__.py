@@ -1,1 +1,0 @@
-"""Parts of Megatron-Core's layer: attention, matrix products, pointwise kernels."""
