@@ -19,7 +19,7 @@ from pytest_llmbench.cluster.slurm.states import (
     JobStatus,
     OurJob,
     is_hopeless,
-    of_holder,
+    judge_holder,
 )
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.workloads.rank.deadman import hold
@@ -45,7 +45,7 @@ class JobEndedError(ClusterError):
     """
 
     def __init__(self, job_id: str, status: JobStatus, log: Path | None = None) -> None:
-        super().__init__(ended(job_id, status, log), job_id=job_id)
+        super().__init__(describe_end(job_id, status, log), job_id=job_id)
         self.status = status
 
 
@@ -121,7 +121,7 @@ class HeldJob(Allocation):
             return Waiting(reason="its job is not submitted yet")
         job_id, status = self.job.id, self._slurm.status(self.job)
         if self._hosts:
-            status = self._unless_lost(status)
+            status = self._judge_held(status)
         if status.state is JobState.RUNNING:
             try:
                 self._hosts = self._hosts or self._slurm.hosts(self.job)
@@ -141,9 +141,9 @@ class HeldJob(Allocation):
             raise ClusterError(why, job_id=job_id)
         raise JobEndedError(job_id, status, self._log)
 
-    def _unless_lost(self, status: JobStatus) -> JobStatus:
+    def _judge_held(self, status: JobStatus) -> JobStatus:
         """The status of the job, which has run; with its first node, if that has lost the job's script."""
-        judged = of_holder(status)
+        judged = judge_holder(status)
         if judged.state is JobState.NODE_FAIL and judged is not status:
             return replace(judged, nodelist=self._hosts[0], failed=self._hosts[:1])
         return judged
@@ -217,7 +217,7 @@ def refusal(error: ClusterError, request: JobRequest, slurm: Slurm) -> ClusterEr
     return ClusterError(f"Slurm refuses {' '.join(asked)}: {error}{hints}", command=error.command)
 
 
-def ended(job_id: str, status: JobStatus, log: Path | None = None) -> str:
+def describe_end(job_id: str, status: JobStatus, log: Path | None = None) -> str:
     """Say how a Slurm job ended under us, and what that means."""
     meaning = {
         JobState.COMPLETED: "it ended itself, because pytest had given no sign of life for longer than "

@@ -240,11 +240,11 @@ def submit_slurm(
     entry = f"{function.__module__}:{function.__name__}"
     Beginning(entry=entry, arguments=args, folder=here).write(folder / SUBMITTED)
     make_private(folder)
-    job, note = _accepted(slurm, request, script, seen=seen)
-    return taken(request, job, note)
+    job, note = _run_sbatch(slurm, request, script, seen=seen)
+    return let_begin(request, job, note)
 
 
-def taken(request: JobRequest, job: OurJob, note: str = "") -> Accepted:
+def let_begin(request: JobRequest, job: OurJob, note: str = "") -> Accepted:
     """Let a job begin that Slurm has taken; calling it again does nothing."""
     folder = request.folder
     script = folder / f"{job.id}_submission.sh"
@@ -255,7 +255,7 @@ def taken(request: JobRequest, job: OurJob, note: str = "") -> Accepted:
     return Accepted(job=job, script=script, stderr=folder / f"{job.id}_0_log.err", note=note)
 
 
-def _accepted(slurm: Slurm, request: JobRequest, script: Path, *, seen: bool) -> tuple[OurJob, str]:
+def _run_sbatch(slurm: Slurm, request: JobRequest, script: Path, *, seen: bool) -> tuple[OurJob, str]:
     """Have sbatch submit a script; return the job, watched, and what was odd about it."""
     began = time.monotonic()
     try:
@@ -274,7 +274,7 @@ def _accepted(slurm: Slurm, request: JobRequest, script: Path, *, seen: bool) ->
     if job is not None:
         return job, f"sbatch said {said!r}, and Slurm has taken {request.name} as job {job.id}: found by its token"
     if refused:
-        raise slurm.controller.unless_just_back(ClusterError(said, command="sbatch"), began)
+        raise slurm.controller.soften_if_just_back(ClusterError(said, command="sbatch"), began)
     slurm.strays.append(request.identity)
     if limit := full_queue(said):  # sbatch tries again for minutes by itself, and we have ended it
         raise QueueFullError(limit, command="sbatch")

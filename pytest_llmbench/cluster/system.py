@@ -102,7 +102,7 @@ def load_system(name_or_file: str, folders: Iterable[Path]) -> System:
     Raises:
         ConfigError: no such system (the known ones are listed), or its file is wrong.
     """
-    known = _known(folders)
+    known = _systems_in(folders)
     if name_or_file == LOCAL:
         return probe_local(known.values())
     if name_or_file == SLURM:
@@ -153,7 +153,7 @@ def published_tflops(device: str, precision: str, own: Gpu | None = None) -> tup
 
 @cache
 def _installed_gpus() -> tuple[Gpu, ...]:
-    return tuple(system.gpu for system in _known(SYSTEMS.usable().values()).values() if system.gpu is not None)
+    return tuple(system.gpu for system in _systems_in(SYSTEMS.usable().values()).values() if system.gpu is not None)
 
 
 def gpus_here() -> int | None:
@@ -167,7 +167,7 @@ def _gpus_on(_path: str) -> int:
     return max(len(_nvidia_smi()), sum(1 for _ in Path("/dev").glob("nvidia[0-9]*")))
 
 
-def _known(folders: Iterable[Path]) -> dict[str, System]:
+def _systems_in(folders: Iterable[Path]) -> dict[str, System]:
     systems: dict[str, System] = {}
     for folder in folders:
         for path in sorted(folder.glob("*.yaml")):
@@ -181,7 +181,7 @@ def _known(folders: Iterable[Path]) -> dict[str, System]:
 def _accept(_: str, thing: object) -> Path:
     folder = folder_of(thing)
     if folder != shipped("systems"):  # those are read by every session, and tested
-        _known([folder])
+        _systems_in([folder])
     return folder
 
 

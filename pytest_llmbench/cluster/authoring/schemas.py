@@ -42,7 +42,7 @@ def schema_of(kind: str) -> Schema:
     return {**head, **make()}
 
 
-def written_schema(kind: str) -> str:
+def schema_text(kind: str) -> str:
     """The schema as the text of its file."""
     return json.dumps(schema_of(kind), indent=1, ensure_ascii=False) + "\n"
 
@@ -60,7 +60,8 @@ def _recipe_file() -> Schema:
     block["properties"]["engine"].pop("type", None)
     # The engine stands in the block itself, or in `defaults` for all: then its options are known.
     block["allOf"] = [
-        {"if": _with(engine=name), "then": {"properties": {"options": _ref(model)}}} for name, model in options.items()
+        {"if": _object_with(engine=name), "then": {"properties": {"options": _ref(model)}}}
+        for name, model in options.items()
     ]
     bare = {"not": {"required": ["engine"]}}
     inherited = [
@@ -68,7 +69,7 @@ def _recipe_file() -> Schema:
             "if": {
                 "required": ["defaults"],
                 "properties": {
-                    "defaults": _with(engine=name),
+                    "defaults": _object_with(engine=name),
                     "recipes": {"additionalProperties": bare},
                     "smoke": bare,
                 },
@@ -149,7 +150,7 @@ def _definitions(models: list[type[BaseModel]]) -> dict[str, Schema]:
         [(model, "validation") for model in chosen], ref_template=_DEFS + "{model}", schema_generator=_Generator
     )
     defs: dict[str, Schema] = schema["$defs"]
-    known = {model.__name__: model for model in _with_parts(chosen)}
+    known = {model.__name__: model for model in _models_in(chosen)}
     for name, definition in defs.items():
         model = known.get(name)
         if "description" in definition:
@@ -162,7 +163,7 @@ def _definitions(models: list[type[BaseModel]]) -> dict[str, Schema]:
     return defs
 
 
-def _with_parts(models: list[type[BaseModel]]) -> Iterator[type]:
+def _models_in(models: list[type[BaseModel]]) -> Iterator[type]:
     """Models, and each model or dataclass that is somewhere in them, once."""
     seen: set[type] = set()
     waiting: list[type] = list(models)
@@ -222,7 +223,7 @@ def _ref(model: type[BaseModel]) -> Schema:
     return {"$ref": _DEFS + model.__name__}
 
 
-def _with(**constants: str) -> Schema:
+def _object_with(**constants: str) -> Schema:
     """An object that has these keys with these values."""
     return {"required": list(constants), "properties": {key: {"const": value} for key, value in constants.items()}}
 

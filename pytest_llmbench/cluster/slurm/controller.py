@@ -83,11 +83,11 @@ class SlurmController:
                 try:
                     self._queries.run(["sbatch", "--test-only", str(script)])
                 except ClusterError as error:
-                    raise self.unless_just_back(error, began) from error
+                    raise self.soften_if_just_back(error, began) from error
                 self._tested.add(shape)
                 self._knew_no_node = False
 
-    def unless_just_back(self, refusal: ClusterError, began: float) -> ClusterError:
+    def soften_if_just_back(self, refusal: ClusterError, began: float) -> ClusterError:
         """A refusal; one for now, where the controller may not know its nodes yet after a restart.
 
         Nobody may have asked while it was away: one that knows none of its nodes was just started, too. That is

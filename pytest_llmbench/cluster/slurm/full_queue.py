@@ -36,7 +36,7 @@ class FullQueue:
     _without_jobs: dict[str, int] = field(default_factory=dict)
     _named: set[str] = field(default_factory=set)
 
-    def refused(self, name: str, error: QueueFullError, *, ours: int) -> str:
+    def note_refused(self, name: str, error: QueueFullError, *, ours: int) -> str:
         """Note that a job was refused; return why waiting is of no use, or nothing if it is.
 
         A limit that lets no job at all into the queue refuses the same while no job is in it.
@@ -61,7 +61,7 @@ class FullQueue:
             self.say(f"held back until a job has ended: {error}")
         return ""
 
-    def taken(self, name: str) -> None:
+    def note_accepted(self, name: str) -> None:
         """Note that Slurm has taken a job."""
         self._since.pop(name, None)
         self._without_jobs.pop(name, None)

@@ -15,7 +15,7 @@ from pytest_llmbench.cluster.slurm.states import (
     JobRow,
     OurJob,
     job_rows,
-    seconds_of,
+    parse_duration,
 )
 from pytest_llmbench.core.errors import ClusterError
 
@@ -132,10 +132,10 @@ class SlurmQueries:
                 continue
             job_id, at, name, seconds = fields_of_job
             if (job_id, at) == (job.id, submitted) and job.identity.name in {"", name}:
-                return seconds_of(seconds)
+                return parse_duration(seconds)
         return None
 
-    def refused(self, hosts: Iterable[str]) -> str:
+    def refusing_node(self, hosts: Iterable[str]) -> str:
         """The node among these that refuses jobs because it remembers their ids from before a restart; else nothing.
 
         One query answers for all jobs, and for half a minute.

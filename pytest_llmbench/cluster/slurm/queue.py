@@ -324,7 +324,7 @@ class Slurm:
         job of that id as if it ran.
         """
         try:
-            return "" if self.silent else self.queries.refused(self.hosts(job))
+            return "" if self.silent else self.queries.refusing_node(self.hosts(job))
         except ClusterError:
             return ""
 
@@ -394,7 +394,7 @@ class Slurm:
             self.strays += [watched.identity for watched in unsure.values() if watched.stray]
         changed = before != [watched.status for watched in wanted.values()]
         # Whoever asks a silent controller waits half a minute each time, and has runs to look after.
-        self._rhythm.asked(changed=changed, last=self._all_end, took_s=facts.took_s if facts.silent else 0.0)
+        self._rhythm.note_answer(changed=changed, last=self._all_end, took_s=facts.took_s if facts.silent else 0.0)
 
     def _ask_squeue(
         self, jobs: Mapping[OurJob, WatchedJob], wanted: Mapping[OurJob, WatchedJob], began: float

@@ -86,7 +86,7 @@ class JobStatus:
         return self.state in _ALIVE
 
 
-def of_holder(status: JobStatus) -> JobStatus:
+def judge_holder(status: JobStatus) -> JobStatus:
     """The status of a job that holds nodes and has run.
 
     It lost its first node if its script is missing there. If it waits, its start was forgotten: its nodes are free, as
@@ -186,7 +186,7 @@ def job_rows(records: Iterable[str]) -> Iterator[JobRow]:
             reason="" if reason == "None" else plain(reason),
             nodelist="" if nodelist == "None assigned" else nodelist,
             word=plain(word),
-            starts=unix_time_of(starts) if state is JobState.PENDING else None,
+            starts=parse_unix_time(starts) if state is JobState.PENDING else None,
         )
         yield JobRow(
             job_id=job_id, status=status, submitted=submitted, uid=uid, name=name, script=script,
@@ -194,7 +194,7 @@ def job_rows(records: Iterable[str]) -> Iterator[JobRow]:
         )  # fmt: skip
 
 
-def seconds_of(text: str) -> float | None:
+def parse_duration(text: str) -> float | None:
     """Read `[days-]hours:minutes:seconds`."""
     match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+(?:\.\d+)?)", text)
     if match is None:
@@ -203,15 +203,15 @@ def seconds_of(text: str) -> float | None:
     return 86400 * days + 3600 * hours + 60 * minutes + seconds
 
 
-def time_of(text: str) -> str:
+def parse_time(text: str) -> str:
     """A time as Slurm prints it; empty where it has none."""
     return "" if text in {"None", "Unknown", "N/A"} else text
 
 
-def unix_time_of(text: str) -> float | None:
+def parse_unix_time(text: str) -> float | None:
     """Read a time as Slurm prints it, in the time zone of this process; None if it has none, or cannot be read."""
     try:
-        return datetime.fromisoformat(text).timestamp() if time_of(text) else None
+        return datetime.fromisoformat(text).timestamp() if parse_time(text) else None
     except (ValueError, OverflowError):
         return None
 

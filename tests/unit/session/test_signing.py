@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from pytest_llmbench.cli.app import app
 from pytest_llmbench.cluster.runs import Declared, new_session, session_name
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.recipes import load_recipes
-from pytest_llmbench.core.record.records import Problem, RunRecord, Timings, write_model
+from pytest_llmbench.core.record.records import Problem, RunRecord, Timings
 from pytest_llmbench.session.ending.sweep import sweep
 from pytest_llmbench.session.record_store import KeptRuns
 from pytest_llmbench.session.signing import PytestCommand
@@ -73,22 +71,6 @@ def test_times_have_a_zone_and_paths_are_those_of_the_start(record: RunRecord) -
     assert told.submitted.startswith("2001-09-0")
     assert told.submitted[-6] in "+-"
     assert told.ended is None
-
-
-def test_the_command_prints_it(record: RunRecord, tmp_path: Path) -> None:
-    """For people and for programs; a record of an earlier version has no command line."""
-    folder = tmp_path / "runs" / "tiny"
-    write_model(
-        folder / "record.json", record.model_copy(update={"made_by": command("suites/a.py").sign(record, tuple)})
-    )
-    told = CliRunner().invoke(app, ["reproduce", str(folder)])
-    assert told.output == f"cd /home/me && pytest {BOTH}\n"
-    told = CliRunner().invoke(app, ["reproduce", str(folder / "record.json"), "--json"])
-    assert '"directory": "/home/me"' in told.output
-    write_model(folder / "record.json", record)
-    told = CliRunner().invoke(app, ["reproduce", str(folder)])
-    assert isinstance(told.exception, ConfigError)
-    assert "an earlier version wrote it" in str(told.exception)
 
 
 @pytest.mark.parametrize(
