@@ -270,9 +270,10 @@ def _run_sbatch(slurm: Slurm, request: JobRequest, script: Path, *, seen: bool) 
                 return job, ""
         said = slurm_words(answer.stderr) or plain(answer.stdout)[:200] or "nothing"
         refused = answer.code > 0 and not is_silence(said) and bool(answer.stderr.strip())
-    job = _search(slurm, request, 0.0 if refused else _SEARCH_S)
-    if job is not None:
-        return job, f"sbatch said {said!r}, and Slurm has taken {request.name} as job {job.id}: found by its token"
+    by_token = _search(slurm, request, 0.0 if refused else _SEARCH_S)
+    if by_token is not None:
+        note = f"sbatch said {said!r}, and Slurm has taken {request.name} as job {by_token.id}: found by its token"
+        return by_token, note
     if refused:
         raise slurm.controller.soften_if_just_back(ClusterError(said, command="sbatch"), began)
     slurm.strays.append(request.identity)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pytest_llmbench.cluster.allocation import describe_end
 from pytest_llmbench.cluster.jobs import Job, SlurmJob
 from pytest_llmbench.cluster.slurm.states import JobState, JobStatus
 from pytest_llmbench.core.durations import format_minutes

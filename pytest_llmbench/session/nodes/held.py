@@ -153,7 +153,7 @@ class HeldNodes:
             try:
                 self._allocation.start()
             except QueueFullError as error:
-                if why := self.schedule.full_queue.refused(layout.HOLDER, error, ours=0):
+                if why := self.schedule.full_queue.note_refused(layout.HOLDER, error, ours=0):
                     raise ClusterError(why) from error
                 if self.wait(_AGAIN_S):
                     raise
