@@ -18,8 +18,7 @@ from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.session.replay.files import find_replays
-from pytest_llmbench.session.replay.replayer import replayed_record
+from pytest_llmbench.session.replay import find_replays, replayed_record
 from tests.conftest import TEST_REFERENCES, UserFolder, trained_in
 from tests.support.standin import MegatronLM
 
@@ -117,18 +116,6 @@ def test_a_true_run_is_judged(logs: Logs) -> None:
     assert logs.judge().problem is None
     logs.unlabel()
     assert logs.judge().problem is None
-
-
-def test_a_log_of_before_there_were_labels_is_judged(logs: Logs) -> None:
-    """A record of schema version 1 says that its log has none; so does the record of a replay of it, by its token."""
-    logs.unlabel()
-    logs.record(schema_version=1)
-    path = logs.run / "command.json"
-    task = json.loads(path.read_text())
-    path.write_text(json.dumps({name: task[name] for name in task if name not in {"token", "labels"}}))
-    record = logs.judge()
-    assert record.problem is None
-    assert (record.schema_version, record.run_token) == (3, None)
 
 
 def relabelled(text: str, **changes: str) -> str:

@@ -20,8 +20,7 @@ from pytest_llmbench.engines.deepspeed_chat import eval_batch, stages
 from pytest_llmbench.engines.deepspeed_chat.log import NEEDLES, reader
 from pytest_llmbench.engines.external import External, fill, flags
 from pytest_llmbench.engines.overrides import Arguments
-from pytest_llmbench.judging import agreement
-from pytest_llmbench.judging.findings import skipped
+from pytest_llmbench.judging import agreement, skipped
 from pytest_llmbench.judging.statistics import Measurement, Statistic, rate
 from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.items import Needles

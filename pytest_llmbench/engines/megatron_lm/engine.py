@@ -18,8 +18,7 @@ from pytest_llmbench.engines.megatron_lm import events as megatron_events
 from pytest_llmbench.engines.megatron_lm.arguments import asks, rules
 from pytest_llmbench.engines.megatron_lm.log import NEEDLES, parse
 from pytest_llmbench.engines.overrides import Arguments, batch_problem, precision_problem
-from pytest_llmbench.judging import agreement
-from pytest_llmbench.judging.findings import skipped
+from pytest_llmbench.judging import agreement, skipped
 from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, Statistic, rate, ratio, time
 from pytest_llmbench.readers import megatron_claims
 from pytest_llmbench.readers.base import LogReader
@@ -43,13 +42,13 @@ class MegatronLmOptions(Strict):
     """Options of this engine."""
 
     script: str = "pretrain_gpt.py"
-    """Program of every rank."""
+    """Program that each rank runs."""
     arguments: Mapping[str, str | int | float | bool] = {}
     """Further arguments of the script."""
     launcher_args: tuple[str, ...] = ("--tee", "3")
     """Arguments of torchrun."""
     notes: tuple[str, ...] = ()
-    """Deviations from the source, with the reasons: the head of the script."""
+    """Deviations from the source, with the reasons, for the head of the script."""
 
 
 class MegatronLM(External):

@@ -17,8 +17,7 @@ def counted(e: Evidence) -> Iterator[Problem]:
     """Ask every rank for what it counted, and compare what all of one copy hold with the recipe's model."""
     if e.expected is None or e.expected.parameters is None:
         return
-    # Ranks that wrote schema version 1 counted nothing: that is a finding.
-    silent = [info.rank for info in e.series.ranks if info.training is None and info.schema_version > 1]
+    silent = [info.rank for info in e.series.ranks if info.training is None]
     if silent:
         yield Problem(
             kind="wrong_work",  #: problem wrong_work: less memory in use than the counted parameters take
@@ -82,7 +81,7 @@ def _too_small(e: Evidence) -> Iterator[Problem]:
 
 def _unfed(ranks: dict[int, TrainingEvent]) -> Iterator[Problem]:
     """Ask the first and the last stage, which see the tokens, for one length and one size of micro batches."""
-    ends = {rank: told for rank, told in ranks.items() if told.pipeline_rank in (0, told.pipeline - 1)}
-    odd = [rank for rank, told in ends.items() if None in (told.sequence_length, told.micro_batch_size)]
+    ends = {rank: counts for rank, counts in ranks.items() if counts.pipeline_rank in (0, counts.pipeline - 1)}
+    odd = [rank for rank, counts in ends.items() if None in (counts.sequence_length, counts.micro_batch_size)]
     if odd:
         yield _wrong(f"ranks {listed(odd)} were fed nothing, or micro batches of more than one shape")

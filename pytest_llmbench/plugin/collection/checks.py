@@ -1,6 +1,6 @@
 """Checks of the nodes become test cases: one per node, or one for the whole cluster."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Self, TypeVar
 
 import pytest
@@ -11,6 +11,7 @@ from pytest_llmbench.core.extensions import ExtensionError
 from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Severity
 from pytest_llmbench.core.schema import validate
+from pytest_llmbench.plugin.verdict.facts import HealthFacts
 from pytest_llmbench.reporting.health import NO_BOUND
 
 _MOST_READINGS = 4
@@ -75,13 +76,13 @@ def check_names(items: Sequence[pytest.Item]) -> list[str]:
     return [name for name in (*all_checks(), *CHECKS.broken()) if name in asked] if asked else []
 
 
-def refuse_unknown(system: str, told: dict[str, CheckSettings]) -> None:
+def refuse_unknown(system: str, validation: dict[str, CheckSettings]) -> None:
     """Hold what a system's file says of checks against the checks there are.
 
     Raises:
         ConfigError: it names an unknown check, option or statistic, or a bound in a unit of another kind.
     """
-    for name, settings in told.items():
+    for name, settings in validation.items():
         where = f"system {system}: validation: {name}"
         try:
             check = get_check(name)
@@ -125,33 +126,27 @@ class Health:
         self.record = record
         self.slot = slot
         self.host = record.host(slot)
-        found = record.findings(slot)
-        self.faults = Faults(finding for finding in found if finding.severity.fails)
-        self.hints: tuple[Finding, ...] = tuple(finding for finding in found if not finding.severity.fails)
-        told = record.report.readings
-        self.readings: tuple[Reading, ...] = tuple(r for r in told if self.host is None or r.host == self.host)
+        findings = record.findings(slot)
+        self.faults = Faults(finding for finding in findings if finding.severity.fails)
+        self.hints: tuple[Finding, ...] = tuple(finding for finding in findings if not finding.severity.fails)
+        readings = record.report.readings
+        self.readings: tuple[Reading, ...] = tuple(r for r in readings if self.host is None or r.host == self.host)
 
     @property
     def explanation(self) -> str:
         """The findings, the recommended actions, and the place of the evidence."""
         return "\n".join([*map(str, self.faults), f"health record: {self.record.path}"])
 
-    def properties(self) -> Iterator[tuple[str, str]]:
-        """Yield the properties of a test's report, in addition to its verdict."""
-        if self.readings:
-            shown = [f"{r.statistic} {r.quantity}{f' ({r.subject})' if r.subject else ''}" for r in self.readings]
-            #: check property measured: the first of what was measured, with units, and how many more there are
-            yield "measured", listed(shown, _MOST_READINGS, "; ")
-        if self.readings or self.record.report.unbounded:
-            #: check property bound: if the check measured anything: `bounded`, or `no bound` if no reference for this
-            #:  machine
-            #:  bounds any of it. Such a PASS shows that the node works, not that it is fast
-            yield "bound", NO_BOUND if self.record.report.unbounded else "bounded"
-        if self.faults:
-            worst = min(self.faults, key=lambda finding: list(Severity).index(finding.severity))
-            #: check property severity: [Severity](validation.md#severities) of the worst finding
-            yield "severity", str(worst.severity)
-            yield "action", worst.action  #: check property action: recommended action
-        if self.hints:
-            #: check property hints: findings that keep the node from nothing
-            yield "hints", "; ".join(map(str, self.hints))
+    def properties(self) -> dict[str, str]:
+        """The properties of a test's report, in addition to its verdict."""
+        shown = [f"{r.statistic} {r.quantity}{f' ({r.subject})' if r.subject else ''}" for r in self.readings]
+        unbounded = self.record.report.unbounded
+        worst = min(self.faults, key=lambda finding: list(Severity).index(finding.severity), default=None)
+        facts = HealthFacts(
+            measured=listed(shown, _MOST_READINGS, "; ") if shown else None,
+            bound=NO_BOUND if unbounded else "bounded" if shown else None,
+            severity=None if worst is None else str(worst.severity),
+            action=None if worst is None else worst.action,
+            hints="; ".join(map(str, self.hints)) or None,
+        )
+        return facts.properties()

@@ -14,7 +14,7 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.core.record.records import Problem, RunRecord, Timings
-from pytest_llmbench.session.ending.sweep import sweep
+from pytest_llmbench.session.ending.causes import sweep
 from pytest_llmbench.session.record_store import KeptRuns
 from pytest_llmbench.session.signing import PytestCommand
 
@@ -108,7 +108,7 @@ def test_what_jobs_executed_goes_and_evidence_stays(record: RunRecord, tmp_path:
     runs = KeptRuns(lambda *_: None)
     runs.keep(record.model_copy(update={"key": "sane"}), None)
     runs.keep(broken.model_copy(update={"key": "broken"}), None)
-    sweep(tmp_path, runs.glances)
+    sweep(tmp_path, [key for key, run in runs.glances.items() if run.is_sane])
     left = {
         key: {os.fspath(p.relative_to(tmp_path / "runs" / key)) for p in (tmp_path / "runs" / key).rglob("*.*")}
         for key in ("sane", "broken")
