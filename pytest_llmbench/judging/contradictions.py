@@ -20,8 +20,8 @@ _STILL_STEPS = 3
 def contradictions(record: RunRecord, statistics: Mapping[str, Statistic]) -> Iterator[str]:
     """Yield the contradictions of a record with itself: the key, and both values.
 
-    Of a run with a problem, which measured nothing, the verdicts alone are looked at. Numbers of statistics other than
-    those of the recipe's engine are left alone.
+    A run with a problem measured nothing, so only its verdicts are compared. Numbers of other statistics than those of
+    the recipe's engine are left alone.
     """
     yield from _check_verdicts(record, statistics)
     if record.problem is not None:
