@@ -31,7 +31,7 @@ from typer.main import get_command
 
 from pytest_llmbench.checks.base import FAMILIES, Check, all_checks
 from pytest_llmbench.cli.app import app
-from pytest_llmbench.cluster.authoring.schemas import SCHEMAS, written_schema
+from pytest_llmbench.cluster.authoring.schemas import SCHEMAS, schema_text
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import UNITS, Quantity
@@ -503,7 +503,7 @@ def main() -> int:
         if not check:
             page.write_text(text, encoding="utf-8")
     for kind in SCHEMAS:
-        path, fresh = shipped("schemas") / f"{kind}.json", written_schema(kind)
+        path, fresh = shipped("schemas") / f"{kind}.json", schema_text(kind)
         if not path.exists() or path.read_text(encoding="utf-8") != fresh:
             wrong += 1
             print(f"suites/schemas/{path.name}: not what the code says: run python tools/reference.py")
