@@ -298,19 +298,11 @@ class Goal:
 
 
 def goals(found: list[Sentence]) -> list[Goal]:
-<<<<<<< HEAD
     """The goals on these sentences; those of pages that lead by the hand count for the one on `you`."""
-    texts = [sentence.text for sentence in found if not sentence.text.endswith("?")]
-    subjects = sum(bool(re.match(r"what\b.*\b(is|are|was|were)\b", text, re.IGNORECASE)) for text in texts)
-    kein = sum(bool(_KEIN.search(text)) for text in texts)
-    what, is_no = subjects / max(1, len(texts)), kein / max(1, len(texts))
-=======
-    """The three goals on these sentences; those of pages that lead by the hand count for the last one."""
     statements = [sentence.text for sentence in found if not sentence.text.endswith("?")]
     subjects = sum(bool(re.match(r"what\b.*\b(is|are|was|were)\b", text, re.IGNORECASE)) for text in statements)
     kein = sum(bool(_KEIN.search(text)) for text in statements)
     what, is_no = subjects / max(1, len(statements)), kein / max(1, len(statements))
->>>>>>> main
     led = [sentence for sentence in found if is_guide(sentence.path)]
     you = you_share(led)
     return [
