@@ -93,7 +93,7 @@ class External(EngineDefaults, ABC):
 
 
 def _log_interval(recipe: Recipe) -> int | None:
-    """The interval at which the framework logs, in steps; None where the recipe's arguments have none."""
+    """Return the framework's log interval in steps; None where the recipe's arguments have none."""
     arguments = recipe.options.get("arguments")
     interval = str(arguments.get("log-interval")) if isinstance(arguments, Mapping) else ""
     return (int(interval) or None) if interval.isdecimal() else None
@@ -109,14 +109,14 @@ def fill(text: str, place: Place, where: str) -> str:
 
 
 def filled(value: Any, place: Place, where: str) -> Any:
-    """Fill in an argument, or each word of one; a number or a switch stays as it is."""
+    """Fill in an argument, or each word of one; numbers and switches stay as they are."""
     if isinstance(value, tuple):
         return tuple(filled(word, place, where) for word in value)
     return fill(value, place, where) if isinstance(value, str) else value
 
 
 def flags(arguments: Mapping[str, Any]) -> list[str]:
-    """Write arguments as a command line has them: `True` is a bare flag, `False` and `None` are left out.
+    """Format arguments for a command line: `True` is a bare flag, `False` and `None` are left out.
 
     A list is one flag with several words.
     """

@@ -47,7 +47,7 @@ class InProcess(EngineDefaults):
         return RankTask(entry=self.entry, config=config, env=self.env(recipe), ends_early=self.ends_early)
 
     def env(self, recipe: Recipe) -> Mapping[str, str]:
-        """Environment variables that the framework reads before a rank can set them."""
+        """Return variables that the framework reads before a rank can set them."""
         return {}
 
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:

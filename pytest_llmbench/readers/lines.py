@@ -131,7 +131,7 @@ def pieces(file: BinaryIO, needles: Callable[[], Sequence[bytes]] = tuple) -> It
 
 
 def _spans(block: bytes, end: int, needles: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Yield where the lines before `end` begin and stop, or of those only the ones that hold a needle."""
+    """Yield begin and end of each line before `end`, or only of the lines with a needle."""
     if not needles:
         yield from ((match.start(), match.end() - 1) for match in _LINE.finditer(block, 0, end))
         return

@@ -57,7 +57,7 @@ def said(text: str) -> Iterator[Said]:
 
 
 def _parameters(text: str) -> Iterator[Said]:
-    """Read how many parameters a part of the model has. Before there were pipelines, only tensor ranks were named."""
+    """Read the parameters of a part of the model; logs from before pipelines name tensor ranks only."""
     if match := _WEIGHTS.match(text):
         yield Said("precision", _PRECISIONS.get(match[1], match[1]))
     if match := _PARAMETERS.search(text):
@@ -83,7 +83,7 @@ def _eight_bits(text: str) -> str | None:
 
 
 def _checkpointed(text: str) -> str | None:
-    """Before there was a choice, layers were checkpointed whole: by a switch, then by one of two methods."""
+    """Translate older arguments, which checkpointed whole layers: a switch, then one of two methods."""
     return {"None": "none", "False": "none", "True": "full", "uniform": "full", "block": "full"}.get(text, text)
 
 

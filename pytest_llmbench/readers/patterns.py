@@ -45,15 +45,15 @@ def number(text: str) -> float | None:
 
 
 def failure(text: str) -> str | None:
-    """The line, if it is one with which a program or Slurm says why it failed; None for any other line."""
+    """Return the line if a program or Slurm reports a failure with it; None for any other line."""
     return text.strip() if _FAILURE.match(text) or "Segmentation fault" in text else None
 
 
 def remoteness(words: str) -> int:
-    """Distance of the words of a failure from its cause: 0 for those of the program that failed."""
+    """Rank the words of a failure by their distance from the cause: 0 for those of the failed program."""
     return next((number for number, pattern in enumerate(_TELLS_LESS, start=1) if pattern.match(words)), 0)
 
 
 def cut_off(text: str) -> str | None:
-    """The line, if Slurm says with it that it ended the job or the step at its time limit; else None."""
+    """Return the line if Slurm reports with it that the job or step ended at its time limit; else None."""
     return text.strip() if "TIME LIMIT" in text and _CUT_OFF.match(text) else None

@@ -72,7 +72,7 @@ def install(*, pretend_available: bool = False) -> None:
 
 
 class _CudaIsCpu(TorchFunctionMode):
-    """Redirects every call of PyTorch made in its thread."""
+    """Redirects every call of PyTorch in its thread."""
 
     def __torch_function__(
         self,
@@ -138,7 +138,7 @@ def _type(tensor: torch.Tensor, dtype: Any = None, **named: Any) -> Any:
 
 
 class _Stream:
-    """Work is done as soon as it is asked for, so there is no order to keep and nothing to wait for."""
+    """A stream without order: work is done when its call returns."""
 
     cuda_stream = 0
 
@@ -189,7 +189,7 @@ class _CpuEvent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Properties:
-    """Properties that a dummy device has."""
+    """Properties of the pretended device."""
 
     name: str = "CPU instead of CUDA"
     major: int = 0
@@ -200,7 +200,7 @@ class _Properties:
 
 
 def _replacements() -> dict[str, Any]:
-    """Values for names of `torch.cuda`; no two share an object, which would confuse PyTorch's compiler."""
+    """Values for names of `torch.cuda`. Shared objects would confuse PyTorch's compiler, so each is its own."""
     stream = _Stream()
     nothing = ("_lazy_init", "set_device", "synchronize", "empty_cache", "set_stream", "reset_peak_memory_stats")
     memory = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")

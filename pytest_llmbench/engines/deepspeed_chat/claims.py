@@ -47,7 +47,7 @@ def said(text: str) -> Iterator[Said | Skipped]:
 
 
 def _of_the_command(words: Sequence[str]) -> Iterator[Said]:
-    """Read the arguments that DeepSpeed's launcher prints; of step 3 only what is not said of each model."""
+    """Read the arguments that DeepSpeed's launcher prints; of step 3 only those that all models share."""
     for word, value in pairwise((*words, "")):
         if word == "--max_seq_len" and _NUMBER.fullmatch(value):
             yield Said("sequence_length", int(value))
@@ -62,7 +62,7 @@ def _of_the_command(words: Sequence[str]) -> Iterator[Said]:
 
 
 def lora(rank: object, *, alone: bool) -> str:
-    """Translate into a claim whether matrices of low rank are trained in addition to the model's own, or alone."""
+    """Describe in a claim whether matrices of low rank are trained, and whether alone."""
     if str(rank) == "0":
         return "none"
     return f"of rank {rank}, which alone is trained" if alone else f"of rank {rank}"

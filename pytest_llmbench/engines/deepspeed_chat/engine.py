@@ -83,7 +83,7 @@ class DeepSpeedChat(External):
         return {"parameters_of_rank": stages.parameters_of(recipe), "lora": stages.lora_of(recipe)}
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
-        """Build the commands: the log begins with the hostfile, as Lambda's evaluator wants it; then `deepspeed`."""
+        """Print the hostfile first, for Lambda's evaluator; then run `deepspeed`."""
         options, where = options_of(recipe, stages.DeepSpeedChatOptions), f"recipe {recipe.name}: options"
         main = fill("{root}/", place, where) + stages.MAIN[options.step]
         through = None if options.through is None else fill(options.through, place, where)
@@ -111,7 +111,7 @@ class DeepSpeedChat(External):
         return series.model_copy(update={"short": short})
 
     def tokens_of(self, step: Step, recipe: Recipe) -> int | None:
-        """Count `max_seq_len` tokens to a sample of step 1, with padding; those of a pair or an episode are unknown."""
+        """Count `max_seq_len` tokens, padding included, to a sample of step 1; None for a pair or an episode."""
         return super().tokens_of(step, recipe) if options_of(recipe, stages.DeepSpeedChatOptions).step == 1 else None
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
@@ -144,7 +144,7 @@ class DeepSpeedChat(External):
 
 
 def _evaluate(logs: Sequence[BatchLog], threshold: float) -> bytes:
-    """Write the file of Lambda's evaluator; a run without a log has a row all the same, where that one has none."""
+    """Write the file of Lambda's evaluator; a run without a log gets a row too."""
     rows = [
         eval_batch.rows([log.path], threshold)[0] if log.path.is_file()
         else eval_batch.LogRow(log.path, log.hosts, None, success=False)

@@ -21,7 +21,7 @@ _NEEDLES = (b"slots=", b"Throughput: ")
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """The content of one log: its hosts, samples/s over all of them or None, and whether that is enough."""
+    """One log: its hosts, samples/s over all of them or None, and whether that reaches the threshold."""
 
     log: Path
     hosts: tuple[str, ...]

@@ -137,8 +137,8 @@ class _Log:
         elif match := _RETURN_CODE.search(text):
             yield items.Failed(f"a process {match[1]}")
             yield items.BadEnd(match[1])
-        elif why := patterns.failure(text):
-            yield items.Failed(why)
+        elif message := patterns.failure(text):
+            yield items.Failed(message)
 
     def _number(self, epoch: str, step: str) -> int:
         if int(epoch) and self.batches is None:
@@ -148,7 +148,7 @@ class _Log:
         return int(epoch) * (self.batches or 0) + int(step) + 1
 
     def _next(self) -> int:
-        """The step of a speed that is printed without a number: the last one, unless its speed has been printed."""
+        """Return the step of an unnumbered speed line: the last step, or the next if that has its speed."""
         return 1 if self.step is None else self.step.step + ("Latency" in self.step.reported)
 
     def _add(self, said: items.StepLine) -> items.StepLine:
@@ -170,7 +170,7 @@ class _Log:
         return said
 
     def _of_timer(self, step: int, said: dict[str, float]) -> items.StepLine:
-        """A line of DeepSpeed's timer: the last step's rate, by the batch of all ranks, and rank 0's memory."""
+        """Build a step of DeepSpeed's timer line: the last step's rate, of all ranks, and rank 0's memory."""
         rate, peak = said.get("CurrSamplesPerSec"), said.pop("MaxMemAllocated", None)
         if rate is None or not rate > 0.0:
             raise items.Unreadable(f"its CurrSamplesPerSec is {rate}")
@@ -185,7 +185,7 @@ class _Log:
 
 
 def _of_speed(step: int, said: dict[str, float]) -> items.StepLine:
-    """A line of upstream's throughput: the batch it divides is one rank's in steps 1 and 2, so it says no samples."""
+    """Build a step of upstream's throughput line, whose batch in steps 1 and 2 is one rank's: samples stay None."""
     latency, rate, batch = (said.get(name) for name in ("Latency", "Samples/sec", "Batch Size"))
     if latency is None or rate is None or batch is None:
         raise items.Unreadable("its Latency, Samples/sec or Batch Size is not a number")
@@ -195,15 +195,15 @@ def _of_speed(step: int, said: dict[str, float]) -> items.StepLine:
 
 
 def _all_quantities(text: str, sign: str) -> dict[str, float]:
-    """The same of a line that says nothing else: a rest of another line between them makes it unreadable."""
-    found = _quantities(text, sign)
-    if len(found) <= text.count(sign):
+    """Parse a line of quantities alone; anything else between the signs makes it unreadable."""
+    values = _quantities(text, sign)
+    if len(values) <= text.count(sign):
         raise items.Unreadable(f"not all of {text.strip()!r} are numbers")
-    return found
+    return values
 
 
 def _quantities(text: str, sign: str) -> dict[str, float]:
-    """Values between signs, by name; a value that is not a number is left out."""
+    """Parse values between signs, by name; values that are no numbers are left out."""
     matches = (_QUANTITY.fullmatch(piece) for piece in text.split(sign) if len(piece) < 200)
-    found = {match[1].strip(): as_number(match[2]) for match in matches if match}
-    return {name: value for name, value in found.items() if value is not None}
+    values = {match[1].strip(): as_number(match[2]) for match in matches if match}
+    return {name: value for name, value in values.items() if value is not None}

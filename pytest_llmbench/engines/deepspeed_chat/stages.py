@@ -89,7 +89,7 @@ def launcher_args(options: DeepSpeedChatOptions, topology: Topology, place: Plac
 
 
 def variables(place: Place, env: Iterable[str]) -> str:
-    """Write what lists the variables, as NAME=VALUE, that the ranks of other nodes need: no secrets, for a file."""
+    """Build the shell line that lists the variables, as NAME=VALUE, for ranks of other nodes, without secrets."""
     names = dict.fromkeys((*_TAKEN_ALONG, *place.environment.env, *env))
     wanted = "|".join((*(f"{name}=" for name in names if not name.startswith(_FAMILIES)), *_FAMILIES))
     secret = "|".join((*(f"{name}=" for name in place.environment.secrets), _UNTOLD))
@@ -97,7 +97,7 @@ def variables(place: Place, env: Iterable[str]) -> str:
 
 
 def arguments(recipe: Recipe, place: Place) -> dict[str, Any]:
-    """The arguments of `main.py`: what the recipe's fields give, and over it what its options do.
+    """Return the arguments of `main.py`: those of the recipe's fields, overridden by its options.
 
     Raises:
         ConfigError: the environment lacks a name.
@@ -108,7 +108,7 @@ def arguments(recipe: Recipe, place: Place) -> dict[str, Any]:
 
 
 def rules(recipe: Recipe) -> Rules:
-    """Say what each argument may be. Only those of the recipe's fields count: its FLOPs are unknown."""
+    """Return the rule of each argument. Only those of recipe fields count, because the FLOPs are unknown."""
     same = given(_given(recipe, options_of(recipe, DeepSpeedChatOptions).step), _FIELDS)
     bound = {name: rule for name, rule in same.items() if name not in _FREE}
     return Rules(same={**bound, "dtype": Same(field="precision", allowed=(recipe.precision,))})
@@ -128,7 +128,7 @@ def parameters_of(recipe: Recipe) -> Span:
 
 
 def lora_of(recipe: Recipe) -> str:
-    """Say in the words of a claim which weights the arguments of step 1 or 2 train."""
+    """Describe in a claim which weights the arguments of step 1 or 2 train."""
     given = options_of(recipe, DeepSpeedChatOptions).arguments
     return lora(given.get("lora_dim") or 0, alone=bool(given.get("only_optimize_lora")))
 
@@ -171,6 +171,6 @@ def _given(recipe: Recipe, step: int) -> dict[str, Any]:
 
 
 def timed_steps(recipe: Recipe) -> int:
-    """How many steps `max_steps` asks for: in steps 1 and 2 the optimizer's warm-up comes before them, untimed."""
+    """Return `max_steps`: in steps 1 and 2 the optimizer's warm-up comes before these, untimed."""
     step = options_of(recipe, DeepSpeedChatOptions).step
     return recipe.steps if step == 3 else recipe.steps - recipe.optimizer.warmup_steps

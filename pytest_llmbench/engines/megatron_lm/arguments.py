@@ -75,7 +75,7 @@ _GRANULARITY = {"none": None, "selective": "selective", "full": "full"}
 
 
 def rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[str, Any]) -> Rules:
-    """Say what each of `own` arguments may be, where `arguments` are those that the recipe's own fields give."""
+    """Return the rule of each argument; `arguments` are those that the recipe's fields give."""
     how = recipe.parallelism.activation_checkpointing
     other_names = {
         "encoder-seq-length": Same(field="sequence_length", allowed=(recipe.sequence_length,)),
@@ -109,12 +109,12 @@ _CHECKPOINTING = "parallelism.activation_checkpointing"
 
 
 def _vocabularies(recipe: Recipe) -> tuple[int | bool, ...]:
-    """The model's, or one less for a tokenizer that adds a token; or none is given."""
+    """Return the legal sizes: the model's, one less for a tokenizer that adds a token, or none."""
     return (recipe.model.vocab_size, recipe.model.vocab_size - 1, False)
 
 
 def asks(recipe: Recipe, own: Mapping[str, Any], *, known: bool) -> Asks:
-    """Say what a log of a run with `own` further arguments must print, where the recipe's fields do not say it.
+    """Return what a log must claim where the recipe's fields do not say it; `own` are further arguments.
 
     `known` is whether the model is the one that these fields describe.
     """

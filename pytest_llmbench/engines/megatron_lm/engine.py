@@ -96,7 +96,7 @@ class MegatronLM(External):
         return Script(commands=(command,), notes=options.notes)
 
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
-        """Read the log, and hold it against the event files; where it has no step, theirs are the steps.
+        """Read the log and compare it with the event files; without steps in the log, use theirs.
 
         That the run was completed is in the log alone.
         """
@@ -145,7 +145,7 @@ class MegatronLM(External):
 
 
 def _given(recipe: Recipe) -> dict[str, Any]:
-    """The arguments that the recipe's own fields give."""
+    """Return the arguments that the recipe's fields give."""
     model, spread, optimizer = recipe.model, recipe.parallelism, recipe.optimizer
     given: dict[str, Any] = {
         "tensor-model-parallel-size": spread.tensor,
@@ -185,7 +185,7 @@ def _arguments(recipe: Recipe, own: Mapping[str, Any]) -> list[str]:
 
 
 def _but_the_first(steps: Sequence[Step]) -> list[Step]:
-    """Leave out the first logged line, and the line after it where its mean has the first line's steps in it."""
+    """Leave out the first logged line, and the next one if its mean includes the first line's steps."""
     return [step for step in steps if step.step - step.interval >= steps[0].step]
 
 
@@ -195,7 +195,7 @@ def _mean_elapsed(m: Measurement, *, all_lines: bool) -> float | None:
 
 
 def _mean(m: Measurement, said: Sequence[float | None]) -> float | None:
-    """Take the mean of what all lines say; None where one does not, or could not be read."""
+    """Return the mean over all lines; None if a line lacks the value or could not be read."""
     values = [value for value in said if value is not None]
     return stats.fmean(values) if values and len(values) == len(said) and not m.unread else None
 

@@ -84,7 +84,7 @@ def _other(text: str) -> Iterator[items.Item]:
 
 
 def _pauses(text: str) -> bool:
-    """Whether a line is about an evaluation, or about a checkpoint, of which rank 0 and the last rank speak."""
+    """True if a line is about an evaluation or a checkpoint, which rank 0 or the last rank reports."""
     return "save-checkpoint" in text or ("iteration" in text and ("validation" in text or "checkpoint" in text))
 
 
@@ -121,7 +121,7 @@ def _time(text: str | None) -> float | None:
 
 
 def _head(text: str) -> re.Match[str]:
-    """Find the one iteration of a line: if there are two, it is unknown which has lost text."""
+    """Match the one iteration of a line; two in one line mean lost text."""
     head = _ITERATION.search(text)
     if head is None:
         raise items.Unreadable("a line without its iteration number")
@@ -151,7 +151,7 @@ def _fields(text: str) -> Mapping[str, str]:
 
 
 def _field(part: str) -> tuple[str, str]:
-    """Split a field into key and value; the key is empty if it is not a field."""
+    """Split a field into key and value; the key is empty for anything else."""
     key, colon, value = part.partition(":")
     key = key.strip()
     if not colon or not _KEY.fullmatch(key):

@@ -51,7 +51,7 @@ _SIZES: Mapping[str, tuple[int, int, int]] = {
 
 
 def rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[str, Any]) -> Rules:
-    """Say what each of `own` arguments may be, where `arguments` are those that the recipe's own fields give."""
+    """Return the rule of each argument; `arguments` are those that the recipe's fields give."""
     precision, sharded = recipe.precision, recipe.parallelism.sharding in {"gradients", "full"}
     backends = ("fully_sharded",) if sharded else ("pytorch_ddp", "legacy_ddp", "c10d", "no_c10d")
     checkpoints = recipe.parallelism.activation_checkpointing == "full"

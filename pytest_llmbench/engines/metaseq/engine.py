@@ -183,7 +183,7 @@ def _arguments(recipe: Recipe, topology: Topology) -> dict[str, Any]:
 
 
 def _slack(topology: Topology) -> Callable[[Step], float]:
-    """Its two rates are of clocks that are read one after the other, milliseconds apart.
+    """Return the allowed difference of two rates whose clocks are read milliseconds apart.
 
     On CPUs that others use as well, a rank may wait for its turn in between: 10 ms were seen.
     """

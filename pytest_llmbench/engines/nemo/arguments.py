@@ -34,12 +34,12 @@ _FAMILIES = (
 
 
 def plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Name overrides as the model's own configuration does: in the launcher it is the part named `training`."""
+    """Name overrides as in the model's own configuration, which the launcher calls `training`."""
     return {name.lstrip("+").removeprefix("training."): value for name, value in arguments.items()}
 
 
 def rules(recipe: Recipe, own: Mapping[str, Any]) -> Rules:
-    """Say what each override may be; `own` are those of the recipe's options, by their `plain` names."""
+    """Return the rule of each override; `own` are those of the recipe's options, by their `plain` names."""
     model, layout, optimizer = recipe.model, recipe.parallelism, recipe.optimizer
     length, how = recipe.sequence_length, layout.activation_checkpointing
     sharded = layout.sharding == "optimizer"

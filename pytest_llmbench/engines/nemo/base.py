@@ -83,7 +83,7 @@ class Nemo(External):
         }
 
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
-        """Read the steps from the event files, which have every digit; from the log where they have no step.
+        """Read the steps from the event files, which have every digit, or else from the log.
 
         If the log has them too, both must agree. That the run was completed is in the log alone.
         """
@@ -124,7 +124,7 @@ class Nemo(External):
 
 
 def _untimely(totals: Mapping[str, float]) -> Iterator[str]:
-    """Yield where the wall clock of the training is not what lies between the dates around it, in whole seconds."""
+    """Yield a contradiction between GNU time and the dates around the training, which have whole seconds."""
     elapsed, begin, end = (totals.get(name) for name in ("elapsed_s", "begin_training", "end_training"))
     if elapsed is None or begin is None or end is None:
         return
@@ -150,7 +150,7 @@ def _hydra(value: Value) -> str:
 
 
 def _counted(steps: Iterable[Step], recipe: Recipe) -> Iterator[Step]:
-    """Say how many samples a step had, where the files say it by how many there were before and after it."""
+    """Add the samples of each step, from the counts before and after it where the files have these."""
     before: float | None = None
     for step in steps:
         samples = step.samples
@@ -163,7 +163,7 @@ def _counted(steps: Iterable[Step], recipe: Recipe) -> Iterator[Step]:
 
 
 def _timings(steps: Sequence[Step]) -> dict[int, float]:
-    """`train_step_timing` by NeMo's number of the step, from 0."""
+    """Map NeMo's step number, from 0, to `train_step_timing`."""
     return {step.step - 1: step.seconds for step in steps if step.seconds is not None}
 
 
@@ -221,7 +221,7 @@ _STATISTICS: Mapping[str, Statistic] = {
 
 
 def _parse(text: str) -> Iterable[Item]:
-    """Read one line of its log, or of what is printed around it."""
+    """Parse one line of the log, or of what is printed around it."""
     return itertools.chain(nemo.parse(text), gnu_time.parse(text))
 
 

@@ -77,14 +77,13 @@ class NemoLauncher(Nemo):
 
 
 def _name_22_06(place: Place) -> str:
-    """A name that no other run has: its script is written into the launcher's own folder, over another of that name."""
+    """Return a unique name: the launcher writes its script into its own folder, over another of that name."""
     return f"{place.folder.parent.parent.name}-{place.folder.name}"
 
 
 def _given(
     recipe: Recipe, topology: Topology, place: Place, options: NemoLauncherOptions, name: str
 ) -> dict[str, Value]:
-    """Overrides for both versions."""
     container, env = place.environment.container, place.environment.env
     hours, minutes = divmod(place.time_limit_min, 60)
     return {

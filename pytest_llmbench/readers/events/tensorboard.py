@@ -51,7 +51,7 @@ class Damage:
 
     file: str
     record: int
-    why: str
+    reason: str
 
 
 def event_files(source: Path | Iterable[Path]) -> list[Path]:
@@ -81,10 +81,10 @@ def collect(
     source: Path | Iterable[Path], tags: Collection[str], *, first: int, alike: Sequence[str] = ()
 ) -> Collected:
     """Gather the scalars with these tags by step; for `first` and `alike`, see `Collected`."""
-    found = Collected(first=first, alike=alike)
+    collected = Collected(first=first, alike=alike)
     for item in read_scalars(event_files(source), tags):
-        found.take(item)
-    return found
+        collected.take(item)
+    return collected
 
 
 def _begun(path: Path) -> int:
@@ -99,8 +99,8 @@ def _of_record(file: str, record: int, data: bytes | str, tags: Collection[str])
     try:
         for tag, step, value, time in _of_event(data, tags):
             yield Scalar(file, record, tag, step, value, time)
-    except Malformed as why:
-        yield Damage(file, record, str(why))
+    except Malformed as error:
+        yield Damage(file, record, str(error))
 
 
 def _of_event(data: bytes, tags: Collection[str]) -> Iterator[tuple[str, int, float, float | None]]:
@@ -178,7 +178,7 @@ class Collected:
     def take(self, item: Scalar | Damage) -> None:
         """Take note of a scalar, or of what could not be read."""
         if isinstance(item, Damage):
-            self._refuse(f"{item.file}:{item.record}: {item.why}")
+            self._refuse(f"{item.file}:{item.record}: {item.reason}")
             return
         number = item.step + 1 - self.first
         if item.time is not None:
@@ -187,8 +187,8 @@ class Collected:
         if said is None and number > next(reversed(self.steps), 0):
             said = self.steps[number] = {}
         if said is None or not _same(said.setdefault(item.tag, item.value), item.value):
-            why = f"{item.tag} of step {number} a second time, and not the same: a second run in the same folder"
-            self._restarted = self._restarted or f"{item.file}:{item.record}: {why}"
+            reason = f"{item.tag} of step {number} a second time, and not the same: a second run in the same folder"
+            self._restarted = self._restarted or f"{item.file}:{item.record}: {reason}"
         elif len(values := {said[tag] for tag in self.alike if tag in said}) == 2 and not _same(*values):
             self._refuse(f"{item.file}:{item.record}: {' and '.join(self.alike)} of step {number} are not the same")
             self.doubtful.add(number)
@@ -204,10 +204,10 @@ class Collected:
             **more,
         )
 
-    def _refuse(self, why: str) -> None:
+    def _refuse(self, message: str) -> None:
         self._unread += 1
         if len(self._unreadable) < _MOST_REPORTED:
-            self._unreadable.append(why)
+            self._unreadable.append(message)
 
 
 def _same(one: float, other: float) -> bool:

@@ -38,7 +38,7 @@ class Energy:
 
     joules: float | None = None
     error_j: float | None = None
-    why: str = ""
+    reason: str = ""
 
 
 def edge(at: float, before: GpuEvent | None, after: GpuEvent | None, longest_s: float) -> Edge | None:
@@ -60,19 +60,19 @@ def edge(at: float, before: GpuEvent | None, after: GpuEvent | None, longest_s: 
 def between(first: Edge | None, last: Edge | None) -> Energy:
     """Subtract the counter at the start from that at the end."""
     if first is None or last is None:
-        return Energy(why="no samples close enough around both ends of the judged window to know its energy")
+        return Energy(reason="no samples close enough around both ends of the judged window to know its energy")
     joules, error = (last.millijoules - first.millijoules) / 1e3, (first.error + last.error) / 1e3
     if joules <= 0.0:
-        return Energy(why="its energy counter stood still")
+        return Energy(reason="its energy counter stood still")
     if error > MOST_ERROR * joules:
         wrong = f"{100.0 * error / joules:.0f} %"
-        return Energy(why=f"the judged window is too short for its samples: its energy could be wrong by {wrong}")
+        return Energy(reason=f"the judged window is too short for its samples: its energy could be wrong by {wrong}")
     return Energy(joules, error)
 
 
 def fell(before: GpuEvent | None, after: GpuEvent | None) -> bool:
-    """Whether the counter went backwards from one sample to the next, as when the driver is loaded again."""
-    known = [each.energy_mj for each in (before, after) if each is not None and each.energy_mj is not None]
+    """True if the counter went backwards between two samples, as when the driver is loaded again."""
+    known = [sample.energy_mj for sample in (before, after) if sample is not None and sample.energy_mj is not None]
     return len(known) == 2 and known[1] < known[0]
 
 
@@ -91,7 +91,7 @@ _FIELDS = {
 @final
 @dataclass(slots=True)
 class _Mean:
-    """One field of all samples of the window."""
+    """Count, mean and range of one field."""
 
     count: int = 0
     total: float = 0.0
@@ -99,14 +99,12 @@ class _Mean:
     highest: float = -math.inf
 
     def add(self, value: float) -> None:
-        """Take the next one."""
         self.count += 1
         self.total += value
         self.lowest, self.highest = min(self.lowest, value), max(self.highest, value)
 
     @property
     def mean(self) -> float:
-        """The same for all."""
         return self.total / self.count
 
 
@@ -120,10 +118,10 @@ class GpuWindow:
         trouble: the rank's own explanation of a gap; None so far.
     """
 
-    def __init__(self, told: TelemetryEvent) -> None:
-        self.trouble = told.trouble
-        self._gpu = told.gpu
-        self._longest_s = GAP_PERIODS * told.period_s
+    def __init__(self, watching: TelemetryEvent) -> None:
+        self.trouble = watching.trouble
+        self._gpu = watching.gpu
+        self._longest_s = GAP_PERIODS * watching.period_s
         self._waiting: deque[GpuEvent] = deque()
         self._last: GpuEvent | None = None
         self._start: float | None = None
@@ -176,7 +174,7 @@ class GpuWindow:
         self._last = sample
 
     def _pass_time(self, start: float, sample: GpuEvent | None) -> None:
-        """Look at the time since the last sample: up to the next one, or to the window's end without one."""
+        """Check the time from the last sample to this one, or to the window's end."""
         since = start if self._last is None else self._last.time
         until = self._end if sample is None else sample.time
         within = min(until, self._end) - max(since, start)
@@ -186,7 +184,7 @@ class GpuWindow:
         self._energy_fell |= fell(self._last, sample)
 
     def close(self, rank: int) -> GpuTelemetry:
-        """Say what the GPU of a rank did, once there are no more steps and samples."""
+        """Return what the GPU of a rank did, after the last step and sample."""
         if self._start is None:
             return GpuTelemetry(rank=rank, gpu=self._gpu, gaps=("no judged step",))
         self._take_all(self._start)  # one may be written after the step that it lies in
@@ -195,7 +193,7 @@ class GpuWindow:
         last_edge = edge(self._end, self._last, after, self._longest_s)
         energy = self._energy(last_edge)
         watched = bool(self._samples) and not self._unwatched_s and not self._set_back
-        known = {name: each for name, each in self._numbers.items() if watched and each.count == self._samples}
+        known = {name: numbers for name, numbers in self._numbers.items() if watched and numbers.count == self._samples}
         power, sm, memory_clock = (known.get(name) for name in ("power_w", "sm_clock_mhz", "memory_clock_mhz"))
         temperature, memory, reasons = (
             known.get(name) for name in ("temperature_degc", "memory_used_bytes", "clocks_event_reasons")
@@ -224,22 +222,22 @@ class GpuWindow:
         if self._set_back or not self._samples or self._numbers["energy_mj"].count < self._samples:
             return Energy()  # for a reason that is about more than the energy
         if self._energy_fell:
-            return Energy(why="its energy counter went backwards")
+            return Energy(reason="its energy counter went backwards")
         return between(self._first_edge, last_edge)
 
     def _gaps(self, seconds: float, energy: Energy) -> Iterator[str]:
-        """The reasons for unknown values."""
-        why = f" ({self.trouble})" if self.trouble else ""
+        """Yield the reasons for unknown values."""
+        because = f" ({self.trouble})" if self.trouble else ""
         if not self._samples:
-            yield f"no sample in the {seconds:.3g} s of the judged window{why}"
+            yield f"no sample in the {seconds:.3g} s of the judged window{because}"
             return
         if self._unwatched_s:
-            yield f"no sample for {self._unwatched_s:.3g} s of the judged window{why}"
+            yield f"no sample for {self._unwatched_s:.3g} s of the judged window{because}"
         if self._set_back:
             yield "its clock was set back"
         for name, words in _FIELDS.items():
             missing = self._samples - self._numbers[name].count
             if missing:
                 yield f"{missing} of {self._samples} samples lack the {words}"
-        if energy.why:
-            yield energy.why
+        if energy.reason:
+            yield energy.reason

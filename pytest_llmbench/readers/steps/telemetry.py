@@ -21,21 +21,21 @@ def read_telemetry(folder: Path, judged: Sequence[Step]) -> tuple[GpuTelemetry, 
     """
     if not judged:
         return ()
-    found = [_of_rank(rank, path, judged[0].step, judged[-1].step) for rank, path in rank_logs(folder)]
-    return tuple(found) if any(each.gpu for each in found) else ()
+    ranks = [_of_rank(rank, path, judged[0].step, judged[-1].step) for rank, path in rank_logs(folder)]
+    return tuple(ranks) if any(telemetry.gpu for telemetry in ranks) else ()
 
 
 def _of_rank(rank: int, path: Path, first: int, last: int) -> GpuTelemetry:
     with suppress(OSError):  # the first reading said so
         events = (line.event for line in event_lines(path))
-        told = next((event for event in events if isinstance(event, TelemetryEvent | StepEvent)), None)
-        if isinstance(told, TelemetryEvent):
-            return _window(told, events, first, last).close(rank)
+        watching = next((event for event in events if isinstance(event, TelemetryEvent | StepEvent)), None)
+        if isinstance(watching, TelemetryEvent):
+            return _window(watching, events, first, last).close(rank)
     return GpuTelemetry(rank=rank, gaps=("it did not watch its GPU",))
 
 
-def _window(told: TelemetryEvent, events: Iterator[Event | None], first: int, last: int) -> GpuWindow:
-    window = GpuWindow(told)
+def _window(watching: TelemetryEvent, events: Iterator[Event | None], first: int, last: int) -> GpuWindow:
+    window = GpuWindow(watching)
     for event in events:
         match event:
             case GpuEvent():

@@ -48,7 +48,7 @@ def main(folder: Path) -> None:
 
 
 def _awaited(path: Path) -> Path:
-    """Wait for a file that a session on another node is about to name."""
+    """Wait for a file that the session on another node is about to rename."""
     deadline, pause = time.monotonic() + _PATIENCE_S, _SHORTEST_S
     while not path.exists():
         if time.monotonic() > deadline:
@@ -65,7 +65,7 @@ def _entry(name: str) -> Callable[..., Any]:
 
 
 def _pass_over(number: int, _frame: FrameType | None) -> None:
-    """Slurm ends a job with SIGTERM first, and kills it later: a rank has till then to say where it stands."""
+    """Ignore a signal. Slurm sends SIGTERM long before it kills: a rank can still write how far it came."""
     print(f"{socket.gethostname()} passes over {signal.Signals(number).name}", file=sys.stderr, flush=True)
 
 

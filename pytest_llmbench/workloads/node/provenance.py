@@ -30,14 +30,14 @@ _DIGEST = re.compile(r"@(sha256:[0-9a-f]{64})$")
 
 
 class Gathered(NamedTuple):
-    """Facts of a command's run before it starts, by name, and the secrets that none of them contains."""
+    """Facts of a command's run before it starts, by name, and secrets, which no fact contains."""
 
     facts: dict[str, str]
     secrets: frozenset[str]
 
 
 def gather(task: CommandTask, env: Mapping[str, str]) -> Gathered:
-    """Gather what is known of a command's run before its script starts with these environment variables.
+    """Gather the facts of a command's run before its script starts in this environment.
 
     Returns:
         Facts, each of one line, and the secrets of its environment. A missing source, or one that does not answer, is
@@ -64,26 +64,26 @@ def gather(task: CommandTask, env: Mapping[str, str]) -> Gathered:
 
 
 def _aside(gather_facts: Callable[[], dict[str, str]]) -> Callable[[], dict[str, str]]:
-    """Gather facts in another thread; the result waits for them."""
-    found: list[dict[str, str]] = []
-    thread = threading.Thread(target=lambda: found.append(gather_facts()), daemon=True)
+    """Gather facts in another thread; the returned function waits for them."""
+    results: list[dict[str, str]] = []
+    thread = threading.Thread(target=lambda: results.append(gather_facts()), daemon=True)
     thread.start()
 
     def wait() -> dict[str, str]:
         thread.join()
-        return found[0]
+        return results[0]
 
     return wait
 
 
 def _asked(task: CommandTask, env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The versions that the framework's interpreter sees, and its environment variables."""
+    """Return the versions that the framework's interpreter sees, and its environment variables."""
     answer = in_python(task, env, inspect.getsource(installed), _VERSIONS_S)
     for line in answer.text.splitlines():
         if line.startswith(installed.MARK):
             with suppress(ValueError):  # another process may have printed into the line
-                found: dict[str, Any] = json.loads(line.removeprefix(installed.MARK))
-                return found["versions"], found["environ"]
+                answered: dict[str, Any] = json.loads(line.removeprefix(installed.MARK))
+                return answered["versions"], answered["environ"]
     end = f"did not end within {_VERSIONS_S:g} s" if answer.code is None else f"ended with status {answer.code}"
     return {"versions": f"unknown: {task.python} {end}: {answer.last_line or 'it printed nothing'}"}, {}
 
@@ -93,7 +93,7 @@ def _matters(name: str, task: CommandTask) -> bool:
 
 
 def _git(task: CommandTask, env: Mapping[str, str]) -> dict[str, str]:
-    """The commit of the framework's checkout, where it is one: a folder that only lies in another checkout is not."""
+    """Return commit and state of the framework's checkout; nothing for a folder inside another checkout."""
     root = None if task.root is None else task.on_node(task.root)
     if root is None:
         return {}
@@ -118,7 +118,7 @@ def _slurm(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _image(task: CommandTask) -> dict[str, str]:
-    """The container's image, and what tells two of the same name apart."""
+    """Return the container's image, and its digest or the state of its file."""
     if task.image is None:
         return {}
     facts = {"image": task.image}
@@ -130,17 +130,17 @@ def _image(task: CommandTask) -> dict[str, str]:
 
 
 def _file(path: Path) -> str:
-    """Size and time: to hash the many gigabytes of an image takes longer than many a run."""
+    """Describe a file by size and time. Hashing an image of many gigabytes takes longer than many runs."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         return f"cannot be looked at: {error.strerror}"
-    when = datetime.fromtimestamp(found.st_mtime, UTC).isoformat(timespec="seconds")
-    return f"{found.st_size} bytes, changed {when}, not hashed"
+    when = datetime.fromtimestamp(status.st_mtime, UTC).isoformat(timespec="seconds")
+    return f"{status.st_size} bytes, changed {when}, not hashed"
 
 
 def _words(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
-    """The output of a program; None where it is missing, fails or does not end."""
+    """Return the output of a program; None if it is missing, fails or does not end."""
     if shutil.which(argv[0], path=env.get("PATH")) is None:
         return None
     answer = ask(argv, env, _COMMAND_S, errors=False)

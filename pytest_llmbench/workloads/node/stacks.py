@@ -47,7 +47,7 @@ class Answering:
         self._follows = False
 
     def look(self) -> None:
-        """Answer if there is a new request. A full disk ends no rank."""
+        """Answer a new request, if there is one. A full disk ends no rank."""
         with suppress(OSError):
             asked = self._asked()
             if asked != self._answered:
@@ -63,7 +63,7 @@ class Answering:
 
 
 def of_rank(context: RankContext) -> Answering:
-    """Have a rank answer for itself, and the first of a node for those of them that do not."""
+    """Build the answer of a rank, which also answers for silent ranks of its node if it is the first there."""
 
     def for_others(asked: str) -> None:
         first = context.rank - context.local_rank
@@ -82,19 +82,19 @@ def of_rank(context: RankContext) -> Answering:
 
 
 def _write_collectives(path: Path) -> None:
-    """Write what NCCL's flight recorder has, where this rank uses a PyTorch that has one."""
+    """Write the records of NCCL's flight recorder, if this rank's PyTorch has one."""
     torch = sys.modules.get("torch._C._distributed_c10d")
     if torch is not None and hasattr(torch, "_dump_nccl_trace_json"):
         write_text(path, torch._dump_nccl_trace_json(True, False).decode(), mode=PRIVATE)  # noqa: SLF001
 
 
 def print_if_silent() -> None:
-    """Print all stacks to the process's log unless this is called again in time: Python may not run till then."""
+    """Print all stacks to the process's log unless this is called again in time; works while Python is blocked."""
     faulthandler.dump_traceback_later(_SILENT_S, file=_STDERR)
 
 
 def own_stacks() -> Iterator[str]:
-    """Yield the stack of each thread of this process but this one, the newest call first. No file is read for it."""
+    """Yield the stack of each other thread of this process, the newest call first, without reading a file."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, newest in sys._current_frames().items():  # noqa: SLF001 - documented
         if ident == threading.get_ident():
@@ -108,21 +108,21 @@ def own_stacks() -> Iterator[str]:
 
 
 def of_marked(mark: tuple[str, str], env: Mapping[str, str], secrets: Collection[str]) -> str:
-    """The state of every process of this node that has an environment variable, and its stacks if py-spy tells them."""
+    """Describe every process of this node that has an environment variable, with its stacks if py-spy can read them."""
     spy = shutil.which("py-spy")
-    found = []
+    parts = []
     for pid in list(marked(*mark))[:_MOST_PROCESSES]:
         words = _read(Path(f"/proc/{pid}/cmdline")).replace("\0", " ").strip()
-        found.append(f"process {pid} is {_state(pid) or 'gone'}: {words[:300]}")
+        parts.append(f"process {pid} is {_state(pid) or 'gone'}: {words[:300]}")
         if spy is not None and "python" in words:
-            found.append(ask([spy, "dump", "--nonblocking", "--pid", str(pid)], env, _SPY_S).text)
+            parts.append(ask([spy, "dump", "--nonblocking", "--pid", str(pid)], env, _SPY_S).text)
     if spy is None:
-        found.append("the stacks of its processes are not known: py-spy is not installed")
-    return redacted("\n".join(found) + "\n", secrets)
+        parts.append("the stacks of its processes are not known: py-spy is not installed")
+    return redacted("\n".join(parts) + "\n", secrets)
 
 
 def _state_of(folder: Path, rank: int) -> str | None:
-    """The state of another rank's process; None if it is not a process that can be seen from here."""
+    """Return the state of another rank's process; None if it cannot be seen from here."""
     from pytest_llmbench.core.wire.step_events import StartEvent, parse_event  # noqa: PLC0415 - drivers do without it
 
     with suppress(OSError, ValueError), (folder / layout.STEPS / layout.step_log(rank)).open("rb") as log:

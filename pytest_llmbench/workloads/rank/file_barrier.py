@@ -16,7 +16,7 @@ _LEFT = "left"
 
 
 class FileBarrier:
-    """A place where some ranks wait for each other, as often as they like, each time for `timeout_s` at the most.
+    """A barrier of some ranks, for any number of waits of at most `timeout_s` each.
 
     The folder is theirs alone, on a file system that all of them share. A rank that raises inside the `with` block
     leaves for good, and the others, told of it, do not wait for it. On a shared file system they go on within a
@@ -26,7 +26,7 @@ class FileBarrier:
     def __init__(self, folder: Path, rank: int, ranks: Collection[int], timeout_s: float) -> None:
         self._folder = folder
         self._rank = rank
-        self._names = {layout.rank_name(each) for each in ranks}
+        self._names = {layout.rank_name(number) for number in ranks}
         self._timeout_s = timeout_s
 
     def __enter__(self) -> Self:
@@ -37,7 +37,7 @@ class FileBarrier:
             self._sign(self._folder / _LEFT)
 
     def wait(self, what: str) -> None:
-        """Wait until every rank has come to this point, which has a name of its own.
+        """Wait until every rank has come to this point; each point has its own name.
 
         Raises:
             RunError: `left_alone`, when a rank raised or did not come in time.
@@ -47,9 +47,11 @@ class FileBarrier:
         while missing := self._names - _signed(place):
             # One that left after it came here does not keep the others.
             if gone := missing & _signed(self._folder / _LEFT):
-                raise RunError("left_alone", f"{_told(gone)} failed, and was waited for at `{what}`")
+                raise RunError("left_alone", f"{_listed(gone)} failed, and was waited for at `{what}`")
             if time.monotonic() > deadline:  #: error left_alone: Check: another rank failed, or did not come in time
-                raise RunError("left_alone", f"{_told(missing)} did not come to `{what}` within {self._timeout_s:g} s")
+                raise RunError(
+                    "left_alone", f"{_listed(missing)} did not come to `{what}` within {self._timeout_s:g} s"
+                )
             time.sleep(_LOOK_S)
 
     def _sign(self, place: Path) -> None:
@@ -58,12 +60,12 @@ class FileBarrier:
 
 
 def _signed(place: Path) -> set[str]:
-    """Ranks at a place, as the server knows it: opening the folder makes an NFS client ask again."""
+    """List the ranks at a place. Opening the folder makes an NFS client ask the server again."""
     try:
         return set(os.listdir(place))  # noqa: PTH208 - names are all that counts
     except FileNotFoundError:
         return set()
 
 
-def _told(names: set[str]) -> str:
+def _listed(names: set[str]) -> str:
     return ", ".join(sorted(names)).replace("-", " ")

@@ -73,13 +73,13 @@ def _look_around(answering: stacks.Answering) -> None:
     answering.look()
 
 
-def _leave(log: StepLog, why: str) -> None:
-    log.failure(f"OwnerGone: {why}")
+def _leave(log: StepLog, reason: str) -> None:
+    log.failure(f"OwnerGone: {reason}")
     os._exit(OWNER_GONE)
 
 
 def _exit_now() -> None:
-    """End a failed rank before its process group is destroyed, which would wait for ranks that may hang."""
+    """Exit before the process group is destroyed: that would wait for ranks that may hang."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)

@@ -38,13 +38,13 @@ class ProbeLog:
         self.phase("start")
 
     def phase(self, what: str) -> None:
-        """Say what this rank does now, such as `all_reduce of 8 MiB`."""
+        """Write what this rank does now, such as `all_reduce of 8 MiB`."""
         line = f"{host_name()} {what}".encode("ascii", "replace")[: _PHASE_BYTES - 1]
         os.pwrite(self._file, line.ljust(_PHASE_BYTES - 1) + b"\n", 0)
 
 
 def host_name() -> str:
-    """This node's name: Slurm's own, where Slurm started this rank."""
+    """Return this node's name, as Slurm has it in a Slurm step."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
@@ -73,7 +73,7 @@ def run_probe(folder: str) -> None:
         raise  # whoever ends a rank that hangs looks at its phase, and not for an answer
     except BaseException as error:  # noqa: BLE001 - whatever else it is, it is this rank's answer
         traceback.print_exc()
-        _say_why(context, log, f"{type(error).__name__}: {error}".removesuffix(": "))
+        _write_failure(context, log, f"{type(error).__name__}: {error}".removesuffix(": "))
         if context.world_size > 1:
             _leave()
     else:
@@ -81,24 +81,24 @@ def run_probe(folder: str) -> None:
         log.phase("done")
 
 
-def _owner_gone(context: RankContext, log: ProbeLog, why: str) -> None:
-    _say_why(context, log, f"OwnerGone: {why}")
+def _owner_gone(context: RankContext, log: ProbeLog, reason: str) -> None:
+    _write_failure(context, log, f"OwnerGone: {reason}")
     _leave()
 
 
 def _leave() -> None:
-    """End at once: a group of ranks that lost one may hang where it is destroyed."""
+    """Exit at once: destroying a group that lost a rank may hang."""
     os._exit(0)
 
 
-def _say_why(context: RankContext, log: ProbeLog, why: str) -> None:
-    folded = " ".join(why.split())[:_LONGEST_ERROR]
+def _write_failure(context: RankContext, log: ProbeLog, reason: str) -> None:
+    folded = " ".join(reason.split())[:_LONGEST_ERROR]
     _write(context, _json({"why": folded.encode(errors="backslashreplace").decode()}, context))
     log.phase("failed")
 
 
 def _json(answer: Mapping[str, Any], context: RankContext) -> str:
-    """The answer as strict JSON: numbers that are not finite have no place in it, and raise."""
+    """Encode the answer as strict JSON; a number that is not finite raises."""
     who = {"host": host_name(), "rank": context.rank, "local_rank": context.local_rank}
     return json.dumps({**who, **answer}, allow_nan=False)
 

@@ -15,18 +15,18 @@ from pytest_llmbench.workloads.rank.steplog import StepLog
 
 
 class _Mark(Protocol):
-    """A place in what a device has been asked for."""
+    """A position in a device's queue of work."""
 
     def wait(self) -> None:
-        """Return when the device has come so far."""
+        """Block until the device has reached this mark."""
 
     def since(self, earlier: Self) -> float:
-        """Seconds that the device took from an earlier mark; both are passed."""
+        """Return the seconds between an earlier mark and this one; both must have been reached."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Asked:
-    """A step that the host has asked for, and that a GPU may still be at.
+    """A step that was queued, and that a GPU may not have finished.
 
     Attributes:
         numbers: loss and norm, and of a run that may end early whether it does, in the host's memory, there when `end`
@@ -72,7 +72,7 @@ class StepClock:
         self._ended_at = self._log.clock.now()
 
     def steps(self, planned: int) -> Iterator[int]:
-        """Yield the number of each step: of all, or up to the same one on all ranks if their session has seen enough.
+        """Yield the number of each step, up to the last one or an early end, which is the same on all ranks.
 
         Rank 0 tells the others within a step, by 4 bytes; they read it when that step is logged.
         """
@@ -83,7 +83,7 @@ class StepClock:
                 return
 
     def step(self, loss: torch.Tensor, grad_norm: torch.Tensor | float) -> None:
-        """Take note of a step, all of which has been asked for. The loss is a scalar on the device."""
+        """Record a step whose work has been queued. The loss is a scalar on the device."""
         if not isinstance(grad_norm, torch.Tensor):
             grad_norm = torch.full_like(loss, grad_norm, dtype=torch.float32)  # by a kernel: a copy would be waited for
         numbers = [loss.float(), grad_norm.float()]
@@ -130,7 +130,7 @@ def _mark(device: torch.device) -> _Mark:
 
 
 class _OfDevice:
-    """A mark in the current stream."""
+    """A CUDA event in the current stream."""
 
     def __init__(self) -> None:
         self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -144,7 +144,7 @@ class _OfDevice:
 
 
 class _OfHost:
-    """A mark in what the host itself does, which has come so far when it is made."""
+    """A time of the host, whose work is done when the mark is made."""
 
     def __init__(self) -> None:
         self._at = time.perf_counter()

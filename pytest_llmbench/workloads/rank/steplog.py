@@ -79,15 +79,15 @@ class StepLog:
         self._write(event)
 
     def matmul(self, flops_per_s: float) -> None:
-        """Write a dense matrix-product rate that this rank measured, FLOP/s."""
+        """Write a matrix-product rate that this rank measured, FLOP/s."""
         self._write(step_events.MatmulEvent(flops_per_s=flops_per_s))
 
     def training(self, event: step_events.TrainingEvent) -> None:
-        """Write what this rank trained, as it counted it, after its last step."""
+        """Write what this rank counted of its training, after its last step."""
         self._write(event)
 
     def telemetry(self, event: step_events.TelemetryEvent | step_events.GpuEvent) -> None:
-        """Write what is known of this rank's GPU; any thread may, at any time before the log is closed."""
+        """Write an event of this rank's GPU; called by any thread before the log is closed."""
         self._write(event)
 
     def step(
@@ -123,28 +123,28 @@ class StepLog:
 
     @property
     def enough(self) -> bool:
-        """Whether the session asks for the end. Only rank 0 hears it, and tells the others within a step.
+        """True if the session asks for the end; only rank 0 reads this, and passes it on within a step.
 
         Ranks that do not end after the same step wait for one another for ever.
         """
         return self._enough is not None and self._enough.is_set()
 
     def end_early(self) -> None:
-        """Take note that the next end comes before the last step, because the session asked for it."""
+        """Mark the next end as asked for by the session."""
         self._asked = True
 
     def end(self) -> None:
-        """Say that this rank finished its last step."""
+        """Write that this rank finished its last step."""
         self.phase(self._steps, "done")
         self._write(step_events.EndEvent(steps=self._steps, time=self.clock.now(), asked=self._asked))
 
     def failure(self, error: str) -> None:
-        """Say what ended this rank, without secrets; whitespace is folded, so that it stays one readable line."""
+        """Write what ended this rank: one line, without secrets."""
         folded = " ".join(redacted(harmless(error), secret_values(os.environ, ())).split())[:_LONGEST_ERROR]
         self._write(step_events.FailureEvent(error=folded, time=self.clock.now()))
 
     def phase(self, step: int, name: step_events.Phase, micro_batch: int = 0) -> None:
-        """Say what the host does now, in which 1-based step (0 before the first) and micro batch (0 in none).
+        """Write what the host does now: the 1-based step (0 before the first) and micro batch (0 in none).
 
         A GPU works behind its host's back: a rank whose kernel hangs is seen where its host next waits
         for it, in `device`. Steps have the time that each phase took.

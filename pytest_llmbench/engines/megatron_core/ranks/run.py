@@ -29,7 +29,7 @@ def train(context: RankContext, log: StepLog) -> None:
 
 
 def _join(context: RankContext, recipe: Recipe) -> None:
-    """Settle what Megatron-Core finds when it is imported."""
+    """Prepare the process before Megatron-Core is imported."""
     if not recipe.compile:
         os.environ["TORCHDYNAMO_DISABLE"] = "1"
     if context.device == "cpu":

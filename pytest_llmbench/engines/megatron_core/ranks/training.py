@@ -97,7 +97,7 @@ def prepare(recipe: Recipe, options: MegatronCoreOptions, device: torch.device) 
 
 
 def trained(training: MegatronTraining) -> TrainingEvent:
-    """Say what this rank trained: its part of the model."""
+    """Describe this rank's part of the model, as it was trained."""
     tensor = parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_tensor_model_parallel_world_size()
     pipeline = (
         parallel_state.get_pipeline_model_parallel_rank(),
@@ -124,7 +124,7 @@ def trained(training: MegatronTraining) -> TrainingEvent:
 
 
 def _spread(chunks: list[Any], recipe: Recipe, options: MegatronCoreOptions, config: TransformerConfig) -> list[Any]:
-    """Have the copies of the model average their gradients."""
+    """Wrap the chunks so that the copies of the model average their gradients."""
     sharded = recipe.parallelism.sharding == "optimizer"
     settings = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
@@ -136,7 +136,7 @@ def _spread(chunks: list[Any], recipe: Recipe, options: MegatronCoreOptions, con
 
 
 def _optimizer(recipe: Recipe, options: MegatronCoreOptions, config: TransformerConfig, chunks: list[Any]) -> Any:
-    """Build the optimizer, and tell the schedule how to scale losses."""
+    """Build the optimizer, and give the schedule its loss scale."""
     settings, sharded = recipe.optimizer, recipe.parallelism.sharding == "optimizer"
     optimizer = get_megatron_optimizer(
         OptimizerConfig(

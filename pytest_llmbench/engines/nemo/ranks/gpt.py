@@ -142,7 +142,7 @@ def _forward(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 class _NoTokenizer:
-    """Replacement of a tokenizer: the data are numbers already."""
+    """Stands in for a tokenizer: the data are token ids already."""
 
     eos_id, eod, bos_id, pad_id = 0, 0, 1, 2
 
@@ -152,7 +152,7 @@ class _NoTokenizer:
 
 
 class _Data(llm.MockDataModule):  # type: ignore[misc]  # NeMo's classes are not known here
-    """NeMo's module for made-up data, with the recipe's sequences instead of random ones, which no model can learn."""
+    """NeMo's module for mock data, with the recipe's sequences; a model can learn nothing of random ones."""
 
     def __init__(self, recipe: Recipe, tokenizer: _NoTokenizer) -> None:
         super().__init__(
