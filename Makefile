@@ -74,6 +74,7 @@ lint: $(VENV)/.dev
 	$(VENV)/bin/lint-imports --no-cache
 	$(VENV)/bin/python tools/reference.py --check
 	$(VENV)/bin/python tools/prose.py
+	$(VENV)/bin/python tools/ceiling.py
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet

@@ -14,12 +14,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from securesystemslib.signer import CryptoSigner, SSlibKey
 
-from pytest_llmbench.bundle.archive import BundleError
-from pytest_llmbench.bundle.make import make_bundle
-from pytest_llmbench.bundle.opened import opened
-from pytest_llmbench.bundle.verify import verify
+from pytest_llmbench.evidence.archive import BundleError
+from pytest_llmbench.evidence.bundle import make_bundle, open_bundle
+from pytest_llmbench.evidence.verify import verify
 
 
 def main() -> int:
@@ -29,24 +28,24 @@ def main() -> int:
     parser.add_argument("--alterations", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    key = Ed25519PrivateKey.generate()
+    key = CryptoSigner.generate_ed25519()
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "session.llmbench.tar"
         began = time.perf_counter()
         make_bundle(options.session, path, key)
         bundled = time.perf_counter()
-        told = verify(path, [key.public_key()])
+        told = verify(path, [key.public_key])
         done = time.perf_counter()
         size = path.stat().st_size
         print(f"bundled in {bundled - began:.2f} s: {size} bytes, {told.files} files")
         print(f"verified in {done - bundled:.2f} s: {told.runs} runs, {told.numbers} numbers, {told.verdicts} verdicts")
         print(f"verified: {told.verified}")
-        accepted = alter(path, key.public_key(), options.alterations, random.Random(options.seed))
+        accepted = alter(path, key.public_key, options.alterations, random.Random(options.seed))
     print(f"{options.alterations} alterations, {len(accepted)} accepted: {accepted[:10]}")
     return int(bool(accepted) or not told.verified)
 
 
-def alter(path: Path, key: Ed25519PublicKey, alterations: int, chance: random.Random) -> list[int]:
+def alter(path: Path, key: SSlibKey, alterations: int, chance: random.Random) -> list[int]:
     """Alter a bundle again and again; return the places where that was accepted."""
     whole, accepted = path.read_bytes(), []
     places = chance.sample(range(len(whole)), min(alterations, len(whole)))
@@ -56,7 +55,7 @@ def alter(path: Path, key: Ed25519PublicKey, alterations: int, chance: random.Ra
         altered[place] ^= 1 << chance.randrange(8) if number % 2 else chance.randrange(1, 256)
         path.write_bytes(altered)
         try:
-            with opened(path, [key]) as bundle:
+            with open_bundle(path, [key]) as bundle:
                 # With another id of its key it is the bundle of a stranger.
                 accepted += [place] if bundle.signer is not None else []
         except BundleError:

@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from pydantic import PositiveFloat, field_validator
-from typing_extensions import TypeVar  # the standard library's has no default before Python 3.13
 
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.extensions import Extensions, named
@@ -17,27 +16,32 @@ from pytest_llmbench.core.recipe.topology import Device
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.schema import NoOptions, Strict, validate
 
-# In this order: no GPU-hour is spent on a node that a cheap look rules out, and links are measured last.
+# In this order: a cheap check rules a node out before GPU-hours are spent on it, and links are measured last.
 FAMILIES = ("host", "gpu", "dcgm", "topology", "compute", "storage", "collectives", "network")
 
 CheckOptions = TypeVar("CheckOptions", bound=Strict)
-AnswerData = TypeVar("AnswerData", default=Mapping[str, Any])
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault  # the standard library has it from Python 3.13 on
+
+    AnswerData = TypeVarWithDefault("AnswerData", default=Mapping[str, Any])
+else:
+    AnswerData = TypeVar("AnswerData")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Probe:
-    """One short step on some nodes: every rank of it runs a function and answers with plain data.
+    """One short step on some nodes: every rank runs a function and answers with plain data.
 
     Attributes:
-        name: its name within the check, a folder's name.
+        name: its name within the check, used as the name of a folder.
         hosts: the nodes; None for all of them.
-        entry: `package.module:function`, called with `(RankContext, ProbeLog)` on every rank; what it returns is the
-            rank's answer. See `workloads.rank.probe`.
-        config: handed to it as `RankContext.config`.
+        entry: `package.module:function`, called with `(RankContext, ProbeLog)` on every rank; its result is the rank's
+            answer. See `workloads.rank.probe`.
+        config: passed to it as `RankContext.config`.
         gpus: whether the ranks need the nodes' GPUs.
-        together: whether the ranks talk to each other. Ranks that do not are asked again, node by node, where a
-            node keeps the others from answering.
-        deadline_s: how long all of it may take.
+        together: whether the ranks communicate. Ranks that work alone are asked again, node by node, if one node keeps
+            the others from answering.
+        deadline_s: the longest duration of the whole step.
     """
 
     name: str
@@ -57,9 +61,8 @@ class Answer(Generic[AnswerData]):
     Attributes:
         rank: its number among the ranks of the probe.
         local_rank: its number on its node.
-        data: the result of its function, as it came or as a model; None if the rank did not answer.
-        why: the reason for a missing answer: it raised, died, or hung, and in which phase, or what it wrote is
-            damaged; None where there is one.
+        data: the result of its function, as plain data or as a model; None for a missing answer.
+        why: the reason for a missing answer: an exception, a crash, a hang with its phase, or a damaged file.
     """
 
     host: str
@@ -74,15 +77,15 @@ class Site:
     """The part of the system's file and the options that a check may see.
 
     Attributes:
+        nodes: nodes that the session asked for.
         gpus_per_node: GPUs of one node in this session; 0 for none.
         cpu_ranks_per_node: ranks per node where there are no GPUs.
         gpu_model, gpu_memory_gib: as in the system's file; None where it lists none.
         peak_tflops: published dense peak of one GPU by precision.
         env: environment variables of every rank.
-        environments: places of programs that are not ours, by name (`dcgm`, `nccl_tests`).
+        environments: places of external programs by name (`dcgm`, `nccl_tests`).
         scale: `full`, or `smoke` for the same code at a tiny size.
         slurm: whether srun is there.
-        nodes: nodes that the session asked for.
         selected: names of the checks that this session runs.
     """
 
@@ -109,13 +112,18 @@ class Site:
         """One rank per GPU; without GPUs, `cpu_ranks_per_node`."""
         return self.gpus_per_node or self.cpu_ranks_per_node
 
+    @property
+    def is_full_gpu(self) -> bool:
+        """Whether GPUs are measured at full size; usual sizes, counts and tolerances depend on it."""
+        return self.device == "cuda" and self.scale == "full"
+
 
 class Fleet(Protocol):
     """The nodes of a session, as a check sees them.
 
     Attributes:
-        site: their known facts.
-        hosts: the nodes that the check is to look at, in the order of their slots.
+        site: facts from the system's file and the options.
+        hosts: the nodes to check, in the order of their slots.
         folder: the check's own folder, on a file system that all nodes share.
     """
 
@@ -124,32 +132,29 @@ class Fleet(Protocol):
     folder: Path
 
     def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
-        """Run probes, all at once, and wait for them: one answer per rank of each, in the order of the ranks.
+        """Run all probes at once and wait: one answer per rank of each, in the order of the ranks.
 
-        A rank that raises, dies, or is silent at the deadline has an answer that says so.
+        A rank that raises, dies, or is silent at the deadline has an answer with the reason.
 
         Raises:
             ClusterError: the nodes are gone, or the session ended.
         """
 
     def once(self, probe: Probe) -> list[Answer]:
-        """Run a probe that several checks share the first time it is asked for, and remember what it gave."""
+        """Run a probe that several checks share the first time, and return the same answers afterwards."""
 
 
 class CheckSettings(Strict):
-    """The settings of one check in a system's file.
-
-    Attributes:
-        skip: the reason to leave the check out here: it is then a SKIP with this reason.
-        options: settings of this check: its own keys.
-        references: bounds on the check's statistics.
-        deadline_s: longest duration of each step of the check, seconds; absent, its own deadline.
-    """
+    """The settings of one check in a system's file."""
 
     skip: str | None = None
+    """The reason to leave the check out here: it is then a SKIP with this reason."""
     options: Mapping[str, Any] = {}
+    """Settings of this check: its own keys."""
     references: tuple[Reference, ...] = ()
+    """Bounds on the check's statistics."""
     deadline_s: PositiveFloat | None = None
+    """Longest duration of each step of the check, seconds; absent, its own deadline."""
 
     @field_validator("references")
     @classmethod
@@ -163,6 +168,9 @@ class CheckSettings(Strict):
 class Check(Protocol):
     """One validation. A package announces its checks in the entry points `pytest_llmbench.checks`.
 
+    A check of another package may have an `entry`, its function that nodes run: a session tries at its start whether
+    the nodes can import it.
+
     Attributes:
         name: names the test case and the folder, such as `limits`; the name under which it is announced.
         family: one of `FAMILIES`.
@@ -170,10 +178,7 @@ class Check(Protocol):
         summary: its question, in a line.
         options: the model of what a system's file may set.
         statistics: units of what it measures, by name.
-        deadline_s: how long each of its steps may take.
-
-    A check of another package may have an `entry`, its function that nodes run: a session tries at its start whether
-    the nodes can import it.
+        deadline_s: the longest duration of each of its steps.
     """
 
     name: str
@@ -189,7 +194,7 @@ class Check(Protocol):
 
 
 class NodeCheck:
-    """Base class of a check that gives every node a verdict of its own, and takes no options and measures nothing."""
+    """Base class of a check that gives every node a verdict of its own; by default without options and statistics."""
 
     scope: Literal["node", "cluster"] = "node"
     options: type[Strict] = NoOptions
@@ -201,13 +206,13 @@ def options_of(check: Check, settings: CheckSettings, model: type[CheckOptions])
     """The options of a check as its own model.
 
     Raises:
-        ConfigError: the system's file says something that the model does not know.
+        ConfigError: the system's file has a key or a value that the model does not allow.
     """
     return validate(model, settings.options, f"validation: {check.name}: options")
 
 
 def deadline_of(check: Check, settings: CheckSettings) -> float:
-    """How long each step of a check may take, seconds."""
+    """The longest duration of each step of a check, seconds."""
     return settings.deadline_s or check.deadline_s
 
 
@@ -219,12 +224,10 @@ def _accept(name: str, thing: object) -> Check:
 
 
 CHECKS: Extensions[Check] = Extensions("check", "checks", _accept)
+get_check = CHECKS.load
 
 
 def all_checks() -> dict[str, Check]:
     """Every check that can be used, by name, in the order they run: by family, then by name."""
-    found = sorted(CHECKS.usable().values(), key=lambda check: (FAMILIES.index(check.family), check.name))
-    return {check.name: check for check in found}
-
-
-get_check = CHECKS.load
+    checks = sorted(CHECKS.usable().values(), key=lambda check: (FAMILIES.index(check.family), check.name))
+    return {check.name: check for check in checks}

@@ -5,21 +5,8 @@ from typing import Annotated
 
 import typer
 
-from pytest_llmbench.cli import compare, history
+from pytest_llmbench.cli import compare, history, names, sessions, site
 from pytest_llmbench.cli.bundle import bundle, keygen, verify
-from pytest_llmbench.cli.calibrate import PASSED_ON, calibrate_threshold
-from pytest_llmbench.cli.export import export
-from pytest_llmbench.cli.names.list import list_names
-from pytest_llmbench.cli.names.schema import print_schema
-from pytest_llmbench.cli.names.validate import validate_files
-from pytest_llmbench.cli.reproduce import reproduce
-from pytest_llmbench.cli.sessions.plan import FOR_PYTEST, plan_session
-from pytest_llmbench.cli.sessions.prune import prune_sessions
-from pytest_llmbench.cli.sessions.report import REPORT, report_session
-from pytest_llmbench.cli.sessions.resume import resume_session
-from pytest_llmbench.cli.sessions.watch import watch_session
-from pytest_llmbench.cli.site.doctor import examine_machine
-from pytest_llmbench.cli.site.init import make_site
 from pytest_llmbench.core.errors import LLMBenchError
 
 app = typer.Typer(
@@ -33,14 +20,14 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version  # noqa: PLC0415  # costs a start of every command else
+        from importlib.metadata import version  # noqa: PLC0415  # other commands start sooner
 
         typer.echo(f"pytest-llmbench {version('pytest-llmbench')}")
         raise typer.Exit
 
 
 @app.callback()
-def _of_all(
+def _common(
     *,
     version: Annotated[  # its callback has done the work
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
@@ -49,29 +36,31 @@ def _of_all(
     """Take the options of every subcommand."""
 
 
-# In the list of commands each has a line of a terminal of 80 columns; its own help says more.
-app.command("init", short_help="Make the folder of a site: ini, system, recipe, tests, CI.")(make_site)
-app.command("doctor", short_help="Say what this login node lacks, and how to get it.")(examine_machine)
-app.command("list", short_help="List recipes, systems, checks, engines, statistics.")(list_names)
-app.command("validate", short_help="Show every fault of recipe and system files.")(validate_files)
-app.command("schema", short_help="Print the JSON Schema of a kind of file.")(print_schema)
-app.command("plan", short_help="Show what pytest would run. Nothing is submitted.", context_settings=FOR_PYTEST)(
-    plan_session
+def calibrate_threshold(context: typer.Context) -> None:
+    """Make a threshold from the records of good runs, as a system's file takes it."""
+    from pytest_llmbench.calibrate import main as calibrate  # noqa: PLC0415  # all engines
+
+    raise typer.Exit(calibrate(context.args, prog=context.command_path))
+
+
+# `calibrate` has options and a help of its own.
+_PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+# In the list of commands each has a line of a terminal of 80 columns; its own help has more.
+app.command("init", short_help="Make the folder of a site: ini, system, recipe, tests, CI.")(site.make_site)
+app.command("doctor", short_help="Show what this login node lacks, and how to get it.")(site.examine_machine)
+app.command("list", short_help="List recipes, systems, checks, engines, statistics.")(names.list_names)
+app.command("validate", short_help="Show every fault of recipe and system files.")(names.validate_files)
+app.command("watch", short_help="Follow a session from another terminal.")(sessions.watch_session)
+app.command("report", short_help="Write a session as HTML, for Prometheus, or as CSV.")(sessions.report_session)
+app.command("prune", short_help="Show old session folders; delete them with --yes.")(sessions.prune_sessions)
+app.command("calibrate", short_help="Make a threshold from good runs.", context_settings=_PASSED_ON)(
+    calibrate_threshold
 )
-app.command("resume", short_help="Go on with a session whose process died.", context_settings=FOR_PYTEST)(
-    resume_session
-)
-app.command("watch", short_help="Follow a session from another terminal.")(watch_session)
-app.command("report", short_help="Write the HTML report of a session.", help=REPORT)(report_session)
-app.command("prune", short_help="Show old session folders; delete them with --yes.")(prune_sessions)
-app.command("calibrate", short_help="Make a threshold from good runs.", context_settings=PASSED_ON)(calibrate_threshold)
-app.add_typer(history.app, name="history", short_help="Keep the records of many sessions, and ask them.")
 app.command("compare", short_help="Compare every number of two sessions.")(compare.compare)
+app.add_typer(history.app, name="history", short_help="Keep the records of many sessions, and ask them.")
 app.command(short_help="Make a key to sign bundles with.")(keygen)
 app.command(short_help="Put a session into one signed file.")(bundle)
 app.command(short_help="Verify a bundle: bytes, signature, numbers, verdicts.")(verify)
-app.command(short_help="Write the numbers of a session for Prometheus, or as CSV.")(export)
-app.command(short_help="Print the command that makes a run again.")(reproduce)
 
 
 def main() -> None:
@@ -79,8 +68,8 @@ def main() -> None:
     try:
         app()
     except (LLMBenchError, OSError) as error:
-        told = str(error)
+        message = str(error)
         if isinstance(error, OSError) and error.filename is not None:
-            told = f"{error.filename}: {error.strerror}"
-        sys.stderr.write("".join(f"error: {line}\n" for line in told.splitlines()))
+            message = f"{error.filename}: {error.strerror}"
+        sys.stderr.write("".join(f"error: {line}\n" for line in message.splitlines()))
         sys.exit(2)

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pytest_llmbench.cli.folders import RUN_DIR
-from pytest_llmbench.cli.output import AsJson, print_json
+from pytest_llmbench.cli.output import RUN_DIR, AsJson, print_json
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.text import harmless
@@ -18,10 +17,10 @@ def keygen(
     as_json: AsJson = False,
 ) -> None:
     """Make a key to sign bundles with: FILE.pem, which only you can read, and FILE.pub.pem, which you give away."""
-    from pytest_llmbench.bundle.signing import key_id, make_key, read_public_key  # noqa: PLC0415  # a start costs less
+    from pytest_llmbench.evidence.attestation import make_key, read_public_key  # noqa: PLC0415  # a start costs less
 
     public = make_key(output)
-    name = key_id(read_public_key(public))
+    name = read_public_key(public).keyid
     if as_json:
         print_json({"private_key": str(output), "public_key": str(public), "key_id": name})
         return
@@ -48,10 +47,9 @@ def bundle(
     as_json: AsJson = False,
 ) -> None:
     """Put a session into one signed file: logs, scripts, records, report, and a certificate."""
-    from pytest_llmbench.bundle.certificate import make_certificate  # noqa: PLC0415  # likewise
-    from pytest_llmbench.bundle.make import make_bundle  # noqa: PLC0415  # likewise
-    from pytest_llmbench.bundle.signing import key_id, read_private_key  # noqa: PLC0415  # likewise
-    from pytest_llmbench.bundle.statement import result_of  # noqa: PLC0415  # likewise
+    from pytest_llmbench.evidence.attestation import read_private_key  # noqa: PLC0415  # likewise
+    from pytest_llmbench.evidence.bundle import make_bundle  # noqa: PLC0415  # likewise
+    from pytest_llmbench.evidence.certificate import make_certificate  # noqa: PLC0415  # likewise
     from pytest_llmbench.session.folder import find_session  # noqa: PLC0415  # likewise
 
     session = find_session(session, RUN_DIR)
@@ -59,15 +57,15 @@ def bundle(
     if session.resolve() in target.resolve().parents:
         raise ConfigError(f"{target} is inside of the session's folder: give another --output")
     signer = read_private_key(key) if key is not None else None
-    found = make_bundle(session, target, signer, no_secret or ())
+    recorded = make_bundle(session, target, signer, no_secret or ())
     if certificate is not None:
-        write_text(certificate, make_certificate(found))
-    result, name = result_of(found), key_id(signer.public_key()) if signer is not None else None
+        write_text(certificate, make_certificate(recorded))
+    result, name = recorded.result, signer.public_key.keyid if signer is not None else None
     if as_json:
-        told = {"bundle": str(target), "bytes": target.stat().st_size, "result": result, "key_id": name}
-        print_json({**told, "certificate": None if certificate is None else str(certificate)})
+        facts = {"bundle": str(target), "bytes": target.stat().st_size, "result": result, "key_id": name}
+        print_json({**facts, "certificate": None if certificate is None else str(certificate)})
         return
-    typer.echo(f"{harmless(str(target))}: session {harmless(found.id)}, {result}")
+    typer.echo(f"{harmless(str(target))}: session {harmless(recorded.id)}, {result}")
     if name is None:
         typer.echo("it has no signature, so llmbench verify will refuse it: sign it with --key FILE", err=True)
     else:
@@ -84,13 +82,13 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Verify a bundle: every byte, the signature, and every number and verdict that its logs come to."""
-    from pytest_llmbench.bundle.archive import BundleError  # noqa: PLC0415  # likewise
-    from pytest_llmbench.bundle.signing import read_public_key  # noqa: PLC0415  # likewise
-    from pytest_llmbench.bundle.verify import verify as verified  # noqa: PLC0415  # likewise
+    from pytest_llmbench.evidence import verify as verification  # noqa: PLC0415  # likewise
+    from pytest_llmbench.evidence.archive import BundleError  # noqa: PLC0415  # likewise
+    from pytest_llmbench.evidence.attestation import read_public_key  # noqa: PLC0415  # likewise
 
     keys = [read_public_key(path) for path in public_key or ()]
     try:
-        told = verified(bundle_file, keys, max_gib << 30)
+        outcome = verification.verify(bundle_file, keys, max_gib << 30)
     except BundleError as error:
         if as_json:
             print_json({"verified": False, "objections": [str(error)]})
@@ -98,9 +96,9 @@ def verify(
             typer.echo(f"NOT VERIFIED: {error}")
         raise typer.Exit(1) from error
     if as_json:
-        print_json(told.document)
+        print_json(outcome.document)
     else:
-        for line in told.lines():
+        for line in outcome.lines():
             typer.echo(harmless(line))
-    if not told.verified:
+    if not outcome.verified:
         raise typer.Exit(1)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pytest_llmbench.cli.folders import RUN_DIR
-from pytest_llmbench.cli.history import DEFAULT, Where, existing, print_table
-from pytest_llmbench.cli.output import AsJson, print_json
+from pytest_llmbench.cli.history import DEFAULT, Where, existing
+from pytest_llmbench.cli.output import RUN_DIR, AsJson, print_json, print_table
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import for_people
 from pytest_llmbench.core.record.records import Verdict

@@ -1,36 +1,53 @@
 """Output of all commands: tables for people, JSON for programs."""
 
 import json
-import shutil
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from pytest_llmbench.core.text import harmless
 
+RUN_DIR = Path("reports")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+RunDir = Annotated[Path, typer.Option("--run-dir", metavar="DIR", help="Folder of the sessions.")]
 
-# Narrower, a text would stand in a column of single words.
-_LEAST_WIDTH = 30
+# A file or a pipe gets each row in one line.
+_WIDTH_OF_FILES = 100_000
 
 
 def print_json(data: Any) -> None:
-    """Print JSON, which any program reads; a text in it can hold nothing that a terminal obeys."""
+    """Print JSON; it escapes whatever a terminal would obey."""
     typer.echo(json.dumps(data, indent=1))
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, columns: Sequence[str] = ()) -> None:
-    """Print rows that have the same keys, whole as JSON, or these columns of them as a table."""
+    """Print rows that have the same keys: whole as JSON, or these columns of them as a table."""
     if as_json:
         print_json([dict(row) for row in rows])
         return
     names = columns or list(rows[0] if rows else ())
-    table = [names, *([_cell(row[name]) for name in names] for row in rows)]
-    for line in _lines(table):
-        typer.echo(line)
+    print_table(names, [[row[name] for name in names] for row in rows])
+
+
+def print_table(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print a table; on a terminal, its last column is wrapped."""
+    from rich.console import Console  # noqa: PLC0415  # heavy: `--help` and JSON need none of it
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for number, title in enumerate(titles, start=1):
+        table.add_column(title, no_wrap=number < len(titles), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(harmless(_cell(value))) for value in row))
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES, color_system=None)
+    with console.capture() as text:
+        console.print(table)
+    for line in text.get().splitlines():
+        typer.echo(line.rstrip())
 
 
 def _cell(value: Any) -> str:
@@ -38,17 +55,4 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, list | tuple):
         return ", ".join(map(_cell, value)) or "-"
-    return " ".join(harmless(str(value)).split()) or "-"
-
-
-def _lines(table: Sequence[Sequence[str]]) -> list[str]:
-    """Columns side by side; on a terminal the last one is wrapped, and a file has each row in a line."""
-    widths = [max(map(len, cells)) for cells in zip(*table, strict=True)][:-1]
-    indent = sum(widths) + 2 * len(widths)
-    width = max(_LEAST_WIDTH, shutil.get_terminal_size().columns - indent) if sys.stdout.isatty() else sys.maxsize
-    lines = []
-    for *cells, last in table:
-        head = "".join(f"{cell.ljust(size)}  " for cell, size in zip(cells, widths, strict=True))
-        first, *more = textwrap.wrap(last, width, break_long_words=False, break_on_hyphens=False) or [""]
-        lines += [f"{head}{first}".rstrip(), *(f"{' ' * indent}{part}" for part in more)]
-    return lines
+    return " ".join(str(value).split()) or "-"

@@ -14,7 +14,7 @@ from pytest_llmbench.cluster.slurm.commands import NoAnswerError, QueueFullError
 from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.queue_limit import QueueLimit
 from pytest_llmbench.cluster.slurm.states import (
-    Identity,
+    JobIdentity,
     JobState,
     JobStatus,
     OurJob,
@@ -170,7 +170,7 @@ class ExistingJob(Allocation):
     def start(self) -> None:
         """Look up the job's nodes."""
         # It has no token of ours: it is the one that the user has now, and its submit time must not change.
-        identity = Identity(uid=os.environ.get("SLURM_JOB_UID") or str(os.getuid()))
+        identity = JobIdentity(uid=os.environ.get("SLURM_JOB_UID") or str(os.getuid()))
         self.job = self._slurm.watch(existing_allocation() or "", identity)
         self._slurm.confirm(self.job)
         barred = barred_nodes(self._settings)

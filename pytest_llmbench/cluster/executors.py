@@ -25,7 +25,7 @@ from pytest_llmbench.cluster.slurm.commands import (
     slurm_words,
 )
 from pytest_llmbench.cluster.slurm.queue import Slurm
-from pytest_llmbench.cluster.slurm.states import Identity, JobState, OurJob
+from pytest_llmbench.cluster.slurm.states import JobIdentity, JobState, OurJob
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import make_folder, make_private
 from pytest_llmbench.core.wire import layout
@@ -145,9 +145,9 @@ class JobRequest:
         )  # fmt: skip
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> JobIdentity:
         """By what Slurm's job will be known to be this one."""
-        return Identity(token=next(iter(self.comment.split()), ""), name=self.name, script=str(self.script))
+        return JobIdentity(token=next(iter(self.comment.split()), ""), name=self.name, script=str(self.script))
 
     @property
     def script(self) -> Path:

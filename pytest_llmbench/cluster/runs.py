@@ -19,38 +19,38 @@ from pytest_llmbench.core.wire import layout
 
 
 class Replayed(Strict):
-    """Logs that were made elsewhere, and what they cannot say of themselves.
-
-    Attributes:
-        logs: the folder or the one file they are in.
-        nodes, gpus_per_node, ranks_per_node: the shape of the run.
-        hosts: its nodes, where they are known.
-        gpu: the GPU model of the run, as declared with the logs, or as in its run record.
-        cut_off: how a run that is meant to be cut off at its time limit was, as declared or recorded.
-        early: whether and where its session ended it early, as recorded.
-        wall_s: time from launch to end, seconds, where it is known.
-        token: names the run; its ranks have it in their logs. None if unknown.
-        launched, ended: Unix times, where they are known.
-        problem: the problem in its own run record: a replay never takes that back.
-        provenance: provenance in its own run record.
-        simulated: the fault of `--llmbench-simulate` in its own run record.
-    """
+    """Logs that were made elsewhere, and what they cannot say of themselves."""
 
     logs: Path
+    """The folder or the one file they are in."""
     nodes: PositiveInt
+    """The shape of the run."""
     gpus_per_node: NonNegativeInt
+    """The shape of the run."""
     ranks_per_node: PositiveInt
+    """The shape of the run."""
     hosts: tuple[str, ...] = ()
+    """Its nodes, where they are known."""
     gpu: str | None = None
+    """The GPU model of the run, as declared with the logs, or as in its run record."""
     cut_off: str | None = None
+    """How a run that is meant to be cut off at its time limit was, as declared or recorded."""
     early: EarlyVerdict | None = None
+    """Whether and where its session ended it early, as recorded."""
     wall_s: PositiveFloat | None = None
+    """Time from launch to end, seconds, where it is known."""
     token: str | None = None
+    """Names the run; its ranks have it in their logs. None if unknown."""
     launched: float | None = None
+    """Unix times, where they are known."""
     ended: float | None = None
+    """Unix times, where they are known."""
     problem: Problem | None = None
+    """The problem in its own run record: a replay never takes that back."""
     provenance: Mapping[str, str] = {}
+    """Provenance in its own run record."""
     simulated: str | None = None
+    """The fault of `--llmbench-simulate` in its own run record."""
 
     @property
     def topology(self) -> Topology:
@@ -59,15 +59,12 @@ class Replayed(Strict):
 
 
 class EarlyPlan(Strict):
-    """Thresholds of a run that may be ended early, as known before it begins.
-
-    Attributes:
-        references: names of those by which its tests judge it.
-        whole: the reason why it has to run whole.
-    """
+    """Thresholds of a run that may be ended early, as known before it begins."""
 
     references: tuple[str, ...] = ()
+    """Names of those by which its tests judge it."""
     whole: str | None = None
+    """The reason why it has to run whole."""
 
 
 # It becomes a folder, also where a session is read again that somebody else left: no key leads out of the session's.
@@ -76,25 +73,23 @@ FolderName = Annotated[str, Field(pattern=_FOLDER_NAME, max_length=150)]
 
 
 class RunSpec(Strict):
-    """One run that tests are waiting for. Plain enough to cross processes as JSON.
-
-    Attributes:
-        key: its name within the session, and that of its folder.
-        group: number of the session's group of nodes that it runs on, from 1; None where the nodes are not split.
-        repeat: its number among the runs that are judged together, from 1.
-        look: 0 for a run that was planned; else the number of the look before which it was made, as those before it did
-            not decide.
-        replayed: folder of its logs, if it ran elsewhere.
-        early: with `--llmbench-early-verdict`, what decides on its end.
-    """
+    """One run that tests are waiting for. Plain enough to cross processes as JSON."""
 
     key: FolderName
+    """Its name within the session, and that of its folder."""
     recipe: Recipe
     group: PositiveInt | None = None
+    """Number of the session's group of nodes that it runs on, from 1; None where the nodes are not split."""
     repeat: PositiveInt = 1
+    """Its number among the runs that are judged together, from 1."""
     look: NonNegativeInt = 0
+    """0 for a run that was planned; else the number of the look before which it was made, as those before it did not
+    decide.
+    """
     replayed: Replayed | None = None
+    """Folder of its logs, if it ran elsewhere."""
     early: EarlyPlan | None = None
+    """With `--llmbench-early-verdict`, what decides on its end."""
 
     @property
     def series(self) -> str:
@@ -146,25 +141,22 @@ class Session:
 
 
 class Declared(Strict):
-    """A test that was collected and selected, and that waits for a run or a check: it ends in one verdict.
-
-    Attributes:
-        test: its node id.
-        run: key of the run that it waits for, or of the first of several.
-        repeats: number of runs that it waits for, which are judged together.
-        reference: name of the reference that it applies, if it applies one.
-        check: name of the check that it waits for.
-        slot: the slot of the node that it is about; None where it is about all nodes together.
-        line: line of its function in its file, from 1; None where pytest does not tell.
-    """
+    """A test that was collected and selected, and that waits for a run or a check: it ends in one verdict."""
 
     test: str
+    """Its node id."""
     run: str | None = None
+    """Key of the run that it waits for, or of the first of several."""
     repeats: PositiveInt = 1
+    """Number of runs that it waits for, which are judged together."""
     reference: str | None = None
+    """Name of the reference that it applies, if it applies one."""
     check: str | None = None
+    """Name of the check that it waits for."""
     slot: NonNegativeInt | None = None
+    """The slot of the node that it is about; None where it is about all nodes together."""
     line: PositiveInt | None = None
+    """Line of its function in its file, from 1; None where pytest does not tell."""
 
     @property
     def file(self) -> str:
@@ -173,22 +165,19 @@ class Declared(Strict):
 
 
 class Plan(Strict):
-    """Everything a session's tests wait for, handed from a worker to the controller.
-
-    Attributes:
-        checks: names of the checks that the nodes are validated with, in the order they run.
-        gate: whether runs stay away from nodes that a check found unfit.
-        tests: the tests that wait, in their order.
-        began: Unix time at which its session began; None before.
-        refused: the reason why nothing of all this can be done; then the rest is empty.
-    """
+    """Everything a session's tests wait for, handed from a worker to the controller."""
 
     runs: tuple[RunSpec, ...]
     checks: tuple[str, ...] = ()
+    """Names of the checks that the nodes are validated with, in the order they run."""
     gate: bool = False
+    """Whether runs stay away from nodes that a check found unfit."""
     tests: tuple[Declared, ...] = ()
+    """The tests that wait, in their order."""
     began: float | None = None
+    """Unix time at which its session began; None before."""
     refused: str | None = None
+    """The reason why nothing of all this can be done; then the rest is empty."""
 
     @property
     def empty(self) -> bool:

@@ -31,65 +31,59 @@ ELSEWHERE = "elsewhere"
 
 
 class Gpu(Strict):
-    """A GPU model.
-
-    Attributes:
-        model: as the driver names it, without the vendor.
-        memory_gib: memory of one GPU, GiB.
-        peak_tflops: published dense peak of one GPU, for `mfu`.
-        source: document that publishes the peaks.
-    """
+    """A GPU model."""
 
     model: str
+    """As the driver names it, without the vendor."""
     memory_gib: PositiveFloat
+    """Memory of one GPU, GiB."""
     peak_tflops: Mapping[str, PositiveFloat]
+    """Published dense peak of one GPU, for `mfu`."""
     source: str
+    """Document that publishes the peaks."""
 
 
 class System(Strict):
-    """One cluster.
-
-    Attributes:
-        name: the name for `--system` and `applies_to.system`.
-        description: for people.
-        source: document that describes the hardware.
-        cluster: how jobs get there.
-        gpus_per_node: GPUs of one node; absent, each recipe's own number.
-        cpu_ranks_per_node: ranks per node when a run uses no GPUs.
-        gpu: the GPU model, absent when it is not known or there is none.
-        partition: default of `--partition`.
-        account: default of `--slurm account=...`.
-        qos: default of `--slurm qos=...`.
-        reservation: default of `--slurm reservation=...`.
-        constraint: default of `--slurm constraint=...`.
-        env: environment variables of every rank, also of a command's.
-        setup: run before the ranks start: in a job's script on its first node, in a held allocation by each rank.
-        srun_args: further arguments of srun.
-        python: the Python of our own processes on the nodes; absent, the one that runs pytest.
-        environments: places of the frameworks that are commands of their own, by engine.
-        references: this site's own thresholds; one with the name of a shipped reference replaces it.
-        validation: settings of checks here, and the bounds of their measurements, by check.
-    """
+    """One cluster."""
 
     name: Name
+    """The name for `--system` and `applies_to.system`."""
     description: str = ""
+    """For people."""
     source: str = ""
+    """Document that describes the hardware."""
     cluster: Literal["slurm", "local"]
+    """How jobs get there."""
     gpus_per_node: Annotated[int, Field(ge=0)] | None = None
+    """GPUs of one node; absent, each recipe's own number."""
     cpu_ranks_per_node: PositiveInt = 1
+    """Ranks per node when a run uses no GPUs."""
     gpu: Gpu | None = None
+    """The GPU model, absent when it is not known or there is none."""
     partition: str | None = None
+    """Default of `--partition`."""
     account: str | None = None
+    """Default of `--slurm account=...`."""
     qos: str | None = None
+    """Default of `--slurm qos=...`."""
     reservation: str | None = None
+    """Default of `--slurm reservation=...`."""
     constraint: str | None = None
+    """Default of `--slurm constraint=...`."""
     env: Mapping[str, str] = {}
+    """Environment variables of every rank, also of a command's."""
     setup: tuple[str, ...] = ()
+    """Run before the ranks start: in a job's script on its first node, in a held allocation by each rank."""
     srun_args: tuple[str, ...] = ()
+    """Further arguments of srun."""
     python: str | None = None
+    """The Python of our own processes on the nodes; absent, the one that runs pytest."""
     environments: Mapping[str, Environment] = {}
+    """Places of the frameworks that are commands of their own, by engine."""
     references: Mapping[str, tuple[Reference, ...]] = {}
+    """This site's own thresholds; one with the name of a shipped reference replaces it."""
     validation: Mapping[str, CheckSettings] = {}
+    """Settings of checks here, and the bounds of their measurements, by check."""
 
     @field_validator("references")
     @classmethod

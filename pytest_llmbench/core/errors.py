@@ -11,9 +11,9 @@ from typing import Literal
 from pytest_llmbench.core.text import harmless
 
 ErrorKind = Literal[
-    "failed", "left_alone", "negative", "no_gpu", "no_measurement", "no_memory", "no_rendezvous", "no_slurm",
-    "no_space", "not_finite", "other_training", "ran_before", "repeat_broken", "short_read", "unknown_statistic",
-    "unreadable", "wrong_ranks",
+    "does_not_hold", "failed", "left_alone", "negative", "no_gpu", "no_measurement", "no_memory", "no_rendezvous",
+    "no_slurm", "no_space", "not_asked", "not_finite", "other_training", "ran_before", "short_read", "test_is_over",
+    "unknown_statistic", "unreadable", "wrong_ranks",
 ]  # fmt: skip
 
 

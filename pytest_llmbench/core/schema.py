@@ -32,13 +32,10 @@ class NoOptions(Strict):
 
 
 class Document(Strict):
-    """A JSON file that a session writes, and that a later program reads.
-
-    Attributes:
-        title: the name of the file in messages.
-    """
+    """A JSON file that a session writes, and that a later program reads."""
 
     title: ClassVar[str]
+    """The name of the file in messages."""
     schema_version: Literal[1] = 1
     """Version of the schema of this file; a reader refuses any other."""
 
@@ -157,10 +154,6 @@ def descriptions(kind: type) -> dict[str, str]:
         file = getattr(sys.modules.get(owner.__module__), "__file__", None)
         if owner is BaseModel or owner.__module__ == "builtins" or file is None:
             continue
-        section = (owner.__dict__.get("__doc__") or "").partition("Attributes:\n")[2]
-        for names, text in re.findall(r"^ {4,8}([\w, ]+): (.*(?:\n {12}.*)*)", section, re.MULTILINE):
-            for name in names.split(", "):
-                found[name] = " ".join(text.split())
         for field, text in pairwise(_classes_in(file).get(owner.__name__, ())):
             name = field.target if isinstance(field, ast.AnnAssign) else next(iter(getattr(field, "targets", ())), None)
             if isinstance(name, ast.Name) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):

@@ -138,7 +138,7 @@ def find_session(connection: Connection, given: str) -> str:
     if found:
         raise ConfigError(f"several sessions have the name {given!r}: {', '.join(found)}; write the whole id of one")
     newest = connection.column("SELECT id FROM llmbench_sessions ORDER BY began DESC LIMIT 5")
-    raise ConfigError(f"{unknown('session', given, newest)} (the newest; `llmbench history list` has all)")
+    raise ConfigError(f"{unknown('session', given, newest)} (the newest; `llmbench history show` has all)")
 
 
 def read_series(

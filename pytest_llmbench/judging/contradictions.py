@@ -3,34 +3,18 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import isclose, isfinite
+from typing import Any
 
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.record.records import Judgement, Metric, RunRecord, Verdict
-from pytest_llmbench.judging.statistics import Measurement, Statistic, judged_steps
+from pytest_llmbench.judging.recount import measurement_of_record
+from pytest_llmbench.judging.statistics import Measurement, Statistic, interval_of
 
 _SAME = 1e-6
 # A framework's log rounds large counts to six digits.
 _SAME_COUNT = 1e-4
 # Two steps on different data may have one loss by chance, to the last digit that is kept.
 _STILL_STEPS = 3
-
-
-def measured_again(record: RunRecord) -> Measurement:
-    """The inputs of the statistics, as far as a record has them: no peak of its GPUs."""
-    early = record.early if record.early is not None and record.early.looks else None
-    judged = judged_steps(record.recipe, record.steps)
-    return Measurement(
-        recipe=record.recipe,
-        steps=record.steps,
-        judged=[step for step in judged if early is None or step.step <= early.look],
-        unread=len(record.unreadable),
-        gpus=record.gpus,
-        totals=record.totals,
-        telemetry=record.telemetry,
-        early=early,
-        matmul_flops_per_s=None,
-        peak_flops_per_s=None,
-    )
 
 
 def contradictions(record: RunRecord, statistics: Mapping[str, Statistic]) -> Iterator[str]:
@@ -50,10 +34,10 @@ def contradictions(record: RunRecord, statistics: Mapping[str, Statistic]) -> It
     yield from _of_steps(record)
     yield from _of_losses(record)
     yield from _of_ranks(record)
-    again = measured_again(record)
+    measurement = measurement_of_record(record)
     for name, metric in record.metrics.items():
         if name in statistics:
-            yield from _of_metric(record, name, metric, statistics[name], again)
+            yield from _of_metric(name, metric, statistics[name], measurement)
 
 
 def _of_steps(record: RunRecord) -> Iterator[str]:
@@ -102,7 +86,8 @@ def _of_ranks(record: RunRecord) -> Iterator[str]:
         yield f"timings.ended: {ended}, but timings.submitted is {submitted}"
 
 
-def _of_metric(record: RunRecord, name: str, metric: Metric, statistic: Statistic, again: Measurement) -> Iterator[str]:
+def _of_metric(name: str, metric: Metric, statistic: Statistic, measurement: Measurement) -> Iterator[str]:
+    """Compare a number and its interval with those that the steps give."""
     key = f"metrics.{name}"
     least_is_zero = statistic.steady is None
     if not isfinite(metric.value) or (metric.value <= 0.0 and not least_is_zero):
@@ -111,39 +96,26 @@ def _of_metric(record: RunRecord, name: str, metric: Metric, statistic: Statisti
     if metric.unit != statistic.unit:
         yield f"{key}.unit: {metric.unit!r}, but the rule of {name} gives {statistic.unit!r}"
         return
-    if (found := statistic.compute(again)) is not None:
-        if not isclose(metric.value, found, rel_tol=_SAME):
-            told, now = Quantity(metric.value, metric.unit), Quantity(found, metric.unit)
-            yield f"{key}.value: {name} is {told}, but its steps give {now}: it was changed, or another version made it"
-            return
-    elif not statistic.of_ceiling and statistic.speed != "share_of_peak":
-        yield f"{key}.value: {name} is {Quantity(metric.value, metric.unit)}, but its steps do not give it"
-    yield from _of_interval(record, key, metric, again)
-
-
-def _of_interval(record: RunRecord, key: str, metric: Metric, again: Measurement) -> Iterator[str]:
-    """Compare an interval with the steady part that it follows from."""
+    value, kept = statistic.compute(measurement), Quantity(metric.value, metric.unit)
+    if value is not None and not isclose(metric.value, value, rel_tol=_SAME):
+        due = Quantity(value, metric.unit)
+        yield f"{key}.value: {name} is {kept}, but its steps give {due}: it was changed, or another version made it"
+        return
+    if value is None and not statistic.of_ceiling and statistic.speed != "share_of_peak":
+        yield f"{key}.value: {name} is {kept}, but its steps do not give it"
     if metric.low is not None and metric.high is not None and metric.low > metric.high:
         yield f"{key}.low: {metric.low}, but {key}.high is {metric.high}"
     if metric.sense is None or metric.amount is None:
         return
-    seconds = again.seconds_of_step
-    if seconds and metric.unit != "s":
-        due = metric.value * seconds if metric.sense == "rate" else metric.value / seconds
-        if not isclose(metric.amount, due, rel_tol=_SAME):
-            yield f"{key}.amount: {metric.amount}, but its value and its steps give {due}"
-    if (steady := record.steady) is None:
-        return
-    ends = (steady.high, steady.low) if metric.sense == "rate" else (steady.low, steady.high)
-    for end, kept, of_step in zip(("low", "high"), (metric.low, metric.high), ends, strict=True):
-        if metric.sense == "rate":
-            due_end = metric.amount / of_step if of_step > 0.0 else None
-        else:
-            due_end = metric.amount * of_step
-        if (kept is None) != (due_end is None) or (
-            kept is not None and due_end is not None and not isclose(kept, due_end, rel_tol=_SAME)
-        ):
-            yield f"{key}.{end}: {kept}, but its steady part gives {due_end}"
+    for field, due in interval_of(measurement, statistic, metric.value).items():
+        if not _close(getattr(metric, field), due):
+            yield f"{key}.{field}: {getattr(metric, field)}, but its steps give {due}"
+
+
+def _close(kept: Any, due: Any) -> bool:
+    if isinstance(kept, float) and isinstance(due, float):
+        return isclose(kept, due, rel_tol=_SAME)
+    return bool(kept == due)
 
 
 def _of_verdicts(record: RunRecord, statistics: Mapping[str, Statistic]) -> Iterator[str]:

@@ -37,40 +37,33 @@ _NO_MATTER = {"system", "recipe.warm_up", "recipe.statistic_of_record", "recipe.
 
 
 class GoldenStep(Strict):
-    """The loss of one step.
-
-    Attributes:
-        loss: mean of the repeats, nat per token.
-        tolerance: allowed distance of another run, nat; 0 where only the very same bits will do.
-    """
+    """The loss of one step."""
 
     step: int
     loss: FiniteFloat
+    """Mean of the repeats, nat per token."""
     tolerance: NonNegativeFloat
+    """Allowed distance of another run, nat; 0 where only the very same bits will do."""
 
 
 class GoldenLosses(Strict):
-    """The losses of a training, from repeats.
-
-    Attributes:
-        schema_version: 1.
-        recipe: its name.
-        training: facts that a run has to share: recipe, seed, layout, precision and device.
-        runs: the repeats.
-        versions: their software, which a run may differ in.
-        exact: they were the same in every bit.
-        date: day of their recording.
-        steps: in order.
-    """
+    """The losses of a training, from repeats."""
 
     schema_version: Literal[1] = 1
     recipe: str
+    """Its name."""
     training: Mapping[str, str]
+    """Facts that a run has to share: recipe, seed, layout, precision and device."""
     runs: tuple[str, ...]
+    """The repeats."""
     versions: Mapping[str, str]
+    """Their software, which a run may differ in."""
     exact: bool
+    """They were the same in every bit."""
     date: str
+    """Day of their recording."""
     steps: tuple[GoldenStep, ...]
+    """In order."""
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

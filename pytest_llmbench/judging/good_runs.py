@@ -12,7 +12,8 @@ from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.recipe.reference import AppliesTo
 from pytest_llmbench.core.record.records import Metric, Problem, RunRecord, Verdict
 from pytest_llmbench.core.record.steady import Steady
-from pytest_llmbench.judging.contradictions import contradictions, measured_again
+from pytest_llmbench.judging.contradictions import contradictions
+from pytest_llmbench.judging.recount import measurement_of_record
 from pytest_llmbench.judging.statistics import Measurement, Statistic, interval_of
 
 # Of fewer, nobody can tell which one is sick.
@@ -62,7 +63,7 @@ class GoodRun:
 
 def good_run(path: Path, record: RunRecord) -> GoodRun:
     """Take a record as it is."""
-    return GoodRun(path=path, record=record, measurement=measured_again(record))
+    return GoodRun(path=path, record=record, measurement=measurement_of_record(record))
 
 
 def refuse_unfit(runs: Sequence[GoodRun], statistics: Mapping[str, Statistic], wanted: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_llmbench import hookspecs
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.plugin import options, ours, paths
+from pytest_llmbench.plugin import begin, options, ours, paths
 from pytest_llmbench.plugin.fixtures import health, reference, run
 
 __all__ = ["health", "reference", "run"]
@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     ours.keep_warning(config)
     if options.plan_only(config) and hasattr(config.option, "dist"):
         config.option.dist, config.option.tx, config.option.numprocesses = "no", [], None
-    ours.begin_or_wait(config)
+    begin.begin_or_wait(config)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -71,7 +71,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make a test case of every recipe, or of every reference of every recipe."""
     if ours.asks_for_ours(metafunc):
         try:
-            ours.begin(metafunc.config)
+            begin.begin(metafunc.config)
         except ConfigError as error:
             raise pytest.Collector.CollectError(str(error)) from error
         from pytest_llmbench.plugin.collection.parametrize import make_cases  # noqa: PLC0415  # heavy

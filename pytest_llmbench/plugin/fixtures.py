@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from pytest_llmbench.plugin.collection.checks import Health
     from pytest_llmbench.plugin.verdict.run import Run
 
-NAMES = ("health", "run", "reference")
-
 
 @pytest.fixture
 def run(request: pytest.FixtureRequest) -> "Iterator[Run]":

@@ -323,6 +323,7 @@ class Options:
 
 OPTIONS = tuple(Option(name=each.name.replace("_", "-"), **each.metadata) for each in fields(Options) if each.metadata)
 KEY = pytest.StashKey[Options]()
+INI_KEYS = (*(f"{_PREFIX}{option.key}" for option in OPTIONS if option.ini), *(_PREFIX + kind for kind in FOLDERS))
 
 
 def add_ini_keys(parser: pytest.Parser) -> None:
@@ -431,20 +432,6 @@ def is_given(config: pytest.Config) -> bool:
 def asks_for_a_session(config: pytest.Config) -> bool:
     """Whether a session of ours begins without a test of ours: for an option, or for required verdicts of others."""
     return is_given(config) or bool(config.getini(f"{_PREFIX}require"))
-
-
-def check_ini(config: pytest.Config) -> None:
-    """Refuse unknown keys of ours in the ini file.
-
-    Raises:
-        ConfigError: there is one.
-    """
-    known = [_PREFIX + name for name in (*(option.key for option in OPTIONS if option.ini), *FOLDERS)]
-    # pytest has no list of the keys in the file, which it can read in each of its formats.
-    text = config.inipath.read_text(encoding="utf-8") if config.inipath is not None else ""
-    for key in re.findall(rf"^\s*({_PREFIX}\w+)\s*=", text, re.MULTILINE):
-        if key not in known:
-            raise ConfigError(unknown("ini option", key, known))
 
 
 @contextlib.contextmanager

@@ -7,13 +7,15 @@ from pytest_llmbench.plugin import lending, options, xdist
 from pytest_llmbench.plugin.bench import KEY, Bench, bench_of
 from pytest_llmbench.plugin.collection import feasible, selection
 from pytest_llmbench.plugin.interruption import Interruption
+from pytest_llmbench.plugin.missed import MissedEvents, MissedLoop
 from pytest_llmbench.plugin.options import options_of, usage_errors
-from pytest_llmbench.plugin.ours import MissedEvents, MissedLoop, is_distributed, is_worker
+from pytest_llmbench.plugin.ours import is_distributed, is_worker
 from pytest_llmbench.plugin.output import reports as benchmark_json
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.output.results import Results, SafeReports
 from pytest_llmbench.plugin.supervisor import Supervisor
 from pytest_llmbench.plugin.verdict.requirements import Requirements
+from pytest_llmbench.plugin.verdict.rerun import TestCalls
 from pytest_llmbench.plugin.verdict.unfinished import Reports
 
 
@@ -32,6 +34,7 @@ def register(config: pytest.Config, missed: MissedEvents | None) -> None:
     else:
         _register_owner(config, missed)
     manager = config.pluginmanager
+    manager.register(TestCalls(bench_of(config)), "llmbench-calls")
     manager.register(feasible, "llmbench-feasibility")
     manager.register(selection, "llmbench-selection")
     manager.register(benchmark_json, "llmbench-benchmark-json")

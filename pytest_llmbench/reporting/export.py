@@ -1,6 +1,6 @@
 """The numbers of a session for other programs: OpenMetrics text for Prometheus, and CSV tables.
 
-Used by `llmbench export`.
+Used by `llmbench report --format`.
 """
 
 import csv

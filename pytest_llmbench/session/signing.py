@@ -14,7 +14,7 @@ from pytest_llmbench.core.record.made_by import MadeBy, iso
 from pytest_llmbench.core.record.records import Record, RunRecord
 
 # Options that are about one session: with or without a value of their own in the next word.
-_NAMED, _RESUMED = ("--llmbench-session-name", "--llmbench-session-name"), ("--resume", "--llmbench-resume")
+_NAMED, _RESUMED = ("--llmbench-session-name",), ("--resume", "--llmbench-resume")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from importlib import import_module
 from itertools import chain
-from typing import get_args
 
 from pytest_llmbench.checks.base import FAMILIES, Check, all_checks
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.record.health import HealthRecord, Severity
 from pytest_llmbench.core.yaml_files import read_yaml
-from pytest_llmbench.judging.references import ReferenceKind
 from pytest_llmbench.plugin.options import OPTIONS
 from tests.docs.documents import CHECKOUT
 from tests.docs.test_reference_is_complete import Table, titled_tables
+from tests.support.kinds import SHARED, declared, references
 
 TEXT = (CHECKOUT / "docs" / "validation.md").read_text(encoding="utf-8")
 CHECKS = all_checks()
@@ -84,9 +82,8 @@ def test_the_schema_version_of_a_health_record_is_there() -> None:
 
 def test_every_kind_of_finding_is_there() -> None:
     """Each is declared and explained, and there is no other."""
-    families = (import_module(f"pytest_llmbench.checks.{family}.kinds") for family in FAMILIES)
-    own = [get_args(kinds) for module in families for name, kinds in vars(module).items() if name.endswith("Kind")]
-    assert set(table("Kinds of findings")) == {*chain(*own), *get_args(ReferenceKind)}
+    own = {*chain(*map(declared, (*FAMILIES, "bounds")))}
+    assert set(table("Kinds of findings")) == own | SHARED | {*references()}
 
 
 def test_every_system_with_bounds_is_on_their_page() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_llmbench.cluster.slurm import queue
 from pytest_llmbench.cluster.slurm.queue import Slurm
-from pytest_llmbench.cluster.slurm.states import Identity, JobState
+from pytest_llmbench.cluster.slurm.states import JobIdentity, JobState
 from tests.conftest import UserFolder, Watch
 from tests.slurm.conftest import OwnSlurm, own_slurm
 from tests.slurm.test_ill_slurm import ONCE, TEST_ONLY, wrap
@@ -173,7 +173,7 @@ def test_a_job_that_slurm_never_closes_has_ended(
         monkeypatch.setenv("SLURM_CONF", slurm.env["SLURM_CONF"])
         (job_id,) = slurm.run("sbatch", "--comment=ours", "--job-name=llmbench-x", *SLEEP)
         ours = Slurm()
-        job = ours.watch(job_id, Identity(token="ours", name="llmbench-x"))
+        job = ours.watch(job_id, JobIdentity(token="ours", name="llmbench-x"))
         wait_until(lambda: ours.status(job).state is JobState.RUNNING)
         slurm.run("scancel", job_id)
         wait_until(lambda: ours.status(job).word == "COMPLETING")

@@ -18,7 +18,7 @@ from pytest_llmbench.core.record.times import RankTimes, RunTimes
 from pytest_llmbench.core.record.verdicts import ClauseTold, SessionVerdicts
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import get_engine, statistics_of
-from pytest_llmbench.judging.contradictions import measured_again
+from pytest_llmbench.judging.recount import measurement_of_record
 from pytest_llmbench.judging.statistics import judged_steps, steady_of
 
 REAL = Path(__file__).parents[1] / "data" / "h200" / "runs" / "opt125m" / "record.json"
@@ -78,7 +78,7 @@ def run_record(session: Path, key: str, seed: int, *, slow: float = 1.0, steps: 
 def measured_anew(plain: dict[str, Any]) -> dict[str, Any]:
     """A record whose steps were changed, with the numbers that its steps give now."""
     record = RunRecord.model_validate(plain)
-    statistics, again = statistics_of(get_engine(record.recipe.engine)), measured_again(record)
+    statistics, again = statistics_of(get_engine(record.recipe.engine)), measurement_of_record(record)
     for name, metric in plain["metrics"].items():
         value = statistics[name].compute(again)
         plain["metrics"][name] = metric if value is None else {**metric, "value": value}

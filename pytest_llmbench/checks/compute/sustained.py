@@ -1,7 +1,6 @@
 """A load of minutes: does the rate hold, and what do clocks, temperature and power do meanwhile?"""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import mean, median
 
@@ -9,72 +8,23 @@ from pydantic import PositiveFloat
 
 from pytest_llmbench.checks.answers import read_answers, silent
 from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, NodeCheck, Probe, Site, options_of
-from pytest_llmbench.checks.compute import rates
-from pytest_llmbench.checks.compute.kinds import ComputeKind, finding
-from pytest_llmbench.checks.compute.nodes.answer import SustainedLoad
+from pytest_llmbench.checks.compute.nodes.answer import SustainedLoad, TelemetrySample
+from pytest_llmbench.checks.compute.rates import (
+    ComputeKind,
+    Fraction,
+    Rates,
+    answered,
+    finding,
+    side_of,
+    subject,
+    tolerance_of,
+)
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.record.telemetry import SLOWDOWNS
 from pytest_llmbench.core.schema import Strict
 
-# Samples come every second; one that comes this late is missed by those before it.
+# Samples come about once a second.
 _GAP_S = 3.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sample:
-    """One look at a device.
-
-    Attributes:
-        at_s: seconds since the load began.
-        clock: MHz. temperature: degC. power: W.
-        reasons: reasons for a lower clock, as NVML's bits.
-        None: for what the device does not tell.
-    """
-
-    at_s: float
-    clock: float | None
-    temperature: float | None
-    power: float | None
-    reasons: int | None
-
-
-def read(told: Sequence[tuple[float, str]]) -> tuple[list[Sample], list[str]]:
-    """Read raw lines of four columns; return samples, and lines that could not be parsed."""
-    samples, strange = [], []
-    for at_s, line in told:
-        try:
-            clock, temperature, power, reasons = (part.strip() for part in line.split(","))
-            samples.append(
-                Sample(
-                    at_s=at_s,
-                    clock=_number(clock),
-                    temperature=_number(temperature),
-                    power=_number(power),
-                    reasons=None if reasons.startswith("[") else int(reasons, 16),
-                )
-            )
-        except ValueError:
-            strange.append(line)
-    return samples, strange
-
-
-def _number(text: str) -> float | None:
-    return None if text.startswith("[") else float(text)
-
-
-def throttled(samples: Sequence[Sample]) -> list[str]:
-    """Reasons for a lower clock that must not be, and how often each was seen."""
-    counted = {name: sum(bool((sample.reasons or 0) & bit) for sample in samples) for bit, name in SLOWDOWNS.items()}
-    return [f"{name} in {count} of {len(samples)} samples" for name, count in counted.items() if count]
-
-
-def gaps(samples: Sequence[Sample], end_s: float) -> Iterator[str]:
-    """Times of the load, which ended after `end_s` seconds, without samples."""
-    for before, after in pairwise([0.0, *(sample.at_s for sample in samples), end_s]):
-        if after - before > _GAP_S:
-            yield f"no telemetry from {before:.0f} to {after:.0f} s"
-
-
 _UNITS = {
     "sustained": "TFLOP/s/gpu",  #: statistic sustained.sustained: rate of matrix products in the last third of the load
     "sustained_drop": "%",  #: statistic sustained.sustained_drop: drop from the first third to the last
@@ -88,22 +38,20 @@ _FEWEST_RATES = 3
 
 
 class SustainedOptions(Strict):
-    """Options of the check.
-
-    Attributes:
-        minutes: duration of the load; absent, 2 on GPUs, and a few seconds on CPUs and at scale `smoke`.
-        drop: allowed drop from the first third to the last (fraction); absent, 0.05 on GPUs, and not judged on CPUs
-            and at scale `smoke`.
-        temperature_degc: above it there is a hint.
-    """
+    """Options of the check."""
 
     minutes: PositiveFloat | None = None
-    drop: rates.Fraction | None = None
+    """Duration of the load; absent, 2 on GPUs, and a few seconds on CPUs and at scale `smoke`."""
+    drop: Fraction | None = None
+    """Allowed drop from the first third to the last (fraction); absent, 0.05 on GPUs, and not judged on CPUs and at
+    scale `smoke`.
+    """
     temperature_degc: PositiveFloat = 85.0
+    """Above it there is a hint."""
 
 
 class Sustained(NodeCheck):
-    """Products in a loop on all GPUs of all nodes, watched once a second."""
+    """Products in a loop on all GPUs of all nodes, with a telemetry sample about once a second."""
 
     name = "sustained"
     family = "compute"
@@ -114,106 +62,100 @@ class Sustained(NodeCheck):
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         """Load the devices, and judge."""
         options, site = options_of(self, settings, SustainedOptions), fleet.site
-        long = site.device == "cuda" and site.scale == "full"
-        seconds = 60.0 * options.minutes if options.minutes else 120.0 if long else _SHORT_S
+        seconds = 60.0 * options.minutes if options.minutes else 120.0 if site.is_full_gpu else _SHORT_S
+        block_s, timeout_s = 1.0 if seconds > 10 else 0.2, self.deadline_s / 2
         probe = Probe(
-            name="sustained",
-            entry="pytest_llmbench.checks.compute.nodes.compute:sustain",
-            config={
-                "side": rates.side_of(site),
-                "seconds": seconds,
-                "block_s": 1.0 if seconds > 10 else 0.2,
-                "timeout_s": self.deadline_s / 2,
-            },
-            ranks_per_node=site.gpus_per_node or 1,
-            gpus=site.device == "cuda",
+            name="sustained", entry="pytest_llmbench.checks.compute.nodes.compute:sustain",
+            config={"side": side_of(site), "seconds": seconds, "block_s": block_s, "timeout_s": timeout_s},
+            ranks_per_node=site.gpus_per_node or 1, gpus=site.device == "cuda",
             deadline_s=settings.deadline_s or self.deadline_s + seconds,
-        )
+        )  # fmt: skip
         answers = read_answers(fleet.run([probe])[0], SustainedLoad)
-        told = [_Judged(site, answer, data, options) for answer, data in rates.answered(answers)]
-        found = [each for judged in told for each in judged.rated]
-        below = rates.below(found, site, settings, _ACTION)
+        loads = [_DeviceLoad(site, answer, data, options) for answer, data in answered(answers)]
+        rates = Rates(site, settings, options.drop)
+        for load in loads:
+            for name, value in load.numbers.items():
+                rates.add(load.answer, name, value, _UNITS[name])
+        unjudged = {load.answer.host: reason for load in loads if (reason := load.why_unjudged())}
         return Report(
-            findings=(*(finding for judged in told for finding in judged.findings()), *below),
-            readings=tuple(each.reading for each in found),
-            unjudged={**{judged.answer.host: judged.why for judged in told if judged.why}, **silent(answers)},
-            unbounded=rates.no_bound(found, site, settings),
-            notes=(
-                *(note for judged in told for note in judged.notes()),
-                *rates.unjudged_rates(found, site, settings, options.drop),
-            ),
-            evidence={judged.whose: judged.data for judged in told},
+            findings=(*(finding for load in loads for finding in load.findings()), *rates.judge(_ACTION)),
+            readings=tuple(rates.readings),
+            unjudged={**unjudged, **silent(answers)},
+            unbounded=rates.unbounded,
+            notes=(*(note for load in loads for note in load.notes()), *rates.notes()),
+            evidence={load.device: load.data for load in loads},
         )
 
 
-class _Judged:
-    """The measurements of one device.
-
-    Attributes:
-        why: the reason why they cannot be judged; empty if they can.
-    """
+class _DeviceLoad:
+    """One device under load: its numbers by statistic, and what is wrong with them."""
 
     def __init__(
         self, site: Site, answer: Answer[SustainedLoad], data: SustainedLoad, options: SustainedOptions
     ) -> None:
         self.site, self.answer, self.data, self.options = site, answer, data, options
-        self.whose = f"{answer.host} {rates.subject(site, answer)}"
-        self.samples, self.strange = read(data.telemetry)
-        self.why = self._why()
-        self.numbers = self._numbers()
-        self.rated: list[rates.Rated] = [
-            rates.rated(site, answer, name, value, _UNITS[name]) for name, value in self.numbers.items()
-        ]
+        self.device = f"{answer.host} {subject(site, answer)}"
+        self.numbers = {**_summarize_rates(data.rates), **_summarize_telemetry(data.telemetry)}
 
-    def _why(self) -> str:
+    def why_unjudged(self) -> str | None:
+        """The reason why the load cannot be judged; None if it can."""
         if len(self.data.rates) < _FEWEST_RATES:
-            return f"{self.whose}: {len(self.data.rates)} rates are too few to compare the last with the first"
-        if self.site.device == "cuda" and all(sample.reasons is None for sample in self.samples):
-            reason = self.data.trouble or next(iter(self.strange), "no line of nvidia-smi names any")
-            return f"{self.whose}: whether it was throttled is not known: {reason}"
-        return ""
-
-    def _numbers(self) -> dict[str, float]:
-        tflops = [rate / 1e12 for _, rate in self.data.rates]
-        numbers: dict[str, float] = {}
-        if len(tflops) >= _FEWEST_RATES:
-            third = len(tflops) // 3
-            first, last = median(tflops[:third]), median(tflops[-third:])
-            numbers = {"sustained": last, "sustained_drop": 100.0 * (1.0 - last / first)}
-        # The first sample is of the moment when the load begins.
-        seen = self.samples[1:]
-        clocks = [sample.clock for sample in seen if sample.clock is not None]
-        temperatures = [sample.temperature for sample in seen if sample.temperature is not None]
-        powers = [sample.power for sample in seen if sample.power is not None]
-        numbers |= {"clock_min": min(clocks)} if clocks else {}
-        numbers |= {"temperature_max": max(temperatures)} if temperatures else {}
-        return numbers | ({"power_mean": mean(powers)} if powers else {})
+            return f"{self.device}: {len(self.data.rates)} rates are too few to compare the last with the first"
+        if self.site.device == "cuda" and all(sample.reasons is None for sample in self.data.telemetry):
+            reason = self.data.trouble or "no sample of NVML has reasons for lower clocks"
+            return f"{self.device}: whether it was throttled is not known: {reason}"
+        return None
 
     def findings(self) -> Iterator[Finding]:
-        """Its findings."""
-        drop, allowed = self.numbers.get("sustained_drop"), 100.0 * rates.tolerance_of(self.site, self.options.drop)
+        """Yield a drop of the rate, throttling and heat."""
+        drop, allowed = self.numbers.get("sustained_drop"), 100.0 * tolerance_of(self.site, self.options.drop)
         if drop is not None and drop > allowed:  #: finding slows_down: the rate falls under load
             message = f"the rate of the last third is {drop:.1f} % below that of the first, {allowed:g} % allowed"
-            yield self._finding("slows_down", Severity.ISOLATE, message)
-        for reason in throttled(self.samples):
-            #: finding throttled: clocks are held down under load, by something else than the power limit
-            yield self._finding("throttled", Severity.ISOLATE, f"throttled under load: {reason}")
+            yield self._make_finding("slows_down", Severity.ISOLATE, message)
+        samples = self.data.telemetry
+        for bit, name in SLOWDOWNS.items():
+            if count := sum(bool((sample.reasons or 0) & bit) for sample in samples):
+                #: finding throttled: clocks are held down under load, by something else than the power limit
+                message = f"throttled under load: {name} in {count} of {len(samples)} samples"
+                yield self._make_finding("throttled", Severity.ISOLATE, message)
         hottest = self.numbers.get("temperature_max")
         if hottest is not None and hottest > self.options.temperature_degc:
             message = f"{hottest:g} degC under load, {self.options.temperature_degc:g} degC is usual"
-            yield self._finding("hot", Severity.MONITOR, message)  #: finding hot: a device gets hotter than usual
+            yield self._make_finding("hot", Severity.MONITOR, message)  #: finding hot: a device gets hotter than usual
 
-    def _finding(self, kind: ComputeKind, severity: Severity, message: str) -> Finding:
-        return finding(self.answer.host, rates.subject(self.site, self.answer), kind, severity, message, _ACTION)
+    def _make_finding(self, kind: ComputeKind, severity: Severity, message: str) -> Finding:
+        return finding(self.answer.host, subject(self.site, self.answer), kind, severity, message, _ACTION)
 
     def notes(self) -> Iterator[str]:
-        """Missing measurements."""
-        for gap in gaps(self.samples, self.data.rates[-1][0] if self.data.rates else 0.0):
-            yield f"{self.whose}: {gap}"
-        if self.strange:
-            yield f"{self.whose}: {len(self.strange)} lines of telemetry could not be parsed, first {self.strange[0]!r}"
+        """Yield missing measurements."""
+        if self.data.telemetry or self.site.device == "cuda":
+            end_s = self.data.rates[-1][0] if self.data.rates else 0.0
+            for before, after in pairwise([0.0, *(sample.at_s for sample in self.data.telemetry), end_s]):
+                if after - before > _GAP_S:
+                    yield f"{self.device}: no telemetry from {before:.0f} to {after:.0f} s"
         if self.data.trouble:
-            yield f"{self.whose}: {self.data.trouble}"
+            yield f"{self.device}: {self.data.trouble}"
         missing = [name for name in ("clock_min", "temperature_max", "power_mean") if name not in self.numbers]
         if missing:
-            yield f"{self.whose}: not told by this machine: {', '.join(missing)}"
+            yield f"{self.device}: not reported by this machine: {', '.join(missing)}"
+
+
+def _summarize_rates(rates: Sequence[tuple[float, float]]) -> dict[str, float]:
+    if len(rates) < _FEWEST_RATES:
+        return {}
+    tflops = [rate / 1e12 for _, rate in rates]
+    third = len(tflops) // 3
+    first, last = median(tflops[:third]), median(tflops[-third:])
+    return {"sustained": last, "sustained_drop": 100.0 * (1.0 - last / first)}
+
+
+def _summarize_telemetry(samples: Sequence[TelemetrySample]) -> dict[str, float]:
+    under_load = samples[1:]  # the first is of the moment when the load begins
+    clocks = [sample.clock_mhz for sample in under_load if sample.clock_mhz is not None]
+    temperatures = [sample.temperature_degc for sample in under_load if sample.temperature_degc is not None]
+    powers = [sample.power_w for sample in under_load if sample.power_w is not None]
+    return {
+        **({"clock_min": min(clocks)} if clocks else {}),
+        **({"temperature_max": max(temperatures)} if temperatures else {}),
+        **({"power_mean": mean(powers)} if powers else {}),
+    }

@@ -1,43 +1,471 @@
-"""Reader of the output of `dcgmi diag`: JSON where there is any, else its table."""
+"""Reader of the output of `dcgmi diag`: the JSON of `-j`, of DCGM 2 to 4 and of nvvs beneath it, or else its table."""
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any
 
-from pytest_llmbench.checks.dcgm.report_items import Diagnosis, UnreadableReport
-from pytest_llmbench.checks.dcgm.report_json import find_documents, read_document
-from pytest_llmbench.checks.dcgm.report_text import read_table, split_tables
-
+# Names that differ between versions, in the words of the newest.
+_NAMES = {"gpu_memory": "memory", "eud_test": "eud", "cpu_eud_test": "cpu_eud"}
+_STATUSES = {"pass": "PASS", "skip": "SKIP", "not run": "SKIP", "warn": "WARN", "fail": "FAIL"}
 _ERROR = re.compile(r"^[ \t]{0,80}(Error: .+)$", re.MULTILINE | re.IGNORECASE)
 _LONGEST = 300
+
+
+class UnreadableReport(Exception):  # noqa: N818 - it is a finding about an output, no error of ours
+    """An output that is not a whole diagnostic; the message gives the reason."""
+
+
+class Status(IntEnum):
+    """Results of a test, the worst last. A test that did not run was skipped."""
+
+    PASS = 0
+    SKIP = 1
+    WARN = 2
+    FAIL = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recorded:
+    """An error that a test recorded, whatever its status.
+
+    Attributes:
+        text: in DCGM's words.
+        error_id, category, severity: numbers of DCGM's own, from version 3 on and only in JSON.
+    """
+
+    text: str
+    error_id: int | None = None
+    category: int | None = None
+    severity: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DcgmResult:
+    """The result of a test on some entities, such as `GPU 3`, or on the whole node; a PASS may have recorded errors."""
+
+    status: Status
+    entities: tuple[str, ...] = ()
+    recorded: tuple[Recorded, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DiagnosticOutcome:
+    """One test of a diagnostic.
+
+    Attributes:
+        category: such as `Deployment` or `Hardware`.
+        name: as this version calls it.
+        results: one at least.
+    """
+
+    category: str
+    name: str
+    results: tuple[DcgmResult, ...]
+
+    @property
+    def key(self) -> str:
+        """Its name as every version would have it, such as `memory` for `GPU Memory`."""
+        return key_of(self.name)
+
+    @property
+    def skipped(self) -> bool:
+        """Whether it did not run, or not on all that it should have."""
+        return any(result.status is Status.SKIP for result in self.results)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Diagnosis:
+    """One run of the diagnostic on one node; None for what the output lacks.
+
+    Attributes:
+        version: DCGM's.
+        driver: the driver's.
+        gpus: number of GPUs in the diagnostic.
+        tests: in order; of several iterations, all of them.
+        overall: the result over all iterations; None for a single one.
+        runtime_error: the reason for an end without results, in DCGM's words.
+        unreadable: the reason why this is not a whole diagnostic; there are no tests then.
+    """
+
+    version: str | None = None
+    driver: str | None = None
+    gpus: int | None = None
+    tests: tuple[DiagnosticOutcome, ...] = ()
+    overall: Status | None = None
+    runtime_error: str | None = None
+    unreadable: str | None = None
+
+    @property
+    def results(self) -> tuple[DcgmResult, ...]:
+        """The results of all tests."""
+        return tuple(result for test in self.tests for result in test.results)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether every test ran and passed on every entity and recorded nothing."""
+        passed = all(result.status is Status.PASS and not result.recorded for result in self.results)
+        whole = self.unreadable is None and self.runtime_error is None and self.overall in {None, Status.PASS}
+        return whole and bool(self.results) and passed and not self.uncovered
+
+    @property
+    def uncovered(self) -> tuple[str, ...]:
+        """Tests with results of some GPUs only, and GPUs without any result, in words."""
+        # Up to version 3 a deployment test has one result for all, or names the first that it failed on.
+        tests = [test for test in self.tests if test.category.casefold() != "deployment" or test.key == "software"]
+        gpus = [{gpu for result in test.results for gpu in result.entities if gpu.startswith("GPU ")} for test in tests]
+        known = set().union(*gpus)
+        gaps = []
+        for test, named in zip(tests, gpus, strict=True):
+            if named and named != known:
+                absent = sorted(known - named, key=lambda entity: int(entity.rsplit(maxsplit=1)[-1]))
+                gaps.append(f"{test.name} has no result of {', '.join(absent)}")
+        if known and self.gpus is not None and len(known) < self.gpus:
+            gaps.append(f"results of {len(known)} GPUs of {self.gpus}")
+        return tuple(gaps)
+
+
+def key_of(name: str) -> str:
+    """A test's name as every version would have it."""
+    key = re.sub(r"[^a-z0-9]+", "_", name.casefold()).strip("_")
+    return _NAMES.get(key, key)
 
 
 def read_dcgm(text: str) -> tuple[Diagnosis, ...]:
     """Read an output: one diagnosis per node whose output it has, one at least.
 
-    An output that is empty, cut, or has no results gives one that says so; nothing raises.
+    An empty or cut output, and one without results, gives a diagnosis with the reason; nothing raises.
     """
-    documents = [_read(read_document, each) for each in find_documents(text)]
-    tables = [_read(read_table, each) for each in split_tables(text)]
-    return (*documents, *tables) or (_without_results(text),)
+    documents = [_read(read_document, document) for document in find_documents(text)]
+    tables = [_read(read_table, table) for table in split_tables(text)]
+    if documents or tables:
+        return (*documents, *tables)
+    if error := error_in(text):
+        return (Diagnosis(runtime_error=error),)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    reason = f"no results; its last line is {lines[-1][:_LONGEST]!r}" if lines else "it printed nothing"
+    return (Diagnosis(unreadable=reason),)
 
 
 def error_in(text: str) -> str | None:
-    """The first line with which dcgmi itself says that something went wrong; None where it says none."""
+    """The first line in which dcgmi itself reports an error."""
     error = _ERROR.search(text)
     return error[1].strip()[:_LONGEST] if error else None
 
 
-def _read(reader: Callable[[Any], Diagnosis], printed: object) -> Diagnosis:
+def _read(reader: Callable[[Any], Diagnosis], output: object) -> Diagnosis:
     try:
-        return reader(printed)
+        return reader(output)
     except (UnreadableReport, RecursionError) as error:
         return Diagnosis(unreadable=str(error))
 
 
-def _without_results(text: str) -> Diagnosis:
-    if error := error_in(text):
-        return Diagnosis(runtime_error=error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    why = f"no results; its last line is {lines[-1][:_LONGEST]!r}" if lines else "it printed nothing"
-    return Diagnosis(unreadable=why)
+def _read_status(word: object) -> Status:
+    status = _STATUSES.get(word.casefold()) if isinstance(word, str) else None
+    if status is None:
+        raise UnreadableReport(f"{word!r} is not a status of DCGM")
+    return Status[status]
+
+
+# The JSON.
+
+_ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
+_BEGINNING = re.compile(r"^([ \t]*)\{", re.MULTILINE)
+_IDS = re.compile(r"\d{1,6}(?:\s*,\s*\d{1,6})*", re.ASCII)
+
+
+class _Twice(dict[str, Any]):
+    """An object that has a key twice, of which a reader would see the last alone."""
+
+
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    return value if len(value) == len(pairs) else _Twice(pairs)
+
+
+def find_documents(text: str) -> list[Mapping[str, Any]]:
+    """Every whole document about a diagnostic in an output that may have other lines around them."""
+    documents: list[Mapping[str, Any]] = []
+    decoder, end, outermost = json.JSONDecoder(object_pairs_hook=_make_object), 0, len(text)
+    for match in _BEGINNING.finditer(text):
+        # One with a larger indent than a cut document is a part of it.
+        if match.end() <= end or len(match[1]) > outermost:
+            continue
+        try:
+            document, end = decoder.raw_decode(text, match.end() - 1)
+        except (ValueError, RecursionError):
+            outermost = min(outermost, len(match[1]))
+            continue
+        if any(name in document for name in (*_ROOTS, "iterations")):
+            documents.append(document)
+    return documents
+
+
+def read_document(document: Mapping[str, Any]) -> Diagnosis:
+    """Read one document.
+
+    Raises:
+        UnreadableReport: something in it is not of any known version.
+    """
+    if "iterations" in _mapping(document, "the output"):
+        return _read_iterations(document)
+    root = _mapping(next((document[name] for name in _ROOTS if name in document), None), "the diagnostic")
+    error = root.get("runtime_error")
+    version = _find_text("version", document, root)
+    if error is not None:
+        return Diagnosis(version=version, runtime_error=str(error))
+    tests = tuple(
+        _read_test(category.get("category"), _mapping(test, "a test"))
+        for category in (_mapping(item, "a category") for item in _items(root, "test_categories"))
+        for test in _items(category, "tests")
+    )
+    if not tests:
+        raise UnreadableReport("there are no tests in it")
+    driver = _find_text("Driver Version Detected", document, root)
+    return Diagnosis(version=version, driver=driver, gpus=_count_gpus(document, tests), tests=tests)
+
+
+def _read_iterations(document: Mapping[str, Any]) -> Diagnosis:
+    items = _sequence(document["iterations"], "iterations")
+    runs = [read_document(_mapping(item, "an iteration")) for item in items]
+    if not runs:
+        raise UnreadableReport("there are no iterations in it")
+    return Diagnosis(
+        version=runs[0].version,
+        driver=runs[0].driver,
+        gpus=runs[0].gpus,
+        tests=tuple(test for run in runs for test in run.tests),
+        overall=_read_status(document.get("Overall Result")),
+        runtime_error=next((run.runtime_error for run in runs if run.runtime_error is not None), None),
+    )
+
+
+def _read_test(category: object, test: Mapping[str, Any]) -> DiagnosticOutcome:
+    name = test.get("name")
+    if not isinstance(name, str) or not isinstance(category, str):
+        raise UnreadableReport(f"a test has no name or no category: {name!r} of {category!r}")
+    results = [_read_result(_mapping(item, f"a result of {name}")) for item in _items(test, "results")]
+    if "test_summary" in test:
+        summary = _read_result(_mapping(test["test_summary"], f"the summary of {name}"))
+        # From version 4.5 on the summary repeats the errors of the results.
+        texts = {recorded.text for result in results for recorded in result.recorded}
+        own = tuple(recorded for recorded in summary.recorded if recorded.text not in texts)
+        if own or summary.status > max((result.status for result in results), default=Status.SKIP):
+            results.append(DcgmResult(status=summary.status, recorded=own))
+    return DiagnosticOutcome(category=category, name=name, results=tuple(results) or (DcgmResult(status=Status.SKIP),))
+
+
+def _read_result(result: Mapping[str, Any]) -> DcgmResult:
+    given = result.get("warnings", result.get("warning"))
+    entries = [] if given in (None, "") else given if isinstance(given, list) else [given]
+    return DcgmResult(
+        status=_read_status(result.get("status")),
+        entities=_read_entities(result),
+        recorded=tuple(_read_recorded(entry) for entry in entries if entry is not None),
+    )
+
+
+def _read_recorded(entry: object) -> Recorded:
+    if isinstance(entry, str):
+        return Recorded(text=entry)
+    warning = _mapping(entry, "a warning")
+    # Deployment tests of version 3 write the one key for the other.
+    text = warning.get("warning", warning.get("warnings"))
+    if not isinstance(text, str):
+        raise UnreadableReport(f"a warning without text: {str(warning)[:100]}")
+    error_id, category, severity = (_number(warning, f"error_{name}") for name in ("id", "category", "severity"))
+    return Recorded(text=text, error_id=error_id, category=category, severity=severity)
+
+
+def _read_entities(result: Mapping[str, Any]) -> tuple[str, ...]:
+    """The entities of a result, which versions name in three ways."""
+    if "entity_id" in result:
+        number = _number(result, "entity_id")
+        if number is None:
+            raise UnreadableReport("a result of an entity without a number")
+        return (f"{result.get('entity_group', 'entity')} {number}",)
+    ids = result.get("gpu_ids", result.get("gpu_id"))
+    if ids is None or (isinstance(ids, int) and ids < 0):  # of no GPU alone
+        return ()
+    if not _IDS.fullmatch(str(ids)):
+        raise UnreadableReport(f"{ids!r} are not GPUs")
+    return tuple(f"GPU {int(number)}" for number in str(ids).split(","))
+
+
+def _count_gpus(document: Mapping[str, Any], tests: Sequence[DiagnosticOutcome]) -> int | None:
+    for group in [_mapping(item, "an entity group") for item in _items(document, "entity_groups")]:
+        if group.get("entity_group") == "GPU":
+            return len(_items(group, "entities"))
+    named = {gpu for test in tests for result in test.results for gpu in result.entities if gpu.startswith("GPU ")}
+    return len(_items(document, "GPU Device IDs")) or len(named) or None
+
+
+def _find_text(name: str, document: Mapping[str, Any], root: Mapping[str, Any]) -> str | None:
+    places = (place for place in (document.get("metadata"), document, root) if isinstance(place, Mapping))
+    return next((str(place[name]) for place in places if isinstance(place.get(name), str)), None)
+
+
+def _number(mapping: Mapping[str, Any], name: str) -> int | None:
+    value = mapping.get(name)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise UnreadableReport(f"{name} {value!r} is not a number")
+    return value
+
+
+def _items(mapping: Mapping[str, Any], name: str) -> list[Any]:
+    """The items of a list that may be missing, or have holes: up to version 3 a test that did not run is `null`."""
+    return [item for item in _sequence(mapping.get(name, []), name) if item is not None]
+
+
+def _sequence(value: object, what: str) -> Sequence[Any]:
+    if not isinstance(value, list):
+        raise UnreadableReport(f"{what} is not a list")
+    return value
+
+
+def _mapping(value: object, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise UnreadableReport(f"{what} is not an object")
+    if isinstance(value, _Twice):
+        raise UnreadableReport(f"{what} has a key twice")
+    return value
+
+
+# The table that `dcgmi diag` prints without `-j`; those of several nodes may follow each other, without names.
+
+_HEADER = re.compile(r"\|\s*Diagnostic\s*\|\s*Result\s*\|")
+_UNDER_HEADER = re.compile(r"\+=+\+=+\+")
+_LAST = re.compile(r"\+-+\+-+\+")
+_SECTION = re.compile(r"[|+]-----\s+(\w+(?: \w+)*)\s+-+\+-+[|+]")
+_ROW = re.compile(r"\|([^|]*)\|(.*)\|")
+_WORD = r"(Pass|Fail|Skip|Warn|Not Run)"
+# `Pass`, `Pass - All`, `Fail - GPU: 0`, `Fail - GPUs: 0, 3`, and from version 4 on `GPU0: Pass`.
+_STATUS = re.compile(rf"{_WORD}(?: - (?:All|(\w+?)s?: (\d{{1,6}}(?:, \d{{1,6}})*)))?", re.ASCII)
+_ENTITY_STATUS = re.compile(rf"([A-Za-z]+) ?(\d{{1,6}}): {_WORD}", re.ASCII)
+_MESSAGE = re.compile(r"(Warning|Error|Info)(?:: ([A-Za-z]+) ?(\d{1,6}))?", re.ASCII)
+_ABOUT_GPU = re.compile(r"GPU (\d{1,6})\b", re.ASCII)
+# dcgmi cuts a message into pieces of this many characters, and pads the last.
+_PIECE = 45
+
+
+@dataclass
+class _Message:
+    """A warning, an error or information under a test, in pieces."""
+
+    kind: str
+    entity: str | None
+    pieces: list[str]
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces).strip()
+
+
+@dataclass
+class _ReportRow:
+    """A test and the lines beneath it."""
+
+    category: str
+    name: str
+    results: list[DcgmResult] = field(default_factory=list)
+    messages: list[_Message] = field(default_factory=list)
+
+    def test(self) -> DiagnosticOutcome:
+        """The test, each recorded error with the result that it is about."""
+        entities = {entity: number for number, result in enumerate(self.results) for entity in result.entities}
+        worst = max(range(len(self.results)), key=lambda number: self.results[number].status)
+        errors: list[list[Recorded]] = [[] for _ in self.results]
+        for message in self.messages:
+            if message.kind != "Info":
+                about = message.entity
+                if about is None and (match := _ABOUT_GPU.match(message.text)):
+                    about = f"GPU {match[1]}"
+                errors[entities.get(about or "", worst)].append(Recorded(text=message.text))
+        first, *rest = [
+            DcgmResult(status=result.status, entities=result.entities, recorded=tuple(recorded))
+            for result, recorded in zip(self.results, errors, strict=True)
+        ]
+        # From version 4 on the first line sums up those beneath it; it counts if it is worse or records more.
+        worst_of_rest = max((result.status for result in rest), default=Status.SKIP)
+        repeats = bool(rest) and not first.entities and not first.recorded and first.status <= worst_of_rest
+        return DiagnosticOutcome(
+            category=self.category, name=self.name, results=tuple(rest if repeats else [first, *rest])
+        )
+
+
+def split_tables(text: str) -> list[list[str]]:
+    """The lines of every table in an output, each from its header to its last line, or to where it is cut."""
+    tables: list[list[str]] = []
+    is_open = False
+    for line in (line.strip() for line in text.splitlines()):
+        if _HEADER.fullmatch(line):
+            tables.append([])
+            is_open = True
+        is_open = is_open and line.startswith(("|", "+"))
+        if is_open:
+            tables[-1].append(line)
+        is_open = is_open and not _LAST.fullmatch(line)
+    return tables
+
+
+def read_table(lines: Sequence[str]) -> Diagnosis:
+    """Read one table.
+
+    Raises:
+        UnreadableReport: it is cut, or has a row of no known version.
+    """
+    if not _LAST.fullmatch(lines[-1]):
+        raise UnreadableReport("the table ends before its last line")
+    rows: list[_ReportRow] = []
+    metadata: dict[str, str] = {}
+    category: str | None = None
+    for line in lines[1:-1]:
+        if section := _SECTION.fullmatch(line):
+            category = section[1]
+        elif cells := _ROW.fullmatch(line):
+            if category == "Metadata":
+                metadata[cells[1].strip()] = cells[2].strip()
+            else:
+                _add_row(rows, category or "", cells[1].strip(), cells[2])
+        elif not _UNDER_HEADER.fullmatch(line):
+            raise UnreadableReport(f"no row of a table: {line!r}")
+    if not rows:
+        raise UnreadableReport("there are no tests in it")
+    gpus = [gpu for gpu in metadata.get("GPU Device IDs Detected", "").split(",") if gpu.strip()]
+    version, driver = metadata.get("DCGM Version"), metadata.get("Driver Version Detected")
+    return Diagnosis(version=version, driver=driver, gpus=len(gpus) or None, tests=tuple(row.test() for row in rows))
+
+
+def _add_row(rows: list[_ReportRow], category: str, name: str, cell: str) -> None:
+    """Add one row: a test, a further result of it, a message about it, or the next piece of that."""
+    value = cell.strip()
+    if message := _MESSAGE.fullmatch(name):
+        entity = f"{message[2]} {message[3]}" if message[2] else None
+        if not rows:
+            raise UnreadableReport(f"a message about no test: {value!r}")
+        rows[-1].messages.append(_Message(message[1], entity, [cell[1 : 1 + _PIECE]]))
+        return
+    result = _read_cell(value)
+    if name:
+        if result is None:
+            raise UnreadableReport(f"{name} says {value!r}, not a result")
+        rows.append(_ReportRow(category, name, [result]))
+    elif rows and result is not None:
+        if {entity for earlier in rows[-1].results for entity in earlier.entities} & set(result.entities):
+            raise UnreadableReport(f"{rows[-1].name} has two results of the same: {value!r}")
+        rows[-1].results.append(result)
+    elif rows and rows[-1].messages:
+        rows[-1].messages[-1].pieces.append(cell[1 : 1 + _PIECE])
+    else:
+        raise UnreadableReport(f"{value!r} belongs to no test")
+
+
+def _read_cell(value: str) -> DcgmResult | None:
+    if match := _STATUS.fullmatch(value):
+        entities = tuple(f"{match[2]} {number}" for number in match[3].split(", ")) if match[3] else ()
+        return DcgmResult(status=_read_status(match[1]), entities=entities)
+    if match := _ENTITY_STATUS.fullmatch(value):
+        return DcgmResult(status=_read_status(match[3]), entities=(f"{match[1]} {match[2]}",))
+    return None

@@ -1,51 +1,66 @@
 """Shared parts of the GPU checks: the facts of every node's GPUs, judging them one by one, and comparing them."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pytest_llmbench.checks.answers import dissenters, read_per_host
 from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of, options_of
-from pytest_llmbench.checks.gpu.kinds import GpuKind, finding
 from pytest_llmbench.checks.gpu.nodes.facts import GpuFacts, SmiOutput
 from pytest_llmbench.checks.gpu.nvidia_smi import Smi, SmiGpu, read_smi
-from pytest_llmbench.checks.kinds import SharedKind
+from pytest_llmbench.checks.kinds import FindingMaker, SharedKind, make_finding
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.record.health import Finding, Report, Severity
+
+GpuKind = Literal[
+    "application_clock", "applications_clocks_setting", "driver_not_loaded", "ecc_correctable", "ecc_history",
+    "ecc_off", "ecc_uncorrectable", "fabric", "fallen_off_the_bus", "gpu_lost", "gpu_memory", "gpu_model",
+    "gpus_missing", "hw_power_brake_slowdown", "hw_slowdown", "hw_thermal_slowdown", "inforom_corrupted", "mig",
+    "nvidia_smi_missing", "nvidia_smi_warns", "nvlink_inactive", "nvlink_slow", "pcie_gen", "pcie_replays",
+    "pcie_width", "persistence", "power_limit", "recovery_action", "remap_failed", "remap_pending",
+    "retirement_pending", "sram_threshold", "stray_process", "sw_power_cap", "sw_thermal_slowdown", "sxid", "xid",
+]  # fmt: skip
+finding: FindingMaker[GpuKind | SharedKind] = make_finding
+
+# A finding without its place: kind, severity, message, action.
+Fault = tuple[GpuKind | SharedKind, Severity, str, str]
 
 _FACTS = "pytest_llmbench.checks.gpu.nodes.facts:facts"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Nodes:
+class GpuNodes:
     """The answers of the nodes, by host.
 
     Attributes:
-        failed: nodes where nvidia-smi is missing, failed, or cannot be read, and why.
-        silent: nodes without an answer, and why.
+        failed: reasons for nodes where nvidia-smi is missing, failed, or printed something unreadable.
+        silent: reasons for nodes without an answer.
     """
 
-    told: Mapping[str, GpuFacts]
+    facts: Mapping[str, GpuFacts]
     smi: Mapping[str, Smi]
     failed: Mapping[str, str]
     silent: Mapping[str, str]
 
     @property
     def unjudged(self) -> dict[str, str]:
-        """Nodes of whose GPUs nothing is known."""
+        """Reasons for nodes with unknown GPUs."""
         return {**self.silent, **self.failed}
 
     def gpus(self) -> Iterator[tuple[str, SmiGpu]]:
         """Every GPU with its host."""
-        for host, smi in self.smi.items():
-            for gpu in smi.gpus:
-                yield host, gpu
+        return ((host, gpu) for host, smi in self.smi.items() for gpu in smi.gpus)
+
+    def values(self, of: Callable[[SmiGpu], str | None]) -> dict[tuple[str, str], str]:
+        """A known value of each GPU, by host and subject."""
+        values = {(host, subject(gpu)): of(gpu) for host, gpu in self.gpus()}
+        return {key: value for key, value in values.items() if value is not None}
 
 
 class GpuCheck(NodeCheck):
-    """A check of what a node's driver and kernel say of its GPUs, which every node is asked once for all of them."""
+    """A check of facts from a node's driver and kernel about its GPUs, which one probe collects for all of them."""
 
     name: str
     summary: str
@@ -58,109 +73,92 @@ class GpuCheck(NodeCheck):
         if not fleet.site.gpus_per_node:
             return Report(skip="this system has no GPUs")
         probe = Probe(name="gpu-facts", entry=_FACTS, deadline_s=deadline_of(self, settings), gpus=True)
-        return self.report(_read(*read_per_host(fleet.once(probe), GpuFacts)), fleet.site, options)
+        facts, silent = read_per_host(fleet.once(probe), GpuFacts)
+        smi: dict[str, Smi] = {}
+        failed: dict[str, str] = {}
+        for host, node in facts.items():
+            try:
+                smi[host] = _read_output(node.smi)
+            except (RunError, OSError) as error:
+                failed[host] = str(error)
+        return self.report(GpuNodes(facts=facts, smi=smi, failed=failed, silent=silent), fleet.site, options)
 
-    def report(self, nodes: Nodes, site: Site, options: Any) -> Report:
+    def report(self, nodes: GpuNodes, site: Site, options: Any) -> Report:
         """Judge the answers of all nodes."""
         raise NotImplementedError
 
 
-def _read(told: Mapping[str, GpuFacts], silent: Mapping[str, str]) -> Nodes:
-    smi: dict[str, Smi] = {}
-    failed: dict[str, str] = {}
-    for host, answer in told.items():
-        try:
-            smi[host] = _smi(answer.smi)
-        except (RunError, OSError) as error:
-            failed[host] = str(error)
-    return Nodes(told=told, smi=smi, failed=failed, silent=silent)
-
-
-def _smi(told: SmiOutput) -> Smi:
-    if told.error is not None:
-        raise RunError("failed", f"{told.command}: {told.error}")  #: error failed: Check: a tool failed
-    return read_smi(Path(told.path).read_text(encoding="utf-8", errors="replace"))
+def _read_output(output: SmiOutput) -> Smi:
+    if output.error is not None:
+        raise RunError("failed", f"{output.command}: {output.error}")  #: error failed: Check: a tool failed
+    return read_smi(Path(output.path).read_text(encoding="utf-8", errors="replace"))
 
 
 def subject(gpu: SmiGpu) -> str:
-    """How a GPU is named in findings."""
+    """A GPU's name in findings."""
     return f"GPU {gpu.index} ({gpu.bus})"
 
 
-def fault(gpu: SmiGpu, kind: GpuKind | SharedKind, severity: Severity, message: str, action: str) -> Finding:
-    """A finding about a GPU, still without its host."""
-    return Finding(subject=subject(gpu), kind=kind, severity=severity, message=message, action=action)
-
-
 class PerGpu(GpuCheck):
-    """A check that judges what nvidia-smi says of each GPU.
+    """A check that judges nvidia-smi's report on each GPU.
 
     Attributes:
         needs: attributes of `SmiGpu` without which a GPU cannot be judged.
-        shows: further ones that belong in the record.
+        shows: further ones for the record.
     """
 
     needs: ClassVar[tuple[str, ...]]
     shows: ClassVar[tuple[str, ...]] = ()
 
-    def judge(self, gpu: SmiGpu, options: Any) -> Iterator[Finding]:
-        """Yield what is wrong with one GPU."""
+    def judge(self, gpu: SmiGpu, options: Any) -> Iterator[Fault]:
+        """Yield the faults of one GPU."""
         raise NotImplementedError
 
     def missing(self, gpu: SmiGpu) -> list[str]:
         """Missing facts that are necessary to judge a GPU."""
         return [name for name in self.needs if getattr(gpu, name) is None]
 
-    def compare(self, nodes: Nodes) -> Iterator[Finding]:  # noqa: ARG002 - most have nothing to compare
-        """Yield what differs between GPUs that should be alike."""
+    def compare(self, nodes: GpuNodes) -> Iterator[Finding]:  # noqa: ARG002 - most have nothing to compare
+        """Yield differences between GPUs that should be alike."""
         yield from ()
 
-    def notes(self, nodes: Nodes, options: Any) -> Iterator[str]:  # noqa: ARG002 - most have none
+    def notes(self, nodes: GpuNodes, options: Any) -> Iterator[str]:  # noqa: ARG002 - most have none
         """Yield further remarks for people."""
         yield from ()
 
-    def report(self, nodes: Nodes, site: Site, options: Any) -> Report:  # noqa: ARG002 - each GPU by itself
+    def report(self, nodes: GpuNodes, site: Site, options: Any) -> Report:  # noqa: ARG002 - each GPU by itself
         """Judge GPU by GPU."""
         findings = [
-            found.model_copy(update={"host": host}) for host, gpu in nodes.gpus() for found in self.judge(gpu, options)
+            finding(host, subject(gpu), *fault) for host, gpu in nodes.gpus() for fault in self.judge(gpu, options)
         ]
-        return Report(
-            findings=(*findings, *self.compare(nodes)),
-            unjudged={**nodes.unjudged, **self._unknown(nodes)},
-            notes=tuple(self.notes(nodes, options)),
-            evidence={
-                "gpus": self._shown(nodes),
-                "nvidia_smi": {host: facts.smi for host, facts in nodes.told.items()},
-            },
-        )
-
-    def _unknown(self, nodes: Nodes) -> dict[str, str]:
-        """Nodes with a GPU of which something is not known, and nodes that list none."""
-        told = {host: "nvidia-smi lists no GPU" for host, smi in nodes.smi.items() if not smi.gpus}
-        for host, gpu in nodes.gpus():
-            missing = self.missing(gpu)
-            if missing:
-                told.setdefault(host, f"{subject(gpu)}: nvidia-smi does not say {', '.join(missing)}")
-        return told
-
-    def _shown(self, nodes: Nodes) -> dict[str, list[dict[str, Any]]]:
+        unknown = {host: "nvidia-smi lists no GPU" for host, smi in nodes.smi.items() if not smi.gpus}
         shown: dict[str, list[dict[str, Any]]] = {}
         for host, gpu in nodes.gpus():
+            if missing := self.missing(gpu):
+                unknown.setdefault(host, describe_missing(gpu, missing))
             known = asdict(gpu)
-            facts = {name: known[name] for name in ("bus", *self.needs, *self.shows)}
-            shown.setdefault(host, []).append(facts)
-        return shown
+            shown.setdefault(host, []).append({name: known[name] for name in ("bus", *self.needs, *self.shows)})
+        return Report(
+            findings=(*findings, *self.compare(nodes)),
+            unjudged={**nodes.unjudged, **unknown},
+            notes=tuple(self.notes(nodes, options)),
+            evidence={"gpus": shown, "nvidia_smi": {host: node.smi for host, node in nodes.facts.items()}},
+        )
 
 
-def unlike(what: str, values: Mapping[tuple[str, str], str], *, action: str) -> Iterator[Finding]:
+def describe_missing(gpu: SmiGpu, missing: list[str]) -> str:
+    """The reason not to judge a GPU without some facts."""
+    return f"{subject(gpu)}: nvidia-smi does not say {', '.join(missing)}"
+
+
+def find_unlike(what: str, values: Mapping[tuple[str, str], str], *, action: str) -> Iterator[Finding]:
     """Yield a finding for everything that differs from the majority; for all, where no value has the majority.
 
-    Values, which `what` names, are by host and subject; leave out what is not known.
+    Values, which `what` names, are by host and subject; leave unknown ones out.
     """
-    wrong = dissenters(values)
+    odd = dissenters(values)
     counts = ", ".join(f"{count} × {value}" for value, count in Counter(values.values()).most_common())
-    rest = f"others: {counts}" if wrong is not None else f"the right value is unknown: {counts}"
-    for host, subject in values if wrong is None else wrong:
-        yield finding(
-            host, subject, "unlike_others", Severity.CONFIGURE, f"{what} {values[host, subject]}; {rest}", action
-        )
+    rest = f"others: {counts}" if odd is not None else f"the right value is unknown: {counts}"
+    for host, part in values if odd is None else odd:
+        message = f"{what} {values[host, part]}; {rest}"
+        yield finding(host, part, "unlike_others", Severity.CONFIGURE, message, action)

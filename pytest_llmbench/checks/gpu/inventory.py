@@ -5,30 +5,41 @@ from collections.abc import Iterator
 from pydantic import Field
 
 from pytest_llmbench.checks.base import Site
-from pytest_llmbench.checks.gpu.base import GpuCheck, Nodes, fault, subject, unlike
-from pytest_llmbench.checks.gpu.kinds import GpuKind
+from pytest_llmbench.checks.gpu.base import (
+    Fault,
+    GpuCheck,
+    GpuNodes,
+    describe_missing,
+    find_unlike,
+    finding,
+    subject,
+)
 from pytest_llmbench.checks.gpu.nodes.facts import SmiOutput
 from pytest_llmbench.checks.gpu.nvidia_smi import Smi, SmiGpu
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.judging.references import same_gpu
 
-# How nvidia-smi ends, and what that means for the node.
+# Exit statuses of nvidia-smi.
 _NO_DRIVER, _CORRUPTED, _FALLEN = 9, 14, 15
 _FALLEN_WORDS = ("unable to determine the device handle", "gpu is lost", "fallen off the bus")
 _REBOOT = "reboot the node (a cold start, where it can be); if it comes again, replace the GPU"
+# Answers to the driver's own advice, which it gives since version 550, by the words in it.
+_ADVICE = {
+    "reboot": (Severity.REBOOT, "reboot the node"),
+    "reset": (Severity.RESET, "drain the node and reset the GPU"),
+    "drain": (Severity.RESET, "drain the node: links to other GPUs are no longer to be used"),
+}
+_UNKNOWN_ADVICE = (Severity.RESET, "see NVIDIA's documentation of the driver; reset the GPU")
 
 
 class InventoryOptions(Strict):
-    """Requirements for the GPUs of a node.
-
-    Attributes:
-        persistence: require that the driver stays loaded while no process uses a GPU.
-        memory_tolerance: allowed shortfall of a GPU's memory from the system file (fraction).
-    """
+    """Requirements for the GPUs of a node."""
 
     persistence: bool = True
+    """Require that the driver stays loaded while no process uses a GPU."""
     memory_tolerance: float = Field(default=0.05, ge=0, lt=1)
+    """Allowed shortfall of a GPU's memory from the system file (fraction)."""
 
 
 class Inventory(GpuCheck):
@@ -38,135 +49,98 @@ class Inventory(GpuCheck):
     summary = "number, model and memory of the GPUs, all alike and all answering; MIG off, persistence on"
     options: type[Strict] = InventoryOptions
 
-    def report(self, nodes: Nodes, site: Site, options: InventoryOptions) -> Report:
+    def report(self, nodes: GpuNodes, site: Site, options: InventoryOptions) -> Report:
         """Judge every GPU, and compare them."""
-        findings = [found.model_copy(update={"host": host}) for host, found in _all(nodes, site, options)]
+        causes = {host: _explain_failure(nodes.facts[host].smi, reason) for host, reason in nodes.failed.items()}
+        findings = [finding(host, "", *fault) for host, fault in causes.items() if fault is not None]
+        for host, smi in nodes.smi.items():
+            findings += [finding(host, "", *fault) for fault in _check_count(smi, site.gpus_per_node)]
+        unknown: dict[str, str] = {}
+        for host, gpu in nodes.gpus():
+            faults = (*_check_answer(gpu), *_check_product(gpu, site, options), *_check_settings(gpu, options))
+            findings += [finding(host, subject(gpu), *fault) for fault in faults]
+            needed = {
+                "name": gpu.name,
+                "memory": 0.0 if site.gpu_memory_gib is None else gpu.memory_total_mib,
+                "persistence mode": gpu.persistence if options.persistence else False,
+            }
+            if missing := [name for name, value in needed.items() if value is None]:
+                unknown.setdefault(host, describe_missing(gpu, missing))
+        unexplained = {host: reason for host, reason in nodes.unjudged.items() if causes.get(host) is None}
         promised = {"model": site.gpu_model, "memory": site.gpu_memory_gib}
         gpus = {host: [f"{gpu.name} {gpu.bus} {gpu.uuid}" for gpu in smi.gpus] for host, smi in nodes.smi.items()}
-        broken = {found.host for found in findings if found.kind in _WHY_FAILED}
         return Report(
-            findings=(*findings, *_alike(nodes)),
-            unjudged={
-                **{host: why for host, why in nodes.unjudged.items() if host not in broken},
-                **_unknown(nodes, site, options),
-            },
-            notes=tuple(f"the system's file has no GPU {what}" for what, of in promised.items() if of is None),
-            evidence={"gpus": gpus, "nvidia_smi": {host: answer.smi for host, answer in nodes.told.items()}},
+            findings=(*findings, *_compare(nodes)),
+            unjudged={**unexplained, **unknown},
+            notes=tuple(f"the system's file has no GPU {name}" for name, value in promised.items() if value is None),
+            evidence={"gpus": gpus, "nvidia_smi": {host: node.smi for host, node in nodes.facts.items()}},
         )
 
 
-def _all(nodes: Nodes, site: Site, options: InventoryOptions) -> Iterator[tuple[str, Finding]]:
-    for host in nodes.failed:
-        for found in _why_failed(nodes.told[host].smi, nodes.failed[host]):
-            yield host, found
-    for host, smi in nodes.smi.items():
-        for found in _count(smi, site.gpus_per_node):
-            yield host, found
-    for host, gpu in nodes.gpus():
-        for found in (*_answers(gpu), *_promised(gpu, site, options), *_set_up(gpu, options)):
-            yield host, found
-
-
-#: finding nvidia_smi_missing: there is no nvidia-smi
-#: finding driver_not_loaded: NVIDIA's driver is not loaded
-#: finding fallen_off_the_bus: a GPU no longer answers on PCIe
-#: finding inforom_corrupted: nvidia-smi reports that the GPU's own configuration memory is corrupted
-_WHY_FAILED: tuple[GpuKind, GpuKind, GpuKind, GpuKind] = (
-    "nvidia_smi_missing", "driver_not_loaded", "fallen_off_the_bus", "inforom_corrupted"
-)  # fmt: skip
-
-
-def _why_failed(told: SmiOutput, why: str) -> Iterator[Finding]:
-    """The meaning of a failure of nvidia-smi for the node; None if it may have any cause."""
-    missing, no_driver, fallen, corrupted = _WHY_FAILED
-    code, error = told.code, told.error or ""
-    if code is None and error.startswith("No such file"):
+def _explain_failure(output: SmiOutput, reason: str) -> Fault | None:
+    """The cause of a failure of nvidia-smi; None if it may have any."""
+    code, error = output.code, output.error or ""
+    if code is None and error.startswith("No such file"):  #: finding nvidia_smi_missing: there is no nvidia-smi
         action = "install NVIDIA's driver, or make nvidia-smi visible where ranks run"
-        yield Finding(kind=missing, severity=Severity.CONFIGURE, message=why, action=action)
-    elif code == _FALLEN or any(words in error.lower() for words in _FALLEN_WORDS):
-        yield Finding(kind=fallen, severity=Severity.REBOOT, message=why, action=_REBOOT)
-    elif code == _NO_DRIVER:
+        return "nvidia_smi_missing", Severity.CONFIGURE, reason, action
+    if code == _FALLEN or any(words in error.lower() for words in _FALLEN_WORDS):
+        #: finding fallen_off_the_bus: a GPU no longer answers on PCIe
+        return "fallen_off_the_bus", Severity.REBOOT, reason, _REBOOT
+    if code == _NO_DRIVER:  #: finding driver_not_loaded: NVIDIA's driver is not loaded
         action = "read the kernel log for NVRM; load the driver or reboot the node"
-        yield Finding(kind=no_driver, severity=Severity.REBOOT, message=why, action=action)
-    elif code == _CORRUPTED:
-        yield Finding(kind=corrupted, severity=Severity.ISOLATE, message=why, action="replace the GPU that it names")
+        return "driver_not_loaded", Severity.REBOOT, reason, action
+    if code == _CORRUPTED:
+        #: finding inforom_corrupted: nvidia-smi reports that the GPU's own configuration memory is corrupted
+        return "inforom_corrupted", Severity.ISOLATE, reason, "replace the GPU that it names"
+    return None
 
 
-def _count(smi: Smi, wanted: int) -> Iterator[Finding]:
-    if len(smi.gpus) < wanted:  #: finding gpus_missing: fewer GPUs than the system file lists
-        message = f"{len(smi.gpus)} GPUs, {wanted} expected"
+def _check_count(smi: Smi, needed: int) -> Iterator[Fault]:
+    if len(smi.gpus) < needed:  #: finding gpus_missing: fewer GPUs than the system file lists
         action = "see whether lspci lists the others; if so, reboot, else reseat or replace. Slurm may hide GPUs, too"
-        yield Finding(kind="gpus_missing", severity=Severity.ISOLATE, message=message, action=action)
-    if smi.warnings:
-        message = f"nvidia-smi warns: {smi.warnings[:300]}"
-        corrupted = "corrupt" in smi.warnings.lower()  #: finding nvidia_smi_warns: nvidia-smi prints a warning
-        severity = Severity.ISOLATE if corrupted else Severity.MONITOR
-        yield Finding(kind="nvidia_smi_warns", severity=severity, message=message)
+        yield "gpus_missing", Severity.ISOLATE, f"{len(smi.gpus)} GPUs, {needed} expected", action
+    if smi.warnings:  #: finding nvidia_smi_warns: nvidia-smi prints a warning
+        severity = Severity.ISOLATE if "corrupt" in smi.warnings.lower() else Severity.MONITOR
+        yield "nvidia_smi_warns", severity, f"nvidia-smi warns: {smi.warnings[:300]}", ""
 
 
-# The driver's own advice, since version 550, by the words in it.
-_ADVICE = {
-    "reboot": (Severity.REBOOT, "reboot the node"),
-    "reset": (Severity.RESET, "drain the node and reset the GPU"),
-    "drain": (Severity.RESET, "drain the node: links to other GPUs are no longer to be used"),
-}
-
-
-def _answers(gpu: SmiGpu) -> Iterator[Finding]:
-    """Whether the driver still reaches a GPU, and what it wants done to it."""
+def _check_answer(gpu: SmiGpu) -> Iterator[Fault]:
+    """Whether the driver still reaches a GPU, and the action that it requests."""
     if gpu.lost:  #: finding gpu_lost: the driver does not reach a GPU any more
-        message = f"the driver does not reach it any more: {gpu.lost}"
-        yield fault(gpu, "gpu_lost", Severity.REBOOT, message, _REBOOT)
-    wanted = gpu.recovery_action
-    if wanted not in {None, "None"}:
-        unknown = (Severity.RESET, "see NVIDIA's documentation of the driver; reset the GPU")
-        severity, action = next((_ADVICE[word] for word in _ADVICE if word in str(wanted).lower()), unknown)
+        yield "gpu_lost", Severity.REBOOT, f"the driver does not reach it any more: {gpu.lost}", _REBOOT
+    advice = gpu.recovery_action
+    if advice not in {None, "None"}:
+        severity, action = next((_ADVICE[word] for word in _ADVICE if word in str(advice).lower()), _UNKNOWN_ADVICE)
         #: finding recovery_action: the driver itself asks for a reset, a reboot or a drain
-        yield fault(gpu, "recovery_action", severity, f"the driver requests: {wanted}", action)
+        yield "recovery_action", severity, f"the driver requests: {advice}", action
 
 
-def _promised(gpu: SmiGpu, site: Site, options: InventoryOptions) -> Iterator[Finding]:
+def _check_product(gpu: SmiGpu, site: Site, options: InventoryOptions) -> Iterator[Fault]:
     if gpu.name is not None and site.gpu_model is not None and not same_gpu(site.gpu_model, gpu.name):
         message = f"is a {gpu.name}; the system's file has {site.gpu_model}"
         action = "name the right model in the system's file, or take the node out"
         #: finding gpu_model: a GPU of another model than in the system file
-        yield fault(gpu, "gpu_model", Severity.CONFIGURE, message, action)
+        yield "gpu_model", Severity.CONFIGURE, message, action
     if gpu.memory_total_mib is not None and site.gpu_memory_gib is not None:
-        has = gpu.memory_total_mib / 1024
-        if has < site.gpu_memory_gib * (1 - options.memory_tolerance):
-            message = f"has {has:.1f} GiB of memory; the system's file has {site.gpu_memory_gib:g} GiB"
+        memory = gpu.memory_total_mib / 1024
+        if memory < site.gpu_memory_gib * (1 - options.memory_tolerance):
+            message = f"has {memory:.1f} GiB of memory; the system's file has {site.gpu_memory_gib:g} GiB"
             #: finding gpu_memory: a GPU has less memory than in the system file
-            yield fault(gpu, "gpu_memory", Severity.ISOLATE, message, "reset the GPU; if it stays, replace it")
+            yield "gpu_memory", Severity.ISOLATE, message, "reset the GPU; if it stays, replace it"
 
 
-def _set_up(gpu: SmiGpu, options: InventoryOptions) -> Iterator[Finding]:
-    if gpu.mig:
-        action = f"nvidia-smi -i {gpu.index} -mig 0, then reset the GPU"  #: finding mig: a GPU is cut into slices
-        yield fault(gpu, "mig", Severity.CONFIGURE, "MIG is on: the GPU is cut into slices", action)
+def _check_settings(gpu: SmiGpu, options: InventoryOptions) -> Iterator[Fault]:
+    if gpu.mig:  #: finding mig: a GPU is cut into slices
+        action = f"nvidia-smi -i {gpu.index} -mig 0, then reset the GPU"
+        yield "mig", Severity.CONFIGURE, "MIG is on: the GPU is cut into slices", action
     if options.persistence and gpu.persistence is False:  #: finding persistence: the driver unloads between processes
         message = "persistence mode is off: the driver unloads, and forgets settings, between processes"
-        yield fault(gpu, "persistence", Severity.CONFIGURE, message, "systemctl enable --now nvidia-persistenced")
+        yield "persistence", Severity.CONFIGURE, message, "systemctl enable --now nvidia-persistenced"
 
 
-def _alike(nodes: Nodes) -> Iterator[Finding]:
-    gpus = {(host, subject(gpu)): gpu for host, gpu in nodes.gpus()}
-    for what, name in (("GPU model", "name"), ("VBIOS", "vbios")):
-        values = {key: str(value) for key, gpu in gpus.items() if (value := getattr(gpu, name)) is not None}
-        yield from unlike(what, values, action="GPUs of one system must be alike: exchange it, or flash the same VBIOS")
+def _compare(nodes: GpuNodes) -> Iterator[Finding]:
+    action = "GPUs of one system must be alike: exchange it, or flash the same VBIOS"
+    yield from find_unlike("GPU model", nodes.values(lambda gpu: gpu.name), action=action)
+    yield from find_unlike("VBIOS", nodes.values(lambda gpu: gpu.vbios), action=action)
     drivers = {(host, "driver"): smi.driver for host, smi in nodes.smi.items() if smi.driver is not None}
-    yield from unlike("version", drivers, action="install the same driver on all nodes")
-
-
-def _unknown(nodes: Nodes, site: Site, options: InventoryOptions) -> dict[str, str]:
-    """Nodes with a GPU of which nvidia-smi does not say what is to be judged."""
-    told: dict[str, str] = {}
-    for host, gpu in nodes.gpus():
-        asked = {
-            "name": gpu.name,
-            "memory": 0.0 if site.gpu_memory_gib is None else gpu.memory_total_mib,
-            "persistence mode": gpu.persistence if options.persistence else False,
-        }
-        missing = [what for what, value in asked.items() if value is None]
-        if missing:
-            told.setdefault(host, f"{subject(gpu)}: nvidia-smi does not say {', '.join(missing)}")
-    return told
+    yield from find_unlike("version", drivers, action="install the same driver on all nodes")

@@ -1,6 +1,6 @@
 """Reader of `nvidia-smi -q -x` of a node, for every driver of the last years.
 
-Not every GPU has every counter. A missing, unsupported or unreadable value is None: unknown, and never 0.
+Some GPUs lack some counters. A missing, unsupported or unreadable value is None, which stands for unknown.
 """
 
 import re
@@ -17,26 +17,26 @@ _YES = {"yes", "enabled", "active", "true", "pending"}
 _NO = {"no", "disabled", "not active", "false"}
 _UNKNOWN = {"", "N/A", "Unknown", "Not Supported", "Not Available", "Not Applicable", "Insufficient Permissions"}
 _GONE = "Requested functionality has been deprecated"
-# What stands in place of a value where the driver has lost the GPU.
+# In place of a value where the driver has lost the GPU.
 LOST = re.compile(r"\[?(GPU is lost|GPU requires reset|Unknown Error|ERR!)\]?", re.IGNORECASE)
 
 
 def text(element: ET.Element, path: str) -> str | None:
-    """The text of a tag; None where it is not there, or says that it is not known."""
-    said = (element.findtext(path) or "").strip().strip("[]")
-    return None if said in _UNKNOWN or said.startswith(_GONE) or LOST.fullmatch(said) else said
+    """The text of a tag; None for a missing tag, and for one of the words for unknown."""
+    value = (element.findtext(path) or "").strip().strip("[]")
+    return None if value in _UNKNOWN or value.startswith(_GONE) or LOST.fullmatch(value) else value
 
 
 def number(element: ET.Element, *paths: str) -> float | None:
     """The number of the first of some tags that has one, whatever its unit."""
-    found = (_NUMBER.fullmatch(text(element, path) or "") for path in paths)
-    return next((float(match[1]) for match in found if match), None)
+    matches = (_NUMBER.fullmatch(text(element, path) or "") for path in paths)
+    return next((float(match[1]) for match in matches if match), None)
 
 
 def flag(element: ET.Element, path: str) -> bool | None:
-    """Whether a tag says yes; None where it says neither yes nor no."""
-    said = (text(element, path) or "").lower()
-    return True if said in _YES else False if said in _NO else None
+    """Whether a tag is a yes; None where it is neither a yes nor a no."""
+    word = (text(element, path) or "").lower()
+    return True if word in _YES else False if word in _NO else None
 
 
 def either(*flags: bool | None) -> bool | None:
@@ -46,7 +46,7 @@ def either(*flags: bool | None) -> bool | None:
 
 
 def errors(gpu: ET.Element, path: str, word: str, old: str) -> float | None:
-    """Add up the ECC errors of a kind over all memories; None where the GPU tells none, or loses one of those it has.
+    """Add up the ECC errors of a kind over all memories; None without a counter, or if one of them is unknown.
 
     Since Turing there is a counter for each kind of memory; before, `double_bit` and `single_bit` have a total.
     """
@@ -63,7 +63,7 @@ _ROOT = "nvidia_smi_log"
 # Slowdowns that no setting causes.
 _FAULTS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 
-# Of each GPU there is at most one of these; the first would hide what the second says.
+# Each GPU has at most one of these; the first would hide the second.
 _ONCE = frozenset({
     "clocks_event_reasons", "clocks_throttle_reasons", "ecc_errors", "ecc_mode", "fabric", "fb_memory_usage", "pci",
     "processes", "remapped_rows", "retired_pages", "uuid",
@@ -72,20 +72,15 @@ _ONCE = frozenset({
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Process:
-    """A process on a GPU.
+    """A process on a GPU."""
 
-    Attributes:
-        pid: its number on the node; None where it is hidden.
-        kind: `C` for compute, `G` for graphics, or several such as `M+C`.
-    """
-
-    pid: int | None
-    kind: str
+    pid: int | None  # None where it is hidden
+    kind: str  # `C` for compute, `G` for graphics, or several such as `M+C`
     name: str
 
 
 def _read(what: Callable[..., Any], *where: str) -> Any:
-    """A field of `SmiGpu`, by how it is read and the tags that it is read from."""
+    """A field of `SmiGpu`, by its reader and the tags to read."""
     return field(metadata={"read": lambda gpu: what(gpu, *where)})
 
 
@@ -94,33 +89,15 @@ _POWER = ("gpu_power_readings", "power_readings")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SmiGpu:
-    """One GPU; None is unknown.
+    """One GPU; None is unknown. ECC errors and PCIe replays are counted since the driver was loaded."""
 
-    Attributes:
-        index: its number on the node.
-        bus: PCI address, `0000:1b:00.0`.
-        lost: the driver's text instead of values that it could not get; empty for a GPU that answers.
-        recovery_action: the action that the driver asks for, such as `None` or `GPU Reset Required`.
-        performance_state: `P0` for full speed to `P12`.
-        link_gen, max_link_gen, link_width, max_link_width: of its PCIe link, now and at most.
-        replays: PCIe packets sent again since the driver was loaded.
-        uncorrectable, correctable: ECC errors since the driver was loaded.
-        total_uncorrectable, total_correctable: ECC errors in the GPU's life.
-        sram_threshold_exceeded: whether its SRAM had enough errors to need a replacement.
-        retirement_pending: whether pages wait for a reset to be retired (before Ampere).
-        remap_pending, remap_failed: the same for rows, and whether a spare row was wanted and there was none.
-        slowdowns: reasons for low clocks now, such as `hw_thermal_slowdown`.
-        power_limit_w, default_power_limit_w: in force, and from the factory.
-        application_mhz, default_application_mhz, max_sm_mhz: of its SM clock.
-        fabric: state of its registration with the NVLink fabric, such as `Completed`.
-    """
-
-    index: int
-    bus: str
+    index: int  # its number on the node
+    bus: str  # PCI address, `0000:1b:00.0`
     name: str | None = _read(text, "product_name")
     uuid: str | None = _read(text, "uuid")
     vbios: str | None = _read(text, "vbios_version")
-    lost: str
+    lost: str  # the driver's text in place of lost values; empty for a GPU that answers
+    # The action that the driver requests, such as `None` or `GPU Reset Required`.
     recovery_action: str | None = _read(text, "gpu_recovery_action")
     persistence: bool | None = _read(flag, "persistence_mode")
     mig: bool | None
@@ -135,13 +112,15 @@ class SmiGpu:
     ecc: bool | None = _read(flag, "ecc_mode/current_ecc")
     uncorrectable: float | None = _read(errors, "ecc_errors/volatile", "uncorrectable", "double_bit")
     correctable: float | None = _read(errors, "ecc_errors/volatile", "correctable", "single_bit")
+    # In the GPU's life.
     total_uncorrectable: float | None = _read(errors, "ecc_errors/aggregate", "uncorrectable", "double_bit")
     total_correctable: float | None = _read(errors, "ecc_errors/aggregate", "correctable", "single_bit")
     sram_threshold_exceeded: bool | None = _read(flag, "ecc_errors/aggregate/sram_threshold_exceeded")
+    # Pages (before Ampere) and rows that wait for a reset to be replaced; rows for which no spare was left.
     retirement_pending: bool | None = _read(flag, "retired_pages/pending_retirement")
     remap_pending: bool | None = _read(flag, "remapped_rows/remapped_row_pending")
     remap_failed: bool | None = _read(flag, "remapped_rows/remapped_row_failure")
-    slowdowns: tuple[str, ...] | None
+    slowdowns: tuple[str, ...] | None  # reasons for low clocks now, such as `hw_thermal_slowdown`
     power_limit_w: float | None = _read(
         number, *(f"{each}/{name}_power_limit" for name in ("current", "enforced") for each in _POWER)
     )
@@ -149,6 +128,7 @@ class SmiGpu:
     application_mhz: float | None = _read(number, "applications_clocks/graphics_clock")
     default_application_mhz: float | None = _read(number, "default_applications_clocks/graphics_clock")
     max_sm_mhz: float | None = _read(number, "max_clocks/sm_clock")
+    # State of its registration with the NVLink fabric, such as `Completed`.
     fabric: str | None = _read(text, "fabric/state")
     processes: tuple[Process, ...] | None
 
@@ -179,49 +159,48 @@ def read_smi(printed: str) -> Smi:
     for gpu in root.findall("gpu"):
         twice = _ONCE & {child.tag for place, child in enumerate(gpu) if gpu.find(child.tag) is not gpu[place]}
         if twice:
-            raise RunError(
-                "unreadable", f"nvidia-smi -q -x says {min(twice)} twice of GPU {gpu.get('id')}: two in one?"
-            )
-    gpus = tuple(_gpu(index, element) for index, element in enumerate(root.findall("gpu")))
+            name = gpu.get("id")
+            raise RunError("unreadable", f"nvidia-smi -q -x says {min(twice)} twice of GPU {name}: two in one?")
+    gpus = tuple(_read_gpu(index, element) for index, element in enumerate(root.findall("gpu")))
     if number(root, "attached_gpus") != len(gpus):
-        said = text(root, "attached_gpus")
-        raise RunError("unreadable", f"nvidia-smi -q -x reports attached_gpus {said}, and lists {len(gpus)}")
+        count = text(root, "attached_gpus")
+        raise RunError("unreadable", f"nvidia-smi -q -x reports attached_gpus {count}, and lists {len(gpus)}")
     around = (line for line in (before + after).splitlines() if not line.lstrip().startswith(("<?xml", "<!DOCTYPE")))
     return Smi(driver=text(root, "driver_version"), gpus=gpus, warnings="\n".join(around).strip())
 
 
-def _gpu(index: int, gpu: ET.Element) -> SmiGpu:
-    lost = next((said for element in gpu.iter() if LOST.fullmatch(said := (element.text or "").strip())), "")
+def _read_gpu(index: int, gpu: ET.Element) -> SmiGpu:
+    lost = next((value for element in gpu.iter() if LOST.fullmatch(value := (element.text or "").strip())), "")
     return SmiGpu(
         index=index,
         bus=pci_address(text(gpu, "pci/pci_bus_id") or (gpu.get("id") or "")),
         lost=lost,
         mig=either(flag(gpu, "mig_mode/current_mig"), flag(gpu, "mig_mode/pending_mig")),
-        slowdowns=_slowdowns(gpu),
-        processes=_processes(gpu),
-        **{each.name: each.metadata["read"](gpu) for each in fields(SmiGpu) if each.metadata},
+        slowdowns=_read_slowdowns(gpu),
+        processes=_read_processes(gpu),
+        **{field.name: field.metadata["read"](gpu) for field in fields(SmiGpu) if field.metadata},
     )
 
 
-def _slowdowns(gpu: ET.Element) -> tuple[str, ...] | None:
-    """Reasons that are active, under their names since driver 535; None where one of a fault's is not known."""
-    found: dict[str, bool | None] = {}
+def _read_slowdowns(gpu: ET.Element) -> tuple[str, ...] | None:
+    """Active reasons, under their names since driver 535; None where one of a fault's is unknown."""
+    reasons: dict[str, bool | None] = {}
     for word in ("event", "throttle"):
         for reason in gpu.iterfind(f"clocks_{word}_reasons/*"):
             name = reason.tag.removeprefix(f"clocks_{word}_reason_")
-            found[name] = flag(gpu, f"clocks_{word}_reasons/{reason.tag}")
-    known = all(found.get(name) is not None for name in _FAULTS)
-    return tuple(name for name, active in found.items() if active) if known else None
+            reasons[name] = flag(gpu, f"clocks_{word}_reasons/{reason.tag}")
+    known = all(reasons.get(name) is not None for name in _FAULTS)
+    return tuple(name for name, active in reasons.items() if active) if known else None
 
 
-def _processes(gpu: ET.Element) -> tuple[Process, ...] | None:
+def _read_processes(gpu: ET.Element) -> tuple[Process, ...] | None:
     listed = gpu.find("processes")
     if listed is None or (len(listed) == 0 and (listed.text or "").strip() not in {"", "None"}):
         return None
-    return tuple(_process(each) for each in listed.findall("process_info"))
+    return tuple(_read_process(info) for info in listed.findall("process_info"))
 
 
-def _process(info: ET.Element) -> Process:
+def _read_process(info: ET.Element) -> Process:
     pid = number(info, "pid")
     name = text(info, "process_name") or "unknown program"
     return Process(pid=None if pid is None else int(pid), kind=text(info, "type") or "unknown", name=name)

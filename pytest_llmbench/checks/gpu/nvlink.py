@@ -8,8 +8,7 @@ from typing import Any
 from pydantic import NonNegativeInt, PositiveFloat
 
 from pytest_llmbench.checks.base import Site
-from pytest_llmbench.checks.gpu.base import GpuCheck, Nodes, unlike
-from pytest_llmbench.checks.gpu.kinds import GpuKind, finding
+from pytest_llmbench.checks.gpu.base import Fault, GpuCheck, GpuNodes, find_unlike, finding
 from pytest_llmbench.checks.gpu.nodes.facts import ToolOutput
 from pytest_llmbench.checks.gpu.nvidia_smi import Smi
 from pytest_llmbench.core.errors import RunError
@@ -19,6 +18,8 @@ from pytest_llmbench.core.schema import Strict
 _GPU = re.compile(r"GPU (\d{1,4}): .*", re.ASCII)
 _LINK = re.compile(r"Link (\d{1,4}): (?:(\d{1,6}(?:\.\d{1,9})?) GB/s|<inactive>)", re.ASCII)
 _NONE_ACTIVE = re.compile(r"all links are in-?active", re.IGNORECASE)
+_RESET = "reset all GPUs of the node, or reboot it; if the link stays down, replace the GPU, its board or the switch"
+_FABRIC = "systemctl status nvidia-fabricmanager on the node; start it, then reset the GPUs"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,7 +28,7 @@ class NvlinkState:
 
     Attributes:
         speeds: by link, GB/s in each direction; None for one that is inactive.
-        all_inactive: whether the driver lists none because not one is active.
+        all_inactive: whether the driver lists no link because all of them are inactive.
     """
 
     speeds: tuple[float | None, ...]
@@ -40,13 +41,13 @@ class NvlinkState:
 
 
 def read_links(text: str) -> dict[int, NvlinkState]:
-    """Read what `nvidia-smi nvlink -s` printed: links by GPU.
+    """Read the output of `nvidia-smi nvlink -s`: links by GPU.
 
     Raises:
         RunError: `unreadable`, when there is no GPU in it, one twice, or a line that is neither of a GPU nor of a link.
     """
     speeds: dict[int, list[float | None]] = {}
-    silent: set[int] = set()
+    inactive: set[int] = set()
     gpu: int | None = None
     for line in (line.strip() for line in text.splitlines()):
         if (head := _GPU.fullmatch(line)) and int(head[1]) not in speeds:
@@ -55,29 +56,23 @@ def read_links(text: str) -> dict[int, NvlinkState]:
         elif gpu is not None and (link := _LINK.fullmatch(line)) and int(link[1]) == len(speeds[gpu]):
             speeds[gpu].append(None if link[2] is None else float(link[2]))
         elif gpu is not None and _NONE_ACTIVE.search(line):
-            silent.add(gpu)
+            inactive.add(gpu)
         elif line:
             raise RunError("unreadable", f"nvidia-smi nvlink -s printed {line[:200]!r}")
     if not speeds:
         raise RunError("unreadable", "nvidia-smi nvlink -s printed no GPU")
-    return {gpu: NvlinkState(speeds=tuple(each), all_inactive=gpu in silent) for gpu, each in speeds.items()}
-
-
-_RESET = "reset all GPUs of the node, or reboot it; if the link stays down, replace the GPU, its board or the switch"
-_FABRIC = "systemctl status nvidia-fabricmanager on the node; start it, then reset the GPUs"
+    return {gpu: NvlinkState(speeds=tuple(links), all_inactive=gpu in inactive) for gpu, links in speeds.items()}
 
 
 class NvlinkOptions(Strict):
-    """Requirements for the links.
-
-    Attributes:
-        links: active links of each GPU, 0 where there are none; absent, none may be inactive, and all GPUs have as
-            many as most.
-        speed_gb_s: speed of each link, GB/s in each direction; absent, that of most.
-    """
+    """Requirements for the links."""
 
     links: NonNegativeInt | None = None
+    """Active links of each GPU, 0 where there are none; absent, none may be inactive, and all GPUs have as many as
+    most.
+    """
     speed_gb_s: PositiveFloat | None = None
+    """Speed of each link, GB/s in each direction; absent, that of most."""
 
 
 class GpuNvlink(GpuCheck):
@@ -87,89 +82,68 @@ class GpuNvlink(GpuCheck):
     summary = "every NVLink is active and at full speed, and GPUs joined their fabric"
     options: type[Strict] = NvlinkOptions
 
-    def report(self, nodes: Nodes, site: Site, options: NvlinkOptions) -> Report:  # noqa: ARG002
+    def report(self, nodes: GpuNodes, site: Site, options: NvlinkOptions) -> Report:  # noqa: ARG002
         """Judge and compare the links."""
-        links, unjudged = _read(nodes)
-        evidence = {"nvlink": {host: _shown(each) for host, each in links.items()}}
-        if _without(links) and options.links is None and not unjudged:
-            return Report(skip="these GPUs have no NVLink", evidence=evidence)
+        links: dict[tuple[str, int], NvlinkState] = {}
+        unjudged = dict(nodes.unjudged)
+        for host, smi in nodes.smi.items():
+            try:
+                own = _read_answer(nodes.facts[host].nvlink, smi)
+                links |= {(host, gpu): state for gpu, state in own.items()}
+            except RunError as error:
+                unjudged[host] = str(error)
+        shown: dict[str, list[dict[str, Any]]] = {}
+        for (host, gpu), state in links.items():
+            shown.setdefault(host, []).append({"gpu": gpu, "speeds_gb_s": list(state.speeds)})
+        none = not any(state.speeds or state.all_inactive for state in links.values())
+        if none and options.links is None and not unjudged:
+            return Report(skip="these GPUs have no NVLink", evidence={"nvlink": shown})
         findings = [
-            *(each for host, gpus in links.items() for each in _of_node(host, gpus, options)),
-            *_alike(links, options),
-            *_fabric(nodes),
+            finding(host, f"GPU {gpu}", *fault)
+            for (host, gpu), state in links.items()
+            for fault in _check_links(state, options)
         ]
-        return Report(findings=tuple(findings), unjudged=unjudged, evidence=evidence)
+        findings += _compare(links, options)
+        for host, smi_gpu in nodes.gpus():
+            if smi_gpu.fabric not in {None, "Completed"}:  # GPUs without NVSwitches have no fabric
+                message = f"it did not join the NVLink fabric: {smi_gpu.fabric}"
+                #: finding fabric: a GPU did not join its NVLink fabric
+                findings.append(finding(host, f"GPU {smi_gpu.index}", "fabric", Severity.RESET, message, _FABRIC))
+        return Report(findings=tuple(findings), unjudged=unjudged, evidence={"nvlink": shown})
 
 
-def _read(nodes: Nodes) -> tuple[dict[str, dict[int, NvlinkState]], dict[str, str]]:
-    """Links by host and GPU, and why a host has none."""
-    found: dict[str, dict[int, NvlinkState]] = {}
-    unjudged = dict(nodes.unjudged)
-    for host, smi in nodes.smi.items():
-        try:
-            found[host] = _of_answer(nodes.told[host].nvlink, smi)
-        except RunError as error:
-            unjudged[host] = str(error)
-    return found, unjudged
+def _read_answer(output: ToolOutput, smi: Smi) -> dict[int, NvlinkState]:
+    if output.error is not None:
+        raise RunError("failed", f"{output.command}: {output.error}")
+    links = read_links(output.text)
+    if set(links) != {gpu.index for gpu in smi.gpus}:
+        raise RunError("unreadable", f"{output.command} lists GPUs {sorted(links)}; there are {len(smi.gpus)}")
+    return links
 
 
-def _of_answer(told: ToolOutput, smi: Smi) -> dict[int, NvlinkState]:
-    if told.error is not None:
-        raise RunError("failed", f"{told.command}: {told.error}")
-    found = read_links(told.text)
-    if set(found) != {gpu.index for gpu in smi.gpus}:
-        raise RunError("unreadable", f"{told.command} lists GPUs {sorted(found)}; there are {len(smi.gpus)}")
-    return found
+def _check_links(state: NvlinkState, options: NvlinkOptions) -> Iterator[Fault]:
+    dead = [number for number, speed in enumerate(state.speeds) if speed is None]
+    active = len(state.active)
+    message = ""
+    if options.links is not None and active != options.links:
+        message = f"{active} NVLinks are active, {options.links} expected"
+    elif options.links is None and active == 0 and (dead or state.all_inactive):
+        message = "no NVLink is active; where GPUs are not linked on purpose, set links: 0"
+    elif options.links is None and dead:
+        message = f"NVLinks {', '.join(map(str, dead))} of {len(state.speeds)} are inactive"
+    if message:  #: finding nvlink_inactive: NVLinks are not active
+        yield "nvlink_inactive", Severity.RESET, message, _RESET if active else f"{_FABRIC}; {_RESET}"
+    slow = [speed for speed in state.active if options.speed_gb_s is not None and speed < options.speed_gb_s]
+    if slow:  #: finding nvlink_slow: NVLinks are active below their speed
+        message = f"{len(slow)} NVLinks run at {min(slow):g} GB/s or more, {options.speed_gb_s:g} GB/s expected"
+        yield "nvlink_slow", Severity.RESET, message, _RESET
 
 
-def _without(links: Mapping[str, Mapping[int, NvlinkState]]) -> bool:
-    """Whether no GPU anywhere has a link, not even an inactive one."""
-    return not any(each.speeds or each.all_inactive for gpus in links.values() for each in gpus.values())
-
-
-def _of_node(host: str, gpus: Mapping[int, NvlinkState], options: NvlinkOptions) -> Iterator[Finding]:
-    for gpu, each in gpus.items():
-        dead = [number for number, speed in enumerate(each.speeds) if speed is None]
-        active = len(each.active)
-        if options.links is not None and active != options.links:
-            message = f"{active} NVLinks are active, {options.links} expected"
-        elif options.links is None and active == 0 and (dead or each.all_inactive):
-            message = "no NVLink is active; where GPUs are not linked on purpose, set links: 0"
-        elif options.links is None and dead:
-            message = f"NVLinks {', '.join(map(str, dead))} of {len(each.speeds)} are inactive"
-        else:
-            continue
-        action = _RESET if active else f"{_FABRIC}; {_RESET}"
-        yield _fault(host, gpu, "nvlink_inactive", message, action)  #: finding nvlink_inactive: NVLinks are not active
-    for gpu, each in gpus.items():
-        slow = [speed for speed in each.active if options.speed_gb_s is not None and speed < options.speed_gb_s]
-        if slow:  #: finding nvlink_slow: NVLinks are active below their speed
-            message = f"{len(slow)} NVLinks run at {min(slow):g} GB/s or more, {options.speed_gb_s:g} GB/s expected"
-            yield _fault(host, gpu, "nvlink_slow", message, _RESET)
-
-
-def _fault(host: str, gpu: int, kind: GpuKind, message: str, action: str) -> Finding:
-    return finding(host, f"GPU {gpu}", kind, Severity.RESET, message, action)
-
-
-def _alike(links: Mapping[str, Mapping[int, NvlinkState]], options: NvlinkOptions) -> Iterator[Finding]:
-    every = {(host, f"GPU {gpu}"): each for host, gpus in links.items() for gpu, each in gpus.items()}
+def _compare(links: Mapping[tuple[str, int], NvlinkState], options: NvlinkOptions) -> Iterator[Finding]:
+    states = {(host, f"GPU {gpu}"): state for (host, gpu), state in links.items()}
     if options.links is None:
-        yield from unlike(
-            "number of NVLinks", {key: str(len(each.speeds)) for key, each in every.items()}, action=_RESET
-        )
+        counts = {key: str(len(state.speeds)) for key, state in states.items()}
+        yield from find_unlike("number of NVLinks", counts, action=_RESET)
     if options.speed_gb_s is None:
-        slowest = {key: f"{min(each.active):g} GB/s" for key, each in every.items() if each.active}
-        yield from unlike("slowest NVLink", slowest, action=_RESET)
-
-
-def _fabric(nodes: Nodes) -> Iterator[Finding]:
-    """GPUs on NVSwitches must have joined the fabric; others say nothing of one."""
-    for host, gpu in nodes.gpus():
-        if gpu.fabric not in {None, "Completed"}:  #: finding fabric: a GPU did not join its NVLink fabric
-            message = f"it did not join the NVLink fabric: {gpu.fabric}"
-            yield _fault(host, gpu.index, "fabric", message, _FABRIC)
-
-
-def _shown(gpus: Mapping[int, NvlinkState]) -> list[dict[str, Any]]:
-    return [{"gpu": gpu, "speeds_gb_s": list(each.speeds)} for gpu, each in gpus.items()]
+        slowest = {key: f"{min(state.active):g} GB/s" for key, state in states.items() if state.active}
+        yield from find_unlike("slowest NVLink", slowest, action=_RESET)

@@ -1,32 +1,35 @@
-"""Xids: what the NVIDIA driver wrote into the kernel's log since the node booted.
+"""Xids: errors that the NVIDIA driver wrote into the kernel's log since the node booted, of GPUs and of NVSwitches.
 
 Actions follow NVIDIA's catalog of Xids (https://docs.nvidia.com/deploy/xid-errors, for Ampere and newer, 2025), where
 a reset of the GPU is RESET here, a restart of the machine REBOOT, and a restart of the application, or nothing, is
-MONITOR: nothing is wrong with the node. The words are ours.
+MONITOR: the node is fit. The words are ours.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pytest_llmbench.checks.base import Site
-from pytest_llmbench.checks.gpu.base import GpuCheck, Nodes, subject
-from pytest_llmbench.checks.gpu.kernel_log import DriverLog, KernelEvent, read_driver_log
-from pytest_llmbench.checks.gpu.kinds import finding
+from pytest_llmbench.checks.gpu.base import GpuCheck, GpuNodes, finding, subject
 from pytest_llmbench.checks.gpu.nodes.facts import KernelLog
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.readers.pci import pci_address
+
+# The driver always writes a comma after the code: without it, the line was cut and so may be the code.
+_EVENT = re.compile(r"(?<![A-Za-z])(S?)Xid \(([^()]*)\): 0*(\d{1,6}),(.*)", re.ASCII)
+# An application's own words may hold "Xid"; the driver's begin with one of these.
+_DRIVER = re.compile(r"NVRM|nvidia")
+# Written for some faults beside the Xid, or in its place where the driver could not even write that.
+_FALLEN = re.compile(
+    r"NVRM: .*?((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]).*fallen off the bus", re.IGNORECASE
+)
+_FALLEN_OFF_THE_BUS = 79
 
 _NVLINK = "a fault of an NVLink, of this GPU or of the device at its other end"
 _ENGINE = "a fault in one of the engines for copies or video, most often by an application"
 
-
-@dataclass(frozen=True, slots=True)
-class Meaning:
-    """Required action for a code, and its meaning."""
-
-    severity: Severity
-    words: str
-
+Meaning = tuple[Severity, str]  # required action for a code, and its meaning
 
 _TABLE: dict[Severity, dict[int, str]] = {
     Severity.ISOLATE: {
@@ -102,28 +105,15 @@ _TABLE: dict[Severity, dict[int, str]] = {
         170: "an interrupt of confidential computing",
     },
 }
-XIDS = {code: Meaning(severity, words) for severity, codes in _TABLE.items() for code, words in codes.items()}
-# 154 says what the driver wants done after another Xid, in words.
+XIDS: Mapping[int, Meaning] = {
+    code: (severity, words) for severity, codes in _TABLE.items() for code, words in codes.items()
+}
+# Code 154 names the action that the driver requests after another Xid, in words.
 _RECOVERY = 154
-_WANTED = {"reboot": Severity.REBOOT, "reset": Severity.RESET, "drain": Severity.RESET, "(none)": Severity.MONITOR}
-# A code that this table does not know may be harmless, and nobody here can say so. A reset costs little; a node that
-# trains on with a broken GPU costs the job. Whoever knows better lists the code under `tolerated`.
-_UNKNOWN = Meaning(Severity.RESET, "a code that is not in this table")
-
-
-def meaning(event: KernelEvent) -> Meaning:
-    """Required action after an event."""
-    if event.switch:
-        fatal = Meaning(Severity.RESET, "a fatal error of an NVSwitch: all GPUs and switches have to be reset together")
-        return fatal if event.fatal else Meaning(Severity.MONITOR, "an error of an NVSwitch that it calls not fatal")
-    if event.code == _RECOVERY:
-        # "... changed from 0x0 (None) to 0x2 (Node Reboot Required)": the last one counts.
-        wanted = event.text.lower().rpartition(" to ")[2]
-        severity = next((_WANTED[word] for word in _WANTED if word in wanted), Severity.RESET)
-        return Meaning(severity, "the driver says what it wants done")
-    return XIDS.get(event.code, _UNKNOWN)
-
-
+_REQUESTS = {"reboot": Severity.REBOOT, "reset": Severity.RESET, "drain": Severity.RESET, "(none)": Severity.MONITOR}
+# A code outside the table may be harmless. But a reset costs little, and a broken GPU costs the job. A site lists
+# harmless codes under `tolerated`.
+_UNKNOWN: Meaning = (Severity.RESET, "a code that is not in this table")
 _ACTIONS = {
     Severity.ISOLATE: "take the node out and have the GPU looked at",
     Severity.REBOOT: "reboot the node (a cold start, where it can be); if it comes again, replace the GPU",
@@ -134,76 +124,127 @@ _ACTIONS = {
 }
 
 
-class XidOptions(Strict):
-    """Codes that this site tolerates.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelEvent:
+    """An error that the driver wrote down.
 
     Attributes:
-        tolerated: xids that are only hints here.
-        tolerated_sxids: SXids that are only hints here.
-        whole_log: make a node an ERROR if its log no longer reaches back to the boot.
+        switch: whether it is of an NVSwitch (an SXid) and not of a GPU.
+        bus: PCI address of the device, `0000:1b:00.0`.
     """
 
+    switch: bool
+    code: int
+    bus: str
+    text: str
+
+    @property
+    def fatal(self) -> bool:
+        """Whether an NVSwitch calls it fatal; GPUs have no such word."""
+        return self.switch and self.text.startswith("Fatal")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DriverLog:
+    """The driver's errors in their order, and lines about one in unknown words."""
+
+    events: tuple[KernelEvent, ...]
+    unreadable: tuple[str, ...]
+
+
+def read_driver_log(text: str) -> DriverLog:
+    """Find the driver's errors among the lines of dmesg or of the journal."""
+    events: list[KernelEvent] = []
+    unreadable: list[str] = []
+    for line in text.splitlines():
+        if match := _EVENT.search(line):
+            switch, where, code, words = match.groups()
+            events.append(KernelEvent(switch=bool(switch), code=int(code), bus=pci_address(where), text=words.strip()))
+        elif gone := _FALLEN.search(line):
+            bus = pci_address(gone[1])
+            events.append(KernelEvent(switch=False, code=_FALLEN_OFF_THE_BUS, bus=bus, text="fallen off the bus"))
+        elif "Xid" in line and _DRIVER.search(line):
+            unreadable.append(line.strip()[:300])
+    return DriverLog(events=tuple(events), unreadable=tuple(unreadable))
+
+
+def meaning(event: KernelEvent) -> Meaning:
+    """Required action after an event, and the meaning of its code."""
+    if event.fatal:
+        return Severity.RESET, "a fatal error of an NVSwitch: all GPUs and switches have to be reset together"
+    if event.switch:
+        return Severity.MONITOR, "an error of an NVSwitch that it calls not fatal"
+    if event.code == _RECOVERY:
+        # "... changed from 0x0 (None) to 0x2 (Node Reboot Required)": the last one counts.
+        request = event.text.lower().rpartition(" to ")[2]
+        severity = next((_REQUESTS[word] for word in _REQUESTS if word in request), Severity.RESET)
+        return severity, "the driver says what it wants done"
+    return XIDS.get(event.code, _UNKNOWN)
+
+
+class XidOptions(Strict):
+    """Codes that this site tolerates."""
+
     tolerated: tuple[int, ...] = ()
+    """Xids that are only hints here."""
     tolerated_sxids: tuple[int, ...] = ()
+    """SXids that are only hints here."""
     whole_log: bool = True
+    """Make a node an ERROR if its log no longer reaches back to the boot."""
 
 
 class Xid(GpuCheck):
-    """Xids and SXids, each with what NVIDIA advises."""
+    """Xids and SXids, each with the action that NVIDIA advises."""
 
     name = "gpu_xid"
     summary = "errors of GPUs and NVSwitches in the kernel log since the node booted"
     options: type[Strict] = XidOptions
 
-    def report(self, nodes: Nodes, site: Site, options: XidOptions) -> Report:  # noqa: ARG002
+    def report(self, nodes: GpuNodes, site: Site, options: XidOptions) -> Report:  # noqa: ARG002
         """Judge each log; an unreadable one may contain errors."""
         findings: list[Finding] = []
         unjudged = dict(nodes.silent)
-        for host, answer in nodes.told.items():
-            log = read_driver_log("\n".join(answer.kernel_log.lines))
+        evidence = {}
+        for host, node in nodes.facts.items():
+            log = read_driver_log("\n".join(node.kernel_log.lines))
             names = {gpu.bus: subject(gpu) for gpu in nodes.smi[host].gpus} if host in nodes.smi else {}
-            findings += _findings(host, log, names, options)
-            why = _why_unjudged(answer.kernel_log, log, options)
-            if why:
-                unjudged[host] = why
-        evidence = {host: _evidence(answer.kernel_log) for host, answer in nodes.told.items()}
+            findings += _find_errors(host, log, names, options)
+            if reason := _why_unjudged(node.kernel_log, log, options):
+                unjudged[host] = reason
+            # The driver logs much more than errors when it is loaded.
+            errors = tuple(line for line in node.kernel_log.lines if "Xid" in line or "fallen off" in line)
+            evidence[host] = node.kernel_log.model_copy(update={"lines": errors[-200:]})
         return Report(findings=tuple(findings), unjudged=unjudged, evidence={"kernel_log": evidence})
 
 
-def _findings(host: str, log: DriverLog, names: Mapping[str, str], options: XidOptions) -> Iterator[Finding]:
+def _find_errors(host: str, log: DriverLog, names: Mapping[str, str], options: XidOptions) -> Iterator[Finding]:
     """One finding for each device, code and severity, however often it was logged."""
     seen: dict[tuple[str, bool, int, Severity], list[KernelEvent]] = {}
     for event in log.events:  #: finding xid: an error of a GPU in the kernel's log
         tolerated = options.tolerated_sxids if event.switch else options.tolerated
-        severity = Severity.MONITOR if event.code in tolerated else meaning(event).severity
+        severity = Severity.MONITOR if event.code in tolerated else meaning(event)[0]
         seen.setdefault((event.bus, event.switch, event.code, severity), []).append(event)
     #: finding sxid: an error of an NVSwitch in the kernel's log
     for (bus, switch, code, severity), events in seen.items():
         times = f"{len(events)} times" if len(events) > 1 else "once"
         device, name = (f"NVSwitch {bus}", "SXid") if switch else (names.get(bus, f"GPU at {bus}"), "Xid")
-        said = events[-1].text[:200] or "no words of the driver"
-        message = f"{name} {code}, {times}: {meaning(events[-1]).words} ({said})"
+        words = events[-1].text[:200] or "no words of the driver"
+        message = f"{name} {code}, {times}: {meaning(events[-1])[1]} ({words})"
         yield finding(host, device, "sxid" if switch else "xid", severity, message, _ACTIONS[severity])
 
 
-def _why_unjudged(told: KernelLog, log: DriverLog, options: XidOptions) -> str | None:
-    refused = "; ".join(told.refused) or "no source"
-    if told.source is None:
+def _why_unjudged(kernel_log: KernelLog, log: DriverLog, options: XidOptions) -> str | None:
+    refused = "; ".join(kernel_log.refused) or "no source"
+    if kernel_log.source is None:
         return (
             f"the kernel log, which lists Xids, cannot be read ({refused}); let the user read it "
             "(kernel.dmesg_restrict=0, or the group systemd-journal)"
         )
     if log.unreadable:
         return f"{len(log.unreadable)} lines about Xids cannot be read, the first: {log.unreadable[0]}"
-    if options.whole_log and not told.whole:
+    if options.whole_log and not kernel_log.whole:
         return (
-            f"the log of {told.source} does not reach back to the boot, and an earlier Xid may be lost (others: "
+            f"the log of {kernel_log.source} does not reach back to the boot, and an earlier Xid may be lost (others: "
             f"{refused}); keep a journal, raise log_buf_len, or set whole_log: false"
         )
     return None
-
-
-def _evidence(told: KernelLog) -> KernelLog:
-    """The log with those lines alone that tell of errors: the driver says much when it is loaded."""
-    lines = tuple(line for line in told.lines if "Xid" in line or "fallen off" in line)
-    return told.model_copy(update={"lines": lines[-200:]})

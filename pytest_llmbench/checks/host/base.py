@@ -2,21 +2,37 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pytest_llmbench.checks.answers import read_per_host
 from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of
+from pytest_llmbench.checks.bounds import Bounds
 from pytest_llmbench.checks.host.nodes.facts import HostFacts
 from pytest_llmbench.checks.host.nodes.files import Mount
+from pytest_llmbench.checks.kinds import FindingMaker, SharedKind, make_finding
 from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.health import Finding, Reading
-from pytest_llmbench.judging.references import missed
 
-# Variables whose value is a file or a folder that is read. Those that name a file to be written are not among them.
+HostKind = Literal[
+    "clock_not_kept", "clock_skew", "cold_cache", "container_runtime", "cuda", "differs", "disk_full", "limit",
+    "missing_device", "missing_file", "no_inodes", "not_writable", "other_folder", "shared_cache", "tuning",
+]  # fmt: skip
+finding: FindingMaker[HostKind | SharedKind] = make_finding
+
+FEW = 4  # names in a message
+# Variables that name files or folders to be read.
 _READ = (
     "CUDA_HOME", "CUDA_PATH", "CURL_CA_BUNDLE", "LD_PRELOAD", "NCCL_CONF_FILE", "NCCL_GRAPH_FILE", "NCCL_TOPO_FILE",
     "NCCL_TUNER_CONFIG_FILE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "TRITON_PTXAS_PATH",
 )  # fmt: skip
+_NETWORK = {
+    "afs", "beegfs", "ceph", "cifs", "gfs2", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "ocfs2", "orangefs", "panfs",
+    "pvfs2", "smb3", "smbfs", "wekafs",
+}  # fmt: skip
+# These run in user space and are layers over a local disk.
+_LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.lxcfs", "fuse.squashfuse", "fuse.squashfuse_ll"}
+# A touched file gets the time of the server, or of this machine alone. Clients of other file systems may set their own.
+_ONE_CLOCK = {"nfs", "nfs4", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
 
 
 class HostCheck(NodeCheck):
@@ -34,57 +50,52 @@ def host_probe(check: Check, settings: CheckSettings, name: str, function: str, 
 
 
 def ask_hosts(check: Check, fleet: Fleet, settings: CheckSettings) -> tuple[dict[str, HostFacts], dict[str, str]]:
-    """Ask every node for the facts that the checks of hosts judge, once: facts by host, and why there are none."""
-    site = fleet.site
-    runtimes = sorted({each.container.runtime for each in site.environments.values() if each.container is not None})
-    paths = sorted(named_paths(site))
+    """Ask every node once for the facts of all host checks: facts by host, and reasons for missing ones."""
+    environments = fleet.site.environments.values()
+    runtimes = sorted({each.container.runtime for each in environments if each.container is not None})
+    paths = sorted(named_paths(fleet.site))
     probe = host_probe(check, settings, "host-facts", "facts:facts", {"runtimes": runtimes, "paths": paths})
     return read_per_host(fleet.once(probe), HostFacts, asked={"containers": runtimes, "paths": paths})
 
 
 def named_paths(site: Site) -> dict[str, str]:
-    """Files and folders of the nodes that the system's file speaks of, and where it does.
+    """Absolute paths on the nodes that the system's file names, with the key that names each.
 
-    Software that only the image of a container holds is not among them.
+    Paths inside the images of containers are left out.
     """
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for where, env in variables(site, bare=True).items():
         for name in _READ:
-            paths = env.get(name, "").replace(":", " ").split()
-            found |= {path: f"{name} of {where}" for path in paths if path.startswith("/") and path not in found}
+            for path in env.get(name, "").replace(":", " ").split():
+                paths.setdefault(path, f"{name} of {where}")
     for where, environment in site.environments.items():
         container = environment.container
         if container is None:
-            named = [("root", environment.root or ""), ("env_file", environment.env_file or "")]
+            keys = [("root", environment.root or ""), ("env_file", environment.env_file or "")]
         else:
             mounts = [("mounts", mount.partition(":")[0]) for mount in container.mounts]
-            named = [("image", container.image), *mounts]
-        for what, path in named:
-            if path.startswith("/"):
-                found.setdefault(path, f"{what} of environments.{where}")
-    return found
+            keys = [("image", container.image), *mounts]
+        for key, path in keys:
+            paths.setdefault(path, f"{key} of environments.{where}")
+    return {path: where for path, where in paths.items() if path.startswith("/")}
 
 
 def variables(site: Site, *, bare: bool = False) -> dict[str, Mapping[str, str]]:
-    """Environment variables that the system's file sets, by where it does; `bare` leaves out those of containers."""
+    """Environment variables that the system's file sets, by key; `bare` leaves out those of containers."""
     return {"env": site.env} | {
-        f"environments.{name}": each.env
-        for name, each in site.environments.items()
-        if each.container is None or not bare
+        f"environments.{name}": environment.env
+        for name, environment in site.environments.items()
+        if environment.container is None or not bare
     }
 
 
 def below(readings: Sequence[Reading], site: Site, settings: CheckSettings, action: str) -> Iterator[Finding]:
-    """Findings for readings that miss a reference of this system."""
-    device = site.gpu_model or "cpu"
-    return missed(readings, settings.references, system=site.system, device=device, action=action)
-
-
-FEW = 4  # names in a message
+    """Findings for readings that miss a reference of this system, at any scale."""
+    return Bounds(site, settings, any_scale=True).judge(readings, action=action)
 
 
 def differing(values: Mapping[str, str]) -> dict[str, str]:
-    """Say of each host that stands out what it has, what the others have, and who they are.
+    """Describe each host that stands out: its value, the usual one, and the hosts that have it.
 
     A value that more hosts have than any other is right. Without such a group, every host stands out, and all
     groups are named: the right one is unknown.
@@ -98,8 +109,8 @@ def differing(values: Mapping[str, str]) -> dict[str, str]:
     (usual, hosts), (_, second) = ranked[:2]
     if len(hosts) > len(second):
         return {host: f"{value}; {usual} on {listed(hosts, FEW)}" for value, others in ranked[1:] for host in others}
-    said = "; ".join(f"{value} on {listed(others, FEW)}" for value, others in ranked)
-    return {host: f"{value}; the nodes are divided: {said}" for host, value in values.items()}
+    division = "; ".join(f"{value} on {listed(others, FEW)}" for value, others in ranked)
+    return {host: f"{value}; the nodes are divided: {division}" for host, value in values.items()}
 
 
 def alike_in_size(sizes: Mapping[str, int], tolerance: float) -> dict[str, str]:
@@ -109,35 +120,24 @@ def alike_in_size(sizes: Mapping[str, int], tolerance: float) -> dict[str, str]:
     """
     named: dict[str, str] = {}
     smallest, name = 0, ""
-    for host, size in sorted(sizes.items(), key=lambda each: each[1]):
+    for host, size in sorted(sizes.items(), key=lambda item: item[1]):
         if not name or size > smallest * (1 + tolerance):
             smallest, name = size, f"{size / 2**30:.2f} GiB"
         named[host] = name
     return named
 
 
-_NETWORK = {
-    "afs", "beegfs", "ceph", "cifs", "gfs2", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "ocfs2", "orangefs", "panfs",
-    "pvfs2", "smb3", "smbfs", "wekafs",
-}  # fmt: skip
-# These run in user space and are layers over a local disk.
-_LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.lxcfs", "fuse.squashfuse", "fuse.squashfuse_ll"}
-# Who touches a file there gets the server's time, or this machine's own. The clients of other file systems give it
-# theirs, and of one that is not known here nobody can say.
-_ONE_CLOCK = {"nfs", "nfs4", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
-
-
 def is_network(mount: Mount | None) -> bool:
-    """Whether other nodes may have the same file system; what is not known to be so counts as local."""
+    """Whether other nodes may have the same file system; an unknown kind counts as local."""
     kind = kind_of(mount)
     return kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)
 
 
 def has_one_clock(mount: Mount | None) -> bool:
-    """Whether all who touch a file there get the time of one clock: the server's, or this machine's own."""
+    """Whether every touched file there gets the time of one clock: the server's, or this machine's own."""
     return kind_of(mount) in _ONE_CLOCK
 
 
 def kind_of(mount: Mount | None) -> str:
-    """Such as `nfs4`."""
+    """The kind of file system, such as `nfs4`."""
     return mount.type if mount is not None else "unknown"

@@ -8,8 +8,7 @@ from pydantic import PositiveFloat
 
 from pytest_llmbench.checks.answers import read_per_host
 from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
-from pytest_llmbench.checks.host.base import HostCheck, below, has_one_clock, host_probe, kind_of
-from pytest_llmbench.checks.host.kinds import finding
+from pytest_llmbench.checks.host.base import HostCheck, below, finding, has_one_clock, host_probe, kind_of
 from pytest_llmbench.checks.host.nodes.clock import NodeClock
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict
@@ -22,13 +21,10 @@ _RESOLUTION = (
 
 
 class ClockOptions(Strict):
-    """Allowed distance between clocks.
-
-    Attributes:
-        skew_s: seconds that a clock may be away from that of most nodes.
-    """
+    """Allowed distance between clocks."""
 
     skew_s: PositiveFloat = 1.0
+    """Seconds that a clock may be away from that of most nodes."""
 
 
 class Clock(HostCheck):
@@ -47,75 +43,76 @@ class Clock(HostCheck):
         began = time.time()
         (answers,) = fleet.run([probe])
         ended = time.time()
-        facts, unjudged = read_per_host(answers, NodeClock)
-        skews = {host: told.ahead_s for host, told in facts.items() if _why_unmeasured(told, limit_s) is None}
-        others = {host: told for host, told in facts.items() if host not in skews or len(skews) < 2}
+        clocks, unjudged = read_per_host(answers, NodeClock)
+        skews = {host: clock.ahead_s for host, clock in clocks.items() if not why_unmeasured(clock, limit_s)}
+        others = {host: clock for host, clock in clocks.items() if host not in skews or len(skews) < 2}
         readings = [Reading(host=host, statistic="clock_skew", value=skew, unit="s") for host, skew in skews.items()]
         findings = [
-            *apart(skews, limit_s),
-            *outside(others, began, ended, limit_s),
-            *unkept(facts),
+            *find_apart(skews, limit_s),
+            *find_outside(others, began, ended, limit_s),
+            *find_unkept(clocks),
             *below(readings, fleet.site, settings, _ACTION),
         ]
-        blind = [host for host, told in facts.items() if told.kernel is None]
+        blind = [host for host, clock in clocks.items() if clock.kernel is None]
         return Report(
             findings=tuple(findings),
             readings=tuple(readings),
             unjudged=unjudged,
-            skipped={host: why for host, told in others.items() if (why := unknown_skew(told, limit_s))},
+            skipped={host: reason for host, clock in others.items() if (reason := why_unknown(clock, limit_s))},
             notes=(_RESOLUTION, *(f"{host}: the kernel does not report whether its clock is kept" for host in blind)),
-            evidence={"clocks": facts},
+            evidence={"clocks": clocks},
         )
 
 
-def apart(skews: Mapping[str, float], limit_s: float) -> Iterator[Finding]:
-    """Findings about clocks that are not where most are; where two halves are apart, about all of them."""
+def find_apart(skews: Mapping[str, float], limit_s: float) -> Iterator[Finding]:
+    """Findings about clocks away from those of most nodes; where two halves are apart, about all of them."""
     if not skews:
         return
     low, high = median_low(skews.values()), median_high(skews.values())
     for host, skew in skews.items():
         off = max(skew - low, skew - high, key=abs)
         if abs(off) > limit_s:
-            yield _off(host, f"{abs(off):.3f} s {'ahead of' if off > 0 else 'behind'} the other nodes", limit_s)
+            side = "ahead of" if off > 0 else "behind"
+            yield _make_skew_finding(host, f"{abs(off):.3f} s {side} the other nodes", limit_s)
 
 
-def outside(facts: Mapping[str, NodeClock], began: float, ended: float, limit_s: float) -> Iterator[Finding]:
-    """Findings about clocks that say a time before the step was started, or after it ended, here."""
-    for host, told in facts.items():
-        off = max(began - told.time, told.time - ended)
+def find_outside(clocks: Mapping[str, NodeClock], began: float, ended: float, limit_s: float) -> Iterator[Finding]:
+    """Findings about clocks with a time before the step was started, or after it ended, by this machine's clock."""
+    for host, clock in clocks.items():
+        off = max(began - clock.time, clock.time - ended)
         if off > limit_s:
-            yield _off(host, f"at least {off:.3f} s off the clock of the machine that runs pytest", limit_s)
+            message = f"at least {off:.3f} s off the clock of the machine that runs pytest"
+            yield _make_skew_finding(host, message, limit_s)
 
 
-def unknown_skew(told: NodeClock, limit_s: float) -> str | None:
-    """The reason not to judge a clock that cannot be compared; None if the kernel reports it as synchronised."""
-    kernel = told.kernel
-    if kernel is not None and kernel.synchronised and kernel.max_error_s < limit_s:
-        return None
-    why = _why_unmeasured(told, limit_s) or "there is no other node's to compare it with"
-    return (
-        f"its clock cannot be judged: {why}; and the kernel does not report it as synchronised to within {limit_s:g} s"
-    )
-
-
-def _why_unmeasured(told: NodeClock, limit_s: float) -> str | None:
-    """The reason why the stamp of a file says nothing about a node's clock; None where it does."""
-    if not has_one_clock(told.mount):
-        return f"the shared folder is {kind_of(told.mount)}, where files may have the node's own time"
-    if told.uncertainty_s >= limit_s:
-        return f"to touch a file in the shared folder took {2 * told.uncertainty_s:.3f} s"
-    return None
-
-
-def unkept(facts: Mapping[str, NodeClock]) -> Iterator[Finding]:
+def find_unkept(clocks: Mapping[str, NodeClock]) -> Iterator[Finding]:
     """Findings about clocks without time synchronisation, according to their kernel."""
-    for host, told in facts.items():
-        if told.kernel is not None and not told.kernel.synchronised:
+    for host, clock in clocks.items():
+        if clock.kernel is not None and not clock.kernel.synchronised:
             message = "the kernel reports that no program keeps its clock (NTP, chrony, timesyncd or PTP)"
             #: finding clock_not_kept: the kernel reports that no program synchronises the clock
             yield finding(host, "clock", "clock_not_kept", Severity.MONITOR, message, _ACTION)
 
 
-def _off(host: str, message: str, limit_s: float) -> Finding:
+def why_unknown(clock: NodeClock, limit_s: float) -> str | None:
+    """The reason not to judge a clock that cannot be compared; None if the kernel reports it as synchronised."""
+    kernel = clock.kernel
+    if kernel is not None and kernel.synchronised and kernel.max_error_s < limit_s:
+        return None
+    reason = why_unmeasured(clock, limit_s) or "there is no other node's to compare it with"
+    kept = f"the kernel does not report it as synchronised to within {limit_s:g} s"
+    return f"its clock cannot be judged: {reason}; and {kept}"
+
+
+def why_unmeasured(clock: NodeClock, limit_s: float) -> str | None:
+    """The reason why the stamp of a file is no measure of a node's clock; None where it is one."""
+    if not has_one_clock(clock.mount):
+        return f"the shared folder is {kind_of(clock.mount)}, where files may have the node's own time"
+    if clock.uncertainty_s >= limit_s:
+        return f"to touch a file in the shared folder took {2 * clock.uncertainty_s:.3f} s"
+    return None
+
+
+def _make_skew_finding(host: str, message: str, limit_s: float) -> Finding:
     #: finding clock_skew: a clock is not where those of most nodes are
     return finding(host, "clock", "clock_skew", Severity.CONFIGURE, f"{message}; {limit_s:g} s are allowed", _ACTION)

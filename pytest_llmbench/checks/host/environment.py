@@ -3,9 +3,8 @@
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from pytest_llmbench.checks.base import CheckSettings, Fleet, Site
-from pytest_llmbench.checks.host.base import HostCheck, ask_hosts, named_paths, variables
-from pytest_llmbench.checks.host.kinds import finding
+from pytest_llmbench.checks.base import CheckSettings, Fleet
+from pytest_llmbench.checks.host.base import HostCheck, ask_hosts, finding, named_paths, variables
 from pytest_llmbench.checks.host.nodes.facts import HostFacts
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 
@@ -36,97 +35,88 @@ RULES = {
     "TP_SOCKET_IFNAME": DeviceVariable(kinds=("interfaces",), every=True),
     "UCX_NET_DEVICES": DeviceVariable(kinds=("interfaces", "infiniband"), ports=True, everything="all"),
 }
-
-
-def chosen(value: str, there: Collection[str], rule: DeviceVariable) -> tuple[set[str], list[str]]:
-    """The devices that a variable's value chooses, and its names that fit none of them.
-
-    `^` before the list leaves the named ones out, and `=` before it (after a `^`) asks for whole names. Only a list
-    that does not leave out has names that miss something.
-    """
-    leave_out = value.startswith("^")
-    rest = value.removeprefix("^")
-    whole = not rule.prefixes or rest.startswith("=")
-    names = [name for part in rest.removeprefix("=").split(",") if (name := part.strip())]
-    fits = {name: _fitting(name, there, rule, whole=whole) for name in names}
-    found = set[str]().union(*fits.values())
-    if leave_out:
-        return set(there) - found, []
-    return found, [name for name, devices in fits.items() if not devices]
-
-
-def _fitting(name: str, there: Collection[str], rule: DeviceVariable, *, whole: bool) -> set[str]:
-    if name == rule.everything:
-        return set(there)
-    plain = name.partition(":")[0] if rule.ports else name
-    return {device for device in there if device == plain or (not whole and device.startswith(plain))}
-
-
-# The kernel knows no state of some interfaces that work, `lo` for one.
+# The kernel knows no state of some interfaces that work, such as `lo`.
 _USABLE = {"up", "unknown"}
 
 
 class EnvironmentCheck(HostCheck):
-    """The system's file against the nodes. That its variables are set needs no look: every rank sets them itself."""
+    """The paths and devices of the system's file against the nodes; its variables are set by every rank itself."""
 
     name = "environment"
     summary = "files and network devices that the system's file names are on every node"
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         """Ask every node."""
-        paths, named = named_paths(fleet.site), _device_variables(fleet.site)
-        if not paths and not named:
+        paths = named_paths(fleet.site)
+        devices = {
+            (where, name): env[name]
+            for where, env in variables(fleet.site).items()
+            for name in RULES
+            if env.get(name, "").strip()  # NCCL ignores an empty one
+        }
+        if not paths and not devices:
             return Report(skip="the system's file names no files and no network devices of its nodes")
         facts, unjudged = ask_hosts(self, fleet, settings)
         findings = [
             finding
-            for host, told in facts.items()
-            for finding in (*missing_files(host, told, paths), *missing_devices(host, told, named))
+            for host, node in facts.items()
+            for finding in (*_find_missing_files(host, node, paths), *missing_devices(host, node, devices))
         ]
-        evidence = {
-            host: told.model_dump(include={"paths", "interfaces", "infiniband"}) for host, told in facts.items()
-        }
-        return Report(findings=tuple(findings), unjudged=unjudged, evidence={"nodes": evidence})
+        kept = {"paths", "interfaces", "infiniband"}
+        evidence = {"nodes": {host: node.model_dump(include=kept) for host, node in facts.items()}}
+        return Report(findings=tuple(findings), unjudged=unjudged, evidence=evidence)
 
 
-def missing_files(host: str, told: HostFacts, paths: Mapping[str, str]) -> Iterator[Finding]:
-    """Findings about files and folders that are not there, empty, or not to be read."""
+def _find_missing_files(host: str, node: HostFacts, paths: Mapping[str, str]) -> Iterator[Finding]:
     for path, where in paths.items():
-        if wrong := told.paths[path]:
+        if fault := node.paths[path]:
             action = "put it on every node at that path, or correct the system's file"
             #: finding missing_file: a file or folder that the system's file names is not there, empty, or not readable
-            yield finding(host, where, "missing_file", Severity.CONFIGURE, wrong, action)
+            yield finding(host, where, "missing_file", Severity.CONFIGURE, fault, action)
 
 
-def missing_devices(host: str, told: HostFacts, named: Mapping[tuple[str, str], str]) -> Iterator[Finding]:
-    """Findings about variables that name no device of this node, or none that is up."""
-    for (where, name), value in named.items():
-        severity, words = _wrong_with(value, told, RULES[name])
-        if words:
-            message = f"{name}={value}: {words}"
+def missing_devices(host: str, node: HostFacts, devices: Mapping[tuple[str, str], str]) -> Iterator[Finding]:
+    """Findings about variables that name no device of this node, or none that is up; values by place and name."""
+    for (where, name), value in devices.items():
+        severity, fault = _check_devices(value, node, RULES[name])
+        if fault:
             action = "bring the device up, or correct the variable in the system's file"
             #: finding missing_device: a variable of the system's file names a network device that is not there or not
             #:  up
-            yield finding(host, f"{name} of {where}", "missing_device", severity, message, action)
+            yield finding(host, f"{name} of {where}", "missing_device", severity, f"{name}={value}: {fault}", action)
 
 
-def _wrong_with(value: str, told: HostFacts, rule: DeviceVariable) -> tuple[Severity, str]:
-    states = {device: "up" for device in told.infiniband if "infiniband" in rule.kinds}
-    states |= told.interfaces if "interfaces" in rule.kinds else {}
+def _check_devices(value: str, node: HostFacts, rule: DeviceVariable) -> tuple[Severity, str]:
+    states = {device: "up" for device in node.infiniband if "infiniband" in rule.kinds}
+    states |= node.interfaces if "interfaces" in rule.kinds else {}
     devices, absent = chosen(value, states, rule)
-    there = ", ".join(f"{device} ({state})" for device, state in sorted(states.items())) or "none"
+    present = ", ".join(f"{device} ({state})" for device, state in sorted(states.items())) or "none"
     if not devices or (rule.every and absent):
-        return Severity.CONFIGURE, f"{', '.join(absent) or 'nothing is left that'} is not among the devices: {there}"
+        names = ", ".join(absent) or "nothing is left that"
+        return Severity.CONFIGURE, f"{names} is not among the devices: {present}"
     if not any(states[device] in _USABLE for device in devices):
-        return Severity.CONFIGURE, f"none of what it names is up: {there}"
-    return Severity.MONITOR, f"{', '.join(absent)} is not among the devices: {there}" if absent else ""
+        return Severity.CONFIGURE, f"none of what it names is up: {present}"
+    return Severity.MONITOR, f"{', '.join(absent)} is not among the devices: {present}" if absent else ""
 
 
-def _device_variables(site: Site) -> dict[tuple[str, str], str]:
-    """Values of variables that name devices, by where they are set and their name. NCCL ignores an empty one."""
-    return {
-        (where, name): env[name]
-        for where, env in variables(site).items()
-        for name in RULES
-        if env.get(name, "").strip()
-    }
+def chosen(value: str, present: Collection[str], rule: DeviceVariable) -> tuple[set[str], list[str]]:
+    """The devices that a variable's value chooses, and its names that fit none of them.
+
+    `^` before the list excludes the named ones, and `=` before it (after a `^`) asks for whole names. A list that
+    excludes has no missing names.
+    """
+    rest = value.removeprefix("^")
+    whole = not rule.prefixes or rest.startswith("=")
+    names = [name for part in rest.removeprefix("=").split(",") if (name := part.strip())]
+    fits = {name: _find_fitting(name, present, rule, whole=whole) for name in names}
+    devices = set[str]().union(*fits.values())
+    if value.startswith("^"):
+        return set(present) - devices, []
+    return devices, [name for name, fitting in fits.items() if not fitting]
+
+
+def _find_fitting(name: str, present: Collection[str], rule: DeviceVariable, *, whole: bool) -> set[str]:
+    if name == rule.everything:
+        return set(present)
+    plain = name.partition(":")[0] if rule.ports else name
+    return {device for device in present if device == plain or (not whole and device.startswith(plain))}

@@ -3,22 +3,16 @@
 from collections.abc import Iterator, Mapping
 
 from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
-from pytest_llmbench.checks.host.base import HostCheck, ask_hosts, differing
-from pytest_llmbench.checks.host.kinds import finding
+from pytest_llmbench.checks.host.base import HostCheck, ask_hosts, differing, finding
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
-_NONE = "none"
-
 
 class SoftwareOptions(Strict):
-    """Software that may differ.
-
-    Attributes:
-        ignore: names of software, as the record has them, that need not be the same on all nodes.
-    """
+    """Software that may differ."""
 
     ignore: tuple[str, ...] = ()
+    """Names of software, as the record has them, that need not be the same on all nodes."""
 
 
 class Software(HostCheck):
@@ -32,27 +26,23 @@ class Software(HostCheck):
         """Ask every node."""
         options = options_of(self, settings, SoftwareOptions)
         facts, unjudged = ask_hosts(self, fleet, settings)
-        software = {host: told.software for host, told in facts.items()}
-        findings = [*unlike(software, options.ignore)]
-        if fleet.site.gpus_per_node:
+        software = {host: node.software for host, node in facts.items()}
+        findings = [*find_unlike(software, options.ignore)]
+        gpus, alone = fleet.site.gpus_per_node, len(software) == 1
+        if gpus:
             findings += [finding for host, versions in software.items() for finding in unfit_for_gpus(host, versions)]
-        notes = ("one node: there is none to compare it with",) if len(software) == 1 else ()
-        return Report(
-            findings=tuple(findings),
-            unjudged=unjudged,
-            unbounded=len(software) == 1 and not fleet.site.gpus_per_node,
-            notes=notes,
-            evidence={"software": software},
-        )
+        notes = ("one node: there is none to compare it with",) if alone else ()
+        evidence, unbounded = {"software": software}, alone and not gpus
+        return Report(findings=tuple(findings), unjudged=unjudged, unbounded=unbounded, notes=notes, evidence=evidence)
 
 
-def unlike(software: Mapping[str, Mapping[str, str]], ignore: tuple[str, ...]) -> Iterator[Finding]:
+def find_unlike(software: Mapping[str, Mapping[str, str]], ignore: tuple[str, ...]) -> Iterator[Finding]:
     """Findings about versions, by host and name, that are not those of most nodes."""
     for name in sorted({name for versions in software.values() for name in versions} - {*ignore}):
-        versions = {host: versions.get(name, _NONE) for host, versions in software.items()}
-        for host, words in differing(versions).items():
+        versions = {host: versions.get(name, "none") for host, versions in software.items()}
+        for host, difference in differing(versions).items():
             action = f"install the same {name} on all nodes, or list it under `ignore`"
-            yield finding(host, name, "differs", Severity.CONFIGURE, words, action)
+            yield finding(host, name, "differs", Severity.CONFIGURE, difference, action)
 
 
 def unfit_for_gpus(host: str, versions: Mapping[str, str]) -> Iterator[Finding]:

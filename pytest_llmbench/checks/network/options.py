@@ -18,24 +18,20 @@ _TOLERANCE = {"cuda": 0.1, "cpu": 0.5}  # CPU ranks of one machine share its cor
 
 
 class NetworkOptions(Strict):
-    """Options of all network checks. The default depends on the device.
-
-    Attributes:
-        bytes: size of the all_reduce; absent, 1 GiB between GPUs and 1 MiB between CPUs; at scale `smoke` always 1
-            MiB.
-        iterations: calls that are timed; absent, 20 with GPUs, 8 without and at scale `smoke`.
-        warm_up: calls before them; absent, 5 with GPUs, 2 without and at scale `smoke`.
-        timeout_s: longest wait in a group; absent, 60 with GPUs, 5 without and at scale `smoke`.
-        patience_s: longest wait for all ranks at the start; absent, 120 with GPUs, 30 without and at scale `smoke`.
-        tolerance: allowed shortfall from the other nodes (fraction); absent, 0.1 with GPUs, 0.5 without.
-    """
+    """Options of all network checks. The default depends on the device."""
 
     bytes: Annotated[int, Constrained(ge=4, multiple_of=4)] | None = None
+    """Size of the all_reduce; absent, 1 GiB between GPUs and 1 MiB between CPUs; at scale `smoke` always 1 MiB."""
     iterations: PositiveInt | None = None
+    """Calls that are timed; absent, 20 with GPUs, 8 without and at scale `smoke`."""
     warm_up: PositiveInt | None = None
+    """Calls before them; absent, 5 with GPUs, 2 without and at scale `smoke`."""
     timeout_s: PositiveFloat | None = None
+    """Longest wait in a group; absent, 60 with GPUs, 5 without and at scale `smoke`."""
     patience_s: PositiveFloat | None = None
+    """Longest wait for all ranks at the start; absent, 120 with GPUs, 30 without and at scale `smoke`."""
     tolerance: Annotated[float, Constrained(gt=0, lt=1)] | None = None
+    """Allowed shortfall from the other nodes (fraction); absent, 0.1 with GPUs, 0.5 without."""
 
     def sizes(self, site: Site) -> Sizes:
         """Measurement of each group on this site."""

@@ -8,16 +8,14 @@ from uuid import uuid4
 
 from pydantic import Field, PositiveInt
 
-from pytest_llmbench.checks.answers import NOT_COMPARED, one_per_host, read_answers
-from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, Site, deadline_of, options_of
-from pytest_llmbench.checks.kinds import finding_of_reading
+from pytest_llmbench.checks.answers import one_per_host, read_answers
+from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, deadline_of, options_of
+from pytest_llmbench.checks.bounds import NOT_COMPARED, Bounds, find_outliers
 from pytest_llmbench.checks.storage.kinds import finding
-from pytest_llmbench.checks.storage.nodes.storage import StorageLoad
+from pytest_llmbench.checks.storage.nodes.storage import BLOCK, StorageLoad
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import QuantityField, Strict
-from pytest_llmbench.judging.outliers import outliers
-from pytest_llmbench.judging.references import missed, unbounded
 
 _UNITS = {
     "write": "GB/s",  #: statistic storage.write: bytes that all nodes together, or one of them, wrote
@@ -26,27 +24,22 @@ _UNITS = {
     "stat": "ops/s",  #: statistic storage.stat: small files looked up
     "unlink": "ops/s",  #: statistic storage.unlink: small files removed
 }
-_BLOCK = 4 * 2**20
 _ACTION = "look at the node's client of the file system, its mount options and its network, and at the servers"
 
 
 class StorageOptions(Strict):
-    """Options of the check.
-
-    Attributes:
-        folder: a folder on the file system that is meant; absent, where the records are written.
-        size: bytes that each node writes and reads; absent, 1 GiB, and 32 MiB on CPUs and at scale `smoke`.
-        streams: threads of each node, each with a file of its own.
-        files: small files of each node; absent, 1000, and 100 on CPUs and at scale `smoke`.
-        tolerance: allowed shortfall of a node from the median (fraction). Default 0.3; not applied on CPUs and at
-            scale `smoke`.
-    """
+    """Options of the check."""
 
     folder: Path | None = None
+    """A folder on the file system that is meant; absent, where the records are written."""
     size: QuantityField | None = None
+    """Bytes that each node writes and reads; absent, 1 GiB, and 32 MiB on CPUs and at scale `smoke`."""
     streams: Annotated[int, Field(gt=0, le=64)] = 4
+    """Threads of each node, each with a file of its own."""
     files: PositiveInt | None = None
+    """Small files of each node; absent, 1000, and 100 on CPUs and at scale `smoke`."""
     tolerance: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Allowed shortfall of a node from the median (fraction). Default 0.3; not applied on CPUs and at scale `smoke`."""
 
 
 class Storage:
@@ -63,95 +56,69 @@ class Storage:
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         """Load the file system, and judge."""
         options = options_of(self, settings, StorageOptions)
-        config = _config(fleet, options)
-        deadline_s = deadline_of(self, settings)
+        config, deadline_s = _make_config(fleet, options), deadline_of(self, settings)
         probe = Probe(
-            name="storage",
-            entry="pytest_llmbench.checks.storage.nodes.storage:measure",
-            config={**config, "timeout_s": deadline_s / 2},
-            together=True,
-            deadline_s=deadline_s,
-        )
+            name="storage", entry="pytest_llmbench.checks.storage.nodes.storage:measure", together=True,
+            config={**config, "timeout_s": deadline_s / 2}, deadline_s=deadline_s,
+        )  # fmt: skip
         try:
             answers = read_answers(fleet.run([probe])[0], StorageLoad)
         finally:
-            # What ranks that were killed have left.
+            # Files of ranks that were killed.
             shutil.rmtree(f"{config['folder']}/llmbench-storage-{config['name']}", ignore_errors=True)
-        return _report(answers, fleet.site, settings, config, options)
+        facts, unjudged = one_per_host(answers)
+        readings = [reading for host, load in facts.items() for reading in _make_readings(host, [load])]
+        if facts and not unjudged:
+            readings = [*_make_readings(None, list(facts.values())), *readings]
+        tolerance = options.tolerance or (0.3 if fleet.site.is_full_gpu else 1.0)
+        bounds = Bounds(fleet.site, settings)
+        slow = find_outliers(readings, tolerance=tolerance, action=_ACTION)
+        return Report(
+            findings=(*_find_wrong_bytes(answers), *slow, *bounds.judge(readings, action=_ACTION)),
+            readings=tuple(readings),
+            unjudged=unjudged,
+            unbounded=not bounds.covers(readings),
+            notes=tuple(_make_notes(facts, unjudged, settings, tolerance)),
+            evidence={"asked": config, "answers": facts},
+        )
 
 
-def _config(fleet: Fleet, options: StorageOptions) -> dict[str, Any]:
-    large = _large(fleet.site)
+def _make_config(fleet: Fleet, options: StorageOptions) -> dict[str, Any]:
+    large = fleet.site.is_full_gpu
     size = options.size or Quantity("1 GiB" if large else "32 MiB")
     return {
         "folder": str(options.folder or fleet.folder),
         "name": uuid4().hex,
         "streams": options.streams,
-        "blocks": max(1, round(size.to("B").value / _BLOCK / options.streams)),
+        "blocks": max(1, round(size.to("B").value / BLOCK / options.streams)),
         "files": options.files or (1000 if large else 100),
     }
 
 
-def _large(site: Site) -> bool:
-    return site.device == "cuda" and site.scale == "full"
-
-
-def _report(
-    answers: Sequence[Answer[StorageLoad]],
-    site: Site,
-    settings: CheckSettings,
-    config: Mapping[str, Any],
-    options: StorageOptions,
-) -> Report:
-    facts, unjudged = one_per_host(answers)
-    readings = [reading for host, told in facts.items() for reading in _readings(host, [told])]
-    if facts and not unjudged:
-        readings = [*_readings(None, list(facts.values())), *readings]
-    tolerance = options.tolerance or (0.3 if _large(site) else 1.0)
-    references = settings.references if site.scale == "full" else ()
-    bounds = missed(readings, references, system=site.system, device=site.gpu_model or "cpu", action=_ACTION)
-    return Report(
-        findings=(*_wrong_bytes(answers), *_slow(readings, tolerance), *bounds),
-        readings=tuple(readings),
-        unjudged=unjudged,
-        unbounded=unbounded(readings, references, system=site.system, device=site.gpu_model or "cpu"),
-        notes=tuple(_notes(facts, unjudged, settings, tolerance)),
-        evidence={"asked": config, "answers": facts},
-    )
-
-
-def _readings(host: str | None, told: Sequence[StorageLoad]) -> Iterator[Reading]:
-    """Rate of a node, or, without a host, of all of them together, who end with the slowest."""
+def _make_readings(host: str | None, loads: Sequence[StorageLoad]) -> Iterator[Reading]:
+    """Rates of a node, or, without a host, of all nodes together, whose time is that of the slowest."""
     for statistic, unit in _UNITS.items():
-        amount = sum(each.bytes / 1e9 if unit == "GB/s" else each.files for each in told)
-        value = amount / max(getattr(each, f"{statistic}_s") for each in told)
-        yield Reading(host=host, statistic=statistic, value=value, unit=unit, nodes=len(told))
+        amount = sum(load.bytes / 1e9 if unit == "GB/s" else load.files for load in loads)
+        value = amount / max(getattr(load, f"{statistic}_s") for load in loads)
+        yield Reading(host=host, statistic=statistic, value=value, unit=unit, nodes=len(loads))
 
 
-def _wrong_bytes(answers: Sequence[Answer[StorageLoad]]) -> Iterator[Finding]:
-    for answer, data in ((answer, answer.data) for answer in answers if answer.data is not None):
-        writer = answers[data.read_from].host
-        for where in data.wrong:
+def _find_wrong_bytes(answers: Sequence[Answer[StorageLoad]]) -> Iterator[Finding]:
+    for host, load in ((answer.host, answer.data) for answer in answers if answer.data is not None):
+        writer = answers[load.read_from].host
+        for where in load.wrong:
             message = f"read other bytes than {writer} wrote: {where}"
             action = "train on neither node before it is known which of the two, or the storage, damages data"
             #: finding wrong_bytes: other bytes were read than were written
-            yield finding(answer.host, f"file of {writer}", "wrong_bytes", Severity.ISOLATE, message, action)
+            yield finding(host, f"file of {writer}", "wrong_bytes", Severity.ISOLATE, message, action)
 
 
-def _slow(readings: Sequence[Reading], tolerance: float) -> Iterator[Finding]:
-    for statistic in _UNITS:
-        of_nodes = {each.host: each for each in readings if each.statistic == statistic and each.host is not None}
-        slow = outliers({host: each.value for host, each in of_nodes.items()}, tolerance=tolerance)
-        for host, outlier in slow.items():
-            yield finding_of_reading(of_nodes[host], kind="outlier", what=outlier.text, action=_ACTION)
-
-
-def _notes(
+def _make_notes(
     facts: Mapping[str, StorageLoad], unjudged: Mapping[str, str], settings: CheckSettings, tolerance: float
 ) -> Iterator[str]:
     if unjudged:
         yield "no total: some nodes gave no answer"
-    if any(not told.direct for told in facts.values()):
+    if any(not load.direct for load in facts.values()):
         yield "the file system has no direct input and output: pages were dropped instead, and reads may be of a cache"
     if len(facts) == 1:
         yield "one node alone read what it had written itself"

@@ -1,1 +1,53 @@
-"""The folder of a site and the login node: `llmbench init` and `doctor`."""
+"""`llmbench init` and `llmbench doctor`: a new site, and its login node."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pytest_llmbench.cli.output import AsJson, print_json, print_rows
+from pytest_llmbench.core.text import harmless
+
+
+class CiSystem(StrEnum):
+    """A CI system that runs the tests."""
+
+    GITHUB = "github"
+    GITLAB = "gitlab"
+    NONE = "none"
+
+
+def make_site(
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="The folder; made if it is not there.")] = Path(),
+    *,
+    ci: Annotated[CiSystem, typer.Option(help="CI system to write a file for.")] = CiSystem.GITHUB,
+    engine: Annotated[str, typer.Option(metavar="NAME", help="Engine of the first recipe.")] = "torch",
+    as_json: AsJson = False,
+) -> None:
+    """Make the folder of a site: ini file, system file from what Slurm and nvidia-smi tell, first recipe and tests, CI.
+
+    A file that is there already is never overwritten.
+    """
+    from pytest_llmbench.cli.site.files import write_site  # noqa: PLC0415  # with all engines
+
+    print_rows(write_site(folder, ci, engine), as_json=as_json, columns=("file", "fate", "note"))
+    if not as_json:
+        typer.echo(f"next: cd {folder}, then llmbench doctor, then pytest --scale smoke test_training.py")
+
+
+def examine_machine(*, as_json: AsJson = False) -> None:
+    """Examine this login node for the tests of this folder, and show the command that gets each missing part.
+
+    It exits with 1 where a needed part is missing or wrong.
+    """
+    from pytest_llmbench.cli.site.examination import examine  # noqa: PLC0415  # with pytest and all engines
+
+    parts = examine()
+    if as_json:
+        print_json([part.plain for part in parts])
+    else:
+        for part in parts:
+            typer.echo(harmless("\n".join(part.lines)))
+    if any(part.needed and part.state != "ok" for part in parts):
+        raise typer.Exit(1)

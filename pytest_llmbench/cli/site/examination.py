@@ -2,12 +2,14 @@
 
 import os
 import platform
+import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,12 +22,12 @@ from pytest_llmbench.checks.host.nodes.files import mount_of
 from pytest_llmbench.cli.site.probe import SlurmFacts, ask_slurm, missing_commands
 from pytest_llmbench.cli.site.reading import in_site
 from pytest_llmbench.cluster.system import LOCAL, SYSTEMS, System, gpus_here, load_system
-from pytest_llmbench.core.errors import ClusterError, ConfigError
+from pytest_llmbench.core.errors import ClusterError, ConfigError, unknown
 from pytest_llmbench.core.files import refuse_shared
 from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.engines.base import ENGINES
-from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.bench import Bench
+from pytest_llmbench.plugin.options import INI_KEYS, read_options
 
 _ANSWER_S = 10.0
 _RUNTIMES = {
@@ -41,7 +43,7 @@ class Examined:
 
     Attributes:
         part: its name.
-        state: `missing` where it is not there, `wrong` where it cannot be used as it is.
+        state: `missing` where it is absent, `wrong` where it cannot be used as it is.
         found: the part that is there, or the reason against its use.
         command: gets or repairs it; empty where it is fine.
         needed: whether the tests of this folder need it.
@@ -55,16 +57,28 @@ class Examined:
 
     @property
     def plain(self) -> dict[str, Any]:
-        """As a row."""
+        """The row as JSON has it."""
         return asdict(self)
 
     @property
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """The lines of the terminal."""
         aside = " (nothing in this folder needs it)" if self.state != "ok" and not self.needed else ""
         yield f"{self.state:8} {self.part:22} {' '.join(self.found.split())}{aside}"
         if self.command:
             yield f"{'':8} {'':22} -> {self.command}"
+
+
+def _ok(part: str, found: str, *, needed: bool = True) -> Examined:
+    return Examined(part=part, state="ok", found=found, needed=needed)
+
+
+def _missing(part: str, found: str, command: str, *, needed: bool = True) -> Examined:
+    return Examined(part=part, state="missing", found=found, command=command, needed=needed)
+
+
+def _wrong(part: str, found: str, command: str = "", *, needed: bool = True) -> Examined:
+    return Examined(part=part, state="wrong", found=found, command=command, needed=needed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +99,7 @@ class SiteNeeds:
     run_dir: Path
     partition: str | None = None
     account: str | None = None
-    engines: Collection[str] = field(default_factory=lambda: {"torch"})
+    engines: Collection[str] = ("torch",)
     fault: str = ""
 
 
@@ -96,12 +110,20 @@ def examine() -> list[Examined]:
     except ConfigError as error:
         system = load_system(LOCAL, SYSTEMS.usable().values())
         needs = SiteNeeds(system=system, slurm=not missing_commands(), run_dir=Path("reports"), fault=str(error))
-    return [*_python(), *_site(needs), *_torch(needs), *_engines(needs), *_slurm(needs), *_folder(needs), *_rest(needs)]
+    runtimes = {env.container.runtime for env in needs.system.environments.values() if env.container is not None}
+    return [
+        *_python(), _site(needs), _torch(needs), *_engines(needs), *_slurm(needs), _run_folder(needs),
+        *(_runtime(name, needed=name in runtimes) for name in _RUNTIMES), _gpus(needs),
+    ]  # fmt: skip
 
 
 def _needs(config: pytest.Config) -> SiteNeeds:
-    options.check_ini(config)
-    bench = Bench(config, options.read_options(config))
+    # pytest only warns of a misspelt key. It has no list of the keys in the file, which has one of several formats.
+    text = config.inipath.read_text(encoding="utf-8") if config.inipath is not None else ""
+    for key in re.findall(r"^\s*(llmbench_\w+)\s*=", text, re.MULTILINE):
+        if key not in INI_KEYS:
+            raise ConfigError(unknown("ini option", key, INI_KEYS))
+    bench = Bench(config, read_options(config))
     settings = bench.settings
     own = load_recipes(list(bench.options.recipes)).values()
     return SiteNeeds(
@@ -110,55 +132,45 @@ def _needs(config: pytest.Config) -> SiteNeeds:
         partition=settings.slurm.get("partition") or settings.system.partition,
         account=settings.slurm.get("account") or settings.system.account,
         run_dir=bench.run_dir,
-        engines={recipe.engine for recipe in own} or {"torch"},
+        engines={recipe.engine for recipe in own} or ("torch",),
     )
 
 
 def _python() -> Iterator[Examined]:
     where = "in a virtual environment" if sys.prefix != sys.base_prefix else "not in a virtual environment"
-    yield Examined(part="Python", state="ok", found=f"{platform.python_version()}, {where}, {sys.executable}")
+    yield _ok("Python", f"{platform.python_version()}, {where}, {sys.executable}")
     try:
         ENGINES.names()
     except ConfigError as error:
-        yield Examined(part="pytest-llmbench", state="wrong", found=str(error), command="pip install -e CHECKOUT")
+        yield _wrong("pytest-llmbench", str(error), "pip install -e CHECKOUT")
     else:
-        yield Examined(part="pytest-llmbench", state="ok", found=_version("pytest-llmbench") or "without metadata")
+        yield _ok("pytest-llmbench", _version("pytest-llmbench") or "without metadata")
     for part in ("pytest", "submitit"):
         found = _version(part)
-        command = "" if found else f"pip install {part}"
-        yield Examined(part=part, state="ok" if found else "missing", found=found or "", command=command)
+        yield _ok(part, found) if found else _missing(part, "", f"pip install {part}")
 
 
-def _site(needs: SiteNeeds) -> Iterator[Examined]:
+def _site(needs: SiteNeeds) -> Examined:
     if needs.fault:
-        command = "llmbench validate systems/*.yaml recipes/*.yaml"
-        yield Examined(part="this folder", state="wrong", found=needs.fault, command=command)
-    else:
-        what = f"system {needs.system.name} ({needs.system.description or 'no description'})"
-        yield Examined(part="this folder", state="ok", found=what)
+        return _wrong("this folder", needs.fault, "llmbench validate systems/*.yaml recipes/*.yaml")
+    return _ok("this folder", f"system {needs.system.name} ({needs.system.description or 'no description'})")
 
 
-def _torch(needs: SiteNeeds) -> Iterator[Examined]:
-    """PyTorch, without importing it: its version says for which GPUs it was built."""
+def _torch(needs: SiteNeeds) -> Examined:
+    """PyTorch, without importing it: its version file names the GPUs for which it was built."""
     users = {name for name in needs.engines if name in {"torch", "deepspeed", "megatron_core"}}
     needed = bool(users) and needs.system.python is None
     spec = find_spec("torch")
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     file = Path(places[0], "version.py") if places else None
     if file is None or not file.is_file():
-        command = "pip install 'pytest-llmbench[torch]'"
-        yield Examined(part="PyTorch", state="missing", found="not installed", command=command, needed=needed)
-        return
-    told = runpy.run_path(str(file))
-    built = next((f"{name} {told[key]}" for name, key in (("CUDA", "cuda"), ("ROCm", "hip")) if told.get(key)), "CPU")
-    gpus = bool(needs.system.gpus_per_node or gpus_here())
-    found = f"{told.get('__version__')}, for {built}"
-    if gpus and built == "CPU":
-        found += "; the nodes have GPUs"
-        command = "pip install --force-reinstall torch"
-        yield Examined(part="PyTorch", state="wrong", found=found, command=command, needed=needed)
-    else:
-        yield Examined(part="PyTorch", state="ok", found=found, needed=needed)
+        return _missing("PyTorch", "not installed", "pip install 'pytest-llmbench[torch]'", needed=needed)
+    facts = runpy.run_path(str(file))
+    built = next((f"{name} {facts[key]}" for name, key in (("CUDA", "cuda"), ("ROCm", "hip")) if facts.get(key)), "CPU")
+    found = f"{facts.get('__version__')}, for {built}"
+    if built == "CPU" and (needs.system.gpus_per_node or gpus_here()):
+        return _wrong("PyTorch", f"{found}; the nodes have GPUs", "pip install --force-reinstall torch", needed=needed)
+    return _ok("PyTorch", found, needed=needed)
 
 
 def _engines(needs: SiteNeeds) -> Iterator[Examined]:
@@ -167,68 +179,60 @@ def _engines(needs: SiteNeeds) -> Iterator[Examined]:
         missing = engine.missing()
         if missing is None:
             found = "can run here" if engine.kind == "ranks" else "runs in the environment that the system's file names"
-            yield Examined(part=part, state="ok", found=found, needed=needed)
+            yield _ok(part, found, needed=needed)
         else:
-            why, _, command = missing.rpartition(": ")
-            yield Examined(part=part, state="missing", found=why, command=command, needed=needed)
-    for name, why in ENGINES.broken().items():
-        yield Examined(part=f"engine {name}", state="wrong", found=why, needed=name in needs.engines)
+            reason, _, command = missing.rpartition(": ")
+            yield _missing(part, reason, command, needed=needed)
+    for name, reason in ENGINES.broken().items():
+        yield _wrong(f"engine {name}", reason, needed=name in needs.engines)
 
 
 def _slurm(needs: SiteNeeds) -> Iterator[Examined]:
-    missing = missing_commands()
-    if missing:
-        found = f"not on PATH: {', '.join(missing)}"
-        command = "apt-get install slurm-client, or load your site's module of Slurm"
-        yield Examined(part="Slurm", state="missing", found=found, command=command, needed=needs.slurm)
+    if missing := missing_commands():
+        cure = "apt-get install slurm-client, or load your site's module of Slurm"
+        yield _missing("Slurm", f"not on PATH: {', '.join(missing)}", cure, needed=needs.slurm)
         return
     try:
         slurm = ask_slurm()
     except ClusterError as error:
-        command = "scontrol ping"
-        yield Examined(part="Slurm", state="wrong", found=str(error), command=command, needed=needs.slurm)
+        yield _wrong("Slurm", str(error), "scontrol ping", needed=needs.slurm)
         return
-    yield Examined(part="Slurm", state="ok", found=f"{slurm.version}, cluster {slurm.cluster}", needed=needs.slurm)
-    yield from _jobs(needs, slurm)
+    yield _ok("Slurm", f"{slurm.version}, cluster {slurm.cluster}", needed=needs.slurm)
+    yield _partition(needs, slurm)
+    accounts = ", ".join(slurm.accounts)
+    if needs.account and slurm.accounts and needs.account not in slurm.accounts:
+        found = f"{needs.account}; yours are {accounts}"
+        yield _wrong("account", found, "set `account` in the system's file", needed=needs.slurm)
+    else:
+        found = needs.account or (f"Slurm's default of {accounts}" if accounts else "Slurm names none for you")
+        yield _ok("account", found, needed=needs.slurm)
 
 
-def _jobs(needs: SiteNeeds, slurm: SlurmFacts) -> Iterator[Examined]:
-    names = [each.name for each in slurm.partitions]
-    default = next((each.name for each in slurm.partitions if each.default), None)
+def _partition(needs: SiteNeeds, slurm: SlurmFacts) -> Examined:
+    names = [partition.name for partition in slurm.partitions]
+    default = next((partition.name for partition in slurm.partitions if partition.default), None)
     wanted = needs.partition or default
     if wanted is None or set(wanted.split(",")) - set(names):
         found = f"{wanted or 'no default'}; there are {', '.join(names) or 'none'}"
-        command = "sinfo -s, then set `partition` in the system's file"
-        yield Examined(part="partition", state="wrong", found=found, command=command, needed=needs.slurm)
-    else:
-        yield Examined(part="partition", state="ok", found=wanted, needed=needs.slurm)
-    accounts = ", ".join(slurm.accounts)
-    if needs.account and slurm.accounts and needs.account not in slurm.accounts:
-        found, command = f"{needs.account}; yours are {accounts}", "set `account` in the system's file"
-        yield Examined(part="account", state="wrong", found=found, command=command, needed=needs.slurm)
-    else:
-        found = needs.account or (f"Slurm's default of {accounts}" if accounts else "Slurm names none for you")
-        yield Examined(part="account", state="ok", found=found, needed=needs.slurm)
+        return _wrong("partition", found, "sinfo -s, then set `partition` in the system's file", needed=needs.slurm)
+    return _ok("partition", wanted, needed=needs.slurm)
 
 
-def _folder(needs: SiteNeeds) -> Iterator[Examined]:
-    folder = needs.run_dir.absolute()
+def _run_folder(needs: SiteNeeds) -> Examined:
+    part, folder = "run folder", needs.run_dir.absolute()
     there = next(path for path in (folder, *folder.parents) if path.exists())
     mount = mount_of(there)
-    found, command = f"{folder} on {kind_of(mount)}", "set llmbench_run_dir in pytest.ini to a folder of your own"
+    found, own = f"{folder} on {kind_of(mount)}", "set llmbench_run_dir in pytest.ini to a folder of your own"
     if not there.is_dir() or not os.access(there, os.W_OK):
-        yield Examined(part="run folder", state="wrong", found=f"{found}: cannot be written", command=command)
-        return
+        return _wrong(part, f"{found}: cannot be written", own)
     try:
         refuse_shared(folder)
     except ConfigError as error:
-        yield Examined(part="run folder", state="wrong", found=str(error), command=command)
-        return
+        return _wrong(part, str(error), own)
     if needs.slurm and not is_network(mount) and not _is_alone():
-        command = "set llmbench_run_dir in pytest.ini to a folder that all nodes share"
-        yield Examined(part="run folder", state="wrong", found=f"{found}, which nodes do not share", command=command)
-    else:
-        yield Examined(part="run folder", state="ok", found=found)
+        shared = "set llmbench_run_dir in pytest.ini to a folder that all nodes share"
+        return _wrong(part, f"{found}, which nodes do not share", shared)
+    return _ok(part, found)
 
 
 def _is_alone() -> bool:
@@ -241,44 +245,33 @@ def _is_alone() -> bool:
     return bool(hosts) and all(host.startswith("127.") or host.partition(".")[0] == here for host in hosts)
 
 
-def _rest(needs: SiteNeeds) -> Iterator[Examined]:
-    wanted = {each.container.runtime for each in needs.system.environments.values() if each.container is not None}
-    for name, (command, cure) in _RUNTIMES.items():
-        yield replace(_runtime(name, command, cure), needed=name in wanted)
-    gpus = gpus_here()
-    needed = bool(needs.system.gpus_per_node) and not needs.slurm
-    if gpus:
-        yield Examined(part="GPUs", state="ok", found=f"{gpus} on this machine", needed=needed)
-    else:
-        found = "none on this machine" if gpus == 0 else "none of NVIDIA's on this machine"
-        yield Examined(part="GPUs", state="missing", found=found, command="nvidia-smi", needed=needed)
-
-
-def _runtime(name: str, command: str, cure: str) -> Examined:
+def _runtime(name: str, *, needed: bool) -> Examined:
     """A runtime of containers: pyxis is a part of srun, and Docker may have a command and no daemon."""
-    absent = Examined(part=name, state="missing", found="not here", command=cure)
+    command, cure = _RUNTIMES[name]
     path = shutil.which(command)
-    if path is None:
-        return absent
     asked = {"pyxis": [command, "--help"], "docker": [command, "version", "--format", "{{.Server.Version}}"]}.get(name)
-    try:
-        told = _output(asked) if asked is not None else ""
-    except subprocess.TimeoutExpired:
-        found = f"{path} does not answer within {_ANSWER_S:.0f} s"
-        return Examined(part=name, state="wrong", found=found, command=" ".join(asked or []))
-    if name == "pyxis" and "--container-image" not in told:
-        return absent
-    if name == "docker" and not told.strip():
-        found = f"{path}, and no Docker daemon answers it"
-        return Examined(part=name, state="wrong", found=found, command="docker info")
-    return Examined(part=name, state="ok", found=path)
+    answer = ""
+    if path is not None and asked is not None:
+        try:
+            answer = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=_ANSWER_S).stdout
+        except subprocess.TimeoutExpired:
+            found = f"{path} does not answer within {_ANSWER_S:.0f} s"
+            return _wrong(name, found, shlex.join(asked), needed=needed)
+        except OSError:
+            answer = ""
+    if path is None or (name == "pyxis" and "--container-image" not in answer):
+        return _missing(name, "not here", cure, needed=needed)
+    if name == "docker" and not answer.strip():
+        return _wrong(name, f"{path}, and no Docker daemon answers it", "docker info", needed=needed)
+    return _ok(name, path, needed=needed)
 
 
-def _output(command: list[str]) -> str:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_ANSWER_S).stdout
-    except OSError:
-        return ""
+def _gpus(needs: SiteNeeds) -> Examined:
+    gpus, needed = gpus_here(), bool(needs.system.gpus_per_node) and not needs.slurm
+    if gpus:
+        return _ok("GPUs", f"{gpus} on this machine", needed=needed)
+    found = "none on this machine" if gpus == 0 else "none of NVIDIA's on this machine"
+    return _missing("GPUs", found, "nvidia-smi", needed=needed)
 
 
 def _version(package: str) -> str | None:

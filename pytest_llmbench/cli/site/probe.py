@@ -54,8 +54,8 @@ class SlurmFacts:
     @property
     def best(self) -> Partition | None:
         """The default partition if it has GPUs, else the first one that does, else the default one."""
-        with_gpus = [each for each in self.partitions if each.gpus != 0]
-        ranked = sorted(with_gpus or self.partitions, key=lambda each: not each.default)
+        with_gpus = [partition for partition in self.partitions if partition.gpus != 0]
+        ranked = sorted(with_gpus or self.partitions, key=lambda partition: not partition.default)
         return ranked[0] if ranked else None
 
 
@@ -85,8 +85,8 @@ def _see_that_it_answers() -> None:
     """Ask for the controller alone, which is answered at once; every other command tries again for up to a minute."""
     answer = commands.ask(["scontrol", "ping"], lambda: _PING_S)
     if answer.code or " is UP" not in answer.stdout:
-        told = commands.plain(answer.stdout.replace("*", "")) or commands.slurm_words(answer.stderr)
-        raise ClusterError(told or "scontrol ping names no controller")
+        message = commands.plain(answer.stdout.replace("*", "")) or commands.slurm_words(answer.stderr)
+        raise ClusterError(message or "scontrol ping names no controller")
 
 
 def partitions_in(text: str) -> tuple[Partition, ...]:
@@ -96,9 +96,9 @@ def partitions_in(text: str) -> tuple[Partition, ...]:
         name, nodes, gres = [*line.split("|"), "", ""][:3]
         if not nodes.strip().isdecimal():
             continue
-        found = list(_GPUS.finditer(gres))
-        models = {each["model"] or "" for each in found}
-        gpus = sum(int(each["count"]) for each in found)
+        matches = list(_GPUS.finditer(gres))
+        models = {match["model"] or "" for match in matches}
+        gpus = sum(int(match["count"]) for match in matches)
         kinds.setdefault(name.strip(), []).append((int(nodes), gpus, models.pop() if len(models) == 1 else ""))
     return tuple(_partition(name, rows) for name, rows in kinds.items())
 
@@ -115,14 +115,14 @@ def _partition(name: str, kinds: Sequence[tuple[int, int, str]]) -> Partition:
 
 
 def _setting(text: str, name: str) -> str:
-    found = re.search(rf"^{name}\s*=\s*(\S+)", text, re.MULTILINE)
-    return found[1] if found is not None else ""
+    match = re.search(rf"^{name}\s*=\s*(\S+)", text, re.MULTILINE)
+    return match[1] if match is not None else ""
 
 
 def _accounts() -> tuple[str, ...]:
     command = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={getpass.getuser()}"]
     try:
-        told = commands.run([*command, "format=Account"])
+        text = commands.run([*command, "format=Account"])
     except ClusterError:
         return ()
-    return tuple(dict.fromkeys(line.strip() for line in told.splitlines() if line.strip()))
+    return tuple(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))

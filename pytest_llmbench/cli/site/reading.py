@@ -14,20 +14,20 @@ T = TypeVar("T")
 
 
 def in_site(work: Callable[[pytest.Config], T], words: Sequence[str] = ()) -> T:
-    """Do something with the configuration that pytest makes of this folder and these words, without collecting tests.
+    """Call `work` with the configuration that pytest makes of this folder and these words; no test is collected.
 
     Raises:
-        ConfigError: pytest refuses the folder's ini file, a `conftest.py`, or the words; says why.
+        ConfigError: pytest refuses the folder's ini file, a `conftest.py`, or the words.
     """
     site = _Site(work)
-    told = io.StringIO()
-    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         # Its rewriting of assertions warns of each module that was imported before it, such as this one.
         pytest.main([*words, "--assert=plain"], plugins=[site])
     if site.error is not None:
         raise site.error
     if not site.results:
-        raise ConfigError(f"pytest cannot be configured here: {told.getvalue().strip().removeprefix('ERROR: ')}")
+        raise ConfigError(f"pytest cannot be configured here: {output.getvalue().strip().removeprefix('ERROR: ')}")
     return site.results[0]
 
 

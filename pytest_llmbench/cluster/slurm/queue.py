@@ -17,7 +17,7 @@ from pytest_llmbench.cluster.slurm.controller import SlurmController
 from pytest_llmbench.cluster.slurm.marks import JobMarks
 from pytest_llmbench.cluster.slurm.queries import GLANCE_S, REFUSED, SlurmQueries, told_of
 from pytest_llmbench.cluster.slurm.rhythm import Rhythm
-from pytest_llmbench.cluster.slurm.states import Identity, JobRow, JobState, JobStatus, OurJob, told
+from pytest_llmbench.cluster.slurm.states import JobIdentity, JobRow, JobState, JobStatus, OurJob, told
 from pytest_llmbench.cluster.slurm.watched import NEVER, WatchedJob
 from pytest_llmbench.core.errors import ClusterError
 
@@ -55,7 +55,7 @@ class Slurm:
         self._rhythm = Rhythm()
         self._query: Aside[None] | None = None
         self._lock = threading.Lock()  # runs are launched by another thread than the one that looks after them
-        self.strays: list[Identity] = []
+        self.strays: list[JobIdentity] = []
         self.past: set[OurJob] = set()
 
     @property
@@ -70,7 +70,7 @@ class Slurm:
         late = self.looking and query is not None and time.monotonic() - query.began >= GLANCE_S
         return self.controller.was_silent or late
 
-    def watch(self, job_id: str, identity: Identity) -> OurJob:
+    def watch(self, job_id: str, identity: JobIdentity) -> OurJob:
         """Include a job in every refresh from now on."""
         job = OurJob(job_id, identity)
         self._jobs[job] = WatchedJob(identity=identity)
@@ -315,7 +315,7 @@ class Slurm:
                     del missing[job]
         return error
 
-    def find(self, identity: Identity) -> str | None:
+    def find(self, identity: JobIdentity) -> str | None:
         """Find a job that Slurm has taken without saying so, and that is not watched yet; None where there is none.
 
         Raises:

@@ -107,7 +107,7 @@ def parse_state(word: str) -> JobState:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Identity:
+class JobIdentity:
     """By what a job is known to be the one that is meant. Its submit time joins this as soon as it was seen.
 
     Attributes:
@@ -128,7 +128,7 @@ class OurJob:
     """A job by everything that tells it from others: Slurm may give its id out again, even within one session."""
 
     id: str
-    identity: Identity
+    identity: JobIdentity
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,28 +143,28 @@ class JobRow:
     script: str
     comment: str
 
-    def fits(self, identity: Identity, submitted: str) -> bool:
+    def fits(self, identity: JobIdentity, submitted: str) -> bool:
         """Whether this is the job that is meant, as squeue shows it."""
         return (not identity.token or self._has_token(identity) or self._has_script(identity)) and self._is_like(
             identity, submitted
         )
 
-    def ends(self, identity: Identity, submitted: str, comment: str | None) -> bool:
+    def ends(self, identity: JobIdentity, submitted: str, comment: str | None) -> bool:
         """Whether this is the job that is meant, as sacct shows it, which may not keep comments."""
         kept = not self.comment.split() or self._has_token(identity) or self.comment == comment
         return (not identity.token or kept) and self._is_like(identity, submitted)
 
-    def was_rewritten(self, identity: Identity) -> bool:
+    def was_rewritten(self, identity: JobIdentity) -> bool:
         """Whether it is known by its script alone."""
         return bool(identity.token) and not self._has_token(identity)
 
-    def _has_token(self, identity: Identity) -> bool:
+    def _has_token(self, identity: JobIdentity) -> bool:
         return self.comment.split()[:1] == [identity.token]
 
-    def _has_script(self, identity: Identity) -> bool:
+    def _has_script(self, identity: JobIdentity) -> bool:
         return bool(identity.script) and self.script == identity.script
 
-    def _is_like(self, identity: Identity, submitted: str) -> bool:
+    def _is_like(self, identity: JobIdentity, submitted: str) -> bool:
         return identity.name in {"", self.name} and identity.uid in {"", self.uid} and submitted in {"", self.submitted}
 
     @property

@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass, field
 
 from pytest_llmbench.cluster.slurm.marks import JobMarks
-from pytest_llmbench.cluster.slurm.states import Identity, JobRow, JobState, JobStatus
+from pytest_llmbench.cluster.slurm.states import JobIdentity, JobRow, JobState, JobStatus
 
 NEVER = float("-inf")
 
@@ -28,7 +28,7 @@ class WatchedJob:
         marks_now: the same, as they were asked for last while it ran, and at which time of our clock before.
     """
 
-    identity: Identity
+    identity: JobIdentity
     status: JobStatus = field(default_factory=lambda: JobStatus(state=JobState.PENDING, reason="just submitted"))
     submitted: str = ""
     comment: str | None = None

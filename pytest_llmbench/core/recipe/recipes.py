@@ -25,22 +25,20 @@ class ModelShape(Strict):
     """A decoder-only transformer with a tied output embedding.
 
     The feed-forward width is 4 × `hidden_size`, as in every published OPT and GPT-3 size.
-
-    Attributes:
-        layers: transformer blocks.
-        hidden_size: width; the feed-forward layer has 4 times it.
-        attention_heads: must divide `hidden_size`.
-        vocab_size: token ids.
-        positions: learned position embeddings, or rotary ones, which have no parameters.
-        dropout: dropout rate.
     """
 
     layers: PositiveInt
+    """Transformer blocks."""
     hidden_size: PositiveInt
+    """Width; the feed-forward layer has 4 times it."""
     attention_heads: PositiveInt
+    """Must divide `hidden_size`."""
     vocab_size: PositiveInt
+    """Token ids."""
     positions: Literal["learned", "rope"] = "learned"
+    """Learned position embeddings, or rotary ones, which have no parameters."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Dropout rate."""
 
     @model_validator(mode="after")
     def _heads_divide(self) -> ModelShape:
@@ -52,25 +50,22 @@ class ModelShape(Strict):
 
 
 class Optimizer(Strict):
-    """AdamW with linear warm-up and decay to a tenth of the peak, linear as in the OPT baselines or along a cosine.
-
-    Attributes:
-        learning_rate: peak rate of AdamW.
-        warmup_steps: steps of linear increase.
-        decay: how it decreases after that, to a tenth at the last step.
-        betas: AdamW's two decay rates of its moments.
-        eps: AdamW's addend to the denominator.
-        weight_decay: AdamW's weight decay.
-        clip_grad_norm: longest gradient, L2.
-    """
+    """AdamW with linear warm-up and decay to a tenth of the peak, linear as in the OPT baselines or along a cosine."""
 
     learning_rate: PositiveFloat
+    """Peak rate of AdamW."""
     warmup_steps: Annotated[int, Field(ge=0)] = 50
+    """Steps of linear increase."""
     decay: Literal["linear", "cosine"] = "linear"
+    """How it decreases after that, to a tenth at the last step."""
     betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's two decay rates of its moments."""
     eps: PositiveFloat = 1e-8
+    """AdamW's addend to the denominator."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    """AdamW's weight decay."""
     clip_grad_norm: PositiveFloat = 1.0
+    """Longest gradient, L2."""
 
 
 class SyntheticTokens(Strict):
@@ -78,49 +73,42 @@ class SyntheticTokens(Strict):
 
     They depend on the seed and on the sequence's number in the whole run alone: the same on every machine
     and at any world size.
-
-    Attributes:
-        kind: Zipf-distributed random tokens, or a file; for engines whose ranks are our own.
-        seed: seed for synthetic tokens.
     """
 
     kind: Literal["synthetic"] = "synthetic"
+    """Zipf-distributed random tokens, or a file; for engines whose ranks are our own."""
     seed: int = 1
+    """Seed for synthetic tokens."""
 
 
 class TokenFile(Strict):
-    """A flat file of token ids, read through a memory map; `path` is on the nodes.
-
-    Attributes:
-        kind: Zipf-distributed random tokens, or a file; for engines whose ranks are our own.
-        path: the token file: flat binary token ids, on the nodes.
-        dtype: type of a token id in the file.
-    """
+    """A flat file of token ids, read through a memory map; `path` is on the nodes."""
 
     kind: Literal["token_file"]
+    """Zipf-distributed random tokens, or a file; for engines whose ranks are our own."""
     path: Path
+    """The token file: flat binary token ids, on the nodes."""
     dtype: Literal["uint16", "uint32", "int32"] = "uint16"
+    """Type of a token id in the file."""
 
 
 class Parallelism(Strict):
-    """How the model is spread over the ranks.
-
-    Attributes:
-        sharding: split between the copies of the model: nothing (DDP, ZeRO 0), the optimizer's state (ZeRO 1), also
-            the gradients (ZeRO 2), also the parameters (ZeRO 3, FSDP).
-        tensor: ranks that share each layer's matrices.
-        pipeline: stages that the layers are cut into.
-        virtual_pipeline: chunks of layers of one stage, for the interleaved schedule.
-        sequence: tensor-parallel ranks also split the sequence where a layer has no matrices.
-        activation_checkpointing: recomputed in the backward pass: nothing, the attention, or each block.
-    """
+    """How the model is spread over the ranks."""
 
     sharding: Literal["none", "optimizer", "gradients", "full"] = "none"
+    """Split between the copies of the model: nothing (DDP, ZeRO 0), the optimizer's state (ZeRO 1), also the gradients
+    (ZeRO 2), also the parameters (ZeRO 3, FSDP).
+    """
     tensor: PositiveInt = 1
+    """Ranks that share each layer's matrices."""
     pipeline: PositiveInt = 1
+    """Stages that the layers are cut into."""
     virtual_pipeline: PositiveInt = 1
+    """Chunks of layers of one stage, for the interleaved schedule."""
     sequence: bool = False
+    """Tensor-parallel ranks also split the sequence where a layer has no matrices."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    """Recomputed in the backward pass: nothing, the attention, or each block."""
 
     @property
     def model_parallel_size(self) -> int:
@@ -129,25 +117,22 @@ class Parallelism(Strict):
 
 
 class Preparation(Strict):
-    """Something that has to be there before the run, made by hand once: it is checked, never made, by a run.
-
-    Attributes:
-        name: name of this item in the list of what a run needs.
-        path: must be found on the first node; `**` stands for any folders.
-        count: smallest number of files that the pattern must find; absent, one.
-        min_bytes: smallest size of each of them; for a folder, of its files together.
-        check: must succeed in the engine's environment; give a path, a check, or both.
-        make: the command that makes it, for people; it is never run.
-        why: reason why the run needs it.
-    """
+    """Something that has to be there before the run, made by hand once: it is checked, never made, by a run."""
 
     name: Name
+    """Name of this item in the list of what a run needs."""
     path: str | None = None
+    """Must be found on the first node; `**` stands for any folders."""
     count: PositiveInt | None = None
+    """Smallest number of files that the pattern must find; absent, one."""
     min_bytes: PositiveInt | None = None
+    """Smallest size of each of them; for a folder, of its files together."""
     check: str | None = None
+    """Must succeed in the engine's environment; give a path, a check, or both."""
     make: str
+    """The command that makes it, for people; it is never run."""
     why: str = ""
+    """Reason why the run needs it."""
 
     @model_validator(mode="after")
     def _something_to_look_at(self) -> Preparation:
@@ -159,31 +144,25 @@ class Preparation(Strict):
 
 
 class WarmUp(Strict):
-    """The named rule that says which steps are judged: `skip_first` drops the first `steps` of them.
-
-    Attributes:
-        rule: the judged steps: all but the first `warm_up.steps`.
-        steps: must be less than `steps`.
-    """
+    """The named rule that says which steps are judged: `skip_first` drops the first `steps` of them."""
 
     rule: Literal["skip_first"] = "skip_first"
+    """The judged steps: all but the first `warm_up.steps`."""
     steps: Annotated[int, Field(ge=1)] = 5
+    """Must be less than `steps`."""
 
 
 class Deadlines(Strict):
-    """Deadlines after which a run without progress is ended and named.
-
-    Attributes:
-        startup_s: seconds from launch to the first step of a run; null for a framework that may log no step.
-        hang_factor: no step for this many times the median step time is a hang ...
-        hang_floor_s: ... but never before this many seconds.
-        pause_s: how long a process that compiles, or reads or writes a checkpoint, may take, by its stack.
-    """
+    """Deadlines after which a run without progress is ended and named."""
 
     startup_s: PositiveFloat | None = 900.0
+    """Seconds from launch to the first step of a run; null for a framework that may log no step."""
     hang_factor: PositiveFloat = 20.0
+    """No step for this many times the median step time is a hang ..."""
     hang_floor_s: PositiveFloat = 60.0
+    """... but never before this many seconds."""
     pause_s: PositiveFloat = 1800.0
+    """How long a process that compiles, or reads or writes a checkpoint, may take, by its stack."""
 
     @property
     def meeting_s(self) -> float:
@@ -192,59 +171,58 @@ class Deadlines(Strict):
 
 
 class Recipe(Strict):
-    """One training benchmark, complete.
-
-    Attributes:
-        name: the recipe's key in `recipes`; set by the loader, not written.
-        description: for people.
-        source: document that publishes the configuration.
-        engine: one of the engines, or one that another package or a `conftest.py` brings.
-        options: settings of this engine: its own keys.
-        nodes: nodes it was published for.
-        gpus_per_node: GPUs per node it was published for.
-        sequence_length: tokens per sequence.
-        global_batch_size: sequences per optimizer step over all ranks.
-        gradient_accumulation_steps: instead: micro batches per optimizer step of one copy of the model, so that the
-            batch grows with the ranks; give one of the two.
-        micro_batch_size: sequences per forward pass of one copy of the model; the rest is gradient accumulation.
-        precision: `bf16` and `fp16` need GPUs.
-        compile: on GPUs, engines `torch` and `deepspeed` (without sharding `full`) compile each block with
-            `torch.compile`, and `megatron_core` fuses bias, dropout and residual.
-        steps: optimizer steps.
-        end: `time_limit` for a run that is meant to be cut off before its last step: then that is its normal end.
-        time_limit: wall-clock limit of one run.
-        statistic_of_record: the number that the source reports, by its own rule; batches are evaluated by it.
-        prepare: things that must exist before the run.
-        scale: set by `--scale`; not written.
-        references: references; names are unique within a recipe.
-    """
+    """One training benchmark, complete."""
 
     name: Name
+    """The recipe's key in `recipes`; set by the loader, not written."""
     description: str = ""
+    """For people."""
     source: str = ""
+    """Document that publishes the configuration."""
     engine: str
+    """One of the engines, or one that another package or a `conftest.py` brings."""
     options: Mapping[str, Any] = {}
+    """Settings of this engine: its own keys."""
     nodes: PositiveInt = 1
+    """Nodes it was published for."""
     gpus_per_node: Annotated[int, Field(ge=0)] = 8
+    """GPUs per node it was published for."""
     model: ModelShape
     parallelism: Parallelism = Parallelism()
     sequence_length: PositiveInt
+    """Tokens per sequence."""
     global_batch_size: PositiveInt | None = None
+    """Sequences per optimizer step over all ranks."""
     gradient_accumulation_steps: PositiveInt | None = None
+    """Instead: micro batches per optimizer step of one copy of the model, so that the batch grows with the ranks; give
+    one of the two.
+    """
     micro_batch_size: PositiveInt
+    """Sequences per forward pass of one copy of the model; the rest is gradient accumulation."""
     precision: Precision = "bf16"
+    """`bf16` and `fp16` need GPUs."""
     compile: bool = True
+    """On GPUs, engines `torch` and `deepspeed` (without sharding `full`) compile each block with `torch.compile`, and
+    `megatron_core` fuses bias, dropout and residual.
+    """
     optimizer: Optimizer
     data: Annotated[SyntheticTokens | TokenFile, Field(discriminator="kind")] = SyntheticTokens()
     steps: PositiveInt
+    """Optimizer steps."""
     end: Literal["steps", "time_limit"] = "steps"
+    """`time_limit` for a run that is meant to be cut off before its last step: then that is its normal end."""
     warm_up: WarmUp = WarmUp()
     time_limit: MinutesField
+    """Wall-clock limit of one run."""
     deadlines: Deadlines = Deadlines()
     statistic_of_record: str = "throughput"
+    """The number that the source reports, by its own rule; batches are evaluated by it."""
     prepare: tuple[Preparation, ...] = ()
+    """Things that must exist before the run."""
     scale: Scale = "full"
+    """Set by `--scale`; not written."""
     references: tuple[Reference, ...] = ()
+    """References; names are unique within a recipe."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
@@ -309,19 +287,16 @@ def recipes_by_file(folders: Iterable[Path], scale: Scale = "full") -> dict[Path
 
 
 class RecipeFamily(Strict):
-    """A recipe file.
-
-    Attributes:
-        family: its name, for people.
-        recipes: keys of each recipe's own, by its name.
-        defaults: laid under each of them.
-        smoke: laid over each of them at `--scale smoke`.
-    """
+    """A recipe file."""
 
     family: str
+    """Its name, for people."""
     recipes: dict[str, dict[str, Any]]
+    """Keys of each recipe's own, by its name."""
     defaults: Mapping[str, Any] = {}
+    """Laid under each of them."""
     smoke: Mapping[str, Any] = {}
+    """Laid over each of them at `--scale smoke`."""
 
     def laid_out(self, name: str, path: Path) -> dict[Scale, dict[str, Any]]:
         """All keys of a recipe of the file `path`, at each scale.

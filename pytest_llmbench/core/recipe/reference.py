@@ -17,19 +17,16 @@ from pytest_llmbench.core.schema import Name, QuantityField, Strict
 
 
 class AppliesTo(Strict):
-    """The machine a number was set for. Every key given must match what the ranks report.
-
-    Attributes:
-        gpu: as the driver names it, without the vendor: `A100-SXM4-80GB`.
-        gpus: GPUs of the run in all.
-        nodes: nodes of the run.
-        system: name of the system.
-    """
+    """The machine a number was set for. Every key given must match what the ranks report."""
 
     gpu: Annotated[str, Field(min_length=1)] | None = None
+    """As the driver names it, without the vendor: `A100-SXM4-80GB`."""
     gpus: PositiveInt | None = None
+    """GPUs of the run in all."""
     nodes: PositiveInt | None = None
+    """Nodes of the run."""
     system: str | None = None
+    """Name of the system."""
 
     @model_validator(mode="after")
     def _some_hardware(self) -> AppliesTo:
@@ -66,15 +63,12 @@ def _as_day(value: object) -> object:
 
 
 class ExpectedFailure(Strict):
-    """A bound that is known to be missed for some time: until then a miss does not fail, and a pass does.
-
-    Attributes:
-        reason: known cause of the miss, such as a ticket.
-        until: last day of it: a run that misses the bound later fails.
-    """
+    """A bound that is known to be missed for some time: until then a miss does not fail, and a pass does."""
 
     reason: Annotated[str, Field(pattern=r"\S")]
+    """Known cause of the miss, such as a ticket."""
     until: Annotated[dt.date, BeforeValidator(_as_day)]
+    """Last day of it: a run that misses the bound later fails."""
 
     def __str__(self) -> str:
         return f"until {self.until}: {self.reason}"
@@ -90,45 +84,46 @@ ClauseField = Annotated[str, BeforeValidator(_as_clause), Field(pattern=r"\S", m
 
 
 class Reference(Strict):
-    """A bound on one statistic of a run.
-
-    Attributes:
-        name: names the test case.
-        statistic: the statistic to bound: one for every engine, or of the recipe's.
-        at_least: lower bound, inclusive.
-        at_most: upper bound, inclusive; give one of the two, or both.
-        per_node: the bounds, and `applies_to.gpus`, are for each node of a run, and are multiplied by their number.
-        claim: subject of the verdict: `system`, so that other runs of it would end alike, or `run`, this one alone. A
-            bound that contains the differences between runs, as a calibrated one does, is judged by the run.
-        between_runs: standard deviation of runs of one system, as a share; without it 0.3 %, known from 5 runs.
-        runs: number of runs from which that is known, at least 2.
-        floor: a run below the bound is broken, but one above it need not be fast: not a verdict on speed.
-        xfail: the bound is known to be missed here.
-        why: reason for the number.
-        source: document that states it.
-        date: day on which it was set.
-        applies_to: the hardware it is for; without it the reference is portable, which only a fraction or a loss can
-            be. It is always for the full scale, never for the smoke variant.
-        elsewhere: on a system with other GPUs, or without any, the test of it is skipped, or there is none.
-        clause: number or name of the clause of a contract that demands it, for the certificate.
-    """
+    """A bound on one statistic of a run."""
 
     name: Name
+    """Names the test case."""
     statistic: str
+    """The statistic to bound: one for every engine, or of the recipe's."""
     at_least: QuantityField | None = None
+    """Lower bound, inclusive."""
     at_most: QuantityField | None = None
+    """Upper bound, inclusive; give one of the two, or both."""
     per_node: bool = False
+    """The bounds, and `applies_to.gpus`, are for each node of a run, and are multiplied by their number."""
     claim: Literal["system", "run"] = "system"
+    """Subject of the verdict: `system`, so that other runs of it would end alike, or `run`, this one alone.
+
+    A bound that contains the differences between runs, as a calibrated one does, is judged by the run.
+    """
     between_runs: QuantityField | None = None
+    """Standard deviation of runs of one system, as a share; without it 0.3 %, known from 5 runs."""
     runs: Annotated[int, Field(ge=2)] | None = None
+    """Number of runs from which that is known, at least 2."""
     floor: bool = False
+    """A run below the bound is broken, but one above it need not be fast: not a verdict on speed."""
     xfail: ExpectedFailure | None = None
+    """The bound is known to be missed here."""
     why: str
+    """Reason for the number."""
     source: str
+    """Document that states it."""
     date: dt.date
+    """Day on which it was set."""
     applies_to: AppliesTo | None = None
+    """The hardware it is for; without it the reference is portable, which only a fraction or a loss can be.
+
+    It is always for the full scale, never for the smoke variant.
+    """
     elsewhere: Literal["skip", "leave_out"] = "skip"
+    """On a system with other GPUs, or without any, the test of it is skipped, or there is none."""
     clause: ClauseField | None = None
+    """Number or name of the clause of a contract that demands it, for the certificate."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Reference:

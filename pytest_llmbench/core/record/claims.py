@@ -61,19 +61,16 @@ def on_off(switch: object) -> str:
 
 
 class Claim(Strict):
-    """One setting as a log line prints it, or as a rank counted it from its tensors.
-
-    Attributes:
-        name: name of the setting.
-        value: a number, or a word such as `bf16`; a switch is `on` or `off`.
-        where: `file:line` or `rank N`, for messages.
-        stage: of the pipeline, where the claim is about one: `parameters_of_rank`.
-    """
+    """One setting as a log line prints it, or as a rank counted it from its tensors."""
 
     name: ClaimName
+    """Name of the setting."""
     value: int | float | str
+    """A number, or a word such as `bf16`; a switch is `on` or `off`."""
     where: str
+    """`file:line` or `rank N`, for messages."""
     stage: int = 0
+    """Of the pipeline, where the claim is about one: `parameters_of_rank`."""
 
     @property
     def log(self) -> str | None:

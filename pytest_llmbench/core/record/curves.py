@@ -44,19 +44,16 @@ def asked_size(collective: str | None, size: int, ranks: int) -> int:
 
 
 class Timing(Strict):
-    """One operation at one size, out of place or in place.
-
-    Attributes:
-        time_us: how long it took, us.
-        algbw: size by time, GB/s.
-        busbw: the same, made comparable with the speed of the links, GB/s.
-        wrong: elements with a wrong value, over all ranks and checked iterations; None where nothing was checked.
-    """
+    """One operation at one size, out of place or in place."""
 
     time_us: NonNegativeFloat
+    """How long it took, us."""
     algbw: NonNegativeFloat
+    """Size by time, GB/s."""
     busbw: NonNegativeFloat
+    """The same, made comparable with the speed of the links, GB/s."""
     wrong: NonNegativeInt | None = None
+    """Elements with a wrong value, over all ranks and checked iterations; None where nothing was checked."""
 
 
 def timing(collective: str, size: int, ranks: int, time_us: float, wrong: int | None) -> Timing:
@@ -67,22 +64,20 @@ def timing(collective: str, size: int, ranks: int, time_us: float, wrong: int | 
 
 
 class Point(Strict):
-    """One operation at one size.
-
-    Attributes:
-        size: the larger of what a rank sends and what it gets, bytes.
-        count: elements, by nccl-tests' rule: of the part of one rank, where the operation deals in parts.
-        dtype: type of an element, such as `float32`.
-        redop: how elements are reduced, such as `sum`; None for an operation that reduces nothing.
-        out_of_place, in_place: None if the source does not have it.
-    """
+    """One operation at one size."""
 
     size: NonNegativeInt
+    """The larger of what a rank sends and what it gets, bytes."""
     count: NonNegativeInt
+    """Elements, by nccl-tests' rule: of the part of one rank, where the operation deals in parts."""
     dtype: str
+    """Type of an element, such as `float32`."""
     redop: str | None = None
+    """How elements are reduced, such as `sum`; None for an operation that reduces nothing."""
     out_of_place: Timing | None = None
+    """None if the source does not have it."""
     in_place: Timing | None = None
+    """None if the source does not have it."""
 
     @property
     def timings(self) -> Iterator[Timing]:
@@ -102,29 +97,28 @@ class Point(Strict):
 
 
 class Curve(Strict):
-    """One operation over all sizes.
-
-    Attributes:
-        collective: one of `COLLECTIVES`; whatever else nccl-tests calls itself; None where a log does not say.
-        points: in the order measured.
-        ranks, nodes, gpus: how many took part; None where a log does not say.
-        complete: whether it was measured to its end.
-        unreadable: lines that look like a point and cannot be read as one.
-        out_of_bounds: how many of its points nccl-tests found to have wrong values; None where it does not say.
-        average_busbw: mean over all points by nccl-tests itself, GB/s; None where it does not say.
-        doubt: its contradictions, in words; None where it does not.
-    """
+    """One operation over all sizes."""
 
     collective: str | None
+    """One of `COLLECTIVES`; whatever else nccl-tests calls itself; None where a log does not say."""
     points: tuple[Point, ...]
+    """In the order measured."""
     ranks: PositiveInt | None = None
+    """How many took part; None where a log does not say."""
     nodes: PositiveInt | None = None
+    """How many took part; None where a log does not say."""
     gpus: NonNegativeInt | None = None
+    """How many took part; None where a log does not say."""
     complete: bool
+    """Whether it was measured to its end."""
     unreadable: NonNegativeInt = 0
+    """Lines that look like a point and cannot be read as one."""
     out_of_bounds: NonNegativeInt | None = None
+    """How many of its points nccl-tests found to have wrong values; None where it does not say."""
     average_busbw: FiniteFloat | None = None
+    """Mean over all points by nccl-tests itself, GB/s; None where it does not say."""
     doubt: str | None = None
+    """Its contradictions, in words; None where it does not."""
 
     def at(self, size: int) -> Point | None:
         """The point of a size, bytes; the slowest of several, and None for none."""

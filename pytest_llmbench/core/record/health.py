@@ -31,31 +31,28 @@ class Severity(StrEnum):
 
 
 class Finding(Strict):
-    """One thing that is wrong, or worth watching.
-
-    Attributes:
-        host: the node; null where it is about none alone.
-        subject: part of the node, such as `GPU 3` or `n1 - n2`.
-        kind: kind.
-        severity: severity.
-        message: found and expected state.
-        action: recommended action.
-        statistic: the measured statistic, if the finding has a number.
-        measured: that number, with unit.
-        threshold: its bound, with unit.
-        reference: name of the reference.
-    """
+    """One thing that is wrong, or worth watching."""
 
     host: str | None = None
+    """The node; null where it is about none alone."""
     subject: str = ""
+    """Part of the node, such as `GPU 3` or `n1 - n2`."""
     kind: str
+    """Kind."""
     severity: Severity
+    """Severity."""
     message: str
+    """Found and expected state."""
     action: str = ""
+    """Recommended action."""
     statistic: str | None = None
+    """The measured statistic, if the finding has a number."""
     measured: str | None = None
+    """That number, with unit."""
     threshold: str | None = None
+    """Its bound, with unit."""
     reference: str | None = None
+    """Name of the reference."""
 
     def __str__(self) -> str:
         where = " ".join(part for part in (self.host, self.subject) if part)
@@ -64,25 +61,22 @@ class Finding(Strict):
 
 
 class Reading(Strict):
-    """One measured number.
-
-    Attributes:
-        host: the node; null for several nodes together.
-        subject: part of the node, such as `GPU 3`; empty for the whole.
-        statistic: statistic.
-        value: the number.
-        unit: its unit.
-        nodes: nodes that took part.
-        gpus: GPUs that took part.
-    """
+    """One measured number."""
 
     host: str | None = None
+    """The node; null for several nodes together."""
     subject: str = ""
+    """Part of the node, such as `GPU 3`; empty for the whole."""
     statistic: str
+    """Statistic."""
     value: float
+    """The number."""
     unit: str
+    """Its unit."""
     nodes: NonNegativeInt = 1
+    """Nodes that took part."""
     gpus: NonNegativeInt = 0
+    """GPUs that took part."""
 
     @property
     def quantity(self) -> Quantity:
@@ -91,54 +85,45 @@ class Reading(Strict):
 
 
 class Report(Strict):
-    """The result of a check. A host that is in none of the three mappings was checked.
-
-    Attributes:
-        findings: faults and hints.
-        readings: measured values.
-        unjudged: nodes that gave no answer, or none that can be read, and why.
-        skipped: nodes that were not checked, and why.
-        problem: the reason why the whole check cannot be judged; null if it can.
-        skip: the reason why the check has no meaning here; null if it has.
-        unbounded: true if no bound applied to any measured value.
-        notes: further remarks for people.
-        evidence: plain data behind the findings: outputs of tools, curves, facts.
-    """
+    """The result of a check. A host that is in none of the three mappings was checked."""
 
     findings: tuple[Finding, ...] = ()
+    """Faults and hints."""
     readings: tuple[Reading, ...] = ()
+    """Measured values."""
     unjudged: Mapping[str, str] = {}
+    """Nodes that gave no answer, or none that can be read, and why."""
     skipped: Mapping[str, str] = {}
+    """Nodes that were not checked, and why."""
     problem: str | None = None
+    """The reason why the whole check cannot be judged; null if it can."""
     skip: str | None = None
+    """The reason why the check has no meaning here; null if it has."""
     unbounded: bool = False
+    """True if no bound applied to any measured value."""
     notes: tuple[str, ...] = ()
+    """Further remarks for people."""
     evidence: Mapping[str, Any] = {}
+    """Plain data behind the findings: outputs of tools, curves, facts."""
 
 
 class HealthRecord(Record):
-    """One check on the nodes of one session, whole.
-
-    Attributes:
-        check: name of the check.
-        family: its family.
-        scope: `node` or `cluster`.
-        job_id: Slurm job that holds the nodes.
-        hosts: the nodes by slot.
-        gpus_per_node: GPUs of each, as asked for.
-        options: the check's `options` in the system's file.
-        timings: Unix times `started`, `ended`.
-        report: the result of the check.
-    """
+    """One check on the nodes of one session, whole."""
 
     about = "check"
     title = "health record"
     check: Name
+    """Name of the check."""
     family: str
+    """Its family."""
     scope: Literal["node", "cluster"]
+    """`node` or `cluster`."""
     gpus_per_node: NonNegativeInt = 0
+    """GPUs of each, as asked for."""
     options: Mapping[str, Any] = {}
+    """The check's `options` in the system's file."""
     report: Report
+    """The result of the check."""
 
     @property
     def name(self) -> str:

@@ -6,27 +6,26 @@ from pytest_llmbench.core.schema import Strict
 
 
 class MadeBy(Strict):
-    """The session that made a record. Nothing in it is secret: `***` stands in its place.
-
-    Attributes:
-        llmbench_version: version of this package.
-        command: words of pytest's command line.
-        directory: folder in which it was started.
-        user: login name; None where the machine has none for its user.
-        host: host of pytest.
-        submitted, started, ended: ISO 8601 times with zone; None where it did not get that far.
-        reproduce: command line that makes the run or check again, by the tests that waited for it.
-    """
+    """The session that made a record. Nothing in it is secret: `***` stands in its place."""
 
     llmbench_version: str
+    """Version of this package."""
     command: tuple[str, ...]
+    """Words of pytest's command line."""
     directory: str
+    """Folder in which it was started."""
     user: str | None
+    """Login name; None where the machine has none for its user."""
     host: str
+    """Host of pytest."""
     submitted: str | None = None
+    """ISO 8601 times with zone; None where it did not get that far."""
     started: str | None = None
+    """ISO 8601 times with zone; None where it did not get that far."""
     ended: str | None = None
+    """ISO 8601 times with zone; None where it did not get that far."""
     reproduce: str
+    """Command line that makes the run or check again, by the tests that waited for it."""
 
 
 def iso(unix: float | None) -> str | None:

@@ -16,64 +16,60 @@ Decided = Literal["fast_enough", "too_slow"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pauses:
-    """Steps of a run that stand out.
-
-    Attributes:
-        at: positions of the steps, from 0.
-        usual: median of all steps, in seconds: what a step would have taken without the pause.
-        share: time that these steps take beyond that, as a share of the wall clock of all steps.
-        period: steps from one to the next, where that is always the same and there are at least three.
-        regular: they come at that distance from the first step to the last, each slower: part of how the run goes on.
-        first: how many of them are the very first steps, where these are slower.
-        few: they are pauses; else they are too many, or last too long, and may be part of the speed.
-    """
+    """Steps of a run that stand out."""
 
     at: tuple[int, ...] = ()
+    """Positions of the steps, from 0."""
     usual: float
+    """Median of all steps, in seconds: what a step would have taken without the pause."""
     share: float = 0.0
+    """Time that these steps take beyond that, as a share of the wall clock of all steps."""
     period: int | None = None
+    """Steps from one to the next, where that is always the same and there are at least three."""
     regular: bool = False
+    """They come at that distance from the first step to the last, each slower: part of how the run goes on."""
     first: int = 0
+    """How many of them are the very first steps, where these are slower."""
     few: bool = True
+    """They are pauses; else they are too many, or last too long, and may be part of the speed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Steady:
-    """The steady state of a run, in seconds per step.
-
-    Attributes:
-        low, high: the interval; each end is beyond the true mean with probability alpha at most.
-        mean: over the judged steps, without pauses.
-        mean_with_pauses: over the judged steps, pauses included.
-        left_out: steps before the judged ones.
-        judged: their number.
-        half_width: of the interval, without what a drift adds.
-        between: half width that the difference between runs adds to it; 0 where the claim is of this run alone.
-        slope: change from the first to the last judged step by a line through them, as a share of the mean.
-        drift: the same, where it is more than chance; else None.
-        settled: the steps no longer become faster.
-        enough: there are as many steps as the rule needs.
-        least: how many steps, with those left out, the rule needs at the least.
-        pauses: among the steps after the warm-up.
-        fastest, slowest: of the judged steps, pauses included; of a run that ended in its warm-up 0 and infinite.
-    """
+    """The steady state of a run, in seconds per step."""
 
     low: float
+    """The interval; each end is beyond the true mean with probability alpha at most."""
     high: float
+    """The interval; each end is beyond the true mean with probability alpha at most."""
     mean: float
+    """Over the judged steps, without pauses."""
     mean_with_pauses: float
+    """Over the judged steps, pauses included."""
     left_out: int
+    """Steps before the judged ones."""
     judged: int
+    """Their number."""
     half_width: float
+    """Of the interval, without what a drift adds."""
     slope: float
+    """Change from the first to the last judged step by a line through them, as a share of the mean."""
     drift: float | None
+    """The same, where it is more than chance; else None."""
     settled: bool
+    """The steps no longer become faster."""
     enough: bool
+    """There are as many steps as the rule needs."""
     least: int
+    """How many steps, with those left out, the rule needs at the least."""
     pauses: Pauses
+    """Among the steps after the warm-up."""
     fastest: float
+    """Of the judged steps, pauses included; of a run that ended in its warm-up 0 and infinite."""
     slowest: float
+    """Of the judged steps, pauses included; of a run that ended in its warm-up 0 and infinite."""
     between: float = 0.0
+    """Half width that the difference between runs adds to it; 0 where the claim is of this run alone."""
 
     @property
     def within(self) -> float:

@@ -34,43 +34,39 @@ def reasons_of(mask: int) -> list[str]:
 
 
 class GpuTelemetry(Strict):
-    """Telemetry of one rank's GPU from the start of its first judged step to the end of its last.
-
-    Attributes:
-        rank: the rank.
-        gpu: UUID of its GPU; null where it watched none.
-        seconds: from the start of its first judged step to the end of its last, by its own clock.
-        samples: number of samples within.
-        unwatched_s: time between samples that are more than 3 periods apart, seconds.
-        energy_j: by the GPU's own counter of energy, interpolated between two samples at either end, J.
-        energy_error_j: the most that it can be wrong by for that, J; above 10 % of the energy there is none.
-        power_w: mean of the samples, W. A sample is itself the mean of a second, from Ampere on but for GA100.
-        sm_clock_mhz: mean of the samples, MHz.
-        sm_clock_min_mhz: lowest of the samples, MHz.
-        memory_clock_mhz: mean of the samples, MHz.
-        temperature_max_degc: highest of the samples, °C.
-        memory_used_max_bytes: highest of the samples: all on the GPU, what the driver keeps for itself included.
-        throttled: samples that name a hardware slowdown, a hardware or software thermal slowdown, or a hardware power
-            brake.
-        power_capped: samples that name the power limit, which a healthy GPU reaches under full load.
-        reasons: samples by each reason for lower clocks.
-        gaps: the reasons for null values.
-    """
+    """Telemetry of one rank's GPU from the start of its first judged step to the end of its last."""
 
     rank: int
+    """The rank."""
     gpu: str | None = None
+    """UUID of its GPU; null where it watched none."""
     seconds: float | None = None
+    """From the start of its first judged step to the end of its last, by its own clock."""
     samples: int = 0
+    """Number of samples within."""
     unwatched_s: float = 0.0
+    """Time between samples that are more than 3 periods apart, seconds."""
     energy_j: float | None = None
+    """By the GPU's own counter of energy, interpolated between two samples at either end, J."""
     energy_error_j: float | None = None
+    """The most that it can be wrong by for that, J; above 10 % of the energy there is none."""
     power_w: float | None = None
+    """Mean of the samples, W. A sample is itself the mean of a second, from Ampere on but for GA100."""
     sm_clock_mhz: float | None = None
+    """Mean of the samples, MHz."""
     sm_clock_min_mhz: float | None = None
+    """Lowest of the samples, MHz."""
     memory_clock_mhz: float | None = None
+    """Mean of the samples, MHz."""
     temperature_max_degc: float | None = None
+    """Highest of the samples, °C."""
     memory_used_max_bytes: float | None = None
+    """Highest of the samples: all on the GPU, what the driver keeps for itself included."""
     throttled: int | None = None
+    """Samples that name a hardware slowdown, a hardware or software thermal slowdown, or a hardware power brake."""
     power_capped: int | None = None
+    """Samples that name the power limit, which a healthy GPU reaches under full load."""
     reasons: Mapping[str, int] = {}
+    """Samples by each reason for lower clocks."""
     gaps: tuple[str, ...] = ()
+    """The reasons for null values."""

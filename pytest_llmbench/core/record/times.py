@@ -7,36 +7,34 @@ from pytest_llmbench.core.wire.step_events import Phase
 
 
 class RankTimes(Strict):
-    """One rank, in seconds per step by its own clocks; null where it is not known.
-
-    Attributes:
-        rank: the rank.
-        seconds: duration of a step.
-        phases: time of each phase; empty where it is not known.
-        spread: standard deviation of the time that it takes without waiting for others.
-        last: share of the steps in which it came last to where ranks wait for one another.
-        late: share of the steps in which it came last by a quarter of a step or more: of the first half and the second
-            half of the steps, the smaller one.
-        late_s: time of a step that the others waited for it alone in these.
-        cpu_s: CPU time of its process.
-        delayed_s: it could run, and had no CPU.
-        throttled_s: CPU quotas held it back.
-        memory_stalled_s: processes around it waited for memory.
-        gap: the reason for unknown phases.
-    """
+    """One rank, in seconds per step by its own clocks; null where it is not known."""
 
     rank: int
+    """The rank."""
     seconds: float | None = None
+    """Duration of a step."""
     phases: Mapping[Phase, float] = {}
+    """Time of each phase; empty where it is not known."""
     spread: float | None = None
+    """Standard deviation of the time that it takes without waiting for others."""
     last: float | None = None
+    """Share of the steps in which it came last to where ranks wait for one another."""
     late: float | None = None
+    """Share of the steps in which it came last by a quarter of a step or more: of the first half and the second half of
+    the steps, the smaller one.
+    """
     late_s: float | None = None
+    """Time of a step that the others waited for it alone in these."""
     cpu_s: float | None = None
+    """CPU time of its process."""
     delayed_s: float | None = None
+    """It could run, and had no CPU."""
     throttled_s: float | None = None
+    """CPU quotas held it back."""
     memory_stalled_s: float | None = None
+    """Processes around it waited for memory."""
     gap: str | None = None
+    """The reason for unknown phases."""
 
     @property
     def own_s(self) -> float | None:
@@ -46,15 +44,11 @@ class RankTimes(Strict):
 
 
 class RunTimes(Strict):
-    """All ranks of a run.
-
-    Attributes:
-        steps: number of typical steps.
-        ranks: by rank.
-        transfer_s: time of a step from the arrival of the last rank to the end of its wait; null where a rank's is not
-            known.
-    """
+    """All ranks of a run."""
 
     steps: int
+    """Number of typical steps."""
     ranks: tuple[RankTimes, ...]
+    """By rank."""
     transfer_s: float | None = None
+    """Time of a step from the arrival of the last rank to the end of its wait; null where a rank's is not known."""

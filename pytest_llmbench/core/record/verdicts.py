@@ -14,39 +14,32 @@ Property = str | int | float | bool | None
 
 
 class ClauseTold(Strict):
-    """One clause of `--llmbench-require FILE`.
-
-    Attributes:
-        name: as the contract numbers it.
-        tests: node ids, names of tests, or patterns of either.
-        verdict: INCOMPLETE, or the worst verdict of its tests.
-        reason: the reason for INCOMPLETE; else empty.
-    """
+    """One clause of `--llmbench-require FILE`."""
 
     name: str
+    """As the contract numbers it."""
     tests: tuple[str, ...]
+    """Node ids, names of tests, or patterns of either."""
     verdict: Verdict
+    """INCOMPLETE, or the worst verdict of its tests."""
     reason: str = ""
+    """The reason for INCOMPLETE; else empty."""
 
 
 class SessionVerdicts(Strict):
-    """All verdicts of a session.
-
-    Attributes:
-        schema_version: 1.
-        session: session id.
-        facts: properties of the whole session, as in the JUnit report.
-        tests: the properties of each test, and of each group of nodes that was compared; its name is under `test`.
-        clauses: how each required clause ended.
-        notes: lines about verdicts that are missing, such as the runs of which no speed was judged.
-    """
+    """All verdicts of a session."""
 
     schema_version: Literal[1] = 1
     session: str
+    """Session id."""
     facts: Mapping[str, str] = {}
+    """Properties of the whole session, as in the JUnit report."""
     tests: tuple[Mapping[str, Property], ...] = ()
+    """The properties of each test, and of each group of nodes that was compared; its name is under `test`."""
     clauses: tuple[ClauseTold, ...] = ()
+    """How each required clause ended."""
     notes: tuple[str, ...] = ()
+    """Lines about verdicts that are missing, such as the runs of which no speed was judged."""
 
     @classmethod
     def read(cls, path: Path) -> Self:

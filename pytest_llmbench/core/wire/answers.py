@@ -12,10 +12,7 @@ class ProbeAnswer(Strict):
 
 
 class DeviceAnswer(ProbeAnswer):
-    """An answer about a device.
-
-    Attributes:
-        device: the GPU model as the driver names it, or `cpu`.
-    """
+    """An answer about a device."""
 
     device: str
+    """The GPU model as the driver names it, or `cpu`."""

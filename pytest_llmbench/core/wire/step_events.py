@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from annotated_types import Ge, Gt, Le, Lt
-
 from pytest_llmbench.core.plain import json_of
 
 if TYPE_CHECKING:
@@ -23,10 +21,23 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 GPU_PERIOD_S = 0.5
 
 _TOO_LARGE = 2**63
-_Count = Annotated[int, Ge(0), Lt(_TOO_LARGE)]
-_PositiveCount = Annotated[int, Ge(1), Lt(_TOO_LARGE)]
-_NonNegative = Annotated[float, Ge(0)]
-_Positive = Annotated[float, Gt(0)]
+
+
+class _Bounds:
+    """Bounds of a number for pydantic, such as `ge=0, lt=10`, without an import of it."""
+
+    def __init__(self, **bounds: int) -> None:
+        self.bounds = bounds
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Add the bounds to the schema of the number."""
+        return {**handler(source), **self.bounds}
+
+
+_Count = Annotated[int, _Bounds(ge=0, lt=_TOO_LARGE)]
+_PositiveCount = Annotated[int, _Bounds(ge=1, lt=_TOO_LARGE)]
+_NonNegative = Annotated[float, _Bounds(ge=0)]
+_Positive = Annotated[float, _Bounds(gt=0)]
 _AnyNumber = float | Literal["nan", "inf", "-inf"]
 
 
@@ -66,7 +77,7 @@ class StartEvent(_Event):
     """
 
     event: Literal["start"] = "start"
-    schema: Annotated[int, Ge(1), Le(3)]
+    schema: Annotated[int, _Bounds(ge=1, le=3)]
     rank: _Count
     world_size: _PositiveCount
     local_rank: _Count
@@ -98,32 +109,33 @@ class MatmulEvent(_Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingEvent(_Event):
-    """Counts of a rank from its model, its process group and the tensors it was fed, once it has done its steps.
-
-    Attributes:
-        world_size: ranks in the process group that gradients travel in.
-        tensor, pipeline: ranks that share the matrices, and the layers, of one copy of the model.
-        tensor_rank, pipeline_rank, copy_rank: the place of this rank among them, and the number of its copy.
-        layers: of this rank's part of the model.
-        parameters: of this rank's part, whole where they are sharded over copies; values that two ranks of a copy share
-            count for one of them.
-        precision: precision of the matrix products.
-        sequence_length: of all input tensors; None for a rank that is fed none, or not always the same.
-        micro_batch_size: the same for the number of sequences in one.
-    """
+    """Counts of a rank from its model, its process group and the tensors it was fed, once it has done its steps."""
 
     event: Literal["training"] = "training"
     world_size: _PositiveCount
+    """Ranks in the process group that gradients travel in."""
     tensor: _PositiveCount
+    """Ranks that share the matrices, and the layers, of one copy of the model."""
     pipeline: _PositiveCount
+    """Ranks that share the matrices, and the layers, of one copy of the model."""
     tensor_rank: _Count
+    """The place of this rank among them, and the number of its copy."""
     pipeline_rank: _Count
+    """The place of this rank among them, and the number of its copy."""
     copy_rank: _Count
+    """The place of this rank among them, and the number of its copy."""
     layers: _Count
+    """Of this rank's part of the model."""
     parameters: _Count
+    """Of this rank's part, whole where they are sharded over copies; values that two ranks of a copy share count for
+    one of them.
+    """
     precision: str
+    """Precision of the matrix products."""
     sequence_length: _PositiveCount | None
+    """Of all input tensors; None for a rank that is fed none, or not always the same."""
     micro_batch_size: _PositiveCount | None
+    """The same for the number of sequences in one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,10 +6,7 @@ from pytest_llmbench.core.schema import Strict
 
 
 class DeepSpeedOptions(Strict):
-    """Options of engine deepspeed.
-
-    Attributes:
-        loss_scale: fixed scale with precision `fp16`; a step that overflows is an error.
-    """
+    """Options of engine deepspeed."""
 
     loss_scale: PositiveFloat = 1024.0
+    """Fixed scale with precision `fp16`; a step that overflows is an error."""

@@ -51,22 +51,19 @@ Argument = str | int | float | bool | tuple[str, ...]
 
 
 class DeepSpeedChatOptions(Strict):
-    """Options of this engine.
-
-    Attributes:
-        step: fine-tune on the next token; a reward model on pairs of answers; an actor and a critic.
-        arguments: further arguments of `main.py`; a list is several words.
-        through: a script to start instead of `main.py`, whose path it finds in the variable `MAIN`: for a machine
-            without a GPU.
-        launcher_args: passed to `deepspeed`.
-        notes: deviations from the source, with the reasons: the head of the script.
-    """
+    """Options of this engine."""
 
     step: Literal[1, 2, 3]
+    """Fine-tune on the next token; a reward model on pairs of answers; an actor and a critic."""
     arguments: Mapping[str, Argument] = {}
+    """Further arguments of `main.py`; a list is several words."""
     through: str | None = None
+    """A script to start instead of `main.py`, whose path it finds in the variable `MAIN`: for a machine without a GPU.
+    """
     launcher_args: tuple[str, ...] = ()
+    """Passed to `deepspeed`."""
     notes: tuple[str, ...] = ()
+    """Deviations from the source, with the reasons: the head of the script."""
 
 
 def launcher_args(options: DeepSpeedChatOptions, topology: Topology, place: Place) -> tuple[str, ...]:

@@ -21,23 +21,24 @@ class MegatronCoreOptions(Strict):
     """Options of engine megatron_core.
 
     The losses of a recipe agree to the rounding of its precision, whatever the options.
-
-    Attributes:
-        transformer_impl: the layers of Megatron-Core that are trained: `transformer_engine`, or `local`. By default
-            `transformer_engine` on GPUs where it is installed, else `local`. The output of every rank names the one in
-            use.
-        attention: attention of the `local` layers: a kernel of PyTorch, as with engine torch, or `unfused`,
-            Megatron-Core's own, which keeps all scores unless checkpointing is `selective`. Transformer Engine chooses
-            its kernels itself.
-        pad_vocabulary: the embedding gets rows of probability 0, up to a multiple of 128 × `tensor`, for aligned
-            products. Tokens, parameters and FLOPs are counted without them.
-        overlap: gradients are reduced during the backward pass, and with sharding `optimizer` parameters are gathered
-            during the next forward pass.
-        loss_scale: fixed scale with precision `fp16`; a step that overflows is an error.
     """
 
     transformer_impl: TransformerImpl | None = None
+    """Layers of Megatron-Core that are trained: `transformer_engine`, or `local`. By default `transformer_engine` on
+    GPUs where it is installed, else `local`. The output of every rank names the layers in use.
+    """
     attention: Attention | Literal["unfused"] = "fastest"
+    """Attention of the `local` layers: a kernel of PyTorch, as with engine torch, or `unfused`, Megatron-Core's own,
+    which keeps all scores unless checkpointing is `selective`. Transformer Engine chooses its kernels itself.
+    """
     pad_vocabulary: bool = True
+    """The embedding gets rows of probability 0, up to a multiple of 128 × `tensor`, for aligned products.
+
+    Tokens, parameters and FLOPs are counted without them.
+    """
     overlap: bool = True
+    """Gradients are reduced during the backward pass, and with sharding `optimizer` parameters are gathered during the
+    next forward pass.
+    """
     loss_scale: PositiveFloat = 1024.0
+    """Fixed scale with precision `fp16`; a step that overflows is an error."""

@@ -40,19 +40,16 @@ _CHECKPOINTING: Mapping[str, list[str]] = {
 
 
 class MegatronLmOptions(Strict):
-    """Options of this engine.
-
-    Attributes:
-        script: program of every rank.
-        arguments: further arguments of the script.
-        launcher_args: arguments of torchrun.
-        notes: deviations from the source, with the reasons: the head of the script.
-    """
+    """Options of this engine."""
 
     script: str = "pretrain_gpt.py"
+    """Program of every rank."""
     arguments: Mapping[str, str | int | float | bool] = {}
+    """Further arguments of the script."""
     launcher_args: tuple[str, ...] = ("--tee", "3")
+    """Arguments of torchrun."""
     notes: tuple[str, ...] = ()
+    """Deviations from the source, with the reasons: the head of the script."""
 
 
 class MegatronLM(External):

@@ -30,19 +30,16 @@ _TRAIN_STDERR = "checkpoints/*/train.stderr.*"
 
 
 class MetaseqOptions(Strict):
-    """Options of this engine.
-
-    Attributes:
-        model_size: passed to the launcher, which knows the shape, the batch and the model parallel size for it.
-        program: the launcher; or metaseq's training program, which gets what the recipe's own keys say.
-        arguments: further arguments of the program.
-        notes: deviations from the source, with the reasons: the head of the script.
-    """
+    """Options of this engine."""
 
     model_size: str
+    """Passed to the launcher, which knows the shape, the batch and the model parallel size for it."""
     program: str = _LAUNCHER
+    """The launcher; or metaseq's training program, which gets what the recipe's own keys say."""
     arguments: Mapping[str, str | int | float | bool] = {}
+    """Further arguments of the program."""
     notes: tuple[str, ...] = ()
+    """Deviations from the source, with the reasons: the head of the script."""
 
 
 class Metaseq(External):

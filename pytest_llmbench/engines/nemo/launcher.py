@@ -18,19 +18,16 @@ from pytest_llmbench.engines.nemo.base import BEGIN, END, Nemo, Value, overrides
 
 
 class NemoLauncherOptions(Strict):
-    """Options of this engine.
-
-    Attributes:
-        version: passed to the launcher.
-        training: the launcher's configuration file of the model, such as `gpt3/126m`.
-        arguments: further overrides of its configuration; null takes one away.
-        notes: deviations from the source, with the reasons: the head of the script.
-    """
+    """Options of this engine."""
 
     version: Literal["22.06", "22.09"]
+    """Passed to the launcher."""
     training: str
+    """The launcher's configuration file of the model, such as `gpt3/126m`."""
     arguments: Mapping[str, Value] = {}
+    """Further overrides of its configuration; null takes one away."""
     notes: tuple[str, ...] = ()
+    """Deviations from the source, with the reasons: the head of the script."""
 
 
 class NemoLauncher(Nemo):

@@ -19,22 +19,18 @@ _LEFT_OUT = {"options", "references", "prepare", "description", "source", "deadl
 
 
 class NemoTorchrunOptions(Strict):
-    """Options of this engine.
-
-    Attributes:
-        program: NeMo 1's script; or a program of NeMo 2, which is given `--folder` for its results and the recipe as
-            JSON.
-        config: the launcher's configuration file of the model; null for a program of NeMo 2.
-        arguments: overrides of that configuration; null takes one away.
-        launcher_args: passed to torchrun.
-        notes: deviations from the source, with the reasons: the head of the script.
-    """
+    """Options of this engine."""
 
     program: str = "{root}/examples/nlp/language_modeling/megatron_gpt_pretraining.py"
+    """NeMo 1's script; or a program of NeMo 2, which is given `--folder` for its results and the recipe as JSON."""
     config: str | None = None
+    """The launcher's configuration file of the model; null for a program of NeMo 2."""
     arguments: Mapping[str, Value] = {}
+    """Overrides of that configuration; null takes one away."""
     launcher_args: tuple[str, ...] = ()
+    """Passed to torchrun."""
     notes: tuple[str, ...] = ()
+    """Deviations from the source, with the reasons: the head of the script."""
 
 
 class NemoTorchrun(Nemo):

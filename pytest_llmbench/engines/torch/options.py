@@ -7,13 +7,11 @@ from pytest_llmbench.core.schema import Strict
 
 
 class TorchOptions(Strict):
-    """Options of engine torch.
-
-    Attributes:
-        attention: on a GPU, PyTorch's attention kernel; `fastest` is what rank 0 finds fastest for this shape before
-            the first step. The output of every rank says which.
-        residual: type of the stream that blocks add to: that of the matrix products, or fp32, with `sharding: none`.
-    """
+    """Options of engine torch."""
 
     attention: Attention = "fastest"
+    """On a GPU, PyTorch's attention kernel; `fastest` is the one that rank 0 finds fastest for this shape before the
+    first step. The output of every rank names it.
+    """
     residual: Literal["compute", "fp32"] = "compute"
+    """Type of the stream that blocks add to: that of the matrix products, or fp32, with `sharding: none`."""

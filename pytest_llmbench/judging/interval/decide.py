@@ -120,18 +120,25 @@ def apart(metric: Metric, op: Op, other: Metric) -> Decision:
         op: the comparison.
         other: of the same dimension.
     """
-    if metric.low is None or metric.high is None:
+    if metric.low is None and metric.high is None:
         return Decision(holds=None, low=None, high=None, claim="run", why=_NOTHING)
-    if (other.low is None or other.high is None) and other.sense is not None:
+    if other.low is None and other.high is None and other.sense is not None:
         return Decision(
             holds=None, low=metric.low, high=metric.high, claim="run", why="the other run has too few judged steps"
         )
-    low = Quantity(other.value if other.low is None else other.low, other.unit).to(metric.unit).value
-    high = Quantity(other.value if other.high is None else other.high, other.unit).to(metric.unit).value
-    more, less = metric.low >= high, metric.high <= low
+    low, high = _ends(metric)
+    other_low, other_high = (Quantity(1.0, other.unit).to(metric.unit).value * end for end in _ends(other))
+    more, less = low >= other_high, high <= other_low
     holds = None if more == less else more == (op in {">=", ">"})
     why = "" if holds is not None else "The intervals of the two runs overlap: train both longer"
     return Decision(holds=holds, low=metric.low, high=metric.high, claim="run", why=why)
+
+
+def _ends(metric: Metric) -> tuple[float, float]:
+    """The interval of a number. Steps that scatter much leave a rate without an upper end."""
+    if metric.low is None and metric.high is None:
+        return metric.value, metric.value
+    return (-math.inf if metric.low is None else metric.low), (math.inf if metric.high is None else metric.high)
 
 
 def in_doubt(metric: Metric, op: Op, bound: Quantity, ranks: Sequence[RankInfo]) -> Decision | None:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-import pluggy
 import pytest
 
 from pytest_llmbench.core.wire import layout
@@ -69,7 +68,9 @@ def _page(session: FinishedSession) -> None:
     write_page(session.folder, output=session.folder / layout.PAGE)
 
 
-def _hooked(call: pluggy.HookCaller, session: FinishedSession, config: pytest.Config) -> Iterator[str]:
+def _hooked(
+    call: Callable[..., Iterable[Iterable[str] | None]], session: FinishedSession, config: pytest.Config
+) -> Iterator[str]:
     for lines in call(session=session, config=config):
         yield from lines or ()
 

@@ -12,7 +12,7 @@ from pytest_llmbench.core.record.verdicts import ClauseTold, Property, SessionVe
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin import history
 from pytest_llmbench.plugin.bench import Bench
-from pytest_llmbench.plugin.ours import MissedEvents
+from pytest_llmbench.plugin.missed import MissedEvents
 from pytest_llmbench.plugin.output import terminal
 from pytest_llmbench.plugin.output.conclusion import Conclusion
 from pytest_llmbench.plugin.output.judged import JudgedRuns

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_llmbench.cluster.runs import repeat_key
+from pytest_llmbench.core.errors import LLMBenchError
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord, Verdict
@@ -13,32 +14,45 @@ from pytest_llmbench.plugin.bench import bench_of
 from pytest_llmbench.plugin.collection.checks import CheckKey, Health
 from pytest_llmbench.plugin.ours import is_begun
 from pytest_llmbench.plugin.verdict import outcome
-from pytest_llmbench.plugin.verdict.rerun import Rerun
+from pytest_llmbench.plugin.verdict.compare import find_copy
+from pytest_llmbench.plugin.verdict.rerun import ATTEMPT, RUN, Attempt, refuse_idle_comparisons
 from pytest_llmbench.plugin.verdict.run import Run
-from pytest_llmbench.plugin.verdict.several import one_run
 from pytest_llmbench.session.record_store import AnyRecord
 
 
 def judged_run(request: pytest.FixtureRequest) -> Iterator[Run]:
     """Yield the run of a test, and note at the end what the test asked of it."""
+    item = request.node
     repeats = getattr(getattr(request, "param", None), "repeats", 1)
-    records = [_awaited(request, RunRecord, "recipe", number) for number in range(1, repeats + 1)]
-    outcome.note(request.node, **outcome.facts_of_run(records[0], repeats))
+    attempt = item.stash.get(ATTEMPT, Attempt())
+    first = _wait_for_record(request, RunRecord, "recipe")
+    waiter = bench_of(request.config).waiter
+    if attempt.runs > repeats and waiter is not None:
+        waiter.repeat(first.key, attempt.runs, attempt.look)
+    others = (_wait_for_record(request, RunRecord, "recipe", n) for n in range(2, max(repeats, attempt.runs) + 1))
+    records = [first, *others]
+    for record in records[repeats:]:
+        if record.problem is not None and record.problem.kind == "not_repeated":
+            attempt.refused = record.problem.message
+            records = [each for each in records if each.look < attempt.look]
+            break
+    outcome.note(item, **outcome.facts_of_run(first, len(records)))
     for record in records:
         if record.problem is not None and record.problem.kind == "gated":
             pytest.skip(record.problem.message)
         if record.problem is not None:
             pytest.fail(outcome.broken(record), pytrace=False)
-    if (twice := one_run(records)) is not None:
-        pytest.fail(twice, pytrace=False)
-    state = bench_of(request.config)
-    rerun = None
-    if state.settings.rerun and state.waiter is not None:
-        limit = state.settings.time_limit_min(records[0].recipe)
-        rerun = Rerun(waiter=state.waiter, series=records[0].key, limit_min=limit)
-    run = Run(*records, rerun=rerun)
+    if (copy := find_copy(records)) is not None:
+        pytest.fail(copy, pytrace=False)
+    run = item.stash[RUN] = Run(*records, may_repeat=ATTEMPT in item.stash)
     yield run
-    outcome.note_measured(request.node, run, request.node.callspec.params.get("reference"))
+    outcome.note_measured(item, run, item.callspec.params.get("reference"))
+    run.comparisons.closed = True
+    try:
+        refuse_idle_comparisons(run, run.comparisons.counted)
+    except LLMBenchError as error:  # of the teardown of another fixture: the call has its verdict
+        outcome.note(item, verdict=str(Verdict.ERROR), reason=str(error).partition("\n")[0])
+        pytest.fail(str(error), pytrace=False)
 
 
 def applied_reference(request: pytest.FixtureRequest, run: Run) -> Reference:
@@ -58,20 +72,20 @@ def applied_reference(request: pytest.FixtureRequest, run: Run) -> Reference:
 
 def judged_health(request: pytest.FixtureRequest) -> Health:
     """The result of a check of a test, for its node."""
-    record = _awaited(request, HealthRecord, "check")
+    record = _wait_for_record(request, HealthRecord, "check")
     key: CheckKey = request.param
     outcome.note(request.node, **outcome.facts_of_check(record, key.slot))
-    verdict, told = record.state(key.slot)
+    verdict, message = record.state(key.slot)
     if verdict is Verdict.SKIP:
-        pytest.skip(told)
+        pytest.skip(message)
     if verdict is Verdict.ERROR:
-        pytest.fail(f"cannot be judged: {told}\nhealth record: {record.path}", pytrace=False)
+        pytest.fail(f"cannot be judged: {message}\nhealth record: {record.path}", pytrace=False)
     health = Health(record, key.slot)
     outcome.note(request.node, **dict(health.properties()))
     return health
 
 
-def _awaited(request: pytest.FixtureRequest, kind: type[AnyRecord], subject: str, number: int = 1) -> AnyRecord:
+def _wait_for_record(request: pytest.FixtureRequest, kind: type[AnyRecord], subject: str, number: int = 1) -> AnyRecord:
     """The record that a fixture is about, as soon as it is there; of several runs that with a number."""
     # Without a test that names the fixture, the session may not have begun.
     waiter = bench_of(request.config).waiter if is_begun(request.config) else None

@@ -4,7 +4,6 @@ import datetime as dt
 
 import pytest
 
-from pytest_llmbench.core.errors import InconclusiveError
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.plugin.verdict.run import Run
@@ -36,10 +35,7 @@ def settle(item: pytest.Item, report: pytest.TestReport, verdict: Verdict, reaso
 
 def _missed(run: object, reference: Reference) -> bool:
     """Whether the comparison that ended the test is that of the reference, and its number misses the bound."""
-    compared = [each for each in run.used if each.threshold is not None] if isinstance(run, Run) else []
-    if not compared or (compared[-1].statistic, compared[-1].threshold) != (reference.statistic, reference.threshold):
+    last = run.comparisons.last if isinstance(run, Run) else None
+    if last is None or (last.number.statistic, last.threshold) != (reference.statistic, reference.threshold):
         return False
-    try:
-        return reference.missed_by(compared[-1]) is not None
-    except InconclusiveError:
-        return False
+    return last.holds is False

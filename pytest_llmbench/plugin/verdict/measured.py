@@ -1,168 +1,189 @@
-"""Quantities that remember their origin, and what they were compared with."""
+"""Quantities of a run. Comparing one makes a `Comparison`, which is judged where its truth is asked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import dis
+import sys
+from pathlib import Path
+from types import FrameType
 
-from pytest_llmbench.core.errors import InconclusiveError
+from pytest_llmbench.core.errors import InconclusiveError, RunError
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns, Quantity
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Metric, RunRecord
-from pytest_llmbench.judging.cause.evidence import Cause
 from pytest_llmbench.judging.golden import GoldenLosses, Losses
-from pytest_llmbench.judging.interval.decide import Decision, Op, apart, decide, in_doubt
-from pytest_llmbench.judging.interval.steady import ALPHA
-from pytest_llmbench.plugin.output.explained import describe, explain, explain_losses, undecided
-from pytest_llmbench.plugin.verdict.caused import cause_of
-from pytest_llmbench.plugin.verdict.several import steady_at
+from pytest_llmbench.judging.interval.decide import Op
+from pytest_llmbench.plugin.verdict.compare import JudgedComparison, Number, judge
+from pytest_llmbench.plugin.verdict.explain import describe, explain, explain_losses, undecided
 
-if TYPE_CHECKING:
-    from pytest_llmbench.plugin.verdict.run import Run
+_PACKAGE = __name__.partition(".")[0]
+
+
+class Comparison:
+    """`measured >= bound`: nothing is judged before somebody asks whether it holds, as `assert` does.
+
+    Attributes:
+        number: the measured side.
+        op: the comparison.
+        bound: the other side.
+        asked: whether somebody asked for its truth.
+        place: file and line of the comparison.
+    """
+
+    def __init__(self, measured: Measured, op: Op, bound: Quantity, between: BetweenRuns | None, place: str) -> None:
+        self.number = measured.number
+        self.op = op
+        self.bound = bound
+        self.asked = False
+        self.place = place
+        self._between = between
+        self._judged: JudgedComparison | None = None
+
+    @property
+    def judged(self) -> JudgedComparison:
+        """How it ends."""
+        if self._judged is None:
+            other = self.bound.number if isinstance(self.bound, Measured) else None
+            self._judged = judge(self.number, self.op, self.bound, self._between, other)
+        return self._judged
+
+    def __bool__(self) -> bool:
+        """Whether it holds for certain.
+
+        Raises:
+            InconclusiveError: the number is not known well enough.
+        """
+        self.asked = True
+        if self.judged.holds is None:
+            raise InconclusiveError("\n".join(undecided(self.judged)))
+        return self.judged.holds
+
+    def __eq__(self, other: object) -> bool:
+        """Compare its truth: `(run.throughput >= bound) == expected`."""
+        return bool(self) == other
+
+    __hash__ = None  # type: ignore[assignment]  # two that hold are not one
+
+    def __repr__(self) -> str:
+        return f"{self.number.statistic} {self.number.metric.quantity} {self.op} {self.bound}"
+
+
+class Comparisons(list[Comparison]):
+    """The comparisons of one test, in their order.
+
+    Attributes:
+        counted: number of them that were seen to count; those of the teardown of fixtures follow.
+        closed: whether that test is over.
+    """
+
+    counted: int | None = None
+    closed = False
+
+    @property
+    def last(self) -> JudgedComparison | None:
+        """How the last one ended whose truth was asked."""
+        return next((made.judged for made in reversed(self) if made.asked), None)
 
 
 class Measured(Quantity):
-    """A measured quantity. It compares like any other, and keeps what it was compared with.
+    """A statistic of a run, or of several that are judged together; `to` keeps it one.
 
     Attributes:
-        statistic: the rule's name.
-        metric: the number with its rule.
-        record: the run it is of.
-        each: the same number of each run, where several are judged together; it is then their mean.
-        alpha: probability of an error on either side of the interval that judges it.
-        threshold: the last comparison it was in, such as `>= 200000 words/s`; None so far.
-        decision: how that ended, where the steady state of the run judged it; None where the statistic's own rule did.
-        decisive: the number that decided it: itself, or one of `each`.
-        cause: cause of a speed that does not meet it; None for any other comparison.
-        run: makes more runs where these decide nothing; None where no more are wanted.
+        number: the statistic with the records that it is of.
+        comparisons: all of the test that asked for it.
     """
 
-    __slots__ = ("alpha", "cause", "decision", "decisive", "each", "metric", "record", "run", "statistic", "threshold")
+    __slots__ = ("comparisons", "number")
 
-    def __init__(
-        self,
-        statistic: str,
-        metric: Metric,
-        record: RunRecord,
-        *,
-        each: Sequence[Measured] = (),
-        alpha: float = ALPHA,
-        run: Run | None = None,
-    ) -> None:
-        super().__init__(metric.value, metric.unit)
-        self._set(
-            statistic=statistic, metric=metric, record=record, each=tuple(each), alpha=alpha, run=run, threshold=None,
-            decision=None, decisive=self, cause=None,
-        )  # fmt: skip
+    number: Number
+    comparisons: Comparisons
 
-    def _set(self, **known: object) -> None:
-        for name, value in known.items():
-            object.__setattr__(self, name, value)
+    def __init__(self, number: Number, comparisons: Comparisons | None = None) -> None:
+        super().__init__(number.metric.value, number.metric.unit)
+        object.__setattr__(self, "number", number)
+        object.__setattr__(self, "comparisons", Comparisons() if comparisons is None else comparisons)
 
-    statistic: str
-    metric: Metric
-    record: RunRecord
-    each: tuple[Measured, ...]
-    alpha: float
-    threshold: str | None
-    decision: Decision | None
-    decisive: Measured
-    cause: Cause | None
-    run: Run | None
+    @property
+    def statistic(self) -> str:
+        """Name of its rule."""
+        return self.number.statistic
+
+    @property
+    def metric(self) -> Metric:
+        """The number with its rule."""
+        return self.number.metric
+
+    @property
+    def record(self) -> RunRecord:
+        """The run; of several, the first."""
+        return self.number.record
+
+    def to(self, unit: str) -> Measured:
+        """Return the same measured number in another unit of its dimension.
+
+        Raises:
+            UnitError: `unit` is unknown or of another dimension.
+        """
+        super().to(unit)
+        return self if unit == self.unit else Measured(self.number.to(unit), self.comparisons)
 
     # Python asks a subclass first, so `Quantity(...) <= measured` ends up here as well.
-    def __ge__(self, other: object) -> bool:
-        return self._compared(">=", other)
+    def __ge__(self, other: object) -> Comparison:  # type: ignore[override]  # its truth is the bool
+        return self._compare(">=", other)
 
-    def __gt__(self, other: object) -> bool:
-        return self._compared(">", other)
+    def __gt__(self, other: object) -> Comparison | bool:  # type: ignore[override]
+        return self._order(">", other)
 
-    def __le__(self, other: object) -> bool:
-        return self._compared("<=", other)
+    def __le__(self, other: object) -> Comparison:  # type: ignore[override]
+        return self._compare("<=", other)
 
-    def __lt__(self, other: object) -> bool:
-        return self._compared("<", other)
-
-    def _compared(self, op: Op, other: object) -> bool:
-        if not isinstance(other, Quantity):
-            self._check(other)  # it says why not
-            return False
-        return self.meets(op, other, USUAL_BETWEEN_RUNS)
+    def __lt__(self, other: object) -> Comparison | bool:  # type: ignore[override]
+        return self._order("<", other)
 
     def meets(self, op: Op, bound: Quantity, between: BetweenRuns | None = None) -> bool:
-        """Whether `self op bound` holds, for certain where the statistic says how well it is known.
+        """Whether `self op bound` holds for certain.
 
         Raises:
             InconclusiveError: it is not known well enough.
         """
-        self._renew()
-        holds = super().meets(op, bound)
-        self._set(threshold=f"{op} {bound.plain}")
-        # Speed is a claim of the system, which all runs together make; anything else has to hold in each of them.
-        if self.each and (self.metric.sense is None or (between is None and not isinstance(bound, Measured))):
-            return self._each_meets(op, bound, between)
-        decision = self._decided(op, bound, between)
-        surely, cause = holds if decision is None else decision.holds, None
-        if not surely and not isinstance(bound, Measured):
-            runs = [(each.metric, each.record) for each in self.each or (self,)]
-            cause = cause_of(self.statistic, runs, op, bound, decided=surely is not None)
-        self._set(decision=decision, cause=cause)
-        if decision is not None and surely is None:
-            raise InconclusiveError("\n".join(undecided(self, op, bound, decision)))
-        return bool(surely)
+        return bool(self._compare(op, bound, between))
 
-    def _decided(self, op: Op, bound: Quantity, between: BetweenRuns | None) -> Decision | None:
-        """Compare by the steady state of the runs, and of more where these decide nothing and more are wanted.
+    def _order(self, op: Op, other: object) -> Comparison | bool:
+        """Compare as `max`, `min` and `sorted` need it, where one of these asks: by the plain numbers, for no verdict.
 
-        Returns:
-            None where the statistic's own rule judges.
+        They compare with `<` and `>` alone, and from a call, where a comparison that somebody wrote is an instruction.
         """
-        if self.metric.sense is None:
-            return in_doubt(self.metric, op, bound, self.record.rank_info)
-        if isinstance(bound, Measured):
-            return apart(self.metric, op, bound.metric)
-        while True:
-            runs = [steady_at(each.record, self.alpha) for each in self.each or (self,)]
-            decision = decide(self.metric, runs, op, bound, between, self.alpha, self.record.early)
-            if decision.holds is not None or self.run is None:
-                return decision
-            if why_no_more := self.run.repeat(decision.needed):
-                return replace(decision, why=f"{decision.why}. {why_no_more}")
-            self._renew()
+        caller = _find_caller()
+        if dis.opname[caller.f_code.co_code[caller.f_lasti]].startswith("CALL"):
+            return super().meets(op, other)  # type: ignore[arg-type]  # it refuses what is no quantity
+        return self._compare(op, other)
 
-    def _renew(self) -> None:
-        """Take in runs that were made since."""
-        if self.run is not None and len(self.run.records) > max(len(self.each), 1):
-            new = self.run.of_all(self.statistic)
-            self._set(**{name: getattr(new, name) for name in ("value", "metric", "each", "alpha")})
-
-    def _each_meets(self, op: Op, bound: Quantity, between: BetweenRuns | None) -> bool:
-        """Whether it holds in each run: a miss counts for more than a run that does not decide."""
-        undecided = None
-        for part in self.each:
-            try:
-                holds = part.meets(op, bound, between)
-            except InconclusiveError as error:
-                undecided = undecided or (part, error)
-                continue
-            if not holds:
-                self._decided_by(part)
-                return False
-        if undecided is not None:
-            self._decided_by(undecided[0])
-            raise InconclusiveError(f"run {undecided[0].record.key}: {undecided[1]}") from undecided[1]
-        self._decided_by((min if op in {">=", ">"} else max)(self.each, key=lambda part: part.base))
-        return True
-
-    def _decided_by(self, part: Measured) -> None:
-        self._set(decisive=part, decision=part.decision, cause=part.cause)
+    def _compare(self, op: Op, other: object, between: BetweenRuns | None = USUAL_BETWEEN_RUNS) -> Comparison:
+        self._check(other)
+        caller = _find_caller()
+        place = f"{Path(caller.f_code.co_filename).name}:{caller.f_lineno}"
+        if self.comparisons.closed:  #: error test_is_over: a test compares a number that it got from another test
+            raise RunError(
+                "test_is_over",
+                f"{place}: {self.statistic} {self} was measured for a test that is over, and cannot judge another one: "
+                "ask the fixture `run` of this test for it, or compare its `.value`",
+            )
+        comparison = Comparison(self, op, other, between, place)  # type: ignore[arg-type]  # checked above
+        self.comparisons.append(comparison)
+        return comparison
 
     __hash__ = Quantity.__hash__
 
 
-_MIRRORED = {">=": "<=", ">": "<", "<=": ">=", "<": ">"}
-_MISSED = {">=": "below", ">": "below", "<=": "above", "<": "above"}
+def _find_caller() -> FrameType:
+    """The innermost frame outside of this package."""
+    frame = sys._getframe(1)  # noqa: SLF001 - `inspect` reads source files for it
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+        frame = frame.f_back
+    return frame
+
+
+_MIRRORED: dict[str, Op] = {">=": "<=", ">": "<", "<=": ">=", "<": ">"}
 
 
 def explain_comparison(op: str, left: object, right: object) -> list[str] | None:
@@ -173,11 +194,11 @@ def explain_comparison(op: str, left: object, right: object) -> list[str] | None
         return explain_losses(left.worst, left.records, right)
     if not isinstance(left, Measured):
         return None
-    if isinstance(right, Quantity) and op in _MISSED:
-        return explain(left, right, _MISSED[op])
+    if isinstance(right, Quantity) and op in _MIRRORED:
+        other = right.number if isinstance(right, Measured) else None
+        return explain(judge(left.number, _MIRRORED[_MIRRORED[op]], right, USUAL_BETWEEN_RUNS, other))
     if isinstance(right, Reference) and op == "in":
-        missed = right.missed_by(left)
-        if missed is not None:
-            bound_op, bound = missed
-            return [*explain(left, bound, _MISSED[bound_op]), *describe(right)]
+        judged = [judge(left.number, known, bound, right.between) for known, bound in right.bounds]
+        missed = next((each for each in judged if each.holds is False), None)
+        return None if missed is None else [*explain(missed), *describe(right)]
     return None

@@ -19,7 +19,7 @@ from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.judging.interval.decide import RULE, Decision
 from pytest_llmbench.plugin.options import options_of
 from pytest_llmbench.plugin.verdict import expected, speed
-from pytest_llmbench.plugin.verdict.measured import Measured
+from pytest_llmbench.plugin.verdict.compare import JudgedComparison, Number
 from pytest_llmbench.plugin.verdict.run import Run
 
 
@@ -131,7 +131,7 @@ def note(item: pytest.Item, **properties: Any) -> None:
 
 def note_measured(item: pytest.Item, run: Run, reference: Reference | None = None) -> None:
     """Write down the number a test judged: the last one it compared, else the last one it asked for."""
-    if speeds := speed.compared(run, reference):
+    if speeds := speed.find_judged_speeds(run, reference):
         #: property speed_judged: statistics of speed that it compared with a threshold that is not a floor, separated
         #:  by
         #:  commas; absent where there are none
@@ -141,35 +141,37 @@ def note_measured(item: pytest.Item, run: Run, reference: Reference | None = Non
         note(item, statistic="losses", value=worst.away, unit="nat", **golden)
     if len(run.records) > 1:
         note(item, runs=",".join(record.key for record in run.records))
-    compared = [measured for measured in run.used if measured.threshold is not None]
-    for measured in (compared or run.used)[-1:]:
-        decisive = measured.decisive
-        #: property statistic: the measured statistic; without a measurement, the reference's
-        #: property unit: its unit
-        #: property value: the number; of several runs their mean, or that of the run that decided where each was judged
-        note(item, statistic=measured.statistic, value=decisive.value, unit=measured.unit)
-        if measured.each:
-            #: property each_run: the number in each of `runs`, in `unit`, separated by commas
-            note(item, each_run=",".join(f"{each.value:.6g}" for each in measured.each))
-        if "threshold" not in dict(item.user_properties) and measured.threshold is not None:
-            note(item, threshold=measured.threshold)
-        note(item, **_judged_by(measured))
-        if measured.cause is not None:
-            #: property cause: cause of a missed speed, its [kind](#causes) first; absent if none was missed
-            note(item, cause=str(measured.cause))
+    judged = run.comparisons.last
+    if judged is None and not run.used:
+        return
+    number = run.used[-1].number if judged is None else judged.number
+    decisive = number if judged is None else judged.decisive
+    #: property statistic: the measured statistic; without a measurement, the reference's
+    #: property unit: its unit
+    #: property value: the number; of several runs their mean, or that of the run that decided where each was judged
+    note(item, statistic=number.statistic, value=decisive.metric.value, unit=number.metric.unit)
+    if number.parts:
+        #: property each_run: the number in each of `runs`, in `unit`, separated by commas
+        note(item, each_run=",".join(f"{part.metric.value:.6g}" for part in number.parts))
+    if judged is None:
+        return
+    if "threshold" not in dict(item.user_properties):
+        note(item, threshold=judged.threshold)
+    note(item, **_judged_by(judged))
+    if judged.cause is not None:
+        #: property cause: cause of a missed speed, its [kind](#causes) first; absent if none was missed
+        note(item, cause=str(judged.cause))
 
 
-def _judged_by(measured: Measured) -> dict[str, Any]:
+def _judged_by(judged: JudgedComparison) -> dict[str, Any]:
     """Properties that say by what a comparison was judged, and how sure that is."""
-    decision = measured.decision
-    if measured.threshold is None:
-        return {}
+    decision = judged.decision
     #: property judged_by: `interval`, of the steady part of the run, `rule`, the statistic's own, or `golden` losses
     if decision is None:
         return {"judged_by": "rule"}
     known = {
         #: property steady_part: the number that was judged, if it is on the other side of the threshold than `value`
-        "steady_part": _of_steady_part(measured, decision),
+        "steady_part": _of_steady_part(judged.decisive, decision),
         "low": decision.low,  #: property low: lower end of the interval, in `unit`; absent for a run too short for one
         "high": decision.high,  #: property high: upper end, likewise
         "steady": decision.steady,  #: property steady: the number in the steady part of the run alone, in `unit`
@@ -183,12 +185,12 @@ def _judged_by(measured: Measured) -> dict[str, Any]:
     }
 
 
-def _of_steady_part(measured: Measured, decision: Decision) -> str | None:
-    steady = measured.record.steady
+def _of_steady_part(number: Number, decision: Decision) -> str | None:
+    steady = number.record.steady
     if steady is None or decision.steady is None or decision.holds in {None, decision.by_rule}:
         return None
     slow = counted(steady.left_out, "slow step")
-    return f"{Quantity(decision.steady, measured.unit)} was judged: the steady part of the run, after {slow}"
+    return f"{Quantity(decision.steady, number.metric.unit)} was judged: the steady part of the run, after {slow}"
 
 
 def broken(record: RunRecord) -> str:

@@ -1,70 +1,154 @@
-"""`--llmbench-inconclusive rerun`: further runs of one that decides nothing, as long as they can and there is time."""
+"""A test's call: each comparison in it has to count, and `--llmbench-inconclusive rerun` repeats it with more runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from pytest_llmbench.cluster.runs import repeat_key
-from pytest_llmbench.core.errors import RunError
-from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.plugin.verdict import outcome
+import pytest
 
-if TYPE_CHECKING:
-    from pytest_llmbench.plugin.bench import Waiter
+from pytest_llmbench.core.errors import InconclusiveError, RunError
+from pytest_llmbench.plugin.bench import Bench
+from pytest_llmbench.plugin.collection.checks import key_of
+from pytest_llmbench.plugin.collection.parametrize import RunKey
+from pytest_llmbench.plugin.pytest_private import runtestprotocol
+from pytest_llmbench.plugin.verdict.run import Run
 
-_NONE_MADE = "No further run was made:"
+RUN = pytest.StashKey[Run]()
+NOT_MADE = "No further run was made:"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rerun:
-    """Makes as many runs again as there are, for a test that waits for them.
+@dataclass(slots=True)
+class Attempt:
+    """What `--llmbench-inconclusive rerun` has done for a test.
 
     Attributes:
-        waiter: the place at which the test waits.
-        series: key of the first run.
-        limit_min: minutes that all runs of it may take together: as many as the plan has for one.
+        runs: number of runs that the next call judges; 0 where none were added.
+        look: number of that look.
+        again: whether to call the test again.
+        refused: reason why a further run was not made.
     """
 
-    waiter: Waiter
-    series: str
-    limit_min: int
+    runs: int = 0
+    look: int = 0
+    again: bool = False
+    refused: str = ""
 
-    def more(self, records: Sequence[RunRecord], needed: int | None, look: int) -> tuple[RunRecord, ...] | str:
-        """Make the runs for the next look, or say why there is none.
 
-        Args:
-            records: of the runs so far.
-            needed: number of runs that would decide, with these; None where no number does.
-            look: number of the next look.
+ATTEMPT = pytest.StashKey[Attempt]()
+
+
+class TestCalls:
+    """Hooks around the calls of tests that wait for a run."""
+
+    __test__ = False
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        """Repeat a test, as pytest-rerunfailures does, as long as more runs can decide what these leave open.
+
+        Its fixtures are set up anew, so that no number of fewer runs is left in one. Only the last call is reported.
+        """
+        if key_of(item, "run", RunKey) is None or not self._bench.settings.rerun or self._bench.waiter is None:
+            return None
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        attempt = item.stash[ATTEMPT] = Attempt()
+        properties = list(item.user_properties)
+        while True:
+            reports = runtestprotocol(item, log=False, nextitem=nextitem)
+            broken = any(report.failed and report.when != "call" for report in reports)
+            stopped = item.session.shouldstop or item.session.shouldfail
+            if broken or stopped or not attempt.again:
+                break
+            item.user_properties[:], attempt.again = properties, False
+        for report in reports:
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Refuse a test that passes while one of its comparisons does not count.
 
         Raises:
-            RunError: one of the further runs cannot be judged.
+            RunError: nobody asked for the truth of one, or it does not hold.
+            InconclusiveError: one is not decided, with the reason why no more runs are made.
         """
-        if (why_not := self._why_not(records, needed)) is not None:
-            return f"{_NONE_MADE} {why_not}"
-        numbers = range(len(records) + 1, 2 * len(records) + 1)
-        self.waiter.repeat(self.series, numbers[-1], look)
-        made = tuple(self.waiter.wait(RunRecord, repeat_key(self.series, number)) for number in numbers)
-        broken = next((record for record in made if record.problem is not None), None)
-        if broken is None or broken.problem is None:
-            return made
-        if broken.problem.kind == "not_repeated":
-            return f"{_NONE_MADE} {broken.problem.message}"
-        #: error repeat_broken: a further run that `--llmbench-inconclusive rerun` made cannot be judged
-        raise RunError("repeat_broken", outcome.broken(broken))
+        run = item.stash.get(RUN, None)
+        try:
+            result = yield
+            if run is not None:
+                refuse_idle_comparisons(run, 0)
+                run.comparisons.counted = len(run.comparisons)
+        except InconclusiveError as error:
+            attempt = item.stash.get(ATTEMPT, None)
+            if attempt is None or run is None:
+                raise
+            reason = attempt.refused or self._find_reason_against(run)
+            if reason:
+                first, *rest = str(error).split("\n")
+                raise InconclusiveError("\n".join([f"{first}. {NOT_MADE} {reason}", *rest])) from error
+            attempt.again, attempt.runs, attempt.look = True, 2 * len(run.records), run.look + 1
+            raise
+        return result
 
-    def _why_not(self, records: Sequence[RunRecord], needed: int | None) -> str | None:
+    def _find_reason_against(self, run: Run) -> str:
+        """The reason why more runs cannot decide, or have no time; empty if they can."""
+        records = run.records
         if records[0].cluster == "replay":
             return "logs are replayed"
+        decisions = [comparison.judged.decision for comparison in run.comparisons if comparison.asked]
+        needed = next((made.needed for made in decisions if made is not None and made.needed is not None), None)
         if needed is None:
             return "more runs do not decide that"
-        room = int(self.limit_min * 60 / max(1.0, *(record.took_s for record in records)))
+        limit_min = self._bench.settings.time_limit_min(records[0].recipe)
+        room = int(limit_min * 60 / max(1.0, *(record.took_s for record in records)))
         wanted = max(needed, 2 * len(records))
         if wanted <= room:
-            return None
+            return ""
         return (
-            f"it takes about {wanted} runs in all, and the time limit of {self.limit_min} min has room for {room} "
-            "(give a longer --time)"
+            f"it takes about {wanted} runs in all, and the time limit of {limit_min} min has room for {room} (give a "
+            "longer --time)"
+        )
+
+
+def refuse_idle_comparisons(run: Run, since: int | None) -> None:
+    """See that each comparison of a test that is about to pass was asked for its truth, and holds.
+
+    A comparison that decides nothing would look like a verdict. That also holds for one that does not hold and
+    fails nothing, as in `if run.throughput >= bound: ...`, `x or y`, `not x`, or under `pytest.raises`.
+
+    Args:
+        run: the run of the test.
+        since: number of comparisons that are known to count; None where the test has not passed.
+
+    Raises:
+        RunError: `not_asked` or `does_not_hold`.
+        InconclusiveError: one is not decided, and the test went on.
+    """
+    if since is None:
+        return
+    for made in run.comparisons[since:]:
+        if not made.asked:  #: error not_asked: nobody asked whether a comparison of the test holds
+            raise RunError(
+                "not_asked",
+                f"{made.place}: nobody asked whether `{made!r}` holds, so it judged nothing. Write `assert` in front "
+                "of it, one comparison in each, and no parentheses around it and its message",
+            )
+        if not made:  #: error does_not_hold: a comparison of the test does not hold, and the test passed
+            raise RunError(
+                "does_not_hold",
+                f"{made.place}: `{made!r}` does not hold, and the test passed. Write what has to hold, as an `assert` "
+                "of its own, without `not`, `or`, `if` or `pytest.raises` around it; to choose by a number, use its "
+                "`.value`",
+            )
+    worst = run.losses.worst
+    if worst is not None and worst.beyond:
+        raise RunError(
+            "does_not_hold",
+            f"the losses of run {worst.run} are not the golden ones, in {len(worst.beyond)} steps, and the test "
+            "passed: write `assert run.losses in golden`",
         )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pytest_llmbench.core.errors import RunError, unknown
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.engines.base import get_engine, statistics_of
@@ -12,11 +10,8 @@ from pytest_llmbench.judging.interval.repeats import share_of_look
 from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.telemetry import RULES, gaps
-from pytest_llmbench.plugin.verdict.measured import Measured
-from pytest_llmbench.plugin.verdict.several import alpha_of, mean_of
-
-if TYPE_CHECKING:
-    from pytest_llmbench.plugin.verdict.rerun import Rerun
+from pytest_llmbench.plugin.verdict.compare import Number, alpha_of, mean_of
+from pytest_llmbench.plugin.verdict.measured import Comparisons, Measured
 
 # What is computed from the model's FLOPs.
 _OF_FLOPS = {"tflops_per_gpu", "mfu", "matmul_fraction"}
@@ -31,17 +26,23 @@ class Run:
     Attributes:
         records: the whole evidence, of each run.
         record: that of the first.
-        used: the quantities the test asked for, in order.
+        used: the quantities that the test asked for, in order.
+        comparisons: those of its quantities, in order.
+        look: number of times that runs of this series were judged before and decided nothing.
         losses: the losses of all its steps, to be compared with golden ones.
     """
 
-    def __init__(self, record: RunRecord, *repeats: RunRecord, rerun: Rerun | None = None) -> None:
+    def __init__(self, record: RunRecord, *repeats: RunRecord, may_repeat: bool = False) -> None:
+        """Take the records of the runs; `may_repeat` if more follow where these decide nothing."""
         self.record = record
         self.records = (record, *repeats)
-        self._rerun, self._look = rerun, max(each.look for each in self.records)
+        self.look = max(each.look for each in self.records)
         self.used: list[Measured] = []
+        self.comparisons = Comparisons()
         self.losses = Losses(self.records)
         self._statistics = statistics_of(get_engine(record.recipe.engine))
+        # The part of alpha that this look may spend; None where runs are looked at only once.
+        self._share = share_of_look(self.look) if may_repeat or self.look else None
 
     def __repr__(self) -> str:
         return f"Run({self.record.key})"
@@ -54,47 +55,17 @@ class Run:
         """
         if statistic not in self._statistics:  #: error unknown_statistic: there is no statistic of that name
             raise RunError("unknown_statistic", unknown("statistic", statistic, self._statistics))
-        quantity = self.of_all(statistic)
+        parts = tuple(self._number_of(record, statistic) for record in self.records)
+        number = parts[0]
+        if len(parts) > 1:
+            metric = mean_of(statistic, self.records)
+            alpha = self._share or ALPHA
+            number = Number(statistic=statistic, metric=metric, record=self.record, alpha=alpha, parts=parts)
+        quantity = Measured(number, self.comparisons)
         self.used.append(quantity)
         return quantity
 
-    def of_all(self, statistic: str) -> Measured:
-        """One statistic of all runs there are so far.
-
-        Raises:
-            RunError: it has no meaning for one of them.
-        """
-        each, own = [self._of(record, statistic) for record in self.records], self if self._rerun else None
-        if len(each) == 1:
-            return Measured(statistic, each[0].metric, self.record, alpha=each[0].alpha, run=own)
-        metric = mean_of(statistic, self.records)
-        return Measured(statistic, metric, self.record, each=each, alpha=self._share or ALPHA, run=own)
-
-    def repeat(self, needed: int | None) -> str:
-        """Make as many runs again as there are; else say why not.
-
-        Args:
-            needed: number of runs that would decide; None where no number does.
-
-        Raises:
-            RunError: one of them cannot be judged.
-        """
-        if self._rerun is None:
-            return ""
-        made = self._rerun.more(self.records, needed, self._look + 1)
-        if isinstance(made, str):
-            return made
-        self.records, self._look = (*self.records, *made), self._look + 1
-        if self.losses.worst is None:
-            self.losses = Losses(self.records)
-        return ""
-
-    @property
-    def _share(self) -> float | None:
-        """The part of alpha that this look may spend; None where runs are looked at only once."""
-        return share_of_look(self._look) if self._rerun or self._look else None
-
-    def _of(self, record: RunRecord, statistic: str) -> Measured:
+    def _number_of(self, record: RunRecord, statistic: str) -> Number:
         metric = record.metrics.get(statistic)
         if metric is None:
             rule = self._statistics[statistic].rule
@@ -113,7 +84,7 @@ class Run:
             )  #: error no_measurement: the test asks for a statistic that has no meaning for this run
         count = len(self.records)
         alpha = alpha_of(record, count) if self._share is None else self._share / count
-        return Measured(statistic, metric, record, alpha=alpha)
+        return Number(statistic=statistic, metric=metric, record=record, alpha=alpha)
 
     def __getattr__(self, name: str) -> Measured:
         if name.startswith("_") or name not in self._statistics:

@@ -7,6 +7,8 @@ from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.engines.base import get_engine, statistics_of
+from pytest_llmbench.plugin.verdict.compare import asks_for_speed
+from pytest_llmbench.plugin.verdict.measured import Measured
 from pytest_llmbench.plugin.verdict.run import Run
 from pytest_llmbench.reporting.ci.verdict import NOTHING_JUDGED
 from pytest_llmbench.session.record_store import Glance
@@ -16,19 +18,22 @@ EXIT_CODE = NOTHING_JUDGED
 _JUDGED = {str(Verdict.PASS), str(Verdict.FAIL), str(Verdict.INCONCLUSIVE), str(Verdict.XFAIL)}
 
 
-def compared(run: Run, reference: Reference | None) -> list[str]:
-    """The statistics of speed that a test compared with a threshold, but for one that is only a floor."""
+def find_judged_speeds(run: Run, reference: Reference | None) -> list[str]:
+    """The statistics of speed that a test held against a threshold that a slow run misses.
+
+    A bound that is only a floor, or in the other direction, or was measured itself, judges no speed.
+    """
     floor = reference if reference is not None and reference.floor else None
     bounds = {f"{op} {bound.plain}" for op, bound in floor.bounds} if floor is not None else set()
-    known = statistics_of(get_engine(run.record.recipe.engine))
-    found = [
-        measured.statistic
-        for measured in run.used
-        if known[measured.statistic].of_speed
-        and measured.threshold is not None
-        and not (floor is not None and measured.statistic == floor.statistic and measured.threshold in bounds)
+    speeds = [
+        made.number.statistic
+        for made in run.comparisons
+        if made.asked
+        and not isinstance(made.bound, Measured)
+        and asks_for_speed(made.number.statistic, run.record.recipe.engine, made.op, made.bound)
+        and not (floor is not None and made.number.statistic == floor.statistic and made.judged.threshold in bounds)
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(speeds))
 
 
 def not_judged(
@@ -46,49 +51,62 @@ def not_judged(
     of_runs: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         of_runs.setdefault(str(row.get("run")), []).append(row)
-    said: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = {}
     for run in runs:
         tests, glance = of_runs.get(run.key, []), made.get(run.key)
         judged = any(test["verdict"] in _JUDGED and test.get("speed_judged") for test in tests)
         if not judged and any(test["verdict"] != Verdict.ERROR for test in tests):
             gated = glance is not None and glance.problem is not None
-            said.setdefault(_gated() if gated else _say(run, tests), []).append(run.key)
-    return said
+            reasons.setdefault(_gated() if gated else _find_reason(run, tests), []).append(run.key)
+    return reasons
 
 
-def lines(said: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield a line for each cause."""
-    for why, runs in said.items():
-        yield f"NO SPEED WAS JUDGED for {', '.join(runs)}: {why}"
+def lines(reasons: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield a line for each reason."""
+    for reason, runs in reasons.items():
+        yield f"NO SPEED WAS JUDGED for {', '.join(runs)}: {reason}"
 
 
 def _gated() -> str:
     return "too few nodes passed the checks for this run. Repair the nodes"
 
 
-def _say(run: RunSpec, tests: Sequence[Mapping[str, Any]]) -> str:
-    known = statistics_of(get_engine(run.recipe.engine))
-    asked = [reference for reference in run.recipe.references if known[reference.statistic].of_speed]
-    floors = [reference.name for reference in asked if reference.floor]
-    bounds = [reference.name for reference in asked if not reference.floor]
-    skipped = {str(test.get("reference")) for test in tests if test["verdict"] == Verdict.SKIP}
-    left_out = [name for name in bounds if name not in skipped]
-    causes = [
-        f"{_all(names)} {(one if len(names) == 1 else many)}"
-        for names, one, many in (
-            ([name for name in bounds if name in skipped], "was skipped", "were skipped"),
-            (left_out, "was compared by no test", "were compared by no test"),
-            (floors, "is only a floor", "are only floors"),
+def _find_reason(run: RunSpec, tests: Sequence[Mapping[str, Any]]) -> str:
+    engine, skipped = (
+        run.recipe.engine,
+        {str(test.get("reference")) for test in tests if test["verdict"] == Verdict.SKIP},
+    )
+    known = statistics_of(get_engine(engine))
+    by_kind: dict[str, list[str]] = {"skipped": [], "compared by no test": [], "floor": [], "met": []}
+    for reference in run.recipe.references:
+        if not known[reference.statistic].of_speed:
+            continue
+        met = not any(asks_for_speed(reference.statistic, engine, op, bound) for op, bound in reference.bounds)
+        kind = "floor" if reference.floor else "met" if met else "compared by no test"
+        by_kind["skipped" if kind == "compared by no test" and reference.name in skipped else kind].append(
+            reference.name
         )
-        if names
-    ]
-    why = ", ".join(causes) or f"recipe {run.recipe.name} has no reference on speed"
-    return f"{why}. {_advice(run, bool(left_out))}"
+    for test in tests:
+        statistic = known.get(str(test.get("statistic")))
+        compared = statistic is not None and statistic.of_speed and test.get("threshold") and test["verdict"] in _JUDGED
+        if compared and not test.get("reference"):
+            by_kind["met"].append(str(test["test"]))
+    words = {
+        "skipped": ("was skipped", "were skipped"),
+        "compared by no test": ("was compared by no test", "were compared by no test"),
+        "floor": ("is only a floor", "are only floors"),
+        "met": ("is a bound that every slow run meets", "are bounds that every slow run meets"),
+    }
+    causes = [f"{_join(names)} {words[kind][len(names) > 1]}" for kind, names in by_kind.items() if names]
+    reason = ", ".join(causes) or f"recipe {run.recipe.name} has no reference on speed"
+    return f"{reason}. {_advise(run, by_kind)}"
 
 
-def _advice(run: RunSpec, left_out: bool) -> str:
-    if left_out:
+def _advise(run: RunSpec, by_kind: Mapping[str, Sequence[str]]) -> str:
+    if by_kind["compared by no test"]:
         return "Select the tests that compare it"
+    if by_kind["met"]:
+        return "Bound a rate by at_least, and a time by at_most"
     if run.recipe.scale == "smoke":
         return "Thresholds for a machine apply at --scale full only, on the hardware that they are for"
     return (
@@ -97,5 +115,5 @@ def _advice(run: RunSpec, left_out: bool) -> str:
     )
 
 
-def _all(names: Sequence[str]) -> str:
+def _join(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -22,27 +22,23 @@ DETAILED: Mapping[Word, int] = {"slow": 1, "undecided": 11, "incomplete": 12, "b
 
 
 class SessionVerdict(Strict):
-    """The content of `verdict.json`.
-
-    Attributes:
-        schema_version: 1.
-        verdict: `pass`, `slow`, `broken`, `undecided`, `incomplete` or `nothing_judged`.
-        reason: the reason for any other word than `pass`; empty for `pass`.
-        counts: tests by verdict; a verdict that no test has is left out.
-        exit_code: exit code of pytest.
-        session: session id.
-        ended: ISO 8601 time of the end, with zone.
-        llmbench_version: version of this package.
-    """
+    """The content of `verdict.json`."""
 
     schema_version: Literal[1] = 1
     verdict: Word
+    """`pass`, `slow`, `broken`, `undecided`, `incomplete` or `nothing_judged`."""
     reason: str
+    """The reason for any other word than `pass`; empty for `pass`."""
     counts: Mapping[str, int]
+    """Tests by verdict; a verdict that no test has is left out."""
     exit_code: int
+    """Exit code of pytest."""
     session: str
+    """Session id."""
     ended: str
+    """ISO 8601 time of the end, with zone."""
     llmbench_version: str
+    """Version of this package."""
 
     @classmethod
     def read(cls, path: Path) -> "SessionVerdict":

@@ -10,7 +10,7 @@ from pytest_llmbench.core.record.records import Metric, Problem, RunIdentity, Ru
 from pytest_llmbench.core.wire.driver import DriverReport
 from pytest_llmbench.core.wire.fault import strikes
 from pytest_llmbench.engines.base import get_engine, statistics_of
-from pytest_llmbench.judging.ceiling import doubt, rates_together
+from pytest_llmbench.judging import recount
 from pytest_llmbench.judging.findings.gather import findings as findings_of
 from pytest_llmbench.judging.sanity import Evidence, first_problem, implausible, outside
 from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure
@@ -135,20 +135,8 @@ def measurement_of(evidence: Evidence, system: System) -> Measurement:
     """Put together what statistics are computed from."""
     recipe, topology, series = evidence.recipe, evidence.topology, evidence.series
     engine = get_engine(recipe.engine)
-    early = evidence.early if evidence.early is not None and evidence.early.looks else None
     peak = system.gpu.peak_tflops.get(recipe.precision) if system.gpu and topology.gpus else None
-    rates = rates_together(series.ranks)
-    return Measurement(
-        recipe=recipe,
-        steps=series.steps,
-        judged=[step for step in judged_steps(recipe, series.steps) if early is None or step.step <= early.look],
-        unread=series.unread,
-        early=early,
-        gpus=topology.gpus,
-        totals=series.totals,
-        telemetry=series.telemetry,
-        counts_flops=engine.counts_flops(recipe),
-        matmul_flops_per_s=max(rates, default=None),
-        matmul_doubt=doubt(rates) if rates else 1.0,
+    return recount.measurement_of(
+        recipe, series, gpus=topology.gpus, early=evidence.early, counts_flops=engine.counts_flops(recipe),
         peak_flops_per_s=peak * 1e12 * topology.gpus if peak else None,
-    )
+    )  # fmt: skip

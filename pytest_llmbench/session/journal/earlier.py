@@ -15,7 +15,7 @@ from pathlib import Path
 from pytest_llmbench.cluster.heartbeat import PERIOD_S, write_stop
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
-from pytest_llmbench.cluster.slurm.states import Identity, OurJob
+from pytest_llmbench.cluster.slurm.states import JobIdentity, OurJob
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import make_folder, write_text
 from pytest_llmbench.core.record.records import RunRecord
@@ -45,7 +45,7 @@ class LeftJob:
 
     name: str
     plan: str
-    identity: Identity
+    identity: JobIdentity
     job_id: str
     submitted: float
 
@@ -81,7 +81,7 @@ class Earlier:
     @property
     def submitted(self) -> set[OurJob]:
         """All jobs that they are known to have had."""
-        found, identities = set(), dict[str, Identity]()
+        found, identities = set(), dict[str, JobIdentity]()
         for event in self.journal.earlier:
             if event.event == "submitting" and event.job:
                 identities[event.name] = self._identity(event)
@@ -131,8 +131,8 @@ class Earlier:
             return "its plan has changed"
         return record.model_copy(update={"recipe": run.recipe, "judgements": ()})
 
-    def _identity(self, event: JournalEvent) -> Identity:
-        return Identity(token=self._session.token, name=event.job, script=event.script)
+    def _identity(self, event: JournalEvent) -> JobIdentity:
+        return JobIdentity(token=self._session.token, name=event.job, script=event.script)
 
     def put_aside(self, key: str) -> None:
         """Keep what an earlier attempt at a run left, where nothing takes it for this one's."""

@@ -24,46 +24,45 @@ EventKind = Literal["began", "submitting", "submitted", "finished", "judged", "e
 
 
 class JournalEvent(Strict):
-    """One line of a journal. Nothing in it may be secret.
-
-    Attributes:
-        event: `began`: a process took the session on, its first or, after `--resume`, a later one; `submitting`: a run
-            or a job is about to be submitted, and its nodes are lent; `submitted`: with this id; `finished`: a record
-            is on disk; `judged`: a test has its verdict; `ended`: all have, and nothing is left to resume.
-        at: Unix time.
-        name: of the run, the check, the job that holds nodes, or the test.
-        host, pid: of the process that `began`.
-        session: session id, which differs from its folder's with `--llmbench-session-name`; empty in earlier versions.
-        cluster: `--cluster` of that process.
-        ttl_s: silence of that process that its jobs bear, seconds.
-        command: its words, without logins.
-        tests: node ids of its tests.
-        plan: digest of everything that a run's numbers depend on.
-        job: name of the Slurm job that is submitted; empty for steps and for processes of this machine.
-        script: its script, as Slurm will show it.
-        hosts: the nodes that are lent to a run, where the session holds nodes.
-        job_id: Slurm job, or process id of the launcher.
-        record: digest of the record, without the verdicts that it is given later.
-        verdict: of the test.
-    """
+    """One line of a journal. Nothing in it may be secret."""
 
     event: EventKind
+    """`began`: a process took the session on, its first or, after `--resume`, a later one; `submitting`: a run or a job
+    is about to be submitted, and its nodes are lent; `submitted`: with this id; `finished`: a record is on disk;
+    `judged`: a test has its verdict; `ended`: all have, and nothing is left to resume.
+    """
     at: float
+    """Unix time."""
     name: str = ""
+    """Of the run, the check, the job that holds nodes, or the test."""
     host: str = ""
+    """Of the process that `began`."""
     pid: int = 0
+    """Of the process that `began`."""
     session: str = ""
+    """Session id, which differs from its folder's with `--llmbench-session-name`; empty in earlier versions."""
     cluster: str = ""
+    """`--cluster` of that process."""
     ttl_s: float = 0.0
+    """Silence of that process that its jobs bear, seconds."""
     command: tuple[str, ...] = ()
+    """Its words, without logins."""
     tests: tuple[str, ...] = ()
+    """Node ids of its tests."""
     plan: str = ""
+    """Digest of everything that a run's numbers depend on."""
     job: str = ""
+    """Name of the Slurm job that is submitted; empty for steps and for processes of this machine."""
     script: str = ""
+    """Its script, as Slurm will show it."""
     hosts: tuple[str, ...] = ()
+    """The nodes that are lent to a run, where the session holds nodes."""
     job_id: str = ""
+    """Slurm job, or process id of the launcher."""
     record: str = ""
+    """Digest of the record, without the verdicts that it is given later."""
     verdict: str = ""
+    """Of the test."""
 
     @property
     def line(self) -> bytes:

@@ -16,33 +16,29 @@ _OF_SYSTEM = ("name", "cluster", "gpus_per_node", "cpu_ranks_per_node", "gpu", "
 
 
 class KeptSystem(Strict):
-    """`system.json` of a session's folder: facts of its system, and of what it asked of it.
-
-    Attributes:
-        schema_version: 1.
-        name: name of the system.
-        cluster: how its jobs get there.
-        gpus_per_node: GPUs of one node; null, each recipe's own number.
-        cpu_ranks_per_node: ranks per node of a run without GPUs.
-        gpu: the GPU model and its published peaks; null where it is not known, or there is none.
-        nodes: nodes that the session asked for; null, as many as each recipe has.
-        scale: `full` or `smoke`.
-        bare: whether it sets neither variables nor environments of frameworks, which are not kept.
-        rerun: whether runs that decide nothing were to be made again, which costs each look some certainty.
-        validation: settings of checks, and the bounds of their measurements, by check.
-    """
+    """`system.json` of a session's folder: facts of its system, and of what it asked of it."""
 
     schema_version: Literal[1] = 1
     name: Name
+    """Name of the system."""
     cluster: Literal["slurm", "local"]
+    """How its jobs get there."""
     gpus_per_node: Annotated[int, Field(ge=0)] | None = None
+    """GPUs of one node; null, each recipe's own number."""
     cpu_ranks_per_node: PositiveInt = 1
+    """Ranks per node of a run without GPUs."""
     gpu: Gpu | None = None
+    """The GPU model and its published peaks; null where it is not known, or there is none."""
     nodes: PositiveInt | None = None
+    """Nodes that the session asked for; null, as many as each recipe has."""
     scale: Scale = "full"
+    """`full` or `smoke`."""
     bare: bool = False
+    """Whether it sets neither variables nor environments of frameworks, which are not kept."""
     rerun: bool = False
+    """Whether runs that decide nothing were to be made again, which costs each look some certainty."""
     validation: Mapping[str, CheckSettings] = {}
+    """Settings of checks, and the bounds of their measurements, by check."""
 
     @classmethod
     def of(cls, settings: Settings) -> Self:

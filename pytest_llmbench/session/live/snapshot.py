@@ -35,59 +35,55 @@ SEVERITY = (
 
 
 class Projected(Strict):
-    """The result that a run under way would have by its steps so far. A projection is not a verdict.
-
-    Attributes:
-        verdict: `PASS` or `FAIL` only where the interval of the steps so far decides every bound; else `undecided`.
-        statistic: the number that was compared, or the throughput where there is no bound.
-        low, high: the interval of `value`; None where an end is open or there are too few steps.
-        bound: such as `>= 200,000 words/s`; empty without one.
-        steps: number of steps that the projection is about.
-        why: the reason where it is undecided.
-    """
+    """The result that a run under way would have by its steps so far. A projection is not a verdict."""
 
     verdict: Expectation = "undecided"
+    """`PASS` or `FAIL` only where the interval of the steps so far decides every bound; else `undecided`."""
     statistic: str = ""
+    """The number that was compared, or the throughput where there is no bound."""
     value: float | None = None
     low: float | None = None
+    """The interval of `value`; None where an end is open or there are too few steps."""
     high: float | None = None
+    """The interval of `value`; None where an end is open or there are too few steps."""
     unit: str = ""
     bound: str = ""
+    """Such as `>= 200,000 words/s`; empty without one."""
     steps: NonNegativeInt = 0
+    """Number of steps that the projection is about."""
     why: str = ""
+    """The reason where it is undecided."""
 
 
 class LiveTask(Strict):
-    """The state of one run or check.
-
-    Attributes:
-        state: `waiting` for nodes or for runs before it; `pending`: its job is in Slurm's queue; `checking`: a check
-            under way; `starting`: no step so far; `running`; `ended`: its record is there, and not all of its tests
-            have their verdict; `judged`.
-        detail: the reason for its waiting, or its problem.
-        starts: Unix time at which Slurm expects to start it; None if unknown.
-        words_per_s: of its last step; None before the first, and where its duration is not known.
-        eta_s: seconds to its last step at that rate.
-        started: Unix time; None before.
-        took_s: seconds that it took; None while it goes on.
-        verdict: the worst of its tests; None before all have theirs.
-    """
+    """The state of one run or check."""
 
     name: str
     about: Literal["run", "check"] = "run"
     state: LiveState = "waiting"
+    """`waiting` for nodes or for runs before it; `pending`: its job is in Slurm's queue; `checking`: a check under way;
+    `starting`: no step so far; `running`; `ended`: its record is there, and not all of its tests have their verdict;
+    `judged`.
+    """
     detail: str = ""
+    """The reason for its waiting, or its problem."""
     starts: float | None = None
+    """Unix time at which Slurm expects to start it; None if unknown."""
     step: NonNegativeInt = 0
     steps: NonNegativeInt = 0
     words_per_s: float | None = None
+    """Of its last step; None before the first, and where its duration is not known."""
     eta_s: float | None = None
+    """Seconds to its last step at that rate."""
     started: float | None = None
+    """Unix time; None before."""
     took_s: float | None = None
+    """Seconds that it took; None while it goes on."""
     gpus: NonNegativeInt = 0
     nodes: PositiveInt = 1
     projected: Projected | None = None
     verdict: Verdict | None = None
+    """The worst of its tests; None before all have theirs."""
 
     def hours(self, at: float) -> float:
         """GPU-hours that it has used at a Unix time; node-hours without GPUs."""
@@ -96,26 +92,26 @@ class LiveTask(Strict):
 
 
 class LiveSnapshot(Strict):
-    """The state of a session at one moment.
-
-    Attributes:
-        host, pid: of the process that owns it.
-        began, at: Unix times of its begin, and of this picture.
-        count: number of pictures before this one: it grows while the process lives, whatever clocks say.
-        word, exit_code: the session's verdict, as in `verdict.json`, and pytest's exit code; None while it goes on.
-        tasks: its checks and its runs, in their order.
-    """
+    """The state of a session at one moment."""
 
     schema_version: Literal[1] = 1
     session: str
     host: str
+    """Of the process that owns it."""
     pid: int
+    """Of the process that owns it."""
     began: float
+    """Unix times of its begin, and of this picture."""
     at: float
+    """Unix times of its begin, and of this picture."""
     count: NonNegativeInt
+    """Number of pictures before this one: it grows while the process lives, whatever clocks say."""
     word: str | None = None
+    """The session's verdict, as in `verdict.json`, and pytest's exit code; None while it goes on."""
     exit_code: int | None = None
+    """The session's verdict, as in `verdict.json`, and pytest's exit code; None while it goes on."""
     tasks: tuple[LiveTask, ...] = ()
+    """Its checks and its runs, in their order."""
 
     @property
     def runs(self) -> list[LiveTask]:

@@ -27,28 +27,26 @@ FACTS_FILE = "replay.yaml"
 
 
 class ReplayFacts(Strict):
-    """`replay.yaml`: declared facts about the run of replayed logs.
-
-    Attributes:
-        nodes: nodes of the run; absent, as many as `hosts`, else `--nodes`, else the recipe's.
-        gpus_per_node: GPUs of each; absent, `--gpus-per-node`, else the system's, else the recipe's.
-        ranks_per_node: ranks per node of a run without GPUs; absent, the system's.
-        hosts: its nodes.
-        gpu: GPU model of the run; absent, the system file's.
-        ended: `time_limit` for a run that was meant to be cut off there, and was; only of a recipe with `end:
-            time_limit`, and not needed where Slurm's own line in the log says it.
-        wall_s: from launch to end, seconds; the steps must not add up to more.
-        source: origin of the logs.
-    """
+    """`replay.yaml`: declared facts about the run of replayed logs."""
 
     nodes: PositiveInt | None = None
+    """Nodes of the run; absent, as many as `hosts`, else `--nodes`, else the recipe's."""
     gpus_per_node: NonNegativeInt | None = None
+    """GPUs of each; absent, `--gpus-per-node`, else the system's, else the recipe's."""
     ranks_per_node: PositiveInt | None = None
+    """Ranks per node of a run without GPUs; absent, the system's."""
     hosts: tuple[str, ...] = ()
+    """Its nodes."""
     gpu: str | None = None
+    """GPU model of the run; absent, the system file's."""
     ended: Literal["steps", "time_limit"] = "steps"
+    """`time_limit` for a run that was meant to be cut off there, and was; only of a recipe with `end: time_limit`, and
+    not needed where Slurm's own line in the log says it.
+    """
     wall_s: PositiveFloat | None = None
+    """From launch to end, seconds; the steps must not add up to more."""
     source: str = ""
+    """Origin of the logs."""
 
     @model_validator(mode="after")
     def _consistent(self) -> ReplayFacts:

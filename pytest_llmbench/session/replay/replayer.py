@@ -1,12 +1,16 @@
 """In the runner's place: reads and concludes what ran elsewhere, at once and in the caller's thread."""
 
+from dataclasses import dataclass
+
 from pytest_llmbench.checks.base import get_check
 from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.cluster.runs import Plan, Replayed, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.files import make_folder
+from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.health import Report
-from pytest_llmbench.core.record.records import Problem, RunRecord, RunTraces
+from pytest_llmbench.core.record.records import Problem, RunOutcome, RunRecord, RunTraces
 from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.core.wire.fault import strikes
 from pytest_llmbench.engines.base import get_engine
@@ -30,22 +34,51 @@ def replay(plan: Plan, settings: Settings, session: Session, store: RecordStore)
     heartbeat.stop()
 
 
-def replayed_record(run: RunSpec, replayed: Replayed, settings: Settings, session: Session) -> RunRecord:
-    """Read the log of one run, and say what it measured or why it cannot be judged."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recount:
+    """A run's record computed again from its logs.
+
+    Attributes:
+        token: the run that the logs are to be of; None if unknown.
+        outcome: the part of the record that follows from the logs.
+        problem: the problem that the logs show, also where the record has another one.
+    """
+
+    token: str | None
+    outcome: RunOutcome
+    problem: Problem | None
+
+
+def recount(recipe: Recipe, replayed: Replayed, system: System) -> Recount:
+    """Read a run's logs again and compute its outcome, for a replay and for the verification of a bundle.
+
+    Raises:
+        ConfigError: a log cannot be read.
+        OSError: likewise.
+    """
     token = replayed.token or token_of(replayed.logs)
-    evidence = Evidence(
-        recipe=run.recipe, topology=replayed.topology, hosts=replayed.hosts, wall_s=replayed.wall_s,
-        series=get_engine(run.recipe.engine).read(replayed.logs, run.recipe), device=replayed.gpu,
-        cut_off=replayed.cut_off, early=replayed.early,
-        origin=Origin(token=token, launched=replayed.launched, ended=replayed.ended),
+    series = get_engine(recipe.engine).read(replayed.logs, recipe)
+    evidence = with_expectations(
+        Evidence(
+            recipe=recipe, topology=replayed.topology, hosts=replayed.hosts, wall_s=replayed.wall_s, series=series,
+            device=replayed.gpu, cut_off=replayed.cut_off, early=replayed.early,
+            origin=Origin(token=token, launched=replayed.launched, ended=replayed.ended),
+        ),
+        system,
     )  # fmt: skip
-    evidence = with_expectations(evidence, settings.system)
-    problem = replayed.problem or _empty(replayed, evidence.series) or first_problem(evidence)
-    recorded = {"run_token": token, "simulated": replayed.simulated or strikes(replayed.logs)}
+    problem = _empty(replayed, series) or first_problem(evidence)
+    outcome = conclude_logs(evidence, system, replayed.problem or problem, replayed.provenance)
+    return Recount(token=token, outcome=outcome, problem=problem if replayed.problem else outcome.problem)
+
+
+def replayed_record(run: RunSpec, replayed: Replayed, settings: Settings, session: Session) -> RunRecord:
+    """Make the record of one run from its logs: its numbers, or the reason why it cannot be judged."""
+    again = recount(run.recipe, replayed, settings.system)
+    recorded = {"run_token": again.token, "simulated": replayed.simulated or strikes(replayed.logs)}
     return RunRecord.of(
         run_identity(run, settings, session).model_copy(update=recorded),
         RunTraces(hosts=replayed.hosts),
-        conclude_logs(evidence, settings.system, problem, replayed.provenance),
+        again.outcome,
     )
 
 

@@ -37,7 +37,7 @@ def runs_of_session(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[Run
             record = RunRecord.read(run / layout.RECORD)
             if record.look and record.problem is not None and record.problem.kind == "not_repeated":
                 continue  # there was no time for a further run, and none was planned
-            ran, replayed, made = record.recipe, _concluded(record, run), record
+            ran, replayed, made = record.recipe, as_replayed(record, run), record
         else:
             ran, made = planned[key].recipe, planned[key]
             replayed = planned[key].replayed or _left_behind(run, ran)
@@ -76,26 +76,33 @@ def _of_today(ran: Recipe, recipes: Mapping[str, Recipe], path: Path) -> Recipe:
     return recipe
 
 
-def _concluded(record: RunRecord, logs: Path) -> Replayed:
-    started, ended = record.timings.submitted, record.timings.ended
+def as_replayed(record: RunRecord, folder: Path, logs: Path | None = None) -> Replayed:
+    """The facts of a run that its logs lack, as its record has them.
+
+    Args:
+        record: of the run.
+        folder: of the run.
+        logs: copy of the logs that it replayed; None for those that the record names.
+    """
+    if record.replayed is not None:
+        logs = logs or Path(record.replayed)
+    started, ended, driver = record.timings.submitted, record.timings.ended, read_report(folder)
+    if get_engine(record.recipe.engine).kind == "ranks" and logs is None:
+        device = None  # ranks of our own log their device
+    else:
+        device = driver.device if driver is not None else record.device
     return Replayed(
-        logs=logs if record.replayed is None else Path(record.replayed), nodes=record.nodes,
-        gpus_per_node=record.gpus // record.nodes, ranks_per_node=record.ranks // record.nodes, hosts=record.hosts,
-        gpu=record.device, cut_off=record.cut_off, early=record.early, launched=started, ended=ended,
-        wall_s=ended - started if started and ended and ended > started else None,
-        token=record.run_token if _has_token(record) else None, problem=record.problem, provenance=record.provenance,
-        simulated=record.simulated,
+        logs=logs or folder, nodes=record.nodes, gpus_per_node=record.gpus // record.nodes,
+        ranks_per_node=max(record.ranks // record.nodes, 1), hosts=record.hosts, gpu=device, cut_off=record.cut_off,
+        early=record.early, launched=started, ended=ended,
+        wall_s=ended - started if started and ended and ended > started else None, token=record.run_token,
+        problem=record.problem, provenance=record.provenance, simulated=record.simulated,
     )  # fmt: skip
-
-
-def _has_token(record: RunRecord) -> bool:
-    """Whether the run's logs say its token: a command's do so since schema version 2."""
-    return record.schema_version > 1 or get_engine(record.recipe.engine).kind == "ranks"
 
 
 def _left_behind(run: Path, recipe: Recipe) -> Replayed:
     """Say how a run without a record was made, by what its launch left on disk."""
-    task = _task(run)
+    task = read_task(run)
     if task is None:
         message = "the session that declared this run was killed before the run began: run it again"
         gpus = recipe.gpus_per_node
@@ -119,7 +126,7 @@ def _left_behind(run: Path, recipe: Recipe) -> Replayed:
     )
 
 
-def _task(run: Path) -> LaunchedTask | None:
+def read_task(run: Path) -> LaunchedTask | None:
     """Read what a run was launched with; None where it never was."""
     if (run / layout.COMMAND).exists():
         return CommandTask.read(run / layout.COMMAND)

@@ -9,20 +9,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from threading import Event, Lock, Thread
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
+from pytest_llmbench.core.unix_clock import UnixClock
 from pytest_llmbench.core.wire.step_events import GPU_PERIOD_S, GpuEvent, TelemetryEvent
 from pytest_llmbench.workloads.node.machine import gpu_identity
 from pytest_llmbench.workloads.rank.context import RankContext
-from pytest_llmbench.workloads.rank.steplog import StepLog
 
 # A call of NVML on a lost GPU may hang. The rank does not wait for it.
 _END_S = 5.0
 _LONGEST_ERROR = 500
 
 
+class TelemetryLog(Protocol):
+    """The log of samples: a rank's step log, or a list in memory; `clock` stamps them."""
+
+    clock: UnixClock
+
+    def telemetry(self, event: TelemetryEvent | GpuEvent) -> None:
+        """Take a sample, or the reason for missing ones, from any thread."""
+
+
 @contextmanager
-def sampled(context: RankContext, log: StepLog) -> Iterator[None]:
+def sampled(context: RankContext, log: TelemetryLog) -> Iterator[None]:
     """Sample the rank's GPU within this block. A rank without an NVIDIA GPU is not sampled."""
     gpu = gpu_uuid(context)
     if gpu is None:
@@ -59,7 +68,7 @@ def _telemetry_event(gpu: str, trouble: str | None) -> TelemetryEvent:
 class _Sampler:
     """A thread that samples one GPU until `stop`."""
 
-    def __init__(self, gpu: str, log: StepLog, nvml: ModuleType) -> None:
+    def __init__(self, gpu: str, log: TelemetryLog, nvml: ModuleType) -> None:
         self._gpu = gpu
         self._log = log
         self._nvml = nvml

@@ -87,7 +87,7 @@ def test_a_killed_session_says_so_and_how_to_go_on(user: UserFolder) -> None:
     done = watched(user.path, "nightly", "--once")
     assert done.returncode == 1
     assert "no sign of life for" in done.stdout
-    assert "llmbench resume nightly" in done.stdout
+    assert "with --resume=nightly" in done.stdout
 
 
 def test_no_session_is_wrong_input(tmp_path: Path) -> None:

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client.openmetrics import parser
+from securesystemslib.signer import CryptoSigner
 from typer.testing import CliRunner
 
-from pytest_llmbench.bundle.contents import MADE_AGAIN
-from pytest_llmbench.bundle.derived.differences import differences_of_derived
-from pytest_llmbench.bundle.make import make_bundle
-from pytest_llmbench.bundle.recorded import read_session
-from pytest_llmbench.bundle.verify import verify
 from pytest_llmbench.cli.app import app
 from pytest_llmbench.core.errors import LLMBenchError
+from pytest_llmbench.evidence.bundle import make_bundle
+from pytest_llmbench.evidence.contents import MADE_AGAIN
+from pytest_llmbench.evidence.derived import differences_of_derived
+from pytest_llmbench.evidence.recorded import read_session
+from pytest_llmbench.evidence.verify import verify
 from tests.conftest import UserFolder
 
 LOCAL = ("--cluster", "local")
@@ -35,17 +35,20 @@ def test_a_session_is_exported_bundled_and_verified(user: UserFolder, distributi
     assert result.returncode == 0, result.text
     metrics = user.path / "llmbench.prom"
     assert (
-        CliRunner().invoke(app, ["export", "openmetrics", str(result.session), "--output", str(metrics)]).exit_code == 0
+        CliRunner()
+        .invoke(app, ["report", str(result.session), "--format", "openmetrics", "--output", str(metrics)])
+        .exit_code
+        == 0
     )
     read: Callable[[str], Any] = parser.text_string_to_metric_families
     families = read(metrics.read_text())
     found = {(sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}
     assert found["llmbench_tests", "PASS"] == 1
     assert found["llmbench_run_judged", "tiny", "tiny", "local"] == 1
-    key = Ed25519PrivateKey.generate()
+    key = CryptoSigner.generate_ed25519()
     make_bundle(result.session, tmp_path / "b.tar", key)
     # No reference of its recipe is on speed.
-    told = verify(tmp_path / "b.tar", [key.public_key()])
+    told = verify(tmp_path / "b.tar", [key.public_key])
     assert (told.verified, told.result, told.verdicts, told.taken) == (True, "WARNED", 1, [])
     assert {each.partition(":")[0] for each in told.left_out} >= {"live.json"}
     every_file_is_held_against_the_others(result.session, tmp_path)
@@ -61,7 +64,7 @@ def every_file_is_held_against_the_others(session: Path, place: Path) -> None:
 
     A file that a session leaves from now on has to be named as well, left out, or listed above.
     """
-    key = Ed25519PrivateKey.generate()
+    key = CryptoSigner.generate_ed25519()
     bundled = [path for path in sorted(session.rglob("*")) if path.is_file() and not path.is_symlink()]
     names = {path.relative_to(session).as_posix(): path for path in bundled}
     derived = [name for name in names if name not in MADE_AGAIN and not any(fnmatch(name, raw) for raw in RAW)]
@@ -73,7 +76,7 @@ def every_file_is_held_against_the_others(session: Path, place: Path) -> None:
         assert names[name].read_bytes() != whole, name
         try:
             make_bundle(session, place / "altered.tar", key)
-            found = verify(place / "altered.tar", [key.public_key()]).differences
+            found = verify(place / "altered.tar", [key.public_key]).differences
         except LLMBenchError as error:
             found = [str(error)]
         assert found, f"{name} was altered, and nothing names it"

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, get_check
 from pytest_llmbench.checks.dcgm.nodes.diagnostics import DiagnosticOutput
-from pytest_llmbench.checks.dcgm.verdict import ExpectedTests, Judged, judge
+from pytest_llmbench.checks.dcgm.verdict import DcgmVerdict, ExpectedTests, judge
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.record.health import HealthRecord, Report, Severity
@@ -50,7 +50,7 @@ def output_of(stdout: str, code: int | None, stderr: str = "") -> DiagnosticOutp
 
 def judged(
     stdout: str, code: int | None = 0, *, stderr: str = "", level: int = 3, skips: tuple[str, ...] = ()
-) -> Judged:
+) -> DcgmVerdict:
     """What one node's output comes to."""
     expected = ExpectedTests(level=level, gpus=2, allowed_skips=skips)
     return judge("n1", output_of(stdout, code, stderr), expected)
@@ -65,7 +65,7 @@ def verdict(report: Report, host: str) -> Verdict:
     return record.state(HOSTS.index(host))[0]
 
 
-def passes(each: Judged) -> bool:
+def passes(each: DcgmVerdict) -> bool:
     """Whether the node may train."""
     report = Report(findings=each.findings, unjudged={"n1": "; ".join(each.unjudged)} if each.unjudged else {})
     return verdict(report, "n1") is Verdict.PASS

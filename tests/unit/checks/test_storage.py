@@ -224,6 +224,6 @@ def test_a_folder_is_made_though_another_rank_takes_the_parent_away(
         make(path, mode)
 
     monkeypatch.setattr(os, "mkdir", make_late)
-    storage_on_nodes._make(own)
+    storage_on_nodes._make_folder(own)
     assert own.is_dir()
     assert len(taken) == 3

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.checks.base import CheckSettings, Site, get_check
+from pytest_llmbench.checks.topology.check import of_interest, read_topology, render
 from pytest_llmbench.checks.topology.nodes.pci_topology import PciDevice, PciFacts
-from pytest_llmbench.checks.topology.report import of_interest, read_topology, render
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.record.health import Report
 from tests.standins.sysfs import NDV4, write_sysfs

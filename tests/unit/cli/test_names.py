@@ -1,4 +1,4 @@
-"""`llmbench list`, `validate` and `schema`."""
+"""`llmbench list` and `validate`."""
 
 from __future__ import annotations
 
@@ -120,15 +120,12 @@ def test_what_ships_is_valid(llmbench: Llmbench) -> None:
     assert (result.exit_code, result.stdout) == (0, f"{len(files)} of {len(files)} files are valid\n")
 
 
-def test_a_schema_is_printed_or_written(llmbench: Llmbench) -> None:
+def test_schemas_are_listed_with_their_files(llmbench: Llmbench) -> None:
     """Each kind, as it is in the package."""
-    for kind in SCHEMAS:
-        assert json.loads(llmbench("schema", kind, "--json").stdout)["$id"].startswith(
-            f"urn:pytest-llmbench:schema:{kind}:"
-        )
-    result = llmbench("schema", "system", "--output", "new/system.json", "--json")
-    assert json.loads(result.stdout) == {"written": "new/system.json"}
-    assert Path("new/system.json").read_text() == (shipped("schemas") / "system.json").read_text()
+    rows = json.loads(llmbench("list", "schemas", "--json").stdout)
+    assert [row["schema"] for row in rows] == sorted(SCHEMAS)
+    assert all(row["id"].startswith(f"urn:pytest-llmbench:schema:{row['schema']}:") for row in rows)
+    assert all(Path(row["file"]).is_file() for row in rows)
 
 
 def test_wrong_input_ends_the_program_with_2(tmp_path: Path) -> None:
@@ -138,4 +135,4 @@ def test_wrong_input_ends_the_program_with_2(tmp_path: Path) -> None:
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: --run-dir nowhere: there is no such folder\n"
+    assert done.stderr == "error: nowhere: there is no such folder; give another --run-dir\n"

@@ -23,13 +23,13 @@ from pytest_llmbench.cluster.slurm.commands import NoAnswerError, NotYetError
 from pytest_llmbench.cluster.slurm.marks import JobMarks
 from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.rhythm import Rhythm
-from pytest_llmbench.cluster.slurm.states import Identity, JobState, OurJob, job_rows, parse_state
+from pytest_llmbench.cluster.slurm.states import JobIdentity, JobState, OurJob, job_rows, parse_state
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ClusterError
 
 TOKEN = "llmbench:s"
 SCRIPT = "/shared/reports/s/runs/tiny/logs/submission.sh"
-OURS = Identity(token=TOKEN, name="llmbench-tiny", script=SCRIPT)
+OURS = JobIdentity(token=TOKEN, name="llmbench-tiny", script=SCRIPT)
 SEVEN = OurJob("7", OURS)
 FIRST, LATER = "2026-11-23T02:00:00", "2026-11-23T03:00:00"
 
@@ -232,7 +232,7 @@ def test_ours_are_cancelled_by_one_command(commands: Commands, slurm: Slurm) -> 
 
 def test_an_id_that_another_run_of_the_session_has_now_is_not_the_first_ones(commands: Commands, slurm: Slurm) -> None:
     """Its controller forgot the first job, and gave its id to the next: each is looked at and cancelled by its mark."""
-    next_run = Identity(token=TOKEN, name="llmbench-next", script=SCRIPT)
+    next_run = JobIdentity(token=TOKEN, name="llmbench-next", script=SCRIPT)
     commands.answer("squeue", row())
     slurm.confirm(SEVEN)
     other = slurm.watch("7", next_run)

@@ -10,7 +10,8 @@ from pytest_llmbench.cluster.runs import Plan
 from pytest_llmbench.core.record.records import write_model
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.bench import bench_of
-from pytest_llmbench.plugin.ours import MissedLoop, is_begun
+from pytest_llmbench.plugin.missed import MissedLoop
+from pytest_llmbench.plugin.ours import is_begun
 
 
 @pytest.mark.parametrize("planned", [True, False])

@@ -16,9 +16,9 @@ from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe import recipes
 from pytest_llmbench.core.recipe.recipes import Scale
 from pytest_llmbench.history.wanted import Wanted
+from pytest_llmbench.plugin.begin import begin
 from pytest_llmbench.plugin.bench import bench_of
 from pytest_llmbench.plugin.options import OPTIONS, Section, options_of
-from pytest_llmbench.plugin.ours import begin
 from pytest_llmbench.session.journal.journal import Journal
 
 # What users and their CI files hold on to: taking one away or renaming it breaks them.

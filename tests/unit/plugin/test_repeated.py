@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import cast
 
 import pytest
 
@@ -14,10 +13,9 @@ from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Metric, RunRecord
 from pytest_llmbench.core.record.series import RankInfo, Step
 from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure
+from pytest_llmbench.plugin.verdict.compare import JudgedComparison, find_copy
 from pytest_llmbench.plugin.verdict.measured import explain_comparison
-from pytest_llmbench.plugin.verdict.rerun import Rerun
 from pytest_llmbench.plugin.verdict.run import Run
-from pytest_llmbench.plugin.verdict.several import one_run
 from tests.support.shipped import shipped_recipes
 
 RECIPE = shipped_recipes()["opt125m"]
@@ -51,23 +49,31 @@ def several(*records: RunRecord) -> Run:
     return Run(*(records or [record(i, level) for i, level in enumerate(LEVELS, start=1)]))
 
 
+def last(run: Run) -> JudgedComparison:
+    """How the last comparison of its numbers ended."""
+    assert run.comparisons.last is not None
+    return run.comparisons.last
+
+
 def test_three_runs_decide_what_one_leaves_open() -> None:
     """The interval of the system becomes narrower, and the number is the mean."""
     bound = Quantity("992 words/s")
     with pytest.raises(InconclusiveError, match=r"about \d runs would decide; pass `--llmbench-repeat \d`"):
-        _ = Run(record(1)).throughput >= bound
-    measured = several().throughput
+        assert Run(record(1)).throughput >= bound
+    runs = several()
+    measured = runs.throughput
     assert measured >= bound
     assert measured.value == pytest.approx(1000 / (sum(LEVELS) / 3), rel=1e-3)
-    assert measured.decision is not None
-    assert (measured.decision.claim, measured.decisive) == ("system", measured)
+    decision = last(runs).decision
+    assert decision is not None
+    assert (decision.claim, last(runs).decisive) == ("system", measured.number)
     assert not several().step_time > Quantity("1.1 s")
 
 
 def test_what_the_message_asks_for_decides() -> None:
     """As many runs, that are like this one."""
     with pytest.raises(InconclusiveError) as told:
-        _ = Run(record(1)).throughput >= Quantity("994 words/s")
+        assert Run(record(1)).throughput >= Quantity("994 words/s")
     count = int(str(told.value).partition("--llmbench-repeat ")[2].partition("`")[0])
     assert 2 < count < 10
     assert several(*(record(i) for i in range(1, count + 1))).throughput >= Quantity("994 words/s")
@@ -78,7 +84,7 @@ def test_runs_that_differ_decide_nothing(slow: int) -> None:
     """One that is 3 % slower says that others may be, too."""
     runs = several(*(record(i, 1.03 if i == slow else 1.0) for i in (1, 2, 3)))
     with pytest.raises(InconclusiveError, match="of 3 runs does not decide"):
-        _ = runs.throughput >= Quantity("975 words/s")
+        assert runs.throughput >= Quantity("975 words/s")
 
 
 @pytest.mark.parametrize("large", [1, 2, 3])
@@ -88,7 +94,7 @@ def test_another_statistic_has_to_hold_in_each_run(large: int) -> None:
     bound = Quantity("20 GiB")
     measured = runs.peak_memory
     assert not measured <= bound
-    assert measured.decisive.value == 22.0
+    assert last(runs).decisive.metric.value == 22.0
     lines = explain_comparison("<=", measured, bound)
     assert lines is not None
     key = runs.records[large - 1].key
@@ -113,12 +119,13 @@ def test_a_claim_about_a_run_is_about_each_of_them(slow: int) -> None:
     runs = several(*(record(i, 1.02 if i == slow else 1.0) for i in (1, 2, 3)))
     measured = runs.throughput
     assert measured not in reference("990 words/s", "run")
-    assert measured.decisive.record.repeat == slow
-    assert measured.decision is not None
-    assert measured.decision.alpha == pytest.approx(0.01 / 3)
+    assert last(runs).decisive.record.repeat == slow
+    decision = last(runs).decision
+    assert decision is not None
+    assert decision.alpha == pytest.approx(0.01 / 3)
     assert runs.throughput in reference("970 words/s", "run")
     with pytest.raises(InconclusiveError, match=f"run {runs.records[slow - 1].key}: throughput"):
-        _ = runs.throughput in reference(f"{runs.records[slow - 1].metrics['throughput'].value} words/s", "run")
+        assert runs.throughput in reference(f"{runs.records[slow - 1].metrics['throughput'].value} words/s", "run")
 
 
 def test_a_run_without_the_number_leaves_none() -> None:
@@ -137,7 +144,7 @@ def test_a_threshold_within_a_doubtful_ceiling_is_not_decided(bound: str, holds:
     run = Run(one.model_copy(update={"rank_info": (rank,), "metrics": {**one.metrics, "matmul_fraction": share}}))
     if holds is None:
         with pytest.raises(InconclusiveError, match=r"it is between 10 % and 30 %; the ranks .* 200, 60, 70 GFLOP/s"):
-            _ = run.matmul_fraction >= Quantity(bound)
+            assert run.matmul_fraction >= Quantity(bound)
     else:
         assert (run.matmul_fraction >= Quantity(bound)) == holds
     assert run.throughput >= Quantity("900 words/s")
@@ -146,67 +153,45 @@ def test_a_threshold_within_a_doubtful_ceiling_is_not_decided(bound: str, holds:
 def test_a_short_run_is_not_made_up_for() -> None:
     """Two long ones do not know what it would have been."""
     with pytest.raises(InconclusiveError):
-        _ = several(record(1), record(2), record(3, steps=12)).throughput >= Quantity("900 words/s")
+        assert several(record(1), record(2), record(3, steps=12)).throughput >= Quantity("900 words/s")
     unread = record(3).model_copy(update={"steady": None})
     with pytest.raises(InconclusiveError):
-        _ = several(record(1), record(2), unread).throughput >= Quantity("900 words/s")
+        assert several(record(1), record(2), unread).throughput >= Quantity("900 words/s")
 
 
 def test_a_run_is_not_counted_twice() -> None:
     """A copy of it would make the system look steadier than it is."""
     copy = record(1).model_copy(update={"key": "opt125m-repeat2"})
-    assert "runs opt125m and opt125m-repeat2 cannot be judged together" in (one_run([record(1), copy]) or "")
-    assert one_run([record(1), record(2)]) is None
+    assert "runs opt125m and opt125m-repeat2 cannot be judged together" in (find_copy([record(1), copy]) or "")
+    assert find_copy([record(1), record(2)]) is None
     untimed = [each.model_copy(update={"steps": ()}) for each in (record(1), copy)]
-    assert one_run(untimed) is None
+    assert find_copy(untimed) is None
 
 
-class Made:
-    """Further runs, of given levels."""
-
-    def __init__(self, *levels: float) -> None:
-        self.levels = levels
-        self.looks: list[int] = []
-
-    def more(self, records: Sequence[RunRecord], needed: int | None, look: int) -> tuple[RunRecord, ...] | str:
-        """As many again as there are."""
-        self.looks.append(look)
-        if needed is None or 2 * len(records) > len(self.levels) + 1:
-            return "No further run was made"
-        numbers = range(len(records) + 1, 2 * len(records) + 1)
-        return tuple(record(n, self.levels[n - 2]).model_copy(update={"look": look}) for n in numbers)
-
-
-def again(*levels: float) -> tuple[Run, Made]:
-    """A run of level 1 that is made again where it decides nothing."""
-    made = Made(*levels)
-    return Run(record(1), rerun=cast("Rerun", made)), made
+def look(levels: Sequence[float], bound: Quantity) -> tuple[Run, bool | None]:
+    """Judge a run of the first level, and twice as many runs each time that these decide nothing."""
+    records = [record(1, levels[0])]
+    while True:
+        run = Run(*records, may_repeat=True)
+        try:
+            return run, bool(run.throughput >= bound)
+        except InconclusiveError:
+            count = len(records)
+            if 2 * count > len(levels):
+                return run, None
+            more = [record(n + 1, levels[n]) for n in range(count, 2 * count)]
+            records += [each.model_copy(update={"look": run.look + 1}) for each in more]
 
 
-def test_runs_are_made_again_until_they_decide() -> None:
-    """Each look has half of the alpha of the one before, and the numbers are those of all runs."""
-    run, made = again(1.0, 1.0, 1.0)
-    measured = run.throughput
-    assert measured >= Quantity("992 words/s")
-    assert made.looks == [1, 2]
-    assert measured.decision is not None
-    assert measured.decision.alpha == 0.01 / 8
-    assert len(measured.each) == len(run.records) == 4
-    later = run.step_time
-    assert later <= Quantity("1.01 s")
-    assert made.looks == [1, 2]
-    # What was asked for before takes the new runs in.
-    assert run.throughput.alpha == measured.alpha == 0.01 / 8
-
-
-def test_runs_are_made_again_only_where_they_may_decide() -> None:
-    """A first run that decides has no second, and one on the threshold neither."""
-    run, made = again(1.0)
-    assert run.throughput >= Quantity("900 words/s")
-    assert made.looks == []
-    with pytest.raises(InconclusiveError, match="No further run was made"):
-        _ = run.throughput >= Quantity("1000 words/s")
-    assert len(run.records) == 1
+def test_each_look_has_half_of_the_alpha_of_the_one_before() -> None:
+    """Two more looks decide, and the numbers are those of all runs."""
+    run, holds = look([1.0, 1.0, 1.0, 1.0], Quantity("992 words/s"))
+    assert (holds, run.look, len(run.records)) == (True, 2, 4)
+    decision = last(run).decision
+    assert decision is not None
+    assert decision.alpha == run.step_time.number.alpha == 0.01 / 8
+    assert len(last(run).number.parts) == 4
+    assert look([1.0], Quantity("900 words/s"))[0].look == 0
 
 
 def test_many_looks_are_not_wrong_more_often() -> None:
@@ -215,12 +200,9 @@ def test_many_looks_are_not_wrong_more_often() -> None:
     for _ in range(150):
         slower = chance.random() < 0.5
         levels = [1.0 + 0.003 * chance.gauss(0.0, 1.0) for _ in range(4)]
-        run = Run(record(1, levels[0]), rerun=cast("Rerun", Made(*levels[1:])))
-        try:
-            passed = run.throughput >= Quantity(1000.0 / (0.993 if slower else 1.007), "words/s")
-        except InconclusiveError:
-            continue
-        decided, wrong = decided + 1, wrong + (passed == slower)
+        _, passed = look(levels, Quantity(1000.0 / (0.993 if slower else 1.007), "words/s"))
+        if passed is not None:
+            decided, wrong = decided + 1, wrong + (passed == slower)
     assert decided > 75
     assert wrong <= 1
 

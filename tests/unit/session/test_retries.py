@@ -13,7 +13,7 @@ from pytest_llmbench.cluster.executors import Accepted
 from pytest_llmbench.cluster.jobs import SlurmJob
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.cluster.slurm.queue import Slurm
-from pytest_llmbench.cluster.slurm.states import Identity, JobState, JobStatus, OurJob
+from pytest_llmbench.cluster.slurm.states import JobIdentity, JobState, JobStatus, OurJob
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import Problem, ProblemKind, RunRecord, write_model
 from pytest_llmbench.core.record.series import RankInfo, StepSeries
@@ -62,7 +62,7 @@ def test_each_attempt_is_kept_and_counted(tmp_path: Path) -> None:
 
 def outcome(folder: Path, *, node: str, hosts: tuple[str, ...], ended: bool) -> Outcome:
     """A rank of a Slurm job of its own ran on a node, and Slurm says that the job has these nodes."""
-    accepted = Accepted(job=OurJob("7", Identity()), script=folder / "x.sh", stderr=folder / "x.err")
+    accepted = Accepted(job=OurJob("7", JobIdentity()), script=folder / "x.sh", stderr=folder / "x.err")
     job = SlurmJob(accepted, Slurm())
     job.hosts = hosts
     rank = RankInfo(rank=0, host=node, node=node, pid=1, local_rank=0, device="cpu", versions={}, ended=ended)

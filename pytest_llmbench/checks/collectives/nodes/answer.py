@@ -9,25 +9,19 @@ from pytest_llmbench.core.wire.answers import DeviceAnswer, ProbeAnswer
 
 
 class MeasuredCollectives(DeviceAnswer):
-    """The measurement of all ranks.
-
-    Attributes:
-        curves: by operation.
-        unsupported: reasons of the backend for operations without one.
-    """
+    """The measurement of all ranks."""
 
     curves: Mapping[str, Curve]
+    """By operation."""
     unsupported: Mapping[str, str]
+    """Reasons of the backend for operations without one."""
     notes: tuple[str, ...]
 
 
 class RankCollectives(ProbeAnswer):
-    """The answer of one rank.
-
-    Attributes:
-        wrong: wrong elements at this rank by operation, for all that were measured.
-        measured: the measurement, from rank 0; None from the others.
-    """
+    """The answer of one rank."""
 
     wrong: Mapping[str, NonNegativeInt]
+    """Wrong elements at this rank by operation, for all that were measured."""
     measured: MeasuredCollectives | None
+    """The measurement, from rank 0; None from the others."""

@@ -58,24 +58,21 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class CollectivesPlan(Strict):
-    """The sizes and counts of a measurement.
-
-    Attributes:
-        collectives: the collectives to measure, in this order.
-        sizes: of the messages, bytes, ascending.
-        iterations: operations that are timed together.
-        warm_up: operations before them; 1 for large messages.
-        checked: further operations whose results are looked at, each with values of its own.
-        timeout_s: how long a rank waits for the others.
-    """
+    """The sizes and counts of a measurement."""
 
     collectives: tuple[str, ...]
+    """The collectives to measure, in this order."""
     sizes: tuple[PositiveInt, ...]
+    """Of the messages, bytes, ascending."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     iterations: PositiveInt = 20
+    """Operations that are timed together."""
     warm_up: NonNegativeInt = 5
+    """Operations before them; 1 for large messages."""
     checked: PositiveInt = 4
+    """Further operations whose results are looked at, each with values of its own."""
     timeout_s: float = 600.0
+    """How long a rank waits for the others."""
 
 
 def measure(context: RankContext, log: ProbeLog) -> RankCollectives:

@@ -23,43 +23,38 @@ _LONGEST = 100_000
 
 
 class NcclTestsCommand(Strict):
-    """The programs to run.
-
-    Attributes:
-        root: the folder of the programs, or the checkout that has them in `build`.
-        collectives: the operation; the program of `all_reduce` is `all_reduce_perf`.
-        hosts: the nodes, this one first.
-        gpus: of every node.
-        launcher: command that starts a rank per GPU on several nodes; `{nodes}`, `{ranks}`, `{gpus}` (of a node) and
-            `{hosts}` are filled in. Without one, one process drives all GPUs of this node.
-        setup: shell lines before a program.
-        env: its further environment variables.
-        timeout_s: how long each program may take.
-    """
+    """The programs to run."""
 
     root: str
+    """The folder of the programs, or the checkout that has them in `build`."""
     collectives: tuple[str, ...]
+    """The operation; the program of `all_reduce` is `all_reduce_perf`."""
     args: tuple[str, ...]
     hosts: tuple[str, ...]
+    """The nodes, this one first."""
     gpus: PositiveInt
+    """Of every node."""
     launcher: tuple[str, ...] = ()
+    """Command that starts a rank per GPU on several nodes; `{nodes}`, `{ranks}`, `{gpus}` (of a node) and `{hosts}` are
+    filled in. Without one, one process drives all GPUs of this node.
+    """
     setup: tuple[str, ...] = ()
+    """Shell lines before a program."""
     env: Mapping[str, str] = {}
+    """Its further environment variables."""
     timeout_s: PositiveFloat
+    """How long each program may take."""
 
 
 class NcclTestsOutput(ProbeAnswer):
-    """The output of a program.
-
-    Attributes:
-        code: its exit status; None when it took too long.
-        written: the file that it wrote with `-J`; None if it cannot.
-    """
+    """The output of a program."""
 
     command: str
     code: int | None
+    """Its exit status; None when it took too long."""
     text: str
     written: str | None
+    """The file that it wrote with `-J`; None if it cannot."""
 
 
 class NcclTestsOutputs(ProbeAnswer):

@@ -13,35 +13,24 @@ GemmPrecision = Literal["bf16", "fp16", "fp32", "tf32", "fp8"]
 class GemmRate(ProbeAnswer):
     """A matrix product in one precision.
 
-    Attributes:
-        rate: FLOP/s, the median of blocks of about 50 ms.
-        digest: SHA-256 of the first product.
-        repeated: later products, one per block, that were compared with the first.
-        changed: those of them that differed from it in any bit.
-        error: the largest difference to an fp64 product on the host, of 16 rows, in standard deviations of an entry
-            (the square root of the side); None where the product is not finite.
+    The error is the largest difference to an fp64 product on the host, of 16 rows, in standard deviations of an entry
+    (the square root of the side); None for a product that is not finite.
     """
 
-    rate: PositiveFloat
-    digest: str
-    repeated: PositiveInt
-    changed: NonNegativeInt
+    rate: PositiveFloat  # FLOP/s, the median of blocks of about 50 ms
+    digest: str  # SHA-256 of the first product
+    repeated: PositiveInt  # later products, one per block, that were compared with the first
+    changed: NonNegativeInt  # those of them that differed from it in any bit
     error: NonNegativeFloat | None
 
 
 class GemmRates(ProbeAnswer):
-    """Matrix products in all precisions.
+    """Matrix products in all precisions."""
 
-    Attributes:
-        side: of the matrices.
-        factors: SHA-256 of them.
-        lacking: reasons for precisions without one.
-    """
-
-    side: PositiveInt
-    factors: str
+    side: PositiveInt  # of the matrices
+    factors: str  # SHA-256 of them
     precisions: Annotated[Mapping[GemmPrecision, GemmRate], Field(min_length=1)]
-    lacking: Mapping[GemmPrecision, str]
+    lacking: Mapping[GemmPrecision, str]  # reasons for precisions without one
 
 
 class CopyRates(ProbeAnswer):
@@ -54,29 +43,28 @@ class CopyRates(ProbeAnswer):
 
 
 class DeviceRates(DeviceAnswer):
-    """The rates of a device. A part that was not asked for is None.
+    """The rates of a device. A part that was not asked for is None."""
 
-    Attributes:
-        setting: properties that two devices must share for their products to be the same bit by bit.
-        memory: the triad of STREAM, B/s.
-    """
-
-    setting: Mapping[str, str]
+    setting: Mapping[str, str]  # properties that two devices must share for bitwise equal products
     gemm: GemmRates | None
-    memory: PositiveFloat | None
+    memory: PositiveFloat | None  # the triad of STREAM, B/s
     host_device: CopyRates | None
 
 
-class SustainedLoad(DeviceAnswer):
-    """A device under load.
+class TelemetrySample(ProbeAnswer):
+    """One NVML sample of a GPU, `at_s` seconds after the load began; None for what the GPU does not report."""
 
-    Attributes:
-        rates: seconds since the start and FLOP/s, at the end of each block.
-        telemetry: seconds since the start, and a raw line of telemetry.
-        trouble: the reason for a lack of telemetry; None if none is lacking.
-    """
+    at_s: NonNegativeFloat
+    clock_mhz: NonNegativeInt | None  # of the SMs
+    temperature_degc: NonNegativeInt | None
+    power_w: NonNegativeFloat | None
+    reasons: NonNegativeInt | None  # for lower clocks, as NVML's bits
+
+
+class SustainedLoad(DeviceAnswer):
+    """A device under load."""
 
     precision: GemmPrecision
-    rates: tuple[tuple[float, PositiveFloat], ...]
-    telemetry: tuple[tuple[float, str], ...]
-    trouble: str | None
+    rates: tuple[tuple[float, PositiveFloat], ...]  # seconds since the start and FLOP/s, at the end of each block
+    telemetry: tuple[TelemetrySample, ...]  # of a GPU, about once a second
+    trouble: str | None  # the reason for missing telemetry

@@ -19,13 +19,79 @@ from pytest_llmbench.checks.compute.nodes.answer import (
     GemmRates,
     SustainedLoad,
 )
-from pytest_llmbench.checks.compute.nodes.telemetry import Telemetry
+from pytest_llmbench.checks.compute.nodes.telemetry import LoadTelemetry
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.workloads.node.machine import cpu_threads, device_name, gpu_index
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.file_barrier import FileBarrier
+from pytest_llmbench.workloads.rank.gpu_samples import sampled
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 from pytest_llmbench.workloads.training.matmul import rates
+
+_PRECISIONS: Mapping[str, tuple[GemmPrecision, ...]] = {"cuda": get_args(GemmPrecision), "cpu": ("fp32",)}
+_MIB = 2**20
+# A vector of this share of the GPU's memory, or of this size.
+_SHARE_OF_GPU, _LARGEST, _VECTOR_ON_CPU = 32, 4096 * _MIB, 64 * _MIB
+_COPIED = 256 * _MIB
+
+StepStart = Callable[[str], Callable[[], None]]
+
+
+def measure(context: RankContext, log: ProbeLog) -> DeviceRates:
+    """Measure this rank's device while the node's other ranks do the same.
+
+    The config: `measure`, any of `gemm`, `memory` and `host_device`; `side` of the matrices; `seconds` for each number;
+    `timeout_s`, the longest wait for the other ranks of the node.
+    """
+    config, device = context.config, _device(context)
+    products: GemmRates | None = None
+    memory: float | None = None
+    copies: CopyRates | None = None
+    with _meeting(context) as barrier:
+
+        def start(what: str) -> Callable[[], None]:
+            log.phase(what)
+            return lambda: barrier.wait(what)
+
+        if "gemm" in config["measure"]:
+            log.phase("factors")
+            products = _measure_gemms(context, device, start)
+        if "memory" in config["measure"]:
+            memory = triad(device, _vector_bytes(device), seconds=config["seconds"], start=start("memory"))
+        if "host_device" in config["measure"]:
+            copies = _measure_copies(context, device, start)
+    return DeviceRates(
+        device=device_name(context), setting=_setting(context), gemm=products, memory=memory, host_device=copies
+    )
+
+
+def sustain(context: RankContext, log: ProbeLog) -> SustainedLoad:
+    """Measure the product's rate over minutes, with the telemetry of the GPU.
+
+    The config: `side`, `seconds`, `block_s` (the time over which each rate is averaged) and `timeout_s`.
+    """
+    config, device = context.config, _device(context)
+    precision: GemmPrecision = "bf16" if device.type == "cuda" and not _why_lacking("bf16", device) else "fp32"
+    log.phase("factors")
+    left, _, multiply = gemm.prepare(precision, gemm.factors(config["side"]), device)
+    telemetry = LoadTelemetry()
+    with _meeting(context) as barrier, gemm.tf32(allowed=False), ExitStack() as watched:
+
+        def start() -> None:
+            barrier.wait("sustained")
+            log.phase(f"{precision} products for {config['seconds']:g} s")
+            telemetry.begin()
+            watched.enter_context(sampled(context, telemetry))
+
+        blocks = rates(multiply, device, seconds=config["seconds"], start=start, block_s=config["block_s"])
+        flops = [(telemetry.elapsed(), 2.0 * left.shape[0] ** 3 * rate) for rate in blocks]
+    return SustainedLoad(
+        device=device_name(context),
+        precision=precision,
+        rates=tuple(flops),
+        telemetry=tuple(telemetry.samples),
+        trouble=telemetry.trouble,
+    )
 
 
 def triad(device: torch.device, size: int, *, seconds: float, start: Callable[[], object]) -> float:
@@ -46,62 +112,26 @@ def copy(device: torch.device, size: int, *, to_device: bool, seconds: float, st
         B/s, each byte counted once; the median of blocks of about 50 ms.
     """
     host = torch.zeros(size, dtype=torch.uint8, pin_memory=True)
-    there = torch.zeros(size, dtype=torch.uint8, device=device)
-    source, target = (host, there) if to_device else (there, host)
+    on_device = torch.zeros(size, dtype=torch.uint8, device=device)
+    source, target = (host, on_device) if to_device else (on_device, host)
     blocks = rates(lambda: target.copy_(source, non_blocking=True), device, seconds=seconds, start=start)
     return size * statistics.median(blocks)
 
 
-_PRECISIONS: Mapping[str, tuple[GemmPrecision, ...]] = {"cuda": get_args(GemmPrecision), "cpu": ("fp32",)}
-_MIB = 2**20
-# A vector of this share of the GPU's memory, or of this size.
-_SHARE_OF_GPU, _LARGEST, _VECTOR_ON_CPU = 32, 4096 * _MIB, 64 * _MIB
-_COPIED = 256 * _MIB
-
-
-def measure(context: RankContext, log: ProbeLog) -> DeviceRates:
-    """Answer with what this rank's device does while those of the node's other ranks do the same.
-
-    The config: `measure`, any of `gemm`, `memory` and `host_device`; `side` of the matrices; `seconds` for each number;
-    `timeout_s`, how long to wait for the other ranks of the node.
-    """
-    config, device = context.config, _device(context)
-    products: GemmRates | None = None
-    memory: float | None = None
-    copies: CopyRates | None = None
-    with _meeting(context) as barrier:
-
-        def start(what: str) -> Callable[[], None]:
-            log.phase(what)
-            return lambda: barrier.wait(what)
-
-        if "gemm" in config["measure"]:
-            log.phase("factors")
-            products = _gemms(context, device, start)
-        if "memory" in config["measure"]:
-            memory = triad(device, _vector(device), seconds=config["seconds"], start=start("memory"))
-        if "host_device" in config["measure"]:
-            copies = _copies(context, device, start)
-    return DeviceRates(
-        device=device_name(context), setting=_setting(context), gemm=products, memory=memory, host_device=copies
-    )
-
-
-def _gemms(context: RankContext, device: torch.device, start: Callable[[str], Callable[[], None]]) -> GemmRates:
+def _measure_gemms(context: RankContext, device: torch.device, start: StepStart) -> GemmRates:
     given = gemm.factors(context.config["side"])
-    found: dict[GemmPrecision, GemmRate] = {}
+    products: dict[GemmPrecision, GemmRate] = {}
     lacking: dict[GemmPrecision, str] = {}
     for precision in _PRECISIONS[device.type]:
-        if why := _lacks(precision, device):
-            lacking[precision] = why
+        if reason := _why_lacking(precision, device):
+            lacking[precision] = reason
             continue
-        found[precision] = gemm.gemm(
-            precision, given, device, seconds=context.config["seconds"], start=start(f"gemm {precision}")
-        )
-    return GemmRates(side=context.config["side"], factors=given.digest, precisions=found, lacking=lacking)
+        begin = start(f"gemm {precision}")
+        products[precision] = gemm.gemm(precision, given, device, seconds=context.config["seconds"], start=begin)
+    return GemmRates(side=context.config["side"], factors=given.digest, precisions=products, lacking=lacking)
 
 
-def _lacks(precision: str, device: torch.device) -> str:
+def _why_lacking(precision: str, device: torch.device) -> str:
     """The reason why a device does not multiply in a precision; empty if it does."""
     if precision in {"tf32", "bf16"} and torch.cuda.get_device_capability(device) < (8, 0):
         return "needs compute capability 8.0"
@@ -112,56 +142,26 @@ def _lacks(precision: str, device: torch.device) -> str:
     return ""
 
 
-def _copies(context: RankContext, device: torch.device, start: Callable[[str], Callable[[], None]]) -> CopyRates:
-    """Each direction alone, one rank of the node after the other, and then all of them at once."""
-    found: dict[str, float] = {}
+def _measure_copies(context: RankContext, device: torch.device, start: StepStart) -> CopyRates:
+    """Measure each direction, one rank of the node after the other, and then all of them at once."""
+    rates: dict[str, float] = {}
     seconds = context.config["seconds"]
     for direction, to_device in (("host_to_device", True), ("device_to_host", False)):
         for turn in range(context.ranks_per_node):
             start(f"{direction} of GPU {turn}")()
             if turn == context.local_rank:
-                found[direction] = copy(device, _COPIED, to_device=to_device, seconds=seconds, start=lambda: None)
+                rates[direction] = copy(device, _COPIED, to_device=to_device, seconds=seconds, start=lambda: None)
         start(f"{direction} of all: warm-up")()
         together = start(f"{direction} of all")
-        found[f"{direction}_all"] = copy(device, _COPIED, to_device=to_device, seconds=seconds, start=together)
-    return CopyRates(**found)
-
-
-def sustain(context: RankContext, log: ProbeLog) -> SustainedLoad:
-    """Answer with the product's rate over minutes, and with what the device's clocks and temperature did meanwhile.
-
-    The config: `side`, `seconds`, `block_s` (how long each rate is averaged over) and `timeout_s`.
-    """
-    config, device = context.config, _device(context)
-    precision: GemmPrecision = "bf16" if device.type == "cuda" and not _lacks("bf16", device) else "fp32"
-    log.phase("factors")
-    left, _, multiply = gemm.prepared(precision, gemm.factors(config["side"]), device)
-    telemetry = Telemetry(f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.type == "cuda" else None)
-    with _meeting(context) as barrier, gemm.tf32(allowed=False), ExitStack() as watched:
-
-        def start() -> None:
-            barrier.wait("sustained")
-            log.phase(f"{precision} products for {config['seconds']:g} s")
-            watched.enter_context(telemetry)
-
-        blocks = rates(multiply, device, seconds=config["seconds"], start=start, block_s=config["block_s"])
-        found = [(telemetry.elapsed(), 2.0 * left.shape[0] ** 3 * rate) for rate in blocks]
-    return SustainedLoad(
-        device=device_name(context),
-        precision=precision,
-        rates=tuple(found),
-        telemetry=tuple(telemetry.samples),
-        trouble=telemetry.trouble,
-    )
+        rates[f"{direction}_all"] = copy(device, _COPIED, to_device=to_device, seconds=seconds, start=together)
+    return CopyRates(**rates)
 
 
 def _meeting(context: RankContext) -> FileBarrier:
-    """With the ranks of this node."""
+    """A barrier for the ranks of this node."""
     first = context.rank - context.local_rank
-    ranks = range(first, first + context.ranks_per_node)
-    return FileBarrier(
-        context.folder / layout.MEETING / f"{first:05d}", context.rank, ranks, context.config["timeout_s"]
-    )
+    folder, ranks = context.folder / layout.MEETING / f"{first:05d}", range(first, first + context.ranks_per_node)
+    return FileBarrier(folder, context.rank, ranks, context.config["timeout_s"])
 
 
 def _device(context: RankContext) -> torch.device:
@@ -174,14 +174,14 @@ def _device(context: RankContext) -> torch.device:
 
 
 def _setting(context: RankContext) -> Mapping[str, str]:
-    """Properties that two devices must share for their products to be the same bit by bit."""
+    """Properties that two devices must share for their products to be bitwise equal."""
     setting = {"device": device_name(context), "torch": str(torch.__version__)}
     if context.device == "cpu":
         return setting | {"cpu": torch.backends.cpu.get_cpu_capability(), "threads": str(torch.get_num_threads())}
     return setting | {"cuda": str(torch.version.cuda)}
 
 
-def _vector(device: torch.device) -> int:
+def _vector_bytes(device: torch.device) -> int:
     if device.type == "cpu":
         return _VECTOR_ON_CPU
     return int(min(_LARGEST, torch.cuda.get_device_properties(device).total_memory // _SHARE_OF_GPU))

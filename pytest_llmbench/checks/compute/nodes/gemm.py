@@ -14,18 +14,19 @@ from pytest_llmbench.workloads.training.matmul import rates
 
 _STORED = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
 _FP8 = torch.float8_e4m3fn
-# As many bits as a result has, to compare two of them bit by bit: NaN is not even equal to itself.
+# Integers of the size of an element, to compare two results bit by bit: NaN is not even equal to itself.
 _BITS = {2: torch.int16, 4: torch.int32}
-# Rows of a product that are computed again in fp64: all columns of each.
+# Rows of a product that are computed again in fp64, all columns of each.
 _ROWS = 16
+
+Multiply = Callable[[], torch.Tensor]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Factors:
     """Two square matrices with entries from N(0, 1), fp32, on the host.
 
-    Attributes:
-        digest: SHA-256 of both; generators of other processors may differ in the last bit.
+    `digest` is the SHA-256 of both; generators of other processors may differ in the last bit.
     """
 
     left: torch.Tensor
@@ -34,7 +35,7 @@ class Factors:
 
 
 def factors(side: int) -> Factors:
-    """Make the matrices that every rank multiplies, from a fixed seed and on the host: no GPU has a part in them."""
+    """Make the matrices that every rank multiplies, from a fixed seed and on the host, independent of any GPU."""
     generator = torch.Generator().manual_seed(0)
     left, right = (torch.randn(side, side, generator=generator) for _ in range(2))
     return Factors(left=left, right=right, digest=_digest(left, right))
@@ -48,7 +49,7 @@ def gemm(
     `start` returns when the other ranks are warm, too.
     """
     with tf32(allowed=precision == "tf32"):
-        left, right, multiply = prepared(precision, given, device)
+        left, right, multiply = prepare(precision, given, device)
         out = multiply()
         first, changed = out.clone(), 0
         blocks = []
@@ -64,39 +65,28 @@ def gemm(
     )
 
 
-def prepared(
-    precision: str, given: Factors, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor, Callable[[], torch.Tensor]]:
+def prepare(precision: str, given: Factors, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, Multiply]:
     """The matrices on the device, in their precision, and a function that multiplies them, always into the same memory.
 
     Raises:
         RuntimeError: this device or this PyTorch has no such product.
     """
-    if precision == "fp8":
-        return _fp8(given, device)
-    left, right = (each.to(device, _STORED[precision]) for each in (given.left, given.right))
-    out = torch.empty_like(left)
-    return left, right, lambda: torch.matmul(left, right, out=out)
-
-
-def _fp8(given: Factors, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, Callable[[], torch.Tensor]]:
+    if precision != "fp8":
+        left, right = (matrix.to(device, _STORED[precision]) for matrix in (given.left, given.right))
+        out = torch.empty_like(left)
+        return left, right, lambda: torch.matmul(left, right, out=out)
     left = given.left.to(device).to(_FP8)
-    right = given.right.to(device).t().contiguous().to(_FP8).t()  # the product wants it by columns
+    right = given.right.to(device).t().contiguous().to(_FP8).t()  # the product needs it by columns
     one = torch.ones((), device=device)
     out = torch.empty(left.shape, device=device, dtype=torch.bfloat16)
-
-    def multiply() -> torch.Tensor:
-        # PyTorch has no public function for it.
-        return torch._scaled_mm(  # noqa: SLF001
-            left, right, scale_a=one, scale_b=one, out_dtype=out.dtype, use_fast_accum=True, out=out
-        )
-
-    return left, right, multiply
+    # PyTorch has no public function for it.
+    how = {"scale_a": one, "scale_b": one, "out_dtype": out.dtype, "use_fast_accum": True, "out": out}
+    return left, right, lambda: torch._scaled_mm(left, right, **how)  # type: ignore[arg-type]  # noqa: SLF001
 
 
 @contextmanager
 def tf32(*, allowed: bool) -> Iterator[None]:
-    """Have fp32 products use TF32, or not, for the time of a `with` block."""
+    """Allow or forbid TF32 in fp32 products for the time of a `with` block."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     try:
@@ -118,7 +108,7 @@ def _bits(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def _digest(*matrices: torch.Tensor) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for matrix in matrices:
-        found.update(_bits(matrix).cpu().reshape(-1).numpy().data)
-    return found.hexdigest()
+        digest.update(_bits(matrix).cpu().reshape(-1).numpy().data)
+    return digest.hexdigest()

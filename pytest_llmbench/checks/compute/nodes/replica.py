@@ -25,23 +25,22 @@ _HEADS, _VOCABULARY = 4, 256
 
 
 class ReplicaPlan(Strict):
-    """The training of every rank.
-
-    Attributes:
-        steps: of each training.
-        hidden, layers: of the decoder.
-        sequences, length: of a rank's share of a step.
-        seed: of the first weights and of the data.
-        timeout_s: how long a rank waits for the others.
-    """
+    """The training of every rank."""
 
     steps: int
+    """Of each training."""
     hidden: int
+    """Of the decoder."""
     layers: int
+    """Of the decoder."""
     sequences: int
+    """Of a rank's share of a step."""
     length: int
+    """Of a rank's share of a step."""
     seed: int = 1
+    """Of the first weights and of the data."""
     timeout_s: float = 600.0
+    """How long a rank waits for the others."""
 
 
 def train(context: RankContext, log: ProbeLog) -> RankNumbers:

@@ -15,31 +15,25 @@ TURNS = 3
 
 
 class Seat(ProbeAnswer):
-    """The place of a rank in a turn.
-
-    Attributes:
-        team: ranks of a team compare their numbers with each other alone.
-        group: both groups of a team train the same.
-        shard: its share of the data; as many as a group has ranks.
-    """
+    """The place of a rank in a turn."""
 
     team: NonNegativeInt
+    """Ranks of a team compare their numbers with each other alone."""
     group: Literal[0, 1]
+    """Both groups of a team train the same."""
     shard: NonNegativeInt
+    """Its share of the data; as many as a group has ranks."""
 
 
 class StepDigests(ProbeAnswer):
-    """The numbers of a step.
-
-    Attributes:
-        local: of the loss and the gradients of this rank's share, before the exchange.
-        gathered: of those that it got from each rank of its group, by shard.
-        weights: after the update.
-    """
+    """The numbers of a step."""
 
     local: str
+    """Of the loss and the gradients of this rank's share, before the exchange."""
     gathered: tuple[str, ...]
+    """Of those that it got from each rank of its group, by shard."""
     weights: str
+    """After the update."""
 
 
 class Turn(ProbeAnswer):

@@ -23,29 +23,20 @@ _KEPT_ERRORS = 10_000
 
 
 class DiagnosticOutput(ProbeAnswer):
-    """The raw output of a diagnostic.
-
-    Attributes:
-        code: its exit status; None when it was ended at its limit.
-    """
+    """The raw output of a diagnostic."""
 
     command: str
-    code: int | None
+    code: int | None  # its exit status; None when it was ended at its limit
     seconds: float
     stdout: str
     stderr: str
 
 
 class DiagnosticRun(ProbeAnswer):
-    """The diagnostic of a node.
+    """The diagnostic of a node."""
 
-    Attributes:
-        missing: the program that is not installed, in words; None if it ran.
-        output: its output; None if it did not run.
-    """
-
-    missing: str | None
-    output: DiagnosticOutput | None
+    missing: str | None  # the program that is not installed, in words; None if it ran
+    output: DiagnosticOutput | None  # None if it did not run
 
     @model_validator(mode="after")
     def _either(self) -> Self:
@@ -64,15 +55,16 @@ def dcgm(context: RankContext, log: ProbeLog) -> DiagnosticRun:
     """
     given = context.config["environment"]
     environment = Environment.model_validate(given) if given is not None else Environment()
-    env = _environ(os.environ, environment)
-    outer = _outer(environment, env)
+    # dcgmi does not choose GPUs by this variable, and warns of it.
+    env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"} | dict(environment.env)
+    outer = _wrap(environment, env)
     program = outer[0] if outer else context.config["words"][0]
     if shutil.which(program, path=env.get("PATH")) is None:
         missing = f"{program} is not installed: it is not on PATH {env.get('PATH', '')}"
         return DiagnosticRun(missing=missing, output=None)
     errors = context.folder / f"errors-{context.rank:05d}"
     deadline = time.monotonic() + context.config["limit_s"]
-    # The table says less (no severities), and is what a version without JSON has.
+    # A version without JSON has a table, which lacks severities.
     for form in (["-j"], []):
         output = _run([*outer, *context.config["words"], *form], env, deadline, errors, log)
         if _REFUSED not in output.stderr:
@@ -85,26 +77,19 @@ def _run(
 ) -> DiagnosticOutput:
     log.phase(shlex.join(command))
     began = time.monotonic()
-    # What it warns of on its way must not end up in the middle of its JSON.
-    told = ask(["sh", "-c", 'exec "$@" 2> "$0"', str(errors), *command], env, deadline - began, errors=False)
+    # Its warnings must not end up in the middle of its JSON.
+    result = ask(["sh", "-c", 'exec "$@" 2> "$0"', str(errors), *command], env, deadline - began, errors=False)
     return DiagnosticOutput(
         command=shlex.join(command),
-        code=told.code,
+        code=result.code,
         seconds=time.monotonic() - began,
-        stdout=told.text,
+        stdout=result.text,
         stderr=errors.read_text(encoding="utf-8", errors="replace")[-_KEPT_ERRORS:],
     )
 
 
-def _environ(environ: Mapping[str, str], environment: Environment) -> dict[str, str]:
-    """The variables of the diagnostic."""
-    # It is no way to choose GPUs for dcgmi, which warns of it.
-    keep = {name: value for name, value in environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    return keep | dict(environment.env)
-
-
-def _outer(environment: Environment, env: dict[str, str]) -> list[str]:
-    """The words before those of the diagnostic: what makes it usable, and what puts it into its container."""
+def _wrap(environment: Environment, env: dict[str, str]) -> list[str]:
+    """The words before those of the diagnostic: shell lines of the environment, and the start of its container."""
     words = _inside(environment.container, environment.env, env) if environment.container is not None else []
     lines = [*environment.setup, *([f". {shlex.quote(environment.env_file)}"] if environment.env_file else [])]
     return ["bash", "-c", "\n".join([*lines, 'exec "$@"']), "setup", *words] if lines else words
@@ -113,11 +98,11 @@ def _outer(environment: Environment, env: dict[str, str]) -> list[str]:
 def _inside(container: Container, names: Mapping[str, str], env: dict[str, str]) -> list[str]:
     """The words that run a command in a container on this node, with all of its GPUs.
 
-    Profiling counters and the power limit, which the diagnostic looks at, are for administrators: SYS_ADMIN.
+    Profiling counters and the power limit need the capability SYS_ADMIN.
     """
     if container.runtime == "pyxis":
         return _pyxis(container, env)
-    # A registry's image becomes a container first; it is the system's file that names one that is there.
+    # The system's file names an existing enroot container.
     start = {
         "docker": ["docker", "run", "--rm", "--init", "--gpus=all", "--cap-add=SYS_ADMIN"],
         "enroot": ["enroot", "start", "--rw"],

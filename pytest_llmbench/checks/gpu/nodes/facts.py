@@ -12,25 +12,20 @@ from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog, host_name
 
 _TIMEOUT_S = 60.0
-# What the kernel says first: a log that begins with it is whole, and the ring buffer lost nothing yet.
+# The first line of the kernel: a log that begins with it is whole, and the ring buffer has lost nothing yet.
 _FIRST_WORDS = "Linux version"
 _BEGINNING_LINES = 50
-_OF_THE_DRIVER = ("NVRM", "nvidia", "Xid")
+_DRIVER_WORDS = ("NVRM", "nvidia", "Xid")
 _LOGS = (["dmesg"], ["journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--output=short-iso"])
 _KEPT_LINES = 2000
 
 
 class ToolEnd(ProbeAnswer):
-    """How a program ended.
-
-    Attributes:
-        code: its exit status; None if it has not ended by itself.
-        error: the reason of a failure; None if it ended well.
-    """
+    """The end of a program."""
 
     command: str
-    code: int | None
-    error: str | None
+    code: int | None  # its exit status; None if it has not ended by itself
+    error: str | None  # the reason of a failure
 
 
 class ToolOutput(ToolEnd):
@@ -46,19 +41,12 @@ class SmiOutput(ToolEnd):
 
 
 class KernelLog(ProbeAnswer):
-    """Lines of the driver in the kernel's log.
+    """Lines of the driver in the kernel's log."""
 
-    Attributes:
-        source: the program that printed the log; None where none can.
-        whole: whether it reaches back to the boot.
-        lines: the last 2000 of them.
-        refused: the reasons for not using other sources.
-    """
-
-    source: str | None
-    whole: bool
-    lines: tuple[str, ...]
-    refused: tuple[str, ...]
+    source: str | None  # the program that printed the log; None where none can
+    whole: bool  # whether it reaches back to the boot
+    lines: tuple[str, ...]  # the last 2000 of them
+    refused: tuple[str, ...]  # the reasons for not using other sources
 
 
 class GpuFacts(ProbeAnswer):
@@ -72,42 +60,42 @@ class GpuFacts(ProbeAnswer):
 def facts(context: RankContext, log: ProbeLog) -> GpuFacts:
     """Answer with what the GPU checks judge."""
     log.phase("nvidia-smi -q -x")
-    smi = _output(["nvidia-smi", "-q", "-x"])
+    smi = _run(["nvidia-smi", "-q", "-x"])
     path = context.folder.absolute() / "nvidia-smi" / f"{host_name()}.xml"
     write_text(path, smi.text)
     log.phase("nvidia-smi nvlink -s")
-    links = _output(["nvidia-smi", "nvlink", "-s"])
+    links = _run(["nvidia-smi", "nvlink", "-s"])
     log.phase("kernel log")
-    found = SmiOutput(**smi.model_dump(exclude={"text"}), path=str(path))
-    return GpuFacts(smi=found, nvlink=links, kernel_log=kernel_log())
+    smi_output = SmiOutput(**smi.model_dump(exclude={"text"}), path=str(path))
+    return GpuFacts(smi=smi_output, nvlink=links, kernel_log=kernel_log())
 
 
 def kernel_log() -> KernelLog:
-    """Lines of the driver since the node booted: of the first source that has them all, or of one that has some."""
+    """Lines of the driver since the node booted: of the first source with a whole log, or of one with a part."""
     refused: list[str] = []
     partial: KernelLog | None = None
     for argv in _LOGS:
-        told = _output(argv)
-        lines = told.text.splitlines()
-        if told.code != 0 or not lines:
-            refused.append(f"{argv[0]}: {told.error or 'it printed nothing'}")
+        output = _run(argv)
+        lines = output.text.splitlines()
+        if output.code != 0 or not lines:
+            refused.append(f"{argv[0]}: {output.error or 'it printed nothing'}")
             continue
-        of_driver = [line for line in lines if any(word in line for word in _OF_THE_DRIVER)]
+        driver_lines = [line for line in lines if any(word in line for word in _DRIVER_WORDS)]
         whole = any(_FIRST_WORDS in line for line in lines[:_BEGINNING_LINES])
-        found = KernelLog(
+        log = KernelLog(
             source=argv[0],
-            whole=whole and len(of_driver) <= _KEPT_LINES,
-            lines=tuple(of_driver[-_KEPT_LINES:]),
+            whole=whole and len(driver_lines) <= _KEPT_LINES,
+            lines=tuple(driver_lines[-_KEPT_LINES:]),
             refused=tuple(refused),
         )
         if whole:
-            return found
-        partial = partial or found
+            return log
+        partial = partial or log
     none = KernelLog(source=None, whole=False, lines=(), refused=())
     return (partial or none).model_copy(update={"refused": tuple(refused)})
 
 
-def _output(argv: list[str]) -> ToolOutput:
+def _run(argv: list[str]) -> ToolOutput:
     command, error = " ".join(argv), None
     try:
         done = subprocess.run(
@@ -118,7 +106,7 @@ def _output(argv: list[str]) -> ToolOutput:
         return ToolOutput(command=command, code=None, text="", error=f"no end within {_TIMEOUT_S:g} s")
     except OSError as failed:
         return ToolOutput(command=command, code=None, text="", error=f"{failed.strerror}: {argv[0]}")
-    text, errors = (each.decode(errors="replace") for each in (done.stdout, done.stderr))
+    text, errors = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
     if done.returncode != 0:
         words = " / ".join((errors.strip() or text.strip()).splitlines()[-3:])
         error = f"exit status {done.returncode}: {words}"[:1000]

@@ -1,4 +1,4 @@
-"""How a node's clock stands against the one that stamps the files of the shared folder."""
+"""A node's clock against the one that stamps the files of the shared folder."""
 
 import ctypes
 import os
@@ -27,61 +27,50 @@ class _Timex(ctypes.Structure):
 
 
 class KernelClock(ProbeAnswer):
-    """The kernel's word on its clock.
+    """The kernel's report on its clock."""
 
-    Attributes:
-        synchronised: whether a program keeps it (NTP, chrony, timesyncd, PTP).
-    """
-
-    synchronised: bool
+    synchronised: bool  # by NTP, chrony, timesyncd or PTP
     max_error_s: float
 
 
 class NodeClock(ProbeAnswer):
-    """A node's clock.
+    """A node's clock."""
 
-    Attributes:
-        time: Unix time.
-        ahead_s: lead over the stamp of a file just touched, seconds.
-        uncertainty_s: largest error of that.
-        kernel: None where the kernel does not say.
-    """
-
-    time: float
-    ahead_s: float
-    uncertainty_s: float
+    time: float  # Unix time
+    ahead_s: float  # lead over the stamp of a file just touched, seconds
+    uncertainty_s: float  # largest error of that
     mount: Mount | None
-    kernel: KernelClock | None
+    kernel: KernelClock | None  # None where the kernel reports nothing
 
 
 def clock(context: RankContext, log: ProbeLog) -> NodeClock:
-    """Answer with this node's clock."""
+    """Answer with this node's clock. `context.config` has the shared `folder`."""
     folder = Path(context.config["folder"])
     path = folder / f"clock-{host_name()}"
     log.phase(f"touch {path}")
     path.touch()
-    # The quickest of several tells most: the stamp was made somewhere between the two readings.
-    uncertainty, skew = min(_ahead_of(path) for _ in range(_TIMES))
+    # The stamp was made somewhere between the two readings, so the quickest of several is the most exact.
+    uncertainty, lead = min(_measure_lead(path) for _ in range(_TIMES))
     return NodeClock(
-        time=time.time(), ahead_s=skew, uncertainty_s=uncertainty, mount=mount_of(folder), kernel=synchronised()
+        time=time.time(), ahead_s=lead, uncertainty_s=uncertainty, mount=mount_of(folder), kernel=kernel_clock()
     )
 
 
-def _ahead_of(path: Path) -> tuple[float, float]:
-    """Half the time that a touch took, and how far this clock is ahead of the file's stamp, seconds."""
+def _measure_lead(path: Path) -> tuple[float, float]:
+    """Half the time that a touch took, and the lead of this clock over the file's stamp, seconds."""
     before = time.time()
     os.utime(path)  # without a time: an NFS client then has the server take its own
     after = time.time()
     return (after - before) / 2, (before + after) / 2 - path.stat().st_mtime
 
 
-def synchronised() -> KernelClock | None:
-    """The kernel's word on its clock; None where it has none."""
-    told = _Timex()
+def kernel_clock() -> KernelClock | None:
+    """The kernel's report on its clock; None where it has none."""
+    timex = _Timex()
     try:
-        state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(told))
+        state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(timex))
     except (OSError, AttributeError):
         return None
     if state < 0:
         return None
-    return KernelClock(synchronised=not told.status & _UNSYNCHRONISED, max_error_s=told.maxerror / 1e6)
+    return KernelClock(synchronised=not timex.status & _UNSYNCHRONISED, max_error_s=timex.maxerror / 1e6)

@@ -7,10 +7,9 @@ import resource
 import shutil
 import struct
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from pytest_llmbench.checks.host.nodes.files import names_in, text_of
 from pytest_llmbench.core.plain import read_json
@@ -22,6 +21,23 @@ from pytest_llmbench.workloads.node.processes import ask
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 
+_COMMAND_S = 10.0
+_KEPT = 20_000
+# Programs that print their version in one line, by the name of their software.
+_VERSION_COMMANDS = {
+    "ofed": ("ofed_info", "-s"),
+    "docker": ("docker", "--version"),
+    "enroot": ("enroot", "version"),
+    "apptainer": ("apptainer", "--version"),
+    "nvidia-container-cli": ("nvidia-container-cli", "--version"),
+}
+_RUNTIMES = {"docker": ("docker", "info"), "enroot": ("enroot", "version"), "pyxis": ("srun", "--help")}
+_LIMITS = {"nofile": resource.RLIMIT_NOFILE, "memlock": resource.RLIMIT_MEMLOCK, "nproc": resource.RLIMIT_NPROC}
+_BRIDGE = "0x0604"
+_EXTENDED, _ACS = 0x100, 0x000D
+# Request and completion redirect: traffic between two devices goes up to the root complex and down again.
+_REDIRECT = 0x4 | 0x8
+
 
 class ResourceLimits(ProbeAnswer):
     """Limits of a process by name; None for unlimited."""
@@ -32,225 +48,55 @@ class ResourceLimits(ProbeAnswer):
 
 
 class ProcessLimits(ProbeAnswer):
-    """Limits of a rank's process, and what they have to be enough for.
-
-    Attributes:
-        cpus: of the node; None where the system does not say.
-        uid: the effective user.
-        capabilities: the effective capabilities as a bit mask.
-    """
+    """Limits of a rank's process, and facts to judge them by."""
 
     soft: ResourceLimits
     hard: ResourceLimits
-    cpus: int | None
-    uid: int
-    capabilities: int
+    cpus: int | None  # of the node; None where the system does not report it
+    uid: int  # the effective user
+    capabilities: int  # the effective capabilities as a bit mask
 
 
 class KernelTuning(ProbeAnswer):
-    """Settings that cost speed; None where the kernel does not say.
+    """Settings that cost speed; None for a setting that the kernel does not have."""
 
-    Attributes:
-        iommu_options: the words about the IOMMU on the kernel's command line.
-        transparent_hugepage: such as `always [madvise] never`.
-        numa_balancing: `0` where it is off.
-        numa_nodes: how many there are.
-        governors, iommu_groups: how many CPUs, and groups, have which one.
-        acs: PCI bridges that redirect traffic between devices; None where only root could read it.
-    """
-
-    iommu_options: tuple[str, ...]
-    transparent_hugepage: str | None
-    numa_balancing: str | None
+    iommu_options: tuple[str, ...]  # on the kernel's command line
+    transparent_hugepage: str | None  # such as `always [madvise] never`
+    numa_balancing: str | None  # `0` where it is off
     numa_nodes: int
-    governors: Mapping[str, int]
-    iommu_groups: Mapping[str, int]
-    acs: tuple[str, ...] | None
+    governors: Mapping[str, int]  # number of CPUs by governor
+    iommu_groups: Mapping[str, int]  # number of groups by type
+    acs: tuple[str, ...] | None  # PCI bridges that redirect traffic between devices; None where only root may look
 
 
 class RuntimeReply(ProbeAnswer):
-    """The reply of a container runtime.
-
-    Attributes:
-        cdi: files that describe GPUs to it.
-        nvidia_container_cli: path of the program that gives containers their GPUs; None without one.
-        code: exit status; None if it has not ended by itself.
-    """
+    """The reply of a container runtime."""
 
     command: str
-    cdi: tuple[str, ...]
-    nvidia_container_cli: str | None
-    code: int | None
+    cdi: tuple[str, ...]  # files that describe GPUs to it
+    nvidia_container_cli: str | None  # path of the program that gives containers their GPUs
+    code: int | None  # exit status; None if it has not ended by itself
     text: str
 
 
 class HostFacts(ProbeAnswer):
-    """A node as a host.
-
-    Attributes:
-        meminfo: the text of `/proc/meminfo`; None where it cannot be read.
-        interfaces: network interfaces and their state.
-        infiniband: names of the InfiniBand devices.
-        software: versions by name.
-        containers: replies of the runtimes asked for.
-        paths: the reason why each path asked for cannot be used; empty if it can.
-    """
+    """A node as a host."""
 
     limits: ProcessLimits
-    meminfo: str | None
-    interfaces: Mapping[str, str]
-    infiniband: tuple[str, ...]
+    meminfo: str | None  # the text of `/proc/meminfo`; None where it cannot be read
+    interfaces: Mapping[str, str]  # network interfaces and their state
+    infiniband: tuple[str, ...]  # names of the InfiniBand devices
     tuning: KernelTuning
-    software: Mapping[str, str]
-    containers: Mapping[str, RuntimeReply]
-    paths: Mapping[str, str]
-
-
-_COMMAND_S = 10.0
-_KEPT = 20_000
-# Programs that say their version in one line, by the name it is known under.
-_SAY_VERSION = {
-    "ofed": ("ofed_info", "-s"),
-    "docker": ("docker", "--version"),
-    "enroot": ("enroot", "version"),
-    "apptainer": ("apptainer", "--version"),
-    "nvidia-container-cli": ("nvidia-container-cli", "--version"),
-}
-_RUNTIMES = {"docker": ("docker", "info"), "enroot": ("enroot", "version"), "pyxis": ("srun", "--help")}
-
-
-def software(root: Path) -> dict[str, str]:
-    """Versions by software; what is not there is left out. PyTorch is looked at, and not imported."""
-    found = {
-        **of_node(),
-        **installed(),
-        "driver's cuda": driver_cuda(),
-        "cuda toolkit": toolkit(text_of(root / "usr/local/cuda/version.json") or ""),
-        "libnccl": library_version(_said("ldconfig", "-p"), "libnccl.so.2"),
-        **{name: _said(*argv).partition("\n")[0] for name, argv in _SAY_VERSION.items()},
-    }
-    return {name: version for name, version in found.items() if version}
-
-
-def driver_cuda() -> str | None:
-    """The highest CUDA that the driver can run, such as `12.8`; None without a driver."""
-    version = ctypes.c_int()
-    try:
-        failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
-    except (OSError, AttributeError):
-        return None
-    return None if failed else f"{version.value // 1000}.{version.value % 1000 // 10}"
-
-
-def toolkit(text: str) -> str | None:
-    """The version of a CUDA toolkit from the text of its `version.json`; None where it says none."""
-    with suppress(ValueError, KeyError, TypeError):
-        return str(read_json(text)["cuda"]["version"])
-    return None
-
-
-def library_version(cache: str, name: str) -> str | None:
-    """The version that a library's file name ends in, by the text of `ldconfig -p`; None where there is no such one."""
-    found = re.search(rf"^\s*{re.escape(name)} \(.*\) => (\S+)$", cache, re.MULTILINE)
-    if found is None:
-        return None
-    # The name itself is a link to the file of this very version.
-    return Path(found[1]).resolve().name.partition(".so.")[2] or None
-
-
-def container_runtime(runtime: str, root: Path) -> RuntimeReply:
-    """Ask a container runtime, and look for the parts that GPUs need."""
-    argv = _RUNTIMES[runtime]
-    folders = (root / "etc/cdi", root / "var/run/cdi")
-    code: int | None = None
-    try:
-        answer = ask(argv, os.environ, _COMMAND_S)
-        code, text = answer.code, answer.text if answer.code is not None else f"no answer within {_COMMAND_S:g} s"
-    except OSError as error:
-        text = f"it cannot be run: {error.strerror}"
-    return RuntimeReply(
-        command=" ".join(argv),
-        cdi=tuple(sorted(str(path) for folder in folders for path in folder.glob("*nvidia*"))),
-        nvidia_container_cli=shutil.which("nvidia-container-cli"),
-        code=code,
-        text=text[:_KEPT],
-    )
-
-
-def _said(*argv: str) -> str:
-    """The output of a program; empty if it is missing, fails or takes too long."""
-    try:
-        answer = ask(argv, os.environ, _COMMAND_S)
-    except OSError:
-        return ""
-    return answer.text.strip() if answer.code == 0 else ""
-
-
-_BRIDGE = "0x0604"
-_EXTENDED, _ACS = 0x100, 0x000D
-# Request and completion redirect: traffic between two devices goes up to the root complex and down again.
-_REDIRECT = 0x4 | 0x8
-
-
-def tuning(root: Path) -> KernelTuning:
-    """Read the kernel's settings."""
-    cpus, memory = root / "sys/devices/system/cpu", root / "sys/devices/system/node"
-    return KernelTuning(
-        iommu_options=iommu_options(text_of(root / "proc/cmdline") or ""),
-        transparent_hugepage=text_of(root / "sys/kernel/mm/transparent_hugepage/enabled"),
-        numa_balancing=text_of(root / "proc/sys/kernel/numa_balancing"),
-        numa_nodes=len(list(memory.glob("node[0-9]*"))),
-        governors=_count(cpus.glob("cpu[0-9]*/cpufreq/scaling_governor")),
-        iommu_groups=_count((root / "sys/kernel/iommu_groups").glob("*/type")),
-        acs=redirecting_bridges(root),
-    )
-
-
-def iommu_options(cmdline: str) -> tuple[str, ...]:
-    """The words about the IOMMU on the kernel's command line; the others may be confidential."""
-    return tuple(word for word in cmdline.split() if "iommu" in word)
-
-
-def redirecting_bridges(root: Path) -> tuple[str, ...] | None:
-    """Addresses of PCI bridges that redirect traffic between devices; None where only root could read it."""
-    found, unread = [], False
-    for device in sorted((root / "sys/bus/pci/devices").glob("*")):
-        if (text_of(device / "class") or "").startswith(_BRIDGE):
-            try:
-                space = (device / "config").read_bytes()
-            except OSError:
-                space = b""
-            unread |= len(space) <= _EXTENDED
-            if acs_control(space) & _REDIRECT:
-                found.append(device.name)
-    return None if unread and not found else tuple(found)
-
-
-def acs_control(space: bytes) -> int:
-    """The control register of Access Control Services in a PCI device's configuration space; 0 where it has none."""
-    at, seen = _EXTENDED, set[int]()
-    while _EXTENDED <= at <= len(space) - 8 and at not in seen:
-        seen.add(at)
-        (header,) = struct.unpack_from("<I", space, at)
-        if header & 0xFFFF == _ACS:
-            return int(struct.unpack_from("<H", space, at + 6)[0])
-        at = header >> 20
-    return 0
-
-
-def _count(files: Any) -> dict[str, int]:
-    """How many of some files hold which text."""
-    return dict(Counter(text for path in files if (text := text_of(path)) is not None))
-
-
-_LIMITS = {"nofile": resource.RLIMIT_NOFILE, "memlock": resource.RLIMIT_MEMLOCK, "nproc": resource.RLIMIT_NPROC}
+    software: Mapping[str, str]  # versions by name
+    containers: Mapping[str, RuntimeReply]  # replies of the runtimes in the config
+    paths: Mapping[str, str]  # the reason why each path of the config cannot be used; empty if it can
 
 
 def facts(context: RankContext, log: ProbeLog) -> HostFacts:
     """Answer with the facts that the host checks judge.
 
     `context.config` has `runtimes`, the container runtimes to ask for, and `paths`, the files and folders to look for.
-    A path of a file server that is silent hangs, and then the phase names it.
+    The phase names a path that hangs because its file server is silent.
     """
     root = Path("/")
     log.phase("limits, memory and tuning")
@@ -277,26 +123,137 @@ def facts(context: RankContext, log: ProbeLog) -> HostFacts:
     )
 
 
-def limits(root: Path) -> ProcessLimits:
-    """Read the limits of this process."""
-    both = {name: resource.getrlimit(number) for name, number in _LIMITS.items()}
-    return ProcessLimits(
-        soft=ResourceLimits(**{name: _limit(soft) for name, (soft, _) in both.items()}),
-        hard=ResourceLimits(**{name: _limit(hard) for name, (_, hard) in both.items()}),
-        cpus=os.cpu_count(),
-        uid=os.geteuid(),
-        capabilities=capabilities(text_of(root / "proc/self/status") or ""),
+def software(root: Path) -> dict[str, str]:
+    """Versions of the installed software by name. PyTorch's is read without importing it."""
+    versions = {
+        **of_node(),
+        **installed(),
+        "driver's cuda": driver_cuda(),
+        "cuda toolkit": toolkit(text_of(root / "usr/local/cuda/version.json") or ""),
+        "libnccl": library_version(_run("ldconfig", "-p"), "libnccl.so.2"),
+        **{name: _run(*argv).partition("\n")[0] for name, argv in _VERSION_COMMANDS.items()},
+    }
+    return {name: version for name, version in versions.items() if version}
+
+
+def driver_cuda() -> str | None:
+    """The highest CUDA that the driver can run, such as `12.8`; None without a driver."""
+    version = ctypes.c_int()
+    try:
+        failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return None
+    return None if failed else f"{version.value // 1000}.{version.value % 1000 // 10}"
+
+
+def toolkit(text: str) -> str | None:
+    """The version of a CUDA toolkit from the text of its `version.json`; None without one."""
+    with suppress(ValueError, KeyError, TypeError):
+        return str(read_json(text)["cuda"]["version"])
+    return None
+
+
+def library_version(cache: str, name: str) -> str | None:
+    """The version at the end of a library's file name, by the text of `ldconfig -p`; None without the library."""
+    match = re.search(rf"^\s*{re.escape(name)} \(.*\) => (\S+)$", cache, re.MULTILINE)
+    # The name itself is a link to the file of this very version.
+    return Path(match[1]).resolve().name.partition(".so.")[2] or None if match else None
+
+
+def container_runtime(runtime: str, root: Path) -> RuntimeReply:
+    """Ask a container runtime, and look for the parts that GPUs need."""
+    argv = _RUNTIMES[runtime]
+    folders = (root / "etc/cdi", root / "var/run/cdi")
+    code: int | None = None
+    try:
+        result = ask(argv, os.environ, _COMMAND_S)
+        code, text = result.code, result.text if result.code is not None else f"no answer within {_COMMAND_S:g} s"
+    except OSError as error:
+        text = f"it cannot be run: {error.strerror}"
+    return RuntimeReply(
+        command=" ".join(argv),
+        cdi=tuple(sorted(str(path) for folder in folders for path in folder.glob("*nvidia*"))),
+        nvidia_container_cli=shutil.which("nvidia-container-cli"),
+        code=code,
+        text=text[:_KEPT],
     )
 
 
-def _limit(number: int) -> int | None:
-    return None if number == resource.RLIM_INFINITY else number
+def _run(*argv: str) -> str:
+    """The output of a program; empty if it is missing, fails or takes too long."""
+    try:
+        result = ask(argv, os.environ, _COMMAND_S)
+    except OSError:
+        return ""
+    return result.text.strip() if result.code == 0 else ""
+
+
+def tuning(root: Path) -> KernelTuning:
+    """Read the kernel's settings."""
+    cpus, memory = root / "sys/devices/system/cpu", root / "sys/devices/system/node"
+    return KernelTuning(
+        iommu_options=iommu_options(text_of(root / "proc/cmdline") or ""),
+        transparent_hugepage=text_of(root / "sys/kernel/mm/transparent_hugepage/enabled"),
+        numa_balancing=text_of(root / "proc/sys/kernel/numa_balancing"),
+        numa_nodes=len(list(memory.glob("node[0-9]*"))),
+        governors=_count_texts(cpus.glob("cpu[0-9]*/cpufreq/scaling_governor")),
+        iommu_groups=_count_texts((root / "sys/kernel/iommu_groups").glob("*/type")),
+        acs=redirecting_bridges(root),
+    )
+
+
+def iommu_options(cmdline: str) -> tuple[str, ...]:
+    """The options about the IOMMU on the kernel's command line; the others may be confidential."""
+    return tuple(word for word in cmdline.split() if "iommu" in word)
+
+
+def redirecting_bridges(root: Path) -> tuple[str, ...] | None:
+    """Addresses of PCI bridges that redirect traffic between devices; None where only root could read it."""
+    bridges, unread = [], False
+    for device in sorted((root / "sys/bus/pci/devices").glob("*")):
+        if (text_of(device / "class") or "").startswith(_BRIDGE):
+            try:
+                space = (device / "config").read_bytes()
+            except OSError:
+                space = b""
+            unread |= len(space) <= _EXTENDED
+            if acs_control(space) & _REDIRECT:
+                bridges.append(device.name)
+    return None if unread and not bridges else tuple(bridges)
+
+
+def acs_control(space: bytes) -> int:
+    """The control register of Access Control Services in a PCI device's configuration space; 0 without one."""
+    at, seen = _EXTENDED, set[int]()
+    while _EXTENDED <= at <= len(space) - 8 and at not in seen:
+        seen.add(at)
+        (header,) = struct.unpack_from("<I", space, at)
+        if header & 0xFFFF == _ACS:
+            return int(struct.unpack_from("<H", space, at + 6)[0])
+        at = header >> 20
+    return 0
+
+
+def _count_texts(files: Iterable[Path]) -> dict[str, int]:
+    """The number of files by their text."""
+    return dict(Counter(text for path in files if (text := text_of(path)) is not None))
+
+
+def limits(root: Path) -> ProcessLimits:
+    """Read the limits of this process."""
+    pairs = {name: resource.getrlimit(number) for name, number in _LIMITS.items()}
+    soft, hard = (
+        ResourceLimits(**{name: None if pair[i] == resource.RLIM_INFINITY else pair[i] for name, pair in pairs.items()})
+        for i in range(2)
+    )
+    mask = capabilities(text_of(root / "proc/self/status") or "")
+    return ProcessLimits(soft=soft, hard=hard, cpus=os.cpu_count(), uid=os.geteuid(), capabilities=mask)
 
 
 def capabilities(status: str) -> int:
     """The effective capabilities of a process as a bit mask, from the text of its `/proc/PID/status`; 0 for none."""
-    found = (line.partition(":")[2] for line in status.splitlines() if line.startswith("CapEff:"))
-    return int(next(found, "0").strip() or "0", 16)
+    masks = (line.partition(":")[2] for line in status.splitlines() if line.startswith("CapEff:"))
+    return int(next(masks, "0").strip() or "0", 16)
 
 
 def interfaces(root: Path) -> dict[str, str]:

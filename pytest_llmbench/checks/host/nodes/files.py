@@ -1,11 +1,20 @@
-"""Small files and folders of the kernel and the system, which may not be there, and the file system of a folder."""
+"""Small files and folders of the kernel and the system, which may be missing, and the file system of a folder."""
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_llmbench.core.wire.answers import ProbeAnswer
+
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+class Mount(ProbeAnswer):
+    """A mounted file system."""
+
+    point: str
+    type: str  # such as `nfs4`
+    source: str  # a device, or a server and its folder
 
 
 def text_of(path: Path) -> str | None:
@@ -24,26 +33,9 @@ def names_in(folder: Path) -> list[str]:
         return []
 
 
-_ESCAPE = re.compile(r"\\([0-7]{3})")
-
-
-class Mount(ProbeAnswer):
-    """A mounted file system.
-
-    Attributes:
-        type: such as `nfs4`.
-        source: a device, or a server and its folder.
-    """
-
-    point: str
-    type: str
-    source: str
-
-
 def mount_of(path: Path, root: Path = Path("/")) -> Mount | None:
     """The mount that a path lies on; None where the kernel names none."""
-    mounts = text_of(root / "proc/self/mountinfo") or ""
-    return find_mount(path.resolve(), mounts)
+    return find_mount(path.resolve(), text_of(root / "proc/self/mountinfo") or "")
 
 
 def find_mount(path: Path, mountinfo: str) -> Mount | None:
@@ -52,21 +44,18 @@ def find_mount(path: Path, mountinfo: str) -> Mount | None:
     The deepest mount point counts, and of several at one point the last: it hides the others.
     """
     best: Mount | None = None
-    for mount in _mounts(mountinfo):
+    for line in mountinfo.splitlines():
+        left, dash, right = line.partition(" - ")
+        fields, kind = left.split(" "), right.split(" ")
+        if not dash or len(fields) <= 4 or len(kind) <= 1:
+            continue
+        mount = Mount(point=_unescape(fields[4]), type=kind[0], source=_unescape(kind[1]))
         deep_enough = best is None or len(Path(mount.point).parts) >= len(Path(best.point).parts)
         if deep_enough and path.is_relative_to(mount.point):
             best = mount
     return best
 
 
-def _mounts(mountinfo: str) -> Iterator[Mount]:
-    for line in mountinfo.splitlines():
-        left, dash, right = line.partition(" - ")
-        fields, kind = left.split(" "), right.split(" ")
-        if dash and len(fields) > 4 and len(kind) > 1:
-            yield Mount(point=_plain(fields[4]), type=kind[0], source=_plain(kind[1]))
-
-
-def _plain(text: str) -> str:
-    r"""The kernel writes a space as `\040`."""
-    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), text)
+def _unescape(text: str) -> str:
+    r"""Replace the kernel's octal codes: `\040` is a space."""
+    return _ESCAPE.sub(lambda code: chr(int(code[1], 8)), text)

@@ -1,39 +1,40 @@
-"""Folders of a node: how much room they have, and whether all nodes see the same one."""
+"""Folders of a node: their room, the shared folder, and folders of compiled kernels with the nodes that share them.
 
+Three short probes find shared kernel folders: `mark_caches` leaves a file in each folder, `find_marks` lists the files
+of all nodes, `remove_marks` removes them. Every node has to finish one before any begins the next.
+"""
+
+import getpass
 import os
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from pytest_llmbench.checks.host.nodes.files import Mount, mount_of
+from pytest_llmbench.checks.host.nodes.files import Mount, mount_of, names_in, text_of
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.wire.answers import ProbeAnswer
 from pytest_llmbench.workloads.node.shared_files import exists_now
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog, host_name
 
-# What one machine writes, another sees a moment later.
-_LAG_S = 3.0
-_LOOK_S = 0.1
+# A file that one machine writes is visible to another a moment later.
+LAG_S = 3.0
+LOOK_S = 0.1
 _BLOCK = b"\0" * 4096
+_MARK = ".llmbench-"
 
 
 class Room(ProbeAnswer):
-    """Room in one folder. Free is what is free to this user, apart from quotas, which no file system tells here.
-
-    Attributes:
-        why: the reason why nothing can be written into it; None where something can.
-        bytes, free_bytes: None where the folder is not there.
-        inodes, free_inodes: the same of files; 0 on a file system that makes inodes as it needs them.
-    """
+    """Room in one folder, free for this user; quotas are unknown. Sizes are None where the folder is missing."""
 
     path: str
-    why: str | None
+    why: str | None  # the reason why it cannot be written; None where it can
     mount: Mount | None = None
     bytes: int | None = None
     free_bytes: int | None = None
-    inodes: int = 0
+    inodes: int = 0  # 0 on a file system that makes inodes as it needs them
     free_inodes: int = 0
 
 
@@ -43,35 +44,64 @@ class Rooms(ProbeAnswer):
     folders: Mapping[str, Room]
 
 
+class SharedView(ProbeAnswer):
+    """The shared folder as a node sees it."""
+
+    read: str | None  # the text of the file that pytest's machine wrote; None if this node does not see it
+    mount: Mount | None
+
+
+class KernelCache(ProbeAnswer):
+    """A folder of compiled kernels."""
+
+    folder: str
+    mount: Mount | None  # its mount, or that of the nearest existing folder above it
+    warm: bool  # whether it holds anything
+    marked: bool  # whether this node left its mark in it
+
+
+class KernelCaches(ProbeAnswer):
+    """The folders of a node by name; `boot` identifies its kernel's start, which differs between machines."""
+
+    boot: str | None
+    folders: Mapping[str, KernelCache]
+
+
+class CacheMarks(ProbeAnswer):
+    """The hosts whose marks lie in each folder, by the folder's name."""
+
+    marks: Mapping[str, tuple[str, ...]]
+
+
 def disk(context: RankContext, log: ProbeLog) -> Rooms:
     """Answer with the room in each of `context.config["folders"]`, by name, and in the folder for temporary files."""
-    told = {}
+    rooms = {}
     folders = {"temporary": os.environ.get("TMPDIR", "/tmp"), **context.config["folders"]}  # noqa: S108 - it is judged
     for name, path in folders.items():
         log.phase(f"look at {path}")
-        told[name] = room(Path(path))
-    return Rooms(folders=told)
+        rooms[name] = room(Path(path))
+    return Rooms(folders=rooms)
 
 
 def room(path: Path) -> Room:
     """Room in one folder."""
     try:
-        found = os.statvfs(path)
+        stat = os.statvfs(path)
     except OSError as error:
         return Room(path=str(path), why=f"{error.strerror}")
     return Room(
         path=str(path),
         mount=mount_of(path),
-        bytes=found.f_blocks * found.f_frsize,
-        free_bytes=found.f_bavail * found.f_frsize,
-        inodes=found.f_files,
-        free_inodes=found.f_favail,
+        bytes=stat.f_blocks * stat.f_frsize,
+        free_bytes=stat.f_bavail * stat.f_frsize,
+        inodes=stat.f_files,
+        free_inodes=stat.f_favail,
         why=_why_not_writable(path),
     )
 
 
 def _why_not_writable(path: Path) -> str | None:
-    """Write for real: permissions, a read-only mount, a used-up quota and a broken disk all show, and only so."""
+    """Write a file: it shows missing permissions, a read-only mount, a used-up quota and a broken disk."""
     try:
         with tempfile.TemporaryFile(dir=path) as file:
             file.write(_BLOCK)
@@ -82,29 +112,85 @@ def _why_not_writable(path: Path) -> str | None:
     return None
 
 
-class SharedView(ProbeAnswer):
-    """The shared folder as a node sees it.
-
-    Attributes:
-        read: the text of the file that pytest's machine wrote; None if this node does not see it.
-    """
-
-    read: str | None
-    mount: Mount | None
-
-
 def shared(context: RankContext, log: ProbeLog) -> SharedView:
-    """Read what pytest's machine wrote into a folder, and write there what it is to read.
+    """Read the file of pytest's machine in a folder, and write one for it there.
 
     `context.config` has the `folder`, the `name` of the file there, and the `token` to write.
     """
     folder = Path(context.config["folder"])
     path = folder / context.config["name"]
     log.phase(f"read {path}")
-    deadline = time.monotonic() + _LAG_S
+    deadline = time.monotonic() + LAG_S
     while not exists_now(path) and time.monotonic() < deadline:
-        time.sleep(_LOOK_S)
+        time.sleep(LOOK_S)
     read = path.read_text(encoding="utf-8") if exists_now(path) else None
     log.phase(f"write into {folder}")
     write_text(folder / host_name(), f"{context.config['token']} {host_name()}")
     return SharedView(read=read, mount=mount_of(folder))
+
+
+def mark_caches(context: RankContext, log: ProbeLog) -> KernelCaches:
+    """Describe each folder, and leave a mark in it where `context.config` has a `token`."""
+    token = context.config.get("token")
+    caches = {}
+    for name, folder in _cache_folders(context).items():
+        log.phase(f"look at {folder}")
+        existing = nearest(folder)
+        marked = token is not None and _touch(existing / f"{_MARK}{token}-{host_name()}")
+        caches[name] = KernelCache(folder=str(folder), mount=mount_of(existing), warm=is_warm(folder), marked=marked)
+    return KernelCaches(boot=text_of(Path("/proc/sys/kernel/random/boot_id")), folders=caches)
+
+
+def find_marks(context: RankContext, log: ProbeLog) -> CacheMarks:
+    """List the hosts whose marks lie in each folder."""
+    start = f"{_MARK}{context.config['token']}-"
+    marks = {}
+    for name, folder in _cache_folders(context).items():
+        log.phase(f"look at {folder}")
+        names = [mark for mark in names_in(nearest(folder)) if mark.startswith(start)]
+        marks[name] = tuple(sorted(mark.removeprefix(start) for mark in names))
+    return CacheMarks(marks=marks)
+
+
+def remove_marks(context: RankContext, log: ProbeLog) -> ProbeAnswer:
+    """Remove this node's marks."""
+    for folder in _cache_folders(context).values():
+        log.phase(f"clean {folder}")
+        with suppress(OSError):
+            (nearest(folder) / f"{_MARK}{context.config['token']}-{host_name()}").unlink()
+    return ProbeAnswer()
+
+
+def cache_folders(environ: Mapping[str, str]) -> dict[str, Path]:
+    """Folders in which PyTorch, Triton and CUDA keep compiled kernels, by the variable that moves it."""
+    home = environ.get("HOME") or str(Path.home())
+    usual = {
+        "TORCH_EXTENSIONS_DIR": Path(environ.get("XDG_CACHE_HOME") or f"{home}/.cache", "torch_extensions"),
+        "TRITON_CACHE_DIR": Path(environ.get("TRITON_HOME") or home, ".triton", "cache"),
+        "CUDA_CACHE_PATH": Path(home, ".nv", "ComputeCache"),
+        "TORCHINDUCTOR_CACHE_DIR": Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}"),
+    }
+    return {name: Path(environ.get(name) or folder) for name, folder in usual.items()}
+
+
+def nearest(folder: Path) -> Path:
+    """The folder, or the nearest existing one above it, on whose file system it will be made."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
+
+
+def is_warm(folder: Path) -> bool:
+    """Whether it holds anything but marks."""
+    return any(not name.startswith(_MARK) for name in names_in(folder))
+
+
+def _cache_folders(context: RankContext) -> dict[str, Path]:
+    """This rank's own folders, and those that environments of the system's file name."""
+    return cache_folders(os.environ) | {name: Path(path) for name, path in context.config["folders"].items()}
+
+
+def _touch(path: Path) -> bool:
+    try:
+        path.touch()
+    except OSError:
+        return False
+    return True

@@ -9,37 +9,33 @@ from pytest_llmbench.core.wire.answers import DeviceAnswer, ProbeAnswer
 
 
 class Sizes(Strict):
-    """The measurement of each group.
-
-    Attributes:
-        bytes, small_bytes: sizes of the all_reduce for the bandwidth and for the latency.
-        iterations, warm_up: measured calls of each size, and calls before them.
-        timeout_s: longest wait in a group.
-        patience_s: longest wait for all ranks to be there at the start.
-    """
+    """The measurement of each group."""
 
     bytes: int
+    """Sizes of the all_reduce for the bandwidth and for the latency."""
     small_bytes: int = 8
+    """Sizes of the all_reduce for the bandwidth and for the latency."""
     iterations: int
+    """Measured calls of each size, and calls before them."""
     warm_up: int
+    """Measured calls of each size, and calls before them."""
     timeout_s: float
+    """Longest wait in a group."""
     patience_s: float
+    """Longest wait for all ranks to be there at the start."""
 
 
 class MeasuredGame(ProbeAnswer):
-    """A measurement of a group, by one of its ranks.
-
-    Attributes:
-        seconds: for one all_reduce.
-        busbw: bus bandwidth, GB/s.
-        latency_s: for a small one.
-        wrong: elements of the sums with a wrong value.
-    """
+    """A measurement of a group, by one of its ranks."""
 
     seconds: PositiveFloat
+    """For one all_reduce."""
     busbw: PositiveFloat
+    """Bus bandwidth, GB/s."""
     latency_s: PositiveFloat
+    """For a small one."""
     wrong: NonNegativeInt
+    """Elements of the sums with a wrong value."""
 
 
 class PlayedGame(ProbeAnswer):
@@ -59,14 +55,11 @@ class PlayedGame(ProbeAnswer):
 
 
 class RankGames(DeviceAnswer):
-    """The games of a rank.
-
-    Attributes:
-        games: in the order played.
-        stopped: the reason for an early end; None if all were played.
-        nvlink: whether any GPU of the node has an active NVLink; None if the rank does not know.
-    """
+    """The games of a rank."""
 
     games: tuple[PlayedGame, ...]
+    """In the order played."""
     stopped: str | None
+    """The reason for an early end; None if all were played."""
     nvlink: bool | None
+    """Whether any GPU of the node has an active NVLink; None if the rank does not know."""

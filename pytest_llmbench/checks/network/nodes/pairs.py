@@ -32,15 +32,12 @@ _ACTIVE_LINK = re.compile(r"Link \d+: [\d.]+ GB/s")
 
 
 class PairsPlan(Sizes):
-    """The rounds to measure.
-
-    Attributes:
-        rounds: groups of ranks, disjoint within each round.
-        limit_s: time at which to answer with the results so far.
-    """
+    """The rounds to measure."""
 
     rounds: Sequence[Sequence[Sequence[int]]]
+    """Groups of ranks, disjoint within each round."""
     limit_s: float
+    """Time at which to answer with the results so far."""
 
 
 def play(context: RankContext, log: ProbeLog) -> RankGames:

@@ -16,28 +16,22 @@ from pytest_llmbench.workloads.rank.probe import ProbeLog
 
 
 class FileListing(ProbeAnswer):
-    """The files of a path.
-
-    Attributes:
-        files, bytes: how many, and how large.
-        whole: whether these are all.
-        digest: SHA-256 of their names and sizes.
-    """
+    """The files of a path."""
 
     files: NonNegativeInt
     bytes: NonNegativeInt
-    whole: bool
-    digest: str
+    whole: bool  # whether these are all
+    digest: str  # SHA-256 of their names and sizes
 
 
 class StagedFiles(FileListing):
-    """The same, and the reason why they cannot be used; empty if they can."""
+    """The files of a path, and the reason why they cannot be used; empty if they can."""
 
     wrong: str
 
 
 class StagedData(ProbeAnswer):
-    """The files of each path that was asked for."""
+    """The files of each path of the probe's config."""
 
     paths: Mapping[str, StagedFiles]
 
@@ -48,30 +42,30 @@ def look(context: RankContext, log: ProbeLog) -> StagedData:
     The config: `paths`, each with `path` (a file, a folder or a pattern), `count` and `min_bytes` as `files.wrong_with`
     has them; `most`, how many files of each are listed.
     """
-    found = {}
+    paths = {}
     for asked in context.config["paths"]:
-        log.phase(f"look at {asked['path']}")
-        wrong = wrong_with(asked["path"], asked["count"], asked["min_bytes"])
-        listed = listing(asked["path"], context.config["most"])
-        found[asked["path"]] = StagedFiles(wrong=wrong, **listed.model_dump())
-    return StagedData(paths=found)
+        path = asked["path"]
+        log.phase(f"look at {path}")
+        wrong = wrong_with(path, asked["count"], asked["min_bytes"])
+        paths[path] = StagedFiles(wrong=wrong, **listing(path, context.config["most"]).model_dump())
+    return StagedData(paths=paths)
 
 
 def listing(pattern: str, most: int) -> FileListing:
     """List up to `most` files by name and size, in an order that is the same on every node."""
-    found = list(islice(_files(pattern), most + 1))
-    listed = found[:most]
+    files = list(islice(_walk(pattern), most + 1))
+    listed = files[:most]
     text = "".join(f"{name}\t{size}\n" for name, size in listed)
     return FileListing(
         files=len(listed),
         bytes=sum(size for _, size in listed if size is not None),
-        whole=len(found) <= most,
+        whole=len(files) <= most,
         digest=hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest(),
     )
 
 
-def _files(pattern: str) -> Iterator[tuple[str, int | None]]:
-    """Files and their sizes, in order of their names; None for one that cannot be asked, such as a broken link."""
+def _walk(pattern: str) -> Iterator[tuple[str, int | None]]:
+    """Files and their sizes, in order of their names; None for one without a size, such as a broken link."""
     for path in [pattern] if os.path.lexists(pattern) else sorted(glob.glob(pattern, recursive=True)):  # noqa: PTH207
         if not Path(path).is_dir():
             yield path, _size(path)

@@ -13,28 +13,22 @@ from pytest_llmbench.workloads.rank.probe import ProbeLog
 
 _DRIVERS = ("nvidia", "mlx5_core", "efa")
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.ASCII)
-# How /proc/cpuinfo calls what NCCL's file says of a processor.
+# Attributes of a processor in NCCL's file, by their names in /proc/cpuinfo.
 _CPU = {"vendor": "vendor_id", "familyid": "cpu family", "modelid": "model"}
 _LARGEST = 1 << 20
 
 
 class PciDevice(ProbeAnswer):
-    """A PCI device that a GPU's or a NIC's driver has.
+    """A PCI device bound to the driver of a GPU or a NIC; None for what sysfs lacks."""
 
-    Attributes:
-        bus: its address.
-        pci_class: such as `0x030200`; None where sysfs does not have it.
-        numa: its NUMA node, -1 where the machine has none; None where sysfs does not have it.
-    """
-
-    bus: str
+    bus: str  # its address
     driver: str
-    pci_class: str | None
-    numa: int | None
+    pci_class: str | None  # such as `0x030200`
+    numa: int | None  # its NUMA node, -1 where the machine has none
 
 
 class InstalledFile(ProbeAnswer):
-    """The file that NCCL_TOPO_FILE names: its text, or why it cannot be read."""
+    """The file that NCCL_TOPO_FILE names: its text, or the error of reading it."""
 
     path: str
     text: str | None
@@ -42,19 +36,12 @@ class InstalledFile(ProbeAnswer):
 
 
 class PciFacts(ProbeAnswer):
-    """The devices of a node, and the file that describes them to NCCL.
+    """The devices of a node, and the file that describes them to NCCL."""
 
-    Attributes:
-        devices: GPUs and NICs, by address.
-        cpu: attributes of the processors in NCCL's file: `arch`, and `vendor`, `familyid` and `modelid` if known.
-        affinity: masks of the CPUs of each NUMA node, `ffffffff,00000000`, by its number.
-        installed: the file that the environment names; None where it names none.
-    """
-
-    devices: tuple[PciDevice, ...]
-    cpu: Mapping[str, str]
-    affinity: Mapping[str, str]
-    installed: InstalledFile | None
+    devices: tuple[PciDevice, ...]  # GPUs and NICs, by address
+    cpu: Mapping[str, str]  # `arch`, and `vendor`, `familyid` and `modelid` if known
+    affinity: Mapping[str, str]  # masks of the CPUs, `ffffffff,00000000`, by NUMA node
+    installed: InstalledFile | None  # None where the environment names none
 
 
 def facts(context: RankContext, log: ProbeLog) -> PciFacts:
@@ -65,11 +52,11 @@ def facts(context: RankContext, log: ProbeLog) -> PciFacts:
 
 
 def devices(root: Path) -> tuple[PciDevice, ...]:
-    """PCI devices that a GPU's or a NIC's driver has."""
+    """PCI devices bound to the driver of a GPU or a NIC, by address."""
     found = [
         PciDevice(bus=path.name, driver=driver, pci_class=_read(path / "class"), numa=_integer(path / "numa_node"))
         for driver in _DRIVERS
-        for path in sorted((root / "bus/pci/drivers" / driver).glob("*"))
+        for path in (root / "bus/pci/drivers" / driver).glob("*")
         if _ADDRESS.fullmatch(path.name)
     ]
     return tuple(sorted(found, key=lambda device: device.bus))
@@ -77,13 +64,13 @@ def devices(root: Path) -> tuple[PciDevice, ...]:
 
 def cpu() -> dict[str, str]:
     """Attributes of the processors in NCCL's file."""
-    told = {"arch": platform.machine()}
+    attributes = {"arch": platform.machine()}
     with suppress(OSError):
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
         for name, key in _CPU.items():
-            if found := re.search(rf"^{key}\s*: (.+)$", text, re.MULTILINE):
-                told[name] = found[1].strip()
-    return told
+            if match := re.search(rf"^{key}\s*: (.+)$", text, re.MULTILINE):
+                attributes[name] = match[1].strip()
+    return attributes
 
 
 def affinity(root: Path) -> dict[str, str]:
@@ -94,16 +81,15 @@ def affinity(root: Path) -> dict[str, str]:
 
 
 def installed() -> InstalledFile | None:
-    """The file that NCCL_TOPO_FILE names; None where nothing names one."""
+    """The file that NCCL_TOPO_FILE names; None where the variable is not set."""
     path = os.environ.get("NCCL_TOPO_FILE")
     if not path:
         return None
     try:
         with Path(path).open("rb") as file:
-            text = file.read(_LARGEST).decode(errors="replace")
+            return InstalledFile(path=path, text=file.read(_LARGEST).decode(errors="replace"), error=None)
     except OSError as error:
         return InstalledFile(path=path, text=None, error=error.strerror)
-    return InstalledFile(path=path, text=text, error=None)
 
 
 def _read(path: Path) -> str | None:

@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree as ET
 
-from _pytest.junitxml import bin_xml_escape
-
+from pytest_llmbench.plugin.pytest_private import bin_xml_escape
 from pytest_llmbench.reporting.ci.case import lines_of
 
 _OUTPUT = "system-out"

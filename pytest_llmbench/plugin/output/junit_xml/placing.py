@@ -5,9 +5,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from _pytest.junitxml import LogXML
-
 from pytest_llmbench.core.files import Replacement
+from pytest_llmbench.plugin.pytest_private import LogXML
 
 _XML = b"<?xml"
 

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.junitxml import LogXML, xml_key
 
 from pytest_llmbench.core.files import Replacement, make_folder
 from pytest_llmbench.core.record.records import Verdict
-from pytest_llmbench.plugin.ours import MissedEvents
+from pytest_llmbench.plugin.missed import MissedEvents
 from pytest_llmbench.plugin.output.junit_xml.cases import complete
 from pytest_llmbench.plugin.output.junit_xml.placing import beside, is_special, remove_earlier
 from pytest_llmbench.plugin.output.junit_xml.refreshing import Refreshing
 from pytest_llmbench.plugin.output.junit_xml.so_far import SoFar, add_cases
+from pytest_llmbench.plugin.pytest_private import LogXML, xml_key
 from pytest_llmbench.plugin.verdict.unfinished import report_of
 
 # The case of what is judged at the end of a session, as long as it has none. It keeps a report from being all green

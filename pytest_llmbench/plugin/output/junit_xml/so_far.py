@@ -10,7 +10,8 @@ from itertools import chain
 from xml.etree import ElementTree as ET
 
 import pytest
-from _pytest.junitxml import LogXML, _NodeReporter
+
+from pytest_llmbench.plugin.pytest_private import LogXML, NodeReporter
 
 
 class SoFar:
@@ -18,9 +19,9 @@ class SoFar:
 
     def __init__(self, writer: LogXML) -> None:
         self._writer = writer
-        self._collected: list[_NodeReporter] = []
-        self._closed: dict[str, list[_NodeReporter]] = {}
-        self._final: dict[str, list[_NodeReporter]] = {}
+        self._collected: list[NodeReporter] = []
+        self._closed: dict[str, list[NodeReporter]] = {}
+        self._final: dict[str, list[NodeReporter]] = {}
         self._lock = threading.Lock()
         finalize = writer.finalize
 
@@ -56,7 +57,7 @@ class SoFar:
         return [_copy(reporter.to_xml()) for reporter in reporters], tests
 
 
-class _Made(_NodeReporter):
+class _Made(NodeReporter):
     """A case that has its element."""
 
     def __init__(self, case: ET.Element) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.checks.host.clock import apart, outside, unkept, unknown_skew
+from pytest_llmbench.checks.host.clock import find_apart, find_outside, find_unkept, why_unknown
 from pytest_llmbench.checks.host.nodes.clock import NodeClock
 from tests.support.fleet import mount_of_kind
 
@@ -27,19 +27,19 @@ from tests.support.fleet import mount_of_kind
 )
 def test_who_is_apart(skews: dict[str, float], off: set[str]) -> None:
     """The server's own clock counts for nothing: nodes are held against each other."""
-    assert {finding.host for finding in apart(skews, 1.0)} == off
+    assert {finding.host for finding in find_apart(skews, 1.0)} == off
 
 
 def test_a_finding_says_how_far_and_which_way() -> None:
     """In seconds."""
-    (finding,) = apart({"a": 0.0, "b": 0.0, "c": -2.5}, 1.0)
+    (finding,) = find_apart({"a": 0.0, "b": 0.0, "c": -2.5}, 1.0)
     assert finding.message == "2.500 s behind the other nodes; 1 s are allowed"
 
 
 @given(st.dictionaries(st.text(max_size=3), st.floats(-1e3, 1e3), min_size=2))
 def test_clocks_more_than_two_limits_apart_are_never_all_well(skews: dict[str, float]) -> None:
     """And those within one limit always are."""
-    found = [*apart(skews, 1.0)]
+    found = [*find_apart(skews, 1.0)]
     spread = max(skews.values()) - min(skews.values())
     assert found or spread <= 2.0
     assert not found or spread > 1.0
@@ -57,7 +57,7 @@ def node(**changes: Any) -> NodeClock:
 @pytest.mark.parametrize(("time", "off"), [(999.0, 0), (1011.0, 0), (998.0, 1), (1012.0, 1)])
 def test_a_time_before_the_step_began_or_after_it_ended(time: float, off: int) -> None:
     """That much is certain without any other clock."""
-    found = [*outside({"a": node(time=time)}, 1000.0, 1010.0, 1.0)]
+    found = [*find_outside({"a": node(time=time)}, 1000.0, 1010.0, 1.0)]
     assert len(found) == off
     assert all("at least 2.000 s off" in finding.message for finding in found)
 
@@ -73,7 +73,7 @@ def test_a_time_before_the_step_began_or_after_it_ended(time: float, off: int) -
 )
 def test_without_a_server_clock_only_the_keeper_vouches(kernel: dict[str, Any] | None, judged: bool) -> None:
     """With less than the limit as its largest error."""
-    why = unknown_skew(node(kernel=kernel), 1.0)
+    why = why_unknown(node(kernel=kernel), 1.0)
     assert (why is None) == judged
     assert why is None or "the shared folder is lustre" in why
 
@@ -89,12 +89,12 @@ def test_without_a_server_clock_only_the_keeper_vouches(kernel: dict[str, Any] |
 )
 def test_why_a_clock_cannot_be_judged(changes: dict[str, Any], why: str) -> None:
     """The last is what is left of several nodes when the others do not answer."""
-    assert why in str(unknown_skew(node(kernel=None, **changes), 1.0))
+    assert why in str(why_unknown(node(kernel=None, **changes), 1.0))
 
 
 def test_a_clock_that_nobody_keeps_is_worth_a_look() -> None:
     """A kernel that says nothing is not said to be unkept."""
     facts = {"a": node(), "b": node(kernel={"synchronised": False, "max_error_s": 16.0}), "c": node(kernel=None)}
-    (finding,) = unkept(facts)
+    (finding,) = find_unkept(facts)
     assert finding.host == "b"
     assert not finding.severity.fails

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, get_check
-from pytest_llmbench.checks.host.disk import DiskOptions, wrong_with
+from pytest_llmbench.checks.host.folders import DiskOptions, check_room
 from pytest_llmbench.checks.host.nodes.folders import Room
 from tests.support.fleet import ProcessFleet, cpu_site
 
@@ -53,4 +53,4 @@ def test_what_is_wrong_with_a_folder(changes: dict[str, Any], kinds: list[str]) 
     """A file system that makes inodes as it needs them counts none."""
     facts = {"path": "/x", "why": None, "bytes": 2**40, "free_bytes": 2**30, "inodes": 100, "free_inodes": 5}
     room = Room(**facts | changes)
-    assert [kind for kind, _, _ in wrong_with("temporary", room, DiskOptions())] == kinds
+    assert [kind for kind, _, _ in check_room("temporary", room, DiskOptions())] == kinds

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, get_check
-from pytest_llmbench.checks.host.jit_cache import _VARIABLES, cold, shared
-from pytest_llmbench.checks.host.nodes.caches import KernelCaches, cache_folders
+from pytest_llmbench.checks.host.folders import _CACHES, find_cold, find_shared
+from pytest_llmbench.checks.host.nodes.folders import KernelCaches, cache_folders
 from pytest_llmbench.core.recipe.environments import Container, Environment
 from pytest_llmbench.core.record.health import Report, Severity
 from tests.support.fleet import ProcessFleet, cpu_site, mount_of_kind
@@ -44,7 +44,7 @@ def as_two_machines(report: Report) -> dict[str, KernelCaches]:
 
 def test_folders_that_both_nodes_see_are_shared(report: Report) -> None:
     """Each finding names the folder and the other node."""
-    found = [*shared(as_two_machines(report), report.evidence["marks"], Severity.CONFIGURE)]
+    found = [*find_shared(as_two_machines(report), report.evidence["marks"], Severity.CONFIGURE)]
     assert [finding.host for finding in found] == ["a", "b"]
     assert "TRITON_CACHE_DIR (" in found[0].message
     assert ") with b" in found[0].message
@@ -65,14 +65,14 @@ def test_a_file_system_of_the_network_is_shared_though_no_mark_was_seen(report: 
     there = {"mount": mount_of_kind("nfs4")}
     folders = {**folders, "CUDA_CACHE_PATH": folders["CUDA_CACHE_PATH"].model_copy(update=there)}
     facts["a"] = facts["a"].model_copy(update={"folders": folders})
-    (finding,) = shared(facts, {}, Severity.CONFIGURE)
+    (finding,) = find_shared(facts, {}, Severity.CONFIGURE)
     assert finding.host == "a"
     assert ".nv/ComputeCache, nfs4) with other nodes that mount it" in finding.message
 
 
 def test_cold_caches_are_a_hint(report: Report) -> None:
     """Only folders with something in them are warm."""
-    found = {finding.host: finding for finding in cold(report.evidence["caches"])}
+    found = {finding.host: finding for finding in find_cold(report.evidence["caches"])}
     assert "TORCH_EXTENSIONS_DIR" in found["a"].message
     assert "TORCH_EXTENSIONS_DIR" not in found["b"].message
     assert not found["a"].severity.fails
@@ -92,4 +92,4 @@ def test_no_mark_is_left(report: Report, folder: Path) -> None:
 
 def test_both_sides_know_the_same_variables() -> None:
     """The check's, for what environments set, and the node's, for what is so by itself."""
-    assert set(cache_folders({})) == set(_VARIABLES)
+    assert set(cache_folders({})) == set(_CACHES)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_llmbench.checks.base import Answer, CheckSettings, Probe, get_check
+from pytest_llmbench.checks.host.folders import find_strangers
 from pytest_llmbench.checks.host.nodes.folders import SharedView
-from pytest_llmbench.checks.host.shared_folder import strangers
 from pytest_llmbench.core.files import write_text
 from tests.support.fleet import ProcessFleet, cpu_site, mount_of_kind
 
@@ -43,6 +43,6 @@ def test_a_node_that_sees_another_folder_is_found(tmp_path: Path) -> None:
 def test_a_node_whose_file_never_comes_is_found() -> None:
     """It reads what is written here, but writes where nobody looks."""
     facts = {host: SharedView(read="token", mount=mount_of_kind("nfs4")) for host in ("a", "b", "c")}
-    found = [*strangers(facts, "token", {"a": "token a", "b": None, "c": "old c"}, Path("/shared"))]
+    found = [*find_strangers(facts, "token", {"a": "token a", "b": None, "c": "old c"}, Path("/shared"))]
     assert [finding.host for finding in found] == ["b", "c"]
     assert "does not see what the node wrote into /shared (nfs4 there)" in found[0].message

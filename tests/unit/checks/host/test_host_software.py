@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, get_check
-from pytest_llmbench.checks.host.software import unfit_for_gpus, unlike
+from pytest_llmbench.checks.host.software import find_unlike, unfit_for_gpus
 from pytest_llmbench.core.record.health import Severity
 from tests.support.fleet import ProcessFleet, cpu_site
 
@@ -48,7 +48,7 @@ def test_what_may_differ_is_ignored(fleet: ProcessFleet) -> None:
 
 def test_software_that_one_node_lacks_is_found() -> None:
     """To have none is to differ."""
-    (finding,) = unlike({"a": {"ofed": "5.8"}, "b": {}, "c": {"ofed": "5.8"}}, ())
+    (finding,) = find_unlike({"a": {"ofed": "5.8"}, "b": {}, "c": {"ofed": "5.8"}}, ())
     assert (finding.host, finding.message) == ("b", "none; 5.8 on a, c")
 
 

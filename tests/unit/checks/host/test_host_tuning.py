@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.checks.host.tuning import huge_pages, of_gpus, of_host, swap
+from pytest_llmbench.checks.host.tuning import gpu_hints, huge_pages, node_hints, swapped_bytes
 from tests.support.fleet import TUNING
 
 
@@ -30,13 +30,13 @@ from tests.support.fleet import TUNING
 def test_hints(changes: dict[str, Any], what: str | None) -> None:
     """Each alone."""
     told = TUNING.model_copy(update=changes)
-    assert [subject for subject, _, _ in (*of_host(told, 0), *of_gpus(told))] == ([what] if what else [])
+    assert [subject for subject, _, _ in (*node_hints(told, 0), *gpu_hints(told))] == ([what] if what else [])
 
 
 @pytest.mark.parametrize(("swapped", "what"), [(2**30, ["swap"]), (2**20, [])])
 def test_memory_that_is_swapped_out_is_a_hint(swapped: int, what: list[str]) -> None:
     """A little of it is there since the node started."""
-    assert [subject for subject, _, _ in of_host(TUNING, swapped)] == what
+    assert [subject for subject, _, _ in node_hints(TUNING, swapped)] == what
 
 
 def test_the_setting_in_brackets_is_the_one() -> None:
@@ -47,5 +47,5 @@ def test_the_setting_in_brackets_is_the_one() -> None:
 
 def test_swap_in_use() -> None:
     """In bytes."""
-    assert swap("SwapTotal:    2048 kB\nSwapFree:      1024 kB\n") == 2**20
-    assert swap("") == 0
+    assert swapped_bytes("SwapTotal:    2048 kB\nSwapFree:      1024 kB\n") == 2**20
+    assert swapped_bytes("") == 0

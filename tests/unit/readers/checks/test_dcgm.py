@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.checks.dcgm.report import read_dcgm
-from pytest_llmbench.checks.dcgm.report_items import Diagnosis, Status
+from pytest_llmbench.checks.dcgm.report import Diagnosis, Status, read_dcgm
 from tests.standins.dcgm_outputs import FAULTY, JSON_VERSIONS, VERSIONS, Changes, Error, Said, printed
 
 Sample = Callable[[str], Path]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.checks.gpu.kernel_log import read_driver_log
+from pytest_llmbench.checks.gpu.xid import read_driver_log
 
 _LINES = {
     "[ 12.1] NVRM: Xid (PCI:0000:10:00): 48, pid=811, name=python, An uncorrectable error": (False, 48, "0000:10:00.0"),

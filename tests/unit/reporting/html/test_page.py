@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from pytest_llmbench.cli.sessions.report import report_session
+from pytest_llmbench.cli.sessions import report_session
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Judgement, RunRecord, Verdict
 from pytest_llmbench.core.wire import layout

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +14,16 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_llmbench.checks.compute.nodes import compute, gemm, telemetry
+from pytest_llmbench.checks.compute.nodes import compute, gemm
 from pytest_llmbench.checks.compute.nodes.answer import CopyRates, DeviceRates, GemmRate
-from pytest_llmbench.checks.compute.nodes.telemetry import Telemetry
+from pytest_llmbench.checks.compute.nodes.telemetry import LoadTelemetry
+from pytest_llmbench.workloads.rank import gpu_samples
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.file_barrier import FileBarrier
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 
 _CPU = torch.device("cpu")
+NVML = Path(__file__).parents[3] / "standins" / "nvml"
 _CONFIG = {"measure": ["gemm", "memory"], "side": 128, "seconds": 0.02, "block_s": 0.01, "timeout_s": 10.0}
 
 
@@ -53,10 +57,10 @@ def test_factors_are_the_same_everywhere() -> None:
 
 def _multiplied(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[int, torch.Tensor], object]) -> GemmRate:
     """What is told of a device that spoils its products, by how many it made before."""
-    prepared, count = gemm.prepared, 0
+    prepare, count = gemm.prepare, 0
 
     def broken(*args: Any) -> Any:
-        left, right, multiply = prepared(*args)
+        left, right, multiply = prepare(*args)
 
         def spoiled() -> torch.Tensor:
             nonlocal count
@@ -67,7 +71,7 @@ def _multiplied(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[int, torch.Ten
 
         return left, right, spoiled
 
-    monkeypatch.setattr(gemm, "prepared", broken)
+    monkeypatch.setattr(gemm, "prepare", broken)
     # Long enough for many products, whatever else the machine does meanwhile.
     return gemm.gemm("fp32", gemm.factors(64), _CPU, seconds=0.5, start=lambda: None)
 
@@ -136,7 +140,7 @@ def test_copies_are_made_alone_and_then_together(
                 threading.current_thread().name = what
                 return lambda: barrier.wait(what)
 
-            found[number] = compute._copies(mine, _CPU, start)
+            found[number] = compute._measure_copies(mine, _CPU, start)
 
     monkeypatch.setattr(compute, "copy", copied)
     threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
@@ -156,54 +160,50 @@ def test_a_load_has_a_rate_for_each_block(rank: RankContext) -> None:
     assert times == sorted(times)
     assert all(1e6 < rate < 1e15 for _, rate in told.rates)
     assert told.precision == "fp32"
-    assert told.telemetry
-    assert told.trouble is None
+    assert (told.telemetry, told.trouble) == ((), None)
 
 
-def test_a_cpu_fills_the_columns_of_a_gpu() -> None:
-    """Numbers, or that there are none."""
-    columns = telemetry.cpu_line().split(", ")
-    assert len(columns) == len(telemetry.COLUMNS.split(","))
-    assert all(column == "[N/A]" or column.isdigit() for column in columns)
+@pytest.fixture
+def gpu(rank: RankContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RankContext:
+    """A rank whose GPU is that of the stand-in for NVML, with a series of one row."""
+    row = {"power": 690_500, "sm": 1455, "temperature": 58, "throttle_reasons": 0x4}
+    series = tmp_path / "series.json"
+    series.write_text(json.dumps({"gpus": ["GPU-0"], "row_s": 60.0, "rows": [row]}))
+    monkeypatch.setenv("NVML_SERIES", str(series))
+    monkeypatch.syspath_prepend(NVML)
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+    monkeypatch.setattr(gpu_samples, "gpu_uuid", lambda _: "GPU-0")
+    return rank
 
 
-def _watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Telemetry:
-    """Watch with another program in the place of nvidia-smi until it has said a line or is gone."""
-    program = tmp_path / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    with Telemetry("GPU-1") as watched:
-        assert watched._process is not None
-        while not watched.samples and watched._process.poll() is None:
-            pass
-    return watched
+def _watch(rank: RankContext) -> LoadTelemetry:
+    """Watch until there is a sample, or a reason for none."""
+    telemetry = LoadTelemetry()
+    with gpu_samples.sampled(rank, telemetry):
+        while not telemetry.samples and telemetry.trouble is None:
+            time.sleep(0.01)
+    return telemetry
 
 
-def test_lines_of_nvidia_smi_are_kept_with_their_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And it is ended with the load."""
-    watched = _watch(tmp_path, monkeypatch, 'echo "1455, 58, 690.5, 0x4"; exec sleep 60')
-    assert [line for _, line in watched.samples] == ["1455, 58, 690.5, 0x4"]
-    assert watched.trouble is None
-    assert watched._process is not None
-    assert watched._process.returncode is not None
+def test_a_gpu_is_sampled_by_nvml(gpu: RankContext) -> None:
+    """With its clock, temperature, power and reasons for lower clocks."""
+    telemetry = _watch(gpu)
+    sample = telemetry.samples[0]
+    assert (sample.clock_mhz, sample.temperature_degc, sample.power_w, sample.reasons) == (1455, 58, 690.5, 4)
+    assert 0 <= sample.at_s < 60
+    assert telemetry.trouble is None
 
 
-def test_telemetry_that_ends_early_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its exit code; what it printed is kept."""
-    script = 'echo "No devices were found"; exit 6'
-    watched = _watch(tmp_path, monkeypatch, script)
-    while watched.trouble is None:  # it may still have been there when its line was read
-        watched = _watch(tmp_path, monkeypatch, script)
-    assert watched.trouble == "nvidia-smi ended early with exit code 6"
-    assert [line for _, line in watched.samples] == ["No devices were found"]
+def test_a_driver_without_nvml_is_a_reason(gpu: RankContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In NVML's words."""
+    monkeypatch.delenv("NVML_SERIES")
+    telemetry = _watch(gpu)
+    assert (telemetry.trouble, telemetry.samples) == ("NVML: NVML Shared Library Not Found", [])
 
 
-def test_without_nvidia_smi_there_is_no_telemetry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And it is said."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with Telemetry("GPU-1") as watched:
-        pass
-    assert watched.trouble is not None
-    assert watched.trouble.startswith("nvidia-smi: ")
-    assert not watched.samples
+def test_without_nvidia_ml_py_there_is_no_telemetry(gpu: RankContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the reason names the package to install."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    telemetry = _watch(gpu)
+    assert "nvidia-ml-py is not installed" in (telemetry.trouble or "")
+    assert not telemetry.samples

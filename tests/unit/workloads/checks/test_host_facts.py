@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.checks.host.nodes.caches import cache_folders, is_warm, nearest
-from pytest_llmbench.checks.host.nodes.clock import synchronised
+from pytest_llmbench.checks.host.nodes.clock import kernel_clock
 from pytest_llmbench.checks.host.nodes.facts import (
     acs_control,
     capabilities,
@@ -24,7 +23,7 @@ from pytest_llmbench.checks.host.nodes.facts import (
     tuning,
 )
 from pytest_llmbench.checks.host.nodes.files import find_mount, mount_of, names_in
-from pytest_llmbench.checks.host.nodes.folders import room
+from pytest_llmbench.checks.host.nodes.folders import cache_folders, is_warm, nearest, room
 
 MOUNTS = r"""
 22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -212,5 +211,5 @@ def test_room_of_this_machine(tmp_path: Path) -> None:
 
 def test_the_kernel_says_something_of_its_clock() -> None:
     """Or that it says nothing."""
-    told = synchronised()
+    told = kernel_clock()
     assert told is None or told.max_error_s >= 0

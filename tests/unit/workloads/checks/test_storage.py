@@ -9,7 +9,7 @@ import pytest
 
 from pytest_llmbench.checks.storage.nodes import storage
 from pytest_llmbench.checks.storage.nodes.staging import listing
-from pytest_llmbench.checks.storage.nodes.storage_streams import BLOCK, Stream, read, write
+from pytest_llmbench.checks.storage.nodes.storage import BLOCK, Stream, read, write
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.file_barrier import FileBarrier

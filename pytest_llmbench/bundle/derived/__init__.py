@@ -1,1 +1,0 @@
-"""Files of a session that follow from its other files."""

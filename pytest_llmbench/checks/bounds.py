@@ -1,0 +1,56 @@
+"""Bounds on what checks measure: references of the system's file, and what the same hardware reaches elsewhere."""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from pytest_llmbench.checks.base import CheckSettings, Site
+from pytest_llmbench.checks.kinds import finding_of_reading
+from pytest_llmbench.core.record.health import Finding, Reading
+from pytest_llmbench.judging.outliers import outliers
+from pytest_llmbench.judging.references import applies, missed, unbounded
+
+BoundKind = Literal["outlier"]
+
+NOT_COMPARED = "rates on CPUs and at scale smoke scatter too much to be compared, unless `tolerance` is set"
+
+
+class Bounds:
+    """The references that count for a check on this system.
+
+    Devices are named as their driver does; None stands for the model of the system's file.
+    """
+
+    def __init__(self, site: Site, settings: CheckSettings, *, any_scale: bool = False) -> None:
+        """Take a check's references: at scale smoke none, as they are for the full size, unless `any_scale` is set."""
+        self.references = settings.references if any_scale or site.scale == "full" else ()
+        self._system, self._device = site.system, site.gpu_model or "cpu"
+
+    def judge(self, readings: Sequence[Reading], *, device: str | None = None, action: str = "") -> Iterator[Finding]:
+        """Yield a finding for each reading that misses a reference."""
+        return missed(readings, self.references, system=self._system, device=device or self._device, action=action)
+
+    def covers(self, readings: Sequence[Reading], device: str | None = None) -> bool:
+        """Whether a reference is for any of these readings; true without readings."""
+        return not unbounded(readings, self.references, system=self._system, device=device or self._device)
+
+    def floor(self, statistic: str, device: str | None, nodes: int, gpus: int) -> float | None:
+        """The highest lower bound on a rate, GB/s; None without one."""
+        reading = Reading(statistic=statistic, value=0.0, unit="GB/s", nodes=nodes, gpus=gpus)
+        bounds = [
+            reference.at_least.to("GB/s").value
+            for reference in self.references
+            if reference.statistic == statistic
+            and reference.at_least is not None
+            and applies(reference, reading, self._system, device or self._device)
+        ]
+        return max(bounds, default=None)
+
+
+def find_outliers(readings: Sequence[Reading], *, tolerance: float, action: str) -> Iterator[Finding]:
+    """Yield a finding for each node's or device's reading that is far below the others of its statistic."""
+    for statistic in dict.fromkeys(reading.statistic for reading in readings):
+        alike = {f"{each.host} {each.subject}": each for each in readings if each.statistic == statistic and each.host}
+        slow = outliers({name: reading.value for name, reading in alike.items()}, tolerance=tolerance)
+        for name, outlier in slow.items():
+            #: finding outlier: a rate is far below those of its like, by median and MAD
+            yield finding_of_reading(alike[name], kind="outlier", what=outlier.text, action=action)

@@ -1,5 +1,0 @@
-"""Where the commands look for sessions."""
-
-from pathlib import Path
-
-RUN_DIR = Path("reports")

@@ -1,1 +1,0 @@
-"""Names, files and their schemas: `llmbench list`, `validate` and `schema`."""

@@ -1,0 +1,143 @@
+"""Choice and deletion of old session folders."""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pytest_llmbench.cluster.runs import Session
+from pytest_llmbench.cluster.slurm import commands
+from pytest_llmbench.core.errors import ClusterError, ConfigError
+from pytest_llmbench.core.wire import layout
+from pytest_llmbench.session.folder import read_events, session_of, sessions_in
+from pytest_llmbench.session.journal.earlier import processes_of
+from pytest_llmbench.session.journal.journal import Journal, is_owned
+
+_DAY_S = 86400.0
+# A session renews its sign of life every few seconds; clocks of two hosts, and caches of file systems, differ by less.
+_LIVES_S = 600.0
+_FIELD = "\x1f"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OldSession:
+    """A session's folder, and whether it goes.
+
+    Attributes:
+        folder: the folder.
+        age_days: days since its last change.
+        size: of its files, bytes.
+        fate: whether it is kept, would be deleted, or has been.
+        reason: the reason to keep it; empty for one that may go.
+    """
+
+    folder: Path
+    age_days: float
+    size: int
+    fate: Literal["keep", "delete", "deleted"]
+    reason: str = ""
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The row of the table."""
+        return {
+            "session": self.folder.name, "age_days": round(self.age_days, 1), "bytes": self.size, "fate": self.fate,
+            "why": self.reason,
+        }  # fmt: skip
+
+
+def choose(run_dir: Path, older_than: float | None, keep: int | None) -> list[OldSession]:
+    """Decide on each session of a folder, newest first.
+
+    Args:
+        run_dir: the folder.
+        older_than: days without a change after which a session may go.
+        keep: number of newest sessions that stay.
+
+    Raises:
+        ConfigError: there is no such folder.
+    """
+    _jobs.cache_clear()
+    sessions = []
+    for number, folder in enumerate(sessions_in(run_dir)):
+        times = [path.lstat().st_mtime for path in (folder, *folder.iterdir())]
+        age = max(0.0, (time.time() - max(times)) / _DAY_S)
+        if keep is not None and number < keep:
+            reason = f"among the newest {keep}"
+        elif older_than is not None and age <= older_than:
+            reason = f"not older than {older_than:g} days"
+        else:
+            reason = _sign_of_life(folder)
+        size = sum(path.lstat().st_size for path in _files(folder))
+        fate: Literal["keep", "delete"] = "keep" if reason else "delete"
+        sessions.append(OldSession(folder=folder, age_days=age, size=size, fate=fate, reason=reason))
+    return sessions
+
+
+def delete(session: OldSession) -> OldSession:
+    """Delete a session's folder, unless another process resumes it at this moment."""
+    path = session.folder / layout.JOURNAL
+    try:
+        if path.exists():
+            with closing(Journal(path)):  # as long as it is open here, no other process resumes the session
+                shutil.rmtree(session.folder)
+        else:
+            shutil.rmtree(session.folder)
+    except (ConfigError, OSError) as error:
+        return replace(session, fate="keep", reason=str(error))
+    return replace(session, fate="deleted")
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for place, _, names in os.walk(folder):
+        yield from (Path(place, name) for name in names)
+
+
+def _sign_of_life(folder: Path) -> str:
+    """The sign that a session lives, or that its end is unknown; empty for one that may go."""
+    path, owner = folder / layout.JOURNAL, folder / layout.OWNER
+    session, clusters = Session(id=folder.name, folder=folder), set[str]()
+    if path.exists():
+        try:
+            session, events = session_of(folder), read_events(folder)
+        except ConfigError:
+            return "its journal is damaged: look for jobs of it with squeue, then delete it by hand"
+        clusters = {event.cluster for event in events if event.event == "began"}
+        ended = bool(events) and events[-1].event == "ended"
+        if is_owned(path):
+            return "it runs"
+        if not ended and owner.exists() and time.time() - owner.stat().st_mtime < _LIVES_S:
+            return "it runs, or did a few minutes ago"
+    if list(processes_of(session)):
+        return "it has processes on this machine"
+    if clusters - {"local", "debug"}:
+        return _sign_in_slurm(session)
+    # Without a journal it is a replay, which has no jobs, or it lost its journal.
+    return "" if path.exists() or shutil.which("squeue") is None else _sign_in_slurm(session)
+
+
+def _sign_in_slurm(session: Session) -> str:
+    """The reason to keep a session for its jobs: it has some, or Slurm cannot be asked."""
+    if shutil.which("squeue") is None:
+        return "Slurm's commands are not on PATH, and it may have jobs"
+    try:
+        jobs = _jobs()
+    except ClusterError as error:
+        return f"Slurm cannot be asked for its jobs: {error}"
+    inside = f"{session.folder.resolve()}/"
+    if any(comment.split(" ")[0] == session.token or script.startswith(inside) for script, comment in jobs):
+        return "it has jobs in Slurm"
+    return ""
+
+
+@cache
+def _jobs() -> tuple[tuple[str, str], ...]:
+    """Script and comment of each job of this user: Slurm is asked once, and only if a session may have some."""
+    text = commands.run(["squeue", "--me", "--noheader", f"--format=%o{_FIELD}%k"])
+    rows = (line.partition(_FIELD) for line in text.splitlines())
+    return tuple((script, comment) for script, _, comment in rows)

@@ -1,0 +1,145 @@
+"""The rows of `llmbench list`."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.checks.base import all_checks
+from pytest_llmbench.cli.site.reading import in_site
+from pytest_llmbench.cluster.recipes import RECIPES
+from pytest_llmbench.cluster.system import ELSEWHERE, LOCAL, SLURM, SYSTEMS, load_system
+from pytest_llmbench.core.paths import shipped
+from pytest_llmbench.core.recipe.recipes import Recipe, recipes_by_file
+from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.engines.base import ENGINES
+from pytest_llmbench.judging.statistics import SHARED
+from pytest_llmbench.plugin import lending
+from pytest_llmbench.plugin.options import read_options
+from pytest_llmbench.plugin.settings import with_installed
+
+Row = dict[str, Any]
+
+
+def rows_of(kind: str) -> tuple[list[Row], list[str]]:
+    """Make the rows of a kind, and the reasons why extensions of other packages are not among them.
+
+    Raises:
+        ConfigError: the ini file of this folder, or a file of a recipe or a system, is wrong.
+    """
+    return in_site(lambda config: (list(_ROWS[kind](config)), lending.unusable()))
+
+
+def _recipes(config: pytest.Config) -> Iterator[Row]:
+    for path, recipes in _recipe_files(config).items():
+        for recipe in recipes.values():
+            yield {
+                "recipe": recipe.name, "engine": recipe.engine, "nodes": recipe.nodes,
+                "gpus_per_node": recipe.gpus_per_node, "description": recipe.description,
+                "source": recipe.source,
+                "references": [reference.name for reference in recipe.references], "file": str(path),
+            }  # fmt: skip
+
+
+def _systems(config: pytest.Config) -> Iterator[Row]:
+    folders = _folders(config, "systems")
+    names = [LOCAL, SLURM, ELSEWHERE]
+    files: list[str | None] = [None] * len(names)
+    for folder in folders:
+        for path in sorted(folder.glob("*.yaml")):
+            names.append(load_system(str(path), []).name)
+            files.append(str(path))
+    for name, file in zip(names, files, strict=True):
+        system = load_system(name, folders)
+        yield {
+            "system": name, "cluster": system.cluster, "gpus_per_node": system.gpus_per_node,
+            "gpu": system.gpu.model if system.gpu is not None else None, "description": system.description,
+            "file": file,
+        }  # fmt: skip
+
+
+def _checks(_: pytest.Config) -> Iterator[Row]:
+    for name, check in all_checks().items():
+        yield {
+            "check": name, "family": check.family, "scope": check.scope, "question": check.summary,
+            "options": list(check.options.model_fields), "statistics": dict(check.statistics),
+        }  # fmt: skip
+
+
+def _engines(_: pytest.Config) -> Iterator[Row]:
+    for name, engine in ENGINES.usable().items():
+        yield {
+            "engine": name, "kind": engine.kind, "options": list(engine.options.model_fields),
+            "statistics": list(engine.statistics), "missing": engine.missing(),
+        }  # fmt: skip
+
+
+def _statistics(_: pytest.Config) -> Iterator[Row]:
+    owned = [(name, statistic, "all") for name, statistic in SHARED.usable().items()]
+    for engine in ENGINES.usable().values():
+        owned += [(name, statistic, engine.name) for name, statistic in engine.statistics.items()]
+    for name, statistic, engines in owned:
+        yield {"statistic": name, "unit": statistic.unit, "engine": engines, "rule": statistic.rule}
+
+
+def _references(config: pytest.Config) -> Iterator[Row]:
+    for recipes in _recipe_files(config).values():
+        for recipe in recipes.values():
+            for reference in recipe.references:
+                yield _reference(reference, recipe.name, None)
+    for folder in _folders(config, "systems"):
+        for path in sorted(folder.glob("*.yaml")):
+            system = load_system(str(path), [])
+            for name, references in system.references.items():
+                for reference in references:
+                    yield _reference(reference, name, system.name)
+            for check, settings in system.validation.items():
+                for reference in settings.references:
+                    yield _reference(reference, check, system.name)
+
+
+def _reference(reference: Reference, of: str, system: str | None) -> Row:
+    machine = str(reference.applies_to) if reference.applies_to is not None else "any"
+    return {
+        "of": of, "reference": reference.name, "statistic": reference.statistic, "bound": reference.asked,
+        "for": machine, "system": system, "date": reference.date.isoformat(), "source": reference.source,
+        "why": reference.why,
+    }  # fmt: skip
+
+
+def _schemas(_: pytest.Config) -> Iterator[Row]:
+    for path in sorted(shipped("schemas").glob("*.json")):
+        schema = json.loads(path.read_text(encoding="utf-8"))
+        yield {"schema": path.stem, "title": schema["title"], "id": schema["$id"], "file": str(path)}
+
+
+def _recipe_files(config: pytest.Config) -> Mapping[Path, Mapping[str, Recipe]]:
+    return recipes_by_file(_folders(config, "recipes"))
+
+
+def _folders(config: pytest.Config, kind: str) -> list[Path]:
+    options = read_options(config)
+    return with_installed(options.recipes, RECIPES) if kind == "recipes" else with_installed(options.systems, SYSTEMS)
+
+
+_ROWS: Mapping[str, Callable[[pytest.Config], Iterator[Row]]] = {
+    "recipes": _recipes,
+    "systems": _systems,
+    "checks": _checks,
+    "engines": _engines,
+    "statistics": _statistics,
+    "references": _references,
+    "schemas": _schemas,
+}
+# A terminal has no room for more; JSON has all.
+COLUMNS = {
+    "recipes": ("recipe", "engine", "nodes", "gpus_per_node", "description"),
+    "systems": ("system", "cluster", "gpus_per_node", "gpu", "description"),
+    "checks": ("check", "family", "scope", "question"),
+    "engines": ("engine", "kind", "missing"),
+    "statistics": ("statistic", "unit", "engine", "rule"),
+    "references": ("of", "reference", "statistic", "bound", "for", "system", "date"),
+    "schemas": ("schema", "file"),
+}

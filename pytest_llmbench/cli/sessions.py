@@ -1,0 +1,243 @@
+"""`llmbench watch`, `report` and `prune`: sessions, by their folders."""
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pytest_llmbench.cli.output import RUN_DIR, AsJson, RunDir, print_json, print_rows
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.text import harmless
+
+if TYPE_CHECKING:
+    from pytest_llmbench.session.live.snapshot import Sight
+
+# Shells show Ctrl-C by this code.
+_LEFT = 130
+_LOOK_S = 1.0
+# Rows of the terminal that the table leaves to the command above it.
+_ROOM = 2
+_OUTPUT = "File, or folder of csv; without it, report.html in the session's folder, or SESSION-FORMAT in this one."
+
+OneSession = Annotated[
+    str | None,
+    typer.Argument(metavar="[SESSION]", help="Folder of the session, or its id in --run-dir; without it, the newest."),
+]
+_Show = Callable[["Sight", list[str], bool], None]
+
+
+class ReportFormat(StrEnum):
+    """A form of the report of a session."""
+
+    HTML = "html"
+    OPENMETRICS = "openmetrics"
+    CSV = "csv"
+
+
+def report_session(
+    session: OneSession = None,
+    *,
+    form: Annotated[
+        ReportFormat, typer.Option("--format", help="A page for people, numbers for Prometheus, or tables.")
+    ] = ReportFormat.HTML,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="PATH", help=_OUTPUT)] = None,
+    compare: Annotated[
+        str | None, typer.Option(metavar="SESSION", help="Folder or id of an earlier session to compare with (html).")
+    ] = None,
+    run_dir: RunDir = RUN_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Write the report of a session, from its records alone: one HTML file that needs no network, or its numbers."""
+    from pytest_llmbench.session.folder import find_session, read_folder  # noqa: PLC0415  # heavy
+
+    folder = find_session(session, run_dir)
+    if form is not ReportFormat.HTML:
+        if compare is not None:
+            raise ConfigError(f"--compare is for --format html; llmbench compare has the numbers, not {form}")
+        _print_written(_write_numbers(folder, form, output), as_json=as_json)
+        return
+    from pytest_llmbench.reporting.html.page import write_page  # noqa: PLC0415
+    from pytest_llmbench.reporting.html.rows import KINDS, counts, verdict_rows  # noqa: PLC0415
+
+    earlier = find_session(compare, run_dir) if compare is not None else None
+    path = write_page(folder, output=output, earlier=earlier)
+    if not as_json:
+        typer.echo(f"report: {path}")
+        return
+    data = read_folder(folder)
+    broken = [f"{about} {name}: {reason}" for (about, name), reason in data.broken.items()]
+    verdicts = {KINDS[kind]: number for kind, number in counts(verdict_rows(data)).items()}
+    print_json({"report": str(path), "session": data.id, "verdicts": verdicts, "damage": [*broken, *data.damage]})
+
+
+def _write_numbers(folder: Path, form: ReportFormat, output: Path | None) -> list[Path]:
+    from pytest_llmbench.reporting.base import read_finished  # noqa: PLC0415
+    from pytest_llmbench.reporting.export import write_csv, write_metrics  # noqa: PLC0415
+
+    finished, name = read_finished(folder), folder.resolve().name
+    if form is ReportFormat.CSV:
+        return list(write_csv(finished, output or Path(f"{name}-csv")))
+    path = output or Path(f"{name}-openmetrics.prom")
+    write_metrics(finished, path)
+    return [path]
+
+
+def _print_written(paths: list[Path], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"written": [str(path) for path in paths]})
+    else:
+        typer.echo("\n".join(harmless(str(path)) for path in paths))
+
+
+def prune_sessions(
+    *,
+    run_dir: RunDir = RUN_DIR,
+    older_than: Annotated[
+        float | None, typer.Option(metavar="DAYS", min=0, help="Only sessions older than this.")
+    ] = None,
+    keep: Annotated[int | None, typer.Option(metavar="N", min=0, help="Keep the newest N sessions.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete them; without it, nothing is deleted.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete old session folders with their logs and records: by default it only shows which.
+
+    A session that runs, or has jobs or processes left, is kept. With --older-than and --keep, both must allow it.
+    """
+    from pytest_llmbench.cli.pruning import choose, delete  # noqa: PLC0415  # pydantic
+
+    if older_than is None and keep is None:
+        raise ConfigError("give --older-than DAYS, --keep N, or both")
+    sessions = choose(run_dir, older_than, keep)
+    if yes:
+        sessions = [delete(session) if session.fate == "delete" else session for session in sessions]
+    print_rows([session.plain for session in sessions], as_json=as_json)
+    sizes = [session.size for session in sessions if session.fate in {"delete", "deleted"}]
+    if not as_json:
+        rest = "" if yes else ": --yes deletes them"
+        typer.echo(f"{len(sizes)} of {len(sessions)} sessions, {sum(sizes) / 1e6:,.1f} MB{rest}")
+
+
+def watch_session(
+    session: Annotated[str, typer.Argument(help="A session's id or folder, or `latest`.")] = "latest",
+    *,
+    run_dir: RunDir = RUN_DIR,
+    once: Annotated[bool, typer.Option("--once", help="Print the present state, and exit.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Follow a session from another terminal until it ends.
+
+    Ctrl-C ends the watching, and leaves the session alone. Exit code 0: it ended well, or goes on (--once). 1: it did
+    not end well, or its process gives no sign of life. 2: there is no such session.
+    """
+    from pytest_llmbench.session.folder import find_session  # noqa: PLC0415  # pydantic
+    from pytest_llmbench.session.live.snapshot import Watcher  # noqa: PLC0415
+
+    folder = find_session(session, run_dir)
+    watcher = Watcher(folder)
+    show = _json if as_json else _table() if _can_redraw() and not once else _lines(once=once)
+    code = None
+    try:
+        while code is None:
+            sight = watcher.look()
+            if once and sight.doubtful and not watcher.is_sure:
+                time.sleep(_LOOK_S / 4)
+                continue
+            code = _exit_code(sight, once=once)
+            show(sight, _notes(sight, folder), code is not None)
+            if code is None:
+                time.sleep(_LOOK_S)
+    except KeyboardInterrupt:
+        sys.stderr.write("\nno longer watched; the session goes on\n")
+        code = _LEFT
+    raise typer.Exit(code or 0)
+
+
+def _exit_code(sight: "Sight", *, once: bool) -> int | None:
+    """The exit code, or None while there is something left to watch."""
+    if sight.over:
+        return int(sight.snapshot.exit_code != 0)
+    if sight.silent_s:
+        return 1
+    return 0 if once and not sight.torn else None
+
+
+def _notes(sight: "Sight", folder: Path) -> list[str]:
+    """News that a picture cannot show."""
+    notes, snapshot = [], sight.snapshot
+    if sight.torn:
+        notes.append(f"shown is the state before: {sight.torn}")
+    if sight.silent_s:
+        notes.append(
+            f"no sign of life for {sight.silent_s:.0f} s from process {snapshot.pid} on {snapshot.host}: shown is its "
+            f"last state. If the process is dead, call pytest as before with --resume={folder.name}"
+        )
+    if sight.over:
+        notes.append(f"{snapshot.word} (exit code {snapshot.exit_code})")
+    return [harmless(note) for note in notes]
+
+
+def _can_redraw() -> bool:
+    return sys.stdout.isatty() and os.environ.get("TERM", "").lower() not in {"", "dumb"}
+
+
+def _json(sight: "Sight", notes: list[str], last: bool) -> None:  # noqa: ARG001  # as the other two
+    """Write one JSON object a line."""
+    data: dict[str, Any] = {
+        "state": "ended" if sight.over else "silent" if sight.silent_s else "running",
+        "silent_s": sight.silent_s,
+        "torn": sight.torn or None,
+        "notes": notes,
+        "snapshot": sight.snapshot.model_dump(mode="json"),
+    }
+    _write(json.dumps(data) + "\n")
+
+
+def _lines(*, once: bool) -> _Show:
+    """Write plain lines: each change of state; with --once, every run."""
+    from pytest_llmbench.reporting.live.lines import StateLines  # noqa: PLC0415  # pydantic
+    from pytest_llmbench.reporting.live.table import console_for, table_lines  # noqa: PLC0415
+    from pytest_llmbench.reporting.live.words import counts  # noqa: PLC0415
+
+    changes = StateLines(first_s=0.0)
+
+    def show(sight: "Sight", notes: list[str], last: bool) -> None:
+        if once:
+            wide = _can_redraw()
+            width = shutil.get_terminal_size().columns if wide else 200
+            console = console_for(width, coloured=wide and not os.environ.get("NO_COLOR"))
+            lines = table_lines(sight.snapshot, console, len(sight.snapshot.tasks) + 2)
+        else:
+            lines = [*changes.of(sight.snapshot), *([counts(sight.snapshot)] if last else [])]
+        _write("".join(f"{line.rstrip()}\n" for line in (*lines, *notes)))
+
+    return show
+
+
+def _table() -> _Show:
+    """Redraw a table in its place."""
+    from pytest_llmbench.reporting.live.screen import BlockScreen  # noqa: PLC0415
+    from pytest_llmbench.reporting.live.table import console_for, table_lines  # noqa: PLC0415  # pydantic
+
+    screen = BlockScreen(sys.stdout)
+
+    def show(sight: "Sight", notes: list[str], last: bool) -> None:
+        width, height = shutil.get_terminal_size()
+        console = console_for(max(10, width - 1), coloured=not os.environ.get("NO_COLOR"))
+        lines = table_lines(sight.snapshot, console, max(1, height - _ROOM), () if last else notes)
+        screen.draw(lines, width)
+        if last:  # the last line says how it ended
+            _write("".join(f"\n{note}" for note in notes) + "\n")
+
+    return show
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

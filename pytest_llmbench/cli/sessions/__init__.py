@@ -1,1 +1,0 @@
-"""Sessions: `llmbench plan`, `resume` and `prune`."""

@@ -1,0 +1,130 @@
+"""The file format of a bundle: a tar archive whose every byte follows from its content, so that no other is accepted.
+
+A bundle has three members: `attestation.dsse.json`, `manifest.json` and `session.tar.gz`, the last with the files that
+the manifest lists, in its order. A reader names the member that must come next, so links and other headers are refused.
+"""
+
+import hashlib
+import os
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Protocol
+
+from pytest_llmbench.core.errors import LLMBenchError
+
+ATTESTATION, MANIFEST, SESSION = "attestation.dsse.json", "manifest.json", "session.tar.gz"
+_BLOCK, _PIECE = 512, 1 << 20
+_END = bytes(2 * _BLOCK)
+
+
+class BundleError(LLMBenchError):
+    """A bundle that is refused: it was altered, or another program made it."""
+
+
+class Readable(Protocol):
+    """A file that is read from its beginning to its end."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most `size` bytes; none at the end."""
+
+
+def header(name: str, size: int) -> bytes:
+    """The one header that a member of that name and size may have: no owner, no time, no permission but reading."""
+    info = tarfile.TarInfo(name)
+    info.size = size
+    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
+
+
+def write_members(sink: IO[bytes], members: Mapping[str, Path]) -> dict[str, tuple[int, str]]:
+    """Write an archive of these files; return the size and the SHA-256 of each.
+
+    Raises:
+        BundleError: a file changes its size meanwhile.
+        OSError: a file cannot be read or written.
+    """
+    entries = {}
+    for name, path in members.items():
+        changed = f"{name} changed while it was bundled: wait for the end of the session"
+        with path.open("rb") as source:
+            size = os.fstat(source.fileno()).st_size
+            sink.write(header(name, size))
+            entries[name] = size, _copy(source, size, sink, changed)
+            if source.read(1):
+                raise BundleError(changed)
+        sink.write(_padding(size))
+    sink.write(_END)
+    return entries
+
+
+def read_member(source: Readable, name: str, sink: IO[bytes] | None, size: int) -> str:
+    """Copy the next member, which must have that name and size; return its SHA-256.
+
+    Raises:
+        BundleError: it is another one, or cut.
+    """
+    _expect(source, header(name, size), name)
+    return _rest_of_member(source, name, sink, size)
+
+
+def read_sized(source: Readable, name: str, sink: IO[bytes] | None, most: int) -> tuple[int, str]:
+    """Copy the next member, which must have that name; return its size and its SHA-256.
+
+    Raises:
+        BundleError: it is another one, cut, or larger than `most` bytes.
+    """
+    block = source.read(_BLOCK)
+    try:
+        size = tarfile.TarInfo.frombuf(block, "utf-8", "strict").size
+    except (tarfile.TarError, ValueError) as error:
+        raise BundleError(f"the file is not a bundle, or was altered: there is no header of {name} in it") from error
+    if size < 0 or block != header(name, size):
+        raise BundleError(f"the file is not a bundle, or was altered at the header of {name}")
+    if size > most:
+        raise BundleError(f"{name} claims {size} bytes; at most {most} are read")
+    return size, _rest_of_member(source, name, sink, size)
+
+
+def rewind(source: IO[bytes], size: int) -> IO[bytes]:
+    """Go back from the end of an archive to the content of its last member, which has `size` bytes."""
+    source.seek(-size - len(_padding(size)) - len(_END), os.SEEK_END)
+    return source
+
+
+def expect_end(source: Readable, name: str) -> None:
+    """Refuse an archive that goes on.
+
+    Raises:
+        BundleError: it does, or it is cut.
+    """
+    _expect(source, _END, name)
+    if source.read(1):
+        raise BundleError(f"there are bytes behind the end of {name}")
+
+
+def _rest_of_member(source: Readable, name: str, sink: IO[bytes] | None, size: int) -> str:
+    digest = _copy(source, size, sink, f"the bundle is cut in {name}")
+    _expect(source, _padding(size), name)
+    return digest
+
+
+def _copy(source: Readable, size: int, sink: IO[bytes] | None, too_short: str) -> str:
+    digest = hashlib.sha256()
+    while size:
+        piece = source.read(min(_PIECE, size))
+        if not piece:
+            raise BundleError(too_short)
+        size -= len(piece)
+        digest.update(piece)
+        if sink is not None:
+            sink.write(piece)
+    return digest.hexdigest()
+
+
+def _expect(source: Readable, wanted: bytes, name: str) -> None:
+    if source.read(len(wanted)) != wanted:
+        raise BundleError(f"the bundle was altered at {name}: bytes between its files are not those they must be")
+
+
+def _padding(size: int) -> bytes:
+    return bytes(-size % _BLOCK)

@@ -1,0 +1,224 @@
+"""A session as its folder has it: plan, records, JUnit report and the end of its journal, with the result of it all."""
+
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pytest_llmbench.cluster.runs import Plan
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.files import read_at_most
+from pytest_llmbench.core.record.health import HealthRecord
+from pytest_llmbench.core.record.records import RunRecord, Verdict
+from pytest_llmbench.core.wire import layout
+from pytest_llmbench.reporting.ci.verdict import SessionVerdict
+from pytest_llmbench.session.folder import has_ended, read_plan, read_records
+from pytest_llmbench.session.journal.kept_system import KeptSystem
+
+LARGEST = 512 << 20
+# pytest's word for the outcome of a test with each verdict.
+_OUTCOMES: Mapping[str, frozenset[str]] = {
+    Verdict.PASS: frozenset({"passed"}),
+    Verdict.FAIL: frozenset({"failure"}),
+    Verdict.ERROR: frozenset({"error"}),
+    Verdict.SKIP: frozenset({"skipped"}),
+    Verdict.XFAIL: frozenset({"skipped"}),
+    Verdict.INCONCLUSIVE: frozenset({"failure", "skipped"}),
+    Verdict.INCOMPLETE: frozenset({"error"}),
+}
+_OF_OUTCOME = {"passed": Verdict.PASS, "failure": Verdict.FAIL, "error": Verdict.ERROR, "skipped": Verdict.SKIP}
+_WARNED = {str(Verdict.SKIP), str(Verdict.XFAIL)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordedCase:
+    """One test case of a JUnit report.
+
+    Attributes:
+        address: its class and name, as pytest makes them of a node id.
+        outcome: `passed`, `failure`, `error` or `skipped`.
+        properties: its properties.
+    """
+
+    address: str
+    outcome: str
+    properties: Mapping[str, str]
+
+    @property
+    def verdict(self) -> str:
+        """Its verdict; for a test that waits for no run and no check, that of its outcome."""
+        return self.properties.get("verdict") or str(_OF_OUTCOME[self.outcome])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordedSession:
+    """The content of a session's folder.
+
+    Attributes:
+        id: of the session.
+        folder: its folder.
+        plan: everything that its tests waited for.
+        system: facts of its system; None where none are kept.
+        runs: its run records by key.
+        checks: its health records by name.
+        cases: the test cases of its report.
+        properties: the properties of its test suite.
+        ended: its journal ends with the end of the session.
+        word: its verdict in one word; None where it has none.
+    """
+
+    id: str
+    folder: Path
+    plan: Plan
+    system: KeptSystem | None
+    runs: Mapping[str, RunRecord]
+    checks: Mapping[str, HealthRecord]
+    cases: tuple[RecordedCase, ...]
+    properties: Mapping[str, str]
+    ended: bool
+    word: str | None = None
+
+    @property
+    def records(self) -> tuple[RunRecord | HealthRecord, ...]:
+        """Records of runs and checks."""
+        return (*self.runs.values(), *self.checks.values())
+
+    @property
+    def result(self) -> Literal["PASSED", "WARNED", "FAILED"]:
+        """The result in one word.
+
+        PASSED: every declared test was judged, and passed. WARNED: some were skipped, or missed a bound that they are
+        expected to miss, or no test judged the speed of a run. FAILED: anything else, and a session that lacks a part.
+        """
+        if next(self.objections(), None) is not None:
+            return "FAILED"
+        open_questions = self.properties.get("speed_not_judged") or self.properties.get("nodes_not_tested")
+        skipped = any(case.verdict in _WARNED for case in self.cases)
+        return "WARNED" if self.word not in {None, "pass"} or skipped or open_questions else "PASSED"
+
+    def objections(self) -> Iterator[str]:
+        """Yield the reasons why the session has not passed, not even with a warning."""
+        if not self.ended:
+            yield "the journal does not end with the end of the session: it was interrupted, or goes on"
+        if self.word not in {None, "pass", "nothing_judged"}:
+            yield f"{layout.VERDICT} says {self.word}"
+        if not any(case.verdict == Verdict.PASS for case in self.cases):
+            yield "no test passed"
+        for case in self.cases:
+            if case.verdict not in {str(Verdict.PASS), *_WARNED}:
+                yield f"{case.address}: {case.verdict}"
+            elif case.outcome not in _OUTCOMES[case.verdict]:
+                yield f"{case.address}: {case.verdict}, and pytest says {case.outcome}"
+        yield from self._missing()
+        required = {name: value for name, value in self.properties.items() if name.startswith("clause[")}
+        yield from (f"{name}: {value}" for name, value in required.items() if value != Verdict.PASS)
+        simulated = [key for key, record in self.runs.items() if record.simulated is not None]
+        yield from (f"run {key} had a simulated fault: it measures nothing" for key in simulated)
+
+    def _missing(self) -> Iterator[str]:
+        """Yield what was declared and is not there."""
+        tests = {address_of(test.test): test.test for test in self.plan.tests}
+        for address in sorted(tests.keys() - {case.address for case in self.cases}):
+            yield f"{tests[address]} was declared, and the report does not have it"
+        for key in sorted({run.key for run in self.plan.runs} - self.runs.keys()):
+            yield f"run {key} was declared, and has no record"
+        for check in sorted(set(self.plan.checks) - self.checks.keys()):
+            yield f"check {check} was declared, and has no record"
+
+
+def read_session(folder: Path) -> RecordedSession:
+    """Read a session's folder.
+
+    Raises:
+        ConfigError: the folder is not a session's, or one of its files cannot be read.
+    """
+    plan, system = read_plan(folder), folder / layout.SYSTEM
+    cases, properties = _read_report(folder / layout.JUNIT)
+    runs, checks = read_records(folder, RunRecord), read_records(folder, HealthRecord)
+    records = (*runs.values(), *checks.values())
+    sessions = sorted({record.session for record in records})
+    if len(sessions) > 1:
+        raise ConfigError(f"{folder}: its records are of several sessions: {', '.join(sessions)}")
+    try:
+        if records and all(record.cluster == "replay" for record in records):
+            ended = (folder / layout.STOP).exists()  # a session that replays logs has no journal
+        else:
+            ended = (folder / layout.JOURNAL).exists() and has_ended(folder)
+    except ConfigError:
+        ended = False
+    return RecordedSession(
+        id=sessions[0] if sessions else folder.resolve().name,
+        folder=folder,
+        plan=plan,
+        system=KeptSystem.read(read_at_most(system, LARGEST), str(system)) if system.exists() else None,
+        runs=runs,
+        checks=checks,
+        cases=cases,
+        properties=properties,
+        ended=ended,
+        word=SessionVerdict.read(folder / layout.VERDICT).verdict if (folder / layout.VERDICT).exists() else None,
+    )
+
+
+def make_predicate(session: RecordedSession, digests: Mapping[str, str]) -> dict[str, Any]:
+    """The predicate "test result" of a session: its result, what configured it, and its tests by their ends.
+
+    Args:
+        session: the session.
+        digests: SHA-256 of the files of the bundle, by path.
+    """
+    tests: dict[str, list[str]] = {"passedTests": [], "warnedTests": [], "failedTests": []}
+    for case in session.cases:
+        end = "passed" if case.verdict == Verdict.PASS else "warned" if case.verdict in _WARNED else "failed"
+        tests[f"{end}Tests"].append(case.address)
+    configuration = [name for name in (layout.PLAN, layout.SYSTEM) if name in digests]
+    return {
+        "result": session.result,
+        "configuration": [{"name": name, "digest": {"sha256": digests[name]}} for name in configuration],
+        **{name: sorted(addresses) for name, addresses in tests.items()},
+    }
+
+
+def address_of(test: str) -> str:
+    """The address that pytest's report has for a node id."""
+    path, bracket, rest = test.partition("[")
+    file, *names = path.split("::")
+    classname = ".".join([file.replace("/", ".").removesuffix(".py"), *names[:-1]])
+    return f"{classname}::{names[-1] if names else ''}{bracket}{rest}"
+
+
+def _read_report(path: Path) -> tuple[tuple[RecordedCase, ...], dict[str, str]]:
+    text = read_at_most(path, LARGEST, "; is this the folder of a session?")
+    if b"<!DOCTYPE" in text or b"<!ENTITY" in text:  # pytest writes none, and entities could grow without end
+        raise ConfigError(f"{path} declares entities: pytest has not written it")
+    try:
+        root = ET.fromstring(text)  # noqa: S314 - without entities
+    except ET.ParseError as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    suites = [root] if root.tag == "testsuite" else root.findall("testsuite")
+    properties = {name: value for suite in suites for name, value in _properties(suite).items()}
+    return tuple(_case(case) for suite in suites for case in suite.findall("testcase")), properties
+
+
+def _case(element: ET.Element) -> RecordedCase:
+    # A test that passed and whose teardown broke has one end as well: a failure counts before a skip.
+    ends = {child.tag for child in element}
+    outcome = next((end for end in ("error", "failure", "skipped") if end in ends), "passed")
+    properties = _properties(element)
+    name = _planned_name(str(element.get("name")), properties)
+    return RecordedCase(address=f"{element.get('classname')}::{name}", outcome=outcome, properties=properties)
+
+
+def _properties(element: ET.Element) -> dict[str, str]:
+    return {str(found.get("name")): str(found.get("value")) for found in element.findall("properties/property")}
+
+
+def _planned_name(name: str, properties: Mapping[str, str]) -> str:
+    """The planned name of a test: a report names the node instead of the number of its slot."""
+    check, slot, host = (properties.get(key, "") for key in ("check", "slot", "host"))
+    stem, bracket, inside = name.partition("[")
+    if not (check and slot and host and bracket):
+        return name
+    words = f"-{inside.removesuffix(']')}-".replace(f"-{check}-{host}-", f"-{check}-slot{slot}-", 1)
+    return f"{stem}[{words[1:-1]}]"

@@ -1,0 +1,280 @@
+"""Verifying a bundle: its bytes, its signature, and every number and verdict that follows from its logs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from securesystemslib.signer import Key
+
+from pytest_llmbench import __version__
+from pytest_llmbench.cluster.system import SYSTEMS, System, load_system
+from pytest_llmbench.core.errors import ConfigError, LLMBenchError
+from pytest_llmbench.core.quantity import counted
+from pytest_llmbench.core.record.health import HealthRecord
+from pytest_llmbench.core.record.records import Judgement, RunOutcome, RunRecord, Verdict
+from pytest_llmbench.core.text import harmless
+from pytest_llmbench.core.wire import layout
+from pytest_llmbench.engines.base import get_engine
+from pytest_llmbench.evidence.bundle import MOST_BYTES, OpenedBundle, open_bundle
+from pytest_llmbench.evidence.certificate import bounded_readings, make_certificate
+from pytest_llmbench.evidence.contents import CERTIFICATE, MADE_AGAIN
+from pytest_llmbench.evidence.derived import differences_of_derived, differences_of_report
+from pytest_llmbench.evidence.recorded import RecordedSession, make_predicate, read_session
+from pytest_llmbench.evidence.rejudge import CheckNotKeptError, Rejudged, judge_check_again, judge_test_again
+from pytest_llmbench.judging.recount import count_numbers, differences
+from pytest_llmbench.session.replay.replayer import recount
+from pytest_llmbench.session.replay.session import as_replayed, read_task
+
+# Fields of a run's record, and of a check's report, that follow from the logs and the answers of probes.
+_OF_RUN = sorted(RunOutcome.model_fields.keys() - {"provenance", "cut_off", "early", "problem"})
+_OF_CHECK = ("findings", "readings", "unjudged", "unbounded")
+# The prefix of a verdict's name if it compares with earlier sessions.
+_OF_HISTORY = "history::"
+
+
+@dataclass(kw_only=True, slots=True)
+class Verification:
+    """The outcome of verifying a bundle whose bytes are as they were written.
+
+    Attributes:
+        session: id of its session.
+        result: the result that it states: `PASSED`, `WARNED` or `FAILED`.
+        files: number of its files.
+        signer: id of the trusted key that signed it; None without one.
+        unsigned: the reason why no trusted key has; else empty.
+        runs: number of runs whose logs were read again.
+        checks: number of checks whose answers were judged again.
+        numbers: number of numbers that were computed from them.
+        verdicts: number of verdicts that were reached again.
+        differences: each contradiction between a record and its logs.
+        not_recomputed: runs with a result whose logs could not be read, and why.
+        taken: facts that are taken from the records, and why.
+        left_out: files of the session that are not in the bundle, and why.
+    """
+
+    session: str
+    result: str
+    files: int
+    signer: str | None
+    unsigned: str
+    runs: int = 0
+    checks: int = 0
+    numbers: int = 0
+    verdicts: int = 0
+    differences: list[str] = field(default_factory=list)
+    not_recomputed: list[str] = field(default_factory=list)
+    taken: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    @property
+    def objections(self) -> list[str]:
+        """The reasons why it is not verified; none if it is."""
+        reasons = [f"no trusted key has signed it: {self.unsigned}"] if self.signer is None else []
+        if self.differences:
+            reasons.append(f"{counted(len(self.differences), 'difference')} between records and logs")
+        reasons += self.not_recomputed
+        if not self.numbers:
+            reasons.append("nothing was computed again: it has no run and no check that could be")
+        return reasons
+
+    @property
+    def verified(self) -> bool:
+        """True if a trusted key signed it, and everything that was computed again is as its records say."""
+        return not self.objections
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {"verified": self.verified, "objections": self.objections, **facts}
+
+    def lines(self) -> Iterator[str]:
+        """Yield it for people."""
+        yield f"session        {self.session}: {self.result}"
+        yield f"bytes          as they were written, {counted(self.files, 'file')}"
+        yield f"signature      {'key ' + self.signer if self.signer else 'NOT TRUSTED: ' + self.unsigned}"
+        done = [
+            counted(number, word)
+            for number, word in (
+                (self.runs, "run"), (self.checks, "check"), (self.numbers, "number"), (self.verdicts, "verdict"),
+            )
+        ]  # fmt: skip
+        yield f"computed again {', '.join(done)}"
+        yield from (f"difference: {text}" for text in self.differences)
+        yield from (f"taken from the record: {text}" for text in self.taken)
+        yield from (f"not in the bundle: {text}" for text in self.left_out)
+        yield "VERIFIED" if self.verified else f"NOT VERIFIED: {'; '.join(self.objections)}"
+
+
+def verify(path: Path, keys: Sequence[Key], most: int = MOST_BYTES) -> Verification:
+    """Verify a bundle.
+
+    Args:
+        path: its file.
+        keys: the public keys that are trusted.
+        most: the most bytes that its files may have together.
+
+    Raises:
+        BundleError: it is refused: it was altered, or is not a bundle.
+        ConfigError: it does not hold a session.
+        OSError: it cannot be read or unpacked.
+    """
+    with open_bundle(path, keys, most) as bundle:
+        session = read_session(bundle.folder)
+        outcome = Verification(
+            session=session.id,
+            result=str(bundle.predicate.get("result")),
+            files=len(bundle.manifest.files),
+            signer=bundle.signer,
+            unsigned=bundle.unsigned,
+            left_out=[f"{file.path}: {file.why}" for file in bundle.manifest.left_out],
+        )
+        runs = _verify_runs(session, bundle, outcome)
+        _verify_verdicts(session, runs, outcome)
+        _verify_checks(session, outcome)
+        outcome.differences += differences_of_report(session)
+        outcome.differences += differences_of_derived(session)
+        outcome.differences += _differences_of_bundle(session, bundle)
+        return outcome
+
+
+def _verify_runs(session: RecordedSession, bundle: OpenedBundle, outcome: Verification) -> dict[str, RunRecord]:
+    """Read the logs of all runs again; return the records that they give, by key."""
+    planned = {run.key: run for run in session.plan.runs}
+    system, again = _system_of(session, outcome), {}
+    for key, record in session.runs.items():
+        folder, logs = session.folder / layout.FOLDERS["run"] / key, bundle.manifest.replayed.get(key)
+        if record.replayed is not None and logs is None:
+            outcome.not_recomputed.append(f"run {key}: its logs are not in the bundle")
+            continue
+        try:
+            get_engine(record.recipe.engine)
+        except ConfigError as error:
+            unread = outcome.not_recomputed if record.metrics or record.problem is None else outcome.taken
+            unread.append(f"run {key}: its engine cannot be used here: {error}")
+            continue
+        own_logs = session.folder / logs if logs else None
+        recounted = recount(record.recipe, as_replayed(record, folder, own_logs), system)
+        again[key] = record.model_copy(update=dict(recounted.outcome))
+        outcome.runs += 1
+        outcome.numbers += count_numbers(again[key].model_dump(include=set(_OF_RUN)))
+        problem, seen = record.problem, recounted.problem
+        if problem is None and seen is not None:
+            outcome.differences.append(
+                f"run {key}: the record says that it can be judged, the log says {seen.kind}: {harmless(seen.message)}"
+            )
+        else:
+            for name in (name for name in _OF_RUN if name in record.model_fields_set):
+                outcome.differences += differences(
+                    f"run {key}: {name}", getattr(record, name), getattr(again[key], name)
+                )
+            outcome.differences += _differences_of_launch(record, folder)
+        if problem is not None and (seen is None or seen.kind != problem.kind):
+            outcome.taken.append(f"run {key}: its problem, {problem.kind}: {problem.message}")
+        if key not in planned:
+            outcome.differences.append(f"run {key}: it has a record, and the plan of the session does not have it")
+        elif planned[key].recipe != record.recipe:
+            outcome.differences.append(f"run {key}: the recipe in its record is not the one in the plan of the session")
+    for key in planned.keys() - session.runs.keys():
+        outcome.differences.append(f"run {key}: the plan of the session has it, and there is no record")
+    return again
+
+
+def _system_of(session: RecordedSession, outcome: Verification) -> System:
+    if session.system is not None:
+        return session.system.system
+    name = next((record.system for record in session.runs.values()), "")
+    outcome.taken.append(f"system {name}: its facts are not in the bundle; those that are installed here were used")
+    try:
+        return load_system(name, SYSTEMS.usable().values())
+    except ConfigError:
+        return System(name="elsewhere", cluster="slurm")
+
+
+def _differences_of_launch(record: RunRecord, folder: Path) -> Iterator[str]:
+    task = read_task(folder) if record.replayed is None else None
+    if task is None:
+        return
+    shape = {"nodes": task.nodes, "ranks": task.nodes * task.ranks_per_node, "run_token": task.token}
+    for name, due in shape.items():
+        if (kept := getattr(record, name)) != due:
+            yield f"run {record.key}: {name}: the record says {kept!r}, the task of its launch {due!r}"
+
+
+def _verify_verdicts(session: RecordedSession, again: Mapping[str, RunRecord], outcome: Verification) -> None:
+    """Reach the verdict of every test of a run again: by all the runs that it judged together."""
+    runs: dict[str, list[RunRecord]] = {}
+    kept: dict[str, Judgement] = {}
+    for key, record in session.runs.items():
+        for judgement in record.judgements:
+            if kept.setdefault(judgement.test, judgement) != judgement:
+                outcome.differences.append(f"{judgement.test}: the records of its runs give it different verdicts")
+            runs.setdefault(judgement.test, [])
+            if key in again:
+                runs[judgement.test].append(again[key])
+    declared = {test.test for test in session.plan.tests}
+    for test, judgement in kept.items():
+        together = sorted(runs[test], key=lambda run: run.repeat)
+        if test in declared and together:
+            rerun = session.system is not None and session.system.rerun
+            rejudged = judge_test_again(judgement, together, rerun=rerun)
+        elif test in declared:
+            rejudged = Rejudged(taken=f"{test}: {judgement.verdict}: its runs could not be judged again")
+        elif test.startswith(_OF_HISTORY):
+            rejudged = Rejudged(taken=f"{test}: {judgement.verdict}: how it compares with earlier sessions")
+        else:
+            rejudged = Rejudged(taken=f"{test}: {judgement.verdict}: how groups of nodes compare")
+        outcome.differences += [rejudged.difference] if rejudged.difference else []
+        outcome.taken += [rejudged.taken] if rejudged.taken else []
+        outcome.verdicts += not (rejudged.difference or rejudged.taken)
+
+
+def _verify_checks(session: RecordedSession, outcome: Verification) -> None:
+    """Judge each check by its findings and readings, and these by the answers of its probes where they are enough."""
+    for record in session.checks.values():
+        name = f"check {record.check}"
+        outcome.differences += _differences_of_check(record, session)
+        try:
+            report = judge_check_again(record, session)
+        except CheckNotKeptError as error:
+            outcome.taken.append(f"{name}: what was found and measured: {error}")
+        except LLMBenchError as error:
+            outcome.differences.append(f"{name}: its record has a report, and its answers come to: {error}")
+        else:
+            outcome.checks += 1
+            outcome.numbers += count_numbers(report.model_dump(include={"readings"}))
+            for key in (key for key in _OF_CHECK if key in record.report.model_fields_set):
+                outcome.differences += differences(f"{name}: {key}", getattr(record.report, key), getattr(report, key))
+
+
+def _differences_of_check(record: HealthRecord, session: RecordedSession) -> Iterator[str]:
+    """Yield how the verdicts on a check differ from its findings, and these from its readings."""
+    slots = {test.test: test.slot for test in session.plan.tests if test.check == record.check}
+    for test, verdict in ((judgement.test, judgement.verdict) for judgement in record.judgements):
+        if test not in slots:
+            yield f"{test}: check {record.check} has a verdict of it, and the plan does not have the test"
+        # A test's own body may demand more than that nothing was found. It cannot demand less.
+        elif verdict is Verdict.PASS and (state := record.state(slots[test])[0]) is not Verdict.PASS:
+            yield f"{test}: the record says PASS, and its findings come to {state}"
+    failed = {(finding.host, finding.subject) for finding in record.report.findings if finding.severity.fails}
+    for reference, reading in bounded_readings(record, session):
+        if reference.missed_by(reading.quantity) is not None and (reading.host, reading.subject) not in failed:
+            where = " ".join(filter(None, (reading.host, reading.subject)))
+            number = f"{reading.statistic} {reading.quantity} misses {reference.asked}"
+            yield f"check {record.check}: {where}: {number}, and there is no finding"
+
+
+def _differences_of_bundle(session: RecordedSession, bundle: OpenedBundle) -> Iterator[str]:
+    """Yield how the statement and the certificate differ from the session, and which files no bundle of ours has."""
+    for file in bundle.manifest.files:
+        if file.path in MADE_AGAIN:
+            yield f"{file.path}: {MADE_AGAIN[file.path]}; a bundle leaves it out, and this one has it"
+    predicate = make_predicate(session, {file.path: file.sha256 for file in bundle.manifest.files})
+    for name in predicate.keys() | bundle.predicate.keys():
+        if (stated := bundle.predicate.get(name)) != (due := predicate.get(name)):
+            yield f"the statement: {name}: it says {stated}, the session {due}"
+    page = session.folder / CERTIFICATE
+    # Another version may word it otherwise.
+    if bundle.manifest.llmbench == __version__ and page.read_text(encoding="utf-8") != make_certificate(session):
+        yield f"{CERTIFICATE}: it is not the one of these records"

@@ -1,0 +1,123 @@
+"""A run's numbers computed again: the inputs of its statistics, and the comparison with what its record keeps.
+
+Contradictions and thresholds start from a record's steps, verification and replay from the logs.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.record.early import EarlyVerdict
+from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.core.record.series import StepSeries
+from pytest_llmbench.core.text import harmless
+from pytest_llmbench.core.wire.foreign import REDACTED
+from pytest_llmbench.judging.ceiling import doubt, rates_together
+from pytest_llmbench.judging.statistics import Measurement, judged_steps
+
+# The mathematical functions of another machine may round the last digit otherwise.
+_TOLERANCE = 1e-9
+# A rule in words is that of the version that wrote it.
+_NOT_COMPARED = {"rule"}
+
+
+def measurement_of(
+    recipe: Recipe, series: StepSeries, *, gpus: int, early: EarlyVerdict | None, counts_flops: bool = True,
+    peak_flops_per_s: float | None = None,
+) -> Measurement:  # fmt: skip
+    """The inputs of a run's statistics, whose judged steps end with the last look. See `Measurement`."""
+    early = early if early is not None and early.looks else None
+    rates = rates_together(series.ranks)
+    return Measurement(
+        recipe=recipe,
+        steps=series.steps,
+        judged=[step for step in judged_steps(recipe, series.steps) if early is None or step.step <= early.look],
+        unread=series.unread,
+        early=early,
+        gpus=gpus,
+        totals=series.totals,
+        telemetry=series.telemetry,
+        counts_flops=counts_flops,
+        matmul_flops_per_s=max(rates, default=None),
+        matmul_doubt=doubt(rates) if rates else 1.0,
+        peak_flops_per_s=peak_flops_per_s,
+    )
+
+
+def measurement_of_record(record: RunRecord) -> Measurement:
+    """The inputs of a run's statistics as far as its record has them: the peak of its GPUs is in its system's file."""
+    series = StepSeries(
+        ranks=record.rank_info, steps=record.steps, unread=len(record.unreadable), totals=record.totals,
+        telemetry=record.telemetry,
+    )  # fmt: skip
+    return measurement_of(record.recipe, series, gpus=record.gpus, early=record.early)
+
+
+def differences(where: str, kept: Any, computed: Any) -> Iterator[str]:
+    """Yield how a kept value differs from the computed one, part by part.
+
+    Args:
+        where: name of the value, for the messages.
+        kept: model, dataclass, mapping, sequence or plain value of a record.
+        computed: the same part, computed again from the logs.
+    """
+    if isinstance(kept, list | tuple) and isinstance(computed, list | tuple):
+        if len(kept) != len(computed):
+            yield f"{where}: the record has {len(kept)} of them, the log {len(computed)}"
+        for number, (one, other) in enumerate(zip(kept, computed, strict=False), 1):
+            yield from differences(f"{where}[{number}]", one, other)
+        return
+    parts, others = _parts(kept), _parts(computed)
+    if parts is None or others is None:
+        if not same(kept, computed):
+            yield _difference(where, kept, computed)
+        return
+    # The version that wrote the record may not have had all fields.
+    names = sorted(kept.model_fields_set) if isinstance(kept, BaseModel) else sorted(parts.keys() | others.keys())
+    for name in names:
+        if name in _NOT_COMPARED and isinstance(kept, BaseModel):
+            continue
+        if name in parts and name in others:
+            yield from differences(f"{where}.{name}", parts[name], others[name])
+        else:
+            yield _difference(f"{where}.{name}", parts.get(name, "nothing"), others.get(name, "nothing"))
+
+
+def same(kept: Any, computed: Any) -> bool:
+    """True if two plain values are equal, but for the last digits of a float and for secrets that were taken out."""
+    if isinstance(kept, bool) or isinstance(computed, bool) or kept is None or computed is None:
+        return kept is computed
+    if isinstance(kept, int | float) and isinstance(computed, int | float):
+        close = math.isclose(kept, computed, rel_tol=_TOLERANCE, abs_tol=0.0)
+        return close or (math.isnan(kept) and math.isnan(computed))
+    if isinstance(kept, str) and isinstance(computed, str):
+        computed = harmless(computed)
+        if REDACTED in kept:
+            return re.fullmatch(".*".join(map(re.escape, kept.split(REDACTED))), computed, re.DOTALL) is not None
+    return bool(kept == computed)
+
+
+def count_numbers(value: Any) -> int:
+    """Count the numbers in plain data."""
+    if isinstance(value, Mapping):
+        return sum(count_numbers(part) for part in value.values())
+    if isinstance(value, list | tuple):
+        return sum(count_numbers(part) for part in value)
+    return int(isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _parts(value: Any) -> Mapping[str, Any] | None:
+    if isinstance(value, BaseModel):
+        return {name: getattr(value, name) for name in type(value).model_fields}
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    return value if isinstance(value, Mapping) else None
+
+
+def _difference(where: str, kept: Any, computed: Any) -> str:
+    return f"{where}: the record says {harmless(str(kept))[:200]}, the log {harmless(str(computed))[:200]}"

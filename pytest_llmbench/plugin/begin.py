@@ -1,0 +1,50 @@
+"""The beginning of a session of ours, as late as it can be.
+
+Most sessions of pytest have no test of ours, and the modules that make a session take a second to import. So the
+session begins while pytest is configured only where the user gave an option of ours, and else with the first test of
+ours that is collected.
+"""
+
+import importlib
+from functools import partial
+
+import pytest
+
+from pytest_llmbench.plugin import options
+from pytest_llmbench.plugin.missed import MissedEvents, MissedLoop
+from pytest_llmbench.plugin.ours import BEGUN, is_begun, is_distributed
+
+_HOOKS = ("pytest_llmbench_engines", "pytest_llmbench_checks")
+_PLACE = "llmbench-missed"
+
+
+def begin_or_wait(config: pytest.Config) -> None:
+    """Begin now if the user gave any option of ours; else with the first test of ours."""
+    hooks = (getattr(config.hook, name).get_hookimpls() for name in _HOOKS)
+    if options.asks_for_a_session(config) or any(hooks):
+        with options.usage_errors():
+            begin(config)
+    else:
+        missed = MissedEvents()
+        if is_distributed(config):
+            missed = MissedLoop(options.run_dir_of(config), partial(begin, config))
+        config.pluginmanager.register(missed, _PLACE)
+        if config.pluginmanager.hasplugin("pytester"):
+            # It runs sessions in this process, and after each has Python forget the modules that the session imported
+            # first: the next would import them again, and find classes of both.
+            importlib.import_module("pytest_llmbench.plugin.register")
+
+
+def begin(config: pytest.Config) -> None:
+    """Begin the session, unless it has begun.
+
+    Raises:
+        ConfigError: a value in the ini file is illegal.
+    """
+    if is_begun(config):
+        return
+    config.stash[options.KEY] = options.read_options(config)
+    from pytest_llmbench.plugin.register import register  # noqa: PLC0415  # this is the second that is saved
+
+    config.stash[BEGUN] = True
+    register(config, config.pluginmanager.unregister(name=_PLACE))

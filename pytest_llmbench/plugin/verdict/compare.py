@@ -1,0 +1,188 @@
+"""A measured number against a bound: a pure function of records, whose result has everything that a verdict shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+from pytest_llmbench.core.quantity import BetweenRuns, Quantity
+from pytest_llmbench.core.record.records import Metric, RunRecord
+from pytest_llmbench.core.record.steady import Steady
+from pytest_llmbench.engines.base import get_engine, statistics_of
+from pytest_llmbench.judging.cause.evidence import Cause
+from pytest_llmbench.judging.cause.find import find_cause
+from pytest_llmbench.judging.interval.decide import Decision, Op, apart, decide, in_doubt, span
+from pytest_llmbench.judging.interval.repeats import pool
+from pytest_llmbench.judging.interval.steady import ALPHA
+from pytest_llmbench.judging.statistics import judged_steps, steady_of
+
+# Fewer different times, of a log with few digits, may be alike by chance.
+_BY_CHANCE = 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Number:
+    """A statistic of one run, or its mean over several runs that are judged together.
+
+    Attributes:
+        statistic: name of the rule.
+        metric: the number with its rule.
+        record: the run; of several, the first.
+        alpha: probability of an error on either side of the interval that judges it.
+        parts: the number of each run, where there are several.
+    """
+
+    statistic: str
+    metric: Metric
+    record: RunRecord
+    alpha: float = ALPHA
+    parts: tuple[Number, ...] = ()
+
+    def to(self, unit: str) -> Number:
+        """Return the same number, with its interval, in another unit of its dimension.
+
+        Raises:
+            UnitError: the unit is unknown or of another dimension.
+        """
+        ends = {name: getattr(self.metric, name) for name in ("value", "low", "high", "amount")}
+        converted = {
+            name: None if value is None else Quantity(value, self.metric.unit).to(unit).value
+            for name, value in ends.items()
+        }
+        metric = self.metric.model_copy(update={**converted, "unit": unit})
+        return replace(self, metric=metric, parts=tuple(part.to(unit) for part in self.parts))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JudgedComparison:
+    """How a comparison ended.
+
+    Attributes:
+        number: the measured side.
+        op: the comparison.
+        bound: the other side.
+        holds: whether it holds for certain; None where that is not decided.
+        decisive: the number that decided: `number`, or one of its parts.
+        decision: the interval that judged; None where the rule of the statistic did.
+        cause: cause of a speed that does not meet the bound.
+    """
+
+    number: Number
+    op: Op
+    bound: Quantity
+    holds: bool | None
+    decisive: Number
+    decision: Decision | None = None
+    cause: Cause | None = None
+
+    @property
+    def threshold(self) -> str:
+        """The bound as programs read it, such as `>= 200000 words/s`."""
+        return f"{self.op} {self.bound.plain}"
+
+
+def judge(
+    number: Number, op: Op, bound: Quantity, between: BetweenRuns | None, other: Number | None = None
+) -> JudgedComparison:
+    """Compare a measured number with a bound.
+
+    Args:
+        number: the measured side.
+        op: the comparison.
+        bound: the other side.
+        between: how runs of one system differ; None for a verdict on each run alone.
+        other: the bound, if it was measured, too.
+
+    Raises:
+        UnitError: the bound is of another dimension.
+    """
+    metric = number.metric
+    by_rule = metric.quantity.meets(op, bound)
+    # Speed is a claim of the system, which all runs together make; anything else has to hold in each of them.
+    if number.parts and (metric.sense is None or (between is None and other is None)):
+        return _judge_each(number, op, bound, between)
+    if metric.sense is None:
+        decision = in_doubt(metric, op, bound, number.record.rank_info)
+    elif other is not None:
+        decision = apart(metric, op, other.metric)
+    else:
+        steady = [_steady_at(part.record, number.alpha) for part in number.parts or (number,)]
+        decision = decide(metric, steady, op, bound, between, number.alpha, number.record.early)
+    holds = by_rule if decision is None else decision.holds
+    cause = None if holds or other is not None else _find_cause(number, op, bound, decided=holds is not None)
+    return JudgedComparison(
+        number=number, op=op, bound=bound, holds=holds, decisive=number, decision=decision, cause=cause
+    )
+
+
+def _judge_each(number: Number, op: Op, bound: Quantity, between: BetweenRuns | None) -> JudgedComparison:
+    """Compare the number of each run: a miss counts for more than a run that does not decide."""
+    judged = [judge(part, op, bound, between) for part in number.parts]
+    missed = [each for each in judged if each.holds is False]
+    undecided = [each for each in judged if each.holds is None]
+    nearest = (min if op in {">=", ">"} else max)(judged, key=lambda each: each.number.metric.quantity.base)
+    return replace((missed or undecided or [nearest])[0], number=number)
+
+
+def asks_for_speed(statistic: str, engine: str, op: Op, bound: Quantity) -> bool:
+    """Whether a slow run misses the bound: a least rate, or a longest time, of a statistic of speed."""
+    of_speed = statistics_of(get_engine(engine))[statistic].of_speed
+    return bool(of_speed) and (op in {">=", ">"}) != (bound.dimension == "time")
+
+
+def _find_cause(number: Number, op: Op, bound: Quantity, *, decided: bool) -> Cause | None:
+    """Find the cause by the slowest of the runs; None where no speed was missed, and where nothing stands out."""
+    if not asks_for_speed(number.statistic, number.record.recipe.engine, op, bound):
+        return None
+    time = bound.dimension == "time"
+    slowest = (max if time else min)(number.parts or (number,), key=lambda part: part.metric.quantity.base)
+    metric, record = slowest.metric, slowest.record
+    limit, needed = bound.to(metric.unit).value, 0.0
+    if record.steady is not None and limit > 0.0 and metric.value > 0.0:
+        took = record.steady.mean_with_pauses
+        if metric.sense is not None and metric.amount is not None:
+            took = metric.amount / metric.value if metric.sense == "rate" else metric.value / metric.amount
+        needed = took * (limit / metric.value if time else metric.value / limit)
+    return find_cause(record, needed, by_interval=metric.sense is not None, decided=decided)
+
+
+def _steady_at(record: RunRecord, alpha: float) -> Steady | None:
+    """The steady part of a run, by another probability of an error than its record's."""
+    if alpha == alpha_of(record):
+        return record.steady
+    return steady_of(judged_steps(record.recipe, record.steps), alpha)
+
+
+def alpha_of(record: RunRecord, runs: int = 1) -> float:
+    """Probability of an error on either side of the interval of a run, one of several or one that was looked at."""
+    return record.early.alpha if record.early is not None and record.early.looks else ALPHA / runs
+
+
+def mean_of(statistic: str, records: Sequence[RunRecord]) -> Metric:
+    """The mean of a number that each run has, with the interval of the system where it follows from their steps."""
+    metrics = [record.metrics[statistic] for record in records]
+    known: dict[str, Any] = {"value": fmean(metric.value for metric in metrics), "low": None, "high": None}
+    amounts = [metric.amount for metric in metrics if metric.amount is not None]
+    known |= {"amount": fmean(amounts)} if len(amounts) == len(metrics) else {"amount": None, "sense": None}
+    metric = metrics[0].model_copy(update=known)
+    states = [record.steady for record in records if record.steady is not None]
+    if metric.sense is None or len(states) < len(metrics):
+        return metric
+    low, high = span(metric, pool(states))
+    return metric.model_copy(update={"low": low, "high": high})
+
+
+def find_copy(records: Sequence[RunRecord]) -> str | None:
+    """Report which of several runs is a copy of another one: it would be counted twice."""
+    seen: dict[tuple[float | None, ...], str] = {}
+    for record in records:
+        seconds = tuple(step.seconds for step in record.steps)
+        first = seen.setdefault(seconds, record.key) if len(set(seconds)) >= _BY_CHANCE else record.key
+        if first != record.key:
+            return (
+                f"runs {first} and {record.key} cannot be judged together: all their steps took the same time to the "
+                "last digit, so they are one run"
+            )
+    return None

@@ -1,0 +1,152 @@
+"""A bundle is refused if one byte of it is another one than its signer wrote."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import random
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.evidence import archive
+from pytest_llmbench.evidence.archive import ATTESTATION, MANIFEST, SESSION, BundleError
+from pytest_llmbench.evidence.bundle import open_bundle, unpack
+from pytest_llmbench.evidence.contents import Manifest, refuse_name
+from tests.unit.evidence.conftest import KEY, Evidence
+
+
+def refused(path: Path, content: bytes) -> str:
+    """The words with which a bundle is refused; with another id of its key it is the bundle of a stranger."""
+    path.write_bytes(content)
+    try:
+        with open_bundle(path, [KEY.public_key]) as bundle:
+            return bundle.unsigned
+    except BundleError as error:
+        return str(error)
+
+
+def test_the_same_session_gives_the_same_bytes(evidence: Evidence) -> None:
+    """Whenever it is bundled."""
+    first = evidence.bundled().read_bytes()
+    (evidence.folder / "junit.xml").touch()
+    assert evidence.bundled().read_bytes() == first
+
+
+def test_any_tar_reads_it(evidence: Evidence) -> None:
+    """Also the session inside, whose files are those of the folder."""
+    with tarfile.open(evidence.bundled()) as outer:
+        assert outer.getnames() == [ATTESTATION, MANIFEST, SESSION]
+        inner = outer.extractfile(SESSION)
+        assert inner is not None
+        with tarfile.open(fileobj=inner) as session:
+            log = session.extractfile("runs/tiny/steps/rank-00000.jsonl")
+            assert log is not None
+            assert log.read() == (evidence.folder / "runs/tiny/steps/rank-00000.jsonl").read_bytes()
+
+
+def test_an_altered_byte_or_bit_is_refused(evidence: Evidence, tmp_path: Path) -> None:
+    """Wherever it is: in a header, in padding, in the envelope, in the manifest or in the files."""
+    whole, chance, target = evidence.bundled().read_bytes(), random.Random(1), tmp_path / "altered"
+    envelope = range(512, 512 + whole.index(b"\0", 512))
+    places = [*chance.sample(range(len(whole)), 200), *chance.sample(envelope, 100)]
+    assert not refused(target, whole)
+    for number, place in enumerate(places):
+        altered = bytearray(whole)
+        altered[place] ^= 1 << chance.randrange(8) if number % 2 else chance.randrange(1, 256)
+        assert refused(target, bytes(altered)), place
+
+
+ALTERED: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda whole: whole[:-1],
+    "cut in half": lambda whole: whole[: len(whole) // 2],
+    "a byte behind the end": lambda whole: whole + b"\0",
+    "a block behind the end": lambda whole: whole + bytes(512),
+    "twice": lambda whole: whole * 2,
+    "no bundle": lambda whole: b"x" * len(whole),
+    "nothing": lambda whole: whole[:0],
+    "a member before it": lambda whole: archive.header("x", 0) + whole,
+    "another order": lambda whole: whole[512:] + whole[:512],
+}
+
+
+@pytest.mark.parametrize("how", ALTERED)
+def test_another_layout_is_refused(evidence: Evidence, tmp_path: Path, how: str) -> None:
+    """There is one file for a content, and no other."""
+    assert refused(tmp_path / "altered", ALTERED[how](evidence.bundled().read_bytes()))
+
+
+@pytest.mark.parametrize(
+    "name", ["../a", "/a", "a/../b", "a//b", "", ".", "a\\b", "a\nb", "a\x1b[31m", "a/", "\u202ea", "a" * 2000]
+)
+def test_a_path_that_leads_elsewhere_is_refused(name: str) -> None:
+    """Or that a person would read as another one."""
+    with pytest.raises(BundleError, match="cannot be the path"):
+        refuse_name(name)
+
+
+@pytest.mark.parametrize(
+    ("paths", "words"),
+    [(["a", "a"], "twice"), (["a", "A"], "case"), (["é", "e\u0301"], "twice"), (["a", "a/b"], "file and a folder")],
+)
+def test_paths_that_meet_are_refused(paths: list[str], words: str) -> None:
+    """On this file system or on another one."""
+    listed = [{"path": path, "size": 0, "sha256": "0" * 64} for path in paths]
+    manifest = Manifest.model_validate({"session": "s", "llmbench": "0", "files": listed})
+    with pytest.raises(BundleError, match=words):
+        Manifest.read(manifest.model_dump_json().encode())
+
+
+def test_what_unpacks_to_too_much_is_refused(evidence: Evidence) -> None:
+    """Before anything is unpacked."""
+    path = evidence.bundled()
+    with pytest.raises(BundleError, match="at most 1000"), open_bundle(path, [KEY.public_key], most=1000):
+        pass  # pragma: no cover
+
+
+@pytest.fixture
+def files(evidence: Evidence, tmp_path: Path) -> tuple[Manifest, bytes]:
+    """The manifest and the compressed files of a bundle."""
+    with tarfile.open(evidence.bundled()) as outer:
+        manifest, session = outer.extractfile(MANIFEST), outer.extractfile(SESSION)
+        assert manifest is not None
+        assert session is not None
+        return Manifest.read(manifest.read()), session.read()
+
+
+def altered_session(how: str, session: bytes) -> bytes:
+    """A compressed archive that is not the one of its manifest."""
+    plain = gzip.decompress(session)
+    changes: dict[str, bytes] = {
+        "no gzip": plain,
+        "cut": session[:-3],
+        "bytes behind it": session + b"x",
+        "another archive behind it": session + session,
+        "a bomb behind it": gzip.compress(plain + bytes(1 << 24)),
+        "a member more": gzip.compress(plain[:-1024] + archive.header("more", 0) + bytes(1024)),
+        "a member less": gzip.compress(plain[512:]),
+    }
+    link = tarfile.TarInfo("link")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    changes["a link"] = gzip.compress(link.tobuf() + plain)
+    return changes[how]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "no gzip", "cut", "bytes behind it", "another archive behind it", "a bomb behind it", "a member more",
+        "a member less", "a link",
+    ],
+)  # fmt: skip
+def test_files_that_the_manifest_does_not_list_are_refused(
+    files: tuple[Manifest, bytes], tmp_path: Path, how: str
+) -> None:
+    """Whoever signs such a bundle: more files, fewer files, links, and bytes without end."""
+    manifest, session = files
+    unpack(io.BytesIO(session), manifest, tmp_path / "sound")
+    with pytest.raises(BundleError):
+        unpack(io.BytesIO(altered_session(how, session)), manifest, tmp_path / "altered")
+    assert not list((tmp_path / "altered").rglob("link"))

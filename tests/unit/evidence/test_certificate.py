@@ -1,0 +1,89 @@
+"""The certificate: each clause with its demand, its number and its verdict, and none that is met by nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.schema import validate
+from pytest_llmbench.evidence.certificate import NOT_MEASURED, certificate_rows, make_certificate
+from pytest_llmbench.evidence.recorded import read_session
+from tests.unit.evidence.conftest import Evidence
+
+RECORD = "runs/tiny/record.json"
+
+
+def rows(evidence: Evidence) -> dict[str, Any]:
+    """The rows of the certificate by clause."""
+    return {row.clause: row for row in certificate_rows(read_session(evidence.folder))}
+
+
+def page(evidence: Evidence) -> str:
+    """The certificate."""
+    return make_certificate(read_session(evidence.folder))
+
+
+def test_each_clause_has_its_number_and_the_hash_of_its_record(evidence: Evidence) -> None:
+    """Of runs and of checks, with the interval where there is one."""
+    found = rows(evidence)
+    assert {clause: row.verdict for clause, row in found.items()} == {"4.10": "PASS", "4.2.1": "PASS", "3.1": "PASS"}
+    fast = found["4.2.1"]
+    assert fast.demanded == "throughput >= 10 words/s"
+    assert re.fullmatch(r"[\d,]+ words/s", fast.measured)
+    assert re.fullmatch(r"[\d,]+ words/s to [\d,]+ words/s", fast.interval)
+    assert fast.sha256 == (hashlib.sha256(evidence.record.read_bytes()).hexdigest(),)
+    assert found["3.1"].measured.startswith("23.54 GiB")
+    assert page(evidence).count(": met</h2>") == 3
+
+
+def test_a_clause_without_a_measurement_is_not_met(evidence: Evidence) -> None:
+    """Whether its test is gone, was skipped, or its run or check has no record."""
+    whole = evidence.record.read_text()
+    for change in (
+        lambda data: data.update(judgements=[]),
+        lambda data: [each.update(verdict="SKIP", reason="not here") for each in data["judgements"]],
+        lambda data: [each.update(measured=None) for each in data["judgements"]],
+    ):
+        evidence.record.write_text(whole)
+        evidence.change(RECORD, change)
+        assert (rows(evidence)["4.2.1"].verdict, rows(evidence)["4.2.1"].met) == (NOT_MEASURED, False)
+        assert page(evidence).count(": NOT MET</h2>") == 2
+    evidence.record.unlink()
+    evidence.change("checks/memory/record.json", lambda data: data["report"].update(readings=[]))
+    assert {row.verdict for row in rows(evidence).values()} == {NOT_MEASURED}
+    assert page(evidence).count(": NOT MET</h2>") == 3
+
+
+def test_the_worst_verdict_of_a_bound_counts(evidence: Evidence) -> None:
+    """A check that is an ERROR, or a reading that misses the bound, makes a clause of it not met."""
+    evidence.change(RECORD, lambda data: data["judgements"].append({**data["judgements"][1], "verdict": "FAIL"}))
+    assert rows(evidence)["4.2.1"].verdict == "FAIL"
+    evidence.change("checks/memory/record.json", lambda data: data["report"].update(problem="it broke"))
+    assert rows(evidence)["3.1"].verdict == NOT_MEASURED
+    evidence.replace("system.json", '"1 GiB"', '"100000 GiB"')
+    assert rows(evidence)["3.1"].verdict == "FAIL"
+
+
+def test_the_text_of_others_is_text(evidence: Evidence) -> None:
+    """In a page of its own, which loads nothing."""
+    for path in ("session.json", RECORD):
+        evidence.replace(path, "it must be fast", "<script>alert(1)</script>\\u001b[31m")
+    text = page(evidence)
+    assert "<script" not in text
+    assert "\x1b" not in text
+    assert re.findall("<(img|script|link|iframe|object)", text) == []
+    assert "http" not in text
+
+
+def test_a_clause_is_a_text() -> None:
+    """YAML would take 4.10 for 4.1."""
+    given = {"name": "a", "statistic": "mfu", "at_least": "1 %", "why": "w", "source": "s", "date": "2026-01-01"}
+    assert validate(Reference, {**given, "clause": "4.10"}, "here").clause == "4.10"
+    for clause in (4.10, 4, "", " ", True):
+        with pytest.raises(ConfigError, match="clause"):
+            validate(Reference, {**given, "clause": clause}, "here")

@@ -1,0 +1,223 @@
+"""What a record says and its logs do not is found, by whomever it was signed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from securesystemslib.signer import CryptoSigner
+
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.evidence.bundle import make_bundle
+from pytest_llmbench.evidence.verify import verify
+from tests.unit.evidence.conftest import KEY, Evidence
+
+RECORD = "runs/tiny/record.json"
+LOG = "runs/tiny/steps/rank-00001.jsonl"
+
+
+def test_an_honest_session_is_verified(evidence: Evidence) -> None:
+    """Every number of its run is computed again, and what is taken from records is named."""
+    told = evidence.verified()
+    assert (told.verified, told.result, told.differences) == (True, "PASSED", [])
+    assert (told.runs, told.checks, told.verdicts) == (1, 1, 2)
+    assert told.numbers > 300
+    assert [each.partition(":")[0] for each in told.taken] == ["test_user.py", "check disk"]
+    assert told.document["verified"] is True
+    assert list(told.lines())[-1] == "VERIFIED"
+
+
+def test_without_a_trusted_signature_it_is_not_verified(evidence: Evidence) -> None:
+    """However right its numbers are."""
+    for signer, keys in ((None, (KEY.public_key,)), (KEY, (CryptoSigner.generate_ed25519().public_key,))):
+        told = evidence.verified(*keys, signer=signer)
+        assert (told.verified, told.differences) == (False, [])
+        assert re.match("no trusted key has signed it", told.objections[0])
+    assert not verify(evidence.bundled(), []).verified
+
+
+def first(data: Any, name: str) -> Any:
+    """The first judgement about a statistic."""
+    return next(each for each in data["judgements"] if each["statistic"] == name)
+
+
+LIES: dict[str, Callable[[Any], object]] = {
+    "metrics.throughput.value": lambda data: data["metrics"]["throughput"].update(value=1e6),
+    "metrics.throughput.low": lambda data: data["metrics"]["throughput"].update(low=1e6),
+    "metrics.fastest": lambda data: data["metrics"].update(fastest=data["metrics"]["throughput"]),
+    "metrics.loss_drop": lambda data: data["metrics"].pop("loss_drop"),
+    "steps[3].loss": lambda data: data["steps"][2].update(loss=1.0),
+    "steps: the record has": lambda data: data["steps"].pop(),
+    "rank_info[1].host": lambda data: data["rank_info"][0].update(host="another"),
+    "versions.torch": lambda data: data["versions"].update(torch="9.9"),
+    "device": lambda data: data.update(device="H100 80GB HBM3"),
+    "steady.mean": lambda data: data["steady"].update(mean=1e-9),
+    "the log says other_run": lambda data: data.update(run_token="llmbench:another/tiny"),
+    "throughput: the record says": lambda data: first(data, "throughput").update(measured="1000000.0 words/s"),
+    "the record says FAIL": lambda data: first(data, "throughput").update(verdict="FAIL"),
+    "the record says INCONCLUSIVE": lambda data: first(data, "loss_drop").update(verdict="INCONCLUSIVE"),
+    "bound": lambda data: first(data, "throughput").update(threshold=">= 1 words/s"),
+    "is not in the recipe": lambda data: first(data, "throughput").update(reference="easy"),
+    "is not the one in the plan": lambda data: data["recipe"]["references"][1].update(at_least="5 words/s"),
+    "the records FAIL": lambda data: first(data, "throughput").update(verdict="FAIL"),
+}
+
+
+@pytest.mark.parametrize("words", LIES)
+def test_a_record_that_lies_is_named(evidence: Evidence, words: str) -> None:
+    """With what it says and what its logs say, although its own key signed it."""
+    evidence.change(RECORD, LIES[words])
+    told = evidence.verified()
+    assert not told.verified
+    assert any(words in each for each in told.differences), told.differences
+
+
+def test_a_verdict_that_its_number_misses_is_named(evidence: Evidence) -> None:
+    """A bound that was raised after the run, in plan and record alike, makes its PASS a lie."""
+    for path in ("session.json", RECORD):
+        evidence.replace(path, '"10 words/s"', '"1000000000 words/s"')
+    evidence.replace(RECORD, ">= 10 words/s", ">= 1e+09 words/s")
+    assert any("the record says PASS, the log FAIL" in each for each in evidence.verified().differences)
+
+
+def test_a_log_that_says_otherwise_is_named(evidence: Evidence) -> None:
+    """Steps that took twice as long, a loss that is none, and a log that ends early."""
+    log, whole = evidence.folder / LOG, (evidence.folder / LOG).read_text()
+    rows = [json.loads(row) for row in whole.splitlines()]
+    slower = [{**row, "seconds": 2 * row["seconds"]} if row["event"] == "step" else row for row in rows]
+    broken = [{**row, "loss": "NaN"} if row.get("step") == 5 else row for row in rows]
+    for altered in (slower, broken):
+        log.write_text("".join(json.dumps(row) + "\n" for row in altered))
+        assert evidence.verified().differences
+    log.write_text("\n".join(whole.splitlines()[:12]))
+    assert "the record says that it can be judged, the log says" in evidence.verified().differences[0]
+    log.unlink()
+    assert not evidence.verified().verified
+
+
+def test_the_report_has_every_verdict_of_the_records(evidence: Evidence) -> None:
+    """One that is another, one that is gone, and one that no record has are differences."""
+    path, text = evidence.folder / "junit.xml", (evidence.folder / "junit.xml").read_text()
+    path.write_text(text.replace('name="verdict" value="PASS"', 'name="verdict" value="FAIL"', 1))
+    told = evidence.verified()
+    assert any("it says FAIL, the records PASS" in each for each in told.differences)
+    assert told.result == "FAILED"
+    path.write_text(re.sub(r'<testcase classname="test_user" name="test_own.*?</testcase>', "", text))
+    told = evidence.verified()
+    assert any("is not in it" in each for each in told.differences)
+    assert told.result == "FAILED"
+    path.write_text(text)
+    evidence.change(RECORD, lambda data: data.update(judgements=data["judgements"][:1]))
+    assert any("it says PASS, and no record does" in each for each in evidence.verified().differences)
+
+
+def test_a_check_that_passed_over_its_findings_is_named(evidence: Evidence) -> None:
+    """Or over a reading that misses its bound."""
+    record, found = "checks/memory/record.json", {"kind": "memory", "severity": "ISOLATE", "message": "gone"}
+    whole = (evidence.folder / record).read_text()
+    host = json.loads(whole)["hosts"][0]
+    evidence.change(record, lambda data: data["report"].update(findings=[{"host": host, **found}]))
+    assert any("its findings come to FAIL" in each for each in evidence.verified().differences)
+    (evidence.folder / record).write_text(whole)
+    evidence.replace("system.json", '"1 GiB"', '"100000 GiB"')
+    assert any("and there is no finding" in each for each in evidence.verified().differences)
+
+
+def test_a_check_is_judged_by_its_answers(evidence: Evidence) -> None:
+    """A reading, or an answer, that was changed is named; without an answer, the report is taken from the record."""
+    record, answer = "checks/memory/record.json", "checks/memory/steps/001-host-facts/answers/rank-00000.json"
+    whole = (evidence.folder / record).read_text()
+    evidence.change(record, lambda data: data["report"]["readings"][0].update(value=99.0))
+    assert any(each.startswith("check memory: readings[1].value") for each in evidence.verified().differences)
+    evidence.change(record, lambda data: data["report"].update(readings=[]))
+    assert any("the record has 0 of them" in each for each in evidence.verified().differences)
+    (evidence.folder / record).write_text(whole)
+    evidence.replace(answer, "MemTotal:       24684092 kB", "MemTotal:       99684092 kB")
+    assert any(each.startswith("check memory: ") for each in evidence.verified().differences)
+    (evidence.folder / answer).unlink()
+    told = evidence.verified()
+    assert any("check memory: what was found and measured: an answer" in each for each in told.taken)
+
+
+def test_a_page_that_could_say_anything_is_left_out(evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report follows from the other files; a bundle that has one all the same is not verified."""
+    (evidence.folder / "report.html").write_text("<p>All is well</p>")
+    told = evidence.verified()
+    assert told.verified
+    assert any(each.startswith("report.html: `llmbench report` writes it again") for each in told.left_out)
+    with monkeypatch.context() as patch:
+        patch.setattr("pytest_llmbench.evidence.contents.MADE_AGAIN", {})
+        evidence.bundled()
+    told = verify(evidence.target, [KEY.public_key])
+    assert any(each.startswith("report.html: ") for each in told.differences)
+
+
+def test_an_engine_that_is_not_here_computes_nothing(evidence: Evidence) -> None:
+    """A bundle of which nothing was computed again is not verified."""
+    for path in ("session.json", RECORD):
+        evidence.replace(path, '"unigram"', '"another"')
+    told = evidence.verified()
+    assert not told.verified
+    assert "its engine cannot be used here" in told.not_recomputed[0]
+    assert told.objections == told.not_recomputed
+    evidence.change("system.json", lambda data: data.update(bare=False))
+    assert evidence.verified().objections[-1].startswith("nothing was computed again")
+
+
+@pytest.mark.parametrize("verdict", ["ERROR", "INCONCLUSIVE", "INCOMPLETE", "FAIL"])
+def test_a_session_with_a_test_that_was_not_judged_has_not_passed(evidence: Evidence, verdict: str) -> None:
+    """Its statement says so."""
+    evidence.replace("junit.xml", 'name="verdict" value="PASS"', f'name="verdict" value="{verdict}"')
+    assert evidence.verified().result == "FAILED"
+
+
+def test_a_session_that_was_skipped_in_part_has_a_warning(evidence: Evidence) -> None:
+    """And one that was interrupted, or simulated, has failed."""
+    path, text = evidence.folder / "junit.xml", (evidence.folder / "junit.xml").read_text()
+    head, case = text.rsplit('name="verdict" value="PASS"', 1)
+    path.write_text(f'{head}name="verdict" value="SKIP"{case.replace("</testcase>", "<skipped/></testcase>", 1)}')
+    assert evidence.verified().result == "WARNED"
+    path.write_text(text)
+    evidence.change(RECORD, lambda data: data.update(simulated="slow@3"))
+    assert evidence.verified().result == "FAILED"
+    evidence.change(RECORD, lambda data: data.update(simulated=None))
+    journal = evidence.folder / "journal"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-1]))
+    assert evidence.verified().result == "FAILED"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["https://me:password1234@host/", "-----BEGIN OPENSSH PRIVATE KEY-----", "hf_" + "a1" * 17, "api_key=q1w2e3r4t5z6"],
+)
+def test_a_secret_in_a_log_is_not_handed_over(evidence: Evidence, text: str) -> None:
+    """Nothing is written; the place is named, and a person may say that it is none."""
+    log = evidence.folder / "runs/tiny/logs/rank-0.log"
+    log.write_text(f"begins\nlogged in: {text}\n")
+    with pytest.raises(ConfigError, match=r"runs/tiny/logs/rank-0\.log:2"):
+        evidence.bundled()
+    assert not evidence.target.exists()
+    make_bundle(evidence.folder, evidence.target, KEY, ["runs/tiny/logs/rank-0.log"])
+    with pytest.raises(ConfigError, match="no such file"):
+        make_bundle(evidence.folder, evidence.target, KEY, ["runs/tiny/logs/rank-9.log"])
+
+
+def test_the_value_of_a_secret_variable_is_not_handed_over(evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever form it has."""
+    monkeypatch.setenv("WANDB_API_KEY", "quite plain words")
+    (evidence.folder / "runs/tiny/logs/rank-0.log").write_text("x\n" * 600_000 + "quite plain words\n")
+    with pytest.raises(ConfigError, match=r"rank-0\.log:600001"):
+        evidence.bundled()
+
+
+def test_links_and_pickles_stay_behind(evidence: Evidence) -> None:
+    """The manifest names them, and why."""
+    (evidence.folder / "link").symlink_to("/etc/passwd")
+    (evidence.folder / "runs/folder").symlink_to("/etc")
+    (evidence.folder / "runs/tiny/task.pkl").write_bytes(b"")
+    told = evidence.verified()
+    assert told.verified
+    assert sorted(each.partition(":")[0] for each in told.left_out) == ["link", "runs/folder", "runs/tiny/task.pkl"]
