@@ -11,9 +11,9 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import Progress, StepSeries
 from pytest_llmbench.engines.base import EngineDefaults, Place, RankTask
 from pytest_llmbench.judging.statistics import alike, judged_steps
+from pytest_llmbench.readers.steps.gpu_window import read_telemetry
 from pytest_llmbench.readers.steps.progress import laggards, last_step
 from pytest_llmbench.readers.steps.step_log import read_steps
-from pytest_llmbench.readers.steps.telemetry import read_telemetry
 from pytest_llmbench.readers.steps.times import read_times
 
 

@@ -15,9 +15,8 @@ from pytest_llmbench.core.record.claims import Asks, ClaimName
 from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import BatchLog, Command, Place, Script, options_of
-from pytest_llmbench.engines.deepspeed_chat import claims as deepspeed_claims
 from pytest_llmbench.engines.deepspeed_chat import eval_batch, stages
-from pytest_llmbench.engines.deepspeed_chat.log import NEEDLES, reader
+from pytest_llmbench.engines.deepspeed_chat.log import CLAIM_NEEDLES, NEEDLES, SKIPPED_NEEDLES, reader, said
 from pytest_llmbench.engines.external import External, fill, flags
 from pytest_llmbench.engines.overrides import Arguments
 from pytest_llmbench.judging import agreement
@@ -175,7 +174,7 @@ _STATISTICS: Mapping[str, Statistic] = {
 READER = LogReader(
     name="deepspeed_chat",
     dialect=reader,
-    claims=deepspeed_claims.said,
-    needles=Needles((*NEEDLES, *deepspeed_claims.SKIPPED), deepspeed_claims.NEEDLES),
+    claims=said,
+    needles=Needles((*NEEDLES, *SKIPPED_NEEDLES), CLAIM_NEEDLES),
 )
 ENGINE = DeepSpeedChat()

@@ -9,7 +9,7 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Span
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines.base import Place, options_of
-from pytest_llmbench.engines.deepspeed_chat.claims import lora
+from pytest_llmbench.engines.deepspeed_chat.log import lora
 from pytest_llmbench.engines.external import filled
 from pytest_llmbench.engines.overrides import Rules, Same, given
 from pytest_llmbench.judging.flops import parameters

@@ -2,12 +2,16 @@
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import final
 
+from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.record.telemetry import GAP_PERIODS, POWER_CAP, SLOWDOWNS, GpuTelemetry, reasons_of
-from pytest_llmbench.core.wire.step_events import GpuEvent, TelemetryEvent
+from pytest_llmbench.core.wire.step_events import Event, GpuEvent, StepEvent, TelemetryEvent
+from pytest_llmbench.readers.steps.progress import event_lines, rank_logs
 
 # An energy that can be wrong by a larger share than this is none.
 MOST_ERROR = 0.1
@@ -241,3 +245,41 @@ class GpuWindow:
                 yield f"{missing} of {self._samples} samples lack the {words}"
         if energy.reason:
             yield energy.reason
+
+
+def read_telemetry(folder: Path, judged: Sequence[Step]) -> tuple[GpuTelemetry, ...]:
+    """Read what each rank's GPU did from the start of the first judged step to the end of the last, by its own clock.
+
+    Empty where nothing is judged, or no rank watches a GPU.
+    """
+    if not judged:
+        return ()
+    ranks = [_of_rank(rank, path, judged[0].step, judged[-1].step) for rank, path in rank_logs(folder)]
+    return tuple(ranks) if any(telemetry.gpu for telemetry in ranks) else ()
+
+
+def _of_rank(rank: int, path: Path, first: int, last: int) -> GpuTelemetry:
+    with suppress(OSError):  # the first reading said so
+        events = (line.event for line in event_lines(path))
+        watching = next((event for event in events if isinstance(event, TelemetryEvent | StepEvent)), None)
+        if isinstance(watching, TelemetryEvent):
+            return _window(watching, events, first, last).close(rank)
+    return GpuTelemetry(rank=rank, gaps=("it did not watch its GPU",))
+
+
+def _window(watching: TelemetryEvent, events: Iterator[Event | None], first: int, last: int) -> GpuWindow:
+    window = GpuWindow(watching)
+    for event in events:
+        match event:
+            case GpuEvent():
+                window.sample(event)
+            case TelemetryEvent(trouble=str(trouble)):
+                window.trouble = trouble
+            case StepEvent(step=number) if number > last:
+                break
+            case StepEvent(step=number, time=end, seconds=seconds):
+                if number < first:
+                    window.pass_by(end - seconds)
+                else:
+                    window.extend(end - seconds, end)
+    return window

@@ -1,11 +1,11 @@
 """Runs the script of a command's run on its first node: `python -m pytest_llmbench.workloads.node.command FOLDER`."""
 
-import argparse
 import os
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -33,13 +33,6 @@ from pytest_llmbench.workloads.rank import deadman
 OWNER_GONE = 75
 # EX_CANTCREAT of sysexits.h: another start of the same run was here.
 STARTED_AGAIN = 73
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the script of a run's folder from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m pytest_llmbench.workloads.node.command", description=__doc__)
-    parser.add_argument("folder", help="the run's folder, holding command.json and run.sh")
-    run_command(parser.parse_args(argv).folder)
 
 
 def run_command(folder: str) -> None:
@@ -166,4 +159,4 @@ def _free_port() -> int:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(sys.argv[1])

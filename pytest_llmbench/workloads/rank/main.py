@@ -1,10 +1,8 @@
 """Entry point of every rank: `python -m pytest_llmbench.workloads.rank.main FOLDER`, or `run_rank` in a job."""
 
-import argparse
 import atexit
 import os
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -15,20 +13,11 @@ from pytest_llmbench.core.wire.pauses import note_pause
 from pytest_llmbench.workloads.node import machine_lock, stacks
 from pytest_llmbench.workloads.node.machine import device_name, gpu_identity, versions
 from pytest_llmbench.workloads.rank import deadman, gpu_samples
-from pytest_llmbench.workloads.rank.context import RankContext, arrive, entry_of
+from pytest_llmbench.workloads.rank.context import arrive, entry_of
 from pytest_llmbench.workloads.rank.steplog import StepLog
-
-__all__ = ["RankContext", "main", "run_rank"]
 
 # EX_TEMPFAIL of sysexits.h: nothing is wrong with the run, its owner went away.
 OWNER_GONE = 75
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run one rank from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m pytest_llmbench.workloads.rank.main", description=__doc__)
-    parser.add_argument("folder", help="the run's folder, holding task.json")
-    run_rank(parser.parse_args(argv).folder)
 
 
 def run_rank(folder: str) -> None:
@@ -86,4 +75,4 @@ def _exit_now() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_rank(sys.argv[1])

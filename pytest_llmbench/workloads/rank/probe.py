@@ -8,12 +8,12 @@ that hangs can be named with its phase.
 Nothing here imports torch or pydantic: most probes look at files, and hundreds of nodes would each pay for it.
 """
 
-import argparse
 import json
 import os
 import socket
+import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,13 +46,6 @@ class ProbeLog:
 def host_name() -> str:
     """Return this node's name, as Slurm has it in a Slurm step."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run one rank from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m pytest_llmbench.workloads.rank.probe", description=__doc__)
-    parser.add_argument("folder", help="the step's folder, holding task.json")
-    run_probe(parser.parse_args(argv).folder)
 
 
 def run_probe(folder: str) -> None:
@@ -108,4 +101,4 @@ def _write(context: RankContext, answer: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_probe(sys.argv[1])

@@ -13,8 +13,10 @@ the kernel writes back, within about half a minute, and at the end of the proces
 
 import os
 import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Event, Thread
 from typing import Self
 
 from pytest_llmbench.core.errors import RunError
@@ -24,7 +26,7 @@ from pytest_llmbench.core.unix_clock import UnixClock
 from pytest_llmbench.core.wire import layout, step_events
 from pytest_llmbench.core.wire.foreign import redacted
 from pytest_llmbench.workloads.node.secret_filter import secret_values
-from pytest_llmbench.workloads.rank import enough
+from pytest_llmbench.workloads.node.shared_files import exists_now
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.simulation import Simulation
 from pytest_llmbench.workloads.rank.spending import Spending
@@ -49,7 +51,7 @@ class StepLog:
         self.clock = UnixClock()
         self._context = context
         self._steps, self._asked = 0, False
-        self._enough = enough.watch(context.folder) if context.may_end_early and context.rank == 0 else None
+        self._enough = _watch_enough(context.folder) if context.may_end_early and context.rank == 0 else None
         self._spending = Spending()
         self._simulation = Simulation(context.simulate, context) if context.simulate is not None else None
         log = context.folder / layout.STEPS / layout.step_log(context.rank)
@@ -170,3 +172,19 @@ def _create(log: Path) -> int:
             "ran_before",  #: error ran_before: the run's folder holds a log of this rank already
             f"{log} exists: this run started before, or was requeued; each run needs its own folder",
         ) from error
+
+
+_LOOK_S = 0.2
+
+
+def _watch_enough(folder: Path) -> Event:
+    """Watch for the file with which a session asks for the end, from a daemon thread that sets the event."""
+    asked = Event()
+    Thread(target=_wait_for, args=(folder / layout.ENOUGH, asked), name="llmbench-enough", daemon=True).start()
+    return asked
+
+
+def _wait_for(file: Path, asked: Event) -> None:
+    while not exists_now(file):
+        time.sleep(_LOOK_S)
+    asked.set()
