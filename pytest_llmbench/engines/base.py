@@ -145,7 +145,7 @@ class Engine(Protocol):
         """Return the reason why FLOPs are not counted; None where they are."""
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
-        """Return values to compare a run's claims with, besides or instead of the recipe's fields."""
+        """Return values to compare a run's claims with, in addition to or instead of the recipe's fields."""
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> RankTask | Script:
         """Build what runs: a task for every rank for kind `ranks`, else a script."""

@@ -18,7 +18,7 @@ _LEAST_AT_START, _MOST_AT_START = 0.4, 2.0
 _START = 10
 # What of the loss a benchmark of hundreds of steps cannot have left behind.
 _NOTHING_LEFT = 0.01
-# TFLOP/s that are printed with one digit behind the point say nothing below this.
+# Smaller TFLOP/s, printed with one decimal, are too coarse to compare.
 _READABLE_TFLOPS = 5.0
 # A log counts half of the attention at least, and a second forward pass of all layers at most; and it rounds.
 _RECOMPUTED, _ROUNDED = 4 / 3, 0.05

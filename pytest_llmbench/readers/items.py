@@ -158,8 +158,8 @@ class Needles:
 
 EVERY_LINE = Needles()
 
-# A dialect: the items of one line without its prefix, in the order in which it says them.
-# It raises Unreadable, and nothing else, for a line that looks like a step and is none.
+# A dialect returns the items of one line without its prefix, in order. For a line that looks like a step and cannot be
+# parsed it raises Unreadable, its only exception.
 Parse = Callable[[str], Iterable[Item]]
 
 # The settings that one line prints, and what it counts beside steps.

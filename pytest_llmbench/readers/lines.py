@@ -18,7 +18,7 @@ _ESCAPES = re.compile(
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # window titles
     r"|\x1b[@-Z\\-_]"
 )
-# A time that a launcher or a collector of logs puts before each line: it tells no rank apart.
+# A time that a launcher or a collector of logs puts before each line, the same for all ranks.
 _STAMP = re.compile(r"\s*(\[)?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?(?(1)\]):? ", re.ASCII)
 # Each of these may stand before a line, and more than one of them: `0: [default3]: iteration ...`.
 _PREFIX = re.compile(

@@ -23,7 +23,7 @@ from pytest_llmbench.readers.patterns import FAILURES, cut_off, remoteness
 _MOST_REPORTED = 20
 # `[2026-11-21 02:46:00.79] `, `[2023-05-01 10:00:00,123] `, `2026-11-21 02:58:47 | `
 _STAMP = re.compile(r"(?<!\d)(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\b", re.ASCII)
-# Ranks say the same: more different ones are no log of one run, and the first that differs from the recipe is named.
+# All ranks print the same settings, so one run has few different ones.
 _MOST_CLAIMS = 1000
 _OF_STEP = Step.model_fields.keys() & {attribute.name for attribute in fields(items.StepLine)} - {"interval"}
 # One for each node.
@@ -198,7 +198,7 @@ class _Collected:
 
     def series(self) -> StepSeries:
         """Return the series of the log, with the reason of a failure only if the run was not completed."""
-        # Ranks that share a log say the same; the one that got furthest says it whole.
+        # Ranks that share a log print the same steps; the longest list is complete.
         furthest = max(self._steps.values(), key=len, default={})
         counts: Counter[str] = Counter()
         for counted in self._counts.values():

@@ -34,7 +34,7 @@ _SWITCH = {"True": on_off(True), "False": on_off(False)}
 _CONTEXT: Mapping[str, ClaimName] = {"tensor": "tensor", "pipeline": "pipeline", "context": "context_parallel"}
 
 
-# A line that holds none of these says nothing.
+# Every line with claims contains one of these.
 NEEDLES = (
     b" ........", b"parameters", b"dded vocab", b"setting number of micro", b"parallel size: ", b"GPTDatasetConfig(",
 )  # fmt: skip

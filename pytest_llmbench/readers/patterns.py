@@ -6,7 +6,7 @@ _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 # Lightning pads what has no decimals: `nan.0`.
 _NOT_FINITE = re.compile(r"([+-]?(?:nan|inf(?:inity)?))(?:\.0*)?", re.IGNORECASE | re.ASCII)
 
-# Of a traceback it is the last line that says why.
+# The reason is in the last line of a traceback.
 _FAILURE = re.compile(
     r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt)(?::\s|\s*$)"
     r"|(?:Error|Exception): "
@@ -17,8 +17,8 @@ _FAILURE = re.compile(
     r"|CUDA out of memory",
     re.ASCII,
 )
-# What says less than the words of the program that failed, in the order of what each tells: torchrun's word on which
-# rank ended how, what ranks say whose peer is gone, and that something which was started failed or was asked to end.
+# Messages further from the cause than those of the failed program, nearest first: torchrun's summary of a rank's end,
+# errors of ranks that lost a peer, and reports that a started program failed or was ended.
 _TELLS_LESS = (
     re.compile(r"E\d{4} ", re.ASCII),
     re.compile(r".*(?:[Cc]onnection (?:was )?(?:closed|reset|refused)|[Bb]roken pipe|ncclRemoteError)", re.ASCII),
@@ -29,7 +29,7 @@ _CUT_OFF = re.compile(
 )
 
 
-# A line that holds none of these says neither why a program failed nor that it was cut off.
+# Every line about a failure or a time limit contains one of these.
 FAILURES = (
     b"rror", b"Exception", b"Interrupt", b"ProcessGroup", b"torch/distributed/elastic/", b"CUDA out of memory",
     b"Segmentation fault",

@@ -135,7 +135,7 @@ class DeepSpeedChat(External):
         yield from agreement.product(series.steps, "Batch Size", ("Latency", "Samples/sec"), lambda _: _CLOCKS)
         yield from skipped.too_many(recipe, series)
         yield from _training.by_heart(series)
-        # Of the two numbers swapped, the product is the same; where steps are logged, their times tell.
+        # Swapped numbers have the same product, so compare with the times of logged steps.
         logged = [step.seconds for step in series.steps if step.seconds is not None]
         due = median(logged) * steps if logged else seconds
         if not due / 2 <= seconds <= due * 2:

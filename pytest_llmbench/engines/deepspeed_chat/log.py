@@ -47,7 +47,7 @@ _QUANTITY = re.compile(
 )
 
 
-# A line that holds none of these says nothing but why the run failed.
+# Every line with items contains one of these, apart from the words of failures.
 NEEDLES = (
     b"poch", b"Latency: ", b"reward score: ", b"ppl: ", b"chosen_last_scores", b"dist_world_size=", b":print]",
     b"Execution time: ", b"Throughput: ", b"launch.py:",
@@ -207,7 +207,7 @@ def _all_quantities(text: str, sign: str) -> dict[str, float]:
 
 
 def _quantities(text: str, sign: str) -> dict[str, float]:
-    """Parse values between signs, by name; values that are no numbers are left out."""
+    """Parse values between signs, by name; only numbers count."""
     matches = (_QUANTITY.fullmatch(piece) for piece in text.split(sign) if len(piece) < 200)
     values = {match[1].strip(): as_number(match[2]) for match in matches if match}
     return {name: value for name, value in values.items() if value is not None}
@@ -221,7 +221,7 @@ _SIZE = re.compile(
     r"Model Parameters: (\d{1,6}\.\d+) B, Latency: .{0,200}, Batch Size: (\d{1,9}), Sequence Length: (\d{1,9})\s*$",
     re.ASCII,
 )
-# A published model, by its own name or by that of its folder in a cache: nothing else says its size.
+# A published model, by its name or its folder in a cache: the only hint at its size.
 _OPT = re.compile(r"\bfacebook(?:/|--)opt-([\d.]+[mb])(?:/|$)", re.ASCII)
 _OPT_SIZES = {
     "125m": (12, 768), "350m": (24, 1024), "1.3b": (24, 2048), "2.7b": (32, 2560), "6.7b": (32, 4096),
@@ -231,7 +231,7 @@ _OPT_SIZES = {
 _READABLE_BILLIONS = 0.1
 
 
-# A line that holds none of these says nothing.
+# Every line with claims contains one of these.
 CLAIM_NEEDLES = (b":print]", b":main] cmd = ", b"Model Parameters: ")
 # Needed as long as the log goes on.
 SKIPPED_NEEDLES = (b", skipped=",)

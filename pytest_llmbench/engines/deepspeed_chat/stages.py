@@ -21,7 +21,7 @@ MAIN = {
     3: f"{TRAINING}/step3_rlhf_finetuning/main.py",
 }
 _ZERO_STAGE = {"none": 0, "optimizer": 1, "gradients": 2, "full": 3}
-# DeepSpeed's launcher starts the ranks of other nodes by pdsh, which takes along only the variables it is told of.
+# DeepSpeed's launcher starts the ranks of other nodes with pdsh, which passes on only listed variables.
 _TAKEN_ALONG = ("PATH", "LD_LIBRARY_PATH", "PROJECT_PATH", "USER")
 _FAMILIES = ("CUDA_", "DS_", "FI_", "GLOO_", "HF_", "MAX_JOBS", "NCCL_", "OMP_", "OMPI_", "PYTORCH_", "TORCH_", "UCX_")
 _UNTOLD = "[^=]*(TOKEN|KEY|SECRET|PASSW)"
@@ -79,7 +79,7 @@ def launcher_args(options: DeepSpeedChatOptions, topology: Topology, place: Plac
             "--nodes-per-run 1, or images with a server of their own and `launcher_args: [--ssh_port, PORT]` in the "
             "environment of engine deepspeed_chat"
         )
-    # Without a name it asks the first node by ssh, even where that is this one, and it would not reach itself.
+    # Without an address it looks up the first node by ssh, even if that is this node, which may refuse itself.
     alone = ("--no_ssh_check",) if topology.nodes == 1 else ()
     meeting = ("--master_addr", "$LLMBENCH_FIRST_HOST", "--master_port", "$LLMBENCH_PORT")
     return (*alone, *meeting, *options.launcher_args)

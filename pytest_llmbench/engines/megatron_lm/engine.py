@@ -66,7 +66,7 @@ _REFUSED: Mapping[str, str] = {
     "fp8-e4m3": "multiplies in 8 bits",
     "fp4-format": "multiplies in 4 bits",
 }
-# Besides, every rule above knows its own. What is added here must change neither the model nor a step's work.
+# Arguments without a rule above. Each must change neither the model nor the work of a step.
 _HARMLESS = frozenset({
     "accumulate-allreduce-grads-in-fp32", "apply-query-key-layer-scaling", "attention-backend",
     "attention-softmax-in-fp32", "context-parallel-size", "cross-entropy-loss-fusion", "data-cache-path",
@@ -116,7 +116,7 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
     }
     free = {"max-position-embeddings"}
     same = {name: rule for name, rule in given(arguments, _FIELDS).items() if name not in free}
-    # What has no field of its own follows from others; with another value, nobody knows what a step computes.
+    # These have no field of the recipe. With another value, the work of a step is unknown.
     shape = recipe.model
     usual = {"ffn-hidden-size": 4 * shape.hidden_size, "kv-channels": shape.hidden_size // shape.attention_heads}
     as_usual = {name for name, value in usual.items() if own.get(name) == value}

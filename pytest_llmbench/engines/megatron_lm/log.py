@@ -39,8 +39,7 @@ _PER_SECOND = {"elapsed time per iteration (ms)": 1000.0, "elapsed time per iter
 _BATCH, _LENGTH, _LOSS, _NORM = "global batch size", "actual seqlen", "lm loss", "grad norm"
 _LOSS_OF_FORKS = "lm-loss"
 _OWN_PLACE = {*_PER_SECOND, _BATCH, _LOSS, _NORM}
-# Version 2.0 brought the first two together, and nothing that is needed comes after the second; before it, after the
-# third.
+# The last field that is read is the second one, from version 2.0 on, which brought the first two; before it, the third.
 _CONSUMED, _NAN, _SCALE = "consumed samples", "number of nan iterations", "loss scale"
 _OFTEN = ("consumed samples", "learning rate", "loss scale", "number of skipped iterations", "number of nan iterations")
 
@@ -54,7 +53,7 @@ _BEGIN = re.compile(r"\[before the start of training step\] datetime: [\d: .-]{1
 _FAILED = re.compile(r"\[exiting program after receiving SIG|rerun_state_machine:Unexpected result ")
 
 
-# A line that holds none of these says nothing but why the run failed.
+# Every line with items contains one of these, apart from the words of failures.
 NEEDLES = (
     b"iteration", b"using world size", b"log_interval", b"[before the start", b"[after training", b"save-checkpoint",
     b"[exiting program", b"rerun_state_machine:",

@@ -78,7 +78,7 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
         "ddp-backend": Same(field="parallelism.sharding", allowed=backends),
         "checkpoint-activations": Same(field="parallelism.activation_checkpointing", allowed=(checkpoints,)),
     }
-    wide = own.get("decoder-ffn-embed-dim")  # without a field: with another value, nobody knows what a step computes
+    wide = own.get("decoder-ffn-embed-dim")  # no field of the recipe: with another value, the work is unknown
     usual = {"decoder-ffn-embed-dim"} if wide == 4 * recipe.model.hidden_size else set()
     same = {name: rule for name, rule in given(arguments, _FIELDS).items() if name != "decoder-ffn-embed-dim"}
     known = _HARMLESS | _FIELDS.keys() | usual  # of what no rule is here, the program is not given by us
@@ -152,7 +152,7 @@ class Metaseq(External):
 
     def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
         options = options_of(recipe, MetaseqOptions)
-        # The launcher is given nothing of the recipe but its size.
+        # The launcher gets only the model size.
         given = {} if topology is None or options.program == _LAUNCHER else _arguments(recipe, topology)
         return _argument_rules(recipe, given, options.arguments), options.arguments
 

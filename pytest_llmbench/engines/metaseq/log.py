@@ -28,7 +28,7 @@ _STOP = re.compile(r"\| Stopping training due to num_updates: \d+ >= max_update:
 _DONE = re.compile(r"\| done training in (\d+(?:\.\d+)?) seconds", re.ASCII)
 
 
-# A line that holds none of these says nothing but why the run failed.
+# Every line with items contains one of these, apart from the words of failures.
 NEEDLES = (
     b"train_inner", b"training on ", b"log_interval", b"gradient overflow", b"Stopping training", b"done training",
 )  # fmt: skip
@@ -133,7 +133,7 @@ _SETTINGS: Mapping[str, ClaimName] = {
 }
 
 
-# A line that holds none of these says nothing.
+# Every line with claims contains one of these.
 CLAIM_NEEDLES = (b"model params: ", b"batch size per GPU = ", b"decoder_layers")
 
 

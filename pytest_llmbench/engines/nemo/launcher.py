@@ -151,7 +151,7 @@ def _train_22_09(root: str, name: str, place: Place) -> list[str]:
     script = shlex.quote(f"{place.folder}/results/{name}/bignlp-{name}_submission.sh")
     edits = ["-e 's|^srun |/usr/bin/time srun |'"]
     if place.environment.container is not None:
-        # The launcher is in the image: there is nothing on the node to mount in its place.
+        # The launcher is in the image, so the node has no folder to mount over it.
         edits.append(f"-e {shlex.quote(f's|{root}:{root},||')}")
     return ["set -e", f"sed -i {' '.join(edits)} {script}", BEGIN, f". {script}", END]
 

@@ -31,7 +31,7 @@ _NEEDED = ("reduced_train_loss", "grad_norm")
 TIMINGS = ("train_step_timing", "train_step_timing in s")  # NeMo up to 1.23, and after
 
 
-# A line that holds none of these says nothing but why the run failed.
+# Every line with items contains one of these, apart from the words of failures.
 NEEDLES = (
     b"Training epoch", b"global_step=", b"All distributed processes", b"nitializing distributed", b"`Trainer.fit`",
 )  # fmt: skip
@@ -68,9 +68,9 @@ def _pairs(pieces: list[str], sign: str) -> Iterator[tuple[str, str]]:
 
 
 def _step(said: dict[str, str]) -> StepLine:
-    """Build a step of its values; what is no number, such as an empty `v_num`, is left out."""
+    """Build a step of its values; other texts, such as an empty `v_num`, are left out."""
     global_step = _COUNT.fullmatch(said.pop("global_step", ""))
-    if global_step is None:  # 1.23e+05 is none: the bar has rounded it, and the step is not known
+    if global_step is None:  # 1.23e+05 is a rounded step of the bar
         raise Unreadable("it has no global_step that is a whole number")
     batch = _COUNT.fullmatch(said.get("global_batch_size", ""))
     values = {name: number(name, said.pop(name)) for name in (*_NEEDED, *TIMINGS) if name in said}
@@ -144,7 +144,7 @@ _SETTINGS: Mapping[str, tuple[ClaimName, Mapping[str, str] | None]] = {
 }
 
 
-# A line that holds none of these says nothing.
+# Every line with claims contains one of these.
 CLAIM_NEEDLES = (
     *(b"%s: " % name.encode() for name in _SETTINGS),
     b"Number of model parameters on device",

@@ -259,7 +259,7 @@ def read_telemetry(folder: Path, judged: Sequence[Step]) -> tuple[GpuTelemetry, 
 
 
 def _of_rank(rank: int, path: Path, first: int, last: int) -> GpuTelemetry:
-    with suppress(OSError):  # the first reading said so
+    with suppress(OSError):  # reported by the first reading
         events = (line.event for line in event_lines(path))
         watching = next((event for event in events if isinstance(event, TelemetryEvent | StepEvent)), None)
         if isinstance(watching, TelemetryEvent):

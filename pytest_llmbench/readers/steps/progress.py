@@ -46,7 +46,7 @@ def rank_logs(folder: Path) -> list[tuple[int, Path]]:
 
 
 def strange_files(folder: Path) -> list[str]:
-    """Return the names of files beside the ranks' logs that are none, such as the log of a restarted rank.
+    """Return the names of other files in the folder of the ranks' logs, such as the log of a restarted rank.
 
     What is hidden is left out: file systems leave such files behind.
     """

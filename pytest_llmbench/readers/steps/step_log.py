@@ -28,7 +28,7 @@ from pytest_llmbench.readers.steps.progress import event_lines, rank_logs, stran
 # Each rank computes the norm of the whole gradient, maybe in another order.
 _SAME_NORM = 1e-3
 _OF_START = {attribute.name for attribute in fields(StartEvent)} & RankInfo.model_fields.keys() - {"rank"}
-# A file of garbage is told by its first lines; the rest is counted.
+# The first lines show what a file of garbage is; the rest is counted.
 _MOST_REPORTED = 20
 
 

@@ -56,7 +56,7 @@ def read_times(folder: Path, typical: Sequence[Step]) -> RunTimes | None:
 def _steps(path: Path, numbers: set[int]) -> list[StepEvent] | None:
     """Return the steps with these numbers; None if the rank's log has no phases."""
     steps: list[StepEvent] = []
-    with suppress(OSError):  # the first reading said so
+    with suppress(OSError):  # reported by the first reading
         for line in event_lines(path):
             match line.event:
                 case StartEvent(schema=version) if version < _TOLD_FROM:

@@ -20,7 +20,7 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import PRIVATE, write_text
 from pytest_llmbench.core.wire.beginning import Beginning, job_file, result_file
 
-# The session names the file after its job when it knows the id: if it never does, the job does nothing.
+# The session renames the file to the job's id once it has that. Without the file the job runs no code.
 _PATIENCE_S = 60.0
 _SHORTEST_S, _LONGEST_S = 0.01, 1.0
 

@@ -47,7 +47,7 @@ def _matches(pattern: str) -> list[str]:
     folder, rest = _split(pattern)
     if rest is None:
         return [pattern]
-    os.scandir(folder).close()  # a pattern in an unreadable folder would just match nothing
+    os.scandir(folder).close()  # in an unreadable folder, a pattern would have no match and no error
     hidden = Path(rest).name.startswith(".")
     return [str(path) for path in sorted(folder.glob(rest)) if hidden or not path.name.startswith(".")]
 
@@ -102,7 +102,7 @@ def _size_within(folder: str, enough: int) -> int:
             try:
                 total += Path(parent, name).stat().st_size
             except OSError:
-                continue  # a broken link holds nothing
+                continue  # a broken link has no bytes
     return total
 
 

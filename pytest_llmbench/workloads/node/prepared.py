@@ -51,7 +51,7 @@ def _wrong_files(item: Needed, task: CommandTask, env: Mapping[str, str]) -> str
     path = task.on_node(item.path)
     if path is not None:
         return files.wrong_with(path, item.count, item.min_bytes)
-    # Only the image has it: the same is asked of the interpreter inside.
+    # Only the image has it, so the interpreter inside runs the same check.
     asked = f"wrong_with({item.path!r}, {item.count!r}, {item.min_bytes!r})"
     program = f"{inspect.getsource(files)}\nimport json\nprint('\\n{_MARK}' + json.dumps({asked}))\n"
     answer = in_python(task, env, program, _OPEN_S)

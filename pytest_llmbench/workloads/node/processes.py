@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-# Frameworks that are asked to end write a checkpoint or a stack first; then they are killed.
+# Time for a framework to write a checkpoint or a stack after SIGTERM, before it is killed.
 _GRACE_S = 10.0
 _KEPT_BYTES = 1 << 20
 _POLL_S = 0.1

@@ -45,8 +45,8 @@ def gather(task: CommandTask, env: Mapping[str, str]) -> Gathered:
         fact `env.NAME`. No fact has the value of a secret in it.
     """
     outside = environment(task, env)
-    # The framework's interpreter takes longest: the others are asked meanwhile. It is asked by this thread, which may
-    # be told to leave.
+    # The framework's interpreter takes longest, so the others run beside it. It runs in this thread, which a signal may
+    # end.
     git, slurm = _aside(lambda: _git(task, env)), _aside(lambda: _slurm(env))
     versions, inside = _asked(task, env)
     environ = inside or outside

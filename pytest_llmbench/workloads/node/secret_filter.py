@@ -14,8 +14,8 @@ from pytest_llmbench.core.wire.foreign import LOGIN
 from pytest_llmbench.workloads.node.processes import ProgramResult, ask
 
 _SECRET_NAME = re.compile("token|key|passw|passphrase|secret|credential|auth|cookie", re.IGNORECASE)
-# A shorter value under a name that only looks like a secret's is a switch: `TOKENIZERS_PARALLELISM=false`. Hiding
-# every text with `false` or `1` in it would leave nothing to write.
+# A shorter value under a name like a secret's is a switch: `TOKENIZERS_PARALLELISM=false`. Hiding it would hide every
+# text with `false` or `1` in it.
 _SHORTEST = 8
 _LONGEST = 1000
 

@@ -22,7 +22,7 @@ from pytest_llmbench.workloads.node.processes import ask, marked
 from pytest_llmbench.workloads.node.shared_files import exists_now
 from pytest_llmbench.workloads.rank.context import RankContext
 
-# Less than a run may be silent before its session asks.
+# Shorter than the silence after which the session requests stacks.
 _SILENT_S = 45.0
 _STDERR = 2
 _SPY_S = 5.0

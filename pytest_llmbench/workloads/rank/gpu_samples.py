@@ -43,7 +43,7 @@ def sampled(context: RankContext, log: TelemetryLog) -> Iterator[None]:
         log.telemetry(_telemetry_event(gpu, "nvidia-ml-py is not installed: pip install 'pytest-llmbench[torch]'"))
         yield
         return
-    # Said before the first step, so that a reader knows from the log's beginning whether it holds samples.
+    # Before the first step, so that a reader sees at the beginning of a log whether it has samples.
     log.telemetry(_telemetry_event(gpu, None))
     sampler = _Sampler(gpu, log, nvml)
     try:

@@ -16,7 +16,7 @@ from pytest_llmbench.workloads.rank import deadman, gpu_samples
 from pytest_llmbench.workloads.rank.context import arrive, entry_of
 from pytest_llmbench.workloads.rank.steplog import StepLog
 
-# EX_TEMPFAIL of sysexits.h: nothing is wrong with the run, its owner went away.
+# EX_TEMPFAIL of sysexits.h: the run's owner went away.
 OWNER_GONE = 75
 
 

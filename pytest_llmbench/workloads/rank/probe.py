@@ -63,7 +63,7 @@ def run_probe(folder: str) -> None:
         data = entry_of(task)(context, log)
         answer = _json({"data": data.model_dump() if hasattr(data, "model_dump") else data}, context)
     except KeyboardInterrupt:
-        raise  # whoever ends a rank that hangs looks at its phase, and not for an answer
+        raise  # a hanging rank is ended for its phase, which is written already
     except BaseException as error:  # noqa: BLE001 - whatever else it is, it is this rank's answer
         traceback.print_exc()
         _write_failure(context, log, f"{type(error).__name__}: {error}".removesuffix(": "))

@@ -20,7 +20,7 @@ KERNELS: Mapping[Attention, SDPBackend] = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "math": SDPBackend.MATH,
 }
-# `math` keeps all scores: it is there for whoever asks for it.
+# `math` keeps all scores, so it is used only if it is named.
 _CANDIDATES: tuple[Attention, ...] = ("cudnn", "flash", "efficient")
 _TRIAL_S = 0.1
 

@@ -109,7 +109,7 @@ def _update(training: MegatronTraining, step: int) -> torch.Tensor | float:
     settings = training.recipe.optimizer
     for group in training.optimizer.param_groups:
         group["lr"] = learning_rate(settings, step, training.recipe.steps)
-        # Megatron-Core says which parameters decay; what would obey is its scheduler, which is not used here.
+        # Megatron-Core marks the parameters that decay for its own scheduler, which is not used here.
         group["weight_decay"] = settings.weight_decay * group["wd_mult"]
     _, norm, _ = training.optimizer.step()
     # A step whose fp16 gradients overflow is left out, and the norm with it.
