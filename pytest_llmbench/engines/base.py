@@ -28,7 +28,7 @@ class RankTask:
         config: plain data, handed to each rank as `RankContext.config`.
         env: environment variables of the ranks, where the system's file has no others for them; set before anything
             else is imported.
-        ends_early: all ranks end after the same step where `StepLog.enough` of rank 0 says so.
+        ends_early: all ranks end after the same step when `StepLog.enough` of rank 0 is true.
     """
 
     entry: str
@@ -99,7 +99,7 @@ class BatchLog:
 
     Attributes:
         path: its log, which need not be there.
-        hosts: the nodes it had, where that is known.
+        hosts: the nodes it had, if these are recorded.
     """
 
     path: Path
@@ -116,7 +116,7 @@ class Engine(Protocol):
     Attributes:
         name: the name under which it is announced.
         kind: `ranks`, when every rank is our own process and keeps a step log, or `command`, when the framework is
-            a command that is known by its log alone.
+            a command whose only evidence is its log.
         options: the model of a recipe's `options`.
         statistics: rules of this engine alone, by name.
         proof: the proof that a run did all its work, in words.

@@ -72,7 +72,7 @@ class External(EngineDefaults, ABC):
         return series.model_copy(update={"steps": steps, "log_interval": interval})
 
     def tokens_of(self, step: Step, recipe: Recipe) -> int | None:
-        """Count the tokens of a step; where no line says how many, a sample is a sequence of the recipe's length."""
+        """Count the tokens of a step; without a logged count, a sample is a sequence of the recipe's length."""
         if step.tokens is not None or step.samples is None:
             return step.tokens
         return step.samples * recipe.sequence_length
@@ -103,7 +103,7 @@ def fill(text: str, place: Place, where: str) -> str:
     """Replace `{root}`, `{data}` and the environment's other names, and `{run}` by the run's folder.
 
     Raises:
-        ConfigError: the environment says nothing of a name.
+        ConfigError: the environment lacks a name.
     """
     return fill_in(text, {**place.environment.names, "run": str(place.folder)}, where)
 

@@ -4,7 +4,7 @@ So the plan, the model's FLOPs, the references and the gate are about the traini
 
 - one for a field of the recipe, or another name for it: it must agree, or the recipe is refused
 - one that changes how much work a step or a run is, and that no field has: the recipe is refused
-- one that is known to change neither the model nor its work
+- one that changes neither the model nor its work
 - any other: the work of a step is unknown, and statistics of the model's FLOPs have no value
 """
 

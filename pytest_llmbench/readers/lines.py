@@ -44,7 +44,7 @@ class Line:
 
     Attributes:
         text: as the framework wrote it, without what came before and without its end.
-        source: the prefix, which tells ranks apart that share a file; empty without one.
+        source: the prefix, which separates ranks that share a file; empty without one.
         file: the file's name.
         number: 1-based number in the file, by line feeds.
         place: a number that grows from line to line of a file, even if a carriage return ends them.
@@ -67,7 +67,7 @@ def read_lines(path: Path, needles: Callable[[], Sequence[bytes]] = tuple) -> It
 
     Args:
         path: the file.
-        needles: asked for each block of a file; where it returns any, a line that holds none of them may be left out,
+        needles: called for each block of a file; if it returns any, lines without them may be left out,
             which is much faster.
     """
     try:

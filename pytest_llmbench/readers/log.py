@@ -91,7 +91,7 @@ class _Collected:
     """The items read so far. Steps are kept by source: ranks that share a file may all log them.
 
     Attributes:
-        completed: the line with which the framework says that it did all its work.
+        completed: the framework's statement that it did all its work.
     """
 
     completed: str | None = None

@@ -1,7 +1,7 @@
 """Claims of Megatron-LM about the training that it starts, and of NeMo, which is built on Megatron-Core.
 
 Rank 0 prints all arguments, `  num_layers ...................................... 12`, and one rank of each part of the
-model says how many parameters it holds.
+model prints how many parameters it holds.
 """
 
 import re

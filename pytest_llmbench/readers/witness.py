@@ -1,4 +1,4 @@
-"""Two witnesses of one run, its log and its event files: what they say differently of a step."""
+"""Compares the log and the event files of one run, step by step."""
 
 import math
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Stands in for CUDA on a machine without a GPU: to a framework that can only say "cuda", this is the CPU.
+"""Stands in for CUDA on a machine without a GPU: frameworks that hard-code "cuda" train on the CPU.
 
 Megatron-Core, and with it Megatron-LM, NeMo 2 and metaseq, name CUDA in their code and take no device from
 their caller, so that nothing of them trains where there is none. With this their own, unchanged code does,
@@ -11,7 +11,7 @@ not available; on a machine with a GPU nothing here does anything.
 Replacements, before the framework is imported:
 
 * a CUDA device in a call of PyTorch is the CPU; `Tensor.cuda` and `Tensor.pin_memory` return their tensor;
-* `Tensor.type()` says `torch.cuda.FloatTensor`, because optimizers look for their parameters by that name;
+* `Tensor.type()` is `torch.cuda.FloatTensor`, because optimizers look for their parameters by that name;
 * CUDA has one device, number 0, and its random numbers are the CPU's;
 * streams do nothing, as an operation of the CPU is done when its call returns. Events read the host's clock:
   the times between them are true times of the CPU;
@@ -20,7 +20,7 @@ Replacements, before the framework is imported:
 * `torch.compile` is off: it cannot trace through all this.
 
 With `pretend_available`, `torch.cuda.is_available()` is true too, for programs that refuse to start otherwise
-(Megatron-LM's pretrain_gpt.py). The device then has a name that says what it is, compute capability 0.0,
+(Megatron-LM's pretrain_gpt.py). The device then has the name `CPU instead of CUDA`, compute capability 0.0,
 older than any GPU, so that code for newer ones stays off, and NaN as its memory; and Megatron-LM's fused CUDA
 kernels are not compiled. PyTorch itself believes it too, a `DataLoader` that pins memory for instance.
 

@@ -1,6 +1,6 @@
-"""DeepSpeed-Chat's three steps, as Lambda's fork runs them: one `deepspeed` on the first node, which says its speed.
+"""DeepSpeed-Chat's three steps, as Lambda's fork runs them: one `deepspeed` on the first node, which prints its speed.
 
-The fork's `main.py` says how fast it was once, at its end, and newer versions of DeepSpeed log no step at all. So the
+The fork's `main.py` prints its speed once, at its end, and newer versions of DeepSpeed log no step at all. So the
 log's statement about the whole run is compared with its steps and the recipe.
 """
 

@@ -1,7 +1,7 @@
 """Lambda's evaluation of a batch of DeepSpeed-Chat logs, to the byte: a CSV file with a row for each log.
 
-The hosts are those of the hostfile that stands at the head of a log. The first line that says a throughput counts, and
-nothing after it; the run is a `Success` from the threshold on. A log that says none has -1 there and is a `Fail`.
+The hosts are those of the hostfile that stands at the head of a log. The first line with a throughput counts, and
+nothing after it; the run is a `Success` from the threshold on. A log without one has -1 there and is a `Fail`.
 """
 
 import csv

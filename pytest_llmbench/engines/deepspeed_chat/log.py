@@ -2,7 +2,7 @@
 
 The step of a line may depend on the lines before it: the loss is numbered again in every epoch, upstream's throughput
 not at all, and in step 3 the actor and the critic each count for themselves. So a log is read with a `reader()` of its
-own, which keeps that in mind; `parse` knows one line alone. The loss is that of rank 0.
+own, which keeps that state; `parse` reads one line alone. The loss is that of rank 0.
 
 Proof that the run did its work: every process `exits successfully`, as the launcher reports, or the fork's
 `Throughput:`, printed once after the last step. `saving model ...` proves nothing, because it is printed before the

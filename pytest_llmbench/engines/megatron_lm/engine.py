@@ -132,9 +132,9 @@ def _vocabularies(recipe: Recipe) -> tuple[int | bool, ...]:
 
 
 def _claims_of_arguments(recipe: Recipe, own: Mapping[str, Any], *, known: bool) -> Asks:
-    """Return what a log must claim where the recipe's fields do not say it; `own` are further arguments.
+    """Return the claims of a log that depend on `own`, the further arguments.
 
-    `known` is whether the model is the one that these fields describe.
+    `known` is True if the model is the one that the recipe's fields describe.
     """
     gated, grouped = own.get("swiglu"), own.get("group-query-attention")
     context = own.get("context-parallel-size") or 1

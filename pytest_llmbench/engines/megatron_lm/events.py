@@ -1,4 +1,4 @@
-"""The event files of Megatron-LM, written with `--tensorboard-dir`, and what they and its log say differently.
+"""The event files of Megatron-LM, written with `--tensorboard-dir`, and their differences from its log.
 
 Iterations count from 1. A loss is that of its iteration and comes every `--tensorboard-log-interval`; times come with
 `--log-timers-to-tensorboard`, where the log has a line, as means over the iterations since the line before. Every tag

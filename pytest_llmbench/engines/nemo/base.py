@@ -210,7 +210,7 @@ def overrides(arguments: Mapping[str, Value], place: Place, where: str) -> list[
     """Write overrides of a configuration in Hydra's notation, with the environment's names filled in.
 
     Raises:
-        ConfigError: the environment says nothing of a name.
+        ConfigError: the environment lacks a name.
     """
     own = {name: filled(value, place, where) for name, value in arguments.items()}
     return [f"{name}={_hydra(value)}" for name, value in own.items() if value is not None]

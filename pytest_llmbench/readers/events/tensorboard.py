@@ -162,7 +162,7 @@ class Collected:
         first: the number that the first step of a run has in the files.
         alike: two tags for the same number.
         steps: by step, counted from 1.
-        doubtful: steps of which the two tags do not say the same.
+        doubtful: steps in which the two tags differ.
         times: when the last number of a step was written, as Unix time.
     """
 

@@ -16,7 +16,7 @@ _CUT_OFF = "the file is cut off"
 def records(file: BinaryIO) -> Iterator[bytes | str]:
     """Yield each record's data, or a message why it has none.
 
-    After a damaged record the next follows, unless nothing says any more where it begins.
+    After a damaged record the next follows, if its begin can still be found.
     """
     while head := file.read(12):
         if len(head) < 12:

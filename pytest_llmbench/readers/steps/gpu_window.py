@@ -35,7 +35,7 @@ class Energy:
     """Energy of a window.
 
     Attributes:
-        joules: J; None where it is not known.
+        joules: J; None if it is unknown.
         error_j: the most that it can be wrong by, J.
         why: the reason for an unknown energy.
     """

@@ -1,6 +1,6 @@
-"""Reads how the ranks spent their steps out of the step logs, once it is known which steps are typical.
+"""Reads how the ranks spent their steps out of the step logs, when the typical steps have been chosen.
 
-That is one more reading of logs that tell it. Clocks of ranks are never compared: each time is a difference on one
+This reads the logs once more. Clocks of ranks are never compared: each time is a difference on one
 clock.
 """
 
@@ -120,7 +120,7 @@ class _Arrivals:
         least: shortest wait so far of each step.
         next: the one after it.
         who: its rank.
-        whole: whether each rank told each wait.
+        whole: whether each rank has each wait.
     """
 
     least: list[float]

@@ -61,7 +61,7 @@ def device_name(context: RankContext) -> str:
 
 
 def gpu_identity(context: RankContext) -> str | None:
-    """The UUID of the rank's GPU, as CUDA has it; None for a CPU, and where PyTorch does not tell it."""
+    """The UUID of the rank's GPU, as CUDA has it; None for a CPU, and if PyTorch has no UUIDs."""
     if context.device == "cpu":
         return None
     import torch  # noqa: PLC0415 - a rank without PyTorch introduces itself too

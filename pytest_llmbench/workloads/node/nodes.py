@@ -34,7 +34,7 @@ def hosts_of_this_job() -> tuple[str, ...]:
     """The nodes of the Slurm job that this process is in; this machine, outside of one.
 
     Raises:
-        ClusterError: Slurm does not say.
+        ClusterError: `scontrol` fails.
     """
     if not in_slurm(os.environ):
         return (socket.gethostname(),)

@@ -1,4 +1,4 @@
-"""Programs that a node is asked to run: bounded in time and in what is kept of their output, ended as a group."""
+"""Runs programs on a node, bounded in time and in kept output, and ends each with its process group."""
 
 import os
 import select

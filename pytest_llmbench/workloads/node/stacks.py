@@ -1,9 +1,8 @@
-"""The stacks of a run's processes, written to its folder when its session asks for them, because the run may hang.
+"""The stacks of a run's processes, written to its folder when its session requests them, because the run may hang.
 
-A rank answers for itself, from a thread of its own: Python lets go of its lock while it waits for other ranks. One that
-does not let go prints its stacks into its own log (`print_if_silent`), and of one that cannot act at all, a rank of the
-same node tells the state that the kernel has. For a framework the driver asks `py-spy`, where that is installed and may
-look: other users, and some kernels, keep it away.
+A rank answers from a thread of its own, which runs while the rank waits for others. A rank that keeps Python's lock
+prints its stacks into its log (`print_if_silent`). For a rank that cannot act at all, another rank of its node writes
+the state that the kernel has. For a framework the driver runs `py-spy`, if that is installed and permitted.
 """
 
 import faulthandler
@@ -35,7 +34,7 @@ class Answering:
 
     Args:
         name: of that file.
-        tell: says what it contains.
+        tell: returns its content.
         then: called at the look after an answer.
     """
 

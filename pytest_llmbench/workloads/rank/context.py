@@ -31,7 +31,7 @@ class RankContext:
         config: plain data for the entry function.
         device: `cuda` or `cpu`.
         token: of the run.
-        may_end_early: the session may ask for an end before the last step: see `StepLog.enough`.
+        may_end_early: the session may end the run before its last step: see `StepLog.enough`.
         simulate: a fault that a rank is to cause.
     """
 
@@ -95,7 +95,7 @@ _LOCAL = (
 
 
 def place(task: Task, folder: Path, environ: Mapping[str, str]) -> RankContext:
-    """Find this process's rank, and check that the launcher started the shape that was asked for.
+    """Find this process's rank, and check that the launcher started the requested shape.
 
     The environment is that of srun, or of submitit's local executor; with neither, this is rank 0 of 1.
 

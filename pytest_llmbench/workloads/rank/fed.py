@@ -14,7 +14,7 @@ class Fed:
     """Counts the sequences and tokens that a model is trained on.
 
     Args:
-        speaks: whether this rank's are counted in its steps; of ranks that hold one copy together, one's are.
+        speaks: whether this rank counts them in its steps; of the ranks that hold one copy together, one does.
     """
 
     def __init__(self, *, speaks: bool = True) -> None:

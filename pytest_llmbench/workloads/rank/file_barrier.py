@@ -19,7 +19,7 @@ class FileBarrier:
     """A barrier of some ranks, for any number of waits of at most `timeout_s` each.
 
     The folder is theirs alone, on a file system that all of them share. A rank that raises inside the `with` block
-    leaves for good, and the others, told of it, do not wait for it. On a shared file system they go on within a
+    leaves a mark, and the others stop waiting for it. On a shared file system they go on within a
     fraction of a second of each other, which is short compared with seconds of measurement.
     """
 
@@ -60,7 +60,7 @@ class FileBarrier:
 
 
 def _signed(place: Path) -> set[str]:
-    """List the ranks at a place. Opening the folder makes an NFS client ask the server again."""
+    """List the ranks at a place. Opening the folder makes an NFS client refresh it."""
     try:
         return set(os.listdir(place))  # noqa: PTH208 - names are all that counts
     except FileNotFoundError:

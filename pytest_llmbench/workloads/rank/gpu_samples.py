@@ -1,7 +1,7 @@
 """Telemetry of a rank's GPU while it trains, twice a second by NVML, in the rank's step log.
 
 It calls no CUDA, and what goes wrong here is written down and ends no training. NVML and CUDA number GPUs differently,
-and `CUDA_VISIBLE_DEVICES` may renumber them, so a GPU is known by its UUID.
+and `CUDA_VISIBLE_DEVICES` may renumber them, so a GPU is identified by its UUID.
 """
 
 import importlib

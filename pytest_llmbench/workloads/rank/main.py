@@ -21,7 +21,7 @@ OWNER_GONE = 75
 
 
 def run_rank(folder: str) -> None:
-    """Run the task of a run's folder as the rank that the environment says.
+    """Run the task of a run's folder as the rank given by the environment.
 
     The process ends with status 75 when the run's owner goes away.
 

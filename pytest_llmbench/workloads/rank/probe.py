@@ -49,7 +49,7 @@ def host_name() -> str:
 
 
 def run_probe(folder: str) -> None:
-    """Run the task of a step's folder as the rank that the environment says.
+    """Run the task of a step's folder as the rank given by the environment.
 
     Raises:
         LLMBenchError: the folder holds no task, or the launcher started another number of ranks.

@@ -60,7 +60,7 @@ def process_group(context: RankContext, timeout_s: float = 600.0) -> Iterator[to
     """Join this rank with the others of its run within this block; yields its device.
 
     The device is the current one by then. The timeout is for the other ranks, at the start and in every collective. CPU
-    ranks speak gloo. GPU ranks speak NCCL alone: DDP, FSDP and gradient clipping need no more, and gloo in addition
+    ranks use gloo. GPU ranks use NCCL alone: DDP, FSDP and gradient clipping need no more, and gloo in addition
     would be one more network to configure between nodes.
 
     Raises:

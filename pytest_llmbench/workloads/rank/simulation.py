@@ -42,7 +42,7 @@ class Simulation:
             _STRIKES[fault.name](self._context)
 
     def logged(self, event: StepEvent) -> bytes:
-        """Return the log lines of a step, damaged if the fault says so."""
+        """Return the log lines of a step, damaged by the fault if it is due."""
         fault = self._fault
         if event.step < fault.step:
             self._usual_s = min(self._usual_s or event.seconds, event.seconds)

@@ -74,7 +74,7 @@ class StepClock:
     def steps(self, planned: int) -> Iterator[int]:
         """Yield the number of each step, up to the last one or an early end, which is the same on all ranks.
 
-        Rank 0 tells the others within a step, by 4 bytes; they read it when that step is logged.
+        Rank 0 broadcasts the end within a step, in 4 bytes; the ranks read it when that step is logged.
         """
         for step in range(1, planned + 1):
             yield step

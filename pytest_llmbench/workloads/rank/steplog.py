@@ -1,4 +1,4 @@
-"""Step log of a rank: JSON lines for the judge, and one small file that says what it does just now.
+"""Step log of a rank: JSON lines for the judge, and one small file with its current phase.
 
 `FOLDER/steps/rank-00000.jsonl` holds one event of `core.step_events` a line: `start` first, then `matmul`,
 one `step` per optimizer step, `training`, and `end` or `failure` last. Samples of the rank's GPU are in between. It is
@@ -39,7 +39,7 @@ class StepLog:
     """The log of one rank. Each event is one `write`, so that threads need no lock.
 
     Attributes:
-        may_end_early: the session may ask for an end before the last step.
+        may_end_early: the session may end the run before its last step.
         clock: of all its time stamps.
 
     Raises:
@@ -125,14 +125,14 @@ class StepLog:
 
     @property
     def enough(self) -> bool:
-        """True if the session asks for the end; only rank 0 reads this, and passes it on within a step.
+        """True if the session requests the end; only rank 0 reads this, and passes it on within a step.
 
         Ranks that do not end after the same step wait for one another for ever.
         """
         return self._enough is not None and self._enough.is_set()
 
     def end_early(self) -> None:
-        """Mark the next end as asked for by the session."""
+        """Mark the next end as requested by the session."""
         self._asked = True
 
     def end(self) -> None:
@@ -178,7 +178,7 @@ _LOOK_S = 0.2
 
 
 def _watch_enough(folder: Path) -> Event:
-    """Watch for the file with which a session asks for the end, from a daemon thread that sets the event."""
+    """Watch for the file with which a session requests the end, from a daemon thread that sets the event."""
     asked = Event()
     Thread(target=_wait_for, args=(folder / layout.ENOUGH, asked), name="llmbench-enough", daemon=True).start()
     return asked

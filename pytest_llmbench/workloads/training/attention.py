@@ -30,7 +30,7 @@ def kernel(recipe: Recipe, asked: Attention, device: torch.device) -> Iterator[N
     """Compute attention in this block with one kernel, the same on all ranks; the output names it.
 
     Kernels are tried on the recipe's model, micro batch and precision, and on how many ranks share a layer. A CPU has
-    but one, whatever is asked for.
+    only one, so the choice is ignored there.
 
     Raises:
         ConfigError: this GPU cannot compute the recipe's attention with it.

@@ -53,7 +53,7 @@ def measure(device: torch.device, dtype: torch.dtype, seconds: float | None = No
     """Measure the dense matrix-product rate of this rank while all ranks measure theirs.
 
     Square matrices of 8192 (GPU) or 1024 (CPU) with entries from N(0, 1), in blocks of about 50 ms (25 ms) between two
-    synchronisations, for 1 s (0.15 s) unless `seconds` says otherwise; a first block warms up and sizes the others. All
+    synchronisations, for 1 s (0.15 s) or for `seconds`; a first block warms up and sizes the others. All
     ranks start together, because shared power, cooling and memory make a device alone faster than one among its
     neighbours.
 

@@ -53,7 +53,7 @@ def _loop(training: MegatronTraining, log: StepLog) -> None:
 
 
 def _forward_backward(training: MegatronTraining, log: StepLog, step: int) -> torch.Tensor:
-    """Accumulate the gradient of one step; returns this copy's mean loss, or 0 on a rank that does not know it."""
+    """Accumulate the gradient of one step; returns this copy's mean loss, or 0 on a rank without the loss."""
     recipe = training.recipe
     starts = range(0, training.copy_batch, recipe.micro_batch_size)
     first = (step - 1) * recipe.samples_per_step + training.copy * training.copy_batch

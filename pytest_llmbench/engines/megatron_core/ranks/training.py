@@ -34,7 +34,7 @@ class MegatronTraining:
         copies: how many copies of the model there are.
         copy: number of this rank's copy, which trains on sequences `copy * copy_batch` and following of every step.
         copy_batch: sequences per step of one copy.
-        speaks: whether this rank is the one of its copy that knows the loss and counts the tokens.
+        speaks: whether this rank is the one of its copy that has the loss and counts the tokens.
         fed: counts what the model is fed.
     """
 
