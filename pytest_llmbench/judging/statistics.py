@@ -146,6 +146,8 @@ def steady_of(judged: Sequence[Step], alpha: float = ALPHA, plan: int | None = N
         # Of batches that differ, the time for the same number of tokens.
         usual = stats.fmean(counted)
         known = [duration * usual / count for duration, count in zip(known, counted, strict=True)]
+    if min(known) <= 0.0 or not math.isfinite(sum(known)):  # of damaged numbers, as large as they can be
+        return None
     line = min(step.interval for step in judged)
     if plan is not None:
         return at_a_look(known, plan=plan, skip=0, steps_of_a_line=line, alpha=alpha)
