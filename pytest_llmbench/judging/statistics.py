@@ -9,9 +9,7 @@ import statistics as stats
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypedDict
-
-from typing_extensions import Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.extensions import Extensions
