@@ -2,7 +2,7 @@
 
     python -m pytest_llmbench.calibrate reports/*/runs/opt125m/record.json
 
-The guide "Calibrate a threshold" says what it computes, and which records it refuses. Exits with 2 for those.
+The guide "Calibrate a threshold" has the rule, and the records that it refuses.
 """
 
 import argparse
@@ -30,7 +30,6 @@ from pytest_llmbench.judging.good_runs import (
     LEAST_RUNS,
     GoodRun,
     doubts,
-    good_run,
     machine_of,
     refuse_unfit,
     refuse_unlike,
@@ -45,7 +44,7 @@ _NAMELESS = {LOCAL, SLURM, ELSEWHERE}
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m pytest_llmbench.calibrate") -> int:
-    """Calibrate, write, and say how it ended."""
+    """Run the command; the exit code is 0, or 2 for records that it refuses."""
     options = _parser(prog).parse_args(arguments)
     try:
         text, warnings = golden_file(options) if options.losses else calibrated_file(options)
@@ -66,7 +65,7 @@ def calibrated_file(options: argparse.Namespace) -> tuple[str, list[str]]:
     """The references as YAML or JSON, and warnings about them.
 
     Raises:
-        ConfigError: the records are not those of good runs of one recipe on one machine; says why.
+        ConfigError: the records are not those of good runs of one recipe on one machine.
     """
     runs = _runs(options.records, options.recipe)
     recipe = runs[0].record.recipe
@@ -74,29 +73,29 @@ def calibrated_file(options: argparse.Namespace) -> tuple[str, list[str]]:
     wanted = list(dict.fromkeys(options.statistic or [recipe.statistic_of_record]))
     for name in wanted:
         if name not in statistics or not statistics[name].of_speed:
-            fast = [known for known, each in statistics.items() if each.of_speed]
-            raise ConfigError(unknown("statistic of speed", name, fast))
+            legal = [known for known, statistic in statistics.items() if statistic.of_speed]
+            raise ConfigError(unknown("statistic of speed", name, legal))
     refuse_unfit(runs, statistics, wanted)
     warnings = list(doubts(runs, statistics))
     references = []
     for name in wanted:
-        reference, told = _reference(runs, name, statistics[name], options, alone=len(wanted) == 1)
+        reference, doubtful = _reference(runs, name, statistics[name], options, alone=len(wanted) == 1)
         references.append(reference)
-        warnings += told
+        warnings += doubtful
     if options.json:
-        plain = [each.model_dump(mode="json", exclude_defaults=True) for each in references]
+        plain = [reference.model_dump(mode="json", exclude_defaults=True) for reference in references]
         document = {"system": runs[0].record.system, "references": {recipe.name: plain}, "warnings": warnings}
         return f"{json.dumps(document, indent=1)}\n", warnings
-    block = {"references": {recipe.name: [each.model_dump(exclude_defaults=True) for each in references]}}
+    block = {"references": {recipe.name: [reference.model_dump(exclude_defaults=True) for reference in references]}}
     text = yaml.safe_dump(block, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
     return f"# For the file of system {runs[0].record.system}; or put the entry below the recipe.\n{text}", warnings
 
 
 def golden_file(options: argparse.Namespace) -> tuple[str, list[str]]:
-    """Golden losses as JSON, and what is to be known about them.
+    """Golden losses as JSON, and warnings about them.
 
     Raises:
-        ConfigError: the records are not those of repeats of one training; says why.
+        ConfigError: the records are not those of repeats of one training.
     """
     runs = _runs(options.records, options.recipe)
     refuse_unlike(runs)
@@ -112,61 +111,54 @@ def golden_file(options: argparse.Namespace) -> tuple[str, list[str]]:
 def _reference(
     runs: Sequence[GoodRun], name: str, statistic: Statistic, options: argparse.Namespace, *, alone: bool
 ) -> tuple[Reference, list[str]]:
-    """One reference, and its warnings."""
-    time = Quantity(0.0, statistic.unit).dimension == "time"
+    """One reference, and warnings about it."""
+    is_time = Quantity(0.0, statistic.unit).dimension == "time"
     try:
-        found = calibrate([run.value(name, statistic) for run in runs], lower_is_better=time, less=options.less)
+        found = calibrate([run.value(name, statistic) for run in runs], lower_is_better=is_time, less=options.less)
     except ValueError as error:
         raise ConfigError(f"{name}: {error}") from error
     kept = [run for number, run in enumerate(runs) if number not in found.left_out]
+    outliers = f"outliers {', '.join(runs[number].id for number in found.left_out)}" if found.left_out else ""
     if len(kept) < LEAST_RUNS:
-        raise ConfigError(
-            f"{name}: without {_left_out(runs, found)} {len(kept)} runs are left, and it takes {LEAST_RUNS}: give more"
-        )
+        raise ConfigError(f"{name}: without {outliers} {len(kept)} runs are left, and it takes {LEAST_RUNS}: give more")
     machine = machine_of(runs[0].record, _NAMELESS)
     label = f"calibrated_{name}_{machine.gpus or machine.nodes}"
     if options.name is not None:
         label = options.name if alone else f"{options.name}_{name}"
-    slow, fast = ("at_most", "at_least") if time else ("at_least", "at_most")
-    bounds = {slow: _shown(found.bound, statistic)}
+    slow, fast = ("at_most", "at_least") if is_time else ("at_least", "at_most")
+    bounds = {slow: Quantity(found.bound, statistic.unit).shown(6)}
+    method, mean = found.method[0].upper() + found.method[1:], Quantity(found.mean, statistic.unit)
+    reason = (
+        f"{method}: {mean} in the mean, {100 * found.spread:.2g} % between runs, so the bound is "
+        f"{100 * found.margin:.2g} % from it."
+    )
+    if outliers:
+        reason += f" Not counted: {outliers}."
     if options.too_fast is not None:
-        bounds[fast] = _shown(_too_fast(found, options.too_fast, time=time), statistic)
-    told = {
-        "name": label, "statistic": name, **bounds, "claim": "run",
-        "why": _why(runs, found, statistic, options.too_fast), "source": _source(kept),
+        too_fast = _too_fast(found, options.too_fast, is_time=is_time)
+        bounds[fast] = Quantity(too_fast, statistic.unit).shown(6)
+        reason += f" A run {100 * options.too_fast:g} % faster than their mean has not trained this recipe."
+    facts = {
+        "name": label, "statistic": name, **bounds, "claim": "run", "why": reason, "source": _source(kept),
         "date": dt.date.today(), "applies_to": machine.model_dump(exclude_none=True),  # noqa: DTZ011
     }  # fmt: skip
-    reference = validate(Reference, told, label)
-    return reference, [*_said_against(runs, found, name), *_judged(kept, reference, statistic)]
+    reference = validate(Reference, facts, label)
+    warnings = [f"{name}: not counted: {outliers}. Find out why they differ"] if outliers else []
+    if found.margin < found.least_margin:
+        warnings.append(
+            f"{name}: with a margin of {100 * found.margin:.2g} % a healthy run misses the bound in "
+            f"{100 * found.false_alarm:.2g} % of cases: give at least {100 * found.least_margin:.2g} % for 1 %"
+        )
+    return reference, [*warnings, *_own_verdicts(kept, reference, statistic)]
 
 
-def _too_fast(found: Calibrated, share: float, *, time: bool) -> float:
+def _too_fast(found: Calibrated, share: float, *, is_time: bool) -> float:
     if share < found.least_margin:
         raise ConfigError(
             f"--too-fast {100 * share:g} %: healthy runs are faster than that in more than 1 % of cases: give at least "
             f"{100 * found.least_margin:.2g} %, better 10 %"
         )
-    return found.mean * (1 - share if time else 1 + share)
-
-
-def _shown(value: float, statistic: Statistic) -> str:
-    return Quantity(value, statistic.unit).shown(6)
-
-
-def _why(runs: Sequence[GoodRun], found: Calibrated, statistic: Statistic, too_fast: float | None) -> str:
-    """The bound's origin, for the reader of a verdict."""
-    mean, spread, margin = Quantity(found.mean, statistic.unit), 100 * found.spread, 100 * found.margin
-    method = found.method[0].upper() + found.method[1:]
-    parts = [f"{method}: {mean} in the mean, {spread:.2g} % between runs, so the bound is {margin:.2g} % from it."]
-    if found.left_out:
-        parts.append(f"Not counted: {_left_out(runs, found)}.")
-    if too_fast is not None:
-        parts.append(f"A run {100 * too_fast:g} % faster than their mean has not trained this recipe.")
-    return " ".join(parts)
-
-
-def _left_out(runs: Sequence[GoodRun], found: Calibrated) -> str:
-    return f"outliers {', '.join(runs[number].id for number in found.left_out)}"
+    return found.mean * (1 - share if is_time else 1 + share)
 
 
 def _source(runs: Sequence[GoodRun]) -> str:
@@ -180,18 +172,8 @@ def _source(runs: Sequence[GoodRun]) -> str:
     return f"calibrated with {counted(len(runs), 'run')}{when}: {named}" + (f" ({software})" if software else "")
 
 
-def _said_against(runs: Sequence[GoodRun], found: Calibrated, name: str) -> list[str]:
-    told = [f"{name}: not counted: {_left_out(runs, found)}. Find out why they differ"] if found.left_out else []
-    if found.margin < found.least_margin:
-        told.append(
-            f"{name}: with a margin of {100 * found.margin:.2g} % a healthy run misses the bound in "
-            f"{100 * found.false_alarm:.2g} % of cases: give at least {100 * found.least_margin:.2g} % for 1 %"
-        )
-    return told
-
-
-def _judged(runs: Sequence[GoodRun], reference: Reference, statistic: Statistic) -> list[str]:
-    """The verdicts of the bounds on the runs that they are made of."""
+def _own_verdicts(runs: Sequence[GoodRun], reference: Reference, statistic: Statistic) -> list[str]:
+    """Warnings of verdicts other than PASS on the runs that the bounds are made of."""
     ends: dict[str, list[str]] = {}
     for run in runs:
         metric = run.metric(reference.statistic, statistic)
@@ -202,18 +184,18 @@ def _judged(runs: Sequence[GoodRun], reference: Reference, statistic: Statistic)
             if not holds:
                 ends.setdefault("INCONCLUSIVE" if holds is None else "FAIL", []).append(run.id)
     return [
-        f"{reference.name}: {len(found)} of its own {len(runs)} runs would be {verdict}: {listed(found)}"
-        for verdict, found in ends.items()
+        f"{reference.name}: {len(ids)} of its own {len(runs)} runs would be {verdict}: {listed(ids)}"
+        for verdict, ids in ends.items()
     ]
 
 
 def _runs(given: Sequence[Path], recipe: str | None) -> list[GoodRun]:
     """The runs of all records that are named, or lie in a folder of reports."""
-    found = [path for each in given for path in ([each] if each.is_file() else _below(each))]
+    files = [path for place in given for path in ([place] if place.is_file() else _below(place))]
     # A shell's `reports/*` names the folder of the latest session twice: as itself, and by the link `latest`.
-    named = {path.absolute() for path in found}
-    paths = [path for path in found if path.absolute() == (real := path.resolve()) or real not in named]
-    runs = [good_run(path, RunRecord.read(path)) for path in paths]
+    named = {path.absolute() for path in files}
+    paths = [path for path in files if path.absolute() == (real := path.resolve()) or real not in named]
+    runs = [GoodRun(path, RunRecord.read(path)) for path in paths]
     chosen = [run for run in runs if recipe in {None, run.record.recipe.name}]
     names = {run.record.recipe.name for run in runs}
     if not chosen:
@@ -224,10 +206,9 @@ def _runs(given: Sequence[Path], recipe: str | None) -> list[GoodRun]:
 
 
 def _below(folder: Path) -> list[Path]:
-    found = record_files_below(folder, "run")
-    if not found:
+    if not (files := record_files_below(folder, "run")):
         raise ConfigError(f"{folder}: no run record (runs/*/{layout.RECORD}) is there, nor in a folder below it")
-    return found
+    return files
 
 
 def _share(text: str) -> float:
@@ -246,24 +227,9 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     add: Callable[..., Any] = parser.add_argument
     add("records", nargs="+", type=Path, metavar="RECORD", help="run records, or folders of reports with some in them")
     add("--recipe", metavar="NAME", help="take this recipe's runs alone, where folders have more")
-    add(
-        "--statistic",
-        action="append",
-        metavar="NAME",
-        help="statistic of speed, may be repeated; else the recipe's own",
-    )
-    add(
-        "--less",
-        type=_share,
-        metavar="SHARE",
-        help="a plain margin such as '5 %%', not the 99 %% prediction limit",
-    )
-    add(
-        "--too-fast",
-        type=_share,
-        metavar="SHARE",
-        help="bound the other side too, so far from the mean",
-    )
+    add("--statistic", action="append", metavar="NAME", help="statistic of speed, repeatable; else the recipe's own")
+    add("--less", type=_share, metavar="SHARE", help="a plain margin such as '5 %%', not the 99 %% prediction limit")
+    add("--too-fast", type=_share, metavar="SHARE", help="bound the other side too, so far from the mean")
     add("--losses", action="store_true", help="write golden losses as JSON, and no threshold")
     add("--json", action="store_true", help="write JSON for programs, and not YAML for the system's file")
     add("--name", help="name of the reference; by default calibrated_STATISTIC_GPUS")

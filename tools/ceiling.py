@@ -1,6 +1,6 @@
-"""How large the project is, beside the size that it may have: `python tools/ceiling.py`; status 1: it is too large.
+"""The size of the project and its ceilings: `python tools/ceiling.py`. Exit status 1 means that one is too large.
 
-The ceilings, and who may raise them, are in `ceiling.toml` beside this file.
+`ceiling.toml` has the ceilings and the rule for raising one.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ from pytest_llmbench.core.schema import descriptions, models_in
 from pytest_llmbench.engines.base import ENGINES, get_engine
 from pytest_llmbench.judging.statistics import STATISTICS
 from pytest_llmbench.plugin.options import FOLDERS, OPTIONS, Option
-from pytest_llmbench.session.replay.files import ReplayFacts
+from pytest_llmbench.session.replay import ReplayFacts
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

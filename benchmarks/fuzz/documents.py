@@ -30,8 +30,7 @@ from pytest_llmbench.core.yaml_files import read_yaml
 from pytest_llmbench.judging.golden import GoldenLosses
 from pytest_llmbench.plugin.verdict.requirements import read_requirements
 from pytest_llmbench.session.journal.journal import JournalEvent, read_journal
-from pytest_llmbench.session.replay.files import ReplayFacts
-from pytest_llmbench.session.replay.session import runs_of_session
+from pytest_llmbench.session.replay import ReplayFacts, runs_of_session
 from tests.support.samples import DATA
 
 Reader = tuple[Sequence[bytes], Callable[[bytes], Any]]
@@ -80,7 +79,7 @@ def readers(folder: Path) -> Mapping[str, Reader]:
         "journal": ([b"".join(event.line for event in _EVENTS)], _file(folder / "journal", read_journal)),
         "json journal line": (
             [event.line.partition(b" ")[2] for event in _EVENTS],
-            _file(folder / "framed", read_journal, JournalEvent.framed),
+            _file(folder / "framed", read_journal, JournalEvent.frame),
         ),
         "quarantine": ([b"# head\nn1  # 2026-11-23 s: why\nn2\n"], _file(folder / "bad", read_quarantine)),
         "pauses": ([b"12.5 1764000000.1\n3.0 1764000001.0\n"], _pauses(folder / "paused")),

@@ -9,8 +9,7 @@ from typing import Any
 
 from benchmarks.mutations import nodes
 from benchmarks.mutations.subjects import Subject, sample
-from pytest_llmbench.checks.collectives.report import read_nccl_tests
-from pytest_llmbench.checks.collectives.report_json import read_nccl_tests_json
+from pytest_llmbench.checks.collectives.report import read_nccl_tests, read_nccl_tests_json
 from pytest_llmbench.checks.dcgm.report import error_in, read_dcgm
 from pytest_llmbench.checks.gpu.nvidia_smi import read_smi
 from pytest_llmbench.checks.gpu.nvlink import read_links

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.checks.collectives.nodes.answer import RankCollectives
-from pytest_llmbench.checks.collectives.report import read_nccl_tests
-from pytest_llmbench.checks.collectives.report_json import read_nccl_tests_json
+from pytest_llmbench.checks.collectives.report import read_nccl_tests, read_nccl_tests_json
 from pytest_llmbench.core.record.curves import COLLECTIVES, Curve, size_name
 
 PLACES = ("out_of_place", "in_place")

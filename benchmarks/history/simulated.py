@@ -11,7 +11,7 @@ from pytest_llmbench.core.record.records import RunRecord, Timings
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.history.database import History
 from pytest_llmbench.history.importing import About, Imported, add_records
-from pytest_llmbench.history.rows import rows_of_run
+from pytest_llmbench.history.rows import file_record
 from pytest_llmbench.judging.statistics import STATISTICS, Measurement, judged_steps, measure
 
 # A real run, whose recipe, machine and folder the simulated ones share.
@@ -75,7 +75,7 @@ def keep(history: History, records: Mapping[str, RunRecord], *tags: str) -> Impo
     imported = Imported()
     first = next(iter(records.values()))
     rows = [
-        rows_of_run(record, hashlib.sha256(record.model_dump_json().encode()).hexdigest(), record.path)
+        file_record(record, record.path, hashlib.sha256(record.model_dump_json().encode()).hexdigest())
         for record in records.values()
     ]
     add_records(history, first.session, rows, ended=True, about=About(tags=tags), imported=imported)

@@ -20,7 +20,7 @@ from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import HealthRecord, Report
 from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.engines.base import BatchLog, get_engine
-from pytest_llmbench.session.replay.replayer import replayed_record
+from pytest_llmbench.session.replay import replayed_record
 
 Files = Mapping[str, bytes]
 State = Literal["judged", "failed", "error"]

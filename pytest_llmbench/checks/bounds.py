@@ -5,6 +5,7 @@ from typing import Literal
 
 from pytest_llmbench.checks.base import CheckSettings, Site
 from pytest_llmbench.checks.kinds import finding_of_reading
+from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import Finding, Reading
 from pytest_llmbench.judging.outliers import outliers
 from pytest_llmbench.judging.references import applies, missed, unbounded
@@ -33,17 +34,16 @@ class Bounds:
         """Whether a reference is for any of these readings; true without readings."""
         return not unbounded(readings, self.references, system=self._system, device=device or self._device)
 
+    def applicable(self, device: str | None, nodes: int, gpus: int) -> tuple[Reference, ...]:
+        """The references that are for a measurement on these nodes and GPUs."""
+        whole = Reading(statistic="", value=0.0, unit="GB/s", nodes=nodes, gpus=gpus)
+        device = device or self._device
+        return tuple(each for each in self.references if applies(each, whole, self._system, device))
+
     def floor(self, statistic: str, device: str | None, nodes: int, gpus: int) -> float | None:
         """The highest lower bound on a rate, GB/s; None without one."""
-        reading = Reading(statistic=statistic, value=0.0, unit="GB/s", nodes=nodes, gpus=gpus)
-        bounds = [
-            reference.at_least.to("GB/s").value
-            for reference in self.references
-            if reference.statistic == statistic
-            and reference.at_least is not None
-            and applies(reference, reading, self._system, device or self._device)
-        ]
-        return max(bounds, default=None)
+        own = [each for each in self.applicable(device, nodes, gpus) if each.statistic == statistic]
+        return max((each.at_least.to("GB/s").value for each in own if each.at_least is not None), default=None)
 
 
 def find_outliers(readings: Sequence[Reading], *, tolerance: float, action: str) -> Iterator[Finding]:

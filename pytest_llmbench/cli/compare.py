@@ -11,7 +11,7 @@ from pytest_llmbench.cli.history import DEFAULT, Where, existing
 from pytest_llmbench.cli.output import RUN_DIR, AsJson, print_json, print_table
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import for_people
-from pytest_llmbench.core.record.records import Verdict
+from pytest_llmbench.core.record.records import RunRecord, Verdict
 
 if TYPE_CHECKING:
     from pytest_llmbench.history.compare import Compared
@@ -58,7 +58,7 @@ def _lines(before: str, after: str, url: str) -> "list[Compared]":
         return compare_sessions(_runs(before, None), _runs(after, None))
     with existing(url) as history:
         old, new = _runs(before, history), _runs(after, history)
-        until = min((run.time for run in new), default=0.0)
+        until = min((run.time for run in new if run.time is not None), default=0.0)
         recipes = {run.series.recipe for run in old} & {run.series.recipe for run in new}
         sessions = {run.session for run in new}
         past = {recipe: runs_before(history, recipe, until, leave_out=sessions) for recipe in recipes}
@@ -66,7 +66,7 @@ def _lines(before: str, after: str, url: str) -> "list[Compared]":
 
 
 def _runs(given: str, history: "History | None") -> "list[PastRun]":
-    from pytest_llmbench.history.compare import runs_of_records  # noqa: PLC0415
+    from pytest_llmbench.history.compare import run_of_record  # noqa: PLC0415
     from pytest_llmbench.history.importing import read_session  # noqa: PLC0415
     from pytest_llmbench.history.queries import find_session, runs_of  # noqa: PLC0415
     from pytest_llmbench.session.folder import find_session as find_folder  # noqa: PLC0415
@@ -76,12 +76,12 @@ def _runs(given: str, history: "History | None") -> "list[PastRun]":
     except ConfigError:
         folder = None
     if folder is not None:
-        rows, refused = read_session(folder)
+        records, refused = read_session(folder)
         if refused:
             raise ConfigError("\n".join(refused))
-        if not rows:
+        if not records:
             raise ConfigError(f"{given}: no records in it; give the folder of one session")
-        return runs_of_records(rows)
+        return [run_of_record(filed.record) for filed in records if isinstance(filed.record, RunRecord)]
     if history is None:
         raise ConfigError(
             f"{given}: neither a folder nor a session in {RUN_DIR}, and the folder has no history to look it up in: "

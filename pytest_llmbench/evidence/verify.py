@@ -23,8 +23,7 @@ from pytest_llmbench.evidence.derived import differences_of_derived, differences
 from pytest_llmbench.evidence.recorded import RecordedSession, make_predicate, read_session
 from pytest_llmbench.evidence.rejudge import CheckNotKeptError, Rejudged, judge_check_again, judge_test_again
 from pytest_llmbench.judging.recount import count_numbers, differences
-from pytest_llmbench.session.replay.replayer import recount
-from pytest_llmbench.session.replay.session import as_replayed, read_task
+from pytest_llmbench.session.replay import as_replayed, read_task, recount
 
 # Fields of a run's record, and of a check's report, that follow from the logs and the answers of probes.
 _OF_RUN = sorted(RunOutcome.model_fields.keys() - {"provenance", "cut_off", "early", "problem"})

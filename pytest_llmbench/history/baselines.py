@@ -1,7 +1,7 @@
 """`--compare-to`: the earlier runs of the history that a new run is compared with, and the verdict."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 
 from pytest_llmbench.core.errors import ConfigError, unknown
@@ -9,16 +9,18 @@ from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.history.compare import (
     COARSE,
+    NOT_JUDGED,
     Change,
     Compared,
-    Pair,
+    NumberPair,
     compare_runs,
+    run_of_record,
     usual_spread,
     verdict_of_change,
 )
 from pytest_llmbench.history.database import Connection, History
 from pytest_llmbench.history.queries import PastRun, past_runs
-from pytest_llmbench.history.rows import MetricRow, Series, measurement_of, metrics_of, series_of
+from pytest_llmbench.history.rows import MetricRow, measurement_of
 from pytest_llmbench.history.scatter import LEAST_PAST
 from pytest_llmbench.history.wanted import Wanted
 
@@ -57,83 +59,91 @@ def compare_with_baseline(
         runs: those that are judged together, together.
         wanted: the baseline that the user asked for.
     """
-    lines: list[Compared | tuple[Compared, Pair]] = []
+    lines: list[Compared | tuple[Compared, NumberPair]] = []
     with history.reading() as connection:
         for records in runs:
-            new = _new_runs(records)
-            lines.append(new if isinstance(new, Compared) else _baseline(connection, history, session, new, wanted))
+            new = [run_of_record(record) for record in records]
+            digests = [digest for record in records if (digest := measurement_of(record.steps)) is not None]
+            line = _comparable(new, records[0].recipe.statistic_of_record)
+            if line.verdict == NOT_JUDGED:
+                earlier = _earlier_runs(connection, session, new[0].series.recipe, line.metric, digests)
+                lines.append(_baseline(connection, history.shown, line, new, earlier, wanted))
+            else:
+                lines.append(line)
     changes = iter(compare_runs([line[1] for line in lines if isinstance(line, tuple)]))
     return [line if isinstance(line, Compared) else _judge(line[0], next(changes), wanted) for line in lines]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _NewRuns:
-    """New runs that can be compared: the number of each, and digests of their steps."""
-
-    key: str
-    series: Series
-    metric: str
-    rows: tuple[MetricRow, ...]
-    measurements: tuple[str, ...]
-
-
-def _new_runs(records: Sequence[RunRecord]) -> _NewRuns | Compared:
-    first = records[0]
-    if first.simulated is not None:
-        reason = f"simulated fault {first.simulated}: no measurement"
-        return Compared(name=first.key, verdict=Verdict.SKIP, reason=reason)
-    broken = next((record.problem for record in records if record.problem is not None), None)
-    if broken is not None:
-        reason = f"the run cannot be judged ({broken.kind}), and so not be compared"
-        return Compared(name=first.key, verdict=Verdict.SKIP, reason=reason)
-    tables = [{row.name: row for row in metrics_of(record)} for record in records]
-    candidates = (_SPEED, first.recipe.statistic_of_record, *tables[0])
-    metric = next((name for name in candidates if all(_usable(table.get(name)) for table in tables)), None)
+def _comparable(runs: Sequence[PastRun], statistic_of_record: str) -> Compared:
+    """The number of new runs to compare, without a verdict; or the verdict on runs that cannot be compared."""
+    name = runs[0].name
+    if runs[0].simulated is not None:
+        reason = f"simulated fault {runs[0].simulated}: no measurement"
+        return Compared(name=name, verdict=Verdict.SKIP, reason=reason)
+    if problem := next((run.problem for run in runs if run.problem is not None), None):
+        reason = f"the run cannot be judged ({problem.partition(':')[0]}), and so not be compared"
+        return Compared(name=name, verdict=Verdict.SKIP, reason=reason)
+    candidates = (_SPEED, statistic_of_record, *runs[0].metrics)
+    metric = next((each for each in candidates if all(_is_usable(run.metrics.get(each)) for run in runs)), None)
     if metric is None:
         reason = "no number of it has an interval and a direction: too few steps, or none with a duration; train longer"
-        return Compared(name=first.key, verdict=Verdict.INCONCLUSIVE, reason=reason)
-    digests = (measurement_of(record.steps) for record in records)
-    return _NewRuns(
-        key=first.key, series=series_of(first), metric=metric, rows=tuple(table[metric] for table in tables),
-        measurements=tuple(digest for digest in digests if digest is not None),
-    )  # fmt: skip
+        return Compared(name=name, verdict=Verdict.INCONCLUSIVE, reason=reason)
+    return Compared(name=name, metric=metric)
 
 
-def _usable(row: MetricRow | None) -> bool:
+def _is_usable(row: MetricRow | None) -> bool:
     return row is not None and row.better is not None and row.low is not None and row.high is not None
 
 
 def _baseline(
-    connection: Connection, history: History, session: str, new: _NewRuns, wanted: Wanted
-) -> Compared | tuple[Compared, Pair]:
-    """The pair of the new runs and their baseline, or the verdict where there is no baseline."""
-    earlier = _earlier_runs(connection, session, new)
-    same = [run for run in earlier if run.series == new.series]
+    connection: Connection,
+    shown: str,
+    line: Compared,
+    new: Sequence[PastRun],
+    earlier: Sequence[PastRun],
+    wanted: Wanted,
+) -> Compared | tuple[Compared, NumberPair]:
+    """The pair of the new runs and their baseline; without a baseline, the verdict.
+
+    A new recipe is skipped; one that ran before on another machine, or was changed, is not decided.
+    """
+    series, metric = new[0].series, line.metric
+    have = f"{counted(len(earlier), 'earlier run')} of {series.recipe}"
+    same = [run for run in earlier if run.series == series]
     chosen = _choose(connection, same, wanted)
-    usable = [run for run in chosen if run.problem is None and _usable(run.metrics.get(new.metric))]
-    line = Compared(name=new.key, metric=new.metric)
+    usable = [run for run in chosen if run.problem is None and _is_usable(run.metrics.get(metric))]
+    if not earlier:
+        reason = f"no baseline: the history {shown} has no earlier run of {series.recipe}"
+        return replace(line, verdict=Verdict.SKIP, reason=reason)
+    if not same:
+        differs = earlier[-1].series.differs_from(series)
+        reason = f"no baseline: {have}, and none is comparable. The newest differs: {differs}"
+        return replace(line, verdict=Verdict.INCONCLUSIVE, reason=reason)
     if not usable:
-        return _without_baseline(line, new.series, earlier, same, chosen, wanted, history.shown)
-    usable, candidates = _best(usable, new.metric) if wanted.kind == "best" else (usable, 1)
-    past = [run.metrics[new.metric].value for run in same if run.problem is None and new.metric in run.metrics]
-    pair = Pair(
-        metric=new.metric, before=[run.metrics[new.metric] for run in usable], after=new.rows, past=past[-_MOST_PAST:],
-        usual=usual_spread(gpus=new.series.gpus, scale=new.series.scale), candidates=candidates,
+        reason = f"no baseline: none of {have} on this machine is of {wanted}"
+        if chosen:
+            reason = f"no baseline: none of the runs of {wanted} could be judged, or has an interval of its {metric}"
+        return replace(line, verdict=Verdict.INCONCLUSIVE, reason=reason)
+    usable, candidates = _best(usable, metric) if wanted.kind == "best" else (usable, 1)
+    past = [run.metrics[metric].value for run in same if run.problem is None and metric in run.metrics]
+    pair = NumberPair(
+        metric=metric, before=[run.metrics[metric] for run in usable], after=[run.metrics[metric] for run in new],
+        past=past[-_MOST_PAST:], usual=usual_spread(gpus=series.gpus, scale=series.scale), candidates=candidates,
     )  # fmt: skip
     return replace(line, sessions=tuple(dict.fromkeys(run.session for run in usable))), pair
 
 
-def _earlier_runs(connection: Connection, session: str, new: _NewRuns) -> list[PastRun]:
-    """The earlier runs of the recipe on any machine, oldest first, without other readings of the new ones."""
+def _earlier_runs(
+    connection: Connection, session: str, recipe: str, metric: str, measurements: Sequence[str]
+) -> list[PastRun]:
+    """The earlier runs of a recipe on any machine, oldest first, without other readings of these measurements."""
     newest = (
         "SELECT n.id FROM llmbench_runs n WHERE n.series IN (SELECT id FROM llmbench_series WHERE recipe = :recipe) "
         "AND n.session <> :session AND n.counts AND (n.measurement IS NULL OR n.measurement NOT IN :measurements) "
         f"ORDER BY n.time DESC LIMIT {_MOST_RUNS}"
     )
-    return past_runs(
-        connection, f"r.id IN ({newest})", new.metric, recipe=new.series.recipe, session=session,
-        measurements=[*new.measurements, ""],
-    )  # fmt: skip
+    facts = {"recipe": recipe, "session": session, "measurements": [*measurements, ""]}
+    return past_runs(connection, f"r.id IN ({newest})", metric, **facts)
 
 
 def _choose(connection: Connection, runs: Sequence[PastRun], wanted: Wanted) -> list[PastRun]:
@@ -168,31 +178,6 @@ def _best(runs: Sequence[PastRun], metric: str) -> tuple[list[PastRun], int]:
     means = {name: fmean(run.metrics[metric].value for run in of_one) for name, of_one in sessions.items()}
     best = (max if higher else min)(means, key=lambda name: means[name])
     return sessions[best], len(sessions)
-
-
-def _without_baseline(
-    line: Compared,
-    series: Series,
-    earlier: Sequence[PastRun],
-    same: Sequence[PastRun],
-    chosen: Sequence[PastRun],
-    wanted: Wanted,
-    shown: str,
-) -> Compared:
-    """A new recipe is skipped; one that ran before on another machine, or was changed, is not decided."""
-    recipe = series.recipe
-    if not earlier:
-        reason = f"no baseline: the history {shown} has no earlier run of {recipe}"
-        return replace(line, verdict=Verdict.SKIP, reason=reason)
-    have = counted(len(earlier), "earlier run")
-    if not same:
-        differs = earlier[-1].series.differs_from(series)
-        reason = f"no baseline: {have} of {recipe}, and none is comparable. The newest differs: {differs}"
-    elif not chosen:
-        reason = f"no baseline: none of {have} of {recipe} on this machine is of {wanted}"
-    else:
-        reason = f"no baseline: none of the runs of {wanted} could be judged, or has an interval of its {line.metric}"
-    return replace(line, verdict=Verdict.INCONCLUSIVE, reason=reason)
 
 
 def _judge(line: Compared, change: Change, wanted: Wanted) -> Compared:

@@ -1,11 +1,9 @@
-"""Change points of a series: where its mean changed, to what, and how surely.
+"""Change points of a series: where its mean changed, to what, and with which probability of error.
 
-E-divisive means (Matteson and James, arXiv:1306.4933) over windows, with Student's t test for the permutation test, and
-weak points merged away, as in Hunter (Fleming et al., ICPE 2023, doi:10.1145/3578244.3583719), which became Apache
-Otava. Four things differ: the p of a point counts all places that it was chosen from; deviations are those of a sample
-and not of a population, so that short parts do not look surer than they are; every part of a window is split further,
-not only the one that differs most; and each point is moved to the place that fits its neighbourhood best, before it is
-tested for the last time.
+E-divisive means (Matteson and James, arXiv:1306.4933) over windows, with Student's t test, and weak points merged away,
+as in Hunter (Fleming et al., ICPE 2023, doi:10.1145/3578244.3583719), which became Apache Otava. Four things differ:
+the p of a point counts all places that it was chosen from; deviations are those of a sample; every part of a window is
+split further; and each point is moved to the place that fits its neighbourhood best before its last test.
 """
 
 import math
@@ -17,7 +15,7 @@ from pytest_llmbench.judging.interval.student import above
 
 WINDOW = 50
 P_VALUE = 0.001
-# A point that is to be kept may be weaker by this factor as long as others around it are still to be found.
+# A point may be weaker by this factor while the points around it are not yet known.
 _WEAK = 10.0
 _LEAST_WINDOW = 4
 
@@ -29,8 +27,8 @@ class ChangePoint:
     Attributes:
         index: position of the first value after the change, from 0.
         before, after: means of the values from the change point before to this one, and from here to the next.
-        p: probability at most that values of one mean differ as much at any place between the change points around this
-            one, by Student's t test, two-sided.
+        p: upper bound on the probability that values of one mean differ as much at any place between the change points
+            around this one, by Student's t test, two-sided.
     """
 
     index: int
@@ -69,13 +67,13 @@ def change_points(
 
 def _weak(values: Sequence[float], window: int, p_value: float) -> list[int]:
     """The places of all windows that may be change points."""
-    found: set[int] = set()
+    places: set[int] = set()
     start = 0
     while start < len(values):
         new = _divide(values, start, min(start + window, len(values)), p_value)
-        found.update(new)
+        places.update(new)
         start = max(start + window // 2, max(new, default=0))
-    return sorted(found)
+    return sorted(places)
 
 
 def _divide(values: Sequence[float], start: int, end: int, p_value: float) -> list[int]:
@@ -117,13 +115,13 @@ def _most_different(values: Sequence[float]) -> int:
 
 
 def _strong(values: Sequence[float], places: Sequence[int], p_value: float, least_change: float) -> list[ChangePoint]:
-    """Take away the weakest place until all that are left are strong: its neighbours become stronger or weaker."""
+    """Remove the weakest place until all others are strong: each removal changes the test of its neighbours."""
     left = [*places]
     points = [_point(values, left, number) for number in range(len(left))]
     while points:
-        number = max(range(len(points)), key=lambda each: points[each].p)
+        number = max(range(len(points)), key=lambda place: points[place].p)
         if points[number].p <= p_value:
-            number = min(range(len(points)), key=lambda each: _size(points[each]))
+            number = min(range(len(points)), key=lambda place: _size(points[place]))
             if _size(points[number]) >= least_change:
                 return points
         del left[number], points[number]

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns
-from pytest_llmbench.core.record.records import Verdict
+from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.history.queries import PastRun
-from pytest_llmbench.history.rows import MetricRow, RecordRows
+from pytest_llmbench.history.rows import MetricRow, metrics_of, problem_of, series_of
 from pytest_llmbench.history.scatter import LEAST_PAST, Scatter, scatter_of_runs, shared_scatter, usual_scatter
 from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.interval.student import quantile
@@ -175,7 +175,7 @@ def _root_mean_square(values: Iterable[float]) -> float:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pair:
+class NumberPair:
     """A number that earlier and later runs of one series have.
 
     Attributes:
@@ -209,7 +209,7 @@ class Pair:
         return scatter_of_runs(self.past, [row.value for row in self.before], [row.value for row in self.after])
 
 
-def compare_runs(pairs: Sequence[Pair]) -> list[Change]:
+def compare_runs(pairs: Sequence[NumberPair]) -> list[Change]:
     """Compare all numbers of a session: together they are wrong in a share `ALPHA_OF_SESSION` of all sessions."""
     kinds: dict[tuple[str, BetweenRuns | None], list[Scatter]] = {}
     for pair in pairs:
@@ -252,15 +252,13 @@ def verdict_of_change(change: Change) -> Verdict:
     return {True: Verdict.FAIL, False: Verdict.PASS, None: Verdict.INCONCLUSIVE}[change.regressed]
 
 
-def runs_of_records(rows: Sequence[RecordRows]) -> list[PastRun]:
-    """The runs among the records of a session's folder, as the history has them."""
-    return [
-        PastRun(
-            session=row.session, name=row.name, time=row.time, series=row.series, problem=row.problem,
-            simulated=row.simulated is not None, metrics={metric.name: metric for metric in row.metrics},
-        )
-        for row in rows if row.series is not None
-    ]  # fmt: skip
+def run_of_record(record: RunRecord) -> PastRun:
+    """A run as the history has it, from its record alone."""
+    return PastRun(
+        session=record.session, name=record.key, time=record.timings.started, series=series_of(record),
+        problem=problem_of(record), simulated=record.simulated,
+        metrics={} if record.problem is not None else {metric.name: metric for metric in metrics_of(record)},
+    )  # fmt: skip
 
 
 def compare_sessions(
@@ -273,14 +271,14 @@ def compare_sessions(
         after: those of the later one.
         past: earlier runs by recipe, where there is a history: they show the difference between runs.
     """
-    lines: list[tuple[str, Compared | Pair]] = []
+    lines: list[tuple[str, Compared | NumberPair]] = []
     for recipe in sorted({run.series.recipe for run in (*before, *after)}):
         old, new = ([run for run in runs if run.series.recipe == recipe] for runs in (before, after))
         if (obstacle := _obstacle(recipe, old, new)) is not None:
             lines.append((recipe, obstacle))
         else:
             lines += ((recipe, line) for line in _numbers(recipe, old, new, (past or {}).get(recipe, ())))
-    changes = iter(compare_runs([line for _, line in lines if isinstance(line, Pair)]))
+    changes = iter(compare_runs([line for _, line in lines if isinstance(line, NumberPair)]))
     return [
         line if isinstance(line, Compared) else _judge(recipe, line.metric, next(changes)) for recipe, line in lines
     ]
@@ -308,7 +306,7 @@ def _obstacle(recipe: str, old: Sequence[PastRun], new: Sequence[PastRun]) -> Co
 
 def _numbers(
     recipe: str, old: Sequence[PastRun], new: Sequence[PastRun], past: Sequence[PastRun]
-) -> Iterator[Compared | Pair]:
+) -> Iterator[Compared | NumberPair]:
     """Yield each number of a recipe that can be compared, or the reason that it cannot."""
     series, runs = new[0].series, (*old, *new)
     past = [run for run in past if run.series == series and run.problem is None]
@@ -322,7 +320,7 @@ def _numbers(
         if reason := not_comparable(before, after):
             yield Compared(name=recipe, metric=metric, reason=reason)
             continue
-        yield Pair(
+        yield NumberPair(
             metric=metric, before=before, after=after, usual=usual_spread(gpus=series.gpus, scale=series.scale),
             past=[run.metrics[metric].value for run in past if metric in run.metrics],
         )  # fmt: skip

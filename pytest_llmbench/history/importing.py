@@ -8,9 +8,10 @@ from typing import Any
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import counted
+from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.history.database import Connection, History
-from pytest_llmbench.history.rows import RecordRows, read_rows, uuids_in
+from pytest_llmbench.history.rows import FiledRecord, metrics_of, read_record, series_of, uuids_in
 from pytest_llmbench.session.folder import has_ended, record_files
 
 # More records without a verdict are counted, and not named.
@@ -99,7 +100,7 @@ def records_in(folder: Path) -> Iterator[tuple[str, Path]]:
             yield about, path
 
 
-def read_session(folder: Path) -> tuple[list[RecordRows], list[str]]:
+def read_session(folder: Path) -> tuple[list[FiledRecord], list[str]]:
     """The readable records of a session's folder, and the reasons why others cannot be read."""
     records, refused = [], []
     gpus: dict[tuple[str, str], str] = {}
@@ -108,7 +109,7 @@ def read_session(folder: Path) -> tuple[list[RecordRows], list[str]]:
             gpus |= uuids_in(path)
     for about, path in records_in(folder):
         try:
-            records.append(read_rows(path, about, gpus))
+            records.append(read_record(path, about, gpus))
         except ConfigError as error:
             refused.append(str(error))
     return records, refused
@@ -119,24 +120,24 @@ def _has_records(folder: Path) -> bool:
 
 
 def _import_folder(history: History, folder: Path, about: About, imported: Imported) -> None:
-    rows, refused = read_session(folder)
+    filed, refused = read_session(folder)
     imported.refused += refused
-    if not rows and not refused:
+    if not filed and not refused:
         imported.empty.append(str(folder))
     try:
         ended = has_ended(folder)
     except ConfigError as error:
         imported.refused.append(f"{error}; its records count as those of a session that did not end")
         ended = False
-    by_session: dict[str, list[RecordRows]] = {}
-    for row in rows:
-        by_session.setdefault(row.session, []).append(row)
+    by_session: dict[str, list[FiledRecord]] = {}
+    for each in filed:
+        by_session.setdefault(each.record.session, []).append(each)
     for session, records in by_session.items():
         add_records(history, session, records, ended=ended, about=about, imported=imported)
 
 
 def add_records(
-    history: History, session: str, records: Sequence[RecordRows], *, ended: bool, about: About, imported: Imported
+    history: History, session: str, records: Sequence[FiledRecord], *, ended: bool, about: About, imported: Imported
 ) -> None:
     """Write the records of one session, in one transaction.
 
@@ -154,19 +155,20 @@ def add_records(
     with history.writing() as connection:
         imported.sessions.append(session)
         had_ended = _note_session(connection, session, records, ended=ended, about=about)
-        for record in records:
+        for filed in records:
+            about_record, name = filed.record.about, filed.record.name
             known = connection.rows(
                 "SELECT id, content, path, measurement, counts FROM llmbench_runs "
                 "WHERE session = :session AND about = :about AND name = :name",
-                session=session, about=record.about, name=record.name,
+                session=session, about=about_record, name=name,
             )  # fmt: skip
-            if known and known[0]["content"] == record.content:
+            if known and known[0]["content"] == filed.content:
                 imported.known += 1
                 continue
             if known and had_ended:
                 imported.refused.append(
-                    f"{record.path}: this record of {record.about} {record.name} of session {session} is another than "
-                    f"the one that was imported from {known[0]['path']}, and the session had ended: one of the two was "
+                    f"{filed.path}: this record of {about_record} {name} of session {session} is another than the one "
+                    f"that was imported from {known[0]['path']}, and the session had ended: one of the two was "
                     "changed. The history keeps the first"
                 )
                 continue
@@ -175,10 +177,10 @@ def add_records(
                 imported.renewed += 1
             else:
                 imported.new += 1
-            _add(connection, record)
-            if not record.verdicts:
+            _add(connection, filed)
+            if not filed.record.judgements:
                 imported.unjudged.append(
-                    f"{record.path}: imported without a verdict: no test judged this {record.about}, or its verdicts "
+                    f"{filed.path}: imported without a verdict: no test judged this {about_record}, or its verdicts "
                     "were taken out of the record"
                 )
 
@@ -196,16 +198,18 @@ def _forget(connection: Connection, run: Mapping[str, Any]) -> None:
 
 
 def _note_session(
-    connection: Connection, session: str, records: Sequence[RecordRows], *, ended: bool, about: About
+    connection: Connection, session: str, records: Sequence[FiledRecord], *, ended: bool, about: About
 ) -> bool:
     """Write the row of a session, and return whether it had ended at its last import."""
     known = connection.rows("SELECT * FROM llmbench_sessions WHERE id = :session", session=session)
     began = min(record.time for record in records)
     if not known:
-        version = about.version or next((record.version for record in records if record.version is not None), None)
+        first = records[0].record
+        versions = (each.record.made_by.llmbench_version for each in records if each.record.made_by is not None)
         new = {
-            "id": session, "began": began, "system": records[0].system, "cluster": records[0].cluster,
-            "version": version, "git_commit": about.git_commit, "ended": ended, "imported": time.time(),
+            "id": session, "began": began, "system": first.system, "cluster": first.cluster,
+            "version": about.version or next(versions, None), "git_commit": about.git_commit, "ended": ended,
+            "imported": time.time(),
         }  # fmt: skip
         connection.insert("llmbench_sessions", [new])
     for row in known:
@@ -226,41 +230,37 @@ def add_tag(connection: Connection, session: str, tag: str) -> None:
     connection.rows(insert, session=session, tag=tag)
 
 
-def _add(connection: Connection, record: RecordRows) -> None:
-    series = None if record.series is None else _id_of(connection, "llmbench_series", asdict(record.series))
-    key = {"session": record.session, "about": record.about, "name": record.name}
-    facts = ("time", "content", "measurement", "simulated", "replayed", "problem", "git_commit", "path")
-    row = {name: getattr(record, name) for name in facts}
-    run = _id_of(connection, "llmbench_runs", key, {**row, "series": series, "counts": _counts(connection, record)})
-    connection.insert(
-        "llmbench_metrics",
-        [{**asdict(metric), "run": run, "series": series, "time": record.time} for metric in record.metrics],
-    )
-    verdicts = [{**verdict, "run": run, "number": number} for number, verdict in enumerate(record.verdicts)]
+def _add(connection: Connection, filed: FiledRecord) -> None:
+    row, record, series = filed.run_row, filed.record, None
+    if isinstance(record, RunRecord):
+        series = _id_of(connection, "llmbench_series", asdict(series_of(record)))
+    key = {name: row.pop(name) for name in ("session", "about", "name")}
+    run = _id_of(connection, "llmbench_runs", key, {**row, "series": series, "counts": _counts(connection, row)})
+    if isinstance(record, RunRecord) and record.problem is None:
+        common = {"run": run, "series": series, "time": filed.time}
+        connection.insert("llmbench_metrics", [{**asdict(metric), **common} for metric in metrics_of(record)])
+    verdicts = [{**verdict, "run": run, "number": number} for number, verdict in enumerate(filed.verdict_rows)]
     connection.insert("llmbench_verdicts", verdicts)
-    devices = {sighting.device: 0 for sighting in record.sightings}
-    for kind, name, node in devices:
-        device = _id_of(connection, "llmbench_devices", {"kind": kind, "name": name}, {"node": node})
-        connection.rows("UPDATE llmbench_devices SET node = :node WHERE id = :device", node=node, device=device)
-        devices[kind, name, node] = device
-    connection.insert(
-        "llmbench_sightings",
-        [
-            {**asdict(sighting), "device": devices[sighting.device], "run": run, "number": number, "time": record.time}
-            for number, sighting in enumerate(record.sightings)
-        ],
-    )
+    sightings, devices = filed.sightings, dict[tuple[str, str, str], int]()
+    for number, sighting in enumerate(sightings):
+        kind, name, node = place = sighting["device"]
+        if place not in devices:
+            devices[place] = _id_of(connection, "llmbench_devices", {"kind": kind, "name": name}, {"node": node})
+            move = "UPDATE llmbench_devices SET node = :node WHERE id = :device"
+            connection.rows(move, node=node, device=devices[place])
+        sighting |= {"device": devices[place], "run": run, "number": number, "time": filed.time}
+    connection.insert("llmbench_sightings", sightings)
 
 
-def _counts(connection: Connection, record: RecordRows) -> bool:
-    """Whether a run is a measurement of its own. If a run was read twice, the one that is not a replay counts."""
-    if record.simulated is not None:
+def _counts(connection: Connection, row: Mapping[str, Any]) -> bool:
+    """True if a run is a measurement of its own. If a run was read twice, the one that is not a replay counts."""
+    if row["simulated"] is not None:
         return False
-    if record.measurement is None:
+    if row["measurement"] is None:
         return True
     same = "SELECT id, replayed FROM llmbench_runs WHERE measurement = :measurement AND counts"
-    others = connection.rows(same, measurement=record.measurement)
-    if others and others[0]["replayed"] and not record.replayed:
+    others = connection.rows(same, measurement=row["measurement"])
+    if others and others[0]["replayed"] and not row["replayed"]:
         connection.rows("UPDATE llmbench_runs SET counts = :no WHERE id = :id", no=False, id=others[0]["id"])
         return True
     return not others

@@ -85,7 +85,7 @@ def list_devices(
     """
     now = time.time() if now is None else now
     column, wanted = ("node", node) if device is None else ("name", device)
-    where = "" if wanted is None else f"WHERE d.{column} = :wanted"
+    condition = "1 = 1" if wanted is None else f"d.{column} = :wanted"
     with history.reading() as connection:
         avoid = _avoided(connection, rule or Rule(), now)
         faults = _faults(connection, rule or Rule(), now)
@@ -93,7 +93,7 @@ def list_devices(
             "SELECT d.kind, d.name, d.node, min(i.time) AS first, max(i.time) AS last, "
             "count(DISTINCT r.session) AS sessions FROM llmbench_devices d "
             f"JOIN llmbench_sightings i ON i.device = d.id "
-            f"JOIN llmbench_runs r ON r.id = i.run {where} GROUP BY d.id, d.kind, d.name, d.node "
+            f"JOIN llmbench_runs r ON r.id = i.run WHERE {condition} GROUP BY d.id, d.kind, d.name, d.node "
             "ORDER BY d.node, d.kind DESC, d.name",
             **({} if wanted is None else {"wanted": wanted}),
         )

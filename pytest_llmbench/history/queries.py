@@ -46,16 +46,18 @@ class PastRun:
     """A run of the history that can be compared.
 
     Attributes:
+        time: Unix time at which it began; None where it is not known.
         problem: the reason that it cannot be judged; None of a sane one.
+        simulated: the fault that it simulated; None of a real run.
         metrics: by name.
     """
 
     session: str
     name: str
-    time: float
+    time: float | None
     series: Series
     problem: str | None
-    simulated: bool
+    simulated: str | None
     metrics: Mapping[str, MetricRow]
 
 
@@ -225,7 +227,7 @@ def past_runs(connection: Connection, condition: str, metric: str | None = None,
         runs.append(
             PastRun(
                 session=row["session"], name=row["run"], time=row["time"], problem=row["problem"],
-                simulated=row["simulated"] is not None, series=Series(**{name: row[name] for name in Series.__slots__}),
+                simulated=row["simulated"], series=Series(**{name: row[name] for name in Series.__slots__}),
                 metrics={
                     each["name"]: MetricRow(**{name: each[name] for name in MetricRow.__slots__})
                     for each in (row, *more) if each["name"] is not None

@@ -1,4 +1,4 @@
-"""A record as rows of the history's tables: plain values, without anything of a database."""
+"""A record as rows of the history's tables: plain values, without a database."""
 
 import hashlib
 import json
@@ -12,26 +12,26 @@ from typing import Any
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Severity
-from pytest_llmbench.core.record.records import Record, RunRecord, Verdict
+from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.contradictions import contradictions
 from pytest_llmbench.judging.statistics import Statistic
 from pytest_llmbench.judging.telemetry import Better
 
-# Of a recipe, what says how long it may take, what is expected of it, or what its words are: none makes it faster.
+# Parts of a recipe that do not change how fast it trains.
 _NOT_TRAINED = {
     "name", "description", "source", "time_limit", "deadlines", "prepare", "references", "statistic_of_record", "steps",
     "end", "warm_up", "nodes", "gpus_per_node", "scale", "engine",
 }  # fmt: skip
-# A fault of the device itself; a wrong setting is none.
+# Severities of a fault of the device itself; a wrong setting is none.
 _BLAMES = {Severity.ISOLATE, Severity.REBOOT, Severity.RESET}
 # Problems that a run of one node has because of that node.
 _BLAMING_PROBLEMS = {"job_node_fail", "no_gpu", "wrong_hardware"}
 _GPU = re.compile(r"GPU (\d+)(?: \((\S+)\))?")
 _SESSION_TIME = re.compile(r"(\d{8}-\d{6})-")
 _OF_VERDICT = {"test", "verdict", "statistic", "measured", "threshold", "reference", "reason"}
-# A verdict on a group of nodes, against the other groups.
+# Statistic of a verdict on a group of nodes, against the other groups.
 _OF_GROUP = "slower_than_others"
 
 
@@ -55,15 +55,13 @@ class Series:
     setup: str
 
     def differs_from(self, other: "Series") -> str:
-        """In what two series of one recipe differ, in words."""
+        """The properties in which two series of one recipe differ, in words."""
         names = ("engine", "scale", "system", "nodes", "gpus", "ranks", "hardware")
-        told = [
+        words = [
             f"{name} {getattr(self, name)}, then {getattr(other, name)}"
             for name in names if getattr(self, name) != getattr(other, name)
         ]  # fmt: skip
-        if self.setup != other.setup:
-            told.append("the recipe itself was changed")
-        return "; ".join(told)
+        return "; ".join([*words, *(["the recipe itself was changed"] if self.setup != other.setup else [])])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +69,7 @@ class MetricRow:
     """One measured number of a run; attributes as of `Metric`.
 
     Attributes:
-        better: direction of an improvement; None where neither is, or where the statistic declares none.
+        better: direction of an improvement; None where the statistic declares none.
     """
 
     name: str
@@ -83,64 +81,54 @@ class MetricRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sighting:
-    """Facts of a record about a device.
+class FiledRecord:
+    """A record in its file, ready for the history.
 
     Attributes:
-        device: kind (`node`, `gpu`, `part`), name and node.
-        kind: `use`, `number`, `finding` or `verdict`.
-        what: statistic, kind of the finding, or word of the verdict.
-        said: the rest in words.
-        value, unit: of a number.
-        blames: it is a fault of the device itself.
-    """
-
-    device: tuple[str, str, str]
-    kind: str
-    what: str
-    said: str = ""
-    value: float | None = None
-    unit: str | None = None
-    blames: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RecordRows:
-    """One record.
-
-    Attributes:
-        about: `run` or `check`.
-        name: key of the run, name of the check.
-        series: of a run.
-        time: Unix time at which it began.
         content: digest of the record.
-        measurement: digest of its steps; None where it has none.
-        problem: the reason that it cannot be judged; None of a sane one.
-        version: of pytest-llmbench; None where the record does not say.
-        verdicts: each test's, as plain values.
+        time: Unix time at which the run or check began.
+        gpus: UUIDs of the session's GPUs, as of `uuids_in`.
     """
 
-    session: str
-    about: str
-    name: str
-    series: Series | None
-    system: str
-    cluster: str
-    time: float
+    record: RunRecord | HealthRecord
+    path: Path
     content: str
-    measurement: str | None
-    simulated: str | None
-    replayed: bool
-    problem: str | None
-    git_commit: str | None
-    version: str | None
-    path: str
-    metrics: tuple[MetricRow, ...] = ()
-    verdicts: tuple[Mapping[str, Any], ...] = ()
-    sightings: tuple[Sighting, ...] = field(default=())
+    time: float
+    gpus: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    @property
+    def run_row(self) -> dict[str, Any]:
+        """Its row in the table of runs and checks, without id, `series` and `counts`."""
+        record = self.record
+        row = {
+            "session": record.session, "about": record.about, "name": record.name, "time": self.time,
+            "content": self.content, "path": str(self.path.absolute()), "replayed": record.cluster == "replay",
+            "measurement": None, "simulated": None, "problem": None, "git_commit": None,
+        }  # fmt: skip
+        if isinstance(record, HealthRecord):
+            return row | {"problem": record.report.problem}
+        return row | {
+            "replayed": record.replayed is not None or record.cluster == "replay",
+            "measurement": measurement_of(record.steps),
+            "simulated": record.simulated,
+            "problem": problem_of(record),
+            "git_commit": record.provenance.get("git_commit"),
+        }
+
+    @property
+    def verdict_rows(self) -> list[dict[str, Any]]:
+        """A row for the verdict of each test."""
+        return [judgement.model_dump(mode="json", include=_OF_VERDICT) for judgement in self.record.judgements]
+
+    @property
+    def sightings(self) -> list[dict[str, Any]]:
+        """A row for each fact about a device: `device` has its kind, name and node; `blames` marks a fault of it."""
+        if isinstance(self.record, RunRecord):
+            return [*_sightings_of_run(self.record)]
+        return [*_sightings_of_check(self.record, self.gpus)]
 
 
-def read_rows(path: Path, about: str, gpus: Mapping[tuple[str, str], str]) -> RecordRows:
+def read_record(path: Path, about: str, gpus: Mapping[tuple[str, str], str]) -> FiledRecord:
     """Read the record in a file.
 
     Args:
@@ -149,73 +137,45 @@ def read_rows(path: Path, about: str, gpus: Mapping[tuple[str, str], str]) -> Re
         gpus: of the session, as of `uuids_in`.
 
     Raises:
-        ConfigError: it is damaged, contradicts itself, is of a newer schema, or none.
+        ConfigError: it is not a record of this schema version, is damaged, or contradicts itself.
     """
     try:
         content = json.dumps(json.loads(path.read_bytes()), sort_keys=True)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
-    digest = hashlib.sha256(content.encode()).hexdigest()
-    if about == "run":
-        record = RunRecord.read(path)
-        if against := [*contradictions(record, _statistics(record))]:
-            more = "" if len(against) == 1 else f" ({len(against)} contradictions)"
-            raise ConfigError(f"{path}: the record contradicts itself: {against[0]}{more}")
-        return rows_of_run(record, digest, path)
-    return _of_check(HealthRecord.read(path), digest, path, gpus)
+    record = RunRecord.read(path) if about == "run" else HealthRecord.read(path)
+    if isinstance(record, RunRecord) and (against := [*contradictions(record, _statistics(record))]):
+        more = "" if len(against) == 1 else f" ({len(against)} contradictions)"
+        raise ConfigError(f"{path}: the record contradicts itself: {against[0]}{more}")
+    return file_record(record, path, hashlib.sha256(content.encode()).hexdigest(), gpus)
 
 
-def rows_of_run(record: RunRecord, content: str, path: Path) -> RecordRows:
-    """A run record as rows.
-
-    Args:
-        record: the record.
-        content: a digest of it.
-        path: its file.
+def file_record(
+    record: RunRecord | HealthRecord, path: Path, content: str, gpus: Mapping[tuple[str, str], str] | None = None
+) -> FiledRecord:
+    """A record with its time.
 
     Raises:
-        ConfigError: neither it nor its session has a time.
+        ConfigError: neither it nor its session has one.
     """
-    return RecordRows(
-        **_common(record, content, path),
-        series=series_of(record),
-        measurement=measurement_of(record.steps),
-        simulated=record.simulated,
-        replayed=record.replayed is not None or record.cluster == "replay",
-        problem=None if record.problem is None else f"{record.problem.kind}: {record.problem.message}",
-        git_commit=record.provenance.get("git_commit"),
-        metrics=() if record.problem is not None else metrics_of(record),
-        sightings=tuple(_of_hosts(record)),
-    )  # fmt: skip
-
-
-def _of_check(record: HealthRecord, content: str, path: Path, gpus: Mapping[tuple[str, str], str]) -> RecordRows:
-    return RecordRows(
-        **_common(record, content, path), series=None, measurement=None, simulated=None,
-        replayed=record.cluster == "replay", problem=record.report.problem, git_commit=None,
-        sightings=tuple(_of_nodes(record, gpus)),
-    )  # fmt: skip
-
-
-def _common(record: Record, content: str, path: Path) -> dict[str, Any]:
     times = record.timings
     known = (times.started, times.submitted, times.ended, _time_of(record.session))
     began = next((at for at in known if at is not None), None)
     if began is None:
         raise ConfigError(f"{path}: it has no time, and neither has the name of session {record.session}")
-    return {
-        "session": record.session, "about": record.about, "name": record.name, "system": record.system,
-        "cluster": record.cluster, "time": began, "content": content, "path": str(path.absolute()),
-        "verdicts": tuple(judgement.model_dump(mode="json", include=_OF_VERDICT) for judgement in record.judgements),
-        "version": None if record.made_by is None else record.made_by.llmbench_version,
-    }  # fmt: skip
+    return FiledRecord(record=record, path=path, content=content, time=began, gpus=gpus or {})
+
+
+def problem_of(record: RunRecord) -> str | None:
+    """The reason that a run cannot be judged, in words; None of a sane one."""
+    return None if record.problem is None else f"{record.problem.kind}: {record.problem.message}"
 
 
 def _time_of(session: str) -> float | None:
     """The time in a session's name, which is local time."""
-    found = _SESSION_TIME.match(session)
+    match = _SESSION_TIME.match(session)
     try:
-        return time.mktime(time.strptime(found[1], "%Y%m%d-%H%M%S")) if found else None
+        return time.mktime(time.strptime(match[1], "%Y%m%d-%H%M%S")) if match else None
     except (ValueError, OverflowError):
         return None
 
@@ -237,24 +197,20 @@ def setup_of(recipe: Recipe) -> str:
 
 def measurement_of(steps: tuple[Step, ...]) -> str | None:
     """Digest of the steps of a run: no two runs have steps that took equally long to the last digit."""
-    told = [(step.step, step.seconds, step.tokens, step.loss) for step in steps]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest() if told else None
+    facts = [(step.step, step.seconds, step.tokens, step.loss) for step in steps]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest() if facts else None
 
 
 def metrics_of(record: RunRecord) -> tuple[MetricRow, ...]:
-    """The numbers of a run. Their direction is what their statistic declares, here or as a rate or a time."""
+    """The numbers of a run. Their direction is what their statistic declares, else that of a rate or a time."""
     statistics = _statistics(record)
-    found = []
-    for name, metric in record.metrics.items():
-        by_sense: Better | None = {"rate": "higher", "time": "lower", None: None}[metric.sense]
-        declared = statistics[name].better if name in statistics else None
-        found.append(
-            MetricRow(
-                name=name, value=metric.value, unit=metric.unit, low=metric.low, high=metric.high,
-                better=declared or by_sense,
-            )
-        )  # fmt: skip
-    return tuple(found)
+    by_sense: dict[str | None, Better | None] = {"rate": "higher", "time": "lower", None: None}
+    return tuple(
+        MetricRow(
+            name=name, value=metric.value, unit=metric.unit, low=metric.low, high=metric.high,
+            better=(statistics[name].better if name in statistics else None) or by_sense[metric.sense],
+        ) for name, metric in record.metrics.items()
+    )  # fmt: skip
 
 
 def _statistics(record: RunRecord) -> Mapping[str, Statistic]:
@@ -264,35 +220,47 @@ def _statistics(record: RunRecord) -> Mapping[str, Statistic]:
         return {}
 
 
-def _of_hosts(record: RunRecord) -> Iterator[Sighting]:
-    """The nodes and GPUs of a run, and what came of it for each."""
-    word, blames = "ran", False
-    said = f"{record.key}: {record.recipe.name}"
+def _sighting(
+    device: tuple[str, str, str],
+    kind: str,
+    what: str,
+    said: str,
+    *,
+    blames: bool = False,
+    reading: Reading | None = None,
+) -> dict[str, Any]:
+    value, unit = (None, None) if reading is None else (reading.value, reading.unit)
+    return {
+        "device": device, "kind": kind, "what": what, "said": said, "blames": blames, "value": value, "unit": unit,
+    }  # fmt: skip
+
+
+def _sightings_of_run(record: RunRecord) -> Iterator[dict[str, Any]]:
+    """Yield what a run shows of its nodes and GPUs."""
+    outcome, words, blames = "ran", f"{record.key}: {record.recipe.name}", False
+    is_real = record.simulated is None
     if record.problem is not None:
-        word, said = record.problem.kind, f"{said}: {record.problem.message}"
-        blames = record.problem.kind in _BLAMING_PROBLEMS and len(record.hosts) == 1 and record.simulated is None
+        outcome, words = record.problem.kind, f"{words}: {record.problem.message}"
+        blames = record.problem.kind in _BLAMING_PROBLEMS and len(record.hosts) == 1 and is_real
     for host in record.lost_nodes:  # also of an attempt that another one followed, on other nodes
-        yield Sighting(
-            device=("node", host, host), kind="use", what="job_node_fail", said=f"{record.key}: it failed in this run",
-            blames=record.simulated is None,
-        )  # fmt: skip
+        lost = f"{record.key}: it failed in this run"
+        yield _sighting(("node", host, host), "use", "job_node_fail", lost, blames=is_real)
     for host in record.hosts:
-        blamed = blames and host not in record.lost_nodes
-        yield Sighting(device=("node", host, host), kind="use", what=word, said=said, blames=blamed)
+        node = ("node", host, host)
+        yield _sighting(node, "use", outcome, words, blames=blames and host not in record.lost_nodes)
         for judgement in record.judgements:
-            ill = judgement.statistic == _OF_GROUP and judgement.verdict is Verdict.FAIL and record.simulated is None
-            told = " ".join(part for part in (judgement.statistic, judgement.measured, judgement.threshold) if part)
-            yield Sighting(
-                device=("node", host, host), kind="verdict", what=str(judgement.verdict),
-                said=f"{judgement.test}: {told}" if told else judgement.test, blames=ill,
-            )  # fmt: skip
+            is_slow = judgement.statistic == _OF_GROUP and judgement.verdict is Verdict.FAIL and is_real
+            parts = (judgement.statistic, judgement.measured, judgement.threshold)
+            numbers = " ".join(part for part in parts if part)
+            said = f"{judgement.test}: {numbers}" if numbers else judgement.test
+            yield _sighting(node, "verdict", str(judgement.verdict), said, blames=is_slow)
     for rank in record.rank_info:
         if rank.gpu is not None:
-            yield Sighting(device=("gpu", rank.gpu, rank.node or rank.host), kind="use", what=word, said=said)
+            yield _sighting(("gpu", rank.gpu, rank.node or rank.host), "use", outcome, words)
 
 
-def _of_nodes(record: HealthRecord, gpus: Mapping[tuple[str, str], str]) -> Iterator[Sighting]:
-    """Findings of a check about nodes, their GPUs and other parts."""
+def _sightings_of_check(record: HealthRecord, gpus: Mapping[tuple[str, str], str]) -> Iterator[dict[str, Any]]:
+    """Yield what a check shows of nodes, their GPUs and other parts."""
     # What is wrong with every node is more likely the fault of a setting.
     per_kind: dict[str, set[str]] = {}
     for finding in record.report.findings:
@@ -305,28 +273,25 @@ def _of_nodes(record: HealthRecord, gpus: Mapping[tuple[str, str], str]) -> Iter
         blames = finding.severity in _BLAMES and finding.kind not in everywhere
         said = f"{record.check}: {finding.subject + ': ' if finding.subject else ''}{finding.message}"
         what = f"{finding.severity} {finding.kind}"
-        yield Sighting(device=("node", finding.host, finding.host), kind="finding", what=what, said=said, blames=blames)
+        yield _sighting(("node", finding.host, finding.host), "finding", what, said, blames=blames)
         if finding.subject:
-            yield Sighting(device=_part(finding, gpus), kind="finding", what=what, said=said)
+            yield _sighting(_device_of(finding, gpus), "finding", what, said)
     for reading in record.report.readings:
-        if reading.host is None:
-            continue
-        device = _part(reading, gpus) if reading.subject else ("node", reading.host, reading.host)
-        yield Sighting(
-            device=device, kind="number", what=reading.statistic, said=f"{record.check}", value=reading.value,
-            unit=reading.unit,
-        )  # fmt: skip
+        if reading.host is not None:
+            yield _sighting(_device_of(reading, gpus), "number", reading.statistic, record.check, reading=reading)
     for slot, host in enumerate(record.hosts):
         verdict, _ = record.state(slot)
-        yield Sighting(device=("node", host, host), kind="verdict", what=str(verdict), said=record.check)
+        yield _sighting(("node", host, host), "verdict", str(verdict), record.check)
 
 
-def _part(told: Finding | Reading, gpus: Mapping[tuple[str, str], str]) -> tuple[str, str, str]:
-    """The device of a subject: a GPU by its UUID where that is known, another part by its node and name."""
-    host = told.host or ""
-    gpu = _GPU.fullmatch(told.subject)
+def _device_of(fact: Finding | Reading, gpus: Mapping[tuple[str, str], str]) -> tuple[str, str, str]:
+    """The device of a subject: a GPU by its UUID where it is known, another part by its node and name."""
+    host = fact.host or ""
+    if not fact.subject:
+        return "node", host, host
+    gpu = _GPU.fullmatch(fact.subject)
     if gpu is None:
-        return "part", f"{host} {told.subject}", host
+        return "part", f"{host} {fact.subject}", host
     uuid = gpus.get((host, gpu[2] or ""), gpus.get((host, gpu[1])))
     return "gpu", uuid or f"{host} GPU {gpu[1]}", host
 
@@ -340,10 +305,10 @@ def uuids_in(path: Path) -> dict[tuple[str, str], str]:
         listed = HealthRecord.read(path).report.evidence.get("gpus")
     except ConfigError:
         return {}
-    found: dict[tuple[str, str], str] = {}
+    uuids: dict[tuple[str, str], str] = {}
     for host, gpus in listed.items() if isinstance(listed, Mapping) else ():
-        for index, told in enumerate(gpus if isinstance(gpus, list) else ()):
-            *_, bus, uuid = ["", "", *str(told).split()]
+        for index, text in enumerate(gpus if isinstance(gpus, list) else ()):
+            *_, bus, uuid = ["", "", *str(text).split()]
             if uuid.startswith("GPU-"):
-                found |= {(host, bus): uuid, (host, str(index)): uuid}
-    return found
+                uuids |= {(host, bus): uuid, (host, str(index)): uuid}
+    return uuids

@@ -1,4 +1,4 @@
-"""How runs of one series scatter, and how much of that other series of the same sessions tell."""
+"""The scatter of the runs of one series, and what other series of the same sessions add to it."""
 
 import itertools
 import math
@@ -9,9 +9,9 @@ from statistics import fmean
 from pytest_llmbench.core.quantity import BetweenRuns
 from pytest_llmbench.history.change_points import change_points
 
-# From so many earlier runs on, they say how runs differ.
+# It takes so many earlier runs to use their scatter.
 LEAST_PAST = 3
-# Degrees of freedom that other series may be worth. Fewer than 4 say no more than what is known of other systems.
+# Degrees of freedom that other series may be worth. Fewer than 4 add nothing to what is known of other systems.
 _FREEDOMS = tuple(4.0 * 1.5**power for power in range(-5, 12))
 _LEAST_FREEDOM = 4.0
 # The logarithm of the likelihood falls by this to a limit that holds with 95 %: half of chi square at 90 %, one side.
@@ -20,7 +20,7 @@ _FALL = 1.353
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """How the numbers of single runs differ from their mean.
+    """The differences of the numbers of single runs from their mean.
 
     Attributes:
         squares: sum of the squares of the differences, each as a share of the mean.
@@ -45,7 +45,7 @@ def scatter_of_runs(past: Sequence[float], before: Sequence[float], after: Seque
     Earlier runs scatter about the mean of their time: a change of the system that the history shows is not scatter.
 
     Args:
-        past: earlier runs, in order of time; fewer than 3 say nothing.
+        past: earlier runs, in order of time; it takes 3 to use them.
         before: those of the baseline.
         after: the new ones.
     """
@@ -55,12 +55,12 @@ def scatter_of_runs(past: Sequence[float], before: Sequence[float], after: Seque
         parts += [past[start:end] for start, end in itertools.pairwise(ends)]
     else:
         parts.append(before)
-    told = Scatter(0.0, 0.0)
+    scatter = Scatter(0.0, 0.0)
     for part in parts:
         mean = fmean(part)
         if mean > 0.0:
-            told += Scatter(math.fsum((value / mean - 1.0) ** 2 for value in part), len(part) - 1.0)
-    return told
+            scatter += Scatter(math.fsum((value / mean - 1.0) ** 2 for value in part), len(part) - 1.0)
+    return scatter
 
 
 def usual_scatter(usual: BetweenRuns, error: float) -> Scatter:
@@ -74,19 +74,19 @@ def usual_scatter(usual: BetweenRuns, error: float) -> Scatter:
 
 
 def shared_scatter(series: Iterable[Scatter]) -> Scatter | None:
-    """The scatter that several series tell of one more of their kind; None where they tell too little.
+    """The scatter to expect of one more series of the same kind; None where the series are too few or too different.
 
     The variances of series are taken as drawn from one inverse gamma distribution, as in a moderated t-test (Smyth,
     "Linear models and empirical Bayes methods", 2004): the more alike the series scatter, the more degrees of freedom
-    it has. The series refute some numbers of these with 95 %; the smallest that they do not refute is taken. So a few
-    series that are alike by chance count for little, and so do series of which some scatter more.
+    it has. The result has the smallest number of them that the series do not refute with 95 %. So a few series that
+    are alike by chance count for little, and so do series of which some scatter more.
     """
-    known = [each for each in series if each.freedom > 0.0 and each.squares > 0.0]
+    known = [one for one in series if one.freedom > 0.0 and one.squares > 0.0]
     if len(known) < 2:
         return None
     fits = [(freedom, *_fit(known, freedom)) for freedom in _FREEDOMS]
     likely = max(likelihood for _, _, likelihood in fits) - _FALL
-    freedom, variance = next((freedom, variance) for freedom, variance, each in fits if each >= likely)
+    freedom, variance = next((freedom, variance) for freedom, variance, likelihood in fits if likelihood >= likely)
     return Scatter(freedom * variance, freedom) if freedom >= _LEAST_FREEDOM else None
 
 
@@ -95,22 +95,22 @@ def _fit(series: Sequence[Scatter], freedom: float) -> tuple[float, float]:
 
     Each observed variance, divided by the shared one, is then distributed as F.
     """
-    low, high = (math.log(f(each.squares / each.freedom for each in series)) for f in (min, max))
+    low, high = (math.log(f(one.squares / one.freedom for one in series)) for f in (min, max))
     for _ in range(40):
         middle = (low + high) / 2
         # The slope of the likelihood falls as the shared variance grows.
-        slope = sum((each.freedom + freedom) * _weight(each, freedom, middle) - each.freedom for each in series)
+        slope = sum((one.freedom + freedom) * _weight(one, freedom, middle) - one.freedom for one in series)
         low, high = (middle, high) if slope > 0.0 else (low, middle)
     log_variance = (low + high) / 2
     likelihood = 0.0
-    for each in series:
-        half, other = each.freedom / 2, freedom / 2
-        log_ratio = math.log(each.squares / freedom) - log_variance
+    for one in series:
+        half, other = one.freedom / 2, freedom / 2
+        log_ratio = math.log(one.squares / freedom) - log_variance
         likelihood += math.lgamma(half + other) - math.lgamma(half) - math.lgamma(other)
         likelihood += half * log_ratio - (half + other) * math.log1p(math.exp(log_ratio))
     return math.exp(log_variance), likelihood
 
 
-def _weight(each: Scatter, freedom: float, log_variance: float) -> float:
-    """The part that the squares of a series have in its own and the shared ones together."""
-    return each.squares / (each.squares + freedom * math.exp(log_variance))
+def _weight(scatter: Scatter, freedom: float, log_variance: float) -> float:
+    """The share of a series' own squares in its own and the shared ones together."""
+    return scatter.squares / (scatter.squares + freedom * math.exp(log_variance))

@@ -1,7 +1,4 @@
-"""Agreement between the lines of a framework's log: numbers that follow from each other, to the digits printed.
-
-A number that was damaged says something else than those that it follows from; each sentence here names both.
-"""
+"""Agreement between the lines of a framework's log: numbers that follow from each other, to the digits printed."""
 
 import math
 import statistics as stats
@@ -106,17 +103,17 @@ def against_times(series: StepSeries, topology: Topology) -> Iterator[str]:
     for before, step in pairwise(series.steps):
         if before.at is None or step.at is None or step.paused or series.unread_after.get(before.step):
             continue
-        told, passed = _told(before, step), step.at - before.at
-        slack = resolution + late + _SHARE * max(told, passed)
-        if abs(passed - told) > slack and abs(abs(passed - told) - _CLOCK_CHANGE_S) > slack:
+        logged, passed = _logged_s(before, step), step.at - before.at
+        slack = resolution + late + _SHARE * max(logged, passed)
+        if abs(passed - logged) > slack and abs(abs(passed - logged) - _CLOCK_CHANGE_S) > slack:
             yield (
-                f"up to step {step.step}, {step.step - before.step} steps took {told:.6g} s by the line about them, "
+                f"up to step {step.step}, {step.step - before.step} steps took {logged:.6g} s by the line about them, "
                 f"and {passed:.6g} s by its time and that of the line before"
             )
 
 
-def _told(before: Step, step: Step) -> float:
-    """How long the steps between two lines took, by the second, whose mean may be about the first line's, too."""
+def _logged_s(before: Step, step: Step) -> float:
+    """How long the steps between two lines took by the second line, whose mean may be about the first one's, too."""
     twice = step.step - step.interval < before.step
     return (step.seconds or 0.0) * step.interval - (before.seconds or 0.0) * before.interval * twice
 
@@ -133,9 +130,9 @@ def product(
     for step, *ranges in zip(lines, said, first, second, strict=True):
         share = slack(step)
         if not _meet(ranges[0], _times(_times(ranges[1], ranges[2]), (1 - share, 1 + share))):
-            told = " × ".join(f"{name} {step.reported[name]:g}" for name in factors)
+            factors_logged = " × ".join(f"{name} {step.reported[name]:g}" for name in factors)
             yield (
-                f"step {step.step} says {rate} {step.reported[rate]:g}, where {told} are "
+                f"step {step.step} says {rate} {step.reported[rate]:g}, where {factors_logged} are "
                 f"{math.prod(step.reported[name] for name in factors):.6g}"
             )
 
@@ -155,8 +152,8 @@ def asked(
     """
     times = {step.step: step.reported.get(per_second) if per_second else step.seconds for step in steps}
     lines = [step for step in steps if times[step.step] and step.reported.get(rate)]
-    told = _rounded([times[step.step] or 0.0 for step in lines])
-    due = [_times(each, (work, work)) if per_second else _over(work, each) for each in told]
+    logged = _rounded([times[step.step] or 0.0 for step in lines])
+    due = [_times(span, (work, work)) if per_second else _over(work, span) for span in logged]
     for step, said, owed in zip(lines, _rounded([step.reported[rate] for step in lines]), due, strict=True):
         if not _meet(said, _times(owed, (1 - slack(step), 1 + slack(step)))):
             time = f"{per_second} {times[step.step]:g}" if per_second else f"{times[step.step]:.6g} s"
@@ -172,10 +169,10 @@ def no_slower(series: StepSeries, topology: Topology) -> Iterator[str]:
 
     Time between steps (input, logs) is in no step's duration; a little of it becomes a finding.
     """
-    found = pace(series)
-    if found is not None and found > (_FASTER if topology.gpus else _FASTER_ON_CPUS):
+    ratio = pace(series)
+    if ratio is not None and ratio > (_FASTER if topology.gpus else _FASTER_ON_CPUS):
         yield (
-            f"by the times of its lines or event files the steps take {found:.3g} times "
+            f"by the times of its lines or event files the steps take {ratio:.3g} times "
             "their logged duration, in the median: the timing does not cover the training, or most of the time goes by "
             "outside of it"
         )
@@ -187,10 +184,10 @@ def pace(series: StepSeries) -> float | None:
     least = _LEAST_S if all((step.at or 0.0).is_integer() for step in stamped) else 0.0
     ratios = []
     for before, step in pairwise(stamped):
-        passed, told = (step.at or 0.0) - (before.at or 0.0), (step.seconds or 0.0) * (step.step - before.step)
+        passed, logged = (step.at or 0.0) - (before.at or 0.0), (step.seconds or 0.0) * (step.step - before.step)
         whole = not step.paused and not series.unread_after.get(before.step)
-        if whole and told > 0.0 and max(told, passed) >= least:
-            ratios.append(passed / told)
+        if whole and logged > 0.0 and max(logged, passed) >= least:
+            ratios.append(passed / logged)
     return stats.median(ratios) if len(ratios) >= _FEWEST else None
 
 
@@ -202,22 +199,22 @@ def against_wall(series: StepSeries, topology: Topology) -> Iterator[str]:
     """
     late = _LATE_S if topology.gpus else _LATE_ON_CPUS_S
     for before, step in pairwise(series.steps):
-        walls = [each.reported.get("wall") for each in (before, step)]
+        walls = [line.reported.get("wall") for line in (before, step)]
         if before.at is None or step.at is None or walls[0] is None or walls[1] is None:
             continue
-        told, passed, wall = _told(before, step), step.at - before.at, walls[1] - walls[0]
-        slack = 2.0 + late + _SHARE * max(passed, wall, told)
+        logged, passed, wall = _logged_s(before, step), step.at - before.at, walls[1] - walls[0]
+        slack = 2.0 + late + _SHARE * max(passed, wall, logged)
         if abs(passed - wall) > slack and abs(abs(passed - wall) - _CLOCK_CHANGE_S) > slack:
             yield f"from step {before.step} to {step.step} `wall` goes on by {wall:g} s, and the time by {passed:g} s"
-        elif told > wall + slack:
+        elif logged > wall + slack:
             yield (
-                f"up to step {step.step}, {step.step - before.step} steps took {told:.6g} s by the line about them, "
+                f"up to step {step.step}, {step.step - before.step} steps took {logged:.6g} s by the line about them, "
                 f"and {wall:g} s by `wall`"
             )
     for step in series.steps[1:]:  # the first one's rate is without its first step
-        busy, told = step.reported.get("train_wall"), (step.seconds or 0.0) * step.interval
-        if busy is not None and told and busy > _BUSY * told + 1.0 + late:
-            yield f"step {step.step} was busy for {busy:g} s by `train_wall`, where its rate is of {told:.4g} s"
+        busy, logged = step.reported.get("train_wall"), (step.seconds or 0.0) * step.interval
+        if busy is not None and logged and busy > _BUSY * logged + 1.0 + late:
+            yield f"step {step.step} was busy for {busy:g} s by `train_wall`, where its rate is of {logged:.4g} s"
 
 
 def lasted(steps: Sequence[Step], topology: Topology, seconds: float) -> Iterator[str]:
@@ -244,12 +241,12 @@ def _times(one: _Range, other: _Range) -> _Range:
 
 
 def _meet(one: _Range, other: _Range) -> bool:
-    """Whether both can be of the same number."""
+    """True if both ranges can be of the same number."""
     return one[0] <= other[1] * (1 + 1e-9) and other[0] <= one[1] * (1 + 1e-9)
 
 
 def _rounded(values: Sequence[float]) -> list[_Range]:
-    """Between which values each was before it was printed: all have the decimals of the one that has most.
+    """The range of each value before it was printed with the decimals of the one that has most.
 
     From a million on there may be six digits alone.
     """

@@ -20,27 +20,24 @@ _STILL_STEPS = 3
 def contradictions(record: RunRecord, statistics: Mapping[str, Statistic]) -> Iterator[str]:
     """Yield the contradictions of a record with itself: the key, and both values.
 
-    A run with a problem measured nothing, and its steps are those that there were: of it, the verdicts are looked at.
-
-    Args:
-        record: as it was read.
-        statistics: those of the recipe's engine; numbers by other rules are left alone.
+    Of a run with a problem, which measured nothing, the verdicts alone are looked at. Numbers of statistics other than
+    those of the recipe's engine are left alone.
     """
-    yield from _of_verdicts(record, statistics)
+    yield from _check_verdicts(record, statistics)
     if record.problem is not None:
         if record.metrics:
             yield f"problem: {record.problem.kind}, but metrics has {', '.join(record.metrics)}"
         return
-    yield from _of_steps(record)
-    yield from _of_losses(record)
-    yield from _of_ranks(record)
+    yield from _check_steps(record)
+    yield from _check_losses(record)
+    yield from _check_ranks(record)
     measurement = measurement_of_record(record)
     for name, metric in record.metrics.items():
         if name in statistics:
-            yield from _of_metric(name, metric, statistics[name], measurement)
+            yield from _check_metric(name, metric, statistics[name], measurement)
 
 
-def _of_steps(record: RunRecord) -> Iterator[str]:
+def _check_steps(record: RunRecord) -> Iterator[str]:
     for one, other in pairwise(record.steps):
         if other.step <= one.step:
             yield f"steps: step {other.step} comes after step {one.step}"
@@ -61,7 +58,7 @@ def _of_steps(record: RunRecord) -> Iterator[str]:
             yield f"steps[{wrong[0][0]}].{key}: {wrong[0][1]}, but its recipe trains {due} in a step"
 
 
-def _of_losses(record: RunRecord) -> Iterator[str]:
+def _check_losses(record: RunRecord) -> Iterator[str]:
     losses = [step.loss for step in record.steps if step.loss is not None]
     if len(losses) >= _STILL_STEPS and len(set(losses)) == 1:
         yield f"steps: the loss is {losses[0]:.6g} in all {len(losses)} of them: nothing was learned"
@@ -69,7 +66,7 @@ def _of_losses(record: RunRecord) -> Iterator[str]:
         yield "steps: a loss is not a finite number, and the record has no problem"
 
 
-def _of_ranks(record: RunRecord) -> Iterator[str]:
+def _check_ranks(record: RunRecord) -> Iterator[str]:
     if record.nodes < 1 or record.ranks < 1:
         yield f"nodes, ranks: {record.nodes}, {record.ranks}: a duration or a count is not a number above 0"
     ranks = [info.rank for info in record.rank_info]
@@ -86,7 +83,7 @@ def _of_ranks(record: RunRecord) -> Iterator[str]:
         yield f"timings.ended: {ended}, but timings.submitted is {submitted}"
 
 
-def _of_metric(name: str, metric: Metric, statistic: Statistic, measurement: Measurement) -> Iterator[str]:
+def _check_metric(name: str, metric: Metric, statistic: Statistic, measurement: Measurement) -> Iterator[str]:
     """Compare a number and its interval with those that the steps give."""
     key = f"metrics.{name}"
     least_is_zero = statistic.steady is None
@@ -118,8 +115,8 @@ def _close(kept: Any, due: Any) -> bool:
     return bool(kept == due)
 
 
-def _of_verdicts(record: RunRecord, statistics: Mapping[str, Statistic]) -> Iterator[str]:
-    references = {each.name: each for each in record.recipe.references}
+def _check_verdicts(record: RunRecord, statistics: Mapping[str, Statistic]) -> Iterator[str]:
+    references = {reference.name: reference for reference in record.recipe.references}
     for judgement in record.judgements:
         key = f"judgements[{judgement.test}]"
         if judgement.verdict is Verdict.PASS and record.problem is not None:
@@ -134,12 +131,12 @@ def _of_verdicts(record: RunRecord, statistics: Mapping[str, Statistic]) -> Iter
         if judgement.threshold != reference.threshold:
             yield f"{key}.threshold: {judgement.threshold}, but recipe.references has {reference.threshold}"
             continue
-        yield from _of_number(key, judgement, record.metrics, statistics)
+        yield from _check_number(key, judgement, record.metrics, statistics)
         if reference.xfail is None:
-            yield from _of_bounds(key, judgement)
+            yield from _check_bounds(key, judgement)
 
 
-def _of_number(
+def _check_number(
     key: str, judgement: Judgement, metrics: Mapping[str, Metric], statistics: Mapping[str, Statistic]
 ) -> Iterator[str]:
     """See that what was judged is there: its number, and its interval where its steps decide."""
@@ -161,9 +158,9 @@ def _of_number(
         yield f"{key}.value: {judgement.value}, but {key}.measured is {judgement.measured}"
 
 
-def _of_bounds(key: str, judgement: Judgement) -> Iterator[str]:
+def _check_bounds(key: str, judgement: Judgement) -> Iterator[str]:
     """Compare a verdict with its bounds: an interval that lies whole on the other side of one denies it."""
-    known = [each for each in (judgement.low, judgement.high, judgement.value) if each is not None]
+    known = [number for number in (judgement.low, judgement.high, judgement.value) if number is not None]
     if not known:
         return
     low, high = min(known), max(known)

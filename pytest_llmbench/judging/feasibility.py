@@ -25,14 +25,7 @@ _PER_GPU: frozenset[Speed] = frozenset({"tokens_per_s_per_gpu", "model_flops_per
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Peak:
-    """The published peak of the GPUs that a recipe would run on.
-
-    Attributes:
-        recipe: the planned run.
-        topology: on how many GPUs.
-        gpu: their model.
-        tflops_per_gpu: published peak of one of them at the recipe's precision, TFLOP/s.
-    """
+    """The published peak of the GPUs that a recipe would run on; `tflops_per_gpu` is that of one at its precision."""
 
     recipe: Recipe
     topology: Topology
@@ -81,13 +74,9 @@ _FLOPS_PER_S: Mapping[Speed, Callable[[float, Peak], float]] = {
 class Demand:
     """Demand of one bound of a reference on the GPUs.
 
-    Attributes:
-        reference: its name.
-        bound: the bound, such as `>= 200000 words/s`.
-        share: share of the published peak of all GPUs of the run; above 1 no run can meet it.
-        nodes: the share in nodes of the same kind, not rounded; None where more nodes do not help, because the bound
-            is one per GPU or the batch grows with the ranks.
-        peak: the peak of the comparison.
+    `share` is its share of the published peak of all GPUs of the run; above 1 no run can meet it. `nodes` is that share
+    in nodes, not rounded; None where more nodes do not help, as the bound is one per GPU or the batch grows with the
+    ranks.
     """
 
     reference: str
@@ -98,12 +87,12 @@ class Demand:
 
     @property
     def impossible(self) -> bool:
-        """Whether it asks for more than the published peak."""
+        """True if it asks for more than the published peak."""
         return self.share > 1.0 + 1e-9
 
     @property
     def bold(self) -> bool:
-        """Whether it asks for more than can be hoped for."""
+        """True if it asks for more than can be hoped for."""
         return self.share > ATTAINABLE + 1e-9
 
     def nodes_at(self, share: float) -> int | None:

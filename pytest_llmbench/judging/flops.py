@@ -17,13 +17,11 @@ def parameters(model: ModelShape, sequence_length: int) -> int:
 
 
 def flops_per_token(model: ModelShape, sequence_length: int) -> float:
-    """Model FLOPs to train on one token: `6 N + 12 L H Q T`.
+    """Model FLOPs to train on one token: `6 N + 12 L H Q T`, without recomputed activations.
 
-    N is the parameter count, L the layers, H the heads, Q the head width (H Q is the hidden size) and
-    T the sequence length. Recomputed activations are not counted. Source: Chowdhery et al. 2022,
-    "PaLM: Scaling Language Modeling with Pathways", appendix B. As there, N leaves out the
-    embeddings' table look-ups only where they are not also the output layer; here it is tied, and the
-    learned positions, which are only looked up, are left out.
+    N is the parameter count, L the layers, H the heads, Q the head width (H Q is the hidden size) and T the sequence
+    length. Source: Chowdhery et al. 2022, "PaLM: Scaling Language Modeling with Pathways", appendix B. N counts the
+    token embedding, which is also the output layer here, and leaves out learned positions, which are only looked up.
     """
     n = parameters(model, sequence_length) - _positions(model, sequence_length)
     return 6.0 * n + 12.0 * model.layers * model.hidden_size * sequence_length
@@ -48,15 +46,8 @@ def parameters_of_stages(
     """Count the parameters of a rank of each pipeline stage, as Megatron cuts a decoder.
 
     Tensor-parallel ranks share the matrices, the biases of those that are cut by columns (3 h of attention, 4 h of the
-    feed-forward), and the vocabulary. The rest of each layer, 2 h of biases and 4 h of norms, is on all of them. The
-    last stage has a copy of the token embedding, which is tied to the first one's. Only the padding of the vocabulary
-    is not known: a multiple of `padded_to` for each tensor-parallel rank, or none.
-
-    Args:
-        model: the decoder.
-        positions: learned position embeddings, if it has any.
-        parallelism: how it is cut.
-        padded_to: multiples to which each rank's share of the vocabulary is padded at most.
+    feed-forward), and the vocabulary. Each has the rest of every layer, 2 h of biases and 4 h of norms. The last stage
+    has a copy of the tied token embedding. The vocabulary is padded to a multiple of `padded_to` for each rank at most.
     """
     h, ranks, stages = model.hidden_size, parallelism.tensor, parallelism.pipeline
     layers = model.layers // stages * ((12 * h * h + 7 * h) // ranks + 6 * h)

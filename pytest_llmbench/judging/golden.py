@@ -7,7 +7,7 @@ certainty. Repeats that are the same in every bit leave no tolerance at all.
 
 import math
 import statistics as stats
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Literal, NamedTuple, Self
@@ -67,10 +67,10 @@ class GoldenLosses(Strict):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        numbers = [each.step for each in self.steps]
+        numbers = [golden.step for golden in self.steps]
         if len(self.runs) < LEAST_RUNS or not numbers or numbers != sorted(set(numbers)):
             raise ValueError(f"golden losses take at least {LEAST_RUNS} runs, and each step once and in order")
-        if any((each.tolerance == 0.0) != self.exact for each in self.steps):
+        if any((golden.tolerance == 0.0) != self.exact for golden in self.steps):
             raise ValueError("a tolerance is 0 in all steps, if the runs were the same in every bit, or in none")
         return self
 
@@ -90,25 +90,20 @@ class GoldenLosses(Strict):
         return f"GoldenLosses({self.recipe}, {len(self.runs)} runs)"
 
     def __contains__(self, losses: object) -> bool:
-        """Whether the losses of a run, and of each that is judged together with it, are as these.
+        """Hold the losses of a run, and of each that is judged together with it, against these.
 
         Raises:
-            RunError: `other_training`, if they cannot be.
+            RunError: `other_training`, if they are of another training.
         """
         if not isinstance(losses, Losses):
             raise TypeError(f"{losses!r} in golden losses: write `run.losses in GoldenLosses.read(...)`")
-        found = [deviation(record, self) for record in losses.records]
-        losses.worst = max(found, key=lambda each: _units(each.away, each.tolerance))
-        return not any(each.beyond for each in found)
+        deviations = [deviation(record, self) for record in losses.records]
+        losses.worst = max(deviations, key=lambda worst: _units(worst.away, worst.tolerance))
+        return not any(worst.beyond for worst in deviations)
 
 
 class Losses:
-    """The losses of a run, or of several that are judged together.
-
-    Attributes:
-        records: of the runs.
-        worst: the step furthest from the golden losses that they were compared with; None so far.
-    """
+    """The losses of a run, or of several that are judged together; `worst` is the step furthest from golden ones."""
 
     def __init__(self, records: Sequence[RunRecord]) -> None:
         self.records = records
@@ -119,14 +114,9 @@ class Losses:
 
 
 class Deviation(NamedTuple):
-    """The step at which losses are furthest from golden ones, in units of the tolerance.
+    """The step at which losses are furthest from golden ones: loss, distance and allowed distance, nat.
 
-    Attributes:
-        run: the run's key.
-        loss: there, nat per token.
-        away: its distance, nat.
-        tolerance: allowed there, nat.
-        beyond: all steps that are further away than they may be.
+    `beyond` are all steps that are further away than they may be.
     """
 
     run: str
@@ -192,16 +182,16 @@ def deviation(record: RunRecord, golden: GoldenLosses) -> Deviation:
             "other_training", f"the golden losses of {golden.recipe} are of another training: {listed(unlike)}"
         )
     losses = {step.step: step.loss for step in record.steps}
-    due = [each.step for each in golden.steps]
+    due = [expected.step for expected in golden.steps]
     if list(losses) != due or None in losses.values():
         raise RunError(
             "other_training",
             f"run {record.key} has losses of {len(losses)} steps, up to {max(losses, default=0)}, and the golden ones "
             f"are of {len(due)}, up to {due[-1]}: compare the same steps",
         )
-    away = [(abs((losses[each.step] or 0.0) - each.loss), each) for each in golden.steps]
-    far, worst = max(away, key=lambda found: _units(found[0], found[1].tolerance))
-    beyond = tuple(each.step for distance, each in away if not distance <= each.tolerance)
+    away = [(abs((losses[expected.step] or 0.0) - expected.loss), expected) for expected in golden.steps]
+    far, worst = max(away, key=lambda pair: _units(pair[0], pair[1].tolerance))
+    beyond = tuple(expected.step for distance, expected in away if not distance <= expected.tolerance)
     loss = losses[worst.step] or 0.0
     return Deviation(run=record.key, step=worst.step, loss=loss, away=far, tolerance=worst.tolerance, beyond=beyond)
 
@@ -241,7 +231,7 @@ def _refuse_odd(curves: Mapping[str, Mapping[int, float]]) -> None:
     every = [loss for curve in curves.values() for loss in curve.values()]
     harmful = _HARMFUL * (max(every) - min(every))
     for name, distance in nearest.items():
-        usual = stats.median(each for rival, each in nearest.items() if rival != name)
+        usual = stats.median(other for rival, other in nearest.items() if rival != name)
         if distance > max(_APART * usual, harmful):
             raise ConfigError(
                 f"{name} differs from the other runs by {for_people(distance, 2)} nat, and they from each other by "
@@ -255,7 +245,7 @@ def _apart(one: Mapping[int, float], other: Mapping[int, float]) -> float:
 
 def _tolerances(columns: Sequence[Sequence[float]]) -> list[float]:
     """Allowed distance of the next run from the mean, at each step."""
-    spreads = list(_spreads([stats.variance(column) for column in columns]))
+    spreads = _spreads([stats.variance(column) for column in columns])
     count = len(columns[0])
     worst = [
         max(
@@ -265,21 +255,18 @@ def _tolerances(columns: Sequence[Sequence[float]]) -> list[float]:
         for run in range(count)
     ]
     # A run may lie in the middle of the others by chance.
-    logs = [math.log(max(each, _LEAST_WORST)) for each in worst]
+    logs = [math.log(max(distance, _LEAST_WORST)) for distance in worst]
     known = _FREEDOM + count - 1
     scatter = math.sqrt((_FREEDOM * _USUAL_SCATTER**2 + (count - 1) * stats.variance(logs)) / known)
     most = math.exp(stats.fmean(logs) + quantile(1 - ALPHA, known) * scatter * math.sqrt(1 + 1 / count))
     return [most * spread for spread in spreads]
 
 
-def _spreads(variances: Sequence[float]) -> Iterator[float]:
+def _spreads(variances: Sequence[float]) -> list[float]:
     """Standard deviations, each over some neighbours; before runs part, that of the first step at which they have."""
-    found = []
+    spreads: list[float] = []
     for number in range(len(variances)):
         near = variances[max(0, number - _NEIGHBOURS) : number + _NEIGHBOURS + 1]
-        found.append(math.sqrt(sum(near) / len(near)))
-    first = next(spread for spread in found if spread)
-    last = first
-    for spread in found:
-        last = spread or last
-        yield last
+        spreads.append(math.sqrt(sum(near) / len(near)) or (spreads[-1] if spreads else 0.0))
+    first = next(spread for spread in spreads if spread)
+    return [spread or first for spread in spreads]

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.recipe.reference import AppliesTo
-from pytest_llmbench.core.record.records import Metric, Problem, RunRecord, Verdict
+from pytest_llmbench.core.record.records import Judgement, Metric, RunRecord, Verdict
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.judging.contradictions import contradictions
 from pytest_llmbench.judging.recount import measurement_of_record
@@ -22,19 +21,17 @@ LEAST_RUNS = 3
 _WORDS = {"references", "description", "source", "prepare", "deadlines", "time_limit"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class GoodRun:
-    """One run, as far as a threshold needs it.
-
-    Attributes:
-        path: of its record.
-        record: the run.
-        measurement: its steps, judged again by today's rule: older records have no interval.
-    """
+    """One run that a threshold is made of, with the path of its record."""
 
     path: Path
     record: RunRecord
-    measurement: Measurement
+
+    @cached_property
+    def measurement(self) -> Measurement:
+        """Its steps, judged again by today's rule."""
+        return measurement_of_record(self.record)
 
     @property
     def id(self) -> str:
@@ -61,13 +58,8 @@ class GoodRun:
         return metric.amount / seconds if metric.sense == "rate" else metric.amount * seconds
 
 
-def good_run(path: Path, record: RunRecord) -> GoodRun:
-    """Take a record as it is."""
-    return GoodRun(path=path, record=record, measurement=measurement_of_record(record))
-
-
 def refuse_unfit(runs: Sequence[GoodRun], statistics: Mapping[str, Statistic], wanted: Sequence[str]) -> None:
-    """See that these are enough good runs of one recipe on one machine.
+    """Refuse runs that are not enough good runs of one recipe on one machine.
 
     Args:
         runs: as they were given.
@@ -75,9 +67,9 @@ def refuse_unfit(runs: Sequence[GoodRun], statistics: Mapping[str, Statistic], w
         wanted: the statistics that a threshold is wanted for.
 
     Raises:
-        ConfigError: they are not; a line for each reason.
+        ConfigError: a line for each reason.
     """
-    reasons = [f"{run.path}: {why}" for run in runs for why in _unfit(run, statistics, wanted)]
+    reasons = [f"{run.path}: {reason}" for run in runs for reason in _unfit(run, statistics, wanted)]
     reasons += [*_repeated(runs), *_different(runs)]
     distinct = len({run.id for run in runs})
     if distinct < LEAST_RUNS:
@@ -87,12 +79,12 @@ def refuse_unfit(runs: Sequence[GoodRun], statistics: Mapping[str, Statistic], w
 
 
 def refuse_unlike(runs: Sequence[GoodRun]) -> None:
-    """See that these are sane runs of one training, each given once.
+    """Refuse runs that are not sane runs of one training, each given once.
 
     Raises:
-        ConfigError: they are not; a line for each reason.
+        ConfigError: a line for each reason.
     """
-    broken = [f"{run.path}: {why}" for run in runs if (why := _unusable(run.record)) is not None]
+    broken = [f"{run.path}: {reason}" for run in runs if (reason := _unusable(run.record)) is not None]
     if reasons := [*broken, *_repeated(runs), *_different(runs)]:
         raise ConfigError("\n".join(reasons))
 
@@ -100,23 +92,18 @@ def refuse_unlike(runs: Sequence[GoodRun]) -> None:
 def doubts(runs: Sequence[GoodRun], statistics: Mapping[str, Statistic]) -> Iterator[str]:
     """Yield warnings about runs that count all the same."""
     for run in runs:
-        missed = [f"{each.reference or each.test}" for each in _failed(run, statistics, of_speed=True)]
+        missed = [judgement.reference or judgement.test for judgement in _failed(run, statistics, of_speed=True)]
         if missed:
             yield f"{run.id} missed {', '.join(missed)}: see that it ran as it should"
         yield from (f"{run.id}: {finding}" for finding in run.record.findings)
-    names = {name for run in runs for name in run.record.versions}
-    for name in sorted(names):
-        found = {run.record.versions.get(name, "none") for run in runs}
-        if len(found) > 1:
-            yield f"versions of {name} differ: {', '.join(sorted(found))}"
+    for name in sorted({name for run in runs for name in run.record.versions}):
+        versions = {run.record.versions.get(name, "none") for run in runs}
+        if len(versions) > 1:
+            yield f"versions of {name} differ: {', '.join(sorted(versions))}"
 
 
 def machine_of(record: RunRecord, nameless: set[str]) -> AppliesTo:
-    """The machine that a threshold of this run is for.
-
-    Args:
-        record: one of the runs, which are alike.
-        nameless: systems whose name stands for any machine.
+    """The machine that a threshold of this run is for; names of systems in `nameless` stand for any machine.
 
     Raises:
         ConfigError: neither its GPUs nor its system name one.
@@ -131,29 +118,30 @@ def machine_of(record: RunRecord, nameless: set[str]) -> AppliesTo:
     return AppliesTo(gpu=gpu, gpus=record.gpus or None, nodes=record.nodes, system=system)
 
 
-def _not_whole(record: RunRecord) -> str | None:
-    """Say why a run does not have all its steps."""
-    if record.early is not None and record.early.ended_early:
-        return f"it was ended early, after {record.early.done} of {record.early.planned} steps"
-    return _unusable(record)
-
-
 def _unusable(record: RunRecord) -> str | None:
-    """Say why a run measured nothing."""
+    """The reason why a run measured nothing."""
     if record.simulated is not None:
-        return f"it was made with --llmbench-simulate {record.simulated}: a fault was caused in it on purpose"
-    return None if record.problem is None else _broken(record.problem)
+        return f"it was made with --simulate {record.simulated}: a fault was caused in it on purpose"
+    problem = record.problem
+    return None if problem is None else f"the run is broken ({problem.kind}): {problem.message.splitlines()[0]}"
 
 
 def _unfit(run: GoodRun, statistics: Mapping[str, Statistic], wanted: Sequence[str]) -> Iterator[str]:
-    """Yield why one run cannot count."""
+    """Yield the reasons why one run cannot count."""
     record = run.record
-    if (why := _not_whole(record)) is not None:
-        yield why
-        return
-    if against := [*contradictions(record, statistics)]:
+    if record.early is not None and record.early.ended_early:
+        yield f"it was ended early, after {record.early.done} of {record.early.planned} steps"
+    elif (reason := _unusable(record)) is not None:
+        yield reason
+    elif against := [*contradictions(record, statistics)]:
         yield from against
-        return
+    else:
+        yield from _unsuitable(run, statistics, wanted)
+
+
+def _unsuitable(run: GoodRun, statistics: Mapping[str, Statistic], wanted: Sequence[str]) -> Iterator[str]:
+    """Yield the reasons why a sane run of all its steps cannot count."""
+    record = run.record
     if record.recipe.scale != "full":
         yield f"scale {record.recipe.scale}: a threshold for a machine applies at scale full only"
     if record.device is None:
@@ -161,22 +149,12 @@ def _unfit(run: GoodRun, statistics: Mapping[str, Statistic], wanted: Sequence[s
     for failed in _failed(run, statistics, of_speed=False):
         yield f"{failed.test} ended in {failed.verdict}: {failed.reason}"
     for name in wanted:
-        yield from _unknown(run, name, statistics[name])
+        if name not in record.metrics:
+            yield f"it has no {name}; it has {', '.join(record.metrics) or 'no numbers'}"
+        elif statistics[name].compute(run.measurement) is None:
+            yield f"{name} cannot be computed again from its steps: bound another statistic, such as throughput"
     if any(statistics[name].steady is not None for name in wanted):
         yield from _unsteady(run.measurement.steady)
-
-
-def _broken(problem: Problem) -> str:
-    return f"the run is broken ({problem.kind}): {problem.message.partition(chr(10))[0]}"
-
-
-def _unknown(run: GoodRun, name: str, statistic: Statistic) -> Iterator[str]:
-    """Yield why a threshold on one number cannot be made of a run."""
-    if name not in run.record.metrics:
-        yield f"it has no {name}; it has {', '.join(run.record.metrics) or 'no numbers'}"
-        return
-    if statistic.compute(run.measurement) is None:
-        yield f"{name} cannot be computed again from its steps: bound another statistic, such as throughput"
 
 
 def _unsteady(steady: Steady | None) -> Iterator[str]:
@@ -188,10 +166,11 @@ def _unsteady(steady: Steady | None) -> Iterator[str]:
         yield "its steps still became faster at the end: train longer, or leave out more as warm-up"
 
 
-def _failed(run: GoodRun, statistics: Mapping[str, Statistic], *, of_speed: bool) -> Iterator[Any]:
+def _failed(run: GoodRun, statistics: Mapping[str, Statistic], *, of_speed: bool) -> Iterator[Judgement]:
     for judgement in run.record.judgements:
-        known = statistics.get(judgement.statistic or "")
-        if judgement.verdict in {Verdict.FAIL, Verdict.ERROR} and (known is not None and known.of_speed) == of_speed:
+        statistic = statistics.get(judgement.statistic or "")
+        about_speed = statistic is not None and statistic.of_speed
+        if judgement.verdict in {Verdict.FAIL, Verdict.ERROR} and about_speed == of_speed:
             yield judgement
 
 
@@ -207,13 +186,13 @@ def _repeated(runs: Sequence[GoodRun]) -> Iterator[str]:
 def _different(runs: Sequence[GoodRun]) -> Iterator[str]:
     """Yield in what the runs are not runs of one recipe on one machine."""
     facts = [facts_of(run.record) for run in runs]
-    for key in dict.fromkeys(key for each in facts for key in each):
-        found: dict[str, Path] = {}
-        for run, each in zip(runs, facts, strict=True):
-            found.setdefault(str(each.get(key)), run.path)
-        if len(found) > 1:
-            told = listed((f"{value} ({path})" for value, path in found.items()), most=4)
-            yield f"the runs differ in {key}: {told}"
+    for key in dict.fromkeys(key for of_run in facts for key in of_run):
+        values: dict[str, Path] = {}
+        for run, of_run in zip(runs, facts, strict=True):
+            values.setdefault(str(of_run.get(key)), run.path)
+        if len(values) > 1:
+            shown = listed((f"{value} ({path})" for value, path in values.items()), most=4)
+            yield f"the runs differ in {key}: {shown}"
 
 
 def facts_of(record: RunRecord) -> dict[str, object]:

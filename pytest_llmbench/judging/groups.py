@@ -22,12 +22,8 @@ _FEW = 3
 class Lag:
     """How much longer a step of a group takes than the median of the other groups.
 
-    Attributes:
-        share: the difference, as a share of that median; negative for a faster group.
-        low, high: the interval of it.
-        seconds: of a step of this group.
-        usual: the median of the others, seconds.
-        others: how many they are.
+    `share` is the difference as a share of that median, negative for a faster group, in the interval from `low` to
+    `high`. `seconds` is a step of this group, `usual` the median of the `others` other groups, in seconds.
     """
 
     share: float
@@ -38,7 +34,7 @@ class Lag:
     others: int
 
     def within(self, tolerance: float) -> bool | None:
-        """Whether the group is as fast as the others, as far as this is tolerated; None where that is not decided."""
+        """True if the group is as fast as the others, within the tolerance; None where that is not decided."""
         return True if self.high <= tolerance else False if self.low > tolerance else None
 
 
@@ -48,13 +44,10 @@ def share_of_alpha(groups: int) -> float:
 
 
 def lags(groups: Mapping[str, Sequence[Steady]]) -> dict[str, Lag]:
-    """Compare each group with the others, by the steady part of its runs at `share_of_alpha`.
+    """Compare each group with the others by the steady part of its runs, at `share_of_alpha`.
 
-    Runs of one system differ by themselves. How much is known from others (0.3 %), and from these groups: by the
-    scatter about their median, which a minority of slow ones does not move.
-
-    Returns:
-        By name; nothing for fewer than two groups.
+    Runs of one system differ by themselves. How much is known from others (0.3 %), and from the scatter of these groups
+    about their median, which a minority of slow ones does not move. Fewer than two groups are not compared.
     """
     if len(groups) < 2:
         return {}

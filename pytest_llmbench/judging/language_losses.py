@@ -22,14 +22,10 @@ _OF_DOCUMENTS = 0.25
 def expected_of(
     recipe: Recipe, topology: Topology, *, parameters: int, initial_std: float, own_losses: bool = True
 ) -> Expected:
-    """Say what a whole decoder shows that is trained on the mean cross entropy of all tokens, from random values.
+    """What a whole decoder shows that is trained on the mean cross entropy of all tokens, from random values.
 
-    Args:
-        recipe: the model.
-        topology: on which ranks.
-        parameters: of one copy, as its ranks count them.
-        initial_std: of its matrices.
-        own_losses: whether each rank says the loss of its own sequences.
+    `parameters` are those of one copy as its ranks count them, `initial_std` is of its matrices; with `own_losses` each
+    rank logs the loss of its own sequences.
     """
     recipe = recipe.on(topology)
     copies = max(1, topology.world_size // recipe.parallelism.model_parallel_size)
@@ -56,9 +52,10 @@ def first_loss(model: ModelShape, initial_std: float) -> tuple[float, float]:
     """Least and most that the first loss can be, nat per token.
 
     A model that knows nothing gives each of V tokens the same probability: ln V. Logits are products of a normed vector
-    (√h long) with rows of the embedding (√h s long, where s is their deviation): they scatter by √h s, which adds
-    h s² / 2. The row of the input token itself is part of that vector, as the embedding is tied: its logit is at most
-    h s, and where that is more than ln V it is what the loss comes to.
+    (√h long) with rows of the embedding (√h s long, s their deviation): they scatter by √h s, which adds h s² / 2. The
+    row
+    of the input token is part of that vector, as the embedding is tied: where its logit h s is more than ln V, it
+    counts.
     """
     uniform, own = math.log(model.vocab_size), model.hidden_size * initial_std
     return uniform - _CHANCE_NAT, max(uniform, own) + own * initial_std / 2 + _CHANCE_NAT

@@ -16,13 +16,9 @@ _FEWEST = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outlier:
-    """One value that differs from the rest.
+    """One value that differs from the rest: `deviation` is (value - median) / median, negative below.
 
-    Attributes:
-        value: the value itself.
-        median: of all of them, this one included.
-        deviation: (value - median) / median, negative below.
-        among: how many values there are.
+    `median` is that of all `among` values, this one included.
     """
 
     value: float
@@ -43,19 +39,18 @@ def outliers(
     """Find the values that differ from the rest.
 
     An outlier lies more than `factor` scaled MADs (1.4826 · MAD) from the median, and at least `tolerance` of the
-    median away: among values that agree to 0.1 %, one that is off by 0.3 % is not a fault; and if values scatter
-    widely, one wide deviation is not a fault. The MAD is that of the ratios' logarithms: a rate cannot fall below 0, so
-    by differences one that is forty times too slow would not be an outlier among rates that scatter by a factor of 2.
+    median away: among values that agree to 0.1 %, one that is off by 0.3 % is not a fault. The MAD is that of the
+    ratios'
+    logarithms: a rate cannot fall below 0, so a rate that is forty times too slow would be no outlier by differences.
 
     Args:
-        values: one number for each, all of the same unit, by any name.
+        values: one number for each name, all of the same unit.
         tolerance: the least distance from the median that counts, as a fraction of it.
         side: the bad side: low for rates, high for times.
-        factor: scaled MADs, 5 by default, so that none of a thousand healthy values is flagged.
+        factor: scaled MADs; with 5, none of a thousand healthy values is flagged.
 
     Returns:
-        The outliers by name, in the order of the values. None for fewer than three, because the bad one cannot be
-        identified; none if the median is 0, of which there are no fractions.
+        The outliers by name, in the order of the values; none for fewer than three values, or if the median is 0.
 
     Raises:
         RunError: `not_finite` or `negative`, when a value is.
@@ -73,13 +68,7 @@ def outliers(
     return {
         name: Outlier(value=value, median=middle, deviation=(value - middle) / middle, among=len(values))
         for name, value in values.items()
-        if _on(side, value - middle) and abs(apart[name]) > factor * spread and _far(value, middle, tolerance)
+        if (side == "both" or (value < middle) == (side == "low"))
+        and abs(apart[name]) > factor * spread
+        and abs(value - middle) >= tolerance * middle
     }
-
-
-def _on(side: Literal["low", "high", "both"], distance: float) -> bool:
-    return side == "both" or (distance < 0) == (side == "low")
-
-
-def _far(value: float, middle: float, tolerance: float) -> bool:
-    return abs(value - middle) >= tolerance * middle

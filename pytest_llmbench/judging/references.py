@@ -16,12 +16,7 @@ ReferenceKind = Literal["above_reference", "below_reference"]
 class Machine:
     """The machine that a run really used.
 
-    Attributes:
-        system: name of the system file.
-        device: the device that the ranks reported, such as `NVIDIA A100-SXM4-80GB` or `cpu`.
-        gpus: GPUs in all; 0 on the CPU.
-        nodes: nodes in all.
-        scale: whether the full recipe ran or its tiny variant.
+    `device` is what the ranks reported, such as `NVIDIA A100-SXM4-80GB` or `cpu`; `gpus` and `nodes` are totals.
     """
 
     system: str
@@ -37,7 +32,7 @@ class Machine:
 
 
 def same_gpu(model: str, device: str) -> bool:
-    """Whether a device is that GPU model, named with or without its vendor in front.
+    """True if a device is that GPU model, named with or without its vendor in front.
 
     An `A100-SXM4-80GB` is not an `A10`, an `H200 NVL` not an `H200`, and a MIG slice of a GPU is not the GPU.
     """
@@ -45,10 +40,9 @@ def same_gpu(model: str, device: str) -> bool:
 
 
 def why_not_applicable(reference: Reference, machine: Machine) -> str | None:
-    """Say why an absolute reference is not for this machine and scale; None when it is.
+    """The reason why a reference is not for this machine and scale; None when it is.
 
-    A portable reference is for every machine. An absolute one is for the full recipe on the hardware
-    it names, whatever the smoke variant would measure.
+    A portable reference is for every machine, an absolute one for the full recipe on the hardware it names.
     """
     wanted = reference.applies_to
     if wanted is None:
@@ -72,7 +66,7 @@ def missed(
 
     Args:
         readings: the measured values.
-        references: bounds; one that is for another machine, or another number of nodes or GPUs, does not count.
+        references: bounds; those for other machines, or other numbers of nodes or GPUs, do not count.
         system: name of the system file.
         device: the GPU model as the driver names it, or `cpu`.
         action: recommended action if a bound is missed.
@@ -101,7 +95,7 @@ def missed(
 
 
 def unbounded(readings: Sequence[Reading], references: Sequence[Reference], *, system: str, device: str) -> bool:
-    """Whether something was measured, and no reference of its statistics is for this machine."""
+    """True if something was measured, and no reference of its statistics is for this machine."""
     return bool(readings) and not any(
         reference.statistic == reading.statistic and applies(reference, reading, system, device)
         for reference in references
@@ -110,6 +104,6 @@ def unbounded(readings: Sequence[Reading], references: Sequence[Reference], *, s
 
 
 def applies(reference: Reference, reading: Reading, system: str, device: str) -> bool:
-    """Whether a reference is for the machine and the number of nodes and GPUs of a reading."""
+    """True if a reference is for the machine and the number of nodes and GPUs of a reading."""
     machine = Machine(system=system, device=device, gpus=reading.gpus, nodes=reading.nodes, scale="full")
     return why_not_applicable(reference, machine) is None

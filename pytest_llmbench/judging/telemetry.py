@@ -5,7 +5,7 @@ its GPUs was not watched.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
@@ -18,13 +18,7 @@ Better = Literal["higher", "lower"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watched:
-    """The GPUs of a run.
-
-    Attributes:
-        ranks: values of each rank's GPU.
-        gpus: how many the run had; 0 on the CPU.
-        tokens: of the judged steps, over all ranks; None where it is not known.
-    """
+    """The GPUs of a run: values of each rank's GPU, their number (0 on the CPU), and the judged steps' tokens."""
 
     ranks: Sequence[GpuTelemetry]
     gpus: int
@@ -32,29 +26,25 @@ class Watched:
 
     def every(self, of: Callable[[GpuTelemetry], float | None]) -> list[float] | None:
         """One number of each GPU; None where one is missing, or where ranks shared a GPU."""
-        values = [value for each in self.ranks if (value := of(each)) is not None]
-        different = len({each.gpu for each in self.ranks}) == len(self.ranks)
+        values = [value for gpu in self.ranks if (value := of(gpu)) is not None]
+        different = len({gpu.gpu for gpu in self.ranks}) == len(self.ranks)
         return values if values and different and len(values) == len(self.ranks) == self.gpus else None
 
     @property
     def joules(self) -> float | None:
         """Energy of all GPUs, J."""
-        energies = self.every(lambda each: each.energy_j)
+        energies = self.every(lambda gpu: gpu.energy_j)
         return None if energies is None else math.fsum(energies)
 
     def share_of_samples(self, of: Callable[[GpuTelemetry], float | None]) -> float | None:
-        """How many of all samples, in percent."""
+        """A count of samples as a share of all samples, in percent."""
         counted = self.every(of)
-        return None if counted is None else 100.0 * math.fsum(counted) / sum(each.samples for each in self.ranks)
+        return None if counted is None else 100.0 * math.fsum(counted) / sum(gpu.samples for gpu in self.ranks)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class TelemetryRule:
-    """How one number comes about: its unit, what it is in words, and the number, None where it is not known.
-
-    Attributes:
-        better: direction of its improvement; None where neither is.
-    """
+    """How one number comes about: unit, rule in words, the number (None where unknown), and the better direction."""
 
     unit: str
     words: str
@@ -84,85 +74,74 @@ def _gib(size: float | None) -> float | None:
 
 RULES: Mapping[str, TelemetryRule] = {
     "power_mean": TelemetryRule(  #: left out power_mean: as `energy_per_token`
-        unit="W",
-        words="energy of each GPU's own counter / wall clock of the judged steps, mean of all GPUs",
-        compute=_over(fmean, lambda each: _ratio(each.energy_j, each.seconds)),
+        "W",
+        "energy of each GPU's own counter / wall clock of the judged steps, mean of all GPUs",
+        _over(fmean, lambda gpu: _ratio(gpu.energy_j, gpu.seconds)),
     ),
     "energy_per_token": TelemetryRule(  #: left out energy_per_token: if [telemetry](#telemetry) has no energy of a GPU
-        unit="J/token",
-        words="energy of all GPUs by their own counters / tokens of the judged steps",
-        compute=lambda watched: _ratio(watched.joules, watched.tokens),
-        better="lower",
+        "J/token",
+        "energy of all GPUs by their own counters / tokens of the judged steps",
+        lambda watched: _ratio(watched.joules, watched.tokens),
+        "lower",
     ),
     "tokens_per_joule": TelemetryRule(  #: left out tokens_per_joule: as `energy_per_token`
-        unit="tokens/J",
-        words="tokens of the judged steps / energy of all GPUs by their own counters",
-        compute=lambda watched: _ratio(watched.tokens, watched.joules),
-        better="higher",
+        "tokens/J",
+        "tokens of the judged steps / energy of all GPUs by their own counters",
+        lambda watched: _ratio(watched.tokens, watched.joules),
+        "higher",
     ),
     "clock_mean": TelemetryRule(  #: left out clock_mean: if telemetry has a gap, or a sample lacks it
-        unit="MHz",
-        words="SM clock, mean of the samples of the judged steps, mean of all GPUs",
-        compute=_over(fmean, lambda each: each.sm_clock_mhz),
-        better="higher",
+        "MHz",
+        "SM clock, mean of the samples of the judged steps, mean of all GPUs",
+        _over(fmean, lambda gpu: gpu.sm_clock_mhz),
+        "higher",
     ),
     "clock_min": TelemetryRule(  #: left out clock_min: as `clock_mean`
-        unit="MHz",
-        words="SM clock, lowest sample of any GPU in the judged steps",
-        compute=_over(min, lambda each: each.sm_clock_min_mhz),
-        better="higher",
+        "MHz",
+        "SM clock, lowest sample of any GPU in the judged steps",
+        _over(min, lambda gpu: gpu.sm_clock_min_mhz),
+        "higher",
     ),
     "throttled": TelemetryRule(  #: left out throttled: as `clock_mean`
-        unit="%",
-        words="samples of all GPUs that name a slowdown by hardware, heat or power brake / samples in the judged steps",
-        compute=lambda watched: watched.share_of_samples(lambda each: each.throttled),
-        better="lower",
+        "%",
+        "samples of all GPUs that name a slowdown by hardware, heat or power brake / samples in the judged steps",
+        lambda watched: watched.share_of_samples(lambda gpu: gpu.throttled),
+        "lower",
     ),
     "power_capped": TelemetryRule(  #: left out power_capped: as `clock_mean`
-        unit="%",
-        words="samples of all GPUs at their power limit / samples in the judged steps",
-        compute=lambda watched: watched.share_of_samples(lambda each: each.power_capped),
+        "%",
+        "samples of all GPUs at their power limit / samples in the judged steps",
+        lambda watched: watched.share_of_samples(lambda gpu: gpu.power_capped),
     ),
     "temperature_max": TelemetryRule(  #: left out temperature_max: as `clock_mean`
-        unit="degC",
-        words="highest sample of any GPU in the judged steps",
-        compute=_over(max, lambda each: each.temperature_max_degc),
-        better="lower",
+        "degC",
+        "highest sample of any GPU in the judged steps",
+        _over(max, lambda gpu: gpu.temperature_max_degc),
+        "lower",
     ),
     "memory_used_max": TelemetryRule(  #: left out memory_used_max: as `clock_mean`
-        unit="GiB",
-        words="all memory in use on a GPU, highest sample of any GPU in the judged steps",
-        compute=_over(max, lambda each: _gib(each.memory_used_max_bytes)),
-        better="lower",
+        "GiB",
+        "all memory in use on a GPU, highest sample of any GPU in the judged steps",
+        _over(max, lambda gpu: _gib(gpu.memory_used_max_bytes)),
+        "lower",
     ),
 }
 
 
 def gaps(ranks: Sequence[GpuTelemetry], gpus: int) -> list[str]:
-    """Say why something is not known, ranks with the same reason together; nothing where no rank watched a GPU.
-
-    Args:
-        ranks: values of each rank's GPU.
-        gpus: how many the run had.
-    """
-    return list(_gaps(ranks, gpus)) if ranks else []
-
-
-def _gaps(ranks: Sequence[GpuTelemetry], gpus: int) -> Iterator[str]:
-    if len(ranks) != gpus:
-        yield f"{len(ranks)} ranks tell of {gpus} GPUs"
-    shared: dict[str, list[int]] = {}
+    """The reasons why something is not known of the `gpus` of a run; none where no rank watched a GPU."""
     reasons: dict[str, list[int]] = {}
-    for each in ranks:
-        for gap in each.gaps:
-            reasons.setdefault(gap, []).append(each.rank)
-        if each.gpu is not None:
-            shared.setdefault(each.gpu, []).append(each.rank)
-    for gpu, of in shared.items():
-        if len(of) > 1:
-            yield f"{_named(of)} share {gpu}"
-    for gap, of in reasons.items():
-        yield f"{_named(of)}: {gap}"
+    shared: dict[str, list[int]] = {}
+    for telemetry in ranks:
+        for gap in telemetry.gaps:
+            reasons.setdefault(gap, []).append(telemetry.rank)
+        if telemetry.gpu is not None:
+            shared.setdefault(telemetry.gpu, []).append(telemetry.rank)
+    return [
+        *([f"{len(ranks)} ranks tell of {gpus} GPUs"] if ranks and len(ranks) != gpus else []),
+        *(f"{_named(numbers)} share {gpu}" for gpu, numbers in shared.items() if len(numbers) > 1),
+        *(f"{_named(numbers)}: {gap}" for gap, numbers in reasons.items()),
+    ]
 
 
 def _named(ranks: Sequence[int]) -> str:

@@ -31,8 +31,8 @@ from pytest_llmbench.session.journal.earlier import Earlier, session_to_resume, 
 from pytest_llmbench.session.journal.journal import Journal
 from pytest_llmbench.session.nodes.validation import health_record
 from pytest_llmbench.session.record_store import AnyRecord
-from pytest_llmbench.session.replay.files import find_replays
-from pytest_llmbench.session.script.importable import refuse_unimportable
+from pytest_llmbench.session.replay import find_replays
+from pytest_llmbench.session.script.prepared import refuse_unimportable
 from pytest_llmbench.session.script.requests import hours_at_most
 
 KEY = pytest.StashKey["Bench"]()

@@ -34,12 +34,12 @@ class Interruption:
 
     Attributes:
         by: the first signal, or the limit that was reached, in words; None while there is none.
-        told: set with the first signal.
+        received: set with the first signal.
     """
 
     def __init__(self) -> None:
         self.by: str | None = None
-        self.told = threading.Event()
+        self.received = threading.Event()
         self._began = time.monotonic()
         self._limit = ""
         self._timer: threading.Timer | None = None
@@ -80,7 +80,7 @@ class Interruption:
                 signal.pthread_kill(threading.main_thread().ident or 0, next(iter(self._old)))
                 return
         self.by = limit  # other handlers have all signals
-        self.told.set()
+        self.received.set()
         self._ask_to_end(f"ended by {limit}")
 
     def give_signals_back(self) -> None:
@@ -132,7 +132,7 @@ class Interruption:
         self._heard += 1
         if self._heard == 1:
             self.by = self._limit or ("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
-            self.told.set()
+            self.received.set()
         if number == signal.SIGHUP:
             _let_go_of_terminals()
         if self._borne < self._heard <= _RAISED_AT_MOST:
@@ -146,8 +146,8 @@ def _let_go_of_terminals() -> None:
     for opened in list(Path("/proc/self/fd").iterdir()):
         with contextlib.suppress(OSError):
             number = int(opened.name)
-            told = os.fstat(number)
-            if stat.S_ISCHR(told.st_mode) and os.major(told.st_rdev) in _TERMINALS:
+            status = os.fstat(number)
+            if stat.S_ISCHR(status.st_mode) and os.major(status.st_rdev) in _TERMINALS:
                 nowhere = os.open(os.devnull, os.O_RDWR)
                 os.dup2(nowhere, number)
                 os.close(nowhere)

@@ -20,11 +20,11 @@ def lend(config: pytest.Config) -> None:
     Raises:
         ConfigError: a name comes twice.
     """
-    told: tuple[tuple[Extensions[Any], Any], ...] = (
+    hooks: tuple[tuple[Extensions[Any], Any], ...] = (
         (ENGINES, config.hook.pytest_llmbench_engines),
         (CHECKS, config.hook.pytest_llmbench_checks),
     )
-    for known, hook in told:
+    for known, hook in hooks:
         config.add_cleanup(known.take_back)
         for things in hook():
             for thing in things:

@@ -64,8 +64,8 @@ def _register_worker(config: pytest.Config) -> None:
 def _register_owner(config: pytest.Config, missed: MissedEvents | None) -> None:
     manager = config.pluginmanager
     with usage_errors():
-        told = Session(id=missed.id, folder=missed.folder) if isinstance(missed, MissedLoop) else None
-        config.stash[KEY] = bench = Bench(config, options_of(config), told)
+        session = Session(id=missed.id, folder=missed.folder) if isinstance(missed, MissedLoop) else None
+        config.stash[KEY] = bench = Bench(config, options_of(config), session)
         progress = LiveLine(config)
         # It is registered before the writer of the XML, to be called after it.
         manager.register(interruption := Interruption(), "llmbench-interruption")

@@ -19,7 +19,7 @@ from pytest_llmbench.plugin.output import terminal
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.output.provenance import command_of
 from pytest_llmbench.plugin.output.results import Results
-from pytest_llmbench.plugin.verdict.declared import all_declared
+from pytest_llmbench.plugin.verdict.declared import declared_tests
 from pytest_llmbench.plugin.verdict.run_waiters import RunWaiter
 from pytest_llmbench.reporting.sessions import point_to_latest
 from pytest_llmbench.session.journal.kept_system import KeptSystem
@@ -27,7 +27,7 @@ from pytest_llmbench.session.live.snapshot import LiveSnapshot
 from pytest_llmbench.session.live.writer import LiveWriter
 from pytest_llmbench.session.planning import describe
 from pytest_llmbench.session.record_store import RecordStore
-from pytest_llmbench.session.replay.replayer import replay
+from pytest_llmbench.session.replay import replay
 from pytest_llmbench.session.runner import Runner
 
 
@@ -76,7 +76,7 @@ class Supervisor:
                     self._runner.start(self._bench.planned)
             self._point_to_latest()
         except Exception as error:
-            # There is no record to add to. The runner is stopped with the session: whoever waits is told why before.
+            # There is no record to add to. The runner is stopped with the session: whoever waits has the reason before.
             self.results.store = None
             if isinstance(error, OSError):
                 raise ConfigError(
@@ -104,7 +104,7 @@ class Supervisor:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Plan the runs and checks that the collected tests need."""
         with usage_errors():
-            self._bench.plan(all_declared(session.items), check_names(session.items))
+            self._bench.plan(declared_tests(session.items), check_names(session.items))
 
     def pytest_report_collectionfinish(self, config: pytest.Config) -> list[str]:
         """Say what will run where."""

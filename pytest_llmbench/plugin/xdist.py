@@ -24,16 +24,16 @@ from pytest_llmbench.plugin.ours import WORKER_INPUT, tell_worker
 from pytest_llmbench.plugin.output import terminal
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.supervisor import Supervisor
-from pytest_llmbench.plugin.verdict.declared import all_declared
+from pytest_llmbench.plugin.verdict.declared import declared_tests
 from pytest_llmbench.plugin.verdict.run_waiters import FileWaiter
 
 _LOOK_S = 0.2
 
 
 def session_of_worker(config: pytest.Config) -> Session:
-    """The session a worker belongs to, as its controller told it."""
-    told = config.workerinput[WORKER_INPUT]  # type: ignore[attr-defined]  # xdist sets it
-    return Session(id=told["id"], folder=Path(told["folder"]))
+    """The session of a worker, as its controller sent it."""
+    sent = config.workerinput[WORKER_INPUT]  # type: ignore[attr-defined]  # xdist sets it
+    return Session(id=sent["id"], folder=Path(sent["folder"]))
 
 
 class Worker:
@@ -49,7 +49,7 @@ class Worker:
         In a refused session, xdist gets no test.
         """
         try:
-            self._bench.plan(all_declared(session.items), check_names(session.items))
+            self._bench.plan(declared_tests(session.items), check_names(session.items))
             if not self._bench.planned.empty:
                 self._bench.waiter = FileWaiter(self._bench.session, self._bench.settings.heartbeat_timeout)
         except ConfigError as error:
@@ -115,7 +115,7 @@ class Controller:
 
     def _end_the_loop(self) -> None:
         """End xdist's loop after the first signal, between two of its events: there it is not inside a hook."""
-        self._interruption.told.wait()
+        self._interruption.received.wait()
         session = self._config.pluginmanager.get_plugin("dsession")
         if session is not None:
             session.worker_llmbench_signal = self._raise_signal
@@ -129,7 +129,7 @@ class Controller:
         self._progress.note(why)
         session = self._config.pluginmanager.get_plugin("dsession")
         if session is not None:
-            session.shouldstop = why  # first: a test that is told the end is over at once, and is followed by no other
+            session.shouldstop = why  # first: a test that hears of the end is over at once, and is followed by no other
         write_stop(self._bench.session.folder, why)
 
     def _take_on_repeats(self) -> None:

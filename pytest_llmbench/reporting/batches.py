@@ -1,4 +1,4 @@
-"""Batches: the runs of one recipe on groups of nodes, in the file that the source's own evaluator would write."""
+"""Batches: the runs of one recipe on groups of nodes, as the evaluator of the recipe's source writes them to a file."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from pytest_llmbench.engines.base import BatchLog, Evaluate, get_engine, statist
 from pytest_llmbench.judging.references import Machine, why_not_applicable
 from pytest_llmbench.reporting.base import FinishedSession
 
-# The worst of several verdicts comes first.
+# The worst first.
 _WORST = (Verdict.ERROR, Verdict.FAIL, Verdict.XFAIL, Verdict.INCONCLUSIVE, Verdict.PASS, Verdict.SKIP)
 
 
@@ -25,8 +25,8 @@ class Batch:
     Attributes:
         recipe: its name.
         records: of each run, with its verdicts.
-        reference: whose lower bound on the statistic of record parts success from failure.
-        applies: whether that reference is for the machine of these runs.
+        reference: its lower bound on the statistic of record parts success from failure.
+        applies: that reference is for the machine of these runs.
         file: the output of the source's evaluator: a line of names, then one for each run.
     """
 
@@ -37,7 +37,7 @@ class Batch:
     file: bytes
 
     def describe(self) -> Iterator[str]:
-        """Yield how the runs ended there and here, one line for each."""
+        """Yield a line for each run: its end by that evaluator, and by our tests."""
         names, *rows = self.file.decode().splitlines()
         runs = counted(len(rows), "run")
         yield f"{self.recipe}: {runs}, success from {self.reference.at_least} on; {names} | verdict"
@@ -52,19 +52,19 @@ class Batch:
 
 
 def report_batches(session: FinishedSession) -> Iterator[str]:
-    """Write the files that the sources' own evaluators would, and yield how they and we end each run.
+    """Write the files of the sources' evaluators, and yield the lines of `Batch.describe`.
 
     Raises:
         ConfigError: a log cannot be read.
         OSError: a file cannot be written.
     """
     folder = session.folder / "batches"
-    found = batches(session.planned.runs, session.runs)
-    for batch in found:
+    evaluated = batches(session.planned.runs, session.runs)
+    for batch in evaluated:
         make_folder(folder)
         (folder / f"{batch.recipe}.csv").write_bytes(batch.file)
         yield from batch.describe()
-    if found:
+    if evaluated:
         yield f"as the source's evaluator writes them: {folder}"
 
 
@@ -74,17 +74,17 @@ def batches(runs: Sequence[RunSpec], records: Mapping[str, RunRecord]) -> list[B
     Raises:
         ConfigError: a log cannot be read.
     """
-    found: dict[str, list[RunSpec]] = {}
+    by_recipe: dict[str, list[RunSpec]] = {}
     for run in runs:
         if run.key in records and get_engine(run.recipe.engine).evaluate is not None:
-            found.setdefault(run.recipe.name, []).append(run)
-    made = (_batch(name, sorted(of_one, key=lambda run: run.group or 0), records) for name, of_one in found.items())
-    return [batch for batch in made if batch is not None]
+            by_recipe.setdefault(run.recipe.name, []).append(run)
+    groups = {name: sorted(specs, key=lambda run: run.group or 0) for name, specs in by_recipe.items()}
+    evaluated = (_batch(name, [records[run.key] for run in specs]) for name, specs in groups.items())
+    return [batch for batch in evaluated if batch is not None]
 
 
-def _batch(name: str, runs: Sequence[RunSpec], records: Mapping[str, RunRecord]) -> Batch | None:
-    told = tuple(records[run.key] for run in runs)
-    recipe = told[0].recipe
+def _batch(name: str, records: Sequence[RunRecord]) -> Batch | None:
+    recipe = records[0].recipe
     engine = get_engine(recipe.engine)
     lower = [
         reference for reference in recipe.references
@@ -92,20 +92,20 @@ def _batch(name: str, runs: Sequence[RunSpec], records: Mapping[str, RunRecord])
     ]  # fmt: skip
     if not lower or engine.evaluate is None:
         return None
-    fitting = [reference for reference in lower if _applies(reference, told)]
+    fitting = [reference for reference in lower if _applies(reference, records)]
     reference = (fitting or lower)[0]
     unit = statistics_of(engine)[recipe.statistic_of_record].unit
     return Batch(
         recipe=name,
-        records=told,
+        records=tuple(records),
         reference=reference,
         applies=bool(fitting),
-        file=_evaluated(engine.evaluate, told, reference.at_least, unit),
+        file=_evaluated(engine.evaluate, records, reference.at_least, unit),
     )
 
 
 def _applies(reference: Reference, records: Iterable[RunRecord]) -> bool:
-    """Whether a reference is for the machine of every run that got far enough to say which."""
+    """True if a reference is for the machine of every run whose machine is known."""
     machines = [
         Machine(
             system=record.system, device=record.device, gpus=record.gpus, nodes=record.nodes, scale=record.recipe.scale
@@ -129,7 +129,7 @@ def _log_of(record: RunRecord) -> Path:
 
 
 def _verdict(record: RunRecord, reference: Reference) -> str:
-    """How the test of that bound ended, or, where none was run, the worst test of the run."""
-    of_bound = {each.verdict for each in record.judgements if each.reference == reference.name}
-    ends = of_bound or {each.verdict for each in record.judgements}
+    """The verdict of the test of that bound, or, without one, the worst verdict on the run."""
+    of_bound = {judgement.verdict for judgement in record.judgements if judgement.reference == reference.name}
+    ends = of_bound or {judgement.verdict for judgement in record.judgements}
     return next((verdict for verdict in _WORST if verdict in ends), "")

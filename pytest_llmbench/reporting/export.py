@@ -95,26 +95,29 @@ def openmetrics(samples: Iterable[Sample]) -> str:
 
 def samples_of(session: FinishedSession) -> list[Sample]:
     """Every number of a session, once. A missing number has no sample."""
-    found = [*_session_samples(session)]
+    samples = [*_session_samples(session)]
     for run in session.runs.values():
         labels = {"run": run.key, "recipe": run.recipe.name, "system": run.system}
         judged = "Whether a run could be judged: it finished, is sane and was measured."
-        found.append(Sample("llmbench_run_judged", "", judged, int(run.problem is None), labels))
+        samples.append(Sample("llmbench_run_judged", "", judged, int(run.problem is None), labels))
         for name, metric in run.metrics.items():
             about = f"Statistic {name} of a run."
-            found += _in_base_unit(f"llmbench_run_{name}", about, metric.value, metric.unit, labels)
+            samples += _in_base_unit(f"llmbench_run_{name}", about, metric.value, metric.unit, labels)
     for check in session.checks.values():
         for reading in check.report.readings:
             labels = {"check": check.check, "node": reading.host or "", "subject": reading.subject}
             labels["system"] = check.system
             about = f"Measured {reading.statistic} of a check."
-            found += _in_base_unit(f"llmbench_check_{reading.statistic}", about, reading.value, reading.unit, labels)
+            samples += _in_base_unit(f"llmbench_check_{reading.statistic}", about, reading.value, reading.unit, labels)
     systems = {check.system for check in session.checks.values()}
     for host, fit in fitness(session.checks).items():
         about = "Whether a node may train according to every check: 1, or 0."
-        found.append(Sample("llmbench_node_fit", "", about, int(fit), {"node": host, "system": min(systems)}))
-    plain = [each._replace(labels={name: harmless(text) for name, text in each.labels.items()}) for each in found]
-    return [*{(each.name, each.unit, *each.labels.values()): each for each in plain}.values()]
+        samples.append(Sample("llmbench_node_fit", "", about, int(fit), {"node": host, "system": min(systems)}))
+    unique = {}
+    for sample in samples:
+        labels = {name: harmless(text) for name, text in sample.labels.items()}
+        unique[sample.name, sample.unit, *labels.values()] = sample._replace(labels=labels)
+    return [*unique.values()]
 
 
 def fitness(checks: Mapping[str, HealthRecord]) -> dict[str, bool]:

@@ -33,18 +33,18 @@ def render_health(rows: Sequence[Mapping[str, object]], screen: int) -> Iterator
         yield worst, f"{name.ljust(width)}  {worst.ljust(7)}  {nodes.ljust(5)}  {measured}".rstrip()
     everyone = {str(row["host"]) for row in rows if row.get("host")}
     for verdict in _VERDICTS[:-1]:
-        told = [(row, str(row.get("reason", ""))) for row in rows if row["verdict"] == verdict]
-        yield from _told(verdict, verdict, told, everyone, screen)
+        reasons = [(row, str(row.get("reason", ""))) for row in rows if row["verdict"] == verdict]
+        yield from _details(verdict, verdict, reasons, everyone, screen)
     hints = [(row, str(row["hints"])) for row in rows if row["verdict"] == "PASS" and row.get("hints")]
-    yield from _told("", "hint", hints, everyone, screen)
+    yield from _details("", "hint", hints, everyone, screen)
 
 
-def _told(
-    verdict: str, word: str, told: Sequence[tuple[Mapping[str, object], str]], everyone: set[str], screen: int
+def _details(
+    verdict: str, word: str, texts: Sequence[tuple[Mapping[str, object], str]], everyone: set[str], screen: int
 ) -> Iterator[tuple[str, str]]:
-    """Yield what there is to say: each text once, with every check and node it is true of."""
+    """Yield each text once, with every check and node that it is true of."""
     alike: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
-    for row, text in told:
+    for row, text in texts:
         host, plain = str(row.get("host") or ""), " ".join(text.split())
         plain = plain.replace(f"{host}: ", "", 1).replace(f"{host} ", "", 1) if host else plain
         checks, hosts = alike.setdefault(plain, ({}, {}))

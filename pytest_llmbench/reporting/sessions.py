@@ -44,7 +44,7 @@ def list_sessions(run_dir: Path) -> None:
     """
     path = run_dir / layout.INDEX
     known = _known(path)
-    found: dict[str, Mapping[str, Any]] = {}
+    listed: dict[str, Mapping[str, Any]] = {}
     with os.scandir(run_dir) as entries:
         names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     for name in names:
@@ -54,17 +54,17 @@ def list_sessions(run_dir: Path) -> None:
             entry = known.get(name)
             if entry is None or entry.get("written") != written:
                 entry = {"folder": name, "written": written, **SessionVerdict.read(verdict).model_dump(mode="json")}
-            found[name] = entry
-    sessions = sorted(found.values(), key=lambda entry: int(entry["written"]), reverse=True)
+            listed[name] = entry
+    sessions = sorted(listed.values(), key=lambda entry: int(entry["written"]), reverse=True)
     write_text(path, json.dumps({"schema_version": _SCHEMA, "sessions": sessions}, indent=1) + "\n", mode=0o600)
 
 
 def _known(path: Path) -> dict[str, Mapping[str, Any]]:
     """The entries of a list; empty if it cannot be read."""
     try:
-        told = json.loads(path.read_bytes())
-        if told["schema_version"] == _SCHEMA:
-            return {entry["folder"]: entry for entry in told["sessions"]}
+        index = json.loads(path.read_bytes())
+        if index["schema_version"] == _SCHEMA:
+            return {entry["folder"]: entry for entry in index["sessions"]}
     except (OSError, ValueError, KeyError, TypeError):
         pass
     return {}

@@ -6,19 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pytest_llmbench.core.quantity import bounds_for_people, for_people, listed
 
 _COLUMNS = ("run", "nodes", "statistic", "measured", "threshold", "verdict", "reference")
-# Tests that share these share what is told under them.
+# Consecutive tests that share these have their reason under the last of them.
 _ALIKE = ("verdict", "reason", "cause", "run_record")
 
 
 def render(rows: Sequence[Mapping[str, object]], width: int) -> Iterator[tuple[str, str]]:
     """Yield (verdict, line): a header, a line per test, and under it the reason if there is one.
 
-    Findings about a run are under its first test, in the color of a hint. The numbers of several runs that were judged
+    Findings about a run are under its first test, in the colour of a hint. The numbers of several runs that were judged
     together are under each test.
 
     Args:
-        rows: one mapping per test, with the properties its report carries. A test that measured
-            nothing has an em dash there, never a number.
+        rows: the properties of each test's report. A test that measured nothing has an em dash, never a number.
         width: of the terminal; the names of references are left out if the table would be wider.
     """
     table = [_COLUMNS, *(tuple(_cell(row, column) for column in _COLUMNS) for row in rows)]
@@ -27,27 +26,25 @@ def render(rows: Sequence[Mapping[str, object]], width: int) -> Iterator[tuple[s
         del widths[-1]
     yield "", _line(_COLUMNS, widths)
     followings: list[Mapping[str, object]] = [*rows[1:], {}]
-    told: set[object] = set()
+    shown: set[object] = set()
     for row, cells, following in zip(rows, table[1:], followings, strict=False):
         verdict = str(row["verdict"])
         yield verdict, _line(cells, widths)
-        found = str(row.get("findings", ""))
-        if found and row.get("run") not in told:
-            told.add(row.get("run"))
-            yield from (("SKIP", f"    {line}") for line in _wrapped(f"finding: {found}", width - 4))
-        yield from (("SKIP", f"    {line}") for line in _wrapped(str(row.get("steady_part", "")), width - 4))
+        notes = []
+        if row.get("findings") and row.get("run") not in shown:
+            shown.add(row.get("run"))
+            notes.append(("SKIP", f"finding: {row['findings']}"))
+        notes.append(("SKIP", str(row.get("steady_part", ""))))
         if row.get("each_run"):
-            each = str(row["each_run"]).split(",")
-            values = ", ".join(for_people(float(value)) for value in each)
-            yield from (
-                ("", f"    {line}") for line in _wrapped(f"{len(each)} runs: {values} {row['unit']}", width - 4)
-            )
-        if all(row.get(key) == following.get(key) for key in _ALIKE):
-            continue  # told once, under the last of them
-        yield from ((verdict, f"    {line}") for line in _wrapped(str(row.get("reason", "")), width - 4))
-        cause = f"cause: {row['cause']}" if row.get("cause") else ""
-        yield from ((verdict, f"    {line}") for line in _wrapped(cause, width - 4))
-        if verdict in {"FAIL", "INCONCLUSIVE", "ERROR"} and row.get("run_record"):
+            values = [for_people(float(value)) for value in str(row["each_run"]).split(",")]
+            notes.append(("", f"{len(values)} runs: {', '.join(values)} {row['unit']}"))
+        is_last = any(row.get(key) != following.get(key) for key in _ALIKE)
+        if is_last:
+            notes.append((verdict, str(row.get("reason", ""))))
+            notes.append((verdict, f"cause: {row['cause']}" if row.get("cause") else ""))
+        for colour, text in notes:
+            yield from ((colour, f"    {line}") for line in _wrapped(text, width - 4))
+        if is_last and verdict in {"FAIL", "INCONCLUSIVE", "ERROR"} and row.get("run_record"):
             yield verdict, f"    run record: {row['run_record']}"
     yield from (("", line) for line in _places(rows, width))
 

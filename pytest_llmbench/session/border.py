@@ -21,7 +21,7 @@ _AnyRecord = TypeVar("_AnyRecord", bound=Record)
 
 
 class Border:
-    """Takes secrets and what a terminal would obey out of the records of one session.
+    """Removes secrets and terminal control sequences from the records of one session.
 
     The secrets are those that this process can see, and those that the driver of a run saw on its node.
     """
@@ -37,7 +37,7 @@ class Border:
         return redacted(harmless(text), self._known)
 
     def words(self, texts: Iterable[str]) -> tuple[str, ...]:
-        """Words of a command line as they may be kept: without logins, and without values of options for secrets."""
+        """Words of a command line as they may be kept: without logins and values of options for secrets."""
         kept: list[str] = []
         for text in texts:
             before, parts = kept[-1] if kept else "", text.split("=")
@@ -50,10 +50,10 @@ class Border:
                 kept.append(printable(self.text(text)))
         return tuple(kept)
 
-    def crossed(self, record: _AnyRecord) -> _AnyRecord:
+    def clean(self, record: _AnyRecord) -> _AnyRecord:
         """A record as it may be kept."""
         driver = read_report(Path(record.replayed or record.folder)) if isinstance(record, RunRecord) else None
         marks: Sequence[Mark] = driver.secrets if driver is not None else ()
-        told = record.model_dump(include=_FOREIGN[record.about])
-        foreign = mapped(told, lambda text: redacted(harmless(text), self._known, marks))
+        fields = record.model_dump(include=_FOREIGN[record.about])
+        foreign = mapped(fields, lambda text: redacted(harmless(text), self._known, marks))
         return type(record).model_validate({**dict(record), **foreign})

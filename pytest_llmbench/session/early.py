@@ -27,40 +27,36 @@ _AGAIN_S = 1.0
 
 
 def early_plan(run: RunSpec, tests: Sequence[Declared], settings: Settings) -> EarlyPlan:
-    """Say by which references the tests of a run judge it, or why it has to run whole.
-
-    Args:
-        run: the run.
-        tests: those that wait for it.
-        settings: of the session.
-    """
+    """The references by which the tests of a run judge it, and the reason if it has to run whole."""
     recipe, known = run.recipe, statistics_of(get_engine(run.recipe.engine))
     names = tuple(dict.fromkeys(test.reference for test in tests if test.reference is not None))
     bodies = [test.test for test in tests if test.reference is None]
-    asked = [each for each in recipe.references if each.name in names]
-    portable = [each for each in asked if each.applies_to is None and known[each.statistic].needs_all_steps]
-    why = None
+    asked = [reference for reference in recipe.references if reference.name in names]
+    portable = [
+        reference for reference in asked if reference.applies_to is None and known[reference.statistic].needs_all_steps
+    ]
+    reason = None
     if bodies:
-        why = f"{bodies[0]} has no reference, so its threshold is not known before it"
+        reason = f"{bodies[0]} has no reference, so its threshold is not known before it"
     elif any(test.repeats > 1 for test in tests):
-        why = "it is judged together with other runs of its recipe"
+        reason = "it is judged together with other runs of its recipe"
     elif recipe.end != "steps":
-        why = "it is meant to be cut off at its time limit"
+        reason = "it is meant to be cut off at its time limit"
     elif settings.cluster == "debug":
-        why = "with --cluster debug nothing looks at it before it is over"
+        reason = "with --cluster debug nothing looks at it before it is over"
     elif looks(recipe.steps, recipe.warm_up.steps) == (recipe.steps,):
-        why = f"its {recipe.steps} steps are too few for a look before the last one"
+        reason = f"its {recipe.steps} steps are too few for a look before the last one"
     elif portable:
-        why = _of_all_steps(portable[0])
-    return EarlyPlan(references=names, whole=why)
+        reason = _needs_all_steps(portable[0])
+    return EarlyPlan(references=names, whole=reason)
 
 
-def _of_all_steps(reference: Reference) -> str:
+def _needs_all_steps(reference: Reference) -> str:
     return f"reference {reference.name} is about {reference.statistic}, which needs all steps"
 
 
 class _RunsWholeError(Exception):
-    """No look can decide on all that the tests of a run ask."""
+    """No look can decide on every threshold of the tests of a run."""
 
 
 @dataclass(kw_only=True)
@@ -68,9 +64,7 @@ class Looking:
     """Looks at one run while it goes on.
 
     Attributes:
-        run: the run.
         plan: thresholds of its tests.
-        settings: of the session.
         asked: the look that decided on every threshold; its ranks were asked to end.
     """
 
@@ -96,60 +90,50 @@ class Looking:
             return False
         self._again = time.monotonic() + _AGAIN_S
         series = self.run.engine.read(self.run.place.folder, self.run.spec.recipe)
-        logged = [each.step for each in series.steps if each.ranks == self.run.topology.world_size]
+        logged = [logged_step.step for logged_step in series.steps if logged_step.ranks == self.run.topology.world_size]
         while self._ahead and logged[: self._ahead[0]] == list(range(1, self._ahead[0] + 1)):
             self._taken.append(self._ahead.pop(0))
             try:
-                found = self._decided(self._taken[-1], series)
+                decided = self._decide(self._taken[-1], series)
             except _RunsWholeError as error:
                 self._whole, self._ahead = str(error), []
                 return False
-            if found is not None:
-                write_model(self.run.place.folder / layout.ENOUGH, found)
-                self.asked, self._ahead = found, []
+            if decided is not None:
+                write_model(self.run.place.folder / layout.ENOUGH, decided)
+                self.asked, self._ahead = decided, []
                 return True
         return False
 
     def result(self, series: StepSeries, wall_s: float) -> EarlyVerdict:
-        """Say what came of the looks at a run that is over.
-
-        Args:
-            series: all that it logged.
-            wall_s: from launch to end, seconds.
-        """
+        """The outcome of the looks at a run that is over and took `wall_s` seconds from launch to end."""
         recipe, topology = self.run.spec.recipe, self.run.topology
-        done = max((each.step for each in series.steps), default=0)
-        seconds = [each.seconds for each in series.steps[recipe.warm_up.steps :] if each.seconds is not None]
+        done = max((step.step for step in series.steps), default=0)
+        seconds = [step.seconds for step in series.steps[recipe.warm_up.steps :] if step.seconds is not None]
         hours = (topology.gpus or topology.nodes) / 3600
-        told = self.asked if self.asked is not None and done < recipe.steps else self._ran_whole()
-        saved = (recipe.steps - done) * sum(seconds) / len(seconds) if told.ended_early and seconds else 0.0
+        result = self.asked if self.asked is not None and done < recipe.steps else self._whole_verdict()
+        saved = (recipe.steps - done) * sum(seconds) / len(seconds) if result.ended_early and seconds else 0.0
         spent = {"done": done, "hours_spent": wall_s * hours, "hours_saved": saved * hours}
-        return told.model_copy(update={**spent, "unit": "GPU-hours" if topology.gpus else "node-hours"})
+        return result.model_copy(update={**spent, "unit": "GPU-hours" if topology.gpus else "node-hours"})
 
-    def _ran_whole(self) -> EarlyVerdict:
+    def _whole_verdict(self) -> EarlyVerdict:
         steps = self.run.spec.recipe.steps
         if self._whole is not None:
             return EarlyVerdict(planned=steps, look=steps, alpha=ALPHA, whole=self._whole)
-        why = "no look before the last step decided on every threshold"
+        reason = "no look before the last step decided on every threshold"
         if self.asked is not None:
-            why = f"it had done all its steps before its ranks heard of the look at {self.asked.look}"
+            reason = f"it had done all its steps before its ranks heard of the look at {self.asked.look}"
         taken = (*self._taken, steps)
-        return EarlyVerdict(planned=steps, look=steps, looks=taken, alpha=alpha_at(steps, steps), whole=why)
+        return EarlyVerdict(planned=steps, look=steps, looks=taken, alpha=alpha_at(steps, steps), whole=reason)
 
-    def _decided(self, look: int, series: StepSeries) -> EarlyVerdict | None:
-        """The verdicts of a look; None where it leaves one open.
-
-        Raises:
-            _RunsWholeError: so will every other look.
-        """
-        evidence, measurement, early = looked_at(self.run, self.settings, series, look, self._taken)
-        verdicts = [self._verdict(each, measurement, early) for each in self._asked_of(evidence)]
+    def _decide(self, look: int, series: StepSeries) -> EarlyVerdict | None:
+        """The verdicts of a look; None where it leaves one open. Raises _RunsWholeError: so will every other look."""
+        evidence, measurement, early = gather_evidence(self.run, self.settings, series, look, self._taken)
+        verdicts = [self._verdict(reference, measurement, early) for reference in self._own_references(evidence)]
         if None in verdicts or first_problem(evidence, over=False) is not None:
             return None
         return early.model_copy(update={"decided": tuple(verdicts)})
 
-    def _asked_of(self, evidence: Evidence) -> list[Reference]:
-        """The references of its tests that are for the machine that it is on."""
+    def _own_references(self, evidence: Evidence) -> list[Reference]:
         asked = references_for(self.run, self.settings, evidence, self.plan.references)
         if not asked:
             raise _RunsWholeError("none of its references is for this machine and scale")
@@ -158,7 +142,7 @@ class Looking:
     def _verdict(self, reference: Reference, measurement: Measurement, early: EarlyVerdict) -> str | None:
         known = statistics_of(self.run.engine)
         if known[reference.statistic].needs_all_steps:
-            raise _RunsWholeError(_of_all_steps(reference))
+            raise _RunsWholeError(_needs_all_steps(reference))
         metric = measure(measurement, known).get(reference.statistic)
         if metric is None:
             raise _RunsWholeError(f"reference {reference.name} is about {reference.statistic}, which is not measured")
@@ -172,13 +156,13 @@ class Looking:
         return f"{reference.name}: {reference.statistic} {reference.threshold}: {verdict}"
 
 
-def looked_at(
+def gather_evidence(
     run: PreparedRun, settings: Settings, series: StepSeries, look: int, taken: Sequence[int]
 ) -> tuple[Evidence, Measurement, EarlyVerdict]:
-    """Gather the evidence of the first steps of a run.
+    """Evidence of the first `look` steps of a run that goes on.
 
     Args:
-        run: the run, which goes on.
+        run: the run.
         settings: of the session.
         series: all that it logged so far.
         look: number of steps that count.
@@ -188,8 +172,8 @@ def looked_at(
     early = EarlyVerdict(
         planned=recipe.steps, look=look, looks=tuple(taken), done=look, alpha=alpha_at(look, recipe.steps)
     )
-    told = Evidence(recipe=recipe, topology=run.topology, series=series, hosts=(), wall_s=None, early=early)
-    evidence = with_expectations(told, settings.system)
+    logged = Evidence(recipe=recipe, topology=run.topology, series=series, hosts=(), wall_s=None, early=early)
+    evidence = with_expectations(logged, settings.system)
     measurement = measurement_of(evidence, settings.system)
     return evidence, measurement, early.model_copy(update={"peak_step_s": _peak_step_s(evidence, measurement)})
 
@@ -201,11 +185,14 @@ def references_for(run: PreparedRun, settings: Settings, evidence: Evidence, nam
         system=settings.system.name, device=device_of(evidence) or "unknown", gpus=topology.gpus,
         nodes=topology.nodes, scale=recipe.scale,
     )  # fmt: skip
-    return [each for each in recipe.references if each.name in names and not why_not_applicable(each, machine)]
+    return [
+        reference
+        for reference in recipe.references
+        if reference.name in names and not why_not_applicable(reference, machine)
+    ]
 
 
 def _peak_step_s(evidence: Evidence, measurement: Measurement) -> float | None:
-    """Seconds of a step at the published peak of the GPUs."""
     if evidence.peak_tflops is None or not measurement.counts_flops:
         return None
     recipe = evidence.recipe

@@ -29,7 +29,7 @@ _BEGAN = b'"event":"began"'
 
 
 class Records(Mapping[str, AnyKept]):
-    """Records of a folder by name. Each is read when it is asked for: those of thousands of runs need much memory."""
+    """Records of a folder by name, each read when it is asked for: those of thousands of runs need much memory."""
 
     def __init__(self, kind: type[AnyKept], folder: Path, names: Iterable[str]) -> None:
         self._kind = kind
@@ -37,12 +37,6 @@ class Records(Mapping[str, AnyKept]):
         self._names = dict.fromkeys(names)
 
     def __getitem__(self, name: str) -> AnyKept:
-        """Read a record.
-
-        Raises:
-            KeyError: no run or check has that name.
-            ConfigError: the record was readable before, and is not now.
-        """
         if name not in self._names:
             raise KeyError(name)
         return self._kind.read(self._folder / name / layout.RECORD)
@@ -62,13 +56,10 @@ class SessionFolder:
     """The files of a session, as far as they can be read.
 
     Attributes:
-        path: its folder.
-        id: session id.
         tests: the declared tests; None if `session.json` cannot be read.
-        verdicts: of all tests; None if the session was killed before it wrote them.
-        runs, checks: the readable records by name.
+        verdicts: None if the session was killed before it wrote them.
         places: the folder of each record, by `run` or `check`, and name.
-        broken: why a record cannot be read, by `run` or `check`, and name.
+        broken: the reason why a record cannot be read, by `run` or `check`, and name.
         events: the undamaged lines of the journal.
         damage: other faults of the folder, in words.
     """
@@ -102,11 +93,7 @@ class _Begin(BaseModel):
 
 
 def read_folder(path: Path) -> SessionFolder:
-    """Read a session's folder for a report: whatever is missing or damaged is listed.
-
-    Raises:
-        ConfigError: it has neither a plan nor a record nor verdicts.
-    """
+    """Read a folder for a report, and list what is damaged. Raises ConfigError: it holds nothing of a session."""
     damage: list[str] = []
     plan = _readable_plan(path, damage)
     verdicts = _readable_verdicts(path, damage)
@@ -134,11 +121,7 @@ def read_folder(path: Path) -> SessionFolder:
 
 
 def read_plan(folder: Path) -> Plan:
-    """Read the whole plan of a session.
-
-    Raises:
-        ConfigError: it is missing or damaged.
-    """
+    """Read the whole plan of a session. Raises ConfigError: it is missing or damaged."""
     path = folder / layout.PLAN
     try:
         return Plan.model_validate_json(read_at_most(path, _LARGEST, "; is this the folder of a session?"))
@@ -147,11 +130,7 @@ def read_plan(folder: Path) -> Plan:
 
 
 def read_records(folder: Path, kind: type[AnyKept]) -> dict[str, AnyKept]:
-    """Read all records of a kind, by name.
-
-    Raises:
-        ConfigError: one is damaged, or is the record of another run or check.
-    """
+    """Read all records of a kind, by name. Raises ConfigError: one is damaged, or of another run or check."""
     records = {}
     for path in record_files(folder, kind.about):
         record = kind.read(path)
@@ -172,17 +151,13 @@ def record_files_below(folder: Path, about: str) -> list[Path]:
 
 
 def read_events(folder: Path) -> tuple[JournalEvent, ...]:
-    """The events of a session's journal; empty where it has none, as a replay.
-
-    Raises:
-        ConfigError: the journal is damaged.
-    """
+    """The events of a journal; empty where there is none, as of a replay. Raises ConfigError: it is damaged."""
     path = folder / layout.JOURNAL
     return read_journal(path)[0] if path.exists() else ()
 
 
 def has_ended(folder: Path) -> bool:
-    """True if nothing of a session will change: the last event of its journal is its end, or it is a replay.
+    """True if nothing of a session will change: the last event of its journal is its end, or it has none, as a replay.
 
     Raises:
         ConfigError: the journal is damaged.
@@ -194,11 +169,7 @@ def has_ended(folder: Path) -> bool:
 
 
 def session_of(folder: Path) -> Session:
-    """The session of a folder, by the id in its journal: with `--llmbench-session-name` the folder has another name.
-
-    Raises:
-        ConfigError: the journal is damaged.
-    """
+    """The session of a folder, with the id in its journal (its folder may have a name of `--session-name`)."""
     ids = [event.session for event in read_events(folder) if event.session]
     return Session(id=ids[0] if ids else folder.resolve().name, folder=folder)
 
@@ -231,7 +202,7 @@ def sessions_in(run_dir: Path, *, without: str | None = None) -> list[Path]:
 
 
 def newest(run_dir: Path) -> Path:
-    """The newest session in a folder: the target of the link `latest`, else the session that began last.
+    """The newest session: the target of the link `latest`, else the session that began last.
 
     Raises:
         ConfigError: there is none.
@@ -253,7 +224,7 @@ def find_session(which: str | Path | None, run_dir: Path) -> Path:
         run_dir: folder of the sessions.
 
     Raises:
-        ConfigError: there is no such folder.
+        ConfigError: there is none.
     """
     if which is None or str(which) == layout.LATEST:
         return newest(run_dir)
@@ -295,7 +266,7 @@ def _readable_verdicts(path: Path, damage: list[str]) -> SessionVerdicts | None:
     try:
         return SessionVerdicts.read(path / layout.VERDICTS)
     except ConfigError as error:
-        # A session that was killed has none.
+        # It is missing if the session was killed.
         state = f"cannot be read ({_short(error)})" if (path / layout.VERDICTS).exists() else "is not there"
         damage.append(f"{layout.VERDICTS} {state}: verdicts are shown as far as records and journal have them")
         return None

@@ -3,23 +3,27 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from pytest_llmbench.cluster.jobs import JobOnSlurm, SlurmJob
+from pytest_llmbench.cluster.jobs import Job, JobOnSlurm, SlurmJob
+from pytest_llmbench.cluster.lease import Lease
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.aside import Aside
+from pytest_llmbench.cluster.slurm.marks import JobMarks
 from pytest_llmbench.cluster.slurm.queries import GLANCE_S
 from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.queue_limit import QueueLimit
 from pytest_llmbench.cluster.slurm.states import JobState, JobStatus, OurJob, is_hopeless
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.unix_clock import UnixClock
 from pytest_llmbench.core.wire.driver import read_report
 from pytest_llmbench.core.wire.pauses import longest_pause
 from pytest_llmbench.judging.sanity import Origin
-from pytest_llmbench.session.active import Active
 from pytest_llmbench.session.early import Looking
 from pytest_llmbench.session.ending.causes import Outcome, began, cut_off, done
+from pytest_llmbench.session.script.prepared import PreparedRun
 from pytest_llmbench.session.watch import Watch
 
 # A node that refuses to start a job is asked for after this.
@@ -27,13 +31,89 @@ _STARTS_WITHIN_S = 20.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
-    """The end of a launch.
+class RunView:
+    """The state of one run, for a live line.
 
     Attributes:
-        outcome: result of its run; None where nothing of it ever started.
-        never_began: the reason why nothing of it started; it may be launched again.
+        state: `waiting`, `checking` (the nodes), `pending`, `starting`, `running`.
+        detail: the reason for its waiting.
+        words_per_s: of the last step; None before the first, and where its duration is not known.
+        eta_s: seconds to its last step at that rate.
+        starts: Unix time at which Slurm expects to start it; None if unknown.
+        run: None before it is launched.
     """
+
+    key: str
+    state: Literal["waiting", "checking", "pending", "starting", "running"]
+    detail: str = ""
+    step: int = 0
+    steps: int = 0
+    words_per_s: float | None = None
+    eta_s: float | None = None
+    starts: float | None = None
+    started: float | None = None
+    run: PreparedRun | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(kw_only=True)
+class Active:
+    """A run under way.
+
+    Attributes:
+        submitted, launched: when its launch began: as Unix time, and by our clock.
+        pending_reason, starts: of its pending job: Slurm's reason, and the Unix time of its expected start.
+        cancelled: the problem for which the session ended it.
+        marks: past events of its job when it was launched.
+        orphan: its ranks may have ended themselves, because their session was dead before it was resumed.
+        looking: looks at it while it goes on, with `--early-verdict`.
+        avoided: nodes that its session had lost before, and that it was kept off.
+    """
+
+    run: PreparedRun
+    job: Job
+    lease: Lease | None
+    submitted: float
+    launched: float
+    clock: UnixClock = field(default_factory=UnixClock)
+    started: float | None = None
+    watch: Watch | None = None
+    looking: Looking | None = None
+    pending_reason: str = ""
+    starts: float | None = None
+    cancelled: Problem | None = None
+    marks: JobMarks = field(default_factory=JobMarks)
+    suspended: bool = False
+    orphan: bool = False
+    avoided: tuple[str, ...] = ()
+
+
+def view_of(active: Active) -> RunView:
+    """The state of a run under way."""
+    key, recipe = active.run.key, active.run.spec.recipe
+    if active.watch is None:
+        detail = f"{active.job.title} {active.pending_reason}".strip()
+        return RunView(key=key, state="pending", detail=detail, starts=active.starts, run=active.run)
+    seen = active.watch.progress
+    if seen is None:
+        return RunView(
+            key=key, state="starting", detail=active.job.title, steps=recipe.steps, started=active.started,
+            run=active.run,
+        )  # fmt: skip
+    return RunView(
+        key=key,
+        state="running",
+        step=seen.step,
+        steps=recipe.steps,
+        words_per_s=recipe.tokens_per_step / seen.seconds if seen.seconds else None,
+        eta_s=(recipe.steps - seen.step) * seen.seconds if seen.seconds else None,
+        started=active.started,
+        run=active.run,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """The end of a launch: the outcome of its run, or the reason why nothing of it started."""
 
     outcome: Outcome | None = None
     never_began: str = ""
@@ -65,11 +145,11 @@ class Follower:
                 self._limit.enforce(active.job.ours)
             return None  #: problem allocation: the allocation is lost
         if status.state is JobState.SUSPENDED:
-            active.suspended = True  # its processes stand still, and cannot be ended before it is resumed
+            active.suspended = True  # its processes stand still, and end only after it is resumed
             return None
         if active.watch is None:
-            if isinstance(active.job, SlurmJob) and (why := self._limit.why_ended(active.job.ours, status)):
-                active.cancelled = Problem(kind="allocation", message=why)
+            if isinstance(active.job, SlurmJob) and (reason := self._limit.why_ended(active.job.ours, status)):
+                active.cancelled = Problem(kind="allocation", message=reason)
             # An adopted run has started some time after its submission.
             active.started = active.started or active.clock.now()
             active.watch = Watch(active.run.spec.recipe, active.run.place.folder, active.run.place.time_limit_min)
@@ -80,8 +160,8 @@ class Follower:
         return self._follow(active, active.watch) if active.cancelled is None else None
 
     def finish(self, active: Active, status: JobStatus) -> Ended:
-        """Gather what a run came to, whose job has ended."""
-        run, status = active.run, self._with_hindsight(active, status)
+        """Gather the results of a run whose job has ended."""
+        run, status = active.run, self._add_past_events(active, status)
         if self._never_began(active, status):
             return Ended(never_began=_why_not_begun(active, status))
         folder, recipe = run.place.folder, run.spec.recipe
@@ -97,13 +177,13 @@ class Follower:
         return Ended(outcome=outcome)
 
     def is_done(self, active: Active) -> bool:
-        """Whether the logs prove that a run has done all its work."""
+        """True if the logs prove that a run has done all its work."""
         folder = active.run.place.folder
         series = active.run.engine.read(folder, active.run.spec.recipe)
         return done(series, read_report(folder), active.run.topology)
 
     def end(self, active: Active) -> None:
-        """End a run; where Slurm is to cancel its job, without waiting long for that."""
+        """End a run, without waiting long for Slurm to cancel its job."""
 
         def end() -> None:
             try:
@@ -117,12 +197,11 @@ class Follower:
             end()
 
     def _follow(self, active: Active, watch: Watch) -> Ended | None:
-        """Look after a run whose ranks run: has it had its time, or come to its end?"""
         if active.suspended:
             self._cancel(active, Problem(kind="job_suspended", message="its job was suspended"))
             return None
         if watch.work_is_done(lambda: self.is_done(active)):
-            # Epilogs may take minutes, and the controller be away: no reason to doubt what is in the logs.
+            # Epilogs may take minutes, and the controller be away: the logs count.
             if active.lease is not None or not self.slurm.silent:
                 self.end(active)
             return self.finish(active, JobStatus(state=JobState.COMPLETED))
@@ -132,12 +211,12 @@ class Follower:
         if not self.is_done(active):
             if not (isinstance(active.job, JobOnSlurm) and self.slurm.misses(active.job.ours)):
                 self._cancel(active, problem)
-            return None  # of a job that Slurm does not know, its loss is the cause
+            return None  # the cause is that Slurm has lost the job
         self.end(active)  # we may look late: work that was done in time counts
         return self.finish(active, JobStatus(state=JobState.COMPLETED))
 
     def _refused(self, active: Active) -> Problem | None:
-        """Say that a node has not started a job that Slurm takes for running."""
+        """The problem of a job that Slurm shows as running and that a node has not started."""
         job, since = active.job, active.started
         if not isinstance(job, SlurmJob) or since is None or active.clock.now() - since < _STARTS_WITHIN_S:
             return None
@@ -151,42 +230,41 @@ class Follower:
         return Problem(kind="job_lost", message=message)
 
     def _look_for_enough(self, active: Active, watch: Watch) -> None:
-        """Have the ranks end where every threshold is decided."""
+        """Let the ranks end as soon as every threshold is decided."""
         looking, at = active.looking, watch.progress
         if looking is None or at is None or not looking.look(at.step) or looking.asked is None:
             return
         watch.end_after(at.step)
-        told = "; ".join(looking.asked.decided)
-        self.say(f"run {active.run.key}: decided by its first {looking.asked.look} steps, and ended early: {told}")
+        verdicts = "; ".join(looking.asked.decided)
+        self.say(f"run {active.run.key}: decided by its first {looking.asked.look} steps, and ended early: {verdicts}")
 
     def _cancel(self, active: Active, problem: Problem) -> None:
-        """End a run for a problem; its end is known at a later look."""
         active.cancelled = problem
         self.end(active)
 
     def _never_began(self, active: Active, status: JobStatus) -> bool:
-        """Whether a launch on Slurm ended by itself before anything of the run started; srun's exit code may be 0."""
+        """True if a launch on Slurm ended by itself before anything started; srun may exit with 0."""
         by_itself = status.state in {JobState.FAILED, JobState.COMPLETED} and active.cancelled is None
         on_slurm = self.settings.cluster == "slurm"
         return on_slurm and by_itself and not began(active.run.place.folder)
 
-    def _with_hindsight(self, active: Active, status: JobStatus) -> JobStatus:
-        """Further events of the job during the run: a state may have come and gone between two looks."""
+    def _add_past_events(self, active: Active, status: JobStatus) -> JobStatus:
+        """Add events of the job during the run: a state may come and go between two looks."""
         if not isinstance(active.job, JobOnSlurm):
             return status
         job, before = active.job.ours, active.marks
         now = self.slurm.marks(job)
         if active.suspended or (now is not None and now.suspended != before.suspended):
             return replace(status, state=JobState.SUSPENDED, word="SUSPENDED", reason=now.suspended if now else "")
-        if now is None and (why := self._pause_unseen(active, job)):
-            return replace(status, state=JobState.SUSPENDED, word="SUSPENDED", reason=why)
+        if now is None and (reason := self._describe_pause(active, job)):
+            return replace(status, state=JobState.SUSPENDED, word="SUSPENDED", reason=reason)
         if now is not None and now.preempted != before.preempted:
             return replace(status, state=JobState.PREEMPTED, word="PREEMPTED", reason=now.preempted)
         return status
 
-    def _pause_unseen(self, active: Active, job: OurJob) -> str:
-        """How it is known that a job stood still, where its controller does not say; empty where it did not."""
-        # What was suspended before this run began counts for it as well, so that sacct's sum says nothing then.
+    def _describe_pause(self, active: Active, job: OurJob) -> str:
+        """The evidence that a job stood still, where its controller does not report it; else empty."""
+        # sacct's sum includes suspensions from before this run began, and is useless after one.
         seconds = None if active.marks.suspended else self.slurm.suspended_s(job)
         if seconds:
             return f"for {seconds:.0f} s, by sacct"

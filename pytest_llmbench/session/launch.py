@@ -1,8 +1,9 @@
 """Starting a run, or a probe of a check: its task on disk, then its processes, on the session's cluster."""
 
 import socket
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_llmbench.checks.base import Probe
@@ -11,6 +12,7 @@ from pytest_llmbench.cluster.executors import JobRequest, run_here, submit_local
 from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.cluster.jobs import FinishedJob, Job, LocalJob, SlurmJob, StepJob
 from pytest_llmbench.cluster.lease import Lease
+from pytest_llmbench.cluster.quarantine import remove_bad
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, NotYetError, clean_environment
@@ -24,13 +26,53 @@ from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import CommandTask, Needed
 from pytest_llmbench.core.wire.task import Task
 from pytest_llmbench.engines.base import Script
-from pytest_llmbench.session.journal.plans import digest_of_plan
-from pytest_llmbench.session.nodes.losses import LostNodes
-from pytest_llmbench.session.script.prepared import PreparedRun
-from pytest_llmbench.session.script.preparing import opened, setup_of
+from pytest_llmbench.session.journal.journal import digest_of_plan
+from pytest_llmbench.session.script.prepared import PreparedRun, container_prefix, setup_of
 from pytest_llmbench.session.script.requests import Startable, probe_request
 from pytest_llmbench.session.script.scripts import labels_of
 from pytest_llmbench.workloads.rank.probe import run_probe
+
+
+class LostNodes:
+    """The nodes that Slurm took away from runs because they had failed.
+
+    Attributes:
+        names: all of them, in the order of their loss.
+        of_run: those of each run and of its superseded attempts, by the run's key.
+    """
+
+    def __init__(self, settings: Settings, session: Session, say: Callable[[str], None]) -> None:
+        self.names: tuple[str, ...] = ()
+        self.of_run: dict[str, tuple[str, ...]] = defaultdict(tuple)
+        self._settings = settings
+        self._session = session
+        self.say = say
+
+    def take(self, name: str, nodes: Sequence[str]) -> None:
+        """Note lost nodes: later runs avoid them, and the quarantine list has them, if there is one.
+
+        Args:
+            name: key of the run, or `allocation` for the job that holds nodes.
+            nodes: the lost nodes.
+        """
+        self.of_run[name] = tuple(dict.fromkeys((*self.of_run[name], *nodes)))
+        new = {node: f"it failed under {name}" for node in nodes if node not in self.names}
+        if not new:
+            return
+        self.names += tuple(new)
+        self.say(f"{', '.join(new)} failed under {name}: later runs of this session avoid it where they can")
+        if self._settings.simulate is None:
+            for line in remove_bad(new, self._settings, self._session):
+                self.say(line)
+
+    def exclude_lost(self, request: JobRequest) -> JobRequest:
+        """A request that excludes the nodes lost so far."""
+        return request if not self.names else replace(request, slurm=excluding(request.slurm, self.names))
+
+
+def excluding(options: Mapping[str, str], nodes: Sequence[str]) -> dict[str, str]:
+    """Options of sbatch that exclude these nodes, too."""
+    return {**options, "exclude": ",".join(filter(None, (options.get("exclude"), *nodes)))}
 
 
 @dataclass
@@ -39,7 +81,7 @@ class Launcher:
 
     Attributes:
         note: writes events into the session's journal.
-        lost: nodes that the session has lost, and that jobs of runs are kept off.
+        lost: nodes that jobs of runs are kept off.
     """
 
     settings: Settings
@@ -50,11 +92,7 @@ class Launcher:
     lost: LostNodes
 
     def start_run(self, run: PreparedRun, lease: Lease | None, holder: OurJob | None) -> Job:
-        """Start a run on a lease of the Slurm job `holder`, or as a job of its own where there is none.
-
-        Raises:
-            ClusterError: the cluster refuses it.
-        """
+        """Start a run on a lease of the Slurm job `holder`, or as a job of its own (raises ClusterError)."""
         work, topology = run.work, run.topology
         if isinstance(work, Script):
             self._write_script(run, lease, labels_of(work, run.place, topology))
@@ -77,11 +115,7 @@ class Launcher:
         return job
 
     def start_probe(self, probe: Probe, folder: Path, hosts: Sequence[str], holder: OurJob | None) -> Job:
-        """Start a check's probe on some nodes of the Slurm job `holder`, or on this machine.
-
-        Raises:
-            ClusterError: the cluster refuses it.
-        """
+        """Start a check's probe on nodes of the Slurm job `holder`, or on this machine (raises ClusterError)."""
         task = Task(
             entry=probe.entry, config=probe.config, nodes=len(hosts), ranks_per_node=probe.ranks_per_node,
             device=self.settings.site_device if probe.gpus else "cpu", env=self.settings.system.env,
@@ -89,7 +123,7 @@ class Launcher:
         )  # fmt: skip
         write_plain(folder / layout.TASK, task)
         request = probe_request(probe, folder, len(hosts), self.settings, self.session)
-        # A node that fails must not take the answers of the others with it.
+        # The other nodes answer even if one fails.
         ranks = Startable(request=request, function=run_probe, folder=folder, end_together=False)
         return self._start(ranks, hosts, holder)
 
@@ -113,7 +147,7 @@ class Launcher:
             secrets=environment.secrets,
             image=container.image if container else None,
             mounts=(f"{place.folder}:{place.folder}", *container.mounts) if container else (),
-            inside=opened(container, place, {*env, *environment.secrets}) if container else "",
+            inside=container_prefix(container, place, {*env, *environment.secrets}) if container else "",
             owner=None if self.settings.cluster == "debug" else self.heartbeat.path,
             ttl_s=self.heartbeat.ttl_s,
             machine_lock=ranks_lock(self.settings),
@@ -138,7 +172,7 @@ class Launcher:
 
     def _submit(self, request: JobRequest, function: Callable[[str], None], folder: str) -> SlurmJob:
         """Submit a job of its own, on other nodes than those that were lost, if Slurm has enough of them."""
-        kept_off = self.lost.kept_off(request)
+        kept_off = self.lost.exclude_lost(request)
         try:
             return SlurmJob(submit_slurm(self.slurm, kept_off, function, folder), self.slurm)
         except (NoAnswerError, NotYetError) as error:

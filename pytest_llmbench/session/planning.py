@@ -22,10 +22,7 @@ from pytest_llmbench.session.script.requests import holder_request
 
 
 def peak_of(recipe: Recipe, settings: Settings) -> Peak | None:
-    """The published peak of what a recipe would run on; None on the CPU, at scale smoke, and where nothing is known.
-
-    Nor is there one to hold a recipe against whose FLOPs are not known.
-    """
+    """The published peak for a recipe; None on CPUs, at scale smoke, and where peak or FLOPs are not known."""
     gpu, topology = settings.system.gpu, settings.topology(recipe)
     tflops = gpu.peak_tflops.get(recipe.precision) if gpu is not None else None
     if gpu is None or tflops is None or topology.gpus == 0 or recipe.scale != "full":
@@ -36,7 +33,7 @@ def peak_of(recipe: Recipe, settings: Settings) -> Peak | None:
 
 
 def demand_of(reference: Reference, recipe: Recipe, settings: Settings) -> Demand | None:
-    """Demand of a reference on the GPUs; None where it is about no speed or another machine, or no peak is known."""
+    """Demand of a reference on the GPUs; None if it is not about speed here, or no peak is known."""
     peak = peak_of(recipe, settings)
     if peak is None:
         return None
@@ -50,11 +47,7 @@ def demand_of(reference: Reference, recipe: Recipe, settings: Settings) -> Deman
 
 
 def describe(plan: Plan, settings: Settings, session: Session) -> tuple[list[str], bool]:
-    """Write the plan: one paragraph per job, its script, its node-hours, and the sum.
-
-    Returns:
-        The lines, and whether all runs can be tried.
-    """
+    """The lines of the plan (each job, its script and node-hours, and the sum), and True if all runs can be tried."""
     runs = plan.runs
     steps = [counted(len(plan.checks), "check")] if plan.checks else []
     steps += [counted(len(runs), "run")] if runs or not plan.checks else []
@@ -63,13 +56,13 @@ def describe(plan: Plan, settings: Settings, session: Session) -> tuple[list[str
     lines += [f"check {name}: {get_check(name).summary}" for name in plan.checks]
     lines += [_describe_replayed(run, run.replayed) for run in runs if run.replayed is not None]
     prepared = [(run, prepare(run, settings, session)) for run in runs if run.replayed is None]
-    lines += [_describe_run(run, found, settings, runs) for run, found in prepared if run.repeat == 1]
+    lines += [_describe_run(run, result, settings, runs) for run, result in prepared if run.repeat == 1]
     if settings.left_over:
         lines.append(
             f"NOT TESTED: {settings.left_over} of {settings.nodes} nodes, too few for a group of "
             f"{settings.nodes_per_run}"
         )
-    ready = [found for _, found in prepared if isinstance(found, PreparedRun)]
+    ready = [result for _, result in prepared if isinstance(result, PreparedRun)]
     for run in ready:
         if run.script is not None and run.spec.repeat == 1:
             script = Border(settings.system).text(run.script.rstrip())
@@ -78,7 +71,6 @@ def describe(plan: Plan, settings: Settings, session: Session) -> tuple[list[str
 
 
 def _describe_jobs(plan: Plan, ready: Sequence[PreparedRun], settings: Settings, session: Session) -> list[str]:
-    """The Slurm jobs of a session, and their node-hours."""
     if settings.cluster != "slurm" or not (ready or plan.checks):
         return []
     if existing_allocation() is not None:
@@ -119,7 +111,6 @@ def _describe_run(run: RunSpec, prepared: PreparedRun | Problem, settings: Setti
 
 
 def _early(run: PreparedRun) -> Iterator[str]:
-    """Say when a run is looked at, or why it will not be ended early."""
     recipe = run.spec.recipe
     if run.early is not None and run.early.whole is not None:
         yield f"runs whole: {run.early.whole}"
@@ -133,15 +124,15 @@ def _too_short(run: RunSpec, settings: Settings) -> Iterator[str]:
     recipe, topology, gpu = run.recipe, settings.topology(run.recipe), settings.system.gpu
     known = statistics_of(get_engine(recipe.engine))
     judged = recipe.steps - recipe.warm_up.steps
-    bounds = [each for each in recipe.references if known[each.statistic].steady is not None]
+    bounds = [reference for reference in recipe.references if known[reference.statistic].steady is not None]
     if gpu is not None or topology.gpus == 0 or recipe.scale != "full":
         machine = Machine(
             system=settings.system.name, device=gpu.model if gpu and topology.gpus else "cpu", gpus=topology.gpus,
             nodes=topology.nodes, scale=recipe.scale,
         )  # fmt: skip
-        bounds = [each for each in bounds if why_not_applicable(each, machine) is None]
+        bounds = [reference for reference in bounds if why_not_applicable(reference, machine) is None]
     if bounds and recipe.end == "steps" and judged < LEAST:
-        names = ", ".join(each.name for each in bounds)
+        names = ", ".join(reference.name for reference in bounds)
         yield (
             f"TOO SHORT: {counted(judged, 'step')} after the warm-up will hardly decide on {names}: give the recipe at "
             f"least {recipe.warm_up.steps + LEAST} steps"
@@ -160,6 +151,5 @@ def _feasibility(run: RunSpec, settings: Settings) -> Iterator[str]:
 
 
 def _planned_step(run: PreparedRun) -> str:
-    """The srun command of a run, with as many names as it will have nodes."""
     hosts = [f"NODE{number}" for number in range(1, run.topology.nodes + 1)]
     return shlex.join(run.processes.step_command("JOB", hosts))

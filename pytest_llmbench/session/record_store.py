@@ -22,21 +22,20 @@ from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import Judgement, Problem, Record, RunRecord, Verdict, write_model
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.judging.telemetry import first_of, gaps
-from pytest_llmbench.session.active import RunView
 from pytest_llmbench.session.border import Border
-from pytest_llmbench.session.ending.logs import with_log_to_read
-from pytest_llmbench.session.journal.journal import EventKind, Journal, now
-from pytest_llmbench.session.journal.plans import digest_of_record
+from pytest_llmbench.session.ending.causes import with_log_to_read
+from pytest_llmbench.session.following import RunView
+from pytest_llmbench.session.journal.journal import EventKind, Journal, digest_of_record, now
 from pytest_llmbench.session.signing import PytestCommand
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
-# Records in memory that have no verdict yet: while one run is long, thousands of others may wait for theirs.
+# Most records in memory that wait for a verdict: during one long run, thousands of others may end.
 _MOST_WAITING = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Glance:
-    """The facts of a run's record that are needed all the time.
+    """Facts of a run's record that are needed all the time.
 
     Attributes:
         recipe: its name.
@@ -57,6 +56,11 @@ class Glance:
     started: float | None
     took_s: float
     facts: tuple[tuple[str, str], ...]
+
+    @property
+    def is_sane(self) -> bool:
+        """True if the run was made here, and can be judged."""
+        return self.problem is None and not self.replayed
 
 
 class KeptRuns(Mapping[str, RunRecord]):
@@ -216,7 +220,7 @@ class RecordStore:
         """Wait for the record of a run or a check; None when it is not there within `timeout_s`.
 
         Raises:
-            ConfigError: it was there, and its file is no longer the one that was written.
+            ConfigError: its file was changed or removed.
         """
         records = cast("Mapping[str, AnyRecord]", self.runs if kind is RunRecord else self.checks)
         with self._changed:
@@ -233,12 +237,12 @@ class RecordStore:
             if self._added.get((about, name)) == added:
                 continue
             record = self.runs.get(name) if about == "run" else self.checks[name]
-            if record is not None:  # lost, which is told
+            if record is not None:
                 self._added[about, name] = added
                 self._keep(record.model_copy(update={"judgements": tuple(verdicts)}))
 
     def let_go(self, series: str) -> None:
-        """Keep the records of runs that are judged, and that no test waits for any more, in their files alone."""
+        """Keep the records of a judged series, which no test waits for any more, in their files alone."""
         self._judged.add(series)
         number = 1
         while (key := repeat_key(series, number)) in self.runs:
@@ -251,7 +255,7 @@ class RecordStore:
 
     def keep(self, record: Record) -> None:
         """Make a record final, and wake the tests that wait for it."""
-        record = self._border.crossed(with_log_to_read(record) if isinstance(record, RunRecord) else record)
+        record = self._border.clean(with_log_to_read(record) if isinstance(record, RunRecord) else record)
         if self.command is not None and record.made_by is None:
             record = record.model_copy(update={"made_by": self.command.sign(record, self._border.words)})
         if isinstance(record, RunRecord) and record.problem is None:
@@ -266,7 +270,7 @@ class RecordStore:
 
     def keep_attempt(self, path: Path, record: RunRecord) -> None:
         """Write the record of an attempt at a run that another one follows; no test waits for it."""
-        self.write(path, self._border.crossed(record))
+        self.write(path, self._border.clean(record))
 
     def note_begin(self, settings: Settings, session: Session, command: PytestCommand) -> None:
         """Note that this process takes the session on."""
@@ -277,7 +281,7 @@ class RecordStore:
         )  # fmt: skip
 
     def note_end(self, planned: Plan) -> None:
-        """Note the end, if every run and check has its record, and none because the session ended before it."""
+        """Note the end, if every run and check was finished, and none was cut short."""
         runs = map(self.runs.glances.get, (run.key for run in planned.runs))
         checks = map(self.checks.get, planned.checks)
         whole = all(run is not None and not run.cut_short for run in runs)
@@ -285,7 +289,7 @@ class RecordStore:
             self.note("ended")
 
     def note(self, event: EventKind, *, sync: bool = True, **facts: object) -> None:
-        """Write an event into the journal. A full disk costs what `--resume` would know of it, and no verdict."""
+        """Write an event into the journal; a full disk is a note for people: `--resume` would repeat runs."""
         if self._journal is None:
             return
         try:
@@ -317,7 +321,6 @@ class RecordStore:
                 self.runs.let_go(record.key)
 
     def _lose(self, key: str, path: Path, reason: str) -> None:
-        """Note that the record of a run is not what was written, and put it aside."""
         with contextlib.suppress(OSError):  # most often it is gone
             path.replace(path.with_name(layout.ALTERED))
         self.lost[key] = f"the record of run {key} is lost: {path}: {reason} after the run was judged"

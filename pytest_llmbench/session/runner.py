@@ -2,6 +2,7 @@
 
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 
 from pytest_llmbench.cluster import executors
@@ -26,19 +27,14 @@ from pytest_llmbench.core.record.records import (
     Timings,
 )
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.session.active import Active, RunView, view_of
-from pytest_llmbench.session.ending.causes import JOB_ENDS, Outcome, lost_nodes
+from pytest_llmbench.session.ending.causes import JOB_ENDS, Outcome, lost_nodes, sweep
 from pytest_llmbench.session.ending.conclude import conclude, run_identity
-from pytest_llmbench.session.ending.sweep import sweep
-from pytest_llmbench.session.following import Ended, Follower
-from pytest_llmbench.session.journal.adopting import Adoption
-from pytest_llmbench.session.journal.earlier import Earlier, put_aside
-from pytest_llmbench.session.launch import Launcher
+from pytest_llmbench.session.following import Active, Ended, Follower, RunView, view_of
+from pytest_llmbench.session.journal.earlier import Adoption, Earlier, put_aside
+from pytest_llmbench.session.launch import Launcher, LostNodes
 from pytest_llmbench.session.nodes.held import HeldNodes
-from pytest_llmbench.session.nodes.losses import LostNodes
 from pytest_llmbench.session.record_store import RecordStore
-from pytest_llmbench.session.retries import RETRIED, Retries
-from pytest_llmbench.session.schedule import Repeats, Schedule, broken, no_time_for
+from pytest_llmbench.session.schedule import RETRIED, Repeats, Retries, Schedule, harness_problem, no_time_for
 from pytest_llmbench.session.script.prepared import prepare
 
 _TICK_S = 0.2
@@ -55,7 +51,7 @@ _SLURM_STOP_WAIT_S = 10.0
 
 
 class Runner:
-    """Runs every run of a session, as many at a time as nodes and `llmbench_max_runs` allow, and stores the results."""
+    """Runs every run of a session, as many at a time as nodes and `--max-runs` allow; the store has the results."""
 
     _shown, _looks = 0.0, 0
 
@@ -65,20 +61,21 @@ class Runner:
         self._settings = settings
         self._session = session
         self._store = store
+        self._say = store.notes.append
         self._earlier = earlier
         self._stopping = threading.Event()
         self._why = ""
         self._slurm = Slurm(store.notes)
         self._heartbeat = Heartbeat(session.folder, settings.heartbeat_timeout)
-        self._follower = Follower(settings, session, self._slurm, store.notes.append)
+        self._follower = Follower(settings, session, self._slurm, self._say)
         self._lost = LostNodes(settings, session, store.notes.append)
         self._schedule = Schedule(
             settings=settings,
             launcher=Launcher(settings, session, self._heartbeat, self._slurm, store.note, self._lost),
             slurm=self._slurm,
             begun=self._note_begun,
-            fail=lambda run, problem: self._publish(run.spec, problem=problem),
-            say=store.notes.append,
+            fail=lambda run, problem: self._fail(run.spec, problem),
+            say=self._say,
         )
         self._nodes = HeldNodes(
             settings=settings,
@@ -117,7 +114,7 @@ class Runner:
         for run in plan.runs:
             self._give_up_repeats_of(run)
         if self._earlier is not None and (left_out := self._earlier.not_selected(plan)):
-            self._store.notes.append(f"{counted(left_out, 'test')} of this session: not selected now, and not judged")
+            self._say(f"{counted(left_out, 'test')} of this session: not selected now, and not judged")
         if self._settings.cluster == "debug":
             self._work()
             return
@@ -127,7 +124,7 @@ class Runner:
     def repeat(self, runs: Sequence[RunSpec]) -> None:
         """Take on further runs, which get a record whatever happens. In the debug cluster they happen here and now."""
         for run in self._repeats.ask(runs):
-            self._publish(run, problem=self._session_ended())
+            self._fail(run, self._session_ended())
         if self._settings.cluster == "debug":
             self._work()
 
@@ -135,9 +132,9 @@ class Runner:
         """Give the nodes back as soon as all runs are over."""
         self._may_repeat = False
 
-    def begin_no_more(self, why: str = "") -> None:
+    def begin_no_more(self, reason: str = "") -> None:
         """Begin no run, and return at once: `stop` follows. The first reason stands in the records of runs it ends."""
-        self._why = self._why or why
+        self._why = self._why or reason
         self._stopping.set()
         # A little less than `stop` waits, so that there is an end in order after a command that was cut off.
         self._slurm.queries.end_within(0.8 * self._stop_wait_s)
@@ -155,12 +152,12 @@ class Runner:
             while self._store.notes and say is not None:
                 say(self._store.notes.popleft())
         if thread is not None and thread.is_alive():
-            self._store.notes.append(
+            self._say(
                 "the runs did not end in time; their jobs end themselves within a minute: see squeue for the comment "
                 f"{self._session.token}"
             )
         elif thread is not None:
-            sweep(self._session.folder, self._store.runs.glances)
+            sweep(self._session.folder, [key for key, run in self._store.runs.glances.items() if run.is_sane])
         self._slurm.look_no_more()
         self._heartbeat.stop()
         if self._watchman is not None:
@@ -184,16 +181,15 @@ class Runner:
         except ClusterError as error:
             self._give_up(Problem(kind="allocation", message=str(error)))
         except Exception:  # noqa: BLE001 - the thread's border: whatever it is, every test must hear of it
-            self._give_up(broken())
+            self._give_up(harness_problem())
         finally:
             # In the debug cluster, it is called again for more.
             if self._settings.cluster != "debug":
                 for run in self._repeats.end():
-                    self._publish(run, problem=self._session_ended())
+                    self._fail(run, self._session_ended())
             self._nodes.release()
 
     def _session_ended(self) -> Problem:
-        """The problem of a run that the end of the session ends."""
         return Problem(kind="session_ended", message=f"{_ENDED}: {self._why}" if self._why else _ENDED)
 
     def _rest(self) -> None:
@@ -204,14 +200,13 @@ class Runner:
         self._stopping.wait(_SOON_S if schedule.launching or schedule.has_few_steps else _TICK_S)
 
     def _adopt(self) -> None:
-        """Go on with the jobs of an earlier process of this session."""
         if self._earlier is None:
             return
         adoption = Adoption(
             earlier=self._earlier, settings=self._settings, slurm=self._slurm, wait=self._stopping.wait,
-            say=self._store.notes.append,
+            say=self._say,
         )  # fmt: skip
-        for active in adoption.adopted(list(self._schedule.waiting), self._store.runs):
+        for active in adoption.adopt(list(self._schedule.waiting), self._store.runs):
             self._schedule.waiting.remove(active.run)
             self._schedule.active.append(active)
             self._note_begun(active)
@@ -220,34 +215,33 @@ class Runner:
                 self._take_end(active, self._follower.finish(active, JobStatus(state=JobState.COMPLETED)))
 
     def _take_on(self, run: RunSpec) -> None:
-        found = self._earlier.finished(run, self._settings) if self._earlier is not None else ""
-        if isinstance(found, RunRecord):
-            self._store.notes.append(f"run {run.key}: finished before, and kept")
-            self._store.keep(found)
+        earlier = self._earlier.finished(run, self._settings) if self._earlier is not None else ""
+        if isinstance(earlier, RunRecord):
+            self._say(f"run {run.key}: finished before, and kept")
+            self._store.keep(earlier)
             return
-        if found:
-            self._store.notes.append(f"run {run.key} is made again: {found}")
+        if earlier:
+            self._say(f"run {run.key} is made again: {earlier}")
         prepared = prepare(run, self._settings, self._session)
         if isinstance(prepared, Problem):
-            self._publish(run, problem=prepared)
+            self._fail(run, prepared)
         else:
             self._schedule.waiting.append(prepared)
 
     def _take_on_repeats(self) -> None:
         """Take on the further runs that were asked for, if the job that holds the nodes lasts long enough."""
         for runs in self._repeats.take():
-            if (problem := no_time_for(runs, self._store.runs.glances, self._nodes.ends_at)) is None:
-                for run in runs:
-                    self._take_on(run)
-                    if self._earlier is not None and run.key not in self._store.runs:
-                        self._earlier.put_aside(run.key)
-            else:
-                for run in runs:
-                    self._publish(run, problem=problem)
+            problem = no_time_for(runs, self._store.runs.glances, self._nodes.ends_at)
+            for run in runs:
+                if problem is not None:
+                    self._fail(run, problem)
+                    continue
+                self._take_on(run)
+                if self._earlier is not None and run.key not in self._store.runs:
+                    self._earlier.put_aside(run.key)
 
     @property
     def _busy(self) -> bool:
-        """Whether anything is left to do."""
         return self._schedule.busy or bool(self._nodes.unchecked) or self._repeats.waiting
 
     def _tick_or_hold_again(self) -> None:
@@ -255,17 +249,15 @@ class Runner:
         try:
             self._tick()
         except JobEndedError as error:
-            if JOB_ENDS.get(error.status.state) not in RETRIED or self._schedule.new_holds < 1:
+            if JOB_ENDS.get(error.status.state) not in RETRIED or not self._schedule.may_have_new_nodes:
                 raise
-            self._store.notes.append(f"{error}; new nodes are asked for")
+            self._say(f"{error}; new nodes are asked for")
             self._schedule.take_launched(None)
-            active = list(self._schedule.active)
-            self._end_all(active)
-            for each in active:
-                self._take_end(each, self._follower.finish(each, error.status))
+            for active in self._end_all():
+                self._take_end(active, self._follower.finish(active, error.status))
             self._lost.take(layout.HOLDER, error.status.failed)
-            self._schedule.is_short = True
-        if self._schedule.is_short and not self._schedule.active and not self._schedule.launching:
+            self._schedule.await_new_nodes()
+        if self._schedule.needs_new_nodes:
             self._nodes.renew()
 
     def _tick(self) -> None:
@@ -281,8 +273,9 @@ class Runner:
             except Exception:  # noqa: BLE001 - a run's border: what breaks over one must not end the others
                 self._break(active)
         if ready and len(self._schedule.active) < len(under_way):
-            self._schedule.launch_what_fits()  # now: nodes that wait for our next look do nothing
-        self._show_in_time()
+            self._schedule.launch_what_fits()  # now: until our next look, the nodes would idle
+        if time.monotonic() - self._shown >= _SHOW_S:  # thousands of runs take a while
+            self._show()
 
     def _to_look_at(self, under_way: Sequence[Active]) -> Iterator[Active]:
         """Yield the runs to look at now: of very many that wait for Slurm, those that come next and some of the others.
@@ -290,11 +283,11 @@ class Runner:
         Jobs start in another order as well, and this is noticed a few looks later.
         """
         self._looks += 1
-        next_ones = 0
+        waiting = 0
         for active in under_way:
             if active.watch is None and isinstance(active.job, SlurmJob):
-                next_ones += 1
-                if next_ones > _MOST_NEXT and (hash(active.run.key) + self._looks) % _PARTS:
+                waiting += 1
+                if waiting > _MOST_NEXT and (zlib.crc32(active.run.key.encode()) + self._looks) % _PARTS:
                     continue
             yield active
 
@@ -316,14 +309,13 @@ class Runner:
         if ended.outcome is None:
             self._schedule.launch_again(active.run, ended.never_began)
             return
-        self._publish(active.run.spec, active=active, outcome=ended.outcome)
+        self._conclude(active, ended.outcome)
 
     def _break(self, active: Active) -> None:
-        """Give up a run over which we broke ourselves."""
-        problem = broken()
+        problem = harness_problem()
         self._follower.end(active)
         self._schedule.forget(active)
-        self._publish(active.run.spec, active=active, problem=problem)
+        self._fail(active.run.spec, problem, active)
 
     def _give_up(self, problem: Problem, ended: JobStatus | None = None) -> None:
         """End what runs and record why, for every run that has no record yet.
@@ -331,85 +323,80 @@ class Runner:
         The reason may be that the job `ended` that held the nodes of what runs.
         """
         self._schedule.take_launched(None)  # each command has an end, and a soon one where somebody waits for ours
-        active = list(self._schedule.active)
-        self._end_all(active)
-        for each in active:
-            if (
-                ended is not None
-                and each.watch is not None
-                and (ended.state in JOB_ENDS or self._follower.is_done(each))
-            ):
-                self._take_end(each, self._follower.finish(each, ended))
-                continue
-            self._schedule.forget(each)
-            self._publish(each.run.spec, active=each, problem=problem)
+        for active in self._end_all():
+            done = ended is not None and (ended.state in JOB_ENDS or self._follower.is_done(active))
+            if ended is not None and active.watch is not None and done:
+                self._take_end(active, self._follower.finish(active, ended))
+            else:
+                self._schedule.forget(active)
+                self._fail(active.run.spec, problem, active)
         self._schedule.fail_waiting(problem)
         self._nodes.fail_unchecked(problem)
         self._store.views = ()
 
-    def _end_all(self, runs: Sequence[Active]) -> None:
-        """End runs side by side: jobs of their own by one command, steps and processes each by a signal."""
+    def _end_all(self) -> list[Active]:
+        """End the runs under way side by side, and return them: jobs by one command, steps and processes by signals."""
+        runs = list(self._schedule.active)
         try:
             end_all([active.job for active in runs], self._slurm)
         except ClusterError as error:
-            self._store.notes.append(f"runs could not be cancelled: {error}; they end themselves within a minute")
+            self._say(f"runs could not be cancelled: {error}; they end themselves within a minute")
+        return runs
 
-    def _publish(
-        self, run: RunSpec, *, active: Active | None = None, outcome: Outcome | None = None,
-        problem: Problem | None = None,
-    ) -> None:  # fmt: skip
-        """Make a run's record final: judged by its outcome, or broken by a problem."""
-        result = conclude(outcome, self._settings) if outcome else RunOutcome(problem=problem)
-        if outcome and active and active.orphan and result.problem is not None and self._earlier is not None:
-            # Whatever it was: nobody can tell it from what the death of its session did to it.
-            kind = result.problem.kind
-            self._store.notes.append(f"run {run.key} is made again: it may have ended with its session ({kind})")
+    def _conclude(self, active: Active, outcome: Outcome) -> None:
+        """Make the record of a run that has ended, or have the run made again."""
+        run, result = active.run.spec, conclude(outcome, self._settings)
+        if active.orphan and result.problem is not None and self._earlier is not None:
+            # Whatever the problem is: it may follow from the death of the session.
+            self._say(f"run {run.key} is made again: it may have ended with its session ({result.problem.kind})")
             self._earlier.put_aside(run.key)
             self._schedule.waiting.insert(0, active.run)
             return
-        if active is not None and outcome is not None:
-            self._take_losses(run.key, outcome, result.problem)
-        identity = run_identity(run, self._settings, self._session)
-        traces = _traces_of(active, outcome) if active else RunTraces()
-        record = RunRecord.of(identity, self._attempts_at(run.key, active), traces, result)
-        if active and outcome and record.problem and self._retries.wants(run.key, record.problem):
-            self._store.notes.append(self._retries.supersede(record, record.problem))
+        if lost := lost_nodes(outcome, result.problem):
+            self._lost.take(run.key, lost)
+            if self._schedule.pool is not None:
+                self._schedule.pool.lose(lost)
+        record = self._record(run, result, active, outcome)
+        if record.problem is not None and self._retries.wants(run.key, record.problem):
+            self._say(self._retries.supersede(record, record.problem))
             self._schedule.waiting.insert(0, active.run)
             return
+        self._keep(run, record)
+
+    def _fail(self, run: RunSpec, problem: Problem, active: Active | None = None) -> None:
+        """Make the record of a run that a problem ended, or kept from being launched."""
+        self._keep(run, self._record(run, RunOutcome(problem=problem), active))
+
+    def _keep(self, run: RunSpec, record: RunRecord) -> None:
         self._store.keep(record)
         self._give_up_repeats_of(run)
 
+    def _record(
+        self, run: RunSpec, result: RunOutcome, active: Active | None, outcome: Outcome | None = None
+    ) -> RunRecord:
+        identity = run_identity(run, self._settings, self._session)
+        traces = _traces_of(active, outcome) if active else RunTraces()
+        return RunRecord.of(identity, self._attempts_at(run.key, active), traces, result)
+
     def _attempts_at(self, key: str, active: Active | None) -> RunAttempts:
-        """Failed launches, earlier attempts and lost nodes of a run."""
         own = active.job.hosts if active else ()
         return RunAttempts(
-            failed_launches=tuple(self._schedule.launches.reasons.get(key, ())),
+            failed_launches=tuple(self._schedule.failed_launches.reasons.get(key, ())),
             superseded=self._retries.superseded[key],
             lost_nodes=self._lost.of_run[key],
             avoided_nodes=tuple(node for node in active.avoided if node not in own) if active else (),
         )
 
-    def _take_losses(self, key: str, outcome: Outcome, problem: Problem | None) -> None:
-        """Keep later runs off the nodes that a run lost."""
-        if lost := lost_nodes(outcome, problem):
-            self._lost.take(key, lost)
-            if self._schedule.pool is not None:
-                self._schedule.pool.lose(lost)
-
     def _give_up_repeats_of(self, run: RunSpec) -> None:
         """Make no run that was to be judged together with one that has a record of a problem."""
-        made = self._store.runs.glances.get(run.key)
-        if made is not None and made.problem is not None and made.problem.kind not in {"gated", "not_repeated"}:
-            self._schedule.give_up_repeats(run, made.problem)
-
-    def _show_in_time(self) -> None:
-        """Show all runs, if the last time is long enough ago: thousands of them take a while."""
-        if time.monotonic() - self._shown >= _SHOW_S:
-            self._show()
+        glance = self._store.runs.glances.get(run.key)
+        problem = glance.problem if glance is not None else None
+        if problem is not None and problem.kind not in {"gated", "not_repeated"}:
+            self._schedule.give_up_repeats(run, problem)
 
     def _show(self) -> None:
         self._shown = time.monotonic()
-        note, starts = self._nodes.note or self._schedule.launches.note, self._nodes.starts
+        note, starts = self._nodes.note or self._schedule.failed_launches.note, self._nodes.starts
         self._store.views = (
             *self._nodes.views,
             *(view_of(active) for active in self._schedule.active),

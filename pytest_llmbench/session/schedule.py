@@ -1,13 +1,15 @@
-"""The schedule of a session: which run is launched next, on which nodes, and what becomes of a launch."""
+"""The schedule of a session: which run is launched next, on which nodes, and which launches and runs are repeated."""
 
 import itertools
 import sys
 import threading
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 from pytest_llmbench.cluster.jobs import Job, SlurmJob
 from pytest_llmbench.cluster.lease import Lease, LeasePool, TooFewLeftError
@@ -22,11 +24,10 @@ from pytest_llmbench.cluster.slurm.queue import SILENCE_S, Slurm
 from pytest_llmbench.cluster.slurm.rhythm import QUIET_S
 from pytest_llmbench.cluster.slurm.states import OurJob
 from pytest_llmbench.core.errors import ClusterError
-from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.record.records import Problem, ProblemKind, RunRecord
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.session.active import Active
+from pytest_llmbench.session.following import Active
 from pytest_llmbench.session.launch import Launcher
-from pytest_llmbench.session.launches import Launches
 from pytest_llmbench.session.record_store import Glance
 from pytest_llmbench.session.script.prepared import PreparedRun
 
@@ -36,16 +37,68 @@ _LOOK_S = 0.005
 # Slurm may take another job sooner than one of ours ends.
 _HELD_BACK_S = 60.0
 _FEW_STEPS = 16
+# A restarted controller may refuse steps until its nodes have registered. Only launches before the first rank are
+# repeated: a measurement stands.
+PAUSES_S = (5.0, 20.0)
+# After so many failed runs in a row, each launched several times, the session stops launching.
+MOST_IN_A_ROW = 3
+# Ends of a run's job that are independent of the run. Left out: what may come again, as a program that runs out of
+# memory, and what people did, who cancelled or suspended the job.
+RETRIED: frozenset[ProblemKind] = frozenset(("job_lost", "job_node_fail", "job_preempted", "started_again"))
+
+
+class FailedLaunches:
+    """The launches of a session that failed, and the pauses after them.
+
+    Attributes:
+        reasons: the reason for each failed launch of a run, by its key.
+        in_a_row: how many runs could not be launched since the last one that could.
+        note: the reason why nothing is launched at the moment, for people; else empty.
+    """
+
+    def __init__(self) -> None:
+        self.reasons: dict[str, list[str]] = defaultdict(list)
+        self.in_a_row = 0
+        self.pause_s = 0.0
+        self.note = ""
+        self._until = 0.0
+
+    @property
+    def paused(self) -> bool:
+        """True while nothing may be launched."""
+        if time.monotonic() < self._until:
+            return True
+        self.note = ""
+        return False
+
+    @property
+    def hopeless(self) -> bool:
+        """True once MOST_IN_A_ROW runs in a row could not be launched."""
+        return self.in_a_row >= MOST_IN_A_ROW
+
+    def add(self, key: str, reason: str) -> bool:
+        """Note the failed launch of a run; return True if that was its last try."""
+        reasons = self.reasons[key]
+        reasons.append(reason)
+        if len(reasons) > len(PAUSES_S):
+            self.in_a_row += 1
+            return True
+        self.pause(f"launched again in a moment: {reason}", PAUSES_S[len(reasons) - 1])
+        return False
+
+    def pause(self, reason: str, seconds: float = PAUSES_S[0]) -> None:
+        """Launch nothing for a while."""
+        self.note, self.pause_s = reason, seconds
+        self._until = time.monotonic() + seconds
+
+    def end_pause(self) -> None:
+        """Launch again from now on."""
+        self._until = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Launched:
-    """The outcome of a launch.
-
-    Attributes:
-        job: None where nothing was launched, as a job of higher priority takes the nodes.
-        submitted, at: when it began: as Unix time, and by our clock.
-    """
+    """The outcome of a launch that began at these times (Unix, our clock); no job if another one takes the nodes."""
 
     job: Job | None
     marks: JobMarks
@@ -55,7 +108,7 @@ class _Launched:
 
 @dataclass(frozen=True, kw_only=True)
 class _Launching:
-    """A run that is being launched; Slurm has not answered yet."""
+    """A launch that Slurm has not answered yet."""
 
     run: PreparedRun
     lease: Lease | None
@@ -64,19 +117,13 @@ class _Launching:
 
 @dataclass(kw_only=True)
 class Schedule:
-    """Launches runs in order, as many at a time as nodes and `llmbench_max_runs` allow.
+    """Launches runs in order, as many at a time as nodes and `--max-runs` allow.
 
     Attributes:
-        begun: told each run that was launched.
-        fail: told each run that never will be, and why.
-        say: told what people should know.
-        waiting: runs that wait, in order.
-        active: runs under way.
-        launches: launches that came to nothing.
+        begun, fail: called with each run that was launched, and with each that never will be.
+        waiting, active: runs that wait, in order, and runs under way.
         pool: the session's nodes; None before they are there, and where each run has a job of its own.
         holder: the job that holds them, if one does.
-        new_holds: further jobs that may be asked to hold nodes, after one that lost some.
-        is_short: whether the next run does not fit on the nodes that are left, and waits for new ones.
     """
 
     settings: Settings
@@ -87,12 +134,12 @@ class Schedule:
     say: Callable[[str], None]
     waiting: list[PreparedRun] = field(default_factory=list)
     active: list[Active] = field(default_factory=list)
-    launches: Launches = field(default_factory=Launches)
+    failed_launches: FailedLaunches = field(default_factory=FailedLaunches)
     pool: LeasePool | None = None
     holder: OurJob | None = None
-    new_holds: int = 0
-    is_short: bool = False
     _launching: list[_Launching] = field(default_factory=list)
+    _new_holds: int = 0
+    _is_short: bool = False
     _first_run_over: bool = False
     _one_by_one: bool = False  # since Slurm has refused one too many
     _refused: dict[str, int] = field(default_factory=dict)
@@ -105,36 +152,57 @@ class Schedule:
     @property
     def launching(self) -> list[PreparedRun]:
         """Runs whose launches Slurm has not answered yet."""
-        return [each.run for each in self._launching]
+        return [launch.run for launch in self._launching]
 
     @property
     def busy(self) -> bool:
-        """Whether any run waits, is being launched, or is under way."""
+        """True while any run waits, is being launched, or is under way."""
         return bool(self.waiting or self._launching or self.active)
 
     @property
     def has_few_steps(self) -> bool:
-        """Whether a few steps run, whose ends cost next to nothing to look for."""
+        """True while a few steps run: it costs next to nothing to look for their ends."""
         return self.holder is not None and 0 < len(self.active) <= _FEW_STEPS
+
+    def allow_new_nodes(self, times: int) -> None:
+        """Set how often the session may ask for new nodes after it has lost some."""
+        self._new_holds = times
+
+    @property
+    def may_have_new_nodes(self) -> bool:
+        """True if the session may ask for new nodes."""
+        return self._new_holds > 0
+
+    @property
+    def needs_new_nodes(self) -> bool:
+        """True if the next run does not fit on the nodes that are left, and nothing runs on them any more."""
+        return self._is_short and not self.active and not self._launching
+
+    def await_new_nodes(self) -> None:
+        """Launch nothing until there are new nodes: the job that held these is over."""
+        self._is_short = True
+
+    def drop_nodes(self) -> None:
+        """Forget the nodes, which were given back: new ones are asked for."""
+        self._new_holds -= 1
+        self._is_short, self.pool = False, None
 
     def launch_what_fits(self) -> None:
         """Launch the next runs for which there are nodes."""
         began = time.monotonic()
         for run in list(self.waiting):
             # Runs under way are looked after in between.
-            if not self._may_launch or time.monotonic() - began > GLANCE_S:
+            if not self._may_launch() or time.monotonic() - began > GLANCE_S:
                 return
-            if run not in self.waiting:
-                continue  # given up meanwhile
-            if self._follows(run):
-                continue
+            if run not in self.waiting or self._follows(run):
+                continue  # given up meanwhile, or another one has to be over first
             lease = None
             if self.pool is not None:
                 try:
-                    lease = _lease(run, self.pool)
+                    lease = _acquire_lease(run, self.pool)
                 except ClusterError as error:
-                    if isinstance(error, TooFewLeftError) and self.new_holds > 0:
-                        self.is_short = True  # what is under way keeps its nodes until it is over
+                    if isinstance(error, TooFewLeftError) and self.may_have_new_nodes:
+                        self._is_short = True  # what is under way keeps its nodes until it is over
                         return
                     self.waiting.remove(run)
                     #: problem allocation: Slurm refuses the request, will never start the job, or has a node in it that
@@ -142,50 +210,47 @@ class Schedule:
                     self.fail(run, Problem(kind="allocation", message=str(error)))
                     continue
                 if lease is None and run.spec.group is None:
-                    return  # in order: a later, smaller run must not starve this one
+                    return  # in order: later, smaller runs would starve this one
                 if lease is None:
                     continue  # another group's nodes may be free
             self.waiting.remove(run)
             self._launch(run, lease)
 
-    @property
     def _may_launch(self) -> bool:
-        """Whether another run may be launched now; waits a moment for the answers to others."""
-        # Steps are launched one after the other: each has to know the state of the job in which it runs.
+        """Wait a moment for the answers to other launches; return True if one more may begin."""
+        # Steps are launched one after the other: each asks for the state of its job first.
         most = 1 if self._one_by_one or self.holder is not None else _SUBMITTED_AT_ONCE
         self.take_launched(0.0)
         while len(self._launching) >= most and time.monotonic() - self._launching[0].work.began < GLANCE_S:
             time.sleep(_LOOK_S)
             self.take_launched(0.0)
-        return len(self._launching) < most and not self._is_full and not self.launches.paused
+        return len(self._launching) < most and not self._is_full and not self.failed_launches.paused
 
     def take_launched(self, within_s: float | None) -> None:
         """Go on with launches that end within `within_s` seconds; None waits for them."""
-        for each in list(self._launching):
-            if each.work.done(within_s):
-                self._launching.remove(each)
-                self._take(each.run, each.lease, each.work.result)
+        for launch in list(self._launching):
+            if launch.work.done(within_s):
+                self._launching.remove(launch)
+                self._take(launch.run, launch.lease, launch.work.result)
 
-    def launch_again(self, run: PreparedRun, why: str) -> None:
-        """A launch came to nothing, and no rank has started: have another try, or give the run up, or all of them."""
-        launches = self.launches
-        if (
-            self.slurm.silent and self.slurm.controller.silent_s < SILENCE_S
-        ):  # nobody could launch it now, which says nothing of the run
-            self.slurm.controller.say_silent(why)
-            launches.pause(f"Slurm does not answer: {why}", QUIET_S)
+    def launch_again(self, run: PreparedRun, reason: str) -> None:
+        """Try a failed launch again, of which no rank has started; or give the run up, or all of them."""
+        failed, controller = self.failed_launches, self.slurm.controller
+        if self.slurm.silent and controller.silent_s < SILENCE_S:  # every launch would fail now
+            controller.say_silent(reason)
+            failed.pause(f"Slurm does not answer: {reason}", QUIET_S)
             self.waiting.insert(0, run)
             return
-        if not launches.failed(run.key, why):
-            self.say(f"run {run.key} could not be launched: {why}; once more in {launches.pause_s:.0f} s")
+        if not failed.add(run.key, reason):
+            self.say(f"run {run.key} could not be launched: {reason}; once more in {failed.pause_s:.0f} s")
             self.waiting.insert(0, run)
             return
-        times = len(launches.reasons[run.key])
+        times = len(failed.reasons[run.key])
         logs = str(run.place.folder / layout.LOGS)
-        self.fail(run, Problem(kind="launch_failed", message=f"{why} (launched {times} times)", log=logs))
-        if launches.hopeless:
-            message = f"not launched: {launches.in_a_row} runs in a row could not be, the last ({run.key}): {why}"
-            self.say(f"no more runs are launched: {launches.in_a_row} in a row could not be: {why}")
+        self.fail(run, Problem(kind="launch_failed", message=f"{reason} (launched {times} times)", log=logs))
+        if failed.hopeless:
+            message = f"not launched: {failed.in_a_row} runs in a row could not be, the last ({run.key}): {reason}"
+            self.say(f"no more runs are launched: {failed.in_a_row} in a row could not be: {reason}")
             self.fail_waiting(Problem(kind="launch_failed", message=message))
 
     def fail_waiting(self, problem: Problem) -> None:
@@ -194,7 +259,7 @@ class Schedule:
             self.fail(self.waiting.pop(0), problem)
 
     def give_up_repeats(self, broken_run: RunSpec, problem: Problem) -> None:
-        """Give up the runs that were to be judged together with one that cannot be: they would decide nothing."""
+        """Give up the runs that were to be judged together with a broken one: they would decide nothing."""
         left = [run for run in self.waiting if run.spec.series == broken_run.series]
         self.waiting = [run for run in self.waiting if run not in left]
         for run in left:
@@ -203,15 +268,11 @@ class Schedule:
             self.fail(run, Problem(kind="not_repeated", message=message))
 
     def _follows(self, run: PreparedRun) -> bool:
-        """Whether an earlier run has to be over first, which is judged together with it."""
-        waiting = self.waiting[: self.waiting.index(run)]
-        series = run.spec.series
-        return any(
-            other.spec.series == series for other in (*waiting, *self.launching, *(each.run for each in self.active))
-        )
+        earlier = (*self.waiting[: self.waiting.index(run)], *self.launching, *(active.run for active in self.active))
+        return any(other.spec.series == run.spec.series for other in earlier)
 
     def forget(self, active: Active, *, worked: bool = False) -> None:
-        """Take a run's nodes back; `worked` says that its ranks had started."""
+        """Take a run's nodes back; `worked`: its ranks had started."""
         if active not in self.active:
             return  # the run was over, and its end is what broke
         self.active.remove(active)
@@ -219,9 +280,9 @@ class Schedule:
             self.slurm.let_go(active.job.ours)
         self._free(active.lease)
         if self._one_by_one:
-            self.launches.go_on()
+            self.failed_launches.end_pause()
         if worked:
-            self.launches.worked()
+            self.failed_launches.in_a_row = 0
             self._first_run_over = True
 
     @property
@@ -231,74 +292,70 @@ class Schedule:
         return alone or (self.settings.max_runs is not None and begun >= self.settings.max_runs)
 
     def _launch(self, run: PreparedRun, lease: Lease | None) -> None:
-        """Launch a run."""
         if self.settings.cluster != "slurm":
             self._take(run, lease, lambda: self._start(run, lease))
             return
-        # Slurm may take minutes to answer, or never do: runs under way are looked after meanwhile.
+        # Slurm may take minutes to answer: runs under way are looked after meanwhile.
         work = Aside(lambda: self._start(run, lease), "launch")
         self._launching.append(_Launching(run=run, lease=lease, work=work))
 
     def _start(self, run: PreparedRun, lease: Lease | None) -> _Launched:
         marks, submitted, at = self._marks(), time.time(), time.monotonic()
-        taken = marks is not None and bool(marks.preempted)
-        job = None if taken else self.launcher.start_run(run, lease, self.holder)
+        preempted = marks is not None and bool(marks.preempted)
+        job = None if preempted else self.launcher.start_run(run, lease, self.holder)
         # A launch has to have had an answer of Slurm: so there is one about what was before it.
         return _Launched(job=job, marks=marks or self._marks() or JobMarks(), submitted=submitted, at=at)
 
     def _take(self, run: PreparedRun, lease: Lease | None, result: Callable[[], _Launched]) -> None:
-        """Take on what a launch came to."""
+        """Follow a run that was launched, or do what the failure of its launch asks for."""
         try:
             launched = result()
-        except NotYetError as error:
+        except Exception as error:  # noqa: BLE001 - a run's border
             self._free(lease)
-            self._hold_back(run, error)
+            self._take_failure(run, error)
             return
-        except NoAnswerError as error:
-            self._free(lease)
-            self.slurm.refresh(GLANCE_S)
-            self.launch_again(run, str(error))
-            return
-        except ClusterError as error:  # Slurm has said no: the same as where it is asked for nodes to hold
-            self._free(lease)
-            self.fail(run, Problem(kind="allocation", message=str(error)))
-            return
-        except OSError as error:
-            self._free(lease)
-            self.fail(run, Problem(kind="launch_failed", message=str(error)))
-            return
-        except Exception:  # noqa: BLE001 - a run's border
-            self._free(lease)
-            self.fail(run, broken())
-            return
-        job = launched.job
-        if job is None:
+        if launched.job is None:
             self._free(lease)
             self.waiting.insert(0, run)
-            self.launches.pause("a job of higher priority takes the nodes")
+            self.failed_launches.pause("a job of higher priority takes the nodes")
             return
         self.full_queue.taken(run.key)
         active = Active(
-            run=run, job=job, lease=lease, submitted=launched.submitted, launched=launched.at, marks=launched.marks
-        )
+            run=run, job=launched.job, lease=lease, submitted=launched.submitted, launched=launched.at,
+            marks=launched.marks,
+        )  # fmt: skip
         self.active.append(active)
         self.begun(active)
+
+    def _take_failure(self, run: PreparedRun, error: Exception) -> None:
+        match error:
+            case NotYetError():
+                self._hold_back(run, error)
+            case NoAnswerError():
+                self.slurm.refresh(GLANCE_S)
+                self.launch_again(run, str(error))
+            case ClusterError():  # Slurm refuses, as where it is asked for nodes to hold
+                self.fail(run, Problem(kind="allocation", message=str(error)))
+            case OSError():
+                self.fail(run, Problem(kind="launch_failed", message=str(error)))
+            case _:
+                self.fail(run, harness_problem())
 
     def _hold_back(self, run: PreparedRun, error: NotYetError) -> None:
         """Launch a run again after a while; one that is a job too many also as soon as one of ours has ended."""
         if not isinstance(error, QueueFullError):
-            self.launches.pause(str(error), QUIET_S)
+            self.failed_launches.pause(str(error), QUIET_S)
             self.waiting.insert(0, run)
             return
         ours = len(self.active) + len(self._launching)
-        if why := self.full_queue.refused(run.key, error, ours=ours):
-            self.fail(run, Problem(kind="allocation", message=why))
+        if reason := self.full_queue.refused(run.key, error, ours=ours):
+            self.fail(run, Problem(kind="allocation", message=reason))
             return
         self._one_by_one = True
-        self.launches.pause(str(error), _HELD_BACK_S if ours else QUIET_S)
+        self.failed_launches.pause(str(error), _HELD_BACK_S if ours else QUIET_S)
         # Several may have been under way: they keep their order.
         number = self._refused.setdefault(run.key, len(self._refused))
-        earlier = sum(self._refused.get(each.key, number) < number for each in self.waiting)
+        earlier = sum(self._refused.get(other.key, number) < number for other in self.waiting)
         self.waiting.insert(earlier, run)
 
     def _marks(self) -> JobMarks | None:
@@ -310,16 +367,49 @@ class Schedule:
             self.pool.release(lease)
 
 
-def broken() -> Problem:
-    """The problem of a run over which our own code broke, with the traceback."""
+def harness_problem() -> Problem:
+    """The problem of a run over which our own code broke, with the traceback of the exception that is handled."""
     #: problem harness: an error of this package, with its traceback
     error = "".join(traceback.format_exception_only(sys.exception())).strip().splitlines()[-1]
     return Problem(kind="harness", message=f"the runner broke: {error}\n{traceback.format_exc()}")
 
 
-def _lease(run: PreparedRun, pool: LeasePool) -> Lease | None:
+def _acquire_lease(run: PreparedRun, pool: LeasePool) -> Lease | None:
     nodes, group = run.topology.nodes, run.spec.group
     return pool.acquire(nodes) if group is None else pool.acquire_group(group, nodes)
+
+
+class Retries:
+    """Decides which runs are made once more after a fault of the infrastructure, and keeps their attempts.
+
+    Attributes:
+        most: further attempts of one run, at most.
+        superseded: kind and message of each attempt that another one followed, by the run's key.
+    """
+
+    def __init__(
+        self, most: int, put_aside: Callable[[str], Path | None], write: Callable[[Path, RunRecord], object]
+    ) -> None:
+        self.most = most
+        self.superseded: dict[str, tuple[str, ...]] = defaultdict(tuple)
+        self._put_aside = put_aside
+        self._write = write
+
+    def wants(self, key: str, problem: Problem | None) -> bool:
+        """True if a run that ended with this problem is made once more."""
+        return problem is not None and problem.kind in RETRIED and len(self.superseded[key]) < self.most
+
+    def supersede(self, record: RunRecord, problem: Problem) -> str:
+        """Put an attempt aside, with its record; return a line for people."""
+        key = record.key
+        folder = self._put_aside(key)
+        if folder is not None:
+            self._write(folder / layout.RECORD, record)
+        self.superseded[key] += (f"{problem.kind}: {problem.message}",)
+        return (
+            f"run {key} is made again, retry {len(self.superseded[key])} of {self.most}: {problem.kind}: "
+            f"{problem.message}; the attempt is in {folder}"
+        )
 
 
 class Repeats:
@@ -332,7 +422,7 @@ class Repeats:
 
     @property
     def waiting(self) -> bool:
-        """Whether the runner has not taken all of them."""
+        """True if the runner has not taken all of them."""
         return bool(self._asked)
 
     def ask(self, runs: Sequence[RunSpec]) -> Sequence[RunSpec]:
@@ -356,20 +446,14 @@ class Repeats:
             return self._asked
 
 
-def no_time_for(runs: Sequence[RunSpec], made: Mapping[str, Glance], ends_at: float) -> Problem | None:
-    """Say why runs would not end before the job does that holds the nodes; None where they would.
-
-    Args:
-        runs: of one series.
-        made: the facts of the finished runs.
-        ends_at: Unix time.
-    """
-    each = max(run.took_s for run in made.values() if run.recipe == runs[0].recipe.name)
-    left = max(ends_at - time.time(), 0.0)
-    if len(runs) * each < left:
+def no_time_for(runs: Sequence[RunSpec], finished: Mapping[str, Glance], ends_at: float) -> Problem | None:
+    """The problem of `runs` of one series that would not end before the job that holds the nodes; else None."""
+    took_s = max(glance.took_s for glance in finished.values() if glance.recipe == runs[0].recipe.name)
+    left_s = max(ends_at - time.time(), 0.0)
+    if len(runs) * took_s < left_s:
         return None
     message = (
-        f"{len(runs)} more would take {len(runs) * each / 60:.1f} min, and the job that holds the nodes ends in "
-        f"{left / 60:.1f} min (give a longer --time)"
+        f"{len(runs)} more would take {len(runs) * took_s / 60:.1f} min, and the job that holds the nodes ends in "
+        f"{left_s / 60:.1f} min (give a longer --time)"
     )
     return Problem(kind="not_repeated", message=message)

@@ -13,7 +13,7 @@ from pytest_llmbench.cluster.runs import Declared
 from pytest_llmbench.core.record.made_by import MadeBy, iso
 from pytest_llmbench.core.record.records import Record, RunRecord
 
-# Options that are about one session: with or without a value of their own in the next word.
+# Options that are about one session; their value may be the next word.
 _NAMED, _RESUMED = ("--llmbench-session-name",), ("--resume", "--llmbench-resume")
 
 
@@ -22,10 +22,9 @@ class PytestCommand:
     """The command line of a session, and what it selected.
 
     Attributes:
-        version: version of this package.
-        words: its words, in their order.
-        selection: those of them that are files, folders or node ids.
-        directory: folder in which pytest was started.
+        version: of this package.
+        selection: those of the words that are files, folders or node ids.
+        directory: the folder in which pytest was started.
         root: pytest's root folder, to which node ids are relative.
         tests: tests of ours that it selected.
     """
@@ -38,12 +37,7 @@ class PytestCommand:
     tests: Sequence[Declared]
 
     def sign(self, record: Record, redact: Callable[[Iterable[str]], Sequence[str]]) -> MadeBy:
-        """Describe the making of a record.
-
-        Args:
-            record: the record.
-            redact: takes secrets out of words of a command line.
-        """
+        """Describe the making of a record; `redact` removes secrets from words of a command line."""
         again = ["pytest", *redact(self._options()), *self._tests_of(record)]
         return MadeBy(
             llmbench_version=self.version, command=tuple(redact(self.words)), directory=str(self.directory),
@@ -55,7 +49,7 @@ class PytestCommand:
     def _options(self) -> Iterator[str]:
         """Yield the words that are neither a selection nor about one session alone."""
         before = ""
-        for word in unnamed(self.words):
+        for word in without_session_name(self.words):
             value = before.startswith("-") and "=" not in before
             option, last, before = word.partition("=")[0], before, word
             if option in _RESUMED:
@@ -76,15 +70,14 @@ class PytestCommand:
 
     @cached_property
     def _by_subject(self) -> Mapping[tuple[str, str], Sequence[str]]:
-        """The tests of each run and check."""
-        found: dict[tuple[str, str], list[str]] = {}
+        tests: dict[tuple[str, str], list[str]] = {}
         for test in self.tests:
             about, name = ("check", test.check) if test.check is not None else ("run", test.run)
-            found.setdefault((about, name or ""), []).append(test.test)
-        return found
+            tests.setdefault((about, name or ""), []).append(test.test)
+        return tests
 
 
-def unnamed(words: Iterable[str]) -> Iterator[str]:
+def without_session_name(words: Iterable[str]) -> Iterator[str]:
     """Yield the words of a command line, without the name that it gives its session: another one cannot have it."""
     last = ""
     for word in words:
@@ -96,5 +89,5 @@ def unnamed(words: Iterable[str]) -> Iterator[str]:
 def _user() -> str | None:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container may have no name for its user
+    except (KeyError, OSError):  # in a container, the user may lack a name
         return None

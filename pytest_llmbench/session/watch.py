@@ -7,12 +7,21 @@ from pathlib import Path
 from statistics import median
 
 from pytest_llmbench.core.durations import format_minutes
+from pytest_llmbench.core.files import write_text
+from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.record.series import Progress
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import get_engine
-from pytest_llmbench.session.ending.stall import Stall
+from pytest_llmbench.readers.stacks import Answers, read_answers
+from pytest_llmbench.readers.steps.progress import named, phases
 
+# Ranks look for a request every 3 seconds, and report the state of a silent one at their next look; py-spy takes up to
+# 5 seconds a process.
+_ANSWERS_S, _ANSWERS_OF_COMMANDS_S = 15.0, 30.0
+# One that is in a pause is asked again.
+_AGAIN_S = 60.0
 # The folder is on a file server that many runs share.
 _LOOK_S = 0.5
 _REMEMBERED_STEPS = 100
@@ -21,12 +30,69 @@ _CLOSE_S = 10.0
 _AS_LONG_AGAIN = 2.0
 
 
-class Watch:
-    """Follows one run from the moment its ranks start. Our own clock decides: `srun --time` fires late.
+class Stall:
+    """One request for the stacks of a run, and further ones while it is in a pause."""
 
-    Attributes:
-        progress: the last step seen.
-    """
+    def __init__(self, folder: Path, now: float) -> None:
+        self._folder = folder
+        self._answers: Answers | None = None
+        self._command = (folder / layout.DRIVER).exists()
+        self._standing = phases(folder)
+        self._ask(now)
+
+    def over(self, now: float) -> bool:
+        """Whether all have answered, or had the time to."""
+        if self._answers is None:
+            names = {path.stem for path in (self._folder / layout.STACKS).glob("*.txt")}
+            limit_s = _ANSWERS_OF_COMMANDS_S if self._command else _ANSWERS_S
+            if self._asked <= names or now - self._since >= limit_s:
+                self._answers = read_answers(self._folder, str(self._number))
+        return self._answers is not None
+
+    def moves(self) -> bool:
+        """Whether a rank has gone on since the request: then the run is slow, and does not hang."""
+        return phases(self._folder) != self._standing
+
+    @property
+    def pause(self) -> str | None:
+        """Work of a process that may take long, by the answers."""
+        return self._answers.pause if self._answers is not None else None
+
+    def ask_again(self, now: float) -> None:
+        """Ask for the stacks of now, if the last ones are old."""
+        if now - self._since >= _AGAIN_S:
+            self._ask(now)
+
+    def __str__(self) -> str:
+        stacks, states = (self._answers.stacks, self._answers.states) if self._answers is not None else ({}, {})
+        place = self._folder / layout.STACKS
+        if self._command:
+            return f"states and stacks of its processes: {place}" if stacks else ""
+        silent = sorted(self._asked - {*stacks})
+        summary = f"stacks of {len(stacks)} of {counted(len(self._asked), 'rank')}: {place}" if self._asked else ""
+        if not silent:
+            return summary
+        who = named(self._folder, [int(name.rpartition("-")[2]) for name in silent])
+        return f"{summary}; {who} cannot answer: {states.get(silent[0], 'its process or its node stands still')}"
+
+    @property
+    def _asked(self) -> set[str]:
+        """Names of the answers to wait for: of the driver, or of the ranks that have something left to do."""
+        if self._command:
+            return {layout.PROCESSES.removesuffix(".txt")}
+        return {layout.rank_name(rank) for rank, standing in self._standing.items() if standing.phase != "done"}
+
+    def _ask(self, now: float) -> None:
+        for old in (self._folder / layout.STACKS).glob("*.txt"):
+            old.unlink(missing_ok=True)
+        file = self._folder / layout.ASKED
+        self._number = int(file.read_text(encoding="ascii")) + 1 if file.exists() else 1
+        self._since, self._answers = now, None
+        write_text(file, str(self._number))
+
+
+class Watch:
+    """Follows one run from the moment its ranks start, by our own clock: `srun --time` fires late."""
 
     def __init__(self, recipe: Recipe, folder: Path, time_limit_min: int) -> None:
         self.progress: Progress | None = None
@@ -44,14 +110,14 @@ class Watch:
         self._stall: Stall | None = None
 
     def look(self) -> Problem | None:
-        """Take one look; return why the run has to be ended, or None."""
+        """Take one look; return the problem for which the run has to be ended, or None."""
         now = time.monotonic()
         if now - self._looked < _LOOK_S:
             return None
         self._looked = now
         seen = self._engine.progress(self._folder)
         if seen is not None and seen != self.progress:
-            # A framework may log every tenth step only, or not say how long a step takes.
+            # A framework may log only every tenth step, or leave out the duration of a step.
             since = now - self._moved if self.progress is not None else 0.0
             self._durations.append(max(since, seen.seconds or 0.0))
             self._longest = max(self._longest, self._durations[-1])
@@ -59,9 +125,9 @@ class Watch:
         return self._out_of_time(now) or self._unless_alive(self._stuck(now), now)
 
     def work_is_done(self, done: Callable[[], bool]) -> bool:
-        """Whether all work is done, and Slurm is slow to say so.
+        """True if all work is done, and Slurm is slow to report it.
 
-        `done` reads what the ranks have said of their end; it is asked now and then, once nothing moves any more.
+        `done` reads the end of the ranks from their logs; it is called now and then, once nothing moves any more.
         """
         now = time.monotonic()
         if now - max(self._moved, self._looked_for_end) < _CLOSE_S or self.progress is None:
@@ -91,8 +157,8 @@ class Watch:
             self._stall.ask_again(now)
             return None
         paused = f"; a process {pause} for longer than deadlines.pause_s, {pause_s:g} s" if pause is not None else ""
-        told = "; ".join(filter(None, (f"{problem.message}{paused}", str(self._stall))))
-        return problem.model_copy(update={"message": told})
+        message = "; ".join(filter(None, (f"{problem.message}{paused}", str(self._stall))))
+        return problem.model_copy(update={"message": message})
 
     def _out_of_time(self, now: float) -> Problem | None:
         if now - self._started <= self._limit_s:

@@ -18,8 +18,7 @@ from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.session.replay.files import find_replays
-from pytest_llmbench.session.replay.replayer import replayed_record
+from pytest_llmbench.session.replay import find_replays, replayed_record
 from tests.conftest import TEST_REFERENCES, TINY, trained_in
 
 DAY_S = 86400.0

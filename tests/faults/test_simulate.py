@@ -10,7 +10,7 @@ import pytest
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.wire.fault import FAULTS
-from pytest_llmbench.judging.good_runs import good_run, refuse_unlike
+from pytest_llmbench.judging.good_runs import GoodRun, refuse_unlike
 from tests.conftest import Result, UserFolder
 
 LOCAL = ("--cluster", "local", "-k", "tiny")
@@ -68,7 +68,7 @@ def test_a_slow_rank_fails_a_threshold(user: UserFolder, recorded: bool) -> None
     assert fmean(took[4:]) >= min(took[:4]) + 0.08
     path = result.session / "runs/tiny/record.json"
     with pytest.raises(ConfigError, match="it was made with --llmbench-simulate slow-rank@5: a fault"):
-        refuse_unlike([good_run(path, RunRecord.read(path))])
+        refuse_unlike([GoodRun(path, RunRecord.read(path))])
     if not recorded:
         path.unlink()  # as in a session that was killed
     replayed = user.run(f"--replay={result.session}", "-k", "tiny")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmbench.session.journal.earlier import describe_dead_session
 from pytest_llmbench.session.journal.journal import JournalEvent, read_journal
-from pytest_llmbench.session.journal.left import left_behind
 from tests.conftest import Result, UserFolder, steps_logged
 from tests.slurm.conftest import Queue
 from tests.slurm.test_ill_slurm import TEST_ONLY, wrap
@@ -94,7 +94,9 @@ def test_nodes_that_were_held_are_given_back(three: UserFolder, queue: type[Queu
     """Its finished run is kept; the others run in a new allocation."""
     session = killed(three, lambda session: steps_logged(session, "b_second") > 1, *HELD)
     (old,) = queue.jobs_of(session)
-    assert f"jobs {old} (RUNNING) are still there; --resume={session.name}" in (left_behind(session.parent) or "")
+    assert f"jobs {old} (RUNNING) are still there; --resume={session.name}" in (
+        describe_dead_session(session.parent) or ""
+    )
     result = whole(three.run(*HELD, "--resume"), queue)
     assert "run a_first: finished before, and kept" in result.text
     assert Counter(event.name for event in events(session, "submitting")) == {

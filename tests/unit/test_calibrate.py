@@ -128,9 +128,9 @@ def test_it_judges_the_next_run(write: Write, tmp_path: Path, capsys: pytest.Cap
 def _judged(record: RunRecord) -> Quantity:
     """The throughput of a record, measured by today's rule."""
     from pytest_llmbench.engines.base import get_engine, statistics_of  # noqa: PLC0415
-    from pytest_llmbench.judging.good_runs import good_run  # noqa: PLC0415
+    from pytest_llmbench.judging.good_runs import GoodRun  # noqa: PLC0415
 
-    run = good_run(Path("record.json"), record)
+    run = GoodRun(Path("record.json"), record)
     metric = run.metric("throughput", statistics_of(get_engine("torch"))["throughput"])
     changes = {"metrics": {"throughput": metric}, "steady": run.measurement.steady}
     return Run(record.model_copy(update=changes)).throughput

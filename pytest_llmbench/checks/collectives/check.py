@@ -13,12 +13,11 @@ from pytest_llmbench.checks.answers import damaged, read_answers, silent
 from pytest_llmbench.checks.base import Answer, Check, CheckSettings, Fleet, Probe, Site, deadline_of, options_of
 from pytest_llmbench.checks.collectives.curve import STATISTICS, judge
 from pytest_llmbench.checks.collectives.nodes.answer import RankCollectives
-from pytest_llmbench.checks.collectives.nodes.nccl_tests import NcclTestsOutput, NcclTestsOutputs
-from pytest_llmbench.checks.collectives.report import read_nccl_tests
-from pytest_llmbench.checks.collectives.report_json import read_nccl_tests_json
+from pytest_llmbench.checks.collectives.nodes.nccl_tests import NcclTestsOutputs
+from pytest_llmbench.checks.collectives.report import read_nccl_tests, read_nccl_tests_json
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.environments import Environment
-from pytest_llmbench.core.record.curves import COLLECTIVES, Curve
+from pytest_llmbench.core.record.curves import COLLECTIVES
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.schema import Strict, validate
 from pytest_llmbench.readers.items import Unreadable
@@ -27,7 +26,7 @@ _TORCH = "pytest_llmbench.checks.collectives.nodes.collectives:measure"
 _NCCL_TESTS = "pytest_llmbench.checks.collectives.nodes.nccl_tests:run"
 _SRUN = ("srun", "--mpi=pmix", "--nodes={nodes}", "--ntasks={ranks}", "--ntasks-per-node={gpus}", "--cpu-bind=none")
 _TYPES = {"float32": "float", "bfloat16": "bfloat16"}
-# By how much work a device does in a second: largest size, iterations, warm-up, checked rounds.
+# By device: largest size, iterations, warm-up, checked rounds.
 _USUAL = {"cuda": (8 << 30, 20, 5, 4), "cpu": (16 << 20, 5, 1, 2)}
 _SMOKE_BYTES = 1 << 20
 
@@ -68,10 +67,10 @@ class CollectivesOptions(Strict):
         """Fill in a site's usual values for missing ones."""
         largest, iterations, warm_up, checked = _USUAL[site.device]
         usual = {"max_bytes": largest, "iterations": iterations, "warm_up": warm_up, "checked": checked}
-        told = {name: value for name, value in self.model_dump().items() if value is not None}
-        if site.scale == "smoke":  # a system's file speaks of the full size
-            told["max_bytes"] = max(self.min_bytes, min(_SMOKE_BYTES, self.max_bytes or _SMOKE_BYTES))
-        return validate(CollectivesOptions, {**usual, **told}, "collectives")
+        own = self.model_dump(exclude_none=True)
+        if site.scale == "smoke":  # a system's file is for the full size
+            own["max_bytes"] = max(self.min_bytes, min(_SMOKE_BYTES, self.max_bytes or _SMOKE_BYTES))
+        return validate(CollectivesOptions, {**usual, **own}, "collectives")
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -104,70 +103,73 @@ class Collective:
         names = [name for name in COLLECTIVES if name == self.name or not site.selected or name in site.selected]
         deadline_s = deadline_of(self, settings)
         if options.backend == "torch":
-            ranks = fleet.once(_ours(options, site, names, deadline_s))
-            return self._ours(read_answers(ranks, RankCollectives), fleet, settings)
+            answers = fleet.once(_make_torch_probe(options, site, names, deadline_s))
+            return self._judge_ours(read_answers(answers, RankCollectives), fleet, settings)
         if site.device == "cpu":
             return Report(skip="nccl-tests needs GPUs, and the nodes of this system have none")
-        answers = fleet.once(_theirs(options, fleet, names, deadline_s))
-        outputs = read_answers(answers, NcclTestsOutputs, asked={"runs": names})
-        return self._theirs(outputs, fleet, settings)
+        answers = fleet.once(_make_nccl_tests_probe(options, fleet, names, deadline_s))
+        return self._judge_theirs(read_answers(answers, NcclTestsOutputs, asked={"runs": names}), fleet, settings)
 
-    def _ours(self, answers: Sequence[Answer[RankCollectives]], fleet: Fleet, settings: CheckSettings) -> Report:
+    def _judge_ours(self, answers: Sequence[Answer[RankCollectives]], fleet: Fleet, settings: CheckSettings) -> Report:
         ranks = [(answer.host, answer.data) for answer in answers if answer.data is not None]
         if len(ranks) < len(answers):
             return Report(unjudged=silent(answers))
-        measured = ranks[0][1].measured
+        first_host, first = ranks[0]
+        measured = first.measured
         if measured is not None and self.name in measured.unsupported:
             return Report(skip=f"torch.distributed here cannot do it: {measured.unsupported[self.name]}")
         if measured is None or self.name not in measured.curves:
-            return Report(unjudged={ranks[0][0]: f"rank 0: {damaged(f'measured.curves.{self.name}')}"})
+            return Report(unjudged={first_host: f"rank 0: {damaged(f'measured.curves.{self.name}')}"})
         unchecked = {host: damaged(f"wrong.{self.name}") for host, data in ranks if self.name not in data.wrong}
         if unchecked:
             return Report(unjudged=unchecked)
         wrong: Counter[str] = Counter()
         for host, data in ranks:
             wrong[host] += data.wrong[self.name]
-        report = judge(measured.curves[self.name], settings.references, fleet, measured.device, wrong)
+        report = judge(measured.curves[self.name], settings, fleet, measured.device, wrong)
         return report.model_copy(update={"notes": (*report.notes, *measured.notes)})
 
-    def _theirs(self, answers: Sequence[Answer[NcclTestsOutputs]], fleet: Fleet, settings: CheckSettings) -> Report:
+    def _judge_theirs(
+        self, answers: Sequence[Answer[NcclTestsOutputs]], fleet: Fleet, settings: CheckSettings
+    ) -> Report:
         data = answers[0].data
         if data is None:
             return Report(unjudged=silent(answers))
-        told = data.runs[self.name]
-        curves = _read(told, self.name, fleet.site.ranks_per_node * len(fleet.hosts))
+        output, ranks = data.runs[self.name], fleet.site.ranks_per_node * len(fleet.hosts)
+        try:  # the file has all digits
+            curves = [read_nccl_tests_json(output.written or "", self.name, ranks)]
+        except Unreadable:
+            curves = read_nccl_tests(output.text, self.name, ranks)
+        end = "took too long" if output.code is None else f"ended with status {output.code}"
+        end = f"{end}: {' '.join(output.text.split()[-40:])}"
         if len(curves) != 1:
-            why = "printed no table" if not curves else f"printed {len(curves)} tables: was it built without MPI?"
-            return Report(problem=f"{told.command} {why}; it {_ended(told)}", evidence={"nccl_tests": told})
-        doubt = None if told.code == 0 else f"{told.command} {_ended(told)}"
+            fault = f"printed {len(curves)} tables: was it built without MPI?" if curves else "printed no table"
+            return Report(problem=f"{output.command} {fault}; it {end}", evidence={"nccl_tests": output})
+        doubt = None if output.code == 0 else f"{output.command} {end}"
         if curves[0].collective != self.name:
-            doubt = doubt or f"{told.command} measured {curves[0].collective}, and not {self.name}"
-        report = judge(curves[0], settings.references, fleet, data.device, {}, doubt)
-        return report.model_copy(update={"evidence": {**report.evidence, "nccl_tests": told}})
+            doubt = doubt or f"{output.command} measured {curves[0].collective}, and not {self.name}"
+        report = judge(curves[0], settings, fleet, data.device, {}, doubt)
+        return report.model_copy(update={"evidence": {**report.evidence, "nccl_tests": output}})
 
 
-def _ours(options: CollectivesOptions, site: Site, names: Sequence[str], deadline_s: float) -> Probe:
-    config = {
-        "collectives": names,
-        "sizes": options.sizes,
-        "timeout_s": deadline_s,
-        **options.model_dump(include={"dtype", "iterations", "warm_up", "checked"}),
-    }
+def _make_torch_probe(options: CollectivesOptions, site: Site, names: Sequence[str], deadline_s: float) -> Probe:
+    counts = options.model_dump(include={"dtype", "iterations", "warm_up", "checked"})
     return Probe(
-        name=_named(options), entry=_TORCH, config=config, deadline_s=deadline_s, ranks_per_node=site.ranks_per_node,
+        name=_name_probe(options), entry=_TORCH, deadline_s=deadline_s, ranks_per_node=site.ranks_per_node,
+        config={"collectives": names, "sizes": options.sizes, "timeout_s": deadline_s, **counts},
         gpus=site.device == "cuda", together=True,
     )  # fmt: skip
 
 
-def _theirs(options: CollectivesOptions, fleet: Fleet, names: Sequence[str], deadline_s: float) -> Probe:
+def _make_nccl_tests_probe(options: CollectivesOptions, fleet: Fleet, names: Sequence[str], deadline_s: float) -> Probe:
     site, hosts = fleet.site, fleet.hosts
-    where = site.environments.get("nccl_tests", Environment())
-    root = options.path or where.root
+    environment = site.environments.get("nccl_tests", Environment())
+    root = options.path or environment.root
     if root is None:
         raise ConfigError(
             "backend nccl_tests: name the folder of its programs: option path, or environments.nccl_tests.root"
         )
-    if where.container is not None:
+    if environment.container is not None:
         raise ConfigError("environments.nccl_tests: container is not supported; name programs on the nodes with root")
     args = {
         "-b": options.min_bytes, "-e": options.max_bytes, "-f": options.factor, "-n": options.iterations,
@@ -180,29 +182,15 @@ def _theirs(options: CollectivesOptions, fleet: Fleet, names: Sequence[str], dea
         "hosts": hosts,
         "gpus": site.gpus_per_node,
         "launcher": options.launcher if len(hosts) > 1 else (),
-        "setup": where.setup,
-        "env": dict(where.env),
+        "setup": environment.setup,
+        "env": dict(environment.env),
         "timeout_s": deadline_s / len(names),
     }
-    return Probe(
-        name=_named(options), entry=_NCCL_TESTS, config=config, deadline_s=deadline_s, hosts=hosts[:1], gpus=True
-    )
+    name = _name_probe(options)
+    return Probe(name=name, entry=_NCCL_TESTS, config=config, deadline_s=deadline_s, hosts=hosts[:1], gpus=True)
 
 
-def _read(told: NcclTestsOutput, name: str, ranks: int) -> list[Curve]:
-    """The curve by the file, which has all digits, or what was printed."""
-    try:
-        return [read_nccl_tests_json(told.written or "", name, ranks)]
-    except Unreadable:
-        return read_nccl_tests(told.text, name, ranks)
-
-
-def _ended(told: NcclTestsOutput) -> str:
-    ended = "took too long" if told.code is None else f"ended with status {told.code}"
-    return f"{ended}: {' '.join(told.text.split()[-40:])}"
-
-
-def _named(options: CollectivesOptions) -> str:
+def _name_probe(options: CollectivesOptions) -> str:
     """A name that measurements with other options do not have."""
     return f"collectives-{hashlib.sha256(options.model_dump_json().encode()).hexdigest()[:8]}"
 

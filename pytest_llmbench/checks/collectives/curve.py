@@ -1,13 +1,15 @@
-"""Findings about the nodes of a curve."""
+"""The verdict on a curve: bus bandwidth and latency by message size, and wrong values."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pytest_llmbench.checks.base import Fleet
-from pytest_llmbench.checks.collectives.kinds import finding
+from pytest_llmbench.checks.base import CheckSettings, Fleet
+from pytest_llmbench.checks.bounds import Bounds
+from pytest_llmbench.checks.kinds import FindingMaker, SharedKind, make_finding
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.curves import Curve, Point, asked_size, size_name
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
-from pytest_llmbench.judging.references import applies, missed, unbounded
+
+finding: FindingMaker[SharedKind] = make_finding
 
 _LEAST, _MOST = 3, 34  # powers of two: 8 B to 16 GiB
 _LATENCY = 8
@@ -23,82 +25,76 @@ _SLOW = "a collective does not show which node or link is slow: run the check `p
 
 def judge(
     curve: Curve,
-    references: Sequence[Reference],
+    settings: CheckSettings,
     fleet: Fleet,
     device: str,
     wrong: Mapping[str, int],
     doubt: str | None = None,
 ) -> Report:
-    """Judge a curve: by its values always, and by bounds if nothing speaks against it.
+    """Judge a curve: by its values always, and by bounds if it is free of doubt.
 
-    `wrong` counts elements with a wrong value by the node that got them, where that is known. `doubt` is the reason why
-    the curve proves nothing, if that is known already.
+    `wrong` counts elements with a wrong value by the node that received them, where that is known. `doubt` is a known
+    reason why the curve proves nothing.
     """
-    site, hosts = fleet.site, fleet.hosts
-    gpus = site.gpus_per_node * len(hosts)
-    host = hosts[0] if len(hosts) == 1 else None
+    site, nodes = fleet.site, len(fleet.hosts)
+    host, gpus, ranks = fleet.hosts[0] if nodes == 1 else None, site.gpus_per_node * nodes, site.ranks_per_node * nodes
     readings = [
-        Reading(host=host, statistic=name, subject=subject, value=value, unit=unit, nodes=len(hosts), gpus=gpus)
-        for name, subject, value, unit in _numbers(curve, site.ranks_per_node * len(hosts))
+        Reading(host=host, statistic=name, subject=subject, value=value, unit=unit, nodes=nodes, gpus=gpus)
+        for name, subject, value, unit in _list_numbers(curve, ranks)
     ]
-    # What a reference is for is the full size; a smoke run has no number that could meet it.
-    wanted = references if site.scale == "full" else ()
-    whole = Reading(statistic="", value=0.0, unit="GB/s", nodes=len(hosts), gpus=gpus)
-    applicable = [each for each in wanted if applies(each, whole, site.system, device)]
-    doubt = doubt or next(_doubts(curve, site.ranks_per_node * len(hosts)), None) or _unmeasured(readings, applicable)
-    findings = tuple(_wrong(curve, wrong, host))
-    notes = [] if applicable else ["no reference is for this machine: bandwidths are reported, values were checked"]
+    bounds = Bounds(site, settings)
+    references = bounds.applicable(device, nodes, gpus)
+    doubt = doubt or next(_find_doubts(curve, ranks), None) or _find_unmeasured(readings, references)
+    findings = [*_find_wrong_values(curve, wrong, host)]
+    notes = [] if references else ["no reference is for this machine: bandwidths are reported, values were checked"]
     if doubt and findings:
         notes.append(doubt)
     elif not doubt:
-        findings += tuple(missed(readings, applicable, system=site.system, device=device, action=_SLOW))
+        findings += bounds.judge(readings, device=device, action=_SLOW)
     return Report(
-        findings=findings,
+        findings=tuple(findings),
         readings=tuple(readings),
         problem=None if findings else doubt,
-        unbounded=unbounded(readings, applicable, system=site.system, device=device),
+        unbounded=not bounds.covers(readings, device),
         notes=tuple(notes),
         evidence={
             "curve": curve.model_dump(mode="json"),
             "device": device,
-            "references": [each.model_dump(mode="json") for each in applicable],
+            "references": [reference.model_dump(mode="json") for reference in references],
         },
     )
 
 
-def _numbers(curve: Curve, ranks: int) -> Iterator[tuple[str, str, float, str]]:
-    """Statistic, subject, value and unit of what is there, what says most first."""
+def _list_numbers(curve: Curve, ranks: int) -> Iterator[tuple[str, str, float, str]]:
+    """Statistic, subject, value and unit of the measured sizes, the most important first."""
     peak, small = curve.peak, curve.at(_LATENCY)
     if peak is not None and peak.timing is not None:
-        yield "busbw_peak", f"{size_name(peak.size)} {_place(peak)}", peak.timing.busbw, "GB/s"
+        yield "busbw_peak", f"{size_name(peak.size)} {_name_place(peak)}", peak.timing.busbw, "GB/s"
     if small is not None and small.timing is not None:
-        yield f"latency_{size_name(_LATENCY)}", _place(small), small.timing.time_us, "us"
+        yield f"latency_{size_name(_LATENCY)}", _name_place(small), small.timing.time_us, "us"
     for size in sorted({point.size for point in curve.points}, reverse=True):
         point, name = curve.at(size), f"busbw_{size_name(asked_size(curve.collective, size, ranks))}"
         if point is not None and point.timing is not None and name in STATISTICS:
-            yield name, _place(point), point.timing.busbw, "GB/s"
+            yield name, _name_place(point), point.timing.busbw, "GB/s"
 
 
-def _place(point: Point) -> str:
+def _name_place(point: Point) -> str:
     return "out of place" if point.out_of_place is not None else "in place"
 
 
-def _wrong(curve: Curve, by_host: Mapping[str, int], host: str | None) -> Iterator[Finding]:
-    """One finding for all wrong values; of a node, if it is the only one that got them."""
-    seen = sorted(name for name, elements in by_host.items() if elements)
+def _find_wrong_values(curve: Curve, by_host: Mapping[str, int], host: str | None) -> Iterator[Finding]:
+    """One finding for all wrong values; about a node, if it alone received them."""
+    hosts = sorted(name for name, elements in by_host.items() if elements)
     sizes = [f"{point.wrong} at {size_name(point.size)}" for point in curve.wrong]
-    if not (seen or sizes or curve.out_of_bounds):
-        return
-    told = [
-        f"{sum(by_host.values())} wrong elements on {', '.join(seen)}" if seen else "",
-        f"wrong elements of all ranks: {', '.join(sizes)}" if sizes else "",
-        f"{curve.out_of_bounds} measurements out of bounds" if curve.out_of_bounds else "",
-    ]  #: finding wrong_values: a collective or an all_reduce gave wrong numbers
-    message = f"{curve.collective} gives wrong results: {'; '.join(part for part in told if part)}"
-    yield finding(seen[0] if len(seen) == 1 else host, "", "wrong_values", Severity.ISOLATE, message, _WRONG)
+    parts = [f"{sum(by_host.values())} wrong elements on {', '.join(hosts)}"] if hosts else []
+    parts += [f"wrong elements of all ranks: {', '.join(sizes)}"] if sizes else []
+    parts += [f"{curve.out_of_bounds} measurements out of bounds"] if curve.out_of_bounds else []
+    if parts:  #: finding wrong_values: a collective or an all_reduce gave wrong numbers
+        message = f"{curve.collective} gives wrong results: {'; '.join(parts)}"
+        yield finding(hosts[0] if len(hosts) == 1 else host, "", "wrong_values", Severity.ISOLATE, message, _WRONG)
 
 
-def _doubts(curve: Curve, ranks: int) -> Iterator[str]:
+def _find_doubts(curve: Curve, ranks: int) -> Iterator[str]:
     """Reasons why a curve proves nothing by itself, the most telling one first."""
     if not curve.points:
         yield curve.doubt or f"no size of {curve.collective} was measured"
@@ -114,9 +110,9 @@ def _doubts(curve: Curve, ranks: int) -> Iterator[str]:
         yield "no result was checked"
 
 
-def _unmeasured(readings: Sequence[Reading], references: Sequence[Reference]) -> str | None:
-    there = {reading.statistic for reading in readings}
+def _find_unmeasured(readings: Sequence[Reading], references: Sequence[Reference]) -> str | None:
+    measured = {reading.statistic for reading in readings}
     for reference in references:
-        if reference.statistic not in there:
+        if reference.statistic not in measured:
             return f"reference {reference.name} asks for {reference.statistic}, which was not measured: see max_bytes"
     return None

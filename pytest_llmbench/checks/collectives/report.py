@@ -1,20 +1,26 @@
-"""Reader of the output of nccl-tests, of any of its versions, as curves.
+"""Reader of nccl-tests, of any of its versions, as curves: of the printed tables, and of the JSON of `-J` since 2.17.3.
 
 The columns before the times differ between versions and between operations, and some rows leave some of them blank. So
-columns are counted from the right. The numbers must agree with each other, to the digits printed.
+columns are counted from the right. The numbers must agree with each other, to the digits printed: size by time is
+algbw, by a factor busbw, and their mean the average.
 """
 
+import json
+import math
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from itertools import chain
+from pathlib import PurePosixPath
+from typing import Any
 
 from pydantic import ValidationError
 
-from pytest_llmbench.checks.collectives.report_agreement import Printed, Side, average, disagreement, part, side
-from pytest_llmbench.core.record.curves import Curve, Point
+from pytest_llmbench.core.record.curves import COLLECTIVES, IN_PARTS, Curve, Point, Timing, busbw_factor, size_name
 from pytest_llmbench.readers.items import Unreadable
 from pytest_llmbench.readers.lines import split_prefix
-from pytest_llmbench.readers.numbers import count, number
+from pytest_llmbench.readers.numbers import as_number, count, number
 
 _HEADER = re.compile(r"#\s+size\s+count\s+type\s")
 _ROW = re.compile(r"\s*\d+\s+\d+\s+[a-z]\w*\s", re.ASCII)
@@ -23,29 +29,134 @@ _RANK = re.compile(r"#\s+Rank\s+(\d+) .*?Pid\s+\d+ on\s+(\S+) device\s+\d+ ", re
 _NAME = re.compile(r"# Collective test starting: (?:\S*/)?(\w+?)(?:_perf)?(?:_mpi)?\s*$", re.ASCII)
 _WRONG = re.compile(r"# Out of bounds values\s*: (\d{1,15}) (OK|FAILED)\s*$", re.ASCII)
 _AVERAGE = re.compile(r"# Avg bus bandwidth\s*: (\S+)", re.ASCII)
-
 _DTYPES = {"float": "float32", "half": "float16", "double": "float64"}
+_WIDTHS = {
+    **dict.fromkeys(("int8", "uint8", "char", "f8e4m3", "f8e5m2"), 1),
+    **dict.fromkeys(("half", "bfloat16"), 2),
+    **dict.fromkeys(("int32", "uint32", "float"), 4),
+    **dict.fromkeys(("int64", "uint64", "double"), 8),
+}  # bytes of an element, by nccl-tests' name of its type
+_ROUNDED_TWICE = 1.001  # in binary and in decimal
+_BINARY_ERROR = 1e-9
+_MOST_RANKS = 10**9  # more is damage
+
+
+@dataclass(frozen=True, slots=True)
+class _Printed:
+    """A finite number as it was printed, at most `half` a unit of its last digit from the measured one."""
+
+    value: float
+    half: float
+
+    @property
+    def low(self) -> float:
+        return self.value - self.half
+
+    @property
+    def high(self) -> float:
+        return self.value + self.half
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One operation, out of place or in place.
+
+    `size` is in bytes, of all parts; `part` in bytes of the counted elements, None for an unknown type.
+    """
+
+    size: int
+    part: int | None
+    time_us: _Printed
+    algbw: _Printed
+    busbw: _Printed
+
+    @property
+    def speeds(self) -> tuple[float, float]:
+        """The least and the most that size by time may be, GB/s."""
+        low, high = self.time_us.low, self.time_us.high
+        return self.size / 1e3 / high if high > 0.0 else 0.0, self.size / 1e3 / low if low > 0.0 else float("inf")
+
+    def timing(self, wrong: int | None) -> Timing:
+        """Its numbers, with the wrong elements of its result."""
+        return Timing(time_us=self.time_us.value, algbw=self.algbw.value, busbw=self.busbw.value, wrong=wrong)
+
+
+def _read_printed(name: str, text: str) -> _Printed:
+    """Read a number from 0 on with its digits: `1.25` is exact to 0.005, `1e+03` to 500."""
+    value = number(name, text)
+    if not 0.0 <= value < float("inf"):
+        raise Unreadable(f"{name} is {text[:40]!r}")
+    exponent = Decimal(text.strip()).as_tuple().exponent
+    assert isinstance(exponent, int)  # of a finite number
+    return _Printed(value, _ROUNDED_TWICE * 0.5 * 10.0**exponent + _BINARY_ERROR * value)
+
+
+def _read_side(size: int, part: int | None, time: str, algbw: str, busbw: str) -> _Side:
+    numbers = (_read_printed("time", time), _read_printed("algbw", algbw), _read_printed("busbw", busbw))
+    side = _Side(size, part, *numbers)
+    low, high = side.speeds
+    if side.algbw.high < low or side.algbw.low > high:
+        raise Unreadable(f"{size} B in {time} us are not {algbw} GB/s")
+    return side
+
+
+def _part_bytes(elements: int, dtype: str) -> int | None:
+    width = _WIDTHS.get(dtype)
+    return None if width is None else elements * width
+
+
+def _read_average(text: str) -> _Printed | str:
+    """Read the printed mean; a text is the reason for a missing one."""
+    value = as_number(text)
+    if value is None or not 0.0 <= value < float("inf"):
+        return f"its average bus bandwidth is {text[:40]!r}, not a bandwidth"
+    return _read_printed("average", text)
+
+
+def _find_disagreement(
+    collective: str | None, ranks: int | None, sides: Sequence[_Side], mean: _Printed | None
+) -> str | None:
+    """The first place where size, busbw or mean do not follow from the other numbers; None where all agree."""
+    if collective in COLLECTIVES and ranks is not None:
+        for side in sides:
+            if fault := _check_side(collective, ranks, side):
+                return f"at {size_name(side.size)} {fault} of {collective} on {ranks} ranks"
+    if mean is None or not sides:
+        return None
+    due = sum(side.busbw.value for side in sides) / len(sides)
+    if abs(due - mean.value) <= mean.half + sum(side.busbw.half for side in sides) / len(sides):
+        return None
+    return f"its average bus bandwidth is {mean.value:g} GB/s, and the mean of its {len(sides)} numbers is {due:.6g}"
+
+
+def _check_side(collective: str, ranks: int, side: _Side) -> str | None:
+    due = None if side.part is None else side.part * (ranks if collective in IN_PARTS else 1)
+    if due is not None and due != side.size:
+        return f"its elements are {side.part} B, which make {due} B"
+    factor, (low, high) = busbw_factor(collective, ranks), side.speeds
+    low, high = factor * max(low, side.algbw.low), factor * min(high, side.algbw.high)
+    if low <= side.busbw.high and side.busbw.low <= high:
+        return None
+    speed = side.algbw.value
+    return f"its busbw is {side.busbw.value:g} GB/s, where an algbw of {speed:g} GB/s makes {factor * speed:.6g}"
+
+
+# The tables.
 
 
 def read_nccl_tests(text: str, collective: str | None = None, ranks: int | None = None) -> list[Curve]:
     """Read the tables of a log, one curve each; none where there is no table.
 
     Ranks that each print their own table, with their own prefix, are kept apart. A last line without an end was cut
-    off, and is not read. `collective`, which only versions from 2.16.7 on name, and `ranks` count where the log does
-    not say.
+    off, and is left out. `collective` and `ranks` are used where the log lacks them; versions from 2.16.7 on name the
+    collective.
     """
     tables: dict[str, list[_Table]] = {}
     lines = re.split(r"[\r\n]", text)
-    for number_, line in enumerate(lines, start=1):
+    for line_number, line in enumerate(lines, start=1):
         source, rest = split_prefix(line)
-        tables.setdefault(source, [_Table(collective)])
-        _take(rest, tables[source], whole=number_ < len(lines))
+        _add_line(rest, tables.setdefault(source, [_Table(collective)]), whole=line_number < len(lines))
     return [table.curve(ranks) for table in chain.from_iterable(tables.values()) if table.begun]
-
-
-def dtype_of(name: str) -> str:
-    """A type as PyTorch calls it: `float` is `float32`."""
-    return _DTYPES.get(name, name)
 
 
 @dataclass(slots=True)
@@ -57,10 +168,10 @@ class _Table:
     ranks: set[str] = field(default_factory=set)
     hosts: set[str] = field(default_factory=set)
     points: list[Point] = field(default_factory=list)
-    sides: list[Side] = field(default_factory=list)
+    sides: list[_Side] = field(default_factory=list)
     unreadable: int = 0
     out_of_bounds: int | None = None
-    average: Printed | None = None
+    average: _Printed | None = None
     doubt: str | None = None
 
     @property
@@ -77,32 +188,39 @@ class _Table:
         return self.average is not None or self.out_of_bounds is not None
 
     def curve(self, ranks: int | None) -> Curve:
-        ranks = len(self.ranks) or ranks
+        known = len(self.ranks) or None
         return Curve(
             collective=self.collective,
             points=tuple(self.points),
-            ranks=len(self.ranks) or None,
+            ranks=known,
             nodes=len(self.hosts) or None,
-            gpus=len(self.ranks) or None,
+            gpus=known,
             complete=self.complete,
             unreadable=self.unreadable,
             out_of_bounds=self.out_of_bounds,
             average_busbw=None if self.average is None else self.average.value,
-            doubt=self.doubt or disagreement(self.collective, ranks, self.sides, self.average),
+            doubt=self.doubt or _find_disagreement(self.collective, known or ranks, self.sides, self.average),
         )
 
-    def take_average(self, text: str) -> None:
-        """Take the mean that the footer says."""
-        said = average(text)
-        if isinstance(said, str):
-            self.doubt = self.doubt or said
+    def add_row(self, line: str, *, whole: bool) -> None:
+        try:
+            point, sides = _read_row(line, None if self.over or not whole else self.header)
+        except (Unreadable, ValidationError):
+            self.unreadable += 1
+            return
+        self.points.append(point)
+        self.sides += sides
+
+    def add_average(self, text: str) -> None:
+        mean = _read_average(text)
+        if isinstance(mean, str):
+            self.doubt = self.doubt or mean
         elif self.average is not None:
             self.doubt = self.doubt or f"its average bus bandwidth is printed twice, {self.average.value:g} and {text}"
         else:
-            self.average = said
+            self.average = mean
 
-    def take_out_of_bounds(self, count: int, word: str) -> None:
-        """Take how many values were wrong, and the word on it."""
+    def add_out_of_bounds(self, count: int, word: str) -> None:
         if (count > 0) != (word == "FAILED"):
             self.doubt = self.doubt or f"it says {count} values out of bounds, and calls that {word}"
         if self.out_of_bounds not in {None, count}:
@@ -110,52 +228,36 @@ class _Table:
         self.out_of_bounds = count
 
 
-def _take(line: str, tables: list[_Table], *, whole: bool) -> None:
-    """Take note of a line, in the last of a log's tables or in a new one."""
-    if line.startswith("#"):
-        if whole:
-            _take_comment(line, tables)
-    elif _ROW.match(line):
-        table = tables[-1]
-        try:
-            point, sides = _point(line, None if table.over or not whole else table.header)
-        except (Unreadable, ValidationError):
-            table.unreadable += 1
-            return
-        table.points.append(point)
-        table.sides += sides
-
-
-def _take_comment(line: str, tables: list[_Table]) -> None:
+def _add_line(line: str, tables: list[_Table], *, whole: bool) -> None:
+    """Add a line to the last of a log's tables, or to a new one."""
     table = tables[-1]
-    if match := _NAME.match(line):
-        table = _next(tables)
-        table.collective = match[1]
+    if not line.startswith("#"):
+        if _ROW.match(line):
+            table.add_row(line, whole=whole)
+    elif not whole:
+        return
+    elif match := _NAME.match(line):
+        _begin_table(tables).collective = match[1]
     elif match := _RANK.match(line):
-        table = _next(tables)
+        table = _begin_table(tables)
         table.ranks.add(match[1])
         table.hosts.add(match[2])
     elif _HEADER.match(line):
-        _next(tables).header = line
+        _begin_table(tables).header = line
     elif match := _WRONG.match(line):
-        table.take_out_of_bounds(int(match[1]), match[2])
+        table.add_out_of_bounds(int(match[1]), match[2])
     elif match := _AVERAGE.match(line):
-        table.take_average(match[1])
+        table.add_average(match[1])
 
 
-def _next(tables: list[_Table]) -> _Table:
+def _begin_table(tables: list[_Table]) -> _Table:
     """The table that is about to begin: a new one, if the last has its rows."""
     if tables[-1].begun:
         tables.append(_Table(None if tables[-1].complete else tables[-1].collective))
     return tables[-1]
 
 
-def _point(line: str, header: str | None) -> tuple[Point, tuple[Side, Side]]:
-    """Read one row below its header.
-
-    Raises:
-        Unreadable: it is not one that the header announces.
-    """
+def _read_row(line: str, header: str | None) -> tuple[Point, tuple[_Side, _Side]]:
     if header is None:
         raise Unreadable("it is cut off, or there is no header before it, or a footer")
     if "cputime" in header:
@@ -167,32 +269,142 @@ def _point(line: str, header: str | None) -> tuple[Point, tuple[Side, Side]]:
     left, first, second = fields[: -2 * width], fields[-2 * width : -width], fields[-width:]
     if not 3 <= len(left) <= 5:  # size, count, type, and redop and root where there are such
         raise Unreadable(f"{len(fields)} columns")
-    size = _size(left[0])
-    words = [word for word in left[3:] if word.isalpha() and word != "none"]
-    elements = part(_size(left[1]), left[2])
-    sides = (side(size, elements, *first[:3]), side(size, elements, *second[:3]))
+    size, elements, dtype = _read_size(left[0]), _read_size(left[1]), left[2]
+    redops = [word for word in left[3:] if word.isalpha() and word != "none"]
+    part = _part_bytes(elements, dtype)
+    sides = (_read_side(size, part, *first[:3]), _read_side(size, part, *second[:3]))
     point = Point(
         size=size,
-        count=_size(left[1]),
-        dtype=dtype_of(left[2]),
-        redop=words[0] if words else None,
-        out_of_place=sides[0].timing(_wrong(first[3], header)),
-        in_place=sides[1].timing(_wrong(second[3], header)),
+        count=elements,
+        dtype=_DTYPES.get(dtype, dtype),
+        redop=redops[0] if redops else None,
+        out_of_place=sides[0].timing(_read_wrong(first[3], header)),
+        in_place=sides[1].timing(_read_wrong(second[3], header)),
     )
     return point, sides
 
 
-def _wrong(text: str, header: str) -> int | None:
-    """Wrong elements. Before version 2.13 the column had the largest deviation, which is not a count unless it is 0."""
-    if text == "N/A":
+def _read_wrong(text: str, header: str) -> int | None:
+    """Wrong elements. Before version 2.13 the column had the largest deviation, of which only 0 is a count."""
+    wrong = 0.0 if text == "N/A" else number("#wrong", text)
+    if text == "N/A" or (wrong and "#wrong" not in header):
         return None
-    found = number("#wrong", text)
-    if found and "#wrong" not in header:
-        return None
-    if not found.is_integer():
+    if not wrong.is_integer():
         raise Unreadable(f"#wrong is {text}")
-    return int(found)
+    return int(wrong)
 
 
-def _size(text: str) -> int:
+def _read_size(text: str) -> int:
     return 0 if text == "0" else count("size", text)
+
+
+# The JSON.
+
+
+def read_nccl_tests_json(text: str, collective: str | None = None, ranks: int | None = None) -> Curve:
+    """Read the file that one process wrote; `collective` and `ranks` are used where the file lacks them.
+
+    A number that is not finite is the text `nan` there, and booleans are the texts `true` and `false`.
+
+    Raises:
+        Unreadable: it is not a whole JSON object, for example because the program was ended before it wrote the rest.
+    """
+    try:
+        data = json.loads(text, parse_float=str, parse_constant=str)  # as text they keep the digits that were printed
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"no whole JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise Unreadable(f"expected a mapping of keys, found {type(data).__name__}")
+    results = _list(data.get("results"))
+    rows: list[tuple[Point, list[_Side]]] = []
+    for result in results:
+        try:
+            rows.append(_read_result(_mapping(result)))
+        except (KeyError, ValidationError, Unreadable):
+            continue
+    bounds, average, config = (_mapping(data.get(key)) for key in ("out_of_bounds", "average_bus_bandwidth", "config"))
+    collective, ranks = _find_name(data.get("args")) or collective, _count_ranks(config) or ranks
+    wrong, okay, bandwidth = bounds.get("count"), bounds.get("okay"), average.get("bandwidth")
+    out_of_bounds = wrong if isinstance(wrong, int) and wrong >= 0 else None
+    mean = None if bandwidth is None else _read_average(_as_text(bandwidth))
+    busbw, doubt = (None, mean) if isinstance(mean, str) else (mean, None)
+    is_known = out_of_bounds is not None and okay in ("true", "false")
+    if not doubt and is_known and (out_of_bounds == 0) != (okay == "true"):
+        doubt = f"it says {out_of_bounds} values out of bounds, and of that okay: {okay}"
+    sides = [side for _, row_sides in rows for side in row_sides]
+    hosts = [_mapping(device).get("hostname") for device in _list(config.get("devices"))]
+    return Curve(
+        collective=collective,
+        points=tuple(point for point, _ in rows),
+        ranks=ranks,
+        nodes=len({host if isinstance(host, str) else None for host in hosts}) or None,
+        gpus=ranks,
+        complete=out_of_bounds is not None and busbw is not None and "end_time" in data,
+        unreadable=len(results) - len(rows),
+        out_of_bounds=out_of_bounds,
+        average_busbw=None if busbw is None else busbw.value,
+        doubt=doubt or _find_disagreement(collective, ranks, sides, busbw),
+    )
+
+
+def _read_result(row: Mapping[str, Any]) -> tuple[Point, list[_Side]]:
+    redop = row.get("redop")
+    if not isinstance(row["type"], str):
+        raise Unreadable("its type is not a word")
+    size = count("size", row["size"]) if row["size"] != 0 else 0
+    part = _part_bytes(row["count"], row["type"]) if isinstance(row["count"], int) else None
+    sides: dict[str, _Side] = {}
+    timings: dict[str, Timing] = {}
+    for place in ("out_of_place", "in_place"):
+        if row[place] is not None:  # a place without a measurement is null
+            numbers = _mapping(row[place])
+            # With -C 1 its time is `cpu_time`, which is not that of the operation.
+            texts = (_as_text(numbers[name]) for name in ("time", "alg_bw", "bus_bw"))
+            sides[place] = _read_side(size, part, *texts)
+            timings[place] = sides[place].timing(_read_nwrong(numbers["nwrong"]))
+    point = Point(
+        size=size,
+        count=row["count"],
+        dtype=_DTYPES.get(row["type"], row["type"]),
+        redop=None if redop in (None, "", "none") else redop,
+        out_of_place=timings.get("out_of_place"),
+        in_place=timings.get("in_place"),
+    )
+    return point, list(sides.values())
+
+
+def _read_nwrong(nwrong: object) -> int | None:
+    if nwrong in (None, "nan"):
+        return None
+    wrong = number("nwrong", nwrong)
+    if not wrong.is_integer():
+        raise Unreadable(f"nwrong is {wrong}")
+    return int(wrong)
+
+
+def _as_text(value: object) -> str:
+    """A number as it stands in the file."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _count_ranks(config: Mapping[str, Any]) -> int | None:
+    """The product of processes (the file names one device of each), threads and GPUs."""
+    devices = config.get("devices")
+    parts = (len(devices) if isinstance(devices, list) else None, config.get("nthreads"), config.get("ngpus"))
+    counts = [part for part in parts if isinstance(part, int) and part > 0]
+    ranks = math.prod(counts) if len(counts) == len(parts) else None
+    return ranks if ranks is None or ranks < _MOST_RANKS else None
+
+
+def _find_name(args: object) -> str | None:
+    if not (isinstance(args, list) and args and isinstance(args[0], str)):
+        return None
+    return PurePosixPath(args[0]).name.removesuffix("_mpi").removesuffix("_perf")
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,8 +1,8 @@
-"""Whose numbers are wrong: from what ranks computed in two groups, before and after they changed places.
+"""The ranks with wrong numbers, from the trainings of two groups before and after they changed places.
 
-A wrong number reaches all of its group with the next exchange. So only the first disagreement of a training counts,
-and in it the numbers from before the exchange. Another turn has other ranks compute the same numbers: with three that
-agree on a number, the fourth is wrong.
+A wrong number reaches all of its group with the next exchange. So the first disagreement of a training counts, and in
+it the numbers from before the exchange. In another turn, other ranks compute the same numbers: with three that agree
+on a number, the fourth is wrong.
 """
 
 from collections import defaultdict
@@ -31,9 +31,9 @@ class NumbersVerdict:
     """The result of a team's turns.
 
     Attributes:
-        wrong: ranks whose numbers are wrong, and the first of these.
-        suspects: ranks one of which is wrong, for each disagreement that no majority decides.
-        swaps: after how many swaps the wrong ones were known.
+        wrong: the first wrong number of each wrong rank.
+        suspects: ranks one of which is wrong, for each disagreement without a majority.
+        swaps: the number of swaps that named the wrong ones.
     """
 
     wrong: Mapping[int, str] = field(default_factory=dict)
@@ -61,48 +61,48 @@ def _judge(turns: Turns) -> NumbersVerdict:
     for ranks in turns:
         seated = {rank: turn for rank, turn in ranks.items() if turn.seat is not None}
         for number in range(min((len(turn.steps) for turn in seated.values()), default=0)):
-            said = list(_said(seated, number, "local"))
-            _count(votes, said)
-            own, lost = _lost(seated, number)
+            numbers = list(_list_numbers(seated, number, "local"))
+            _count(votes, numbers)
+            own, lost = _find_lost(seated, number)
             wrong |= dict.fromkeys(own - wrong.keys(), f"its own copy of what it sent in step {number + 1}")
             damaged += lost
-            if _disagree(said) or own or lost:
+            if _disagree(numbers) or own or lost:
                 break
             # Wrong weights are their rank's alone until the next exchange.
-            _count(votes, _said(seated, number, "weights"))
-    undecided = _common(damaged)
-    wrong |= dict.fromkeys(
-        (rank for each in undecided if len(each) == 1 for rank in each), "a part that it sent or got"
-    )
+            _count(votes, _list_numbers(seated, number, "weights"))
+    undecided = _intersect(damaged)
+    ends = (rank for suspects in undecided if len(suspects) == 1 for rank in suspects)
+    wrong |= dict.fromkeys(ends, "a part that it sent or got")
     for place in sorted(votes):
-        odd, tied = _minority(votes[place])
+        odd, tied = _find_minority(votes[place])
         wrong |= {rank: str(place) for rank in sorted(odd - wrong.keys())}
         undecided += [tied] if tied else []
-    # A rank that is known to be wrong explains its disagreements; one alone disagrees with itself.
-    alone = {rank for each in undecided if len(each) == 1 for rank in each}
+    # A wrong rank explains its disagreements; one alone disagrees with itself.
+    alone = {rank for suspects in undecided if len(suspects) == 1 for rank in suspects}
     wrong |= dict.fromkeys(alone - wrong.keys(), "numbers that it computes differently each time")
-    return NumbersVerdict(wrong=wrong, suspects=tuple(dict.fromkeys(e for e in undecided if not e & wrong.keys())))
+    unexplained = (suspects for suspects in undecided if not suspects & wrong.keys())
+    return NumbersVerdict(wrong=wrong, suspects=tuple(dict.fromkeys(unexplained)))
 
 
-def _said(seated: Mapping[int, Turn], number: int, stage: str) -> Iterator[tuple[int, NumberOf, str]]:
+def _list_numbers(seated: Mapping[int, Turn], number: int, stage: str) -> Iterator[tuple[int, NumberOf, str]]:
     for rank, turn in seated.items():
         if turn.seat is not None:
             shard = turn.seat.shard if stage == "local" else 0
             yield rank, NumberOf(number + 1, stage, shard), getattr(turn.steps[number], stage)
 
 
-def _count(votes: dict[NumberOf, dict[str, set[int]]], said: Iterable[tuple[int, NumberOf, str]]) -> None:
-    for rank, place, digest in said:
+def _count(votes: dict[NumberOf, dict[str, set[int]]], numbers: Iterable[tuple[int, NumberOf, str]]) -> None:
+    for rank, place, digest in numbers:
         votes[place][digest].add(rank)
 
 
-def _disagree(said: Iterable[tuple[int, NumberOf, str]]) -> bool:
-    values = {(place, digest) for _, place, digest in said}
+def _disagree(numbers: Iterable[tuple[int, NumberOf, str]]) -> bool:
+    values = {(place, digest) for _, place, digest in numbers}
     return len(values) > len({place for place, _ in values})
 
 
-def _lost(seated: Mapping[int, Turn], number: int) -> tuple[set[int], list[frozenset[int]]]:
-    """Ranks whose own part is not what they computed, and each sender with those that got something else from it."""
+def _find_lost(seated: Mapping[int, Turn], number: int) -> tuple[set[int], list[frozenset[int]]]:
+    """Ranks whose own part differs from their computed one, and each sender with the receivers of another part."""
     own: set[int] = set()
     lost = []
     for rank, turn in seated.items():
@@ -110,9 +110,9 @@ def _lost(seated: Mapping[int, Turn], number: int) -> tuple[set[int], list[froze
             continue
         sent = turn.steps[number].local
         got = {
-            other: each.steps[number].gathered[turn.seat.shard]
-            for other, each in seated.items()
-            if each.seat is not None and each.seat.group == turn.seat.group
+            other: theirs.steps[number].gathered[turn.seat.shard]
+            for other, theirs in seated.items()
+            if theirs.seat is not None and theirs.seat.group == turn.seat.group
         }
         others = {other for other, digest in got.items() if digest != sent}
         if rank in others:
@@ -122,15 +122,15 @@ def _lost(seated: Mapping[int, Turn], number: int) -> tuple[set[int], list[froze
     return own, lost
 
 
-def _common(damaged: Sequence[frozenset[int]]) -> list[frozenset[int]]:
-    """Ranks that are in every damaged transfer, or all of each where none is: a link has two ends."""
+def _intersect(damaged: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+    """Ranks in every damaged transfer, or, without such, all ranks of each: a link has two ends."""
     if not damaged:
         return []
     everywhere = frozenset.intersection(*damaged)
     return [everywhere] if everywhere else list(damaged)
 
 
-def _minority(votes: Mapping[str, set[int]]) -> tuple[set[int], frozenset[int]]:
+def _find_minority(votes: Mapping[str, set[int]]) -> tuple[set[int], frozenset[int]]:
     """Ranks that a majority of ranks contradicts, or, without one, all that disagree."""
     if len(votes) < 2:
         return set(), frozenset()

@@ -1,7 +1,7 @@
 """Network: which node, rail or link is slower than the others?
 
-It measures an all_reduce, with NCCL between GPUs and gloo between CPUs, as in a training, with the same program
-everywhere. Pairs of nodes tell which node it is; see `judging.tournament` and `judging.bisection`.
+Pairs of nodes measure an all_reduce as in a training: with NCCL between GPUs and gloo between CPUs, and with the same
+program everywhere. See `tournament` and `group_bisection`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,12 +10,18 @@ from typing import Literal
 
 from pydantic import PositiveInt
 
-from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, deadline_of, options_of
+from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, NodeCheck, deadline_of, options_of
+from pytest_llmbench.checks.bounds import Bounds
 from pytest_llmbench.checks.network.group_bisection import Whole, measure_whole
-from pytest_llmbench.checks.network.groups import MeasuredGroups
-from pytest_llmbench.checks.network.options import Bounds, NetworkOptions
-from pytest_llmbench.checks.network.tournament_findings import evidence_of, findings_of, readings_of, unjudged_of
-from pytest_llmbench.checks.network.tournament_run import Hunt, hunt
+from pytest_llmbench.checks.network.groups import MeasuredGroups, NetworkOptions, finding, note_missing_reference
+from pytest_llmbench.checks.network.hunt import (
+    Hunt,
+    hunt,
+    list_unjudged,
+    make_evidence,
+    make_findings,
+    make_readings,
+)
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.judging.outliers import outliers
@@ -63,12 +69,9 @@ class Rail(NodeCheck):
             return Report(skip="one node: there is no other to measure with")
         if fleet.site.ranks_per_node < 2:
             return Report(skip="one rank per node: `pairs` measures the same")
-        field = MeasuredGroups(fleet, self.name, options.sizes(fleet.site), deadline_of(self, settings))
-        bounds = Bounds(fleet, settings)
-        found = _hunt(field, fleet, options, bounds, "rail_busbw", rails=field.local_ranks)
-        gpus = min(fleet.site.gpus_per_node, 1)
-        readings = readings_of(found, "rail_busbw", "rail_busbw_median", gpus)
-        return _report(found, field, bounds, readings, "rail_busbw", options.allowed(fleet.site))
+        tournament = _Tournament(self, fleet, settings, options, "rail_busbw", min(fleet.site.gpus_per_node, 1))
+        tournament.play(rails=tournament.field.local_ranks)
+        return tournament.report()
 
 
 class Pairs(NodeCheck):
@@ -88,106 +91,111 @@ class Pairs(NodeCheck):
     deadline_s = 600.0
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Hunt."""
+        """Play the tournament, and measure the good nodes together."""
         options = options_of(self, settings, PairsOptions)
         if len(fleet.hosts) < 2:
             return Report(skip="one node: there is no other to measure with")
-        field = MeasuredGroups(fleet, self.name, options.sizes(fleet.site), deadline_of(self, settings))
-        bounds = Bounds(fleet, settings)
-        found = _hunt(field, fleet, options, bounds, "pair_busbw", rails=None)
-        pair_runs = field.runs
         gpus = fleet.site.gpus_per_node
-        named = {*found.verdict.culprits, *unjudged_of(found), *found.silent}
+        tournament = _Tournament(self, fleet, settings, options, "pair_busbw", gpus)
+        hunt = tournament.play(rails=None)
+        field, pair_runs = tournament.field, tournament.field.runs
+        named = {*hunt.verdict.culprits, *list_unjudged(hunt), *hunt.silent}
         fit = [host for host in fleet.hosts if host not in named]
-        floor = bounds.floor("group_busbw", found.device, len(fit), gpus * len(fit))
+        floor = tournament.bounds.floor("group_busbw", hunt.device, len(fit), gpus * len(fit))
         whole = measure_whole(field, fit, floor, gpus) if options.bisect else Whole()
-        only = f"no reference for group_busbw of {len(fit)} nodes: all of them together only have to work"
-        readings = readings_of(found, "pair_busbw", "pair_busbw_median", gpus) + _latencies(found, gpus)
-        report = _report(found, field, bounds, readings, "pair_busbw", options.allowed(fleet.site))
-        group_runs = field.runs - pair_runs
+        report = tournament.report(further=_make_latencies(hunt, gpus))
+        note = f"no reference for group_busbw of {len(fit)} nodes: all of them together only have to work"
+        counts = {"pair_runs": pair_runs, "group_runs": field.runs - pair_runs}
         return report.model_copy(
             update={
                 "findings": (*report.findings, *whole.findings),
                 "readings": (*report.readings, *whole.readings),
                 "unbounded": report.unbounded and floor is None,
-                "notes": (*report.notes, only) if whole.readings and floor is None else report.notes,
+                "notes": (*report.notes, note) if whole.readings and floor is None else report.notes,
                 "unjudged": {**whole.unjudged, **report.unjudged},
-                "evidence": {**report.evidence, **whole.evidence, "pair_runs": pair_runs, "group_runs": group_runs},
+                "evidence": {**report.evidence, **whole.evidence, **counts},
             }
         )
 
 
-def _hunt(
-    field: MeasuredGroups,
-    fleet: Fleet,
-    options: TournamentOptions,
-    bounds: Bounds,
-    statistic: str,
-    rails: Sequence[int] | None,
-) -> Hunt:
-    gpus = 2 * (min(fleet.site.gpus_per_node, 1) if rails else fleet.site.gpus_per_node)
-    return hunt(
-        field,
-        fleet.hosts,
-        rails,
-        lambda device: bounds.floor(statistic, device, 2, gpus),
-        rounds=len(fleet.hosts) if options.rounds == "all" else options.rounds,
-        tolerance=options.allowed(fleet.site),
-        repeats=options.repeats,
-    )
+class _Tournament:
+    """One tournament: `statistic` is the rate of a pair, and `gpus` counts those of one node that take part."""
+
+    def __init__(
+        self, check: Check, fleet: Fleet, settings: CheckSettings, options: TournamentOptions, statistic: str, gpus: int
+    ) -> None:
+        self.field = MeasuredGroups(fleet, check.name, options.sizes(fleet.site), deadline_of(check, settings))
+        self.bounds = Bounds(fleet.site, settings)
+        self._fleet, self._options, self._statistic, self._gpus = fleet, options, statistic, gpus
+        self._hunt: Hunt | None = None
+
+    def play(self, rails: Sequence[int] | None) -> Hunt:
+        """Play it, and name the bad nodes."""
+        options, hosts = self._options, self._fleet.hosts
+        self._hunt = hunt(
+            self.field,
+            hosts,
+            rails,
+            lambda device: self.bounds.floor(self._statistic, device, 2, 2 * self._gpus),
+            rounds=len(hosts) if options.rounds == "all" else options.rounds,
+            tolerance=options.allowed(self._fleet.site),
+            repeats=options.repeats,
+        )
+        return self._hunt
+
+    def report(self, further: Sequence[Reading] = ()) -> Report:
+        """The report on the tournament, with `further` readings."""
+        assert self._hunt is not None
+        hunt, bounds, statistic = self._hunt, self.bounds, self._statistic
+        readings = [*make_readings(hunt, statistic, f"{statistic}_median", self._gpus), *further]
+        of_nodes = [reading for reading in readings if reading.host is not None]
+        notes = list(note_missing_reference(bounds, statistic))
+        if hunt.verdict.floor is None:
+            notes.append("two nodes and no reference: the result shows that their pair works, not whether it is slow")
+        tolerance = self._options.allowed(self._fleet.site)
+        uneven = () if hunt.referenced else _find_uneven(hunt, statistic, tolerance)
+        return Report(
+            findings=(*make_findings(hunt), *bounds.judge(of_nodes, device=hunt.device), *uneven),
+            readings=tuple(readings),
+            unjudged=list_unjudged(hunt),
+            unbounded=not bounds.covers(readings, hunt.device),
+            notes=tuple(notes),
+            evidence={**make_evidence(hunt), "rounds": self.field.rounds},
+        )
 
 
-def _report(
-    found: Hunt, field: MeasuredGroups, bounds: Bounds, readings: list[Reading], statistic: str, tolerance: float
-) -> Report:
-    notes = list(bounds.notes(statistic))
-    if found.verdict.floor is None:
-        notes.append("two nodes and no reference: the result shows that their pair works, not whether it is slow")
-    uneven = () if found.referenced else _uneven(found, statistic, tolerance)
-    return Report(
-        findings=(*findings_of(found), *bounds.missed(readings, found.device), *uneven),
-        readings=tuple(readings),
-        unjudged=unjudged_of(found),
-        unbounded=bounds.lack(readings, found.device),
-        notes=tuple(notes),
-        evidence={**evidence_of(found), "rounds": field.rounds},
-    )
-
-
-def _uneven(found: Hunt, statistic: str, tolerance: float) -> Iterator[Finding]:
+def _find_uneven(hunt: Hunt, statistic: str, tolerance: float) -> Iterator[Finding]:
     """Yield a hint for every node in no fast pair, where a few pairs are far faster than most.
 
-    Then most nodes may be bad, which a comparison of nodes with each other cannot tell.
+    Then most nodes may be bad, which a comparison of nodes with each other cannot show.
     """
-    bad = {player for player, (host, _) in found.players.items() if host in found.silent} | {*found.verdict.culprits}
-    games = {pair: each.busbw for pair, each in found.first.items() if not bad & set(pair)}
-    rates = {pair: rate for pair, rate in games.items() if rate is not None}
-    fast = outliers({" - ".join(pair): rate for pair, rate in rates.items()}, tolerance=tolerance, side="high")
+    silent = {player for player, (host, _) in hunt.players.items() if host in hunt.silent}
+    bad = silent | {*hunt.verdict.culprits}
+    rates = {
+        " - ".join(pair): (pair, result.busbw)
+        for pair, result in hunt.first.items()
+        if result.busbw is not None and not bad & set(pair)
+    }
+    fast = outliers({name: rate for name, (_, rate) in rates.items()}, tolerance=tolerance, side="high")
     if not fast:
         return
-    fastest = max(rates, key=lambda pair: rates[pair])
-    best = " - ".join(fastest)
-    swift = {found.players[player][0] for pair in rates if " - ".join(pair) in fast for player in pair}
-    for host in dict.fromkeys(host for player, (host, _) in found.players.items() if player not in bad):
+    fastest = max(rates, key=lambda name: rates[name][1])
+    swift = {hunt.players[player][0] for name in fast for player in rates[name][0]}
+    for host in dict.fromkeys(host for player, (host, _) in hunt.players.items() if player not in bad):
         if host not in swift:
-            yield Finding(
-                host=host,
-                #: finding uneven: a few pairs of nodes are far faster than most, and none of this node is: most nodes
-                #:  may be slow
-                kind="uneven",
-                severity=Severity.MONITOR,
-                message=f"{best} {fast[best].text}, and no pair of this node does: if most nodes are slow, comparing "
-                "them does not show it",
-                action=f"set a reference for {statistic} in the system's file",
-                statistic=statistic,
-            )
+            message = f"{fastest} {fast[fastest].text}, and no pair of this node does: if most nodes are slow, "
+            message += "comparing them does not show it"
+            action = f"set a reference for {statistic} in the system's file"
+            #: finding uneven: a few pairs of nodes are far faster than most, and none of this node is: most nodes
+            #:  may be slow
+            hint = finding(host, "", "uneven", Severity.MONITOR, message, action)
+            yield hint.model_copy(update={"statistic": statistic})
 
 
-def _latencies(found: Hunt, gpus: int) -> list[Reading]:
+def _make_latencies(hunt: Hunt, gpus: int) -> list[Reading]:
     readings = []
-    for player, (host, _) in found.players.items():
-        told = [result.latency_us for pair, result in found.first.items() if player in pair]
-        values = [value for value in told if value is not None]
+    for player, (host, _) in hunt.players.items():
+        values = [result.latency_us for _, result in hunt.pairs_of(player) if result.latency_us is not None]
         if values:
             name, value = "pair_latency_median", median(values)
             readings.append(Reading(host=host, statistic=name, value=value, unit="us", nodes=2, gpus=2 * gpus))

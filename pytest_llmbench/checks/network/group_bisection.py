@@ -1,4 +1,4 @@
-"""All nodes together, and where that is slow although all pairs are fast, which of them make it so.
+"""All nodes together, and where that is slow although all pairs are fast, the nodes that make it so.
 
 Halves are measured, halves of slow halves, and controls. A half that is slow alone holds a culprit. If only the whole
 is slow, its halves are filled up with good nodes to the size that was slow, as a fault may need that many ranks to
@@ -10,22 +10,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_llmbench.checks.network.groups import GroupResult, MeasuredGroups, RankGroup
-from pytest_llmbench.checks.network.kinds import finding
-from pytest_llmbench.checks.network.tournament_findings import KINDS
+from pytest_llmbench.checks.network.groups import GroupResult, MeasuredGroups, RankGroup, finding
+from pytest_llmbench.checks.network.hunt import KINDS
 from pytest_llmbench.core.record.health import Finding, Reading, Severity
 
+_FEWEST = 3
 Hosts = tuple[str, ...]
 Slow = Callable[[list[Hosts]], Sequence[bool | None]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupRun:
-    """One group that was measured.
-
-    Attributes:
-        slow: the result; None for no answer, which counts as slow.
-    """
+    """One group that was measured, and whether it was slow; None for no answer, which counts as slow."""
 
     group: Hosts
     slow: bool | None
@@ -33,12 +29,12 @@ class GroupRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bisection:
-    """The result.
+    """The result of a search.
 
     Attributes:
         culprits: nodes that are slow with good ones.
-        together: smallest groups that are slow while no part of them is: no single node is identified.
-        rounds: how often groups were measured, several at once.
+        together: smallest groups that are slow without a slow part: no single node is identified.
+        rounds: number of measurements, each of several groups at once.
         runs: every group that was measured, in order.
     """
 
@@ -49,13 +45,13 @@ class Bisection:
 
 
 def bisect(nodes: Sequence[str], slow: Slow, *, good: Sequence[str] = (), believe_after: int = 2) -> Bisection:
-    """Find out why a group is slow, with O(k log N) measured groups for k culprits.
+    """Find the nodes that make a group slow, with O(k log N) measured groups for k culprits.
 
     Args:
         nodes: the group that is slow.
-        slow: measures disjoint groups, all at once, and says of each whether it is slow.
-        good: nodes outside of the group that are known to be good.
-        believe_after: number of measurements in a row that must be slow for a slow group: 1 believes every measurement.
+        slow: measures disjoint groups, all at once, and returns for each whether it is slow.
+        good: good nodes outside of the group.
+        believe_after: number of measurements in a row that must be slow for a slow group.
     """
     return _Search(slow, list(good), believe_after).within(tuple(nodes))
 
@@ -72,21 +68,21 @@ class _Search:
         culprits: list[str] = []
         together: list[Hosts] = []
         alone: dict[Hosts, Hosts] = {}
-        # Slow groups, and the size at which they were.
+        # Slow groups, and the size at which they were slow.
         slow_at = {nodes: len(nodes)}
         while slow_at:
             halves = {group: _halves(group) for group in slow_at}
-            slow = self._slow_of(halves)
+            slow = self._test_halves(halves)
             sizes, slow_at = slow_at, {}
             for group, parts in halves.items():
                 bad = {part: len(part) for part in parts if slow.get(part)}
                 alone |= {part: group for part in parts if part not in slow and bad}
-                bad = bad or dict.fromkeys(self._filled_up(parts, sizes[group]), sizes[group])
+                bad = bad or dict.fromkeys(self._test_filled_up(parts, sizes[group]), sizes[group])
                 culprits += [part[0] for part in bad if len(part) == 1]
                 slow_at |= {part: size for part, size in bad.items() if len(part) > 1}
                 if not bad:
                     together.append(group)
-        late = self._singles(list(alone), self._good)
+        late = self._test_singles(list(alone), self._good)
         culprits += [part[0] for part, is_slow in late.items() if is_slow]
         together += [group for part, group in alone.items() if part not in late]
         return Bisection(
@@ -96,8 +92,8 @@ class _Search:
             runs=tuple(self._runs),
         )
 
-    def _slow_of(self, halves: dict[Hosts, list[Hosts]]) -> dict[Hosts, bool]:
-        """Measure all halves; a single node needs a good partner, and while there is none it is left out."""
+    def _test_halves(self, halves: dict[Hosts, list[Hosts]]) -> dict[Hosts, bool]:
+        """Measure all halves; a single node needs a good partner, and is left out until there is one."""
         slow = self._test([part for parts in halves.values() for part in parts if len(part) > 1])
         partners = list(self._good)
         for parts in halves.values():
@@ -107,18 +103,19 @@ class _Search:
                 self._good += fast
             if any(slow.get(part, True) for part in parts):
                 partners += fast
-        return slow | self._singles([part for parts in halves.values() for part in parts if len(part) == 1], partners)
+        singles = [part for parts in halves.values() for part in parts if len(part) == 1]
+        return slow | self._test_singles(singles, partners)
 
-    def _singles(self, singles: Sequence[Hosts], partners: Sequence[str]) -> dict[Hosts, bool]:
+    def _test_singles(self, singles: Sequence[Hosts], partners: Sequence[str]) -> dict[Hosts, bool]:
         """Measure single nodes, each with a good partner."""
         slow: dict[Hosts, bool] = {}
         for first in range(0, len(singles) if partners else 0, len(partners) or 1):
             asked = dict(zip(singles[first : first + len(partners)], partners, strict=False))
-            told = self._test([(*part, partner) for part, partner in asked.items()])
-            slow |= dict(zip(asked, told.values(), strict=True))
+            results = self._test([(*part, partner) for part, partner in asked.items()])
+            slow |= dict(zip(asked, results.values(), strict=True))
         return slow
 
-    def _filled_up(self, parts: Sequence[Hosts], size: int) -> list[Hosts]:
+    def _test_filled_up(self, parts: Sequence[Hosts], size: int) -> list[Hosts]:
         """The parts of a slow group that are slow once good nodes fill them up to the size at which it was slow."""
         bad = []
         for part in parts:  # one after the other: there may not be enough good nodes for both
@@ -133,10 +130,10 @@ class _Search:
         for _ in range(self._believe_after):
             asked = [group for group, slow in believed.items() if slow]
             if asked:
-                told = self._measure(asked)
+                results = self._measure(asked)
                 self._rounds += 1
-                self._runs += [GroupRun(group=group, slow=slow) for group, slow in zip(asked, told, strict=True)]
-                believed |= {group: slow is not False for group, slow in zip(asked, told, strict=True)}
+                self._runs += [GroupRun(group=group, slow=slow) for group, slow in zip(asked, results, strict=True)]
+                believed |= {group: slow is not False for group, slow in zip(asked, results, strict=True)}
         return believed
 
 
@@ -145,12 +142,9 @@ def _halves(group: Hosts) -> list[Hosts]:
     return [half for half in (group[:middle], group[middle:]) if half]
 
 
-_FEWEST = 3
-
-
 @dataclass(kw_only=True, slots=True)
 class Whole:
-    """The result."""
+    """The result of measuring all nodes together."""
 
     findings: list[Finding] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
@@ -162,8 +156,8 @@ def measure_whole(ground: MeasuredGroups, hosts: Sequence[str], floor: float | N
     """Measure all nodes as one group, and bisect it where it is slow or fails.
 
     Args:
-        ground: the place of the measurement.
-        hosts: nodes whose pairs are well; with fewer than three, their pairs have said it all.
+        ground: measures the groups.
+        hosts: nodes whose pairs are well; fewer than three are measured as pairs already.
         floor: the rate that a group must reach, GB/s; None where only a failure counts.
         gpus: of each node.
     """
@@ -173,12 +167,11 @@ def measure_whole(ground: MeasuredGroups, hosts: Sequence[str], floor: float | N
     runs: list[GroupResult] = []
 
     def bad(groups: Sequence[tuple[str, ...]]) -> list[bool | None]:
-        asked = [RankGroup(hosts=each, local_ranks=ground.local_ranks) for each in groups]
-        results = ground.play([asked]).results
+        results = ground.play([[RankGroup(hosts=group, local_ranks=ground.local_ranks) for group in groups]]).results
         runs.extend(results)
         return [None if result.busbw is None else floor is not None and result.busbw < floor for result in results]
 
-    # As with every group, one bad measurement is not believed.
+    # As with every group, it takes two bad measurements in a row.
     is_bad = all(bad([tuple(hosts)])[0] is not False for _ in range(2))
     whole.readings += [
         Reading(
@@ -189,26 +182,26 @@ def measure_whole(ground: MeasuredGroups, hosts: Sequence[str], floor: float | N
         if result.busbw is not None
     ]  # fmt: skip
     if is_bad:
-        why = runs[-1].text
-        found = bisect(hosts, bad)
-        whole.findings += [_culprit(host, why, runs) for host in found.culprits]
-        for group in found.together:
+        reason = runs[-1].text
+        search = bisect(hosts, bad)
+        whole.findings += [_make_finding(host, reason, runs) for host in search.culprits]
+        for group in search.together:
             names = ", ".join(group)
-            message = f"only together: {names}; all {len(hosts)} nodes: {why}; no part of this group is bad"
+            message = f"only together: {names}; all {len(hosts)} nodes: {reason}; no part of this group is bad"
             action = "check what they share: switches, routing, and settings that depend on scale"
             whole.findings.append(finding(None, names, "slow_together", Severity.CONFIGURE, message, action))
             for host in group:  #: finding slow_together: a group is slow although no part of it is
                 whole.unjudged[host] = f"fails only as part of a group ({names}); no single node identified"
         whole.evidence["halvings"] = math.ceil(math.log2(len(hosts)))
         whole.evidence["bisection"] = [
-            {"group": list(result.group.hosts), "busbw_gb_s": result.busbw, "why": result.why} for result in runs
+            {"group": list(result.group.hosts), "busbw_gb_s": result.busbw, "why": result.reason} for result in runs
         ]
     return whole
 
 
-def _culprit(host: str, why: str, runs: Sequence[GroupResult]) -> Finding:
-    smallest = min((each for each in runs if host in each.group.hosts), key=lambda each: len(each.group.hosts))
+def _make_finding(host: str, reason: str, runs: Sequence[GroupResult]) -> Finding:
+    smallest = min((run for run in runs if host in run.group.hosts), key=lambda run: len(run.group.hosts))
     kind, severity, action = KINDS[smallest.fault]
     others = ", ".join(other for other in smallest.group.hosts if other != host)
-    message = f"all nodes together: {why}; halving the group leads to this one: with {others} {smallest.text}"
+    message = f"all nodes together: {reason}; halving the group leads to this one: with {others} {smallest.text}"
     return finding(host, "", kind, severity, message, action)

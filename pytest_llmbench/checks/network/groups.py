@@ -1,20 +1,68 @@
-"""Groups of ranks that measure an all_reduce: from rounds of them to one probe, and back to what they reached."""
+"""Groups of ranks that measure an all_reduce: options, rounds of groups in one probe, and the result of each group."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field as Constrained
+from pydantic import PositiveFloat, PositiveInt
 
 from pytest_llmbench.checks.answers import read_answers, silent
-from pytest_llmbench.checks.base import Answer, Fleet, Probe
+from pytest_llmbench.checks.base import Answer, Fleet, Probe, Site
+from pytest_llmbench.checks.bounds import Bounds
+from pytest_llmbench.checks.kinds import FindingMaker, SharedKind, make_finding
 from pytest_llmbench.checks.network.nodes.answer import PlayedGame, RankGames, Sizes
+from pytest_llmbench.core.schema import Strict
+
+NetworkKind = Literal[
+    "dead_node", "failing_node", "slow_at_times", "slow_link", "slow_node", "slow_together", "uneven",
+]  # fmt: skip
+finding: FindingMaker[NetworkKind | SharedKind] = make_finding
 
 _ENTRY = "pytest_llmbench.checks.network.nodes.pairs:play"
-# Ranks answer with what they have before they are ended for being late.
+_GPU = Sizes(bytes=2**30, iterations=20, warm_up=5, timeout_s=60.0, patience_s=120.0)
+_CPU = Sizes(bytes=2**20, iterations=8, warm_up=2, timeout_s=5.0, patience_s=30.0)
+_TOLERANCE = {"cuda": 0.1, "cpu": 0.5}  # CPU ranks of one machine share its cores
+# Ranks answer with the results so far before they are ended for being late.
 _LIMIT_SHARE = 0.8
 # A round takes no longer than this many timeouts: a game, and the wait for those whose partner hangs.
 _TIMEOUTS_A_ROUND = 3
 
-Fault = Literal["no_answer", "error", "wrong_values"]
+GroupFault = Literal["no_answer", "error", "wrong_values"]
+
+
+class NetworkOptions(Strict):
+    """Options of all network checks. The default depends on the device."""
+
+    bytes: Annotated[int, Constrained(ge=4, multiple_of=4)] | None = None
+    """Size of the all_reduce; absent, 1 GiB between GPUs and 1 MiB between CPUs; at scale `smoke` always 1 MiB."""
+    iterations: PositiveInt | None = None
+    """Calls that are timed; absent, 20 with GPUs, 8 without and at scale `smoke`."""
+    warm_up: PositiveInt | None = None
+    """Calls before them; absent, 5 with GPUs, 2 without and at scale `smoke`."""
+    timeout_s: PositiveFloat | None = None
+    """Longest wait in a group; absent, 60 with GPUs, 5 without and at scale `smoke`."""
+    patience_s: PositiveFloat | None = None
+    """Longest wait for all ranks at the start; absent, 120 with GPUs, 30 without and at scale `smoke`."""
+    tolerance: Annotated[float, Constrained(gt=0, lt=1)] | None = None
+    """Allowed shortfall from the other nodes (fraction); absent, 0.1 with GPUs, 0.5 without."""
+
+    def sizes(self, site: Site) -> Sizes:
+        """Measurement of each group on this site."""
+        own = self.model_dump(exclude={"bytes"} if site.scale == "smoke" else set(), exclude_none=True)
+        own = {name: value for name, value in own.items() if name in Sizes.model_fields}
+        return (_GPU if site.is_full_gpu else _CPU).model_copy(update=own)  # options are for the full size
+
+    def allowed(self, site: Site) -> float:
+        """The tolerance on this site."""
+        return self.tolerance if self.tolerance is not None else _TOLERANCE[site.device]
+
+
+def note_missing_reference(bounds: Bounds, statistic: str) -> tuple[str, ...]:
+    """A remark for a statistic without a reference."""
+    if any(reference.statistic == statistic for reference in bounds.references):
+        return ()
+    return (f"no reference for {statistic}: nodes are compared with each other alone",)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,22 +78,22 @@ class GroupResult:
     """The result of a group.
 
     Attributes:
-        busbw: GB/s of its slowest rank; None where there is no number that counts.
+        busbw: GB/s of its slowest rank; None after a fault.
         latency_us: of a small all_reduce, likewise.
-        fault: the reason why there is no number.
-        why: that, in words.
+        fault: the kind of fault that prevented a number.
+        reason: the fault in words.
     """
 
     group: RankGroup
     busbw: float | None = None
     latency_us: float | None = None
-    fault: Fault | None = None
-    why: str = ""
+    fault: GroupFault | None = None
+    reason: str = ""
 
     @property
     def text(self) -> str:
-        """The rate, or why there is none."""
-        return self.why if self.busbw is None else f"{self.busbw:.4g} GB/s"
+        """The rate, or the reason for a missing one."""
+        return self.reason if self.busbw is None else f"{self.busbw:.4g} GB/s"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,8 +101,8 @@ class Played:
     """The result of some rounds.
 
     Attributes:
-        results: one for each group, in the order asked.
-        silent: nodes that gave no whole answer, and why.
+        results: one for each group, in the order of the groups.
+        silent: reasons for nodes without a whole answer.
         device: device of the measurement, as its driver names it; None if no rank reported it.
         nvlink: whether any of their GPUs has an active NVLink; None if no rank reported it.
     """
@@ -66,20 +114,13 @@ class Played:
 
 
 class MeasuredGroups:
-    """The place at which groups are measured.
-
-    Attributes:
-        rounds, runs: how many rounds and groups have been measured.
-    """
+    """Measures groups on the nodes of a check; `rounds` and `runs` count the rounds and groups so far."""
 
     def __init__(self, fleet: Fleet, name: str, sizes: Sizes, deadline_s: float) -> None:
         self.rounds = 0
         self.runs = 0
         self.local_ranks = tuple(range(fleet.site.ranks_per_node))
-        self._fleet = fleet
-        self._name = name
-        self._sizes = sizes
-        self._deadline_s = deadline_s
+        self._fleet, self._name, self._sizes, self._deadline_s = fleet, name, sizes, deadline_s
 
     def play(self, rounds: Sequence[Sequence[RankGroup]]) -> Played:
         """Measure rounds of disjoint groups, one round after the other, in one step of the nodes that take part."""
@@ -88,77 +129,65 @@ class MeasuredGroups:
         taking_part = {host for groups in rounds for group in groups for host in group.hosts}
         hosts = tuple(host for host in self._fleet.hosts if host in taking_part)
         per_node = len(self.local_ranks)
-        plan = [[_ranks(group, hosts, per_node) for group in groups] for groups in rounds]
+        plan = [[_list_ranks(group, hosts, per_node) for group in groups] for groups in rounds]
         longest_s = self._sizes.patience_s + _TIMEOUTS_A_ROUND * self._sizes.timeout_s * (len(rounds) + 1)
-        limits = {"limit_s": min(longest_s, _LIMIT_SHARE * self._deadline_s)}
+        limit_s = min(longest_s, _LIMIT_SHARE * self._deadline_s)
         probe = Probe(
-            name=self._name,
-            entry=_ENTRY,
-            config={"rounds": plan, **self._sizes.model_dump(), **limits},
-            hosts=hosts,
-            ranks_per_node=per_node,
-            gpus=self._fleet.site.device == "cuda",
-            together=True,
-            deadline_s=self._deadline_s,
-        )
+            name=self._name, entry=_ENTRY, hosts=hosts, ranks_per_node=per_node, together=True,
+            config={"rounds": plan, **self._sizes.model_dump(), "limit_s": limit_s},
+            gpus=self._fleet.site.device == "cuda", deadline_s=self._deadline_s,
+        )  # fmt: skip
         answers = read_answers(self._fleet.run([probe])[0], RankGames)
+        data = [answer.data for answer in answers if answer.data is not None]
         return Played(
-            results=tuple(_results(rounds, plan, answers)),
+            results=tuple(_read_results(rounds, plan, answers)),
             silent=silent(answers),
-            device=next((answer.data.device for answer in answers if answer.data is not None), None),
-            nvlink=_any_known(answer.data.nvlink for answer in answers if answer.data is not None),
+            device=data[0].device if data else None,
+            nvlink=_any_known(rank.nvlink for rank in data),
         )
 
 
-def _any_known(told: Iterable[bool | None]) -> bool | None:
-    """Whether any says yes; None where none says anything."""
-    known = [word for word in told if word is not None]
+def _any_known(values: Iterable[bool | None]) -> bool | None:
+    known = [value for value in values if value is not None]
     return any(known) if known else None
 
 
-def _ranks(group: RankGroup, hosts: Sequence[str], per_node: int) -> list[int]:
+def _list_ranks(group: RankGroup, hosts: Sequence[str], per_node: int) -> list[int]:
     return [hosts.index(host) * per_node + local for host in group.hosts for local in group.local_ranks]
 
 
-def _results(
+def _read_results(
     rounds: Sequence[Sequence[RankGroup]], plan: Sequence[Sequence[Sequence[int]]], answers: Sequence[Answer[RankGames]]
 ) -> Iterator[GroupResult]:
-    games = [_games(answer) for answer in answers]
+    games = [
+        {(game.round, game.group): game for game in (() if answer.data is None else answer.data.games)}
+        for answer in answers
+    ]
     for number, groups in enumerate(rounds):
         for index, group in enumerate(groups):
-            told = {rank: games[rank].get((number, index)) for rank in plan[number][index]}
-            yield _result(group, told, answers)
+            by_rank = {rank: games[rank].get((number, index)) for rank in plan[number][index]}
+            yield _combine_games(group, by_rank, answers)
 
 
-def _games(answer: Answer[RankGames]) -> dict[tuple[int, int], PlayedGame]:
-    games = () if answer.data is None else answer.data.games
-    return {(game.round, game.group): game for game in games}
-
-
-def _result(
-    group: RankGroup, told: Mapping[int, PlayedGame | None], answers: Sequence[Answer[RankGames]]
+def _combine_games(
+    group: RankGroup, games: Mapping[int, PlayedGame | None], answers: Sequence[Answer[RankGames]]
 ) -> GroupResult:
-    """One result of what each rank of a group says. Only what all of them measured is a number."""
-    known = [game for game in told.values() if game is not None]
-    missing = {rank for game in known for rank in game.missing}
-    missing |= {rank for rank, game in told.items() if game is None}
+    """One result of the games of a group by rank: a number needs the measurements of all of them."""
+    known = [game for game in games.values() if game is not None]
+    missing = {rank for game in known for rank in game.missing} | {rank for rank, game in games.items() if game is None}
     if missing:
-        why = "; ".join(_absent(answers[rank]) for rank in sorted(missing))
-        return GroupResult(group=group, fault="no_answer", why=why)
-    errors = [f"{answers[rank].host}: {game.error}" for rank, game in told.items() if game and game.error is not None]
+        reason = "; ".join(_explain_absence(answers[rank]) for rank in sorted(missing))
+        return GroupResult(group=group, fault="no_answer", reason=reason)
+    errors = [f"{answers[rank].host}: {game.error}" for rank, game in games.items() if game and game.error is not None]
     if errors:
-        return GroupResult(group=group, fault="error", why=errors[0])
+        return GroupResult(group=group, fault="error", reason=errors[0])
     measured = [game.measured for game in known if game.measured is not None]
-    wrong = sum(each.wrong for each in measured)
-    if wrong:
-        return GroupResult(group=group, fault="wrong_values", why=f"{wrong} elements of the sums are wrong")
-    return GroupResult(
-        group=group,
-        busbw=min(each.busbw for each in measured),
-        latency_us=1e6 * max(each.latency_s for each in measured),
-    )
+    if wrong := sum(game.wrong for game in measured):
+        return GroupResult(group=group, fault="wrong_values", reason=f"{wrong} elements of the sums are wrong")
+    latency_us = 1e6 * max(game.latency_s for game in measured)
+    return GroupResult(group=group, busbw=min(game.busbw for game in measured), latency_us=latency_us)
 
 
-def _absent(answer: Answer[RankGames]) -> str:
-    why = answer.why or (answer.data.stopped if answer.data is not None else None) or "it did not come"
-    return f"no answer: rank {answer.rank} of {answer.host}: {why}"
+def _explain_absence(answer: Answer[RankGames]) -> str:
+    reason = answer.why or (answer.data.stopped if answer.data is not None else None) or "it did not come"
+    return f"no answer: rank {answer.rank} of {answer.host}: {reason}"

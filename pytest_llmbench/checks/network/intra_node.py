@@ -4,9 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, deadline_of, options_of
-from pytest_llmbench.checks.network.groups import GroupResult, MeasuredGroups, RankGroup
-from pytest_llmbench.checks.network.kinds import finding
-from pytest_llmbench.checks.network.options import Bounds, NetworkOptions
+from pytest_llmbench.checks.bounds import Bounds
+from pytest_llmbench.checks.network.groups import (
+    GroupResult,
+    MeasuredGroups,
+    NetworkOptions,
+    RankGroup,
+    finding,
+    note_missing_reference,
+)
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.judging.outliers import outliers
@@ -38,32 +44,35 @@ class IntraNode(NodeCheck):
         if played.nvlink is False:
             return Report(skip="these GPUs have no NVLink: host_device_bandwidth and all_reduce measure their links")
         results: dict[str, list[GroupResult]] = {host: [] for host in fleet.hosts if host not in played.silent}
+        absent = {}
         for result in played.results:
-            results.get(result.group.hosts[0], []).append(result)
-        readings = [reading for host, told in results.items() for reading in _inside(host, told, fleet)]
-        findings = [found for host, told in results.items() for found in _failing(host, told)]
-        absent = {each.group.hosts[0]: each.why for each in played.results if each.fault == "no_answer"}
+            (host,) = result.group.hosts
+            results.get(host, []).append(result)
+            if result.fault == "no_answer":
+                absent[host] = result.reason
+        readings = [reading for host, own in results.items() for reading in _make_readings(host, own, fleet)]
+        findings = [finding for host, own in results.items() for finding in _find_failure(host, own)]
         rates = {each.host: each.value for each in readings if each.statistic == "nvlink_busbw" and each.host}
+        action = "check its NVLinks and NVSwitches (nvidia-smi nvlink -s), and which path NCCL takes"
         for host, outlier in outliers(rates, tolerance=options.allowed(fleet.site)).items():
             message = f"{rates[host]:.4g} GB/s inside the node: {outlier.text}"
             #: finding slow_node: a node is slow with good partners, or inside itself
-            action = "check its NVLinks and NVSwitches (nvidia-smi nvlink -s), and which path NCCL takes"
             findings.append(finding(host, "", "slow_node", Severity.ISOLATE, message, action))
-        bounds = Bounds(fleet, settings)
+        bounds = Bounds(fleet.site, settings)
         return Report(
-            findings=(*findings, *bounds.missed(readings, played.device)),
+            findings=(*findings, *bounds.judge(readings, device=played.device)),
             readings=tuple(readings),
             unjudged={**absent, **played.silent},
-            unbounded=bounds.lack(readings, played.device),
-            notes=bounds.notes("nvlink_busbw"),
+            unbounded=not bounds.covers(readings, played.device),
+            notes=note_missing_reference(bounds, "nvlink_busbw"),
         )
 
 
-def _inside(host: str, told: Sequence[GroupResult], fleet: Fleet) -> list[Reading]:
+def _make_readings(host: str, results: Sequence[GroupResult], fleet: Fleet) -> list[Reading]:
     """Medians of a node; none where one of its measurements failed."""
-    rates = [each.busbw for each in told if each.busbw is not None]
-    times = [each.latency_us for each in told if each.latency_us is not None]
-    if len(rates) < len(told) or len(times) < len(told) or not told:
+    rates = [result.busbw for result in results if result.busbw is not None]
+    times = [result.latency_us for result in results if result.latency_us is not None]
+    if len(rates) < len(results) or len(times) < len(results) or not results:
         return []
     gpus = fleet.site.gpus_per_node
     return [
@@ -72,10 +81,10 @@ def _inside(host: str, told: Sequence[GroupResult], fleet: Fleet) -> list[Readin
     ]
 
 
-def _failing(host: str, told: Sequence[GroupResult]) -> Iterator[Finding]:
-    bad = [each for each in told if each.fault in {"error", "wrong_values"}]
+def _find_failure(host: str, results: Sequence[GroupResult]) -> Iterator[Finding]:
+    bad = [result for result in results if result.fault in {"error", "wrong_values"}]
     if bad:
-        message = f"its ranks among themselves: {bad[0].why}"  #: finding failing_node: measurements with a node fail
+        message = f"its ranks among themselves: {bad[0].reason}"  #: finding failing_node: measurements with a node fail
         action = "run dcgmi diag on it, and take it out if the fault stays"
-        wrong = any(each.fault == "wrong_values" for each in bad)
+        wrong = any(result.fault == "wrong_values" for result in bad)
         yield finding(host, "", "wrong_values" if wrong else "failing_node", Severity.ISOLATE, message, action)

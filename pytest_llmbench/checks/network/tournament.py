@@ -1,7 +1,7 @@
 """Search for the slow node: every node plays pairs with several others, then suspects play with good partners.
 
-A pair is as slow as the slower of its two. So a bad node is slow in all of its pairs, and each of its partners in one;
-what is left over is a slow link between two good nodes, or chance. The second pass tells them apart.
+A pair is as slow as the slower of its two. So a bad node is slow in all of its pairs, and each of its partners in one.
+A slow pair that remains is a slow link between two good nodes, or chance; the second pass decides.
 """
 
 from collections import Counter, defaultdict
@@ -13,7 +13,7 @@ from pytest_llmbench.judging.outliers import outliers
 
 # Up to here every pair of nodes is measured, and with it every link.
 _ALL_UP_TO = 16
-# Beyond, the time does not grow with the nodes, and that all partners of a good one are bad is next to impossible.
+# Beyond, the time is constant; a good node with eight bad partners is next to impossible.
 _ROUNDS = 8
 Pair = tuple[str, str]
 Rounds = list[list[Pair]]
@@ -24,8 +24,8 @@ def schedule(players: Sequence[str], rounds: int | None = None) -> Rounds:
 
     Args:
         players: two or more; of an odd number, one pauses in each round.
-        rounds: how many. All there are (N - 1, or N for an odd N) is the default up to 16 players, and 8 beyond.
-            An odd number of players plays at least two, or one of them would never play.
+        rounds: their number; by default all (N - 1, or N for an odd N) up to 16 players, and 8 beyond. An odd number
+            of players plays at least two, so that each plays.
 
     Raises:
         ValueError: fewer than two players, or fewer than one round.
@@ -36,40 +36,35 @@ def schedule(players: Sequence[str], rounds: int | None = None) -> Rounds:
     fixed, others = seats[0], seats[1:]
     wanted = rounds or (len(others) if len(players) <= _ALL_UP_TO else _ROUNDS)
     wanted = min(max(wanted, 1 + len(players) % 2), len(others))
-    made: Rounds = []
+    drawn: Rounds = []
     for number in range(wanted):
         # Turns far apart: partners then sit at different distances, behind different switches.
         turn = number * len(others) // wanted
         ring = [fixed, *others[turn:], *others[:turn]]
         met = zip(ring[: len(ring) // 2], reversed(ring), strict=False)
-        made.append([(one, two) for one, two in met if one is not None and two is not None])
-    return made
+        drawn.append([(one, two) for one, two in met if one is not None and two is not None])
+    return drawn
 
 
 def disjoint(pairs: Iterable[Pair]) -> Rounds:
     """Distribute pairs over rounds in which each node is in one pair."""
     rounds: Rounds = []
     for pair in pairs:
-        free = (each for each in rounds if not any(set(pair) & set(other) for other in each))
-        chosen = next(free, None)
-        if chosen is None:
+        free = next((pairs for pairs in rounds if not any(set(pair) & set(other) for other in pairs)), None)
+        if free is None:
             rounds.append([pair])
         else:
-            chosen.append(pair)
+            free.append(pair)
     return rounds
 
 
-# In scaled MADs. Early: two bad players of eight widen the MAD, and the second pass clears who is suspected in vain.
+# In scaled MADs. A low one: two bad players of eight widen the MAD, and the second pass clears wrong suspects.
 _SUSPECT = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Game:
-    """One measured pair.
-
-    Attributes:
-        value: the rate they reached; None where they reached none.
-    """
+    """One measured pair, and its rate; None after a fault."""
 
     pair: Pair
     value: float | None
@@ -80,10 +75,10 @@ class Suspicion:
     """The result of the first pass.
 
     Attributes:
-        floor: the rate below which a pair is slow; None where there is nothing to compare with.
+        floor: the rate below which a pair is slow; None without a comparison.
         suspects: players that may be bad.
         good: the others with a good pair, the best proven first.
-        links: slow pairs that no bad player would explain.
+        links: slow pairs without a bad player.
     """
 
     floor: float | None
@@ -97,11 +92,11 @@ class PairVerdict:
     """The result of both passes. Nodes without a finding are good.
 
     Attributes:
-        floor: as in `Suspicion`.
+        floor: the rate below which a pair is slow; None without a comparison.
         culprits: slow with most of their good partners, too.
-        acquitted: were suspects, and are not slow with most of their good partners.
-        unresolved: suspects that no good player was left for.
-        links: pairs that stay slow although neither of the two is bad.
+        acquitted: suspects that are well with most of their good partners.
+        unresolved: suspects without a good partner.
+        links: pairs of good players that stay slow.
         second: the games of the second pass.
     """
 
@@ -120,9 +115,9 @@ League = Callable[[str], str]
 def floor_of(games: Iterable[Game], tolerance: float) -> float | None:
     """The rate below which a pair is slow, by comparison.
 
-    The median of all pairs would not do: with a third of the nodes bad, more than half of the pairs are slow. So
-    players are compared first, each by its best pair; the pairs among those that hold up are what a pair should reach.
-    Fewer than three players have no floor, and it means nothing where half of them are bad.
+    With a third of the nodes bad, more than half of the pairs are slow, and so is the median of all pairs. So players
+    are compared first, each by its best pair; the pairs among the good ones define the floor. Fewer than three players
+    have no floor, and it is useless where half of them are bad.
 
     Args:
         games: those of the first pass.
@@ -142,13 +137,13 @@ def floor_of(games: Iterable[Game], tolerance: float) -> float | None:
 
 
 def suspect(games: Sequence[Game], floor: float | None) -> Suspicion:
-    """Name those whom the slow pairs of the first pass, below the floor, point at: as few as explain them."""
+    """Name the fewest players that explain the slow pairs of the first pass, which are below the floor."""
     left = [game.pair for game in games if is_slow(game, floor)]
     played = Counter(player for game in games for player in game.pair)
     slow = Counter(player for pair in left for player in pair)
     accused: set[str] = set()
     while left:
-        # Pairs with one already accused say nothing about the other.
+        # Pairs with an accused player are explained by it.
         open_games = Counter(player for game in games if not accused & set(game.pair) for player in game.pair)
         against = Counter(player for pair in left for player in pair)
         share = {player: count / open_games[player] for player, count in against.items()}
@@ -173,7 +168,7 @@ def second_pass(suspicion: Suspicion, repeats: int, league: League = lambda _: "
     Args:
         suspicion: result of the first pass.
         repeats: games of each suspect and each link.
-        league: nodes that may be paired: only those of one league.
+        league: the league of a player; pairs are of one league.
     """
     rounds: Rounds = []
     for name in dict.fromkeys(map(league, suspicion.suspects)):
@@ -182,7 +177,7 @@ def second_pass(suspicion: Suspicion, repeats: int, league: League = lambda _: "
         for first in range(0, len(accused) if partners else 0, len(partners) or 1):
             at_once = accused[first : first + len(partners)]
             rounds += [
-                [(each, partners[(seat + turn) % len(partners)]) for seat, each in enumerate(at_once)]
+                [(player, partners[(seat + turn) % len(partners)]) for seat, player in enumerate(at_once)]
                 for turn in range(repeats)
             ]
     for pairs in disjoint(suspicion.links):
@@ -193,40 +188,40 @@ def second_pass(suspicion: Suspicion, repeats: int, league: League = lambda _: "
 def judge(
     games: Sequence[Game], play: Play, *, floor: float | None, repeats: int = 3, league: League = lambda _: ""
 ) -> PairVerdict:
-    """Judge the first pass, play the second where it takes one, and judge that.
+    """Judge the first pass, play the second where it is needed, and judge that.
 
     Args:
         games: those of the first pass.
         play: measures the pairs of further rounds, in order.
         floor: the rate below which a pair is slow: of a reference, or `floor_of`.
-        repeats: as in `second_pass`; an odd number, as the majority decides.
-        league: as in `second_pass`.
+        repeats: games of each suspect and each link; an odd number, as the majority decides.
+        league: the league of a player; pairs are of one league.
     """
     suspicion = suspect(games, floor)
     rounds = second_pass(suspicion, repeats, league)
     second = tuple(play(rounds)) if rounds else ()
     links = {frozenset(pair) for pair in suspicion.links}
-    told: Mapping[str | frozenset[str], list[bool]] = defaultdict(list)  # by suspect, and by link
+    slow: Mapping[str | frozenset[str], list[bool]] = defaultdict(list)  # by suspect, and by link
     for game in second:
         link = frozenset(game.pair)
-        told[link if link in links else game.pair[0]].append(is_slow(game, floor))
-    culprits = tuple(player for player in suspicion.suspects if _most(told[player]))
-    unresolved = tuple(player for player in suspicion.suspects if not told[player])
+        slow[link if link in links else game.pair[0]].append(is_slow(game, floor))
+    culprits = tuple(player for player in suspicion.suspects if _is_most(slow[player]))
+    unresolved = tuple(player for player in suspicion.suspects if not slow[player])
     blamed = {*culprits, *unresolved}
     return PairVerdict(
         floor=floor,
         culprits=culprits,
         acquitted=tuple(player for player in suspicion.suspects if player not in blamed),
         unresolved=unresolved,
-        links=tuple(pair for pair in suspicion.links if not blamed & set(pair) and _most(told[frozenset(pair)])),
+        links=tuple(pair for pair in suspicion.links if not blamed & set(pair) and _is_most(slow[frozenset(pair)])),
         second=second,
     )
 
 
 def is_slow(game: Game, floor: float | None) -> bool:
-    """Whether a pair reached no rate, or one below the floor."""
+    """Whether a pair has a rate below the floor, or none."""
     return game.value is None or (floor is not None and game.value < floor)
 
 
-def _most(told: Sequence[bool]) -> bool:
-    return 2 * sum(told) > len(told)
+def _is_most(votes: Sequence[bool]) -> bool:
+    return 2 * sum(votes) > len(votes)

@@ -19,8 +19,7 @@ from pytest_llmbench.engines.deepspeed_chat import eval_batch, stages
 from pytest_llmbench.engines.deepspeed_chat.log import CLAIM_NEEDLES, NEEDLES, SKIPPED_NEEDLES, reader, said
 from pytest_llmbench.engines.external import External, fill, flags
 from pytest_llmbench.engines.overrides import Arguments
-from pytest_llmbench.judging import agreement
-from pytest_llmbench.judging.findings import skipped
+from pytest_llmbench.judging import agreement, skipped
 from pytest_llmbench.judging.statistics import Measurement, Statistic, rate
 from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.items import Needles

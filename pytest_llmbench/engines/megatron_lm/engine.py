@@ -17,8 +17,7 @@ from pytest_llmbench.engines.external import External, fill, filled, flags
 from pytest_llmbench.engines.megatron_lm import events as megatron_events
 from pytest_llmbench.engines.megatron_lm.log import NEEDLES, parse
 from pytest_llmbench.engines.overrides import Arguments, Rules, Same, batch_problem, given, precision_problem
-from pytest_llmbench.judging import agreement
-from pytest_llmbench.judging.findings import skipped
+from pytest_llmbench.judging import agreement, skipped
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, Statistic, rate, ratio, time
 from pytest_llmbench.readers import megatron_claims

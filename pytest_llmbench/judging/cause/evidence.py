@@ -21,13 +21,7 @@ CauseKind = Literal[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cause:
-    """The part of a run that most of a missed speed comes from.
-
-    Attributes:
-        kind: its kind.
-        sentence: the numbers, in words.
-        rank, host: the one at fault; None where it is not one alone.
-    """
+    """The part of a run that most of a missed speed comes from; `rank` and `host` are None where it is not one."""
 
     kind: CauseKind
     sentence: str
@@ -40,13 +34,10 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
-    """A cause that a run may have.
+    """A cause that a run may have, and the seconds of a step that it costs (`weight`).
 
-    Attributes:
-        cause: the cause.
-        weight: seconds of a step that it costs.
-        counts: factor by which it counts where others are seen more directly.
-        shown: whether the seconds are known well enough to say what a step would take without it.
+    It counts by the factor `counts` where others are seen more directly. With `shown`, its seconds are known well
+    enough for what a step would take without it.
     """
 
     cause: Cause
@@ -59,12 +50,8 @@ class Candidate:
 class Missed:
     """A run that missed a speed.
 
-    Attributes:
-        record: the run.
-        steady: its steady part.
-        needed_s: seconds of a step with which it would have met the threshold.
-        by_interval: the steady part was judged, without its slow start.
-        decided: it missed for sure.
+    `needed_s` are the seconds of a step with which it would have met the threshold. With `by_interval` its steady part
+    was judged, without the slow start; with `decided` it missed for sure.
     """
 
     record: RunRecord
@@ -95,16 +82,16 @@ class Missed:
 
     @property
     def separable(self) -> bool:
-        """Whether ranks wait for one another only where the step log sees it."""
+        """True if ranks wait for one another only where the step log sees it."""
         layout = self.record.recipe.parallelism
         return layout.tensor == layout.pipeline == 1 and layout.sharding in {"none", "optimizer"}
 
     @cached_property
     def own(self) -> dict[int, float] | None:
         """Seconds of a step that each rank takes without waiting for others; None where one is not known."""
-        found = {each.rank: each.own_s for each in self.ranks if each.own_s is not None}
-        whole = self.separable and len(found) == len(self.ranks) == self.record.ranks
-        return found if whole and found else None
+        known = {times.rank: times.own_s for times in self.ranks if times.own_s is not None}
+        whole = self.separable and len(known) == len(self.ranks) == self.record.ranks
+        return known if whole and known else None
 
     @cached_property
     def hosts(self) -> Mapping[int, str]:
@@ -118,26 +105,26 @@ class Missed:
 
     def usual(self, of: Callable[[RankTimes], float | None], without: Sequence[int] = ()) -> float | None:
         """The usual value of a rank, which half of them do not exceed; None where one is not known."""
-        values = [of(each) for each in self.ranks if each.rank not in without]
-        known = [each for each in values if each is not None]
+        values = [of(times) for times in self.ranks if times.rank not in without]
+        known = [value for value in values if value is not None]
         return stats.median_low(known) if known and len(known) == len(values) else None
 
 
-def data_s(each: RankTimes) -> float | None:
+def data_s(times: RankTimes) -> float | None:
     """Time until a rank has its batch."""
-    return each.phases.get("data")
+    return times.phases.get("data")
 
 
-def throttled_s(each: RankTimes) -> float | None:
+def throttled_s(times: RankTimes) -> float | None:
     """Time in which a CPU quota held a rank back: a group's counter adds up its CPUs, so at most all of its delay."""
-    if each.throttled_s is None or each.delayed_s is None:
-        return each.throttled_s
-    return min(each.throttled_s, each.delayed_s)
+    if times.throttled_s is None or times.delayed_s is None:
+        return times.throttled_s
+    return min(times.throttled_s, times.delayed_s)
 
 
-def crowded_s(each: RankTimes) -> float | None:
+def crowded_s(times: RankTimes) -> float | None:
     """Time in which others had a rank's CPU."""
-    return None if each.delayed_s is None else each.delayed_s - (throttled_s(each) or 0.0)
+    return None if times.delayed_s is None else times.delayed_s - (throttled_s(times) or 0.0)
 
 
 def seconds(value: float) -> str:

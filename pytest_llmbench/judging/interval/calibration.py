@@ -22,15 +22,12 @@ _WIDEST_CHOSEN = 0.5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calibrated:
-    """A bound, and what it is made of.
-
-    It contains the difference between runs already, so a run is judged by it with the interval of the run alone.
+    """A bound, and what it is made of. A run is judged by it with the interval of the run alone.
 
     Attributes:
         bound: that a run has to reach, in the unit of the runs.
         method: how it was made, for the reader of the reference.
-        n: number of runs it was made of.
-        mean: of these.
+        n, mean: of the runs it was made of.
         spread: standard deviation between runs, as a share of the mean: of these, and as known before.
         freedom: degrees of freedom with which that is known.
         margin: from the mean to the bound, as a share of the mean.
@@ -71,8 +68,8 @@ def calibrate(
         freedom: degrees of freedom with which that is known.
 
     Raises:
-        ValueError: there are no runs, one is not a number above 0, all are the same to the last digit, they differ too
-            much for a bound, or the margin is not one.
+        ValueError: there are no runs, one is not a number above 0, all are equal, they differ too much, or the margin
+            is not between 0 and 0.5.
     """
     if not values or min(values) <= 0 or not math.isfinite(sum(values)):
         raise ValueError("a bound is made of numbers above 0, at least one")

@@ -10,7 +10,7 @@ from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.record.records import Metric
 from pytest_llmbench.core.record.series import RankInfo
 from pytest_llmbench.core.record.steady import Steady
-from pytest_llmbench.judging.ceiling import told
+from pytest_llmbench.judging.ceiling import describe_rates
 from pytest_llmbench.judging.interval.early import out_of_reach
 from pytest_llmbench.judging.interval.repeats import pool, runs_to_decide, steps_to_decide
 from pytest_llmbench.judging.interval.steady import ALPHA
@@ -30,10 +30,10 @@ class Decision:
     Attributes:
         holds: whether it holds; None where that is not decided.
         low, high: the interval that decided, in the number's unit; None for a run too short to have one.
+        claim: subject of the verdict: many runs of this system, or this run alone.
         alpha: probability that an end of it is wrong.
         steady: the number itself in the steady part of the run, or of all runs that are judged together.
         by_rule: whether the number itself, by its statistic's own rule, meets the threshold.
-        claim: subject of the verdict: many runs of this system, or this run alone.
         needed: number of runs that would decide, if a number does; None also of a comparison that is decided.
         why: for a comparison that is not decided, the reason and what would decide.
     """
@@ -105,7 +105,7 @@ def decide(
 
 
 def _lost(steady: Steady, seconds: float, early: EarlyVerdict | None) -> bool:
-    """Whether a run that was looked at misses a bound even if the rest runs at the peak of the GPUs."""
+    """True if a run that was looked at misses a bound even if the rest runs at the peak of the GPUs."""
     if early is None or early.peak_step_s is None or early.look == early.planned:
         return False
     rest = early.planned - early.look
@@ -113,13 +113,7 @@ def _lost(steady: Steady, seconds: float, early: EarlyVerdict | None) -> bool:
 
 
 def apart(metric: Metric, op: Op, other: Metric) -> Decision:
-    """Compare the numbers of two runs with each other, by the intervals of both.
-
-    Args:
-        metric: the number; it has an amount.
-        op: the comparison.
-        other: of the same dimension.
-    """
+    """Compare the numbers of two runs, of one dimension, with each other by the intervals of both."""
     if metric.low is None and metric.high is None:
         return Decision(holds=None, low=None, high=None, claim="run", why=_NOTHING)
     if other.low is None and other.high is None and other.sense is not None:
@@ -145,16 +139,18 @@ def in_doubt(metric: Metric, op: Op, bound: Quantity, ranks: Sequence[RankInfo])
     """Leave a comparison of a share open where the ceiling that the ranks measured does not decide it; else None.
 
     A second measurement that is much lower makes the highest rate no less true, so an error for every threshold would
-    be a false alarm on each loaded machine. But the load may have slowed the highest one as well. So the share may be
-    that of the highest rate, or that of a rate as much higher again: a threshold that both meet, or both miss, is
-    decided. Words/s have the steps' own clock, and no part in the doubt.
+    be a false alarm on each loaded machine. But the load may have slowed the highest one as well, so the share lies
+    between that of the highest rate and that of a rate as much higher again. A threshold that both meet, or both miss,
+    is decided.
     """
     if metric.low is None or metric.high is None:
         return None
     low, high = (Quantity(end, metric.unit) for end in (metric.low, metric.high))
     if low.meets(op, bound) == high.meets(op, bound):
         return None
-    return Decision(holds=None, low=None, high=None, claim="run", why=f"it is between {low} and {high}; {told(ranks)}")
+    return Decision(
+        holds=None, low=None, high=None, claim="run", why=f"it is between {low} and {high}; {describe_rates(ranks)}"
+    )
 
 
 def span(metric: Metric, steady: Steady) -> tuple[float | None, float | None]:

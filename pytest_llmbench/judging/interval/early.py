@@ -36,16 +36,16 @@ def at_a_look(
 ) -> Steady:
     """Find the steady state of the whole plan from the steps so far: a drift may go on to its end.
 
-    It cannot know what happens afterwards, such as a node that throttles later.
+    It cannot know what happens afterwards, such as a node that throttles later. Arguments as of `steady_state`, and:
 
     Args:
         seconds: of the steps so far.
         plan: steps of the whole run.
         skip: of these, left out as warm-up.
-        steps_of_a_line: steps in each.
+        steps_of_a_line: steps in each entry.
         alpha: probability of an error on either side, at all looks together.
-        between_runs: as of `steady_state`.
-        freedom: as of `steady_state`.
+        between_runs: standard deviation of runs of one system, as a share.
+        freedom: degrees of freedom with which that is known.
     """
     share = alpha_at(len(seconds), plan, alpha)
     now = steady_state(seconds, skip=skip, steps_of_a_line=steps_of_a_line, alpha=share)
@@ -59,7 +59,7 @@ def at_a_look(
 
 
 def out_of_reach(so_far: Steady, bound: float, *, plan: int, peak: float) -> bool:
-    """Whether the run misses a bound even if the rest of its plan runs at the peak of the hardware.
+    """True if the run misses a bound even if the rest of its plan runs at the peak of the hardware.
 
     The fast end of the interval counts for the steps so far: their mean may be slow by chance.
 

@@ -24,13 +24,8 @@ def pool(
 ) -> Steady:
     """Make one steady state of several runs: a claim of the system.
 
-    The more runs there are, the more their own difference counts, and the less the one known before.
-
-    Args:
-        runs: at least one.
-        between_runs: standard deviation of runs of one system, as a share, known before.
-        freedom: degrees of freedom with which that is known.
-        alpha: probability of an error on either side, with which the runs were judged, too.
+    The more runs there are, the more their own difference counts, and the less `between_runs`, the standard deviation
+    known before as a share with `freedom` degrees of freedom. The runs were judged with `alpha`, too.
 
     Raises:
         ValueError: there are no runs.
@@ -70,14 +65,10 @@ def pool(
 
 
 def steps_to_decide(run: Steady, bound: float) -> int | None:
-    """Return how many steps, with those left out, would decide if the run went on as it did.
+    """The number of steps, with those left out, that would decide if the run went on as it did.
 
-    Args:
-        run: its interval contains the bound, or it is too short.
-        bound: seconds per step.
-
-    Returns:
-        None where more steps alone would not decide: it drifts or pauses, is on the bound, or runs differ by more.
+    None where more steps alone would not decide: it drifts or pauses, is on the bound, or runs differ by more. The
+    bound is in seconds per step.
     """
     match run.decide(bound):
         case "too_short":
@@ -101,17 +92,10 @@ def steps_to_decide(run: Steady, bound: float) -> int | None:
 def runs_to_decide(
     together: Steady, bound: float, *, runs: int = 1, freedom: float = FREEDOM, alpha: float = ALPHA
 ) -> int | None:
-    """Return how many runs, with those made, would decide if the others were like them, and differed as they do.
+    """The number of runs, with the `runs` of this pool, that would decide if the others differed from them as they do.
 
-    Args:
-        together: the pool of those made; its interval contains the bound.
-        bound: seconds per step.
-        runs: number of runs in the pool.
-        freedom: as of `pool`.
-        alpha: as of `pool`.
-
-    Returns:
-        None where no number up to 100 would: one is too short or pauses, or they drift too much or are on the bound.
+    None where no number up to 100 would: one is too short or pauses, or they drift too much or are on the bound, which
+    is in seconds per step. `freedom` and `alpha` as of `pool`.
     """
     if together.decide(bound) not in {"within_noise", "drifts"}:
         return None

@@ -27,8 +27,7 @@ class Spread:
         error: standard error of the mean, seconds.
         correlation: of neighbouring steps, raised by its own uncertainty.
         independent: number of independent steps that tell as much.
-        lean: by how much the interval reaches further to the side where single steps lie far away, seconds; below 0 to
-            that of fast steps.
+        lean: seconds by which the interval reaches further to the side of single far steps; below 0 to fast ones.
     """
 
     half_width: float

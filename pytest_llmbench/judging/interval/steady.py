@@ -1,6 +1,6 @@
 """The steady state of a run: the interval of its mean step time, and why it is as wide as it is.
 
-The rule, and which error rates were measured for it: `docs/measurements/verdicts_cpu_2026-11-23.md`.
+The rule, and which error rates were measured for it: `docs/measurements/verdicts_cpu_2026-11-23.yaml`.
 """
 
 import math
@@ -50,10 +50,9 @@ def steady_state(
     With an alpha of 1 %, at most 1 % of verdicts were wrong in every simulated cell of the domain: 25 to 5,000 steps
     (fewer than 20 after the warm-up, or 5 lines, decide nothing), noise with a coefficient of variation of 0.05 to 6 %
     and a correlation of neighbours up to 0.9, bounds 0.5 to 5 % away; drift, pauses, evaluations, and slow starts whose
-    excess fades with a time constant of up to 0.3 of the steps. Limits: a slow start that takes longer may count as the
-    speed where noise hides its end; runs of one system that differ by more than 0.6 % need a calibrated `between_runs`,
-    or several runs; pauses rarer than one in n / 4.6 steps may not be seen; pauses shorter than a line are part of the
-    speed.
+    excess fades with a time constant of up to 0.3 of the steps. Limits: noise may hide the end of a longer slow start;
+    runs of one system that differ by more than 0.6 % need a calibrated `between_runs`, or several runs; pauses rarer
+    than one in n / 4.6 steps may not be seen, and pauses shorter than a line are part of the speed.
 
     Args:
         seconds: per step, of each step or of each line that is a mean over several.
@@ -107,14 +106,11 @@ def _refuse(seconds: Sequence[float]) -> None:
 
 
 class _Level(NamedTuple):
-    """Mean of some steps, with all that makes it unsure.
+    """Mean of some steps, with all that makes it unsure, in seconds.
 
-    Attributes:
-        width: half width of the interval of the mean.
-        lean: by how much more it reaches to one side.
-        change: from the first to the last step, by a line through them.
-        chance: it may change by so much by chance alone.
-        falls: by how much the steps may become faster from the first to the last.
+    `width` is the half width of its interval, which reaches `lean` further to one side; a line through the steps
+    changes by `change` from the first to the last, by `chance` alone at most so much; they may become faster by
+    `falls`.
     """
 
     steps: int
@@ -149,15 +145,9 @@ class _Level(NamedTuple):
 def _levels(
     read: Sequence[float], cut: int, judged: Sequence[float], pauses: Pauses, alpha: float, *, surely: bool
 ) -> tuple[_Level, ...]:
-    """The level of the judged steps, and those of other ways to read the same steps, where these may be right.
+    """The level of the judged steps, and of other ways to read the same steps, where these may be right.
 
-    Args:
-        read: steps without pauses, in means where they are many.
-        cut: number of them that are a slow start.
-        judged: the steps as they are, behind that.
-        pauses: of the run.
-        alpha: probability of an error on either side.
-        surely: the slow start is one if it levels off.
+    `read` are the steps without pauses, of which `cut` are a slow start, `surely` if it levels off.
     """
     many = len(judged) > _MOST
     level = _level(read[cut:], alpha, many=many, started=cut > 0)

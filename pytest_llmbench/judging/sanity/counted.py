@@ -82,7 +82,7 @@ def _too_small(e: Evidence) -> Iterator[Problem]:
 
 def _unfed(ranks: dict[int, TrainingEvent]) -> Iterator[Problem]:
     """Ask the first and the last stage, which see the tokens, for one length and one size of micro batches."""
-    ends = {rank: told for rank, told in ranks.items() if told.pipeline_rank in (0, told.pipeline - 1)}
-    odd = [rank for rank, told in ends.items() if None in (told.sequence_length, told.micro_batch_size)]
+    ends = {rank: counts for rank, counts in ranks.items() if counts.pipeline_rank in (0, counts.pipeline - 1)}
+    odd = [rank for rank, counts in ends.items() if None in (counts.sequence_length, counts.micro_batch_size)]
     if odd:
         yield _wrong(f"ranks {listed(odd)} were fed nothing, or micro batches of more than one shape")

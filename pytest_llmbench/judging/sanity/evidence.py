@@ -19,12 +19,7 @@ CLOCK_SKEW_S = 300.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Origin:
-    """Facts of a run's launch, apart from its logs.
-
-    Attributes:
-        token: names the run among all runs; None if unknown.
-        launched, ended: Unix times by the observer's clock; None if unknown.
-    """
+    """Facts of a run's launch by its observer: its token, and Unix times; each None if unknown."""
 
     token: str | None = None
     launched: float | None = None

@@ -84,7 +84,7 @@ def different(e: Evidence) -> Iterator[Problem]:
     """Refuse two ranks that are one: the same process or GPU, or one log twice."""
     yield from _shared(e.series.ranks, "process", lambda info: (info.host, info.pid_namespace, info.pid))
     if e.topology.gpus:
-        watched = {each.rank: each.gpu for each in e.series.telemetry}
+        watched = {telemetry.rank: telemetry.gpu for telemetry in e.series.telemetry}
         yield from _shared(_whole_gpus(e), "GPU", lambda info: info.gpu)
         yield from _shared(_whole_gpus(e), "GPU", lambda info: watched.get(info.rank))
         yield from _unnamed_gpus(e)

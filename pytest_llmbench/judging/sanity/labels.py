@@ -43,7 +43,7 @@ def labelled(e: Evidence) -> Iterator[Problem]:
 
 def _nodes(e: Evidence, labels: tuple[Label, ...]) -> Iterator[Problem]:
     due = max(label.of for label in labels)
-    said = sorted({next((each for each in e.hosts if same_host(each, label.host)), label.host) for label in labels})
+    said = sorted({next((host for host in e.hosts if same_host(host, label.host)), label.host) for label in labels})
     strangers = [host for host in said if e.hosts and host not in e.hosts]
     if strangers or len(said) != due or due not in (1, e.topology.nodes):
         yield Problem(
@@ -57,8 +57,8 @@ def _launched_at(launched: float) -> str:
     return f"its log says that it was launched at Unix time {launched:.0f}"
 
 
-def _other(why: str) -> Problem:
-    return Problem(kind="other_run", message=why)  #: problem other_run: a log without the label of this run
+def _other(message: str) -> Problem:
+    return Problem(kind="other_run", message=message)  #: problem other_run: a log without the label of this run
 
 
 # Logs say the time of their place, and not which place it is: zones lie at quarters of an hour, within these hours.

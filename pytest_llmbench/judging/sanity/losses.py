@@ -55,9 +55,9 @@ def moving_in_log(e: Evidence) -> Iterator[Problem]:
             yield _idle(f"its learning rate is 0 in all {len(rates)} steps")
 
 
-def _idle(why: str) -> Problem:
+def _idle(reason: str) -> Problem:
     #: problem no_training: losses or gradient norms that stay the same, or a learning rate of 0
-    return Problem(kind="no_training", message=f"{why}: nothing was learned, or not on new data")
+    return Problem(kind="no_training", message=f"{reason}: nothing was learned, or not on new data")
 
 
 def possible(e: Evidence) -> Iterator[Problem]:
@@ -112,9 +112,9 @@ def _allowed(e: Evidence, due: Expected, usual: float, steps: int) -> float:
     return due.spread / (math.sqrt(steps) if e.recipe.data.kind == "synthetic" else 1.0)
 
 
-def _apart(why: str) -> Problem:
+def _apart(reason: str) -> Problem:
     #: problem ranks_differ: our own ranks did not train one model: their gradient norms or losses differ
-    return Problem(kind="ranks_differ", message=f"{why}: the ranks did not train one model")
+    return Problem(kind="ranks_differ", message=f"{reason}: the ranks did not train one model")
 
 
 def falling(e: Evidence) -> Iterator[Problem]:
@@ -141,23 +141,23 @@ _FEWEST = 5
 def copied(e: Evidence) -> Iterator[Problem]:
     """Refuse steps of a rank that were copied from others of its own, and a highest memory so far that falls."""
     for info in e.series.ranks:
-        for why in (info.steps.copied, info.steps.less_memory) if info.steps else ():
-            if why is not None:
+        for fault in (info.steps.copied, info.steps.less_memory) if info.steps else ():
+            if fault is not None:
                 #: problem implausible: a stretch of steps that is there twice to the last digit
-                yield of_rank("implausible", info, f": {why}; its log was put together")
+                yield of_rank("implausible", info, f": {fault}; its log was put together")
 
 
 def copied_in_log(e: Evidence) -> Iterator[Problem]:
     """Refuse lines of a framework's log that were copied from others: as many as chance does not make alike."""
     lines = [(step, step.seconds, step.loss) for step in e.series.steps]
     known = [(step, seconds, loss) for step, seconds, loss in lines if seconds is not None and loss is not None]
-    each = _told_by_one([seconds for _, seconds, _ in known]) + _told_by_one([loss for _, _, loss in known])
-    if not each:
+    of_a_line = _information([seconds for _, seconds, _ in known]) + _information([loss for _, _, loss in known])
+    if not of_a_line:
         return
-    length = max(_FEWEST, math.ceil(math.log(_BY_CHANCE * len(known) ** 2) / each))
-    found = repeated([line[1:] for line in known], length, length // 2 + 1)
-    if found is not None:
-        first, again = (f"{known[at][0].step} to {known[at + length - 1][0].step}" for at in found)
+    length = max(_FEWEST, math.ceil(math.log(_BY_CHANCE * len(known) ** 2) / of_a_line))
+    places = repeated([line[1:] for line in known], length, length // 2 + 1)
+    if places is not None:
+        first, again = (f"{known[at][0].step} to {known[at + length - 1][0].step}" for at in places)
         yield Problem(
             kind="implausible",
             message=f"the lines of steps {again} have the very durations and losses of those of steps {first}: its log "
@@ -165,8 +165,8 @@ def copied_in_log(e: Evidence) -> Iterator[Problem]:
         )
 
 
-def _told_by_one(values: Sequence[float]) -> float:
-    """How much one more value tells, in nat: by how many of the smallest differences neighbours differ."""
+def _information(values: Sequence[float]) -> float:
+    """Information of one more value, in nat: by how many of the smallest differences neighbours differ."""
     apart = [abs(after - before) for before, after in pairwise(values)]
     ordered = sorted({value for value in values if math.isfinite(value)})
     least = min((after - before for before, after in pairwise(ordered)), default=0.0)

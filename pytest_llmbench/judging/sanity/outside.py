@@ -10,14 +10,13 @@ from pytest_llmbench.judging.sanity.evidence import Evidence
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outside:
-    """The parts of a run's time.
+    """The parts of a run's time, in seconds.
 
     Attributes:
-        steps_s: in steps, seconds.
+        steps_s: in steps.
         before_s: from launch to the first step, which starts ranks, builds the model and measures rates; None if
             unknown.
-        around_s: all the rest up to the end of the ranks: between steps and after the last; where their end is not
-            known, up to that of the run, and before the first step where that is not known apart.
+        around_s: all the rest up to the end of the ranks, or of the run where theirs is not known.
     """
 
     steps_s: float
@@ -30,14 +29,14 @@ class Outside:
         return (self.before_s or 0.0) + self.around_s
 
     @property
-    def told(self) -> dict[str, float]:
-        """For a record: what is known of it, in seconds."""
+    def known(self) -> dict[str, float]:
+        """The parts that are known, for a record."""
         before = {} if self.before_s is None else {"before_s": self.before_s}
         return {"steps_s": self.steps_s, **before, "around_s": self.around_s}
 
 
 def outside(e: Evidence) -> Outside | None:
-    """Tell the time outside of steps; None where no clock but the steps' own is known."""
+    """The time outside of steps; None where no clock but the steps' own is known."""
     seconds, ranks = seconds_of(e.series.steps), [info for info in e.series.ranks if info.steps is not None]
     began = min((info.steps.began for info in ranks if info.steps), default=None)
     finished = max((info.finished for info in ranks if info.finished is not None), default=None)

@@ -19,10 +19,10 @@ def completed(e: Evidence) -> Iterator[Problem]:
             message = f"it was cut off{last} of {e.recipe.steps}, before it did all its work: {cut_off}"
             yield Problem(kind="time_limit", message=message)
         return  #: problem time_limit: the run did not finish in time, by our clock or by Slurm's line in its log
-    why = f"; it said: {e.series.failure}" if e.series.failure else ""
+    failure = f"; it said: {e.series.failure}" if e.series.failure else ""
     yield Problem(  #: problem no_evidence_of_completion: a framework's log lacks the [line that proves it](#engines)
         kind="no_evidence_of_completion",
-        message=f"its log ends{last} and nothing proves that the run did all its work ({e.proof}){why}",
+        message=f"its log ends{last} and nothing proves that the run did all its work ({e.proof}){failure}",
     )
 
 
@@ -106,9 +106,9 @@ def clock(e: Evidence) -> Iterator[Problem]:
 def stamps(e: Evidence) -> Iterator[Problem]:
     """Compare each rank's durations with its time stamps, and these with its host's clock."""
     for info in e.series.ranks:
-        for why in (info.steps.unlike_times, info.steps.unlike_clock) if info.steps else ():
-            if why is not None:
-                yield of_rank("implausible", info, f": {why}; in an unchanged log they agree")
+        for fault in (info.steps.unlike_times, info.steps.unlike_clock) if info.steps else ():
+            if fault is not None:
+                yield of_rank("implausible", info, f": {fault}; in an unchanged log they agree")
 
 
 def doubts(e: Evidence) -> Iterator[Problem]:

@@ -75,13 +75,13 @@ def check_names(items: Sequence[pytest.Item]) -> list[str]:
     return [name for name in (*all_checks(), *CHECKS.broken()) if name in asked] if asked else []
 
 
-def refuse_unknown(system: str, told: dict[str, CheckSettings]) -> None:
+def refuse_unknown(system: str, validation: dict[str, CheckSettings]) -> None:
     """Hold what a system's file says of checks against the checks there are.
 
     Raises:
         ConfigError: it names an unknown check, option or statistic, or a bound in a unit of another kind.
     """
-    for name, settings in told.items():
+    for name, settings in validation.items():
         where = f"system {system}: validation: {name}"
         try:
             check = get_check(name)
@@ -125,11 +125,11 @@ class Health:
         self.record = record
         self.slot = slot
         self.host = record.host(slot)
-        found = record.findings(slot)
-        self.faults = Faults(finding for finding in found if finding.severity.fails)
-        self.hints: tuple[Finding, ...] = tuple(finding for finding in found if not finding.severity.fails)
-        told = record.report.readings
-        self.readings: tuple[Reading, ...] = tuple(r for r in told if self.host is None or r.host == self.host)
+        findings = record.findings(slot)
+        self.faults = Faults(finding for finding in findings if finding.severity.fails)
+        self.hints: tuple[Finding, ...] = tuple(finding for finding in findings if not finding.severity.fails)
+        readings = record.report.readings
+        self.readings: tuple[Reading, ...] = tuple(r for r in readings if self.host is None or r.host == self.host)
 
     @property
     def explanation(self) -> str:

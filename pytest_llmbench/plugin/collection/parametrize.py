@@ -129,8 +129,8 @@ def _marked(metafunc: pytest.Metafunc, at_hand: Collection[str], recipes: Collec
     there = frozenset(at_hand)
     for name in marked:
         if name not in recipes:
-            told = "; ".join([unknown("recipe", name, recipes), *RECIPES.broken().values()])
-            raise ConfigError(f"{metafunc.function.__name__}: {told}")
+            message = "; ".join([unknown("recipe", name, recipes), *RECIPES.broken().values()])
+            raise ConfigError(f"{metafunc.function.__name__}: {message}")
         if name not in there:
             raise ConfigError(f"{metafunc.function.__name__}: there are no logs of recipe {name} to replay")
     return list(dict.fromkeys(marked))

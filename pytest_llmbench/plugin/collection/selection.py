@@ -47,8 +47,8 @@ def _hint(word: str, runs: list[pytest.Item], recipes: Iterable[str]) -> str:
         return ""
     names = sorted(recipes)
     close = difflib.get_close_matches(word, names, n=_CLOSE)
-    told = f"did you mean {' or '.join(close)}?" if close else f"recipes: {listed(names, _FEW)}"
-    return f"-k {word} matches no recipe; {told}"
+    advice = f"did you mean {' or '.join(close)}?" if close else f"recipes: {listed(names, _FEW)}"
+    return f"-k {word} matches no recipe; {advice}"
 
 
 def _keep_checks(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -2,7 +2,7 @@
 
 import datetime as dt
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.record.records import Verdict, write_model
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.bench import Bench
-from pytest_llmbench.plugin.output.overruled import fails
 from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
 from pytest_llmbench.reporting.ci.annotations import annotated
@@ -36,8 +35,8 @@ class Conclusion:
     """Concludes from all verdicts of a session.
 
     Attributes:
-        rows: the properties of each verdict.
-        clauses: how each required clause ended.
+        rows: the properties of ended verdict.
+        clauses: how ended required clause ended.
         unjudged: runs without a verdict on their speed, by the reason.
         overruled: tests whose failure something else reported as passed.
         notes: further sentences for the summary.
@@ -68,7 +67,7 @@ class Conclusion:
         if failed and session.exitstatus in _GREEN:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self._bench.options.exit_codes == "detailed" and session.exitstatus == 1:
-            word, _ = self._decided(1)
+            word, _ = self._decide(1)
             session.exitstatus = detailed(word, 1)
 
     def compare_with(self, failed: Collection[str]) -> None:
@@ -100,7 +99,7 @@ class Conclusion:
             OSError: a file cannot be written; there is no verdict then.
         """
         folder = self._bench.session.folder
-        word, reason = self._decided(_plain(exit_code))
+        word, reason = self._decide(_plain(exit_code))
         verdict = SessionVerdict(
             verdict=word, reason=reason, counts=dict(counted_verdicts(self.rows)), exit_code=exit_code,
             session=self._bench.session.id, ended=dt.datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -135,17 +134,17 @@ class Conclusion:
         """
         list_sessions(self._bench.session.folder.parent)
 
-    def _decided(self, exit_code: int) -> tuple[Word, str]:
-        told = SessionOutcome(
+    def _decide(self, exit_code: int) -> tuple[Word, str]:
+        session = SessionOutcome(
             rows=self.rows,
-            incomplete=[each.clause.name for each in self.clauses if each.verdict is Verdict.INCOMPLETE],
+            incomplete=[ended.clause.name for ended in self.clauses if ended.verdict is Verdict.INCOMPLETE],
             unjudged=[run for runs in self.unjudged.values() for run in runs],
             runs=len(self._bench.planned.runs),
             speed_required=bool(self.unjudged) and self._bench.requires_verdict,
             simulated=self._bench.settings.simulate is not None,
             exit_code=exit_code,
         )
-        return decide(told)
+        return decide(session)
 
 
 def records_of(config: pytest.Config, folder: Path) -> str:
@@ -157,3 +156,52 @@ def records_of(config: pytest.Config, folder: Path) -> str:
 def _plain(exit_code: int) -> int:
     """The exit code of pytest that a detailed one stands for."""
     return 1 if exit_code in DETAILED.values() else exit_code
+
+
+_FAILING = {str(Verdict.FAIL), str(Verdict.ERROR), str(Verdict.INCONCLUSIVE)}
+
+
+def fails(verdict: object, *, warned: bool) -> bool:
+    """Whether a test with this verdict fails; `warned`: one that is INCONCLUSIVE does not."""
+    return str(verdict) in _FAILING and not (warned and verdict == Verdict.INCONCLUSIVE)
+
+
+class Overruled:
+    """Compares the reports of tests with their verdicts.
+
+    A verdict is in the properties of a report as soon as it is decided, before hooks of others see the report. A test
+    that is expected to fail, by pytest's marker or by `xfail` of its reference, has another verdict.
+
+    Attributes:
+        tests: node ids of tests whose failure came as something else.
+    """
+
+    def __init__(self) -> None:
+        self.tests: dict[str, None] = {}
+        self._failed: set[str] = set()
+
+    def correct(self, report: pytest.TestReport, warned: Callable[[], bool]) -> None:
+        """Make a report a failure again whose verdict is one, unless its test has failed already.
+
+        Args:
+            report: of any test and phase.
+            warned: whether INCONCLUSIVE does not fail a test; asked only about a test of ours.
+        """
+        if report.failed:
+            self._failed.add(report.nodeid)
+            return
+        properties = dict(report.user_properties)
+        if report.nodeid in self._failed or str(properties.get("verdict")) not in _FAILING:
+            return
+        if not fails(properties["verdict"], warned=warned()):
+            return
+        was = report.outcome
+        self.tests[report.nodeid] = None
+        self._failed.add(report.nodeid)
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{properties['verdict']}: {properties.get('reason', 'no reason is known')}\n"
+            f"A conftest.py or another plugin reported this test as {was}. Its verdict stays."
+        )
+        if hasattr(report, "wasxfail"):
+            del report.wasxfail

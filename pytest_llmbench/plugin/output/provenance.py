@@ -20,18 +20,8 @@ from pytest_llmbench.session.signing import PytestCommand
 
 # Of the properties of a test, those that its record has as well.
 _ASIDE = (
-    "statistic",
-    "value",
-    "unit",
-    "low",
-    "high",
-    "threshold",
-    "at_least",
-    "at_most",
-    "reference",
-    "reason",
-    "cause",
-)
+    "statistic", "value", "unit", "low", "high", "threshold", "at_least", "at_most", "reference", "reason", "cause",
+)  # fmt: skip
 
 
 def suite_facts(
@@ -67,10 +57,10 @@ def suite_facts(
         "records": records,
         #: suite property nodes_unfit: nodes that must not train, each with the check and why; absent where there
         #:  are none, and without checks
-        **({"nodes_unfit": "; ".join(f"{h}: {why}" for h, why in unfit.items())} if unfit else {}),
+        **({"nodes_unfit": "; ".join(f"{h}: {reason}" for h, reason in unfit.items())} if unfit else {}),
         #: suite property speed_not_judged: runs without a verdict on their [speed](#verdicts), separated by commas;
         #:  absent where there are none
-        **({"speed_not_judged": _names(unjudged.values())} if unjudged else {}),
+        **({"speed_not_judged": _join(unjudged.values())} if unjudged else {}),
         #: suite property groups_not_compared: groups of nodes that were not [compared](#groups-of-nodes), and why;
         #:  absent where there are none
         **({"groups_not_compared": "; ".join(groups.lines)} if groups.not_compared else {}),
@@ -89,8 +79,8 @@ def suite_properties(runs: Mapping[str, Glance]) -> dict[str, str]:
     """
     facts = {key: dict(run.facts) for key, run in runs.items() if run.facts}
     properties = {}
-    for name in dict.fromkeys(name for told in facts.values() for name in told):
-        values = {key: told[name] for key, told in facts.items() if name in told}
+    for name in dict.fromkeys(name for of_run in facts.values() for name in of_run):
+        values = {key: of_run[name] for key, of_run in facts.items() if name in of_run}
         if len(values) == len(facts) and len(set(values.values())) == 1:
             properties[name] = next(iter(values.values()))
         else:
@@ -100,38 +90,38 @@ def suite_properties(runs: Mapping[str, Glance]) -> dict[str, str]:
 
 def judgements(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[Judgement]]:
     """The verdicts of tests, by what they are about: `run` or `check`, and its name."""
-    found: dict[tuple[str, str], list[Judgement]] = defaultdict(list)
+    verdicts: dict[tuple[str, str], list[Judgement]] = defaultdict(list)
     for row in rows:
         about = next((word for word in ("run", "check") if word in row), None)
         if about is None:
             continue  # it never got as far as a run
-        value, told = row.get("value"), {**row, **bounds(row.get("threshold"), row.get("unit"))}
+        value, known = row.get("value"), {**row, **bounds(row.get("threshold"), row.get("unit"))}
         judgement = Judgement(
             test=str(row["test"]),
             verdict=Verdict(str(row["verdict"])),
             measured=row.get("measured") if value is None else f"{value!r} {row['unit']}",
-            **{name: told.get(name) for name in _ASIDE},
+            **{name: known.get(name) for name in _ASIDE},
         )
         for name in str(row.get("runs") or row[about]).split(","):
-            found[about, name].append(judgement)
-    return found
+            verdicts[about, name].append(judgement)
+    return verdicts
 
 
 def bounds(threshold: str | None, unit: str | None) -> dict[str, float]:
     """The numbers of a threshold as programs read it, in a unit; empty where it has none in that."""
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for part in (threshold or "").split(" and "):
         op, _, number = part.strip().partition(" ")
         name = {">": "at_least", "<": "at_most"}.get(op[:1])
         if name is not None and unit:
             try:
-                found[name] = Quantity(number).to(unit).value
+                numbers[name] = Quantity(number).to(unit).value
             except ConfigError:
                 continue
-    return found
+    return numbers
 
 
-def _names(groups: Iterable[Sequence[str]]) -> str:
+def _join(groups: Iterable[Sequence[str]]) -> str:
     return ", ".join(name for group in groups for name in group)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pytest_llmbench.cluster.runs import Declared
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.core.record.verdicts import ClauseTold, Property, SessionVerdicts
@@ -14,15 +15,13 @@ from pytest_llmbench.plugin import history
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.missed import MissedEvents
 from pytest_llmbench.plugin.output import terminal
-from pytest_llmbench.plugin.output.conclusion import Conclusion
-from pytest_llmbench.plugin.output.judged import JudgedRuns
-from pytest_llmbench.plugin.output.junit_xml.report import JUnit
-from pytest_llmbench.plugin.output.overruled import Overruled
+from pytest_llmbench.plugin.output.conclusion import Conclusion, Overruled
+from pytest_llmbench.plugin.output.junit import JUnit
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.output.provenance import judgements, suite_facts, suite_properties
 from pytest_llmbench.plugin.output.reports import Reported, make_reports
 from pytest_llmbench.plugin.verdict import outcome, speed
-from pytest_llmbench.plugin.verdict.declared import facts
+from pytest_llmbench.plugin.verdict.declared import known_facts
 from pytest_llmbench.plugin.verdict.groups import ComparedGroups, compare_groups
 from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict, Requirements
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
@@ -79,21 +78,21 @@ class Results:
         self._waiting = {*tests}
         self._judged_runs = JudgedRuns(self._bench.planned.tests)
 
-        def tell(why: str) -> None:  # it is tried again, at the latest at the end, and costs no verdict
+        def tell(reason: str) -> None:  # it is tried again, at the latest at the end, and costs no verdict
             if self.store is not None:
-                self.store.notes.append(f"a report cannot be written: {why}")
+                self.store.notes.append(f"a report cannot be written: {reason}")
 
         try:
             self._conclusion.withdraw()
         except OSError as error:
             tell(str(error))
         self._junit.follow(
-            [*tests], lambda test: facts(tests[test], self._bench, self.store), self._conclusion.records, tell
+            [*tests], lambda test: known_facts(tests[test], self._bench, self.store), self._conclusion.records, tell
         )
 
-    def refuse(self, why: str) -> None:
+    def refuse(self, reason: str) -> None:
         """Note that the session cannot begin."""
-        self._reports.note_end(why)
+        self._reports.note_end(reason)
         self._junit.discard()
         self._is_refused = True
 
@@ -256,9 +255,9 @@ class Results:
         tests = list(self._reports.unfinished(self._bench.planned.tests, session))
         self._all_judged = not tests
         for test in tests:
-            properties = verdict_of_unfinished(test, facts(test.test, self._bench, self.store))
+            properties = verdict_of_unfinished(test, known_facts(test.test, self._bench, self.store))
             self._rows.append({**properties, "test": test.test.test})
-            if test.crash or test.told is not None:
+            if test.crash or test.properties is not None:
                 self._junit.close(test.test.test, properties, error=test.lacks_number)
             else:
                 self._junit.add_error(test.test.test, properties)
@@ -306,18 +305,18 @@ class Results:
     def _judge_clauses(self, session: pytest.Session) -> None:
         """Hold what is required against what was judged: a clause that is INCOMPLETE fails the session."""
         self._clauses = self._requirements.verdicts()
-        self._junit.describe_session({f"clause[{told.clause.name}]": str(told.verdict) for told in self._clauses})
-        incomplete = [told for told in self._clauses if told.verdict is Verdict.INCOMPLETE]
-        for told in incomplete:
-            name = told.clause.name
-            facts = {"clause": name, "verdict": str(told.verdict), "reason": told.reason}
+        self._junit.describe_session({f"clause[{ended.clause.name}]": str(ended.verdict) for ended in self._clauses})
+        incomplete = [ended for ended in self._clauses if ended.verdict is Verdict.INCOMPLETE]
+        for ended in incomplete:
+            name = ended.clause.name
+            facts = {"clause": name, "verdict": str(ended.verdict), "reason": ended.reason}
             self._junit.add_error(f"requirements::{name}", facts)
         if incomplete and session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, EXIT_CODE}:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _verdicts(self) -> SessionVerdicts:
         """All of them, for reports that are made from the session's folder."""
-        told = [
+        ended = [
             ClauseTold(name=each.clause.name, tests=each.clause.tests, verdict=each.verdict, reason=each.reason)
             for each in self._clauses
         ]
@@ -325,7 +324,7 @@ class Results:
             session=self._bench.session.id,
             facts=self._suite_facts,
             tests=tuple({name: _plain(value) for name, value in row.items()} for row in self._rows),
-            clauses=tuple(told),
+            clauses=tuple(ended),
             notes=tuple(self._notes),
         )
 
@@ -370,3 +369,27 @@ class SafeReports:
 
 def _plain(value: object) -> Property:
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+
+
+class JudgedRuns:
+    """Waits for the last verdict on each run."""
+
+    def __init__(self, tests: Iterable[Declared] = ()) -> None:
+        """Wait for the verdicts of tests."""
+        self._waiting: dict[str, set[str]] = {}
+        self._rows: dict[str, list[Mapping[str, Any]]] = {}
+        for test in tests:
+            if test.run is not None:
+                self._waiting.setdefault(test.run, set()).add(test.test)
+
+    def take(self, row: Mapping[str, Any], store: RecordStore) -> None:
+        """Take the properties of a verdict."""
+        series = str(row.get("run"))
+        if series not in self._waiting:
+            return
+        self._rows.setdefault(series, []).append(row)
+        self._waiting[series].discard(row["test"])
+        if not self._waiting[series]:
+            del self._waiting[series]
+            store.add_judgements(judgements(self._rows.pop(series)))
+            store.let_go(series)

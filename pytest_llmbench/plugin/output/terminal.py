@@ -16,8 +16,7 @@ from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
 from pytest_llmbench.reporting.health import render_health
 from pytest_llmbench.reporting.table import render
-from pytest_llmbench.session.journal.earlier import Earlier
-from pytest_llmbench.session.journal.left import left_behind
+from pytest_llmbench.session.journal.earlier import Earlier, describe_dead_session
 
 _MARKUP = {
     "PASS": {"green": True},
@@ -60,8 +59,8 @@ def _resumed(bench: Bench, earlier: Earlier) -> Iterator[str]:
 
 
 def _dead(bench: Bench) -> Iterator[str]:
-    if bench.settings.replay is None and (told := left_behind(bench.run_dir)) is not None:
-        yield f"llmbench: {told}"
+    if bench.settings.replay is None and (line := describe_dead_session(bench.run_dir)) is not None:
+        yield f"llmbench: {line}"
 
 
 def simulated(fault: SimulatedFault) -> str:
@@ -102,17 +101,17 @@ def verdict_table(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str,
     reporter.write_line(f"records, scripts and logs: {bench.session.folder}")
 
 
-def clauses(reporter: pytest.TerminalReporter, told: Sequence[ClauseVerdict]) -> None:
-    """Print how each required clause ended, and why it is INCOMPLETE."""
+def clauses(reporter: pytest.TerminalReporter, verdicts: Sequence[ClauseVerdict]) -> None:
+    """Print how ended required clause ended, and why it is INCOMPLETE."""
     reporter.section("llmbench requirements", sep="=")
-    longest = max(len(each.clause.name) for each in told)
-    for each in told:
-        markup = _MARKUP.get(str(each.verdict), {})
+    longest = max(len(ended.clause.name) for ended in verdicts)
+    for ended in verdicts:
+        markup = _MARKUP.get(str(ended.verdict), {})
         reporter.write_line(
-            f"{each.clause.name.ljust(longest)}  {each.verdict}  {', '.join(each.clause.tests)}", **markup
+            f"{ended.clause.name.ljust(longest)}  {ended.verdict}  {', '.join(ended.clause.tests)}", **markup
         )
-        if each.reason:
-            reporter.write_line(f"    {each.reason}", **markup)
+        if ended.reason:
+            reporter.write_line(f"    {ended.reason}", **markup)
 
 
 def speed_lines(reporter: pytest.TerminalReporter, lines: Iterable[str], *, required: bool) -> None:
@@ -122,16 +121,16 @@ def speed_lines(reporter: pytest.TerminalReporter, lines: Iterable[str], *, requ
         reporter.write_line(f"{line}{ends}", yellow=True)
 
 
-def early_lines(reporter: pytest.TerminalReporter, told: Mapping[str, EarlyVerdict]) -> None:
-    """Say of each run by which of its steps it was judged, or why it ran whole; and what that saved."""
-    for key, early in told.items():
+def early_lines(reporter: pytest.TerminalReporter, looks: Mapping[str, EarlyVerdict]) -> None:
+    """Say of early run by which of its steps it was judged, or why it ran whole; and what that saved."""
+    for key, early in looks.items():
         reporter.write_line(f"early verdict of {key}: {early}")
-    for unit in dict.fromkeys(early.unit for early in told.values()):
-        runs = [early for early in told.values() if early.unit == unit]
+    for unit in dict.fromkeys(early.unit for early in looks.values()):
+        runs = [early for early in looks.values() if early.unit == unit]
         saved, spent = (
-            sum(hours) for hours in zip(*((each.hours_saved, each.hours_spent) for each in runs), strict=True)
+            sum(hours) for hours in zip(*((early.hours_saved, early.hours_spent) for early in runs), strict=True)
         )
-        ended = sum(each.ended_early for each in runs)
+        ended = sum(early.ended_early for early in runs)
         of = f"{ended} of {counted(len(runs), 'run')} ended early"
         reporter.write_line(f"{of}: {for_people(saved, 3)} {unit} saved, {for_people(spent, 3)} spent")
 

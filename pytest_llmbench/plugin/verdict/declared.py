@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.session.record_store import RecordStore
 
 
-def declared(item: pytest.Item, lines: dict[int, int | None] | None = None) -> Declared | None:
+def declared_test(item: pytest.Item, lines: dict[int, int | None] | None = None) -> Declared | None:
     """The task that a test waits for; None for a test that is not ours.
 
     Args:
@@ -37,9 +37,9 @@ def declared(item: pytest.Item, lines: dict[int, int | None] | None = None) -> D
 
 def judge(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
     """Give a test of ours its verdict; no other is touched."""
-    test = declared(item)
+    test = declared_test(item)
     if test is not None:
-        outcome.judge(item, call, report, lambda: facts(test, bench_of(item.config)))
+        outcome.judge(item, call, report, lambda: known_facts(test, bench_of(item.config)))
 
 
 def _line(item: pytest.Item, lines: dict[int, int | None] | None) -> int | None:
@@ -54,13 +54,13 @@ def _line(item: pytest.Item, lines: dict[int, int | None] | None) -> int | None:
     return found
 
 
-def all_declared(items: Sequence[pytest.Item]) -> list[Declared]:
+def declared_tests(items: Sequence[pytest.Item]) -> list[Declared]:
     """Every test of ours among these, in their order."""
     lines: dict[int, int | None] = {}
-    return [test for item in items if (test := declared(item, lines)) is not None]
+    return [test for item in items if (test := declared_test(item, lines)) is not None]
 
 
-def facts(test: Declared, bench: Bench, store: RecordStore | None = None) -> Mapping[str, Any]:
+def known_facts(test: Declared, bench: Bench, store: RecordStore | None = None) -> Mapping[str, Any]:
     """Properties of a test that ended before it reported any: those of its run or check, as far as known.
 
     Args:
@@ -75,7 +75,7 @@ def facts(test: Declared, bench: Bench, store: RecordStore | None = None) -> Map
     run = test.run or ""
     record = store.runs.get(run) if store is not None else None
     known = record or bench.unmade(run)
-    told = outcome.facts_of_run(known, test.repeats, made=record is not None)
+    of_run = outcome.facts_of_run(known, test.repeats, made=record is not None)
     named = (reference for reference in known.recipe.references if reference.name == test.reference)
     applied = [outcome.facts_of_reference(reference) for reference in named]
-    return {**outcome.place_of(test), **told, **(applied[0] if applied else {})}
+    return {**outcome.place_of(test), **of_run, **(applied[0] if applied else {})}

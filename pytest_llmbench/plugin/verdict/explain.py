@@ -7,12 +7,12 @@ from pathlib import Path
 from pytest_llmbench.core.quantity import Quantity, for_people, listed, told_apart
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.judging.findings.gather import slowest_node
+from pytest_llmbench.judging.findings import slowest_node
 from pytest_llmbench.judging.golden import Deviation, GoldenLosses
 from pytest_llmbench.judging.interval.decide import Decision
 from pytest_llmbench.judging.statistics import SHARED, window
 from pytest_llmbench.plugin.verdict.compare import JudgedComparison, Number
-from pytest_llmbench.session.ending.logs import log_to_read
+from pytest_llmbench.session.ending.causes import log_to_read
 
 # Further away from its bound, the noise of a number is of no interest.
 _NEAR_PERCENT = 20.0

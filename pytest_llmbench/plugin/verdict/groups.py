@@ -34,8 +34,8 @@ class ComparedGroups:
     @property
     def lines(self) -> Iterator[str]:
         """Lines for the terminal."""
-        for why, groups in self.not_compared.items():
-            yield f"GROUPS NOT COMPARED: {listed(groups)}: {why}"
+        for reason, groups in self.not_compared.items():
+            yield f"GROUPS NOT COMPARED: {listed(groups)}: {reason}"
 
 
 def compare_groups(
@@ -53,53 +53,53 @@ def compare_groups(
         if run.group is not None:
             recipes.setdefault(run.recipe.name, {}).setdefault(run.group, []).append(run)
     rows: list[Mapping[str, Any]] = []
-    told: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = {}
     for groups in recipes.values():
-        found, left_out = _of_recipe([*groups.values()], records, tolerance)
-        rows += found
-        for name, why in left_out.items():
-            told.setdefault(why, []).append(name)
-    return ComparedGroups(rows=rows, not_compared=told)
+        compared_rows, left_out = _compare_recipe([*groups.values()], records, tolerance)
+        rows += compared_rows
+        for name, reason in left_out.items():
+            reasons.setdefault(reason, []).append(name)
+    return ComparedGroups(rows=rows, not_compared=reasons)
 
 
-def _of_recipe(
+def _compare_recipe(
     groups: Sequence[Sequence[RunSpec]], records: Mapping[str, RunRecord], tolerance: Quantity | None
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """The verdicts on the groups of a recipe, and why others have none."""
+    """The verdicts on the groups of a recipe, and the reasons why others have none."""
     ran = {group[0].key: [records[run.key] for run in group if run.key in records] for group in groups}
     judged = {key: [each for each in of_one if each.problem is None] for key, of_one in ran.items()}
     usable = {key: of_one for key, of_one in judged.items() if of_one}
-    left_out = {_named(key, ran[key]): "its run cannot be judged" for key in judged if key not in usable}
-    steady = {key: _steady(of_one, share_of_alpha(len(usable))) for key, of_one in usable.items()}
+    left_out = {_name_group(key, ran[key]): "its run cannot be judged" for key in judged if key not in usable}
+    steady = {key: _steady_parts(of_one, share_of_alpha(len(usable))) for key, of_one in usable.items()}
     known = {key: states for key, states in steady.items() if states}
-    why = ""
+    reason = ""
     if tolerance is None and not all(
         each.gpus and each.recipe.scale == "full" for of in usable.values() for each in of
     ):
-        why = _ON_CPUS
+        reason = _ON_CPUS
     elif len({_shape(each) for of in usable.values() for each in of}) > 1:
-        why = "they differ in nodes, GPUs or batch"
+        reason = "they differ in nodes, GPUs or batch"
     elif len(known) < 2:
         few = "only one of them has" if known else "none of them has"
-        why = f"it takes two groups with enough steady steps, and {few}: train longer"
-    if why:
-        return [], left_out | {_named(key, usable[key]): why for key in usable}
+        reason = f"it takes two groups with enough steady steps, and {few}: train longer"
+    if reason:
+        return [], left_out | {_name_group(key, usable[key]): reason for key in usable}
     compared = lags(known)
     bound = tolerance or USUAL_TOLERANCE
-    return [_row(key, usable[key], compared.get(key), usable, bound) for key in usable], left_out
+    return [_make_row(key, usable[key], compared.get(key), usable, bound) for key in usable], left_out
 
 
-def _steady(records: Iterable[RunRecord], alpha: float) -> list[Steady]:
+def _steady_parts(records: Iterable[RunRecord], alpha: float) -> list[Steady]:
     """The steady part of each run that reached one."""
-    found = [steady_of(judged_steps(record.recipe, record.steps), alpha) for record in records]
-    return [each for each in found if each is not None and each.enough and each.settled]
+    states = [steady_of(judged_steps(record.recipe, record.steps), alpha) for record in records]
+    return [state for state in states if state is not None and state.enough and state.settled]
 
 
 def _shape(record: RunRecord) -> tuple[object, ...]:
     return record.nodes, record.gpus, record.ranks, record.device, record.recipe.global_batch_size
 
 
-def _row(
+def _make_row(
     key: str, records: Sequence[RunRecord], lag: Lag | None, groups: Mapping[str, Sequence[RunRecord]], bound: Quantity
 ) -> dict[str, Any]:
     """The properties of a verdict."""
@@ -109,27 +109,27 @@ def _row(
         "threshold": f"<= {bound.plain}", "verdict": str(verdict),
     }  # fmt: skip
     if lag is None:
-        return row | {"reason": f"{_named(key, records)}: too few of its steps are steady: train longer"}
+        return row | {"reason": f"{_name_group(key, records)}: too few of its steps are steady: train longer"}
     row |= {
         "value": 100 * lag.share, "low": 100 * lag.low, "high": 100 * lag.high, "unit": "%", "judged_by": "interval",
         "claim": "system", "alpha": share_of_alpha(lag.others + 1), "interval_rule": RULE,
     }  # fmt: skip
-    return row if verdict is Verdict.PASS else row | {"reason": " ".join(_told(key, lag, verdict, groups, bound))}
+    return row if verdict is Verdict.PASS else row | {"reason": " ".join(_reasons_of(key, lag, verdict, groups, bound))}
 
 
-def _told(
+def _reasons_of(
     key: str, lag: Lag, verdict: Verdict, groups: Mapping[str, Sequence[RunRecord]], bound: Quantity
 ) -> Iterator[str]:
     """Yield what a group differs by, and what to do."""
     if lag.others == 1:
         other = next(name for name in groups if name != key)
-        than = f"those on {_named(other, groups[other])}"
+        than = f"those on {_name_group(other, groups[other])}"
     else:
         than = f"the median of the {counted(lag.others, 'other group')}"
     word = "slower" if lag.share > 0.0 else "faster"
     low, high = (for_people(100 * end, 2) for end in (lag.low, lag.high))
     yield (
-        f"the steps on {_named(key, groups[key])} are {for_people(100 * abs(lag.share), 2)} % {word} than {than} "
+        f"the steps on {_name_group(key, groups[key])} are {for_people(100 * abs(lag.share), 2)} % {word} than {than} "
         f"({for_people(lag.seconds)} s, and {for_people(lag.usual)} s): between {low} and {high} %."
     )
     if verdict is Verdict.INCONCLUSIVE:
@@ -142,7 +142,7 @@ def _told(
     yield f"Validate these nodes{again}, or test each by itself (--nodes-per-run 1)"
 
 
-def _named(key: str, records: Sequence[RunRecord]) -> str:
+def _name_group(key: str, records: Sequence[RunRecord]) -> str:
     """A group with its hosts."""
     hosts = listed(dict.fromkeys(host for record in records for host in record.hosts))
     return f"{hosts} ({key})" if hosts else key

@@ -3,6 +3,7 @@
 Properties are plain text and numbers: they cross xdist and become JUnit `<property>` elements.
 """
 
+import datetime as dt
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,7 +19,7 @@ from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.judging.interval.decide import RULE, Decision
 from pytest_llmbench.plugin.options import options_of
-from pytest_llmbench.plugin.verdict import expected, speed
+from pytest_llmbench.plugin.verdict import speed
 from pytest_llmbench.plugin.verdict.compare import JudgedComparison, Number
 from pytest_llmbench.plugin.verdict.run import Run
 
@@ -118,9 +119,9 @@ def facts_of_reference(reference: Reference) -> dict[str, Any]:
     """Properties of a test's report about the threshold that it applies, also without a measurement."""
     #: property reference: name of the reference, if the test has one
     #: property threshold: the bound or bounds, with unit
-    told = {"reference": reference.name, "statistic": reference.statistic, "threshold": reference.threshold}
+    facts = {"reference": reference.name, "statistic": reference.statistic, "threshold": reference.threshold}
     #: property xfail: until when the reference is expected to be missed, and the reason; absent of any other
-    return told | ({} if reference.xfail is None else {"xfail": str(reference.xfail)})
+    return facts | ({} if reference.xfail is None else {"xfail": str(reference.xfail)})
 
 
 def note(item: pytest.Item, **properties: Any) -> None:
@@ -199,8 +200,8 @@ def broken(record: RunRecord) -> str:
     if problem is None:
         return ""
     lines = [f"run {record.key} cannot be judged ({problem.kind}): {problem.message}"]
-    if told := record.unjudged.get(record.recipe.statistic_of_record):
-        lines.append(f"its log gives {record.recipe.statistic_of_record} {told.quantity}, which is not a verdict")
+    if metric := record.unjudged.get(record.recipe.statistic_of_record):
+        lines.append(f"its log gives {record.recipe.statistic_of_record} {metric.quantity}, which is not a verdict")
     if record.hosts:
         lines.append(f"on: {', '.join(record.hosts)}{record.job}")
     lines.append(f"run record: {record.path}")
@@ -249,7 +250,7 @@ def judge(
     verdict, reason = _verdict(call, report)
     if verdict is None:
         return
-    verdict, reason = expected.settle(item, report, verdict, reason)
+    verdict, reason = settle_expected(item, report, verdict, reason)
     # What broke may have come before its run, check or reference could be noted.
     noted = dict(item.user_properties)
     note(item, **{name: fact for name, fact in known().items() if name not in noted})
@@ -258,8 +259,7 @@ def judge(
         if call.excinfo is not None and call.excinfo.errisinstance(LLMBenchError):
             report.longrepr = str(call.excinfo.value)
     if verdict is Verdict.INCONCLUSIVE:
-        told = str(call.excinfo.value) if call.excinfo else ""
-        report.longrepr = told
+        report.longrepr = str(call.excinfo.value) if call.excinfo else ""
         if options_of(item.config).inconclusive == "warn":
             path, line, _ = item.location
             report.outcome, report.longrepr = "skipped", (path, (line or 0) + 1, f"INCONCLUSIVE: {reason}")
@@ -299,3 +299,35 @@ def _reason(report: pytest.TestReport) -> str:
 def _first_line(call: pytest.CallInfo[None]) -> str:
     text = str(call.excinfo.value) if call.excinfo else ""
     return text.splitlines()[0].removeprefix("assert ") if text else ""
+
+
+def settle_expected(item: pytest.Item, report: pytest.TestReport, verdict: Verdict, reason: str) -> tuple[Verdict, str]:
+    """The verdict and its reason where the test's reference expects a failure; the report follows.
+
+    Nothing else changes: not an ERROR, not an INCONCLUSIVE, and not a failure of anything but that threshold.
+    """
+    callspec = getattr(item, "callspec", None)
+    reference = callspec.params.get("reference") if callspec is not None else None
+    if not isinstance(reference, Reference) or reference.xfail is None or item.config.getoption("runxfail"):
+        return verdict, reason
+    known, name = reference.xfail, reference.name
+    over = dt.date.today() > known.until  # noqa: DTZ011 - the day of whoever reads it
+    if verdict is Verdict.PASS and not over:
+        message = f"reference {name} passed, and was expected to fail {known}. Take its xfail out"
+        report.outcome, report.longrepr = "failed", message
+        return Verdict.FAIL, message
+    if verdict is not Verdict.FAIL or not _missed(item.funcargs.get("run"), reference):  # type: ignore[attr-defined]
+        return verdict, reason
+    if over:
+        return verdict, f"{reason} (it was expected {known}; that day is over)"
+    message = f"expected {known} ({reason})"
+    report.outcome, report.wasxfail = "skipped", message  # as pytest's own marker does
+    return Verdict.XFAIL, message
+
+
+def _missed(run: object, reference: Reference) -> bool:
+    """Whether the comparison that ended the test is that of the reference, and its number misses the bound."""
+    last = run.comparisons.last if isinstance(run, Run) else None
+    if last is None or (last.number.statistic, last.threshold) != (reference.statistic, reference.threshold):
+        return False
+    return last.holds is False

@@ -49,10 +49,10 @@ def read_requirements(path: Path) -> tuple[Clause, ...]:
     Raises:
         ConfigError: it cannot be read, requires nothing, or a clause or its test is not text.
     """
-    told = read_yaml(path)
-    if not told:
+    clauses = read_yaml(path)
+    if not clauses:
         raise ConfigError(f"{path} requires nothing: give at least one line, clause: test")
-    return tuple(_clause(path, name, tests) for name, tests in told.items())
+    return tuple(_clause(path, name, tests) for name, tests in clauses.items())
 
 
 def _clause(path: Path, name: object, tests: object) -> Clause:
@@ -104,12 +104,12 @@ class Requirements:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Note what a worker told; one that crashed told nothing, and its successor does."""
+        """Note the tests that a worker deselected; one that crashed reports none, and its successor does."""
         self._deselected.update((getattr(node, "workeroutput", None) and node.workeroutput.get(_DESELECTED, ())) or ())
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note how a test ended, ours or anybody's."""
-        ended = _ended(report)
+        ended = _find_end(report)
         if ended is not None:
             self._ended[report.nodeid] = ended
 
@@ -154,11 +154,11 @@ def _matches(wanted: str, test: str) -> bool:
     return re.fullmatch(f"(.*::)?{pattern}", test, re.DOTALL) is not None
 
 
-def _ended(report: pytest.TestReport) -> tuple[Verdict, str] | None:
+def _find_end(report: pytest.TestReport) -> tuple[Verdict, str] | None:
     """How a report says that its test ended; None for one that decides nothing."""
-    told: Mapping[str, object] = dict(report.user_properties)
-    if "verdict" in told:
-        return Verdict(str(told["verdict"])), str(told.get("reason", ""))
+    properties: Mapping[str, object] = dict(report.user_properties)
+    if "verdict" in properties:
+        return Verdict(str(properties["verdict"])), str(properties.get("reason", ""))
     if report.skipped:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else getattr(report, "wasxfail", "")
         return Verdict.SKIP, str(reason)

@@ -76,7 +76,7 @@ class FileWaiter:
         seen, moved = "", time.monotonic()
         while not path.exists():
             why = read_stop(self._session.folder)
-            if why is not None and not path.exists():  # records are written before the end is told
+            if why is not None and not path.exists():  # records are written before the end is noted
                 pytest.fail(f"{what}: the controller left no record: {why}", pytrace=False)
             time.sleep(_LOOK_S)
             sign = self._sign()

@@ -16,12 +16,12 @@ class _Reported:
     """Progress of the reports of a test.
 
     Attributes:
-        told: the properties with its verdict, as soon as that is decided.
+        properties: the properties with its verdict, as soon as that is decided.
         crash: end of the process that ran it, if that prevents another report.
         over: whether the report of its teardown is there.
     """
 
-    told: Mapping[str, Any] | None = None
+    properties: Mapping[str, Any] | None = None
     crash: str | None = None
     over: bool = False
 
@@ -32,21 +32,21 @@ class Unfinished:
 
     Attributes:
         test: the test.
-        why: the reason for its ERROR.
-        told: its properties, where its verdict was decided and only its teardown was not reported.
+        reason: the reason for its ERROR.
+        properties: its properties, where its verdict was decided and only its teardown was not reported.
         crash: whether pytest's writer has its error already.
     """
 
     test: Declared
-    why: str
-    told: Mapping[str, Any] | None = None
+    reason: str
+    properties: Mapping[str, Any] | None = None
     crash: bool = False
 
     @property
     def lacks_number(self) -> bool:
         """Whether that verdict is a PASS against a threshold whose number would have come with the teardown."""
-        told = self.told or {}
-        return told.get("verdict") == Verdict.PASS and "threshold" in told and told.get("value") is None
+        known = self.properties or {}
+        return known.get("verdict") == Verdict.PASS and "threshold" in known and known.get("value") is None
 
 
 class Reports:
@@ -68,7 +68,7 @@ class Reports:
             test.crash = str(report.longrepr)
         properties = dict(report.user_properties)
         if "verdict" in properties:
-            test.told = properties
+            test.properties = properties
         test.over = test.over or report.when == "teardown"
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
@@ -79,20 +79,26 @@ class Reports:
         """Note that pytest broke down; it says itself how."""
         self._end = "an internal error of pytest or a plugin"
 
-    def note_end(self, why: str) -> None:
-        """Note why the session cannot begin."""
-        self._end = why
+    def note_end(self, reason: str) -> None:
+        """Note the reason why the session cannot begin."""
+        self._end = reason
 
     def unfinished(self, tests: Sequence[Declared], session: pytest.Session) -> Iterator[Unfinished]:
         """Yield every declared test that has no verdict, or whose teardown was not reported."""
         for test in tests:
             seen = self._tests.get(test.test, _Reported())
-            if seen.over and seen.told is not None:
+            if seen.over and seen.properties is not None:
                 continue
-            why = seen.crash or f"{self._why(session)} before this test was {'over' if seen.told else 'judged'}"
-            yield Unfinished(test=test, why=why, told=None if seen.crash else seen.told, crash=seen.crash is not None)
+            phase = "over" if seen.properties else "judged"
+            reason = seen.crash or f"{self._find_reason(session)} before this test was {phase}"
+            yield Unfinished(
+                test=test,
+                reason=reason,
+                properties=None if seen.crash else seen.properties,
+                crash=seen.crash is not None,
+            )
 
-    def _why(self, session: pytest.Session) -> str:
+    def _find_reason(self, session: pytest.Session) -> str:
         if self.interruption.by is not None:
             return f"the session was ended by {self.interruption.by}"
         end = self._end or session.shouldfail or session.shouldstop
@@ -102,11 +108,11 @@ class Reports:
 def verdict_of_unfinished(test: Unfinished, facts: Mapping[str, Any]) -> dict[str, Any]:
     """The properties of a test that has no other verdict. A PASS whose number was not recorded is an ERROR."""
     if test.lacks_number:
-        why = f"it had passed, but its number was not recorded: {test.why}"
-        return {**facts, **(test.told or {}), "verdict": str(Verdict.ERROR), "reason": why}
-    if test.told is not None:
-        return dict(test.told)
-    return {**facts, "verdict": str(Verdict.ERROR), "reason": test.why}
+        reason = f"it had passed, but its number was not recorded: {test.reason}"
+        return {**facts, **(test.properties or {}), "verdict": str(Verdict.ERROR), "reason": reason}
+    if test.properties is not None:
+        return dict(test.properties)
+    return {**facts, "verdict": str(Verdict.ERROR), "reason": test.reason}
 
 
 def report_of(

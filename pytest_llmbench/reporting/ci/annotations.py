@@ -19,7 +19,7 @@ def annotated(rows: Iterable[Mapping[str, Any]], root: Path, *, warned: bool) ->
     Args:
         rows: the properties of each verdict.
         root: pytest's root folder, of which `file` is a part.
-        warned: whether a test that is INCONCLUSIVE does not fail the session.
+        warned: a test that is INCONCLUSIVE does not fail the session.
     """
     marked = [row for row in rows if row["verdict"] in _LEVELS]
     marked.sort(key=lambda row: ("ERROR", "FAIL", "INCONCLUSIVE").index(str(row["verdict"])))
@@ -33,8 +33,8 @@ def annotated(rows: Iterable[Mapping[str, Any]], root: Path, *, warned: bool) ->
 
 def _message(row: Mapping[str, Any]) -> str:
     parts = [str(row.get("reason") or row.get("verdict"))]
-    if (told := measured(row)) and row.get("threshold"):
-        parts.append(f"measured {told}, bound {bound(row)}")
+    if (number := measured(row)) and row.get("threshold"):
+        parts.append(f"measured {number}, bound {bound(row)}")
     parts += [f"{name}: {row[name]}" for name in ("cause", "action", "hosts") if row.get(name)]
     return harmless("\n".join(parts))
 
@@ -50,12 +50,12 @@ def _place(row: Mapping[str, Any], root: Path) -> dict[str, str]:
 
 
 def _command(level: str, title: str, message: str, place: Mapping[str, str]) -> str:
-    given = {**place, "title": " ".join(harmless(title).split())}
-    told = ",".join(f"{name}={_escaped(value, of_property=True)}" for name, value in given.items())
-    return f"::{level} {told}::{_escaped(message)}"
+    properties = {**place, "title": " ".join(harmless(title).split())}
+    given = ",".join(f"{name}={_escaped(value, of_property=True)}" for name, value in properties.items())
+    return f"::{level} {given}::{_escaped(message)}"
 
 
 def _escaped(text: str, *, of_property: bool = False) -> str:
-    """A text as GitHub reads it: it ends at no line feed, and a property at no comma and no colon."""
+    """A text as GitHub reads it, with line feeds, and in a property with commas and colons, escaped."""
     plain = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return plain.replace(":", "%3A").replace(",", "%2C") if of_property else plain

@@ -69,11 +69,10 @@ def _sentence(text: str) -> str:
 
 
 def _cells(row: Mapping[str, Any]) -> Iterator[str]:
-    hosts = [each for each in str(row.get("hosts") or "").split(",") if each]
+    hosts = [*filter(None, str(row.get("hosts") or "").split(","))]
     places = f"{', '.join(hosts[:4])}{f' and {len(hosts) - 4} more' if len(hosts) > 4 else ''}"
-    told = (row["verdict"], row["test"], places, measured(row), bound(row))
-    yield from (markdown(str(each or "")) for each in told)
-    yield markdown(str(row.get("record") or ""))
+    cells = (row["verdict"], row["test"], places, measured(row), bound(row), row.get("record"))
+    yield from (markdown(str(cell or "")) for cell in cells)
 
 
 def _causes(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -89,9 +88,9 @@ def _causes(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield ""
     yield "## Causes"
     yield ""
-    for (verdict, why), tests in [*alike.items()][:_MOST_CAUSES]:
+    for (verdict, reason), tests in [*alike.items()][:_MOST_CAUSES]:
         more = f" and {len(tests) - 1} more" if len(tests) > 1 else ""
-        yield f"- **{markdown(verdict)}** {markdown(tests[0])}{more}: {markdown(why) or 'no reason is known'}"
+        yield f"- **{markdown(verdict)}** {markdown(tests[0])}{more}: {markdown(reason) or 'no reason is known'}"
     if len(alike) > _MOST_CAUSES:
         yield f"- {len(alike) - _MOST_CAUSES} more"
 

@@ -62,8 +62,8 @@ class SessionOutcome:
         incomplete: required clauses that were not judged, by name.
         unjudged: runs without a verdict on their speed.
         runs: runs of the session.
-        speed_required: whether a run without such a verdict fails the session.
-        simulated: whether its runs had a fault of `--llmbench-simulate`.
+        speed_required: a run without such a verdict fails the session.
+        simulated: its runs had a fault of `--llmbench-simulate`.
         exit_code: pytest's exit code.
     """
 
@@ -77,7 +77,7 @@ class SessionOutcome:
 
 
 def decide(outcome: SessionOutcome) -> tuple[Word, str]:
-    """The word, and why it is not `pass`: the worst that is true of the session.
+    """The worst word that is true of the session, and the reason that it is not `pass`.
 
     A session is `pass` only if a test passed, and nothing else is true of it: an exit code other than 0 that no
     verdict explains is `broken`, and so is an unknown verdict.

@@ -1,20 +1,55 @@
-"""Figures as plain data: what plotly.js draws, and a sentence that says the same numbers.
+"""Figures of runs and checks as plain data for plotly.js, each with its numbers in a sentence.
 
-Texts in a figure are read by plotly.js as HTML of its own, so foreign ones are escaped in addition. Colours are names
-that the page's script replaces by those of the light or the dark page.
+They are built with full precision; `Figure.json` rounds. The page's script fills in what all figures share and replaces
+named colours by those of the light or the dark page. plotly.js reads texts as HTML of its own, so foreign ones are
+escaped in addition.
 """
 
 import html
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import math
+import statistics as stats
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
+from pytest_llmbench.core.errors import UnitError
+from pytest_llmbench.core.quantity import Quantity, counted, for_people, listed
+from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.record.curves import Curve, size_name
+from pytest_llmbench.core.record.health import HealthRecord, Reading
+from pytest_llmbench.core.record.records import Metric, RunRecord, Verdict
+from pytest_llmbench.core.record.series import Step
+from pytest_llmbench.core.record.telemetry import GpuTelemetry
+from pytest_llmbench.core.record.times import RunTimes
 from pytest_llmbench.core.text import harmless
-from pytest_llmbench.reporting.html.thinning import rounded
+from pytest_llmbench.core.wire.layout import STEPS
+from pytest_llmbench.core.wire.step_events import PHASES
+from pytest_llmbench.judging.statistics import judged_steps
 
 # Named colours of the page, see `report.css`.
 LINE, SECOND, BAD = "@line", "@second", "@bad"
 _LONGEST = 80
+_DIGITS = 5
+# A threshold further away than this many times the measured ones would squeeze the curve to a line.
+_FAR = 3.0
+_SIGNS = {">=": "≥", "<=": "≤"}
+_WORDS_OF_TIME = {">=": "at least", "<=": "at most"}
+# A bound on a rate is a bound of the other kind on the seconds of a step.
+_OPPOSITE = {">=": "<=", "<=": ">="}
+_RATE_UNITS = {"words/s", "tokens/s"}
+# Of more ranks, those that stand out most are drawn.
+_MOST_RANKS = 64
+_MOST_COLUMNS = 120
+_BUSBW, _PEAK = "busbw_", "busbw_peak"
+_BETWEEN = " - "
+_REFERENCES: TypeAdapter[list[Reference]] = TypeAdapter(list[Reference])
+# A name is a few pixels high: of more nodes than these, every other name is left out by plotly.js.
+_PIXELS = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,24 +58,60 @@ class Figure:
 
     Attributes:
         title: its subject in a few words.
-        told: the numbers in words, for those who do not see it.
+        caption: its numbers in words.
         data: the traces of plotly.js.
-        layout: its layout, but for what all figures share.
+        layout: its layout, without what all figures share.
         height: in pixels.
-        wide: whether it takes the whole width of the page.
+        wide: it takes the whole width of the page.
     """
 
     title: str
-    told: str
+    caption: str
     data: Sequence[Mapping[str, Any]]
     layout: Mapping[str, Any] = field(default_factory=dict)
     height: int = 230
     wide: bool = False
 
     @property
-    def json(self) -> dict[str, Any]:
-        """The input of the page's script."""
-        return {"data": list(self.data), "layout": dict(self.layout)}
+    def json(self) -> Any:
+        """The input of the page's script, with few digits."""
+        return _rounded({"data": self.data, "layout": self.layout})
+
+
+def _rounded(data: Any) -> Any:
+    """Plain data as JSON has it; a number that is not finite becomes null."""
+    if isinstance(data, float):
+        if not math.isfinite(data):
+            return None
+        short = float(f"{data:.{_DIGITS}g}")
+        return int(short) if short.is_integer() else short
+    if isinstance(data, Mapping):
+        return {str(key): _rounded(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_rounded(value) for value in data]
+    return data
+
+
+def thinned(values: Sequence[float | None], most: int) -> list[int]:
+    """Positions of the values to draw: the lowest and the highest of each stretch, and both ends.
+
+    Args:
+        values: in order; one that is None or not finite is left out, unless all are few enough.
+        most: the number of points, at least 4.
+    """
+    count = len(values)
+    if count <= most:
+        return [*range(count)]
+    stretches = max(1, (most - 2) // 2)
+    kept = {0, count - 1}
+    for number in range(stretches):
+        first, last = count * number // stretches, count * (number + 1) // stretches
+        finite = [
+            (value, at) for at in range(first, last) if (value := values[at]) is not None and math.isfinite(value)
+        ]
+        if finite:
+            kept |= {min(finite)[1], max(finite)[1]}
+    return sorted(kept)
 
 
 def label(text: str) -> str:
@@ -51,25 +122,18 @@ def label(text: str) -> str:
 
 def line(x: Iterable[Any], y: Iterable[Any], **changes: Any) -> dict[str, Any]:
     """A curve."""
-    return {"type": "scatter", "mode": "lines", "x": list(x), "y": list(y), **changes}
+    return {"type": "scatter", "mode": "lines", "x": [*x], "y": [*y], **changes}
 
 
 def level(y: float, words: str, colour: str = BAD, *, dash: str = "dash", below: bool = False) -> dict[str, Any]:
-    """A horizontal line across the figure, with words above or below it; the page's script completes it."""
-    told = {"text": label(words)} if words else {}
-    return {
-        "is": "level",
-        "at": rounded(y, 6),
-        "color": colour,
-        "dash": dash,
-        **told,
-        **({"below": 1} if below else {}),
-    }
+    """A horizontal line across the figure, with words above or below it."""
+    text = {"text": label(words)} if words else {}
+    return {"is": "level", "at": y, "color": colour, "dash": dash, **text, **({"below": 1} if below else {})}
 
 
 def band(y0: float, y1: float) -> dict[str, Any]:
     """A range of values across the figure."""
-    return {"is": "band", "y0": rounded(y0, 6), "y1": rounded(y1, 6)}
+    return {"is": "band", "y0": y0, "y1": y1}
 
 
 def stretch(x0: float, x1: float, words: str, corner: str = "top left") -> dict[str, Any]:
@@ -82,13 +146,417 @@ def heat_map(
 ) -> dict[str, Any]:
     """Values by two names; a missing one is a gap, and never a 0."""
     return {
-        "type": "heatmap", "x": list(x), "y": [label(each) for each in y], "z": [list(row) for row in z],
+        "type": "heatmap", "x": x, "y": [label(name) for name in y], "z": z,
         "colorscale": "@reversed" if reverse else "@scale", "colorbar": {"ticksuffix": f" {unit}"},
         "hovertemplate": f"%{{y}}, %{{x}}: %{{z}} {unit}<extra></extra>",
     }  # fmt: skip
 
 
 def sentence(parts: Iterable[str]) -> str:
-    """Parts of a text alternative as one sentence; empty ones are left out."""
+    """Parts of a caption as one sentence; empty ones are left out."""
     text = "; ".join(part for part in parts if part)
     return f"{text[:1].upper()}{text[1:]}."
+
+
+def step_figures(run: RunRecord, points: int) -> Iterator[Figure]:
+    """Yield the figures of a run that has steps.
+
+    Args:
+        run: its record.
+        points: the most points of one curve.
+    """
+    timed = [step for step in run.steps if step.seconds is not None and step.seconds > 0.0]
+    if timed:
+        yield _step_time(run, timed, points)
+    if rated := [step for step in timed if step.tokens]:
+        yield _throughput(run, rated, points)
+    if lossy := [step for step in run.steps if step.loss is not None]:
+        yield _loss(lossy, points)
+
+
+def _bounds_of(run: RunRecord) -> Iterator[tuple[str, str, Quantity, Metric]]:
+    """Yield statistic, operator, bound and metric of each threshold that a test compared with this run's speed."""
+    seen = set()
+    for judged in run.judgements:
+        metric = run.metrics.get(judged.statistic or "")
+        if judged.verdict is Verdict.SKIP or judged.threshold is None or metric is None:
+            continue
+        for part in judged.threshold.split(" and "):
+            operator, _, text = part.partition(" ")
+            try:
+                bound = Quantity(text).to(metric.unit)
+            except UnitError:
+                continue  # a threshold of a test of the user's own may be any text
+            if operator in _SIGNS and (judged.statistic, part) not in seen:
+                seen.add((judged.statistic, part))
+                yield judged.statistic or "", operator, bound, metric
+
+
+def _step_time(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
+    seconds = [float(step.seconds or 0.0) for step in steps]
+    places = thinned(seconds, points)
+    shapes, words = _warm_up(run, steps)
+    left_out = (
+        "" if len(places) == len(steps) else f"drawn are {len(places)} of {len(steps)}: the extremes of each part"
+    )
+    caption = [_range(steps, seconds, "s"), *words, left_out]
+    data = [_curve(steps, seconds, places, "step time")]
+    judged = judged_steps(run.recipe, run.steps)
+    if paused := [judged[at] for at in (run.steady.pauses.at if run.steady else ()) if at < len(judged)]:
+        marker = {"color": SECOND, "size": 9, "symbol": "diamond-open"}
+        numbers = [step.step for step in paused]
+        data.append(line(numbers, [step.seconds for step in paused], mode="markers", name="pause", marker=marker))
+        caption.append(f"{counted(len(paused), 'step')} stand out as pauses: {listed(numbers)}")
+    if run.steady is not None and math.isfinite(run.steady.low) and math.isfinite(run.steady.high):
+        mean, low, high = run.steady.mean, max(run.steady.low, 0.0), run.steady.high
+        caption.append(f"steady part: mean {_s(mean)}, between {_s(low)} and {_s(high)} in further steps")
+        shapes += _interval(low, mean, high, seconds)
+    limits: list[float] = []
+    for statistic, operator, bound, metric in _bounds_of(run):
+        if metric.sense is None or not metric.amount or metric.amount < 0.0 or bound.value <= 0.0:
+            continue
+        is_rate = metric.sense == "rate"
+        limit = metric.amount / bound.value if is_rate else bound.value / metric.amount
+        word = _WORDS_OF_TIME[_OPPOSITE[operator] if is_rate else operator]
+        caption.append(f"threshold: {word} {_s(limit)}, from {statistic} {operator} {bound}")
+        if _is_near(limit, seconds):
+            shapes.append(level(limit, f"{word} {_s(limit)}", below=limit < stats.median(seconds)))
+            limits.append(limit)
+    # A step of the warm-up, such as one that compiles, may not squeeze all others.
+    top = whole = 1.15 * max(*seconds, *limits, 0.0)
+    if known := [step.seconds for step in judged_steps(run.recipe, steps) if step.seconds is not None]:
+        lower = 1.25 * max([*known, *limits])
+        top = lower if 1.6 * lower < whole else whole
+    if top < max(seconds):
+        caption.append(f"steps of the warm-up above {_s(top)} are cut off at the top")
+    return _figure("Step time", caption, data, shapes, "s per step", top)
+
+
+def _throughput(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
+    rates = [(step.tokens or 0) / (step.seconds or math.inf) for step in steps]
+    shapes, _ = _warm_up(run, steps)
+    caption = [_range(steps, rates, "words/s")]
+    metric = run.metrics.get("throughput")
+    if metric is not None and metric.unit in _RATE_UNITS:
+        caption.append(f"judged throughput {metric.quantity}")
+        low, high = metric.low, metric.high
+        if low is not None and high is not None and math.isfinite(high - low):
+            caption.append(f"between {for_people(low)} and {for_people(high)} {metric.unit} in further steps")
+            shapes += _interval(low, metric.value, high, rates)
+        else:
+            shapes.append(level(metric.value, "", SECOND, dash="dot"))
+    top = max(rates)
+    for statistic, operator, bound, judged in _bounds_of(run):
+        if statistic == "throughput" and judged.unit in _RATE_UNITS:
+            caption.append(f"threshold {_SIGNS[operator]} {bound}")
+            if _is_near(bound.value, rates):
+                below = bound.value < stats.median(rates)
+                shapes.append(level(bound.value, f"{_SIGNS[operator]} {bound}", below=below))
+                top = max(top, bound.value)
+    curve = _curve(steps, rates, thinned(rates, points), "throughput")
+    if len({step.tokens for step in steps}) == 1 and len(steps) == sum(bool(step.seconds) for step in run.steps):
+        # The page's script computes it from the step times.
+        curve = {"is": "curve", "mode": curve["mode"], "name": "throughput", "amount": steps[0].tokens}
+    return _figure("Throughput", caption, [curve], shapes, "words/s", 1.15 * top)
+
+
+def _loss(steps: Sequence[Step], points: int) -> Figure:
+    losses = [math.nan if step.loss is None else step.loss for step in steps]
+    finite = [loss for loss in losses if math.isfinite(loss)]
+    caption = [f"loss over {counted(len(steps), 'logged step')}"]
+    if finite:
+        first, last, lowest = map(for_people, (finite[0], finite[-1], min(finite)))
+        caption.append(f"first {first}, last {last}, lowest {lowest} nat")
+    if ill := [step.step for step, loss in zip(steps, losses, strict=True) if not math.isfinite(loss)]:
+        caption.append(f"not a finite number in {counted(len(ill), 'step')}: {listed(ill)}")
+    data = [_curve(steps, losses, thinned(losses, points), "loss")]
+    return _figure("Loss", caption, data, (), "nat per token", None)
+
+
+def _figure(
+    title: str, caption: Sequence[str], data: Sequence[Any], shapes: Sequence[Any], unit: str, top: float | None
+) -> Figure:
+    vertical = {"title": {"text": unit}, **({} if top is None else {"range": [0.0, top]})}
+    layout = {"shapes": shapes, "yaxis": vertical, "xaxis": {"title": {"text": "step"}}}
+    return Figure(title=title, caption=sentence(caption), data=data, layout=layout)
+
+
+def _curve(steps: Sequence[Step], values: Sequence[float], places: Sequence[int], name: str) -> dict[str, Any]:
+    x = [steps[place].step for place in places]
+    even = len(x) > 2 and all(two - one == 1 for one, two in pairwise(x))
+    along = {"x0": x[0], "dx": 1} if even else {"x": x}
+    mode = "lines+markers" if len(x) <= 60 else "lines"
+    return {"is": "curve", "mode": mode, "y": [values[place] for place in places], "name": name, **along}
+
+
+def _interval(low: float, mean: float, high: float, values: Sequence[float]) -> list[dict[str, Any]]:
+    """A mean and its interval; an interval wider than what it is drawn around is left to the caption."""
+    is_narrow = high - low < _FAR * (max(values) - min(values) + 1e-12)
+    return [*([band(low, high)] if is_narrow else []), level(mean, "", SECOND, dash="dot")]
+
+
+def _warm_up(run: RunRecord, steps: Sequence[Step]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The stretch of the steps that are not judged, and its words for the caption."""
+    judged = judged_steps(run.recipe, steps)
+    left = run.steady.left_out if run.steady is not None else 0
+    first = judged[0].step if judged else None
+    words = [f"judged from step {first} on" if first is not None else "no step is judged: all are warm-up"]
+    shapes = []
+    if first != steps[0].step:
+        shapes.append(stretch(steps[0].step - 0.5, (first or steps[-1].step + 1) - 0.5, "warm-up"))
+    if left and len(judged) > left:
+        words.append(f"the first {counted(left, 'judged step')} were slower, and are left out of the steady part")
+        shapes.append(stretch(judged[0].step - 0.5, judged[left].step - 0.5, "slow start", "bottom left"))
+    return shapes, words
+
+
+def _range(steps: Sequence[Step], values: Sequence[float], unit: str) -> str:
+    low, high = min(values), max(values)
+    return (
+        f"{counted(len(steps), 'step')}, median {for_people(stats.median(values))} {unit}, lowest {for_people(low)} "
+        f"(step {steps[values.index(low)].step}), highest {for_people(high)} (step {steps[values.index(high)].step})"
+    )
+
+
+def _is_near(limit: float, values: Sequence[float]) -> bool:
+    return min(values) / _FAR <= limit <= _FAR * max(values)
+
+
+def _s(seconds: float) -> str:
+    return f"{for_people(seconds)} s"
+
+
+def rank_figures(run: RunRecord, folder: Path, log_bytes: int) -> Iterator[Figure]:
+    """Yield the figures by rank of a run, as far as its record and its step logs have what they need.
+
+    Args:
+        run: its record.
+        folder: the folder of its logs.
+        log_bytes: the most bytes of step logs to read; 0 for none.
+    """
+    if run.times is not None and any(rank.phases for rank in run.times.ranks):
+        yield _phases(run.times)
+    if watched := [gpu for gpu in run.telemetry if gpu.samples]:
+        yield _telemetry(watched)
+    if log_bytes and size_of_step_logs(folder) <= log_bytes:
+        ranks = {path.stem: own for path in _logs(folder) if (own := _own_times(path))}
+        if len(ranks) > 1:
+            yield _over_steps(ranks)
+
+
+def size_of_step_logs(folder: Path) -> int:
+    """Bytes of all step logs of a run."""
+    return sum(path.stat().st_size for path in _logs(folder))
+
+
+def _over_steps(ranks: Mapping[str, Mapping[int, float]]) -> Figure:
+    """Ranks by steps, without the time that a rank waited: a rank that waits takes as long as the slowest one."""
+    means = {name: stats.fmean(own.values()) for name, own in ranks.items()}
+    shown = _most_different(means)
+    steps = sorted({step for name in shown for step in ranks[name]})
+    width = -(-len(steps) // _MOST_COLUMNS)
+    parts = [steps[at : at + width] for at in range(0, len(steps), width)]
+    own = {
+        (name, part[0]): [ranks[name][step] for step in part if step in ranks[name]] for name in shown for part in parts
+    }
+    z = [[stats.fmean(cell) if (cell := own[name, part[0]]) else None for part in parts] for name in shown]
+    slow, fast = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
+    caption = (
+        f"{counted(len(ranks), 'rank')} over {counted(len(steps), 'step')}: own time of a step, without waiting for "
+        f"others. Longest on average {slow} with {for_people(means[slow])} s, shortest {fast} with "
+        f"{for_people(means[fast])} s{_left_out(len(ranks), len(shown))}."
+    )
+    # Few steps have a mark each, and none between them.
+    axis = {"title": {"text": "step"}, "showgrid": False, **({"dtick": 1} if len(steps) < 13 else {})}
+    return _by_rank("Ranks over time", caption, [part[0] for part in parts], shown, z, axis, wide=True)
+
+
+def _phases(times: RunTimes) -> Figure:
+    """Ranks by phases, in seconds of a typical step."""
+    ranks = {f"rank {rank.rank}": rank.phases for rank in times.ranks if rank.phases}
+    phases = [phase for phase in PHASES if any(phase in rank for rank in ranks.values())]
+    shown = _most_different({name: rank.get("sync", 0.0) for name, rank in ranks.items()})
+    means = {phase: stats.fmean(rank.get(phase, 0.0) for rank in ranks.values()) for phase in phases}
+    caption = (
+        f"Mean of {counted(len(ranks), 'rank')} over {counted(times.steps, 'typical step')}: "
+        f"{', '.join(f'{phase} {for_people(mean, 3)} s' for phase, mean in means.items())}"
+        f"{_left_out(len(ranks), len(shown))}."
+    )
+    z = [[ranks[name].get(phase) for phase in phases] for name in shown]
+    return _by_rank("Time of a step by rank and phase", caption, phases, shown, z, {"showgrid": False})
+
+
+def _by_rank(
+    title: str,
+    caption: str,
+    x: Sequence[Any],
+    ranks: Sequence[str],
+    z: Sequence[Sequence[float | None]],
+    axis: Mapping[str, Any],
+    *,
+    wide: bool = False,
+) -> Figure:
+    layout = {"xaxis": axis, "yaxis": {"automargin": True, "autorange": "reversed", "showgrid": False}}
+    data, height = [heat_map(x, ranks, z, "s")], max(150, 70 + 14 * len(ranks))
+    return Figure(title=title, caption=caption, data=data, layout=layout, height=height, wide=wide)
+
+
+def _telemetry(gpus: Sequence[GpuTelemetry]) -> Figure:
+    """Power, SM clock and temperature of each GPU in the judged steps, one below the other."""
+    series: dict[tuple[str, str], list[float | None]] = {
+        ("power", "W"): [gpu.power_w for gpu in gpus],
+        ("SM clock", "MHz"): [gpu.sm_clock_mhz for gpu in gpus],
+        ("highest temperature", "°C"): [gpu.temperature_max_degc for gpu in gpus],
+    }
+    words, data, axes = [], list[dict[str, Any]](), {}
+    drawn = {key: values for key, values in series.items() if any(value is not None for value in values)}
+    for (name, unit), values in series.items():
+        known = [value for value in values if value is not None]
+        ends = f"{for_people(min(known))} to {for_people(max(known))} {unit}" if known else "unknown"
+        words.append(f"{name} {ends}")
+    for number, ((name, unit), values) in enumerate(drawn.items()):
+        axis = "" if number == 0 else str(number + 1)
+        bottom = 1.0 - (number + 1) / len(drawn)
+        axes[f"yaxis{axis}"] = {
+            "rangemode": "tozero", "domain": [bottom + 0.04, bottom + 1.0 / len(drawn) - 0.04],
+            "title": {"text": unit}, "nticks": 4,
+        }  # fmt: skip
+        symbol, colour = (("circle", LINE), ("square", SECOND), ("diamond", BAD))[number]
+        marker, ranks = {"color": colour, "size": 7, "symbol": symbol}, [gpu.rank for gpu in gpus]
+        data.append(line(ranks, values, mode="markers", name=f"{name}, {unit}", marker=marker, yaxis=f"y{axis}"))
+    slowed = [gpu.rank for gpu in gpus if gpu.throttled]
+    words.append(f"slowed down by heat or power brake: rank {listed(slowed)}" if slowed else "none was slowed down")
+    return Figure(
+        title="GPUs in the judged steps: power, SM clock, temperature",
+        caption=f"{counted(len(gpus), 'GPU')}: {'; '.join(words)}.",
+        data=data,
+        layout={"xaxis": {"title": {"text": "rank"}, "anchor": data[-1]["yaxis"] if data else "y"}, **axes},
+        height=320,
+    )
+
+
+def _logs(folder: Path) -> list[Path]:
+    """The step logs of a run, by rank."""
+    return sorted((folder / STEPS).glob("*.jsonl"))
+
+
+def _own_times(path: Path) -> dict[int, float]:
+    """The seconds of each step that a rank did not wait for others; a line that cannot be read is left out."""
+    own = {}
+    with path.open("rb") as file:
+        for line_of_log in file:
+            if b'"event":"step"' not in line_of_log:
+                continue
+            try:
+                event: Mapping[str, Any] = json.loads(line_of_log)
+                phases = (event.get("spent") or {}).get("phases") or {}
+                # On a GPU the host's wait is for its own GPU as well, and nothing can be taken off.
+                wait = 0.0 if "device" in phases else float(phases.get("sync", 0.0))
+                own[int(event["step"])] = max(float(event["seconds"]) - wait, 0.0)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue
+    return own
+
+
+def _most_different(values: Mapping[str, float]) -> list[str]:
+    """The names to draw, in their order: all, or those furthest from the median."""
+    if len(values) <= _MOST_RANKS:
+        return [*values]
+    middle = stats.median(values.values())
+    kept = {*sorted(values, key=lambda name: -abs(values[name] - middle))[:_MOST_RANKS]}
+    return [name for name in values if name in kept]
+
+
+def _left_out(ranks: int, shown: int) -> str:
+    return f"; drawn are the {shown} that differ most of {ranks}" if shown < ranks else ""
+
+
+def check_figures(check: HealthRecord) -> Iterator[Figure]:
+    """Yield the figures of a check that has something to draw."""
+    evidence = check.report.evidence
+    if "curve" in evidence:
+        try:
+            curve = Curve.model_validate(evidence["curve"])
+            references = _REFERENCES.validate_python(evidence.get("references", []))
+        except ValidationError:
+            return  # the evidence of a check of another package: its readings are in the table
+        if curve.points:
+            yield _collective(check.check, curve, references)
+    pairs = [reading for reading in check.report.readings if reading.unit == "GB/s" and _BETWEEN in reading.subject]
+    if len(pairs) > 1:
+        floor = evidence.get("floor_gb_s")
+        yield _matrix(pairs, float(floor) if isinstance(floor, int | float) else None)
+
+
+def _collective(name: str, curve: Curve, references: Sequence[Reference]) -> Figure:
+    sizes = [point.size for point in curve.points if point.timing is not None and point.size > 0]
+    caption = [f"bus bandwidth at {counted(len(sizes), 'size')}"]
+    if (peak := curve.peak) is not None and peak.timing is not None:
+        caption[0] += f", highest {for_people(peak.timing.busbw)} GB/s at {size_name(peak.size)}"
+    bounds = [*_bandwidth_bounds(references)]
+    caption += [words for words, _, _ in bounds] or ["no reference is for this machine"]
+    if curve.wrong:
+        caption.append(f"wrong values at {', '.join(size_name(point.size) for point in curve.wrong)}")
+    data = []
+    for words, colour, timings in (
+        ("out of place", LINE, {point.size: point.out_of_place for point in curve.points}),
+        ("in place", SECOND, {point.size: point.in_place for point in curve.points}),
+    ):
+        known = {size: timing.busbw for size, timing in timings.items() if timing is not None and size > 0}
+        if known:
+            data.append(
+                line(
+                    known, known.values(), name=words, mode="lines+markers", line={"color": colour},
+                    text=[size_name(size) for size in known], hovertemplate="%{text}: %{y} GB/s",
+                )
+            )  # fmt: skip
+    if at := {size: value for _, size, value in bounds if size is not None}:
+        marker = {"color": BAD, "symbol": "line-ew-open", "size": 18, "line": {"width": 3}}
+        data.append(line(at, at.values(), mode="markers", name="reference", marker=marker))
+    ticks = sizes[:: max(1, len(sizes) // 8)]
+    names = [size_name(size) for size in ticks]
+    layout = {
+        "shapes": [level(value, "reference of the peak", below=True) for _, size, value in bounds if size is None],
+        "showlegend": len(data) > 1,
+        "xaxis": {"type": "log", "title": {"text": "message size"}, "tickvals": ticks, "ticktext": names},
+        "yaxis": {"title": {"text": "GB/s"}, "rangemode": "tozero"},
+    }
+    return Figure(title=f"{name} by size", caption=sentence(caption), data=data, layout=layout, height=300)
+
+
+def _bandwidth_bounds(references: Sequence[Reference]) -> Iterator[tuple[str, int | None, float]]:
+    """Yield each bound on a bandwidth in words, with its size, None for the peak, and its value in GB/s."""
+    sizes = {size_name(1 << power): 1 << power for power in range(64)}
+    for reference in references:
+        size = sizes.get(reference.statistic.removeprefix(_BUSBW))
+        for operator, bound in reference.bounds:
+            if bound.dimension == "bandwidth" and (size is not None or reference.statistic == _PEAK):
+                sign = {">=": "≥", "<=": "≤"}[operator]
+                words = f"reference {reference.name}: {reference.statistic} {sign} {bound}"
+                yield words, size, bound.to("GB/s").value
+
+
+def _matrix(pairs: Sequence[Reading], floor: float | None) -> Figure:
+    rates: dict[tuple[str, str], float] = {}
+    for reading in pairs:
+        one, _, two = reading.subject.partition(_BETWEEN)
+        rates[one, two] = rates[two, one] = reading.value
+    nodes = sorted({node for pair in rates for node in pair})
+    values = sorted(reading.value for reading in pairs)
+    slowest = sorted(pairs, key=lambda reading: reading.value)[:5]
+    caption = (
+        f"{counted(len(pairs), 'pair')} of {counted(len(nodes), 'node')}, median {for_people(stats.median(values))} "
+        f"GB/s; slowest: {', '.join(f'{pair.subject} {for_people(pair.value)} GB/s' for pair in slowest)}"
+    )
+    if floor is not None:
+        caption += f"; {counted(sum(value < floor for value in values), 'pair')} below {for_people(floor)} GB/s"
+    axis = {"type": "category", "automargin": True, "showgrid": False}
+    z = [[rates.get((row, column)) for column in nodes] for row in nodes]
+    return Figure(
+        title="Pairs of nodes",
+        caption=f"{caption}.",
+        data=[heat_map([label(node) for node in nodes], nodes, z, "GB/s", reverse=True)],
+        layout={"xaxis": {**axis, "tickangle": -60}, "yaxis": {**axis, "autorange": "reversed"}},
+        height=min(max(220, 130 + _PIXELS * len(nodes)), 900),
+        wide=True,
+    )

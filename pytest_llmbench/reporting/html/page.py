@@ -5,7 +5,6 @@ import gzip
 import hashlib
 import importlib.util
 import json
-import math
 from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import chain
@@ -20,9 +19,8 @@ from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.reporting.html.comparison import SessionComparison, compare
-from pytest_llmbench.reporting.html.node_map import node_map
-from pytest_llmbench.reporting.html.rows import KINDS, MEANINGS, counts, verdict_rows
-from pytest_llmbench.reporting.html.sections import Sections, utc
+from pytest_llmbench.reporting.html.rows import KINDS, MEANINGS, counts, node_map, verdict_rows
+from pytest_llmbench.reporting.html.sections import Sections, indented, utc
 from pytest_llmbench.session.folder import SessionFolder, read_folder
 
 if TYPE_CHECKING:
@@ -58,11 +56,6 @@ def write_page(folder: Path, *, output: Path | None = None, earlier: Path | None
     return path
 
 
-def render_page(session: SessionFolder, compared: SessionComparison | None = None) -> str:
-    """The report of a session as HTML."""
-    return "".join(parts_of_page(session, compared))
-
-
 def parts_of_page(session: SessionFolder, compared: SessionComparison | None = None) -> Iterator[str]:
     """Yield the report in parts: that of 10,000 runs has 80 MB."""
     rows = verdict_rows(session)
@@ -72,7 +65,7 @@ def parts_of_page(session: SessionFolder, compared: SessionComparison | None = N
     page_script, plotly = _file("report.js"), _plotly() if drawn else None
     environment = _environment()
     environment.filters["utc"] = utc
-    found = counts(rows)
+    numbers = counts(rows)
     yield from environment.get_template("report.html.j2").generate(
         title=session.id,
         version=__version__,
@@ -85,11 +78,11 @@ def parts_of_page(session: SessionFolder, compared: SessionComparison | None = N
         rows=rows,
         most_rows=_MOST_ROWS,
         run_count=len(runs),
-        counts=found,
+        counts=numbers,
         kinds=KINDS,
         meanings=MEANINGS,
-        verdict=_sentence(found),
-        worst=next(iter(found), "missing"),
+        verdict=_sentence(numbers),
+        worst=next(iter(numbers), "missing"),
         notes=session.verdicts.notes if session.verdicts is not None else (),
         clauses=session.verdicts.clauses if session.verdicts is not None else (),
         facts=list(_facts(session)),
@@ -99,7 +92,7 @@ def parts_of_page(session: SessionFolder, compared: SessionComparison | None = N
         nodes=node_map(session.checks),
         compared=compared,
         environments=sections.environments,
-        recipes={(name, _indented(text)): number for (name, text), number in sections.recipes.items()},
+        recipes={(name, indented(json.loads(text))): number for (name, text), number in sections.recipes.items()},
         rules=sections.rules,
         contradictions=[row for row in rows if row.contradiction],
     )
@@ -123,13 +116,11 @@ def _environment() -> "jinja2.Environment":
 
 
 def _json(data: object) -> Any:
-    """Plain data for a script element of the page: no text in it ends that element, and each number is JSON."""
-    from jinja2.filters import do_mark_safe  # noqa: PLC0415  # heavy
-
-    text = json.dumps(_finite(data), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    """Plain data for a script element of the page: no text in it ends that element."""
+    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character, escaped in (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026"), ("--", "-\\u002d")):
         text = text.replace(character, escaped)
-    return do_mark_safe(text)
+    return _markup(text)
 
 
 def _laid_away(markup: str) -> Any:
@@ -140,25 +131,10 @@ def _laid_away(markup: str) -> Any:
     return _markup(f"<!--\n{markup.replace('--', '-&#45;')}-->")
 
 
-def _finite(data: object) -> object:
-    """The same with null for numbers that JSON does not have."""
-    if isinstance(data, float):
-        return data if math.isfinite(data) else None
-    if isinstance(data, Mapping):
-        return {str(key): _finite(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_finite(value) for value in data]
-    return data
-
-
-def _indented(text: str) -> str:
-    return json.dumps(json.loads(text), indent=1, ensure_ascii=False)
-
-
 def _markup(text: str) -> Any:
-    from jinja2.filters import do_mark_safe  # noqa: PLC0415  # heavy
+    from jinja2.filters import do_mark_safe  # noqa: PLC0415  # a tenth of a second
 
-    return do_mark_safe(text)  # a file of this package
+    return do_mark_safe(text)  # of this package, or escaped by it
 
 
 @cache
@@ -168,14 +144,13 @@ def _file(name: str) -> str:
 
 @cache
 def _plotly() -> bytes:
-    """The script of plotly.js, found without importing plotly, which takes a second.
+    """The script of plotly.js. Importing plotly would take a second.
 
     Raises:
         ConfigError: it is not installed.
     """
-    found = importlib.util.find_spec("plotly")
-    places = found.submodule_search_locations if found is not None and found.submodule_search_locations else ()
-    for place in places:
+    plotly = importlib.util.find_spec("plotly")
+    for place in (plotly.submodule_search_locations if plotly is not None else None) or ():
         path = Path(place) / "package_data" / "plotly.min.js"
         if path.is_file():
             return path.read_bytes()
@@ -203,46 +178,44 @@ def _policy(page_script: str, plotly: bytes | None) -> str:
     )
 
 
-def _sentence(found: Mapping[str, int]) -> str:
+def _sentence(numbers: Mapping[str, int]) -> str:
     """The verdicts in one sentence."""
-    total = sum(found.values())
+    total, passed = sum(numbers.values()), numbers.get("pass", 0)
     if not total:
         return "No test was declared"
-    ill = [f"{found[kind]} {KINDS[kind]}" for kind in _ATTENTION if kind in found]
-    if ill:
+    if ill := [f"{numbers[kind]} {KINDS[kind]}" for kind in _ATTENTION if kind in numbers]:
         return f"{listed(ill)} among {counted(total, 'verdict')}"
-    if found.get("pass", 0) == total:
+    if passed == total:
         return f"{counted(total, 'verdict')}, all PASS" if total > 1 else "One verdict: PASS"
-    unjudged = total - found.get("pass", 0)
-    return f"Nothing failed, and {unjudged} of {counted(total, 'test')} judged nothing"
+    return f"Nothing failed, and {total - passed} of {counted(total, 'test')} judged nothing"
 
 
 def _facts(session: SessionFolder) -> Iterator[tuple[str, str]]:
-    """Yield name and text of what the whole session was."""
-    told = session.verdicts.facts if session.verdicts is not None else {}
+    """Yield name and text of each fact of the whole session."""
+    known = session.verdicts.facts if session.verdicts is not None else {}
     began = next((event for event in session.events if event.event == "began"), None)
     starts, ends, hosts = [], [], dict[str, None]()
     systems, clusters, devices = set(), set(), set()
-    for each in chain(session.runs.values(), session.checks.values()):  # one at a time
-        starts.append(each.timings.started or each.timings.submitted)
-        ends.append(each.timings.ended)
-        hosts |= dict.fromkeys(each.hosts)
-        systems.add(each.system)
-        clusters.add(each.cluster)
-        devices.add(each.device if isinstance(each, RunRecord) else None)
+    for record in chain(session.runs.values(), session.checks.values()):  # one at a time
+        starts.append(record.timings.started or record.timings.submitted)
+        ends.append(record.timings.ended)
+        hosts |= dict.fromkeys(record.hosts)
+        systems.add(record.system)
+        clusters.add(record.cluster)
+        devices.add(record.device if isinstance(record, RunRecord) else None)
     facts = {
-        "system": told.get("system") or listed(sorted(systems)),
-        "cluster": told.get("cluster") or listed(sorted(clusters)),
-        "scale": told.get("scale", ""),
+        "system": known.get("system") or listed(sorted(systems)),
+        "cluster": known.get("cluster") or listed(sorted(clusters)),
+        "scale": known.get("scale", ""),
         "devices": listed(sorted(filter(None, devices))),
         "nodes": f"{len(hosts)}: {listed([*hosts])}" if hosts else "",
         "began": utc(began.at if began is not None else min(filter(None, starts), default=None)),
         "ended": utc(max(filter(None, ends), default=None)),
         "started on": began.host if began is not None else "",
         "command": f"pytest {' '.join(began.command)}" if began is not None else "",
-        "version": f"pytest-llmbench {told['llmbench_version']}" if "llmbench_version" in told else "",
+        "version": f"pytest-llmbench {known['llmbench_version']}" if "llmbench_version" in known else "",
         "folder": str(session.path),
-        "unfit nodes": told.get("nodes_unfit", ""),
-        "nodes not tested": told.get("nodes_not_tested", ""),
+        "unfit nodes": known.get("nodes_unfit", ""),
+        "nodes not tested": known.get("nodes_not_tested", ""),
     }
     yield from ((name, text) for name, text in facts.items() if text)

@@ -6,35 +6,29 @@ from dataclasses import dataclass, replace
 
 from pytest_llmbench.cluster.runs import Declared
 from pytest_llmbench.core.quantity import bounds_for_people, for_people
+from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import Judgement, Verdict
 from pytest_llmbench.core.record.verdicts import Property
 from pytest_llmbench.reporting.health import NO_BOUND
 from pytest_llmbench.session.folder import SessionFolder
 
-# Kinds of rows, the worst first, and their words. A pass by which nothing was compared is not shown as a pass.
-KINDS: Mapping[str, str] = {
-    "fail": "FAIL",
-    "error": "ERROR",
-    "missing": "no verdict",
-    "incomplete": "INCOMPLETE",
-    "inconclusive": "INCONCLUSIVE",
-    "xfail": "XFAIL",
-    "unbounded": "PASS, no bound",
-    "skip": "SKIP",
-    "pass": "PASS",
-}
-MEANINGS: Mapping[str, str] = {
-    "fail": "a number missed its threshold",
-    "error": "the run or check cannot be judged",
-    "missing": "the test was declared, and no verdict is on record",
-    "incomplete": "a clause of the contract with a test that was not judged",
-    "inconclusive": "measured, and not known well enough to decide",
-    "xfail": "missed a threshold that it is expected to miss",
-    "unbounded": "judged by nothing: it ended well, and no threshold was compared",
-    "skip": "not judged, for the reason given",
-    "pass": "measured, and it met its threshold",
-}
+# Kinds of rows, the worst first, with word and meaning. A pass by which nothing was compared is not shown as a pass.
+_KINDS = (
+    ("fail", "FAIL", "a number missed its threshold"),
+    ("error", "ERROR", "the run or check cannot be judged"),
+    ("missing", "no verdict", "the test was declared, and no verdict is on record"),
+    ("incomplete", "INCOMPLETE", "a clause of the contract with a test that was not judged"),
+    ("inconclusive", "INCONCLUSIVE", "measured, and not known well enough to decide"),
+    ("xfail", "XFAIL", "missed a threshold that it is expected to miss"),
+    ("unbounded", "PASS, no bound", "judged by nothing: it ended well, and no threshold was compared"),
+    ("skip", "SKIP", "not judged, for the reason given"),
+    ("pass", "PASS", "measured, and it met its threshold"),
+)
+KINDS: Mapping[str, str] = {kind: word for kind, word, _ in _KINDS}
+MEANINGS: Mapping[str, str] = {kind: meaning for kind, _, meaning in _KINDS}
 ORDER = {kind: place for place, kind in enumerate(KINDS)}
+# Of a fleet, the nodes with the worst verdicts are shown, and the others are counted.
+_MOST_NODES = 128
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,30 +81,25 @@ def verdict_rows(session: SessionFolder) -> list[VerdictRow]:
     There is one row for each test that the file of verdicts has, and one for each declared test and each verdict of a
     record that it lacks. A clause has a row if it is INCOMPLETE, as it is an error in the JUnit report then.
     """
-    told = session.verdicts
-    rows = [_of_properties(each) for each in told.tests] if told is not None else []
-    recorded = dict(_recorded(session))
-    rows = [_compared(row, recorded.get(row.test)) for row in rows]
+    recorded = dict(_recorded_rows(session))
+    rows = [_row_of_properties(properties) for properties in (session.verdicts.tests if session.verdicts else ())]
+    rows = [_with_contradiction(row, recorded.get(row.test)) for row in rows]
     seen = {row.test for row in rows}
     rows += [row for test, row in recorded.items() if test not in seen]
     seen |= recorded.keys()
     judged = {event.name: event.verdict for event in session.events if event.event == "judged"}
-    for test in session.tests or ():
-        if test.test not in seen:
-            rows.append(_of_journal(test, judged.get(test.test)))
-    for clause in told.clauses if told is not None else ():
+    rows += [_row_of_journal(test, judged.get(test.test)) for test in session.tests or () if test.test not in seen]
+    for clause in session.verdicts.clauses if session.verdicts else ():
         if clause.verdict == Verdict.INCOMPLETE:
-            name = f"requirements::{clause.name}"
-            rows.append(
-                VerdictRow(test=name, kind="incomplete", about="clause", subject=clause.name, reason=clause.reason)
-            )
+            facts = {"about": "clause", "subject": clause.name, "reason": clause.reason}
+            rows.append(VerdictRow(test=f"requirements::{clause.name}", kind="incomplete", **facts))
     return sorted(rows, key=lambda row: ORDER[row.kind])
 
 
 def counts(rows: Iterable[VerdictRow]) -> dict[str, int]:
-    """How many rows of each kind there are, the worst kind first; kinds without one are left out."""
-    found = Counter(row.kind for row in rows)
-    return {kind: found[kind] for kind in KINDS if found[kind]}
+    """Number of rows of each kind, the worst kind first; kinds without one are left out."""
+    numbers = Counter(row.kind for row in rows)
+    return {kind: numbers[kind] for kind in KINDS if numbers[kind]}
 
 
 def worst(rows: Sequence[VerdictRow]) -> str:
@@ -118,7 +107,65 @@ def worst(rows: Sequence[VerdictRow]) -> str:
     return min((row.kind for row in rows), key=ORDER.__getitem__, default="missing")
 
 
-def measured_text(value: object, unit: object) -> str:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeMap:
+    """Nodes by checks.
+
+    Attributes:
+        checks: names of the checks, in their order.
+        nodes: kind and reason of each check, by node; `all nodes together` is one of them. The kind is empty where the
+            check has no verdict on the node.
+        left_out: number of nodes that are not shown.
+    """
+
+    checks: Sequence[str]
+    nodes: Mapping[str, Sequence[tuple[str, str]]]
+    left_out: int
+
+
+def node_map(checks: Mapping[str, HealthRecord]) -> NodeMap | None:
+    """The map of a session with checks; None of one without."""
+    records = [*checks.values()]
+    hosts = dict.fromkeys(host for check in records for host in check.hosts)
+    rows = {host: [_cell(check, host) for check in records] for host in hosts}
+    together = [_cell(check, None) for check in records]
+    if not any(kind for kind, _ in together) and not rows:
+        return None
+    worst_first = sorted(
+        rows, key=lambda host: min((ORDER[kind] for kind, _ in rows[host] if kind), default=len(ORDER))
+    )
+    shown = {*worst_first[:_MOST_NODES]}
+    nodes = {host: cells for host, cells in rows.items() if host in shown}
+    if any(kind for kind, _ in together):
+        nodes["all nodes together"] = together
+    return NodeMap(checks=[*checks], nodes=nodes, left_out=len(rows) - len(shown))
+
+
+def _cell(check: HealthRecord, host: str | None) -> tuple[str, str]:
+    """Kind and reason of a check's verdict on a node, or on all together (None)."""
+    if host is not None and host not in check.hosts:
+        return "", ""
+    of_cluster = check.scope == "cluster"
+    verdict, reason = check.state(None if host is None else check.hosts.index(host))
+    # A check of all nodes has a verdict on one node only if it has a finding about it.
+    if (host is None and not of_cluster) or (host is not None and of_cluster and verdict is Verdict.PASS):
+        return "", ""
+    return kind_of(str(verdict), compared=not check.report.unbounded), " ".join(reason.split())[:200]
+
+
+def kind_of(verdict: str, *, compared: bool) -> str:
+    """The kind of a verdict.
+
+    Args:
+        verdict: its word.
+        compared: a threshold was compared; without one, a PASS is `unbounded`.
+    """
+    if verdict == Verdict.PASS:
+        return "pass" if compared else "unbounded"
+    return verdict.lower() if verdict.lower() in KINDS else "missing"
+
+
+def _measured(value: object, unit: object) -> str:
     """A number with its unit for people; any other text as it is."""
     try:
         number = float(str(value))
@@ -127,101 +174,79 @@ def measured_text(value: object, unit: object) -> str:
     return for_people(number) if unit in {"1", None, ""} else f"{for_people(number)} {unit}"
 
 
-def kind_of(verdict: str, *, compared: bool) -> str:
-    """The kind of a verdict; `compared` says of a pass whether anything was."""
-    if verdict == Verdict.PASS:
-        return "pass" if compared else "unbounded"
-    return verdict.lower() if verdict.lower() in KINDS else "missing"
+def _threshold(text: str) -> str:
+    """A threshold as people write it: `>= 200000 words/s` becomes `≥ 200,000 words/s`."""
+    return bounds_for_people(text, 6).replace(">=", "≥").replace("<=", "≤")
 
 
-def _of_properties(told: Mapping[str, Property]) -> VerdictRow:
-    def text(name: str) -> str:
-        return str(told.get(name) or "")
-
-    about = next((word for word in ("run", "check", "clause") if word in told), "")
-    unit = text("unit")
-    compared = told.get("bound") != NO_BOUND if about == "check" else bool(text("threshold") or text("judged_by"))
-    low, high = (measured_text(told.get(end), "") for end in ("low", "high"))
+def _row_of_properties(properties: Mapping[str, Property]) -> VerdictRow:
+    texts = {name: str(value or "") for name, value in properties.items()}
+    about = next((word for word in ("run", "check", "clause") if word in properties), "")
+    unit = texts.get("unit", "")
+    is_bounded = bool(texts.get("threshold") or texts.get("judged_by"))
+    compared = properties.get("bound") != NO_BOUND if about == "check" else is_bounded
+    low, high = (_measured(properties.get(end), "") for end in ("low", "high"))
+    same = ("test", "hosts", "statistic", "reference", "cause")
     return VerdictRow(
-        test=text("test"),
-        kind=kind_of(text("verdict"), compared=compared),
+        **{"test": "", **{name: texts[name] for name in same if name in texts}},
+        kind=kind_of(texts.get("verdict", ""), compared=compared),
         about=about,
-        subject=text(about) if about else "",
-        hosts=text("hosts"),
-        statistic=text("statistic"),
-        measured=measured_text(told["value"], unit) if "value" in told else text("measured"),
-        threshold=for_reader(text("threshold")),
+        subject=texts.get(about, ""),
+        measured=_measured(properties["value"], unit) if "value" in properties else texts.get("measured", ""),
+        threshold=_threshold(texts.get("threshold", "")),
         interval=f"{low} to {high} {unit}" if low and high else "",
-        reference=text("reference"),
-        reason=text("reason") or text("hints"),
-        cause=text("cause"),
+        reason=texts.get("reason") or texts.get("hints", ""),
     )
 
 
-def for_reader(threshold: str) -> str:
-    """A threshold as people write it: `>= 200000 words/s` becomes `≥ 200,000 words/s`."""
-    return bounds_for_people(threshold, 6).replace(">=", "≥").replace("<=", "≤")
-
-
-def _recorded(session: SessionFolder) -> Iterator[tuple[str, VerdictRow]]:
+def _recorded_rows(session: SessionFolder) -> Iterator[tuple[str, VerdictRow]]:
     """Yield the verdicts that the records have, by test."""
     for key, run in session.runs.items():
         hosts = ",".join(run.hosts)
-        for each in run.judgements:
-            yield each.test, _of_judgement(each, "run", key, hosts, compared=each.threshold is not None)
+        for judgement in run.judgements:
+            compared = judgement.threshold is not None
+            yield judgement.test, _row_of_judgement(judgement, "run", key, hosts, compared=compared)
     slots = {test.test: test.slot for test in session.tests or ()}
     for name, check in session.checks.items():
-        for each in check.judgements:
-            host = check.host(slots.get(each.test))
-            hosts = host or ",".join(check.hosts)
-            yield each.test, _of_judgement(each, "check", name, hosts, compared=not check.report.unbounded)
+        for judgement in check.judgements:
+            hosts = check.host(slots.get(judgement.test)) or ",".join(check.hosts)
+            compared = not check.report.unbounded
+            yield judgement.test, _row_of_judgement(judgement, "check", name, hosts, compared=compared)
 
 
-def _of_judgement(told: Judgement, about: str, subject: str, hosts: str, *, compared: bool) -> VerdictRow:
-    value, _, unit = (told.measured or "").partition(" ")
+def _row_of_judgement(judgement: Judgement, about: str, subject: str, hosts: str, *, compared: bool) -> VerdictRow:
+    value, _, unit = (judgement.measured or "").partition(" ")
+    measured = _measured(value, unit)
     return VerdictRow(
-        test=told.test,
-        kind=kind_of(str(told.verdict), compared=compared),
+        test=judgement.test,
+        kind=kind_of(str(judgement.verdict), compared=compared),
         about=about,
         subject=subject,
         hosts=hosts,
-        statistic=told.statistic or "",
-        measured=measured_text(value, unit) if value and _is_number(value) else told.measured or "",
-        threshold=for_reader(told.threshold or ""),
-        reference=told.reference or "",
-        reason=told.reason or "",
-        cause=told.cause or "",
+        statistic=judgement.statistic or "",
+        measured=measured if measured != value else judgement.measured or "",
+        threshold=_threshold(judgement.threshold or ""),
+        reference=judgement.reference or "",
+        reason=judgement.reason or "",
+        cause=judgement.cause or "",
     )
 
 
-def _of_journal(test: Declared, verdict: str | None) -> VerdictRow:
-    """The row of a declared test of which neither the file of verdicts nor a record tells."""
+def _row_of_journal(test: Declared, verdict: str | None) -> VerdictRow:
+    """The row of a declared test that neither the file of verdicts nor a record has."""
     about, subject = ("check", test.check) if test.check is not None else ("run", test.run)
-    row = VerdictRow(
-        test=test.test, kind="missing", about=about, subject=subject or "", reference=test.reference or "",
-        reason="no verdict is on record: the session was killed, or its files are damaged",
-    )  # fmt: skip
+    # The journal has the verdict alone: a pass of it proves nothing.
+    reason = "only the journal has this verdict: what was compared is not on record"
     if verdict is None:
-        return row
-    # The journal says how it ended, and not by what it was judged: a pass of it proves nothing.
-    kind = kind_of(verdict, compared=False)
-    return replace(row, kind=kind, reason="only the journal has this verdict: what was compared is not on record")
+        reason = "no verdict is on record: the session was killed, or its files are damaged"
+    return VerdictRow(
+        test=test.test, kind="missing" if verdict is None else kind_of(verdict, compared=False), about=about,
+        subject=subject or "", reference=test.reference or "", reason=reason,
+    )  # fmt: skip
 
 
-def _compared(row: VerdictRow, recorded: VerdictRow | None) -> VerdictRow:
-    """A row, with how its record contradicts it."""
-    if recorded is None or _ended(recorded) == _ended(row):
+def _with_contradiction(row: VerdictRow, recorded: VerdictRow | None) -> VerdictRow:
+    same = {"unbounded": "pass"}
+    if recorded is None or same.get(recorded.kind, recorded.kind) == same.get(row.kind, row.kind):
         return row
     return replace(row, contradiction=f"its record says {recorded.word}")
-
-
-def _ended(row: VerdictRow) -> str:
-    return "pass" if row.kind == "unbounded" else row.kind
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

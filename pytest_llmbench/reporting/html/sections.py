@@ -1,36 +1,126 @@
-"""The sections of a report: one for each run and each check, with everything that the page's templates show of it."""
+"""The sections of the report: one for each run and each check, as the templates show it."""
 
 import datetime as dt
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
 from pytest_llmbench.core.errors import UnitError
-from pytest_llmbench.core.quantity import Quantity, counted, for_people
+from pytest_llmbench.core.quantity import Quantity, counted, for_people, listed
 from pytest_llmbench.core.record.health import HealthRecord, Reading
 from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.reporting.html.check_figures import check_figures
-from pytest_llmbench.reporting.html.figures import Figure
-from pytest_llmbench.reporting.html.rank_figures import rank_figures, size_of_step_logs
+from pytest_llmbench.core.wire.driver import read_report
+from pytest_llmbench.core.wire.foreign import redacted
+from pytest_llmbench.reporting.html.figures import Figure, check_figures, rank_figures, size_of_step_logs, step_figures
 from pytest_llmbench.reporting.html.rows import ORDER, VerdictRow, worst
-from pytest_llmbench.reporting.html.step_figures import step_figures
-from pytest_llmbench.reporting.html.texts import Excerpt, ShownTexts
+from pytest_llmbench.session.ending.causes import log_to_read
 from pytest_llmbench.session.folder import SessionFolder
+from pytest_llmbench.workloads.node.secret_filter import secret_values
 
-# What all runs of a session may take together, so that 2,000 of them make no page that a browser struggles with.
+# Limits for all runs of a session together, so that a browser shows a page of 2,000 runs.
 _ALL_POINTS, _LEAST_POINTS, _MOST_POINTS = 48_000, 24, 600
 _ALL_TEXT, _MOST_TEXT = 3_000_000, 6_000
 _ALL_STEP_LOGS, _MOST_STEP_LOGS = 6_000_000, 2_000_000
-# Of more runs than these, all but the worst third of this number have no figures by rank, and fewer numbers.
+# Of more runs, all but the worst third of this number have no figures by rank, and fewer numbers.
 _MOST_WHOLE = 300
 _LEAST_TEXT = 1_000
-# Sections of more runs than these are made when they are opened: a browser takes seconds for so many elements.
+# Sections of further runs are made when they are opened: a browser takes seconds for so many elements.
 _MOST_ELEMENTS = 50
-# Of shorter tables every row is shown, of longer ones a line for each statistic.
+# Longer tables of readings have a line for each statistic.
 _MOST_READINGS = 32
+_EXPORT = re.compile(r"^(?:export )?(\w+)=(.*)$", re.MULTILINE)
+_LONGEST_SCRIPT = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """A part of a text file.
+
+    Attributes:
+        place: its path.
+        text: the part that is shown; empty where there is none.
+        note: the part that is left out, or the reason why nothing is shown; empty if it is whole.
+    """
+
+    place: str
+    text: str = ""
+    note: str = ""
+
+
+class ShownTexts:
+    """Reads files of runs for a report, and takes secrets out of them.
+
+    The secrets are those that this process can see, those that the scripts of the session export, and those whose marks
+    the driver of a run left. The settings of the session are not known here, as a report is made from its folder.
+    """
+
+    def __init__(self, folders: Iterable[Path]) -> None:
+        self._known = secret_values(dict(os.environ), ())
+        for folder in folders:
+            for script in _scripts(folder):
+                self._known |= secret_values(dict(_exports(_head(script, _LONGEST_SCRIPT))), ())
+
+    def script(self, folder: Path, most: int) -> Excerpt | None:
+        """The script of a run; None for one without any, such as ranks of our own in a step of Slurm."""
+        scripts = _scripts(folder)
+        if not scripts:
+            return None
+        text = _head(scripts[0], _LONGEST_SCRIPT)
+        return self._excerpt(scripts[0], text[:most], folder, "its end is left out" if len(text) > most else "")
+
+    def log_tail(self, folder: Path, logs: Path, most: int) -> Excerpt:
+        """The end of the log to read first."""
+        path = log_to_read(logs)
+        if not path.is_file():
+            return Excerpt(str(path), note="there is no log with anything in it")
+        try:
+            with path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - most))
+                data = file.read(most)
+        except OSError as error:
+            return Excerpt(str(path), note=f"it cannot be read: {error.strerror}")
+        text = data.decode("utf-8", errors="replace")
+        if size > most:
+            # A secret that is cut in two is not found: the first line, which may be a part, is left out.
+            text = text.partition("\n")[2]
+        return self._excerpt(path, text, folder, f"the last {most:,} of {size:,} bytes" if size > most else "")
+
+    def _excerpt(self, path: Path, text: str, folder: Path, note: str) -> Excerpt:
+        driver = read_report(folder)
+        marks = driver.secrets if driver is not None else ()
+        return Excerpt(str(path), redacted(harmless(text), self._known, marks), note)
+
+
+def _scripts(folder: Path) -> list[Path]:
+    """Scripts that started a run, the framework's own first."""
+    own = folder / layout.SCRIPT
+    return [path for path in (own, *sorted((folder / layout.LOGS).glob("*.sh"))) if path.is_file()]
+
+
+def _head(path: Path, most: int) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(most).decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _exports(script: str) -> Iterable[tuple[str, str]]:
+    """Variables that a script sets, by name."""
+    for name, value in _EXPORT.findall(script):
+        try:
+            words = shlex.split(value)
+        except ValueError:
+            words = [value]
+        yield name, words[0] if words else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,17 +131,16 @@ class RunSection:
         name: its key.
         kind: the worst verdict on it.
         rows: its verdicts.
+        brief: it is one of very many runs, and none of the worst: less of it is shown.
+        later: it becomes part of the page only when it is opened.
         records: those of all runs.
-        broken: the reason why; empty where it can.
+        broken: the reason that its record cannot be read; empty where it can.
         headline: the statistic of record, in words.
-        facts: name and text of what it was.
+        facts: name and text of each.
         figures: in the order of the page.
-        environment: number of its set of versions, 0 for none.
-        recipe: number of its recipe.
+        environment, recipe: numbers of its versions and its recipe on the page; 0 for none.
         log, script: excerpts.
-        path: of its record.
-        brief: whether it is one of very many runs, and none of the worst: less of it is shown.
-        later: whether it becomes part of the page only when it is opened.
+        path: of its folder.
     """
 
     name: str
@@ -72,12 +161,12 @@ class RunSection:
 
     @property
     def record(self) -> RunRecord | None:
-        """Its record, read each time; None where that cannot be read."""
+        """Its record, read each time; None where it cannot be read."""
         return self.records.get(self.name)
 
     @property
     def metrics(self) -> Iterator[tuple[str, str, str]]:
-        """Statistic, value and interval of each number; of a brief section those that were judged or have the last."""
+        """Statistic, value and interval of each number; of a brief section, those with a verdict or an interval."""
         judged = {row.statistic for row in self.rows}
         record = self.record
         for name, metric in (record.metrics if record is not None else {}).items():
@@ -92,12 +181,13 @@ class RunSection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckSection:
-    """A check, likewise.
+    """A check.
 
     Attributes:
-        state: its verdict on all nodes together, and what that rests on.
-        readings: statistic, number of values, lowest, median, highest, and where the lowest is; or each value alone.
-        single: whether `readings` are single values: statistic, node, part, value.
+        name, kind, rows, broken, figures, path: as of a run.
+        readings: statistic, node, part and value; or statistic, number of values, lowest, median and highest.
+        single: `readings` are single values.
+        evidence: as JSON; empty if it is too long for the page.
     """
 
     name: str
@@ -116,8 +206,8 @@ class Sections:
     """Makes the sections of one session.
 
     Attributes:
-        environments: sets of versions that runs have, each with the number under which it is shown.
-        recipes: recipes as JSON, likewise, with their names.
+        environments: number of each set of versions that runs have.
+        recipes: number of each recipe, by name and JSON.
         rules: how each statistic is computed.
     """
 
@@ -155,14 +245,13 @@ class Sections:
         most = self._text // 2 if passes else self._text
         log = self._texts.log_tail(folder, logs, most) if most >= _LEAST_TEXT else None
         if record is None:
-            return RunSection(
-                name=name, kind=kind, rows=rows, broken=self._session.broken["run", name], log=log, path=str(folder)
-            )
-        self.rules |= {metric: told.rule for metric, told in record.metrics.items()}
-        statistic = record.recipe.statistic_of_record
-        number = record.metrics.get(statistic)
+            broken = self._session.broken["run", name]
+            return RunSection(name=name, kind=kind, rows=rows, broken=broken, log=log, path=str(folder))
+        self.rules |= {statistic: metric.rule for statistic, metric in record.metrics.items()}
+        of_record = record.metrics.get(record.recipe.statistic_of_record)
         brief = len(self._session.runs) > _MOST_WHOLE and (passes or place >= _MOST_WHOLE // 3)
-        by_rank = [] if brief else list(rank_figures(record, folder, self._may_read(folder)))
+        versions, recipe = tuple(record.versions.items()), (record.recipe.name, record.recipe.model_dump_json())
+        by_rank = () if brief else rank_figures(record, folder, self._readable_bytes(folder))
         return RunSection(
             name=name,
             kind=kind,
@@ -170,18 +259,18 @@ class Sections:
             brief=brief,
             later=place >= _MOST_ELEMENTS,
             records=self._session.runs,
-            headline=f"{statistic} {number.quantity}" if number is not None else "",
-            facts=list(_facts(record)),
+            headline=f"{record.recipe.statistic_of_record} {of_record.quantity}" if of_record is not None else "",
+            facts=[*_facts(record)],
             figures=[*step_figures(record, self._points), *by_rank],
-            environment=_number(self.environments, tuple(record.versions.items())) if record.versions else 0,
-            recipe=_number(self.recipes, (record.recipe.name, record.recipe.model_dump_json())),
+            environment=self.environments.setdefault(versions, len(self.environments) + 1) if versions else 0,
+            recipe=self.recipes.setdefault(recipe, len(self.recipes) + 1),
             log=log,
             script=self._texts.script(folder, self._text) if self._text >= _LEAST_TEXT else None,
             path=str(folder),
         )
 
-    def _may_read(self, folder: Path) -> int:
-        """How much of a run's step logs may be read: the worst runs come first, and use it up."""
+    def _readable_bytes(self, folder: Path) -> int:
+        """Bytes of a run's step logs, 0 if they are too many. The worst runs come first, and use up the limit."""
         size = size_of_step_logs(folder)
         if size > min(self._step_logs, _MOST_STEP_LOGS):
             return 0
@@ -194,16 +283,16 @@ class Sections:
         if record is None:
             broken = self._session.broken["check", name]
             return CheckSection(name=name, kind=worst(rows), rows=rows, broken=broken, path=str(folder))
-        told = record.report.readings
-        single = len(told) <= _MOST_READINGS
-        evidence = _indented(record.report.evidence) if record.report.evidence else ""
+        readings = record.report.readings
+        single = len(readings) <= _MOST_READINGS
+        evidence = indented(record.report.evidence) if record.report.evidence else ""
         return CheckSection(
             name=name,
             kind=worst(rows),
             rows=rows,
             record=record,
-            figures=list(check_figures(record)),
-            readings=list(_each(told) if single else _summed(told)),
+            figures=[*check_figures(record)],
+            readings=[*(_single_values(readings) if single else _ranges(readings))],
             single=single,
             evidence=evidence if len(evidence) <= _MOST_TEXT else "",
             path=str(folder),
@@ -218,28 +307,26 @@ def utc(at: float | None) -> str:
         return f"{at} (no time)"
 
 
-def _number(known: dict[tuple[str, str], int] | dict[tuple[tuple[str, str], ...], int], thing: object) -> int:
-    return known.setdefault(thing, len(known) + 1)  # type: ignore[arg-type]  # one of both keys, by the caller
-
-
-def _indented(data: object) -> str:
+def indented(data: object) -> str:
+    """Data as JSON for people."""
     return json.dumps(data, indent=1, ensure_ascii=False, default=str)
 
 
 def _facts(run: RunRecord) -> Iterator[tuple[str, str]]:
-    """Yield what a run was, as far as it is known."""
-    times = run.timings
-    gpus = f"{run.gpus} × {run.device}" if run.gpus and run.device else (run.device or "unknown")
-    told = {
-        "device": gpus,
+    """Yield name and text of each known fact of a run."""
+    times, words = run.timings, {"steps_s": "in steps", "before_s": "before the first", "around_s": "otherwise"}
+    facts = {
+        "device": f"{run.gpus} × {run.device}" if run.gpus and run.device else (run.device or "unknown"),
         "shape": f"{counted(run.nodes, 'node')}, {counted(run.ranks, 'rank')}",
-        "hosts": ", ".join(run.hosts[:64]) + (f" and {len(run.hosts) - 64} more" if len(run.hosts) > 64 else ""),
+        "hosts": listed(run.hosts, most=64),
         "job": run.job.strip(" ()"),
         "submitted": utc(times.submitted),
         "started": utc(times.started),
         "ended": utc(times.ended),
         "took": f"{for_people(run.took_s)} s" if run.took_s > 0.0 else "",
-        "time outside of steps": _outside(run.outside_steps),
+        "time outside of steps": ", ".join(
+            f"{words.get(name, name)} {for_people(value, 3)} s" for name, value in run.outside_steps.items()
+        ),
         "simulated fault": run.simulated or "",
         "replayed logs": run.replayed or "",
         "early verdict": str(run.early) if run.early is not None else "",
@@ -247,30 +334,25 @@ def _facts(run: RunRecord) -> Iterator[tuple[str, str]]:
         "command": run.command or "",
         **{f"provenance: {name}": text for name, text in run.provenance.items()},
     }
-    yield from ((name, text) for name, text in told.items() if text)
+    yield from ((name, text) for name, text in facts.items() if text)
 
 
-def _outside(parts: Mapping[str, float]) -> str:
-    words = {"steps_s": "in steps", "before_s": "before the first", "around_s": "otherwise"}
-    return ", ".join(f"{words.get(name, name)} {for_people(value, 3)} s" for name, value in parts.items())
-
-
-def _each(readings: Sequence[Reading]) -> Iterator[Sequence[str]]:
+def _single_values(readings: Sequence[Reading]) -> Iterator[Sequence[str]]:
     for reading in readings:
         yield reading.statistic, reading.host or "all nodes", reading.subject, _shown(reading.value, reading.unit)
 
 
-def _summed(readings: Sequence[Reading]) -> Iterator[Sequence[str]]:
+def _ranges(readings: Sequence[Reading]) -> Iterator[Sequence[str]]:
     """Yield a line for each statistic of many values."""
     by_name: dict[tuple[str, str], list[Reading]] = {}
     for reading in readings:
         by_name.setdefault((reading.statistic, reading.unit), []).append(reading)
-    for (name, unit), found in by_name.items():
-        values = [each.value for each in found]
-        lowest = min(found, key=lambda each: each.value)
+    for (name, unit), of_name in by_name.items():
+        values = [reading.value for reading in of_name]
+        lowest = min(of_name, key=lambda reading: reading.value)
         where = " ".join(part for part in (lowest.host, lowest.subject) if part)
         low, middle, high = (_shown(value, unit) for value in (min(values), median(values), max(values)))
-        yield name, str(len(found)), f"{low} ({where})" if where else low, middle, high
+        yield name, str(len(values)), f"{low} ({where})" if where else low, middle, high
 
 
 def _shown(value: float, unit: str) -> str:

@@ -5,15 +5,15 @@ from collections.abc import Iterator
 from pytest_llmbench.reporting.live.words import counts, described
 from pytest_llmbench.session.live.snapshot import LiveSnapshot, word_of
 
-# A session that is over by then says all it has to say in its verdicts.
+# A shorter session has its verdicts alone.
 FIRST_S = 10.0
 SIGN_S = 60.0
-# So many runs under way are told one by one.
+# Runs under way are named, up to this number.
 _FEW = 4
 
 
 class StateLines:
-    """Tells what has changed from one picture of a session to the next.
+    """The changes from one picture of a session to the next, in lines.
 
     Attributes:
         first_s: seconds of a session before its first line.
@@ -22,25 +22,24 @@ class StateLines:
     def __init__(self, first_s: float = FIRST_S) -> None:
         self.first_s = first_s
         self._words: dict[tuple[str, str], str] = {}
-        self._told_at: float | None = None
+        self._last_at: float | None = None
 
     def of(self, snapshot: LiveSnapshot) -> Iterator[str]:
         """Yield the lines that a picture adds."""
         if snapshot.at - snapshot.began < self.first_s:
             return
-        told = False
+        changed = False
         for task in snapshot.tasks:
             word = word_of(task)
             before = self._words.get((task.about, task.name), "waiting")
-            # Of what is judged, pytest has told the verdict.
             if word != before:
                 self._words[task.about, task.name] = word
-                told = True
+                changed = True
                 yield described(task)
-        if told or self._told_at is None:
-            self._told_at = snapshot.at
-        elif snapshot.at - self._told_at >= SIGN_S:
-            self._told_at = snapshot.at
+        if changed or self._last_at is None:
+            self._last_at = snapshot.at
+        elif snapshot.at - self._last_at >= SIGN_S:
+            self._last_at = snapshot.at
             yield counts(snapshot)
             under_way = [task for task in snapshot.tasks if task.state == "running"]
             if len(under_way) <= _FEW:

@@ -25,7 +25,7 @@ class BlockScreen:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether the block is there."""
+        """True while the block is on the screen."""
         return bool(self._drawn)
 
     def write(self, text: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TextIO
 
@@ -29,7 +29,7 @@ _STYLES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _LiveColumn:
     """One column.
 
@@ -41,67 +41,48 @@ class _LiveColumn:
     """
 
     title: str
-    cell: Callable[[LiveTask, LiveSnapshot], str]
     least: int = 0
     right: bool = False
     most: int = 40
     shortest: int | None = None
 
 
-def _progress(task: LiveTask, _: LiveSnapshot) -> str:
-    return f"{task.step}/{task.steps}" if task.step else ""
-
-
-def _rate(task: LiveTask, _: LiveSnapshot) -> str:
-    return f"{task.words_per_s:,.0f}" if task.words_per_s is not None else ""
-
-
-def _measured(task: LiveTask, _: LiveSnapshot) -> str:
-    seen = task.projected
-    if seen is None or task.state != "running" or seen.value is None:
-        return ""
-    return " ".join((speed(seen), seen.unit))
-
-
-def _bound(task: LiveTask, _: LiveSnapshot) -> str:
-    return task.projected.bound if task.projected is not None and task.state == "running" else ""
-
-
-def _projected(task: LiveTask, _: LiveSnapshot) -> str:
-    return task.projected.verdict if task.projected is not None and task.state == "running" else ""
-
-
-def _left(task: LiveTask, snapshot: LiveSnapshot) -> str:
-    if task.state == "running" and task.eta_s is not None:
-        return duration(task.eta_s)
-    if task.starts is not None and task.state in {"pending", "waiting"}:
-        return f"starts {clock_time(max(task.starts, snapshot.at))}"
-    return ""
-
-
-def _hours(task: LiveTask, snapshot: LiveSnapshot) -> str:
-    hours = task.hours(snapshot.at)
-    return for_people(hours, 2) if hours else ""
-
-
-def _why(task: LiveTask, _: LiveSnapshot) -> str:
-    if task.state == "running" and task.projected is not None and task.projected.verdict == "undecided":
-        return plain(task.projected.why)
-    return plain(task.detail)
-
-
 _COLUMNS = (
-    _LiveColumn(title="run", cell=lambda task, _: plain(task.name), most=48, shortest=8),
-    _LiveColumn(title="state", cell=lambda task, _: word_of(task)),
-    _LiveColumn(title="step", cell=_progress, right=True),
-    _LiveColumn(title="words/s", cell=_rate, least=50, right=True),
-    _LiveColumn(title="so far", cell=_measured, least=120),
-    _LiveColumn(title="bound", cell=_bound, least=140),
-    _LiveColumn(title="projected", cell=_projected, least=70),
-    _LiveColumn(title="ETA", cell=_left, least=58, right=True),
-    _LiveColumn(title="hours", cell=_hours, least=100, right=True),
-    _LiveColumn(title="why", cell=_why, least=100, most=60, shortest=24),
+    _LiveColumn("run", most=48, shortest=8),
+    _LiveColumn("state"),
+    _LiveColumn("step", right=True),
+    _LiveColumn("words/s", least=50, right=True),
+    _LiveColumn("so far", least=120),
+    _LiveColumn("bound", least=140),
+    _LiveColumn("projected", least=70),
+    _LiveColumn("ETA", least=58, right=True),
+    _LiveColumn("hours", least=100, right=True),
+    _LiveColumn("why", least=100, most=60, shortest=24),
 )
+
+
+def _cells(task: LiveTask, snapshot: LiveSnapshot) -> dict[str, str]:
+    """The text of a run in each column; empty where it is not known."""
+    projected = task.projected if task.state == "running" else None
+    measured = "" if projected is None or projected.value is None else f"{speed(projected)} {projected.unit}"
+    left, hours = "", task.hours(snapshot.at)
+    if task.state == "running" and task.eta_s is not None:
+        left = duration(task.eta_s)
+    elif task.starts is not None and task.state in {"pending", "waiting"}:
+        left = f"starts {clock_time(max(task.starts, snapshot.at))}"
+    undecided = projected is not None and projected.verdict == "undecided"
+    return {
+        "run": plain(task.name),
+        "state": word_of(task),
+        "step": f"{task.step}/{task.steps}" if task.step else "",
+        "words/s": f"{task.words_per_s:,.0f}" if task.words_per_s is not None else "",
+        "so far": measured,
+        "bound": projected.bound if projected is not None else "",
+        "projected": projected.verdict if projected is not None else "",
+        "ETA": left,
+        "hours": for_people(hours, 2) if hours else "",
+        "why": plain(projected.why if projected is not None and undecided else task.detail),
+    }
 
 
 def urgency(task: LiveTask) -> tuple[int, float]:
@@ -138,7 +119,8 @@ def _table(snapshot: LiveSnapshot, rows: Sequence[LiveTask], width: int) -> Tabl
     from rich.text import Text  # noqa: PLC0415
 
     columns = [column for column in _COLUMNS if column.least <= width]
-    cells = {column.title: [column.cell(task, snapshot) for task in rows] for column in columns}
+    by_row = [_cells(task, snapshot) for task in rows]
+    cells = {column.title: [texts[column.title] for texts in by_row] for column in columns}
     widths = _widths([column for column in columns if any(cells[column.title])], cells, width)
     columns = [*widths]
     table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="dim")

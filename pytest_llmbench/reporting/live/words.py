@@ -1,4 +1,4 @@
-"""A live view in words: one run, all of them counted, and how a number stands against its bound."""
+"""Texts of a live view: one run, all runs counted, and a number with its bound."""
 
 import time
 
@@ -15,9 +15,9 @@ def described(task: LiveTask) -> str:
     """One run or check in one line."""
     name, word = plain(task.name), word_of(task)
     if task.state != "running":
-        why = f" ({plain(task.detail)})" if task.detail else ""
+        reason = f" ({plain(task.detail)})" if task.detail else ""
         starts = f", expected to start at {clock_time(task.starts)}" if task.starts is not None else ""
-        return f"{name}: {word}{why}{starts}"
+        return f"{name}: {word}{reason}{starts}"
     parts = [f"{name}: step {task.step}/{task.steps}"]
     if task.words_per_s is not None:
         parts.append(f"{task.words_per_s:,.0f} words/s")
@@ -48,11 +48,11 @@ def speed(projected: Projected) -> str:
 
 def counts(snapshot: LiveSnapshot) -> str:
     """All runs and checks by state and verdict, hours and time."""
-    found = snapshot.counters
-    order = [*(word for word in _WORDS if word in found), *(word for word in found if word not in _WORDS)]
+    numbers = snapshot.counters
+    order = [*(word for word in _WORDS if word in numbers), *(word for word in numbers if word not in _WORDS)]
     runs, checks = len(snapshot.runs), len(snapshot.tasks) - len(snapshot.runs)
     what = " and ".join(counted(number, word) for number, word in ((checks, "check"), (runs, "run")) if number)
-    states = ", ".join(f"{found[word]:,} {word}" for word in order)
+    states = ", ".join(f"{numbers[word]:,} {word}" for word in order)
     spent = f"{for_people(snapshot.hours, 3)} {snapshot.unit}"
     return f"{what or 'no run'}: {states or 'none'}; {spent}, {duration(snapshot.at - snapshot.began)}"
 

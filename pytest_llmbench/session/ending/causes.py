@@ -1,5 +1,7 @@
 """Reasons outside its log why an ended run cannot be judged: its job, its driver, its ranks."""
 
+import contextlib
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,18 +11,18 @@ from pytest_llmbench.cluster.slurm.states import JobState, JobStatus
 from pytest_llmbench.core.durations import format_minutes
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.record.records import Problem, ProblemKind
+from pytest_llmbench.core.record.records import Problem, ProblemKind, RunRecord
 from pytest_llmbench.core.record.series import RankInfo, StepSeries
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.again import refused
+from pytest_llmbench.core.wire.beginning import SUBMITTED
 from pytest_llmbench.core.wire.driver import DriverReport
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Evidence
 from pytest_llmbench.readers.log import last_words
 from pytest_llmbench.readers.srun import blamed_node, failed_node, first_to_end
-from pytest_llmbench.session.ending.logs import log_to_read
 
-# Ends that are about the job and not about the program in it.
+# Ends of a job that its program did not cause.
 JOB_ENDS: dict[JobState, ProblemKind] = {
     JobState.CANCELLED: "job_cancelled",  #: problem job_cancelled: the Slurm job was cancelled from outside
     JobState.TIMEOUT: "job_timeout",  #: problem job_timeout: the Slurm job reached its time limit
@@ -32,8 +34,9 @@ JOB_ENDS: dict[JobState, ProblemKind] = {
     JobState.OUT_OF_MEMORY: "job_out_of_memory",  #: problem job_out_of_memory: a task used too much memory
     JobState.LOST: "job_lost",
 }  #: problem job_lost: Slurm no longer knows the job, stopped answering for it, or gave its id to another job
-# What a healthy rank says when another one is gone; never the cause.
+# Failures of healthy ranks after another one is gone.
 _AFTERSHOCKS = ("connection", "peer", "socket", "broken pipe", "nccl", "timed out", "ownergone", "keyboardinterrupt")
+_OUTPUT = Path(layout.OUTPUT).name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,10 +44,8 @@ class Outcome(Evidence):
     """The remains of a finished run.
 
     Attributes:
-        job: the processes started for it.
-        status: how Slurm says that it ended.
         driver: the report of the driver of a command; None for ranks of our own, or when it never began.
-        ended_by_us: the reason why the watch ended it, if it did.
+        ended_by_us: the problem for which the watch ended it, if it did.
     """
 
     folder: Path
@@ -55,7 +56,7 @@ class Outcome(Evidence):
 
 
 def cut_off(recipe: Recipe, status: JobStatus, ended_by_us: Problem | None) -> str | None:
-    """How a run that is meant to be cut off at its time limit was; None where it was not."""
+    """How a run that is meant to be cut off at its time limit ended; None where it was not cut off."""
     if recipe.end != "time_limit":
         return None
     if ended_by_us is not None and ended_by_us.kind == "time_limit":
@@ -64,24 +65,19 @@ def cut_off(recipe: Recipe, status: JobStatus, ended_by_us: Problem | None) -> s
 
 
 def cause(outcome: Outcome) -> Problem | None:
-    """Problems of a run apart from its log."""
+    """Problem of a run apart from its log."""
     if outcome.status.state is JobState.SUSPENDED:
         return _job_problem(outcome)
-    if (found := problem_of(outcome.driver)) is not None:
-        return found
-    if outcome.cut_off is not None:
-        return None
-    if (told := _started_again(outcome)) is not None:
-        return told
-    told = outcome.ended_by_us or _job_problem(outcome)
-    if told is not None:
-        return told
+    if (problem := problem_of(outcome.driver)) is not None or outcome.cut_off is not None:
+        return problem
+    if problem := _started_again(outcome) or outcome.ended_by_us or _job_problem(outcome):
+        return problem
     is_command = get_engine(outcome.recipe.engine).kind == "command"
     return _driver_problem(outcome) if is_command else _rank_problem(outcome)
 
 
 def _driver_problem(outcome: Outcome) -> Problem | None:
-    """Say why the script of a command never began, or that it failed before it did all its work.
+    """Problem of a command whose script never began, or failed before it did all its work.
 
     One that fails afterwards, during shutdown, has done it; its record has the exit code.
     """
@@ -112,8 +108,7 @@ def _job_problem(outcome: Outcome) -> Problem | None:
     status, job = outcome.status, outcome.job
     if status.state not in JOB_ENDS:
         return None
-    # However Slurm ends a job that has done all its work, or forgets it: the ranks' own word counts. But no rank knows
-    # that it stood still.
+    # If the ranks report all work done, the end of the job is unimportant; but they cannot see a suspension.
     if status.state is not JobState.SUSPENDED and done(outcome.series, outcome.driver, outcome.topology):
         return None
     lost = failed_node(job.last_words()) if status.state is JobState.NODE_FAIL else None
@@ -123,7 +118,7 @@ def _job_problem(outcome: Outcome) -> Problem | None:
 
 
 def lost_nodes(outcome: Outcome, problem: Problem | None) -> tuple[str, ...]:
-    """The nodes that the run lost: those that Slurm shows as failed, else the one that its last words name.
+    """The nodes that the run lost: those that Slurm shows as failed, and the one that srun blames.
 
     A node that was mended within seconds is shown as healthy when Slurm is asked.
     """
@@ -131,12 +126,12 @@ def lost_nodes(outcome: Outcome, problem: Problem | None) -> tuple[str, ...]:
         return ()
     job = outcome.job
     named = blamed_node(job.last_words(), job.hosts)
-    found = {*outcome.status.failed, *((named,) if named is not None else ())}
-    return tuple(host for host in job.hosts if host in found)
+    lost = {*outcome.status.failed, *((named,) if named is not None else ())}
+    return tuple(host for host in job.hosts if host in lost)
 
 
 def _started_again(outcome: Outcome) -> Problem | None:
-    """Say that Slurm started a run's job a second time, whether or not the first start had done all its work.
+    """Problem of a job that Slurm started twice, unless the first start had done all its work on the same nodes.
 
     Ranks of a job of their own run where it started: those on a node that it does not have are of an earlier start.
     """
@@ -158,21 +153,21 @@ def _started_again(outcome: Outcome) -> Problem | None:
 
 
 def problem_of(driver: DriverReport | None) -> Problem | None:
-    """The reason for which a driver did not start its script."""
+    """The problem for which a driver did not start its script."""
     if driver is None or driver.problem is None:
         return None
     return Problem(kind=driver.problem.kind, message=driver.problem.message)
 
 
 def done(series: StepSeries, driver: DriverReport | None, topology: Topology) -> bool:
-    """Whether what ran has said that all its work is done: every rank of ours, or a command's log and its driver."""
+    """True if every rank of ours, or the log and the driver of a command, report that all work is done."""
     if driver is not None:
         return driver.exit_code is not None and series.completed is not None
     return sum(info.ended for info in series.ranks) == topology.world_size
 
 
 def began(folder: Path) -> bool:
-    """Whether anything of a run ever started: a rank or a driver wrote, or printed, something."""
+    """True if a rank or a driver of the run ever wrote, or printed, something."""
     if (folder / layout.DRIVER).exists():
         return True
     patterns = (f"{layout.STEPS}/*", f"{layout.LOGS}/{layout.printed('*')}", f"{layout.LOGS}/*_log.out")
@@ -181,12 +176,12 @@ def began(folder: Path) -> bool:
 
 
 def _rank_problem(outcome: Outcome) -> Problem | None:
-    """Name the rank that ended the run, and keep apart those that only followed it."""
+    """Name the rank that ended the run, and leave out those that failed after it."""
     failed = sorted((info for info in outcome.series.ranks if info.failure), key=lambda info: info.failed_at or 0.0)
     silent = [info for info in outcome.series.ranks if not info.ended and not info.failure]
     causes = [info for info in failed if not _is_aftershock(info.failure or "")]
     if causes:
-        return _told(outcome, causes[0], f"{_rank(causes[0])} failed: {causes[0].failure}")
+        return _rank_died(outcome, causes[0], f"{_rank(causes[0])} failed: {causes[0].failure}")
     if outcome.series.failure is not None:  # the others waited for it in vain
         log = outcome.folder / layout.LOGS
         return Problem(kind="rank_died", message=outcome.series.failure, log=str(log_to_read(log)))
@@ -196,23 +191,22 @@ def _rank_problem(outcome: Outcome) -> Problem | None:
         errors = [line for line in words.splitlines() if "error:" in line] or words.splitlines()
         said = f"; the launcher says: {' / '.join(errors[:3])}" if words else ""
         names = ", ".join(_rank(info) for info in first[:4])
-        return _told(outcome, first[0], f"{names} died without a word (killed, or out of memory?){said}")
+        return _rank_died(outcome, first[0], f"{names} died without a word (killed, or out of memory?){said}")
     if failed:
-        return _told(outcome, failed[0], f"{_rank(failed[0])} failed: {failed[0].failure}")
+        return _rank_died(outcome, failed[0], f"{_rank(failed[0])} failed: {failed[0].failure}")
     if outcome.status.state is JobState.FAILED and len(outcome.series.ranks) < outcome.topology.world_size:
-        # A rank that failed before it could introduce itself has said so in its step log.
-        told = [*outcome.series.unreadable[:1], *outcome.job.last_words().splitlines()[-1:], "nothing was printed"]
+        # A rank that failed at its very start has the reason in its step log.
+        reasons = [*outcome.series.unreadable[:1], *outcome.job.last_words().splitlines()[-1:], "nothing was printed"]
         return Problem(
             kind="launch_failed",
             message=f"{len(outcome.series.ranks)} of {outcome.topology.world_size} ranks started "
-            f"({outcome.status.reason or outcome.status.word}): {told[0]}",
+            f"({outcome.status.reason or outcome.status.word}): {reasons[0]}",
             log=str(log_to_read(outcome.folder / layout.LOGS)),
         )
     return None
 
 
 def _first_to_end(silent: list[RankInfo], words: str) -> list[RankInfo]:
-    """Leave out the ranks that srun ended because of another one; all of them where it names none."""
     first = set[int]().union(*(ended.ranks for ended in first_to_end(words)))
     return [info for info in silent if info.rank in first] or silent
 
@@ -225,10 +219,61 @@ def _rank(info: RankInfo) -> str:
     return f"rank {info.rank} on {info.host} (pid {info.pid})"
 
 
-def _told(outcome: Outcome, info: RankInfo, message: str) -> Problem:
+def _rank_died(outcome: Outcome, info: RankInfo, message: str) -> Problem:
     step = max((step.step for step in outcome.series.steps), default=0)
     return Problem(
         kind="rank_died",
         message=f"{message}; the run had reached step {step} of {outcome.recipe.steps}",
         log=str(log_to_read(outcome.folder / layout.LOGS, info.rank)),
     )
+
+
+def log_to_read(logs: Path, rank: int = 0) -> Path:
+    """The first file with some output of a rank, a command or its launcher; else the folder `logs`."""
+    patterns = (
+        layout.printed(rank), f"*_{rank}_log.err", _OUTPUT, layout.SRUN,
+        f"../{layout.STEPS}/{layout.step_log(rank)}", f"*_{rank}_log.out",
+    )  # fmt: skip
+    candidates = (path for pattern in patterns for path in sorted(logs.glob(pattern)))
+    return next((path.resolve() for path in candidates if _has_output(path)), logs)
+
+
+def with_log_to_read(record: RunRecord) -> RunRecord:
+    """A record whose problem names the whole path of a log with some output, where there is one."""
+    problem = record.problem
+    if problem is None or problem.log is None:
+        return record
+    places = (Path(), record.logs, record.logs.parent / layout.STEPS, Path(record.folder) / layout.STEPS)
+    named = next((place / problem.log for place in places if _has_output(place / problem.log)), None)
+    log = named or log_to_read(record.logs)
+    return record.model_copy(update={"problem": problem.model_copy(update={"log": str(log)})})
+
+
+def _has_output(path: Path) -> bool:
+    # The log of a silent command still has a label.
+    return path.is_file() and path.stat().st_size > 0 and (path.name != _OUTPUT or last_words(path) != "")
+
+
+def sweep(session: Path, sane: Iterable[str]) -> None:
+    """Remove files of a finished session that have no reader: each costs an inode of the shared folder.
+
+    These are what jobs executed, empty logs, and the phases of the ranks of `sane` runs, by their keys. A file that
+    cannot be removed stays, without a message.
+    """
+    logs = (
+        session / layout.HOLDER,
+        *session.glob(f"{layout.FOLDERS['run']}/*/{layout.LOGS}"),
+        *session.glob(f"{layout.FOLDERS['check']}/*/{layout.STEPS}/*/{layout.LOGS}"),
+    )
+    for folder in logs:
+        printed = (*folder.glob("*_log.err"), *folder.glob("*_log.out"))
+        for path in (*folder.glob(f"*_{SUBMITTED}"), *folder.glob("*_result.json"), *printed):
+            with contextlib.suppress(OSError):
+                if path not in printed or path.stat().st_size == 0:
+                    path.unlink()
+    for key in sane:
+        phases = session / layout.FOLDERS["run"] / key / layout.PHASES
+        with contextlib.suppress(OSError):
+            for path in phases.glob("*"):
+                path.unlink(missing_ok=True)
+            phases.rmdir()

@@ -11,7 +11,7 @@ from pytest_llmbench.core.wire.driver import DriverReport
 from pytest_llmbench.core.wire.fault import strikes
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging import recount
-from pytest_llmbench.judging.findings.gather import findings as findings_of
+from pytest_llmbench.judging.findings import findings as findings_of
 from pytest_llmbench.judging.sanity import Evidence, first_problem, implausible, outside
 from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure
 from pytest_llmbench.session.ending.causes import Outcome, cause
@@ -45,11 +45,11 @@ def run_identity(run: RunSpec, settings: Settings, session: Session) -> RunIdent
 def conclude(outcome: Outcome, settings: Settings) -> RunOutcome:
     """The part of a run's record that follows from its logs, its driver and its job."""
     evidence = with_expectations(outcome, settings.system)
-    problem = cause(outcome) or first_problem(evidence) or _unstruck(outcome, settings)
+    problem = cause(outcome) or first_problem(evidence) or _fault_without_effect(outcome, settings)
     return conclude_logs(evidence, settings.system, problem, _provenance(outcome.driver))
 
 
-def _unstruck(outcome: Outcome, settings: Settings) -> Problem | None:
+def _fault_without_effect(outcome: Outcome, settings: Settings) -> Problem | None:
     """A run that passes because its fault never came proves nothing."""
     if settings.simulate is None or strikes(outcome.folder) is not None:
         return None
@@ -91,16 +91,16 @@ def conclude_logs(
         unreadable=series.unreadable,
         metrics={} if problem else metrics,
         steady=None if problem else measurement.steady,
-        # Half of the ranks' own logs are no evidence of anything; a framework's log is the same for all ranks.
+        # Logs of some ranks of ours are too little evidence; a framework's log covers all ranks.
         unjudged=metrics if problem and evidence.kind == "command" else {},
         findings=() if problem else findings_of(evidence),
-        outside_steps=spent.told if spent else {},
+        outside_steps=spent.known if spent else {},
         problem=problem,
     )
 
 
 def _share_of_peak(evidence: Evidence, measurement: Measurement) -> dict[str, Metric]:
-    """The MFU by the GPU's published peak, also where no system file or scale gives it a meaning as a statistic."""
+    """The MFU by the published peak of the GPU, also where no system file or scale makes it a statistic."""
     rate, peak = measurement.model_flops_per_s, evidence.peak_tflops
     if rate is None or peak is None:
         return {}
@@ -118,7 +118,7 @@ def with_expectations(evidence: Evidence, system: System) -> Evidence:
         kind=engine.kind,
         proof=engine.proof,
         doubts=tuple(engine.doubts(recipe, topology, evidence.series)),
-        # None on CPUs, and if no peak is published.
+        # Only for GPUs with a published peak.
         peak_tflops=published_tflops(device, recipe.precision, gpu) if topology.gpus and device else None,
         expected=engine.expected(recipe, topology),
         asks=engine.asks(recipe, topology),

@@ -8,27 +8,50 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
+from pytest_llmbench.cluster.executors import taken
 from pytest_llmbench.cluster.heartbeat import PERIOD_S, write_stop
+from pytest_llmbench.cluster.jobs import SlurmJob
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.cluster.slurm.marks import JobMarks
+from pytest_llmbench.cluster.slurm.queries import SlurmQueries
+from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import JobIdentity, OurJob
-from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.errors import ClusterError, ConfigError
 from pytest_llmbench.core.files import make_folder, write_text
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.folder import has_ended, read_events, record_files, session_of, sessions_in
-from pytest_llmbench.session.journal.journal import Journal, JournalEvent, OwnedError
-from pytest_llmbench.session.journal.plans import digest_of_plan, digest_of_record
+from pytest_llmbench.session.following import Active
+from pytest_llmbench.session.journal.journal import (
+    Journal,
+    JournalEvent,
+    OwnedError,
+    digest_of_plan,
+    digest_of_record,
+    is_owned,
+)
+from pytest_llmbench.session.script.prepared import PreparedRun
 
-# Problems of runs that are made, or looked at, once more: the first is none of theirs, the others follow from one.
+# Problems of runs that are made once more: they come from outside the run.
 _NOT_FINAL = {"session_ended", "not_repeated", "gated"}
 # Ranks look for the end of their session every few seconds, and drivers give their scripts 10 s twice.
 _END_S = 60.0
 _LOOK_S = 0.1
+T = TypeVar("T")
+
+_AGAIN_S = 5.0
+# A process on another host, whose lock may be invisible here, counts as dead after so long a silence.
+_SILENT_S = 300.0
+# Most seconds that a new session waits for Slurm's answer about an old one.
+_ASK_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +60,7 @@ class LeftJob:
 
     Attributes:
         name: key of its run, or `allocation`.
-        plan: digest of the run's plan; empty of the job that holds nodes.
-        identity: by what Slurm's job is known.
+        plan: digest of the run's plan; empty for the job that holds nodes.
         job_id: empty if it is not known.
         submitted: Unix time.
     """
@@ -50,7 +72,7 @@ class LeftJob:
     submitted: float
 
     def is_of(self, run: RunSpec, settings: Settings) -> bool:
-        """Whether the job can be adopted for a run: a step of a job that holds nodes cannot."""
+        """True if the job can be adopted for a run: a step of a job that holds nodes cannot."""
         return settings.runs_are_jobs and self.name == run.key and self.plan == digest_of_plan(run, settings)
 
 
@@ -59,7 +81,7 @@ class Earlier:
 
     Attributes:
         journal: open, so that no other process takes the session on.
-        orphaned: whether the session's jobs may have ended themselves, after its silence or at its request.
+        orphaned: the session's jobs may have ended themselves, after its silence or at its request.
     """
 
     def __init__(self, session: Session, journal: Journal, *, orphaned: bool) -> None:
@@ -80,17 +102,17 @@ class Earlier:
 
     @property
     def submitted(self) -> set[OurJob]:
-        """All jobs that they are known to have had."""
-        found, identities = set(), dict[str, JobIdentity]()
+        """All jobs that earlier processes are known to have submitted."""
+        jobs, identities = set(), dict[str, JobIdentity]()
         for event in self.journal.earlier:
             if event.event == "submitting" and event.job:
                 identities[event.name] = self._identity(event)
             elif event.event == "submitted" and event.name in identities:
-                found.add(OurJob(event.job_id, identities[event.name]))
-        return found
+                jobs.add(OurJob(event.job_id, identities[event.name]))
+        return jobs
 
     def not_selected(self, plan: Plan) -> int:
-        """How many tests of its first process a plan does not have."""
+        """Number of tests of the first process that a plan does not have."""
         first = next((event.tests for event in self.journal.earlier if event.event == "began"), ())
         return len(set(first) - {test.test for test in plan.tests})
 
@@ -105,14 +127,14 @@ class Earlier:
                 )  # fmt: skip
 
     def counts(self, plan: Plan, settings: Settings) -> tuple[int, int, int]:
-        """How many runs of a plan have their final record, how many a job to look for, and how many neither."""
+        """Numbers of runs of a plan with a final record, with a job to look for, and with neither."""
         left = [run for run in plan.runs if not isinstance(self.finished(run, settings), RunRecord)]
         jobs = {job.name: job for job in self.jobs}
-        found = sum(run.key in jobs and jobs[run.key].is_of(run, settings) for run in left)
-        return len(plan.runs) - len(left), found, len(left) - found
+        adoptable = sum(run.key in jobs and jobs[run.key].is_of(run, settings) for run in left)
+        return len(plan.runs) - len(left), adoptable, len(left) - adoptable
 
     def finished(self, run: RunSpec, settings: Settings) -> RunRecord | str:
-        """The final record of a run of the same plan, with the thresholds of today; else why there is none, or nothing.
+        """The final record of a run of the same plan, with the thresholds of today; else the reason, perhaps empty.
 
         Half a record is none: it was renamed into place whole, and has the digest that the journal has.
         """
@@ -135,12 +157,12 @@ class Earlier:
         return JobIdentity(token=self._session.token, name=event.job, script=event.script)
 
     def put_aside(self, key: str) -> None:
-        """Keep what an earlier attempt at a run left, where nothing takes it for this one's."""
+        """Move what an earlier attempt at a run left away, so that it is not taken for this one's."""
         put_aside(self._session, self._session.run_folder(key))
 
 
 def put_aside(session: Session, folder: Path) -> Path | None:
-    """Keep an attempt where nothing takes it for a later one; return its new folder, None where it left nothing."""
+    """Move an attempt to where no later one takes it for its own; return its new folder, None if it left nothing."""
     if not folder.exists():
         return None
     attempts = session.folder / layout.SUPERSEDED
@@ -150,11 +172,7 @@ def put_aside(session: Session, folder: Path) -> Path | None:
 
 
 def session_to_resume(run_dir: Path, which: str) -> Session:
-    """Find a session by its id or folder, or the newest one that did not end.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Find a session by its id or folder, or the newest one that did not end. Raises ConfigError: there is none."""
     if which != layout.NEWEST:
         folder = next((path for path in (run_dir / which, Path(which)) if (path / layout.JOURNAL).is_file()), None)
         if folder is None:
@@ -173,7 +191,6 @@ def session_to_resume(run_dir: Path, which: str) -> Session:
 
 
 def _may_go_on(folder: Path) -> bool:
-    """True for a session that did not end; also for one with a damaged journal, which is an error when it is read."""
     try:
         return not has_ended(folder)
     except ConfigError:
@@ -190,15 +207,15 @@ def take_over(session: Session, cluster: str) -> Earlier:
     try:
         journal = Journal(path)
     except OwnedError as error:
-        raise _alive(session, read_events(session.folder)) from error
+        raise _alive_error(session, read_events(session.folder)) from error
     try:
-        return _taken_over(session, cluster, journal)
+        return _become_owner(session, cluster, journal)
     except BaseException:
         journal.close()
         raise
 
 
-def _taken_over(session: Session, cluster: str, journal: Journal) -> Earlier:
+def _become_owner(session: Session, cluster: str, journal: Journal) -> Earlier:
     events = journal.earlier
     if events and events[-1].event == "ended":
         raise ConfigError(f"--resume: session {session.id} has ended; to judge it again: --replay {session.folder}")
@@ -209,27 +226,27 @@ def _taken_over(session: Session, cluster: str, journal: Journal) -> Earlier:
             "options that it was begun with"
         )
     if began and (began[-1].host != socket.gethostname() or not journal.is_locked) and _shows_life(session.folder):
-        raise _alive(session, events)
+        raise _alive_error(session, events)
     owner, stop = session.folder / layout.OWNER, session.folder / layout.STOP
-    nobodys = any(event.event == "submitting" and not event.job for event in events)
-    told = nobodys or stop.exists()
-    # Times of one file server, whatever the clocks of the hosts say.
+    local = any(event.event == "submitting" and not event.job for event in events)
+    asked_to_end = local or stop.exists()
+    # Both are times of one file server: the clocks of hosts may differ.
     before = owner.stat().st_mtime if owner.exists() else 0.0
-    if nobodys:
+    if local:
         _end_what_runs(session)
     write_text(owner, f"resumed {time.time_ns()}\n")  # unlike that of another resume
     borne_s = min((event.ttl_s for event in began), default=0.0)
     silent_s = owner.stat().st_mtime - before
     for record in record_files(session.folder, "run"):
-        record.rename(record.with_name(layout.EARLIER))  # no test may find it before it is known to be final
+        record.rename(record.with_name(layout.EARLIER))  # hidden from tests until it has proved to be final
     put_aside(session, session.folder / layout.FOLDERS["check"])  # nodes are checked again: they may be others
     shutil.rmtree(session.folder / layout.REPEATS, ignore_errors=True)
     for left in (stop, session.folder / layout.WORKERS_PLAN):
         left.unlink(missing_ok=True)
-    return Earlier(session, journal, orphaned=told or silent_s >= borne_s - PERIOD_S)
+    return Earlier(session, journal, orphaned=asked_to_end or silent_s >= borne_s - PERIOD_S)
 
 
-def _alive(session: Session, events: tuple[JournalEvent, ...]) -> ConfigError:
+def _alive_error(session: Session, events: tuple[JournalEvent, ...]) -> ConfigError:
     began = next((event for event in reversed(events) if event.event == "began"), None)
     who = f"process {began.pid} on {began.host}" if began is not None else "another process, which is just beginning"
     return ConfigError(
@@ -238,8 +255,6 @@ def _alive(session: Session, events: tuple[JournalEvent, ...]) -> ConfigError:
 
 
 def _shows_life(folder: Path) -> bool:
-    """Whether another process renews a session's sign of life."""
-
     def sign() -> bytes:
         try:
             return (folder / layout.OWNER).read_bytes()
@@ -276,3 +291,111 @@ def processes_of(session: Session) -> Iterator[int]:
         )
         if ours and int(path.parent.name) != os.getpid():
             yield int(path.parent.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adoption:
+    """Adopts or ends the jobs that an earlier process of the session left, before anything is submitted.
+
+    Attributes:
+        wait: waits for the given seconds; true if the session is ending.
+        say: called with a line for people.
+    """
+
+    earlier: Earlier
+    settings: Settings
+    slurm: Slurm
+    wait: Callable[[float], bool]
+    say: Callable[[str], None]
+
+    def adopt(self, waiting: Iterable[PreparedRun], final: Container[str]) -> Iterator[Active]:
+        """Yield the runs that wait whose job is there; put aside what is left of the others but the `final`."""
+        runs, unwanted = {run.key: run for run in waiting}, []
+        self.slurm.past |= self.earlier.submitted
+        for job in self.earlier.jobs:
+            job_id = job.job_id or self._answer(partial(self.slurm.find, job.identity))
+            if job_id is None or job.name in final:
+                continue
+            watched = self.slurm.watch(job_id, job.identity)
+            run = runs.get(job.name)
+            if run is not None and job.is_of(run.spec, self.settings):
+                yield self._active(run, job, watched)
+                del runs[job.name]
+            else:
+                unwanted.append(watched)
+        for key in runs:
+            self.earlier.put_aside(key)
+        self._answer(partial(self.slurm.cancel, *unwanted))
+
+    def _active(self, run: PreparedRun, job: LeftJob, watched: OurJob) -> Active:
+        accepted = taken(run.processes.request, watched)
+        how = "" if job.job_id else ", found by its token"
+        self.say(f"run {run.key}: job {watched.id} of the session's earlier process{how}: adopted")
+        return Active(
+            run=run, job=SlurmJob(accepted, self.slurm), lease=None, submitted=job.submitted, started=job.submitted,
+            launched=time.monotonic() - (time.time() - job.submitted), marks=JobMarks(), orphan=self.earlier.orphaned,
+        )  # fmt: skip
+
+    def _answer(self, ask: Callable[[], T | None]) -> T | None:
+        """Slurm's answer about the jobs that are left, however long it takes; None if the session ends before."""
+        while True:
+            try:
+                return ask()
+            except ClusterError as error:
+                self.say(f"waiting for Slurm to tell which jobs are left of the session's earlier process: {error}")
+                if self.wait(_AGAIN_S):
+                    return None
+
+
+def describe_dead_session(run_dir: Path) -> str | None:
+    """A line about the newest dead session, what it left and how to go on; None without one: Slurm is not asked."""
+    dead = list(_dead_sessions(run_dir))
+    if not dead:
+        return None
+    folder, events = dead[0]
+    began = next(event for event in reversed(events) if event.event == "began")
+    judged = {event.name for event in events if event.event == "judged"}
+    others = f" (and {len(dead) - 1} before it)" if len(dead) > 1 else ""
+    remains = _describe_remains(session_of(folder), began)
+    return (
+        f"session {folder.name}{others} never ended, and its process {began.pid} on {began.host} is gone: "
+        f"{len(judged & set(began.tests))} of {len(began.tests)} tests judged, {remains}; "
+        f"--resume={folder.name} goes on with it, llmbench prune deletes old ones"
+    )
+
+
+def _dead_sessions(run_dir: Path) -> Iterator[tuple[Path, tuple[JournalEvent, ...]]]:
+    """Folder and events of each session that has no verdict, and whose process is gone; the newest first."""
+    for folder in sessions_in(run_dir, without=layout.VERDICT) if run_dir.is_dir() else ():
+        path = folder / layout.JOURNAL
+        try:
+            events = read_events(folder)
+            began = [event for event in events if event.event == "began"]
+            if began and events[-1].event != "ended" and not is_owned(path) and _is_gone(began[-1], folder):
+                yield folder, events
+        except (ConfigError, OSError):  # an error of `--resume` and of `llmbench prune`
+            continue
+
+
+def _is_gone(began: JournalEvent, folder: Path) -> bool:
+    if began.host == socket.gethostname():
+        return began.pid != os.getpid() and not Path(f"/proc/{began.pid}").exists()
+    owner = folder / layout.OWNER
+    return not owner.exists() or time.time() - owner.stat().st_mtime > max(_SILENT_S, began.ttl_s)
+
+
+def _describe_remains(session: Session, began: JournalEvent) -> str:
+    if began.cluster != "slurm":
+        left = sorted(processes_of(session))
+        return f"processes {', '.join(map(str, left))} still run" if left else "no process left"
+    queries = SlurmQueries(deque())
+    queries.end_within(_ASK_S)
+    rows, error = queries.squeue("--me")
+    inside = f"{session.folder.resolve()}/"
+    ours = [
+        f"{row.job_id} ({row.status.word})" for row in rows
+        if row.status.alive and (row.comment.split(" ")[0] == session.token or row.script.startswith(inside))
+    ]  # fmt: skip
+    if error:
+        return f"Slurm does not say whether it has jobs ({error})"
+    return f"jobs {', '.join(ours)} are still there" if ours else "no job left"

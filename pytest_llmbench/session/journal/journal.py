@@ -7,17 +7,23 @@ other line that does not check was damaged later, and no conclusion is drawn fro
 
 import errno
 import fcntl
+import hashlib
+import json
 import os
 import threading
 import time
 import zlib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import ValidationError
 
+from pytest_llmbench.cluster.runs import RunSpec
+from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import PRIVATE, make_folder
+from pytest_llmbench.core.record.records import Record
 from pytest_llmbench.core.schema import Strict
 
 EventKind = Literal["began", "submitting", "submitted", "finished", "judged", "ended"]
@@ -34,27 +40,27 @@ class JournalEvent(Strict):
     at: float
     """Unix time."""
     name: str = ""
-    """Of the run, the check, the job that holds nodes, or the test."""
+    """Name of the run, check or test, or `allocation` for the job that holds nodes."""
     host: str = ""
-    """Of the process that `began`."""
+    """Host of the process that `began`."""
     pid: int = 0
-    """Of the process that `began`."""
+    """Process id of the process that `began`."""
     session: str = ""
-    """Session id, which differs from its folder's with `--llmbench-session-name`; empty in earlier versions."""
+    """Session id, which differs from its folder's with `--llmbench-session-name`."""
     cluster: str = ""
-    """`--cluster` of that process."""
+    """`--cluster` of the process that `began`."""
     ttl_s: float = 0.0
-    """Silence of that process that its jobs bear, seconds."""
+    """Seconds of silence of the process that `began` after which its jobs end themselves."""
     command: tuple[str, ...] = ()
-    """Its words, without logins."""
+    """Command line of the process that `began`, without logins."""
     tests: tuple[str, ...] = ()
-    """Node ids of its tests."""
+    """Node ids of the tests of the process that `began`."""
     plan: str = ""
     """Digest of everything that a run's numbers depend on."""
     job: str = ""
     """Name of the Slurm job that is submitted; empty for steps and for processes of this machine."""
     script: str = ""
-    """Its script, as Slurm will show it."""
+    """Script of that job, as Slurm will show it."""
     hosts: tuple[str, ...] = ()
     """The nodes that are lent to a run, where the session holds nodes."""
     job_id: str = ""
@@ -62,15 +68,15 @@ class JournalEvent(Strict):
     record: str = ""
     """Digest of the record, without the verdicts that it is given later."""
     verdict: str = ""
-    """Of the test."""
+    """Verdict of the test that was `judged`."""
 
     @property
     def line(self) -> bytes:
         """The event as a line of the journal."""
-        return self.framed(self.model_dump_json(exclude_defaults=True).encode())
+        return self.frame(self.model_dump_json(exclude_defaults=True).encode())
 
     @staticmethod
-    def framed(text: bytes) -> bytes:
+    def frame(text: bytes) -> bytes:
         """A text as a line with its checksum."""
         return b"%08x %s\n" % (zlib.crc32(text), text)
 
@@ -91,7 +97,7 @@ class Journal:
 
     Attributes:
         earlier: the events that were in it.
-        is_locked: whether its file system has locks.
+        is_locked: its file system has locks.
     """
 
     def __init__(self, path: Path) -> None:
@@ -116,11 +122,7 @@ class Journal:
             os.ftruncate(self._file, self._size)
 
     def note(self, event: JournalEvent, *, sync: bool = True) -> None:
-        """Write an event, and return when it is on disk; `sync` is for events that something is done about.
-
-        Raises:
-            OSError: it is not, and nothing of it is left.
-        """
+        """Write an event, and `sync` it before something is done about it. After an OSError nothing of it is left."""
         with self._writing:
             line = event.line
             try:
@@ -144,28 +146,24 @@ class OwnedError(ConfigError):
 
 
 def read_journal(path: Path) -> tuple[tuple[JournalEvent, ...], int]:
-    """The events of a journal, and its size without a torn last line.
-
-    Raises:
-        ConfigError: a line is damaged, or the journal cannot be read.
-    """
+    """The events of a journal, and its size without a torn last line. Raises ConfigError: it is damaged."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     *lines, torn = data.split(b"\n")
     events = [JournalEvent.of_line(line) for line in lines]
-    found = tuple(event for event in events if event is not None)
-    if len(found) < len(events):
+    whole = tuple(event for event in events if event is not None)
+    if len(whole) < len(events):
         raise ConfigError(
             f"{path}: line {events.index(None) + 1} of {len(events)} is damaged, so it is unknown what this session "
             "did: begin a new session, and look for jobs of this one with squeue"
         )
-    return found, len(data) - len(torn)
+    return whole, len(data) - len(torn)
 
 
 def is_owned(path: Path) -> bool:
-    """Whether a process has the journal open; also false where the file system has no locks."""
+    """True if a process has the journal open; False where the file system has no locks."""
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -182,7 +180,6 @@ def now(event: EventKind, **facts: object) -> JournalEvent:
 
 
 def _lock(file: int, path: Path) -> bool:
-    """Lock the journal against other processes; false where the file system has no locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -190,3 +187,32 @@ def _lock(file: int, path: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def digest_of_plan(run: RunSpec, settings: Settings) -> str:
+    """Digest of everything known before its start that a run's numbers depend on.
+
+    Thresholds are left out, but for a run that they may end early: those of today are applied to what was measured.
+    """
+    system, recipe = settings.system, run.recipe
+    thresholds = {"references"} if run.early is None else set()
+    environment = system.environments.get(recipe.engine)
+    facts = {
+        "recipe": recipe.model_dump(mode="json", exclude=thresholds),
+        "early": run.early and run.early.model_dump(mode="json"),
+        "topology": asdict(settings.topology(recipe)),
+        "system": [system.name, dict(system.env), system.setup, system.srun_args, system.python],
+        "environment": environment and environment.model_dump(mode="json"),
+        "simulate": settings.simulate and str(settings.simulate),
+        "nodes": [settings.cluster, *(settings.slurm.get(name) for name in ("partition", "constraint", "nodelist"))],
+    }
+    return _digest(json.dumps(facts, sort_keys=True))
+
+
+def digest_of_record(record: Record) -> str:
+    """Digest of a record without the verdicts that it is given later."""
+    return _digest(record.model_dump_json(exclude={"judgements"}))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -50,11 +50,7 @@ class KeptSystem(Strict):
 
     @classmethod
     def read(cls, text: bytes, where: str) -> Self:
-        """Read it back.
-
-        Raises:
-            ConfigError: the text is not such a file.
-        """
+        """Read it back. Raises ConfigError: the text is not such a file."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:

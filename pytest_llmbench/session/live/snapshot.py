@@ -15,13 +15,13 @@ from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.wire import layout
 
-# A living process writes its picture at least so often, also where nothing changes.
+# A living process writes its picture at least so often, even if it is unchanged.
 SIGN_S = 5.0
 # Several signs of life are missing: a file server may be slow with one of them.
 SILENT_S = 3 * SIGN_S
 # A living process has written by then.
 _SURE_S = SIGN_S + 1.0
-# A picture that is replaced in one step is never torn for long.
+# Pictures are replaced in one step: a torn one is whole again soon.
 _TORN_S = 5.0
 LiveState = Literal["waiting", "pending", "checking", "starting", "running", "ended", "judged"]
 Expectation = Literal["PASS", "FAIL", "undecided"]
@@ -43,12 +43,12 @@ class Projected(Strict):
     """The number that was compared, or the throughput where there is no bound."""
     value: float | None = None
     low: float | None = None
-    """The interval of `value`; None where an end is open or there are too few steps."""
+    """Lower end of the interval of `value`; None if it is open or there are too few steps."""
     high: float | None = None
-    """The interval of `value`; None where an end is open or there are too few steps."""
+    """Upper end of the interval of `value`; None if it is open or there are too few steps."""
     unit: str = ""
     bound: str = ""
-    """Such as `>= 200,000 words/s`; empty without one."""
+    """The bound, such as `>= 200,000 words/s`; empty without one."""
     steps: NonNegativeInt = 0
     """Number of steps that the projection is about."""
     why: str = ""
@@ -72,7 +72,7 @@ class LiveTask(Strict):
     step: NonNegativeInt = 0
     steps: NonNegativeInt = 0
     words_per_s: float | None = None
-    """Of its last step; None before the first, and where its duration is not known."""
+    """Speed of its last step; None before the first, and if its duration is unknown."""
     eta_s: float | None = None
     """Seconds to its last step at that rate."""
     started: float | None = None
@@ -97,19 +97,19 @@ class LiveSnapshot(Strict):
     schema_version: Literal[1] = 1
     session: str
     host: str
-    """Of the process that owns it."""
+    """Host of the process that owns the session."""
     pid: int
-    """Of the process that owns it."""
+    """Process id of the process that owns the session."""
     began: float
-    """Unix times of its begin, and of this picture."""
+    """Unix time of its begin."""
     at: float
-    """Unix times of its begin, and of this picture."""
+    """Unix time of this picture."""
     count: NonNegativeInt
     """Number of pictures before this one: it grows while the process lives, whatever clocks say."""
     word: str | None = None
-    """The session's verdict, as in `verdict.json`, and pytest's exit code; None while it goes on."""
+    """The session's verdict, as in `verdict.json`; None while it goes on."""
     exit_code: int | None = None
-    """The session's verdict, as in `verdict.json`, and pytest's exit code; None while it goes on."""
+    """Exit code of pytest; None while it goes on."""
     tasks: tuple[LiveTask, ...] = ()
     """Its checks and its runs, in their order."""
 
@@ -237,7 +237,7 @@ class Watcher:
             return 0.0
         now = self._clock()
         silent = now - self._moved if self._moved is not None else max(self._now() - last.at, now - self._first)
-        # A container may have the name of its host, and does not show the processes of that.
+        # A container may have its host's name, and hides the processes of the host.
         return silent if silent > (_SURE_S if self._is_gone(last) else SILENT_S) else 0.0
 
     @staticmethod

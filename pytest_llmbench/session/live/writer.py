@@ -22,28 +22,27 @@ from pytest_llmbench.engines.base import statistics_of
 from pytest_llmbench.judging.interval.decide import Decision, decide
 from pytest_llmbench.judging.sanity import first_problem
 from pytest_llmbench.judging.statistics import measure
-from pytest_llmbench.session.active import RunView
-from pytest_llmbench.session.early import looked_at, references_for
+from pytest_llmbench.session.early import gather_evidence, references_for
+from pytest_llmbench.session.following import RunView
 from pytest_llmbench.session.live.snapshot import MOST_CHARACTERS, SIGN_S, LiveSnapshot, LiveTask, Projected, worst
 from pytest_llmbench.session.record_store import Glance, RecordStore
 from pytest_llmbench.session.script.prepared import PreparedRun
 
 _PERIOD_S = 1.0
-# Pictures of very large sessions come less often: the thread may take no more than this share of one processor.
+# Most of one processor that the thread may use: pictures of very large sessions come less often.
 _SHARE = 0.03
-# A projection reads all logs of a run. It comes again after so many more steps, and all projections together take no
-# more than this share of the time.
+# A projection reads all logs of a run. It is renewed after so many more steps, and all projections together take at
+# most this share of the time.
 _MORE_STEPS = 1.15
 _PROJECTIONS_SHARE = 0.01
 _USUAL = "throughput"
 
 
 class LiveWriter:
-    """Writes how a session stands, at most once a second. An error in its thread ends no run.
+    """Writes the state of a session at most once a second. An error in its thread ends no run.
 
     Attributes:
         latest: the last picture; None before the first.
-        projector: projects the runs under way.
     """
 
     def __init__(self, store: RecordStore, settings: Settings, session: Session, plan: Callable[[], Plan]) -> None:
@@ -55,7 +54,7 @@ class LiveWriter:
         self._plan = plan
         self._planned: Plan | None = None
         self._began, self._host, self._count = time.time(), socket.gethostname(), 0
-        # What has not changed since the last picture is kept.
+        # Kept from one picture to the next.
         self._tests: Mapping[tuple[str, str], list[str]] = {}
         self._references: dict[str, list[str]] = {}
         self._final: dict[tuple[str, str], LiveTask] = {}
@@ -148,7 +147,7 @@ class LiveWriter:
             started=began, took_s=ended - began if began is not None and ended is not None else None,
             nodes=max(1, len(record.hosts)),
         )  # fmt: skip
-        return self._judged(task, name)
+        return self._add_verdict(task, name)
 
     def _run(self, run: RunSpec, glance: Glance | None, view: RunView | None) -> LiveTask:
         if glance is not None:
@@ -160,7 +159,7 @@ class LiveWriter:
                 step=glance.step, steps=run.recipe.steps, started=glance.started, took_s=glance.took_s,
                 gpus=glance.gpus, nodes=glance.nodes,
             )  # fmt: skip
-            return self._judged(task, run.series)
+            return self._add_verdict(task, run.series)
         known = (view, projected := self.projector.get(run.key))
         kept = self._unfinished.get(run.key)
         if kept is not None and kept[0] == known:
@@ -178,7 +177,7 @@ class LiveWriter:
         self._unfinished[run.key] = known, task
         return task
 
-    def _judged(self, task: LiveTask, subject: str) -> LiveTask:
+    def _add_verdict(self, task: LiveTask, subject: str) -> LiveTask:
         """Add the worst verdict of its tests to a task that has its record, if all of them have theirs."""
         verdicts = [self._store.verdicts.get(test) for test in self._tests.get((task.about, subject), ())]
         if not verdicts or None in verdicts:
@@ -200,7 +199,6 @@ class Projector:
 
     Attributes:
         references: gives the names of the references of a run's tests, by the key of its series.
-        clock: in seconds.
     """
 
     settings: Settings
@@ -237,32 +235,25 @@ class Projector:
 
 
 def project(run: PreparedRun, names: Sequence[str], settings: Settings, series: StepSeries) -> Projected:
-    """Judge a run under way by the steps that all its ranks have logged, with the rule that will judge it at its end.
-
-    Args:
-        run: it goes on.
-        names: the references of its tests.
-        settings: of the session.
-        series: all that it logged.
-    """
+    """Judge a run under way by its steps so far, with the rule and the references that will judge it at its end."""
     look = _whole_steps(series, run.topology.world_size)
     if look == 0:
         return Projected(why="no step of all ranks so far")
-    evidence, measurement, early = looked_at(run, settings, series, look, (look,))
+    evidence, measurement, early = gather_evidence(run, settings, series, look, (look,))
     known = statistics_of(run.engine)
     metrics = measure(measurement, known)
     references = [
         reference for reference in references_for(run, settings, evidence, names) if known[reference.statistic].of_speed
     ]
     if not references:
-        shown = _projected(_USUAL, metrics.get(_USUAL), None, look) if _USUAL in metrics else Projected(steps=look)
+        shown = _make_projection(_USUAL, metrics[_USUAL], None, look) if _USUAL in metrics else Projected(steps=look)
         return shown.model_copy(update={"why": "its tests have no reference on speed for this machine"})
     problem = first_problem(evidence, over=False)
     projections: list[Projected] = []
     for reference in references:
         metric = metrics.get(reference.statistic)
         if metric is None or metric.sense is None or known[reference.statistic].needs_all_steps:
-            shown = _projected(reference.statistic, metric, reference, look)
+            shown = _make_projection(reference.statistic, metric, reference, look)
             shown = shown.model_copy(update={"why": f"{reference.statistic} is known when all steps are"})
             projections.append(shown)
             continue
@@ -270,9 +261,9 @@ def project(run: PreparedRun, names: Sequence[str], settings: Settings, series: 
         decisions = [
             decide(metric, [steady], op, bound, reference.between, early.alpha, early) for op, bound in reference.bounds
         ]
-        shown = _projected(reference.statistic, metric, reference, look, decisions)
+        shown = _make_projection(reference.statistic, metric, reference, look, decisions)
         if steady is None or not steady.enough:
-            # Far from the bound, a verdict needs no interval. What is yet to come may be far from these steps as well.
+            # Far from the bound, `decide` works without an interval; later steps may be as far from these.
             few = "too few steps so far for an interval"
             shown = shown.model_copy(update={"verdict": "undecided", "low": None, "high": None, "why": few})
         if problem is not None:
@@ -294,7 +285,7 @@ def _whole_steps(series: StepSeries, world_size: int) -> int:
     return whole
 
 
-def _projected(
+def _make_projection(
     statistic: str, metric: Metric | None, reference: Reference | None, look: int, decisions: Sequence[Decision] = ()
 ) -> Projected:
     shown = Projected(statistic=statistic, bound=reference.asked if reference is not None else "", steps=look)
@@ -307,6 +298,6 @@ def _projected(
         verdict = "FAIL"
     elif holds and None not in holds and not (first.low is None and first.high is None):
         verdict = "PASS"
-    why = next((decision.why for decision in decisions if decision.why), "")
+    reason = next((decision.why for decision in decisions if decision.why), "")
     numbers = {"value": metric.value, "low": first.low, "high": first.high, "unit": metric.unit}
-    return shown.model_copy(update={"verdict": verdict, "why": why, **numbers})
+    return shown.model_copy(update={"verdict": verdict, "why": reason, **numbers})

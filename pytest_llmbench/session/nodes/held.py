@@ -1,7 +1,7 @@
 """The nodes that a session holds: it asks for them, checks them, shares them out, and gives them back."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_llmbench.checks.base import get_check
@@ -17,9 +17,8 @@ from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.session.active import RunView
-from pytest_llmbench.session.nodes.gate import gate
-from pytest_llmbench.session.nodes.losses import LostNodes
+from pytest_llmbench.session.following import RunView
+from pytest_llmbench.session.launch import LostNodes
 from pytest_llmbench.session.nodes.validation import Validator, health_record
 from pytest_llmbench.session.record_store import RecordStore
 from pytest_llmbench.session.schedule import Schedule
@@ -33,11 +32,9 @@ class HeldNodes:
     """The nodes of a session, if it holds any.
 
     Attributes:
-        lost: the nodes that the session has lost.
-        is_over: whether the session is ending.
+        is_over: true if the session is ending.
         wait: waits for the given seconds; true if the session is ending.
         changed: called when `views` changes while nodes are checked.
-        plan: the checks and runs that want them.
         note: the reason why the nodes are not there yet, for people; else empty.
         starts: Unix time at which Slurm expects to give them; None if unknown.
         ends_at: Unix time at which Slurm takes them back; infinite if no job holds them.
@@ -67,7 +64,7 @@ class HeldNodes:
 
     @property
     def views(self) -> tuple[RunView, ...]:
-        """How the checks stand."""
+        """The state of the checks."""
         if self.unchecked and self.note:
             return (RunView(key="checks", state="waiting", detail=self.note, starts=self.starts),)
         return (RunView(key="checks", state="checking", detail=self._checking),) if self._checking else ()
@@ -78,29 +75,19 @@ class HeldNodes:
         return self._allocation.job_id
 
     def ask(self) -> None:
-        """Ask for the nodes; return without waiting for them.
-
-        Raises:
-            ClusterError: the request can never be met.
-        """
+        """Ask for the nodes; return without waiting for them. Raises ClusterError: the request can never be met."""
         self._allocation = self._choose()
         if self.settings.cluster == "slurm" and (ignored := ignored_options()):
             self._say(f"{', '.join(ignored)} of the environment: ignored; use the options of pytest")
-        # Other nodes would have to be checked anew, when tests have been told already that these are fit.
-        self.schedule.new_holds = (
-            self.settings.retries if isinstance(self._allocation, HeldJob) and not self.plan.checks else 0
-        )
+        # With checks, tests may have passed already because these nodes are fit: others would need checks of their own.
+        again = isinstance(self._allocation, HeldJob) and not self.plan.checks
+        self.schedule.allow_new_nodes(self.settings.retries if again else 0)
         self._begin()
 
     def renew(self) -> None:
-        """Give back the nodes that are left, and ask for as many as before, without those that were lost.
-
-        Raises:
-            ClusterError: the request can never be met.
-        """
+        """Ask for as many nodes as before, without those that were lost (raises ClusterError)."""
         self.release()
-        self.schedule.new_holds -= 1
-        self.schedule.is_short, self.schedule.pool = False, None
+        self.schedule.drop_nodes()
         self._allocation = self._choose()
         self._begin()
 
@@ -116,7 +103,7 @@ class HeldNodes:
         self._say(self._allocation.note)
 
     def ready(self) -> bool:
-        """Whether runs may be launched; the first time that the nodes are there, they are checked.
+        """True if runs may be launched. The first time that the nodes are there, they are checked.
 
         Raises:
             ClusterError: the nodes are lost, or will never be there.
@@ -139,7 +126,7 @@ class HeldNodes:
             self.store.keep(health_record(get_check(name), self.settings, self.session, report=report, job_id=job_id))
 
     def release(self) -> None:
-        """Give the nodes back, and end jobs of which Slurm never told us that it had taken them on."""
+        """Give the nodes back, and end jobs that sbatch submitted without an answer."""
         try:
             self._allocation.release()
             if strays := self.schedule.slurm.cancel_strays():
@@ -153,8 +140,8 @@ class HeldNodes:
             try:
                 self._allocation.start()
             except QueueFullError as error:
-                if why := self.schedule.full_queue.refused(layout.HOLDER, error, ours=0):
-                    raise ClusterError(why) from error
+                if reason := self.schedule.full_queue.refused(layout.HOLDER, error, ours=0):
+                    raise ClusterError(reason) from error
                 if self.wait(_AGAIN_S):
                     raise
             except NotYetError as error:
@@ -173,11 +160,10 @@ class HeldNodes:
             return Allocation()
         plan = self.plan.model_copy(update={"runs": tuple(run.spec for run in self.schedule.waiting)})
         request = holder_request(plan, self.settings, self.session)
-        kept_off, longest = self.lost.kept_off(request), self.settings.max_wait_min
+        kept_off, longest = self.lost.exclude_lost(request), self.settings.max_wait_min
         return HeldJob(kept_off, self.heartbeat, self.schedule.slurm, longest)
 
     def _take_over(self, hosts: tuple[str, ...]) -> LeasePool:
-        """Validate the nodes that are there now, and make leases of those that may train."""
         self.ends_at = self._allocation.ends_at()
         refuse_quarantined(hosts, self.settings)
         job = f"Slurm job {self._allocation.job_id} holds " if self._allocation.job_id else "measuring on "
@@ -192,7 +178,6 @@ class HeldNodes:
         return pool
 
     def _validate(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
-        """Run every check; return the nodes that runs may have."""
         launcher, holder = self.schedule.launcher, self._allocation.job
         validator = Validator(
             settings=self.settings,
@@ -209,19 +194,29 @@ class HeldNodes:
         self.store.notes.extend(remove_bad(validator.bad, self.settings, self.session))
         if not self.plan.gate:
             return hosts
-        opened = gate(self.schedule.waiting, validator, hosts)
-        for run, why in opened.stopped:
+        return self._gate(validator, hosts)
+
+    def _gate(self, validator: Validator, hosts: Sequence[str]) -> tuple[str, ...]:
+        """Return the nodes that may train; give up the runs for which they are too few."""
+        unfit = "; ".join(f"{host} failed {why}" for host, why in validator.out.items())
+        fit, everything = tuple(host for host in hosts if host not in validator.out), validator.why_gated(hosts)
+        for run in list(self.schedule.waiting):
+            needed = run.topology.nodes * (run.spec.group or 1)  # groups get the fit nodes in order
+            if everything is None and needed <= len(fit):
+                continue
+            reason = everything or f"{unfit}; {len(fit)} fit nodes are too few for {needed}"
             self.schedule.waiting.remove(run)
             #: problem gated: too few nodes passed the checks; the run is a SKIP that names the check and the node
-            self.schedule.fail(run, Problem(kind="gated", message=why))
-        self._say(opened.note)
-        return opened.fit
+            self.schedule.fail(run, Problem(kind="gated", message=f"gated: {reason}"))
+        if unfit and self.schedule.waiting:
+            self._say(f"runs go to the {len(fit)} fit nodes ({', '.join(fit)}): {unfit}")
+        return fit
 
     def _look_while_checking(self) -> None:
         if self.is_over():
             raise ClusterError("the session ended before this check did")
         hosts = self._allocation.hosts()
-        if isinstance(hosts, Waiting):  # it was suspended: what is measured across a pause is no speed of the hardware
+        if isinstance(hosts, Waiting):  # it was suspended: a measurement across a pause is too slow
             raise ClusterError(f"the nodes went away while they were checked: {hosts.reason}")
 
     def _say_check(self, text: str) -> None:

@@ -30,17 +30,14 @@ def holder_request(plan: Plan, settings: Settings, session: Session) -> JobReque
         tasks_per_node=1,
         time_min=_session_minutes(plan, settings),
         use_srun=False,
-        # A check that finds a node dead has to live on to say so, and runs go on in the nodes that are left.
+        # A check survives to report a dead node, and runs go on in the nodes that are left.
         outlives_nodes=True,
         **_common(settings, session),
     )
 
 
 def run_request(run: RunSpec, topology: Topology, settings: Settings, session: Session, *, driven: bool) -> JobRequest:
-    """The job, or the local processes, of one run.
-
-    It is `driven` where its framework is a command: one process of ours, on the first node, then runs its script.
-    """
+    """The job, or the local processes, of one run; if `driven`, one process on the first node runs its script."""
     return JobRequest(
         name=f"llmbench-{run.key}",
         folder=session.run_folder(run.key) / layout.LOGS,
@@ -82,11 +79,10 @@ class Startable:
     """Processes that can be started: the ranks of a run or of a probe, or the driver of a command.
 
     Attributes:
-        request: the job, the step, or the local processes.
         function: entry of each, called with `folder`; in a step, its module is the command.
         folder: has their task.
-        driven: whether it is the driver of a command, one process on the first node.
-        end_together: whether one that fails ends the others.
+        driven: it is the driver of a command, one process on the first node.
+        end_together: one that fails ends the others.
     """
 
     request: JobRequest
@@ -109,7 +105,6 @@ class Startable:
 
     @property
     def _task_command(self) -> list[str]:
-        """Command of each task of a step: Python itself, or a shell that prepares for it first."""
         argv = [*shlex.split(self.request.interpreter), "-u", "-m", self.function.__module__, str(self.folder)]
         setup = self.request.step_setup
         return ["bash", "-c", "\n".join(["set -e", *setup, f"exec {shlex.join(argv)}"])] if setup else argv
@@ -122,7 +117,7 @@ def _session_minutes(plan: Plan, settings: Settings) -> int:
     lanes = [0] * _runs_at_once(settings)
     for run in plan.runs:
         heapq.heappush(lanes, heapq.heappop(lanes) + run.recipe.time_limit)
-    # So that a run that is too slow is ended by its own limit, which can say so, not by the job's.
+    # Longer than the runs: a slow run is ended by its own limit, with a better message than the job's.
     return _check_minutes(plan, settings) + max(lanes) + _SLACK_MIN
 
 
@@ -131,8 +126,8 @@ def _check_minutes(plan: Plan, settings: Settings) -> int:
     longest: dict[str, float] = {}
     for name in plan.checks:
         check = get_check(name)
-        told = settings.system.validation.get(name, CheckSettings())
-        longest[check.family] = max(longest.get(check.family, 0.0), deadline_of(check, told))
+        own = settings.system.validation.get(name, CheckSettings())
+        longest[check.family] = max(longest.get(check.family, 0.0), deadline_of(check, own))
     return math.ceil(sum(longest.values()) / 60)
 
 
@@ -143,7 +138,6 @@ def _runs_at_once(settings: Settings) -> int:
 
 
 def _common(settings: Settings, session: Session) -> dict[str, Any]:
-    """Request of every job of a session: the system file's defaults, the user's options over them."""
     system = settings.system
     defaults = {option: value for option in SLURM_DEFAULTS if (value := getattr(system, option)) is not None}
     return {

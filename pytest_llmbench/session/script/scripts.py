@@ -18,7 +18,7 @@ from pytest_llmbench.engines.base import Command, Place, Script
 # What a word of a command may use.
 _NAME = "(?:" + "|".join(VARIABLES) + "|SLURM_[A-Z_]+)"
 _VARIABLE = re.compile(rf"(\${_NAME}(?!\w)|\$\{{{_NAME}\}})")
-# What a task of srun knows itself by; an image does not see it unless it is told.
+# Variables that identify a task of srun; an image sees those that are passed on.
 _OF_A_TASK = (
     "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST", "SLURM_NNODES", "SLURM_NODEID",
     "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_PROCID", "SLURM_LOCALID",
@@ -46,7 +46,7 @@ def write_script(script: Script, place: Place, topology: Topology, env: Mapping[
 
 
 def labels_of(script: Script, place: Place, topology: Topology) -> int:
-    """How many nodes print a label: all of them, where a command is started on each; else the driver's alone."""
+    """How many nodes print a label: all, where a command is started on each; else one, the driver."""
     spread = any(command.launcher in {"node", "srun", "torchrun"} for command in script.commands)
     return topology.nodes if place.slurm and spread else 1
 
@@ -54,10 +54,10 @@ def labels_of(script: Script, place: Place, topology: Topology) -> int:
 def _environment(environment: Environment, env: Mapping[str, str]) -> list[str]:
     lines = [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
     if environment.env_file is not None:
-        # Files to be sourced are written for shells that do not stop at an unset variable.
+        # Sourced files are often written for shells that accept unset variables.
         lines += ["set +u", f". {shlex.quote(environment.env_file)}", "set -u"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in environment.env.items()]
-    # The value goes from the file to the environment: it is in no script, log or record.
+    # The value goes from the file straight to the environment, past scripts, logs and records.
     lines += [f'{name}="$(<{shlex.quote(path)})" && export {name}' for name, path in environment.secrets.items()]
     if environment.setup:
         lines += ["set +u", *environment.setup, "set -u"]
@@ -65,12 +65,11 @@ def _environment(environment: Environment, env: Mapping[str, str]) -> list[str]:
 
 
 def _command(command: Command, place: Place, topology: Topology, env: Mapping[str, str]) -> str:
-    words = _contained(_started(command, place, topology), command, place, env)
-    return _wrapped(_on_nodes(words, command, place, topology))
+    words = _wrap_container(_launcher_words(command, place, topology), command, place, env)
+    return _break_lines(_on_nodes(words, command, place, topology))
 
 
-def _started(command: Command, place: Place, topology: Topology) -> list[str]:
-    """The command with the launcher that starts its ranks on one node, as words for a shell."""
+def _launcher_words(command: Command, place: Place, topology: Topology) -> list[str]:
     argv = [quote(word) for word in command.argv]
     extra = [quote(word) for word in (*command.launcher_args, *place.environment.launcher_args)]
     if command.shell:
@@ -79,7 +78,7 @@ def _started(command: Command, place: Place, topology: Topology) -> list[str]:
         argv = [*_torchrun(place, topology), *extra, *argv]
     elif command.launcher == "deepspeed":
         argv = ["deepspeed", '--hostfile="$LLMBENCH_HOSTFILE"', *extra, *argv]
-    # By `env`, not by export: the next command must not see them.
+    # By `env` instead of export: they are for this command alone.
     changes = [] if command.folder is None else [f"--chdir={shlex.quote(command.folder)}"]
     changes += [f"{name}={quote(value)}" for name, value in command.env.items()]
     return ["env", *changes, *argv] if changes else argv
@@ -89,13 +88,13 @@ def _torchrun(place: Place, topology: Topology) -> list[str]:
     # `python -m` in place of `torchrun`: the environment's interpreter, whatever is on PATH.
     words = [*map(shlex.quote, shlex.split(place.environment.python)), "-u", "-m", "torch.distributed.run"]
     words += [f"--nproc_per_node={topology.ranks_per_node}", f"--nnodes={topology.nodes}"]
-    # A single node meets at its own address, which has no name in another network.
+    # A single node meets at its own address: the suffix is for names in another network.
     suffix = place.environment.rendezvous_suffix if topology.nodes > 1 else ""
     endpoint = f'--rdzv_endpoint="$LLMBENCH_FIRST_HOST"{suffix}:"$LLMBENCH_PORT"'
     return [*words, endpoint, "--rdzv_backend=c10d", "--max_restarts=0"]
 
 
-def _contained(words: list[str], command: Command, place: Place, env: Mapping[str, str]) -> list[str]:
+def _wrap_container(words: list[str], command: Command, place: Place, env: Mapping[str, str]) -> list[str]:
     container = place.environment.container
     if container is None or command.bare:
         return words
@@ -106,7 +105,6 @@ def _contained(words: list[str], command: Command, place: Place, env: Mapping[st
 
 
 def _on_nodes(words: list[str], command: Command, place: Place, topology: Topology) -> list[str]:
-    """The command with what starts it on the nodes it is for."""
     container = None if command.bare else place.environment.container
     pyxis = container is not None and container.runtime == "pyxis"
     once = command.launcher in {"once", "deepspeed"}
@@ -133,7 +131,7 @@ def quote(word: str) -> str:
     return "".join(quoted) or "''"
 
 
-def _wrapped(words: list[str], width: int = 110) -> str:
+def _break_lines(words: list[str], width: int = 110) -> str:
     """Write a long command on several lines; a flag and its value stay on one."""
     lines, line = [], ""
     for words_of_one in _flags(words):

@@ -96,7 +96,7 @@ ENDS_THE_DISK = {
 }
 TESTS_ON_THE_DISK = """
 import contextlib, subprocess, threading
-from pytest_llmbench.plugin.output.junit_xml import refreshing
+from pytest_llmbench.plugin.output import refreshing
 
 refreshing.SHORTEST_S = refreshing.SHARE = 0.01
 attempted = threading.Semaphore(0)

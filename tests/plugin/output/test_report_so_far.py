@@ -114,7 +114,7 @@ def test_a_session_that_only_has_to_end_is_not_green(user: UserFolder) -> None:
     user.recipe("first")
     user.test(TESTS)
     (user.path / "conftest.py").write_text(
-        "import os\nfrom pytest_llmbench.plugin.output.junit_xml import refreshing\n"
+        "import os\nfrom pytest_llmbench.plugin.output import refreshing\n"
         "refreshing.SHORTEST_S = refreshing.SHARE = 0.01\n"
         "def pytest_llmbench_session_report(session, config):\n    os.kill(os.getpid(), 9)\n"
     )

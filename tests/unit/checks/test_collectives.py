@@ -85,7 +85,7 @@ def test_only_the_selected_are_measured(tmp_path: Path) -> None:
 def test_other_options_are_another_measurement() -> None:
     """By a name of its own."""
     sizes = [collectives.CollectivesOptions(max_bytes=size).filled(cpu_site(2)) for size in (64, 64, 128)]
-    names = [collectives._named(each) for each in sizes]
+    names = [collectives._name_probe(each) for each in sizes]
     assert names[0] == names[1] != names[2]
 
 
@@ -157,7 +157,7 @@ def judged(told: Curve, *bounds: Reference, wrong: dict[str, int] | None = None,
     """What a check makes of a curve of one node with 4 GPUs."""
     described = Site(**{"system": "test", "nodes": 1, "gpus_per_node": 4, **site})
     fleet = ProcessFleet(site=described, hosts=("a", "b")[: described.nodes], folder=Path())
-    return judge(told, bounds, fleet, "NVIDIA H200", wrong or {})
+    return judge(told, CheckSettings(references=bounds), fleet, "NVIDIA H200", wrong or {})
 
 
 @pytest.mark.parametrize(("busbw", "passes"), [(99.5, False), (180.0, True), (1000.0, True), (179.99, False)])

@@ -25,8 +25,7 @@ from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.engines.base import BatchLog, Command, Place, Script
 from pytest_llmbench.engines.deepspeed_chat.engine import ENGINE
 from pytest_llmbench.session.planning import peak_of
-from pytest_llmbench.session.script.prepared import PreparedRun, prepare
-from pytest_llmbench.session.script.preparing import preparations
+from pytest_llmbench.session.script.prepared import PreparedRun, preparations, prepare
 from tests.support.shipped import shipped_recipes
 
 NODE = Topology(nodes=1, gpus_per_node=8)

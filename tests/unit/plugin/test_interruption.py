@@ -78,7 +78,7 @@ def test_a_limit_is_asked_for_where_others_have_the_signals(monkeypatch: pytest.
     taken = Interruption()
     taken.take_signals(asked.append)
     taken.end_after(1)
-    assert taken.told.wait(20)
+    assert taken.received.wait(20)
     taken.give_signals_back()
     assert taken.by == "--llmbench-session-time 00:01:00"
 

@@ -6,10 +6,10 @@ import threading
 from xml.etree import ElementTree as ET
 
 import pytest
-from _pytest.junitxml import LogXML
 
-from pytest_llmbench.plugin.output.junit_xml.refreshing import SHORTEST_S, Refreshing, pause_s
-from pytest_llmbench.plugin.output.junit_xml.so_far import SoFar, add_cases
+from pytest_llmbench.plugin.output.junit import SoFar, add_cases
+from pytest_llmbench.plugin.output.refreshing import SHORTEST_S, Refreshing, pause_s
+from pytest_llmbench.plugin.pytest_private import LogXML
 from pytest_llmbench.plugin.verdict.unfinished import report_of
 
 TEST = "test_a.py::test_it"
@@ -97,8 +97,8 @@ def test_writing_takes_a_hundredth_of_the_time() -> None:
 
 def test_a_change_is_written_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error is told once, and nothing is written after the stop."""
-    monkeypatch.setattr("pytest_llmbench.plugin.output.junit_xml.refreshing.SHORTEST_S", 0.0)
-    monkeypatch.setattr("pytest_llmbench.plugin.output.junit_xml.refreshing.SHARE", 1e9)
+    monkeypatch.setattr("pytest_llmbench.plugin.output.refreshing.SHORTEST_S", 0.0)
+    monkeypatch.setattr("pytest_llmbench.plugin.output.refreshing.SHARE", 1e9)
     told: list[str] = []
     written = threading.Semaphore(0)
     attempts: list[int] = []

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Verdict, write_model
-from pytest_llmbench.plugin.output.junit_xml.cases import complete, lasting
+from pytest_llmbench.plugin.output.junit_cases import complete, lasting
 from pytest_llmbench.reporting.ci.annotations import annotated
 from pytest_llmbench.reporting.ci.summary import markdown, summary
 from pytest_llmbench.reporting.ci.verdict import DETAILED, SessionOutcome, SessionVerdict, decide, detailed

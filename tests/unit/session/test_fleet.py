@@ -17,9 +17,8 @@ from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import write_text
-from pytest_llmbench.session.launch import Launcher
-from pytest_llmbench.session.nodes.fleet import HeldFleet
-from pytest_llmbench.session.nodes.losses import LostNodes
+from pytest_llmbench.session.launch import Launcher, LostNodes
+from pytest_llmbench.session.nodes.validation import HeldFleet
 from tests.support.fleet import cpu_site
 
 ROOT = Path(__file__).parents[3]

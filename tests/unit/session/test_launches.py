@@ -6,25 +6,25 @@ import time
 
 import pytest
 
-from pytest_llmbench.session.launches import MOST_IN_A_ROW, PAUSES_S, Launches
+from pytest_llmbench.session.schedule import MOST_IN_A_ROW, PAUSES_S, FailedLaunches
 
 
 @pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
+def launches(monkeypatch: pytest.MonkeyPatch) -> FailedLaunches:
     """By a clock that stands."""
     monkeypatch.setattr(time, "monotonic", lambda: 100.0)
-    return Launches()
+    return FailedLaunches()
 
 
-def fail(launches: Launches, key: str) -> None:
+def fail(launches: FailedLaunches, key: str) -> None:
     """Have every launch of a run come to nothing."""
-    assert [launches.failed(key, "why") for _ in range(len(PAUSES_S) + 1)] == [*(False for _ in PAUSES_S), True]
+    assert [launches.add(key, "why") for _ in range(len(PAUSES_S) + 1)] == [*(False for _ in PAUSES_S), True]
 
 
-def test_nothing_is_launched_in_a_pause(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_launched_in_a_pause(launches: FailedLaunches, monkeypatch: pytest.MonkeyPatch) -> None:
     """By nobody: the next run would be launched into the same failure."""
     paused = [launches.paused]
-    launches.failed("a", "why")
+    launches.add("a", "why")
     paused.append(launches.paused)
     assert "why" in launches.note
     monkeypatch.setattr(time, "monotonic", lambda: 100.0 + PAUSES_S[0])
@@ -33,18 +33,18 @@ def test_nothing_is_launched_in_a_pause(launches: Launches, monkeypatch: pytest.
     assert launches.note == ""
 
 
-def test_a_run_is_given_up_after_its_last_launch(launches: Launches) -> None:
+def test_a_run_is_given_up_after_its_last_launch(launches: FailedLaunches) -> None:
     """And each failure is kept for its record."""
     fail(launches, "a")
     assert launches.reasons["a"] == ["why"] * (len(PAUSES_S) + 1)
     assert not launches.hopeless
 
 
-def test_runs_in_a_row_end_all_launching(launches: Launches) -> None:
+def test_runs_in_a_row_end_all_launching(launches: FailedLaunches) -> None:
     """One that was launched in between begins the row anew."""
     for key in range(MOST_IN_A_ROW - 1):
         fail(launches, f"a{key}")
-    launches.worked()
+    launches.in_a_row = 0
     for key in range(MOST_IN_A_ROW):
         assert not launches.hopeless
         fail(launches, f"b{key}")

@@ -16,8 +16,7 @@ from pytest_llmbench.core.recipe.environments import Container, Environment
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.engines.base import Place, RankTask, get_engine
-from pytest_llmbench.session.script.prepared import prepare
-from pytest_llmbench.session.script.preparing import opened, setup_of
+from pytest_llmbench.session.script.prepared import container_prefix, prepare, setup_of
 from tests.conftest import TINY
 
 FOLDER = Path("/shared/run")
@@ -26,7 +25,7 @@ FOLDER = Path("/shared/run")
 def words(container: Container) -> str:
     """The start of a command line inside an image."""
     place = Place(folder=FOLDER, environment=Environment(container=container), slurm=True, time_limit_min=5)
-    return opened(container, place, {"NCCL_DEBUG", "HF_TOKEN"})
+    return container_prefix(container, place, {"NCCL_DEBUG", "HF_TOKEN"})
 
 
 def test_the_setup_is_that_of_the_script(tmp_path: Path) -> None:

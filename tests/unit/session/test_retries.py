@@ -21,7 +21,7 @@ from pytest_llmbench.core.wire import again
 from pytest_llmbench.session.ending.causes import Outcome, cause, lost_nodes
 from pytest_llmbench.session.following import Follower
 from pytest_llmbench.session.journal.earlier import put_aside
-from pytest_llmbench.session.retries import RETRIED, Retries
+from pytest_llmbench.session.schedule import RETRIED, Retries
 from tests.unit.judging.conftest import small
 
 RECORDED = Path(__file__).parents[2] / "data" / "session" / "20261123-113444-68012a" / "runs" / "good" / "record.json"

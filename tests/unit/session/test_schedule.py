@@ -10,9 +10,8 @@ import pytest
 from pytest_llmbench.cluster.slurm.commands import NotYetError
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.records import Problem
-from pytest_llmbench.session.launches import PAUSES_S
 from pytest_llmbench.session.nodes.held import HeldNodes
-from pytest_llmbench.session.schedule import Schedule
+from pytest_llmbench.session.schedule import PAUSES_S, Schedule
 
 
 @pytest.fixture
@@ -32,10 +31,10 @@ def test_a_silent_slurm_costs_no_run_its_launches(schedule: Schedule) -> None:
     for _ in range(3 * len(PAUSES_S)):
         schedule.launch_again(run, "connection refused")
         assert schedule.waiting == [run]
-        assert schedule.launches.paused
-        assert "Slurm does not answer: connection refused" in schedule.launches.note
+        assert schedule.failed_launches.paused
+        assert "Slurm does not answer: connection refused" in schedule.failed_launches.note
         schedule.waiting.clear()
-    assert schedule.launches.reasons == {}
+    assert schedule.failed_launches.reasons == {}
 
 
 def test_a_refusal_of_a_controller_that_was_just_started_costs_none(schedule: Schedule) -> None:
@@ -48,9 +47,9 @@ def test_a_refusal_of_a_controller_that_was_just_started_costs_none(schedule: Sc
     for _ in range(3 * len(PAUSES_S)):
         schedule._take(run, None, refused)
         assert schedule.waiting == [run]
-        assert schedule.launches.paused
+        assert schedule.failed_launches.paused
         schedule.waiting.clear()
-    assert schedule.launches.reasons == {}
+    assert schedule.failed_launches.reasons == {}
 
 
 @pytest.mark.parametrize(
@@ -93,4 +92,4 @@ def test_a_slurm_that_is_silent_for_hours_does(schedule: Schedule) -> None:
     """Somebody has to look at it."""
     schedule.slurm = cast("Any", SimpleNamespace(silent=True, controller=SimpleNamespace(silent_s=3 * 3600.0)))
     schedule.launch_again(cast("Any", SimpleNamespace(key="a")), "connection refused")
-    assert schedule.launches.reasons["a"] == ["connection refused"]
+    assert schedule.failed_launches.reasons["a"] == ["connection refused"]

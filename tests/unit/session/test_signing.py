@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from pytest_llmbench.cli.app import app
 from pytest_llmbench.cluster.runs import Declared, new_session, session_name
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.recipes import load_recipes
-from pytest_llmbench.core.record.records import Problem, RunRecord, Timings, write_model
-from pytest_llmbench.session.ending.sweep import sweep
+from pytest_llmbench.core.record.records import Problem, RunRecord, Timings
+from pytest_llmbench.session.ending.causes import sweep
 from pytest_llmbench.session.record_store import KeptRuns
 from pytest_llmbench.session.signing import PytestCommand
 
@@ -75,22 +73,6 @@ def test_times_have_a_zone_and_paths_are_those_of_the_start(record: RunRecord) -
     assert told.ended is None
 
 
-def test_the_command_prints_it(record: RunRecord, tmp_path: Path) -> None:
-    """For people and for programs; a record of an earlier version has no command line."""
-    folder = tmp_path / "runs" / "tiny"
-    write_model(
-        folder / "record.json", record.model_copy(update={"made_by": command("suites/a.py").sign(record, tuple)})
-    )
-    told = CliRunner().invoke(app, ["reproduce", str(folder)])
-    assert told.output == f"cd /home/me && pytest {BOTH}\n"
-    told = CliRunner().invoke(app, ["reproduce", str(folder / "record.json"), "--json"])
-    assert '"directory": "/home/me"' in told.output
-    write_model(folder / "record.json", record)
-    told = CliRunner().invoke(app, ["reproduce", str(folder)])
-    assert isinstance(told.exception, ConfigError)
-    assert "an earlier version wrote it" in str(told.exception)
-
-
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "a/b", "-a", ".a", "latest", "index.json", "a b", "ä", "a" * 101, "a\n"]
 )
@@ -126,7 +108,7 @@ def test_what_jobs_executed_goes_and_evidence_stays(record: RunRecord, tmp_path:
     runs = KeptRuns(lambda *_: None)
     runs.keep(record.model_copy(update={"key": "sane"}), None)
     runs.keep(broken.model_copy(update={"key": "broken"}), None)
-    sweep(tmp_path, runs.glances)
+    sweep(tmp_path, [key for key, run in runs.glances.items() if run.is_sane])
     left = {
         key: {os.fspath(p.relative_to(tmp_path / "runs" / key)) for p in (tmp_path / "runs" / key).rglob("*.*")}
         for key in ("sane", "broken")

@@ -11,17 +11,13 @@ from pytest_llmbench.core.wire.answers import DeviceAnswer, ProbeAnswer
 class MeasuredCollectives(DeviceAnswer):
     """The measurement of all ranks."""
 
-    curves: Mapping[str, Curve]
-    """By operation."""
-    unsupported: Mapping[str, str]
-    """Reasons of the backend for operations without one."""
+    curves: Mapping[str, Curve]  # by operation
+    unsupported: Mapping[str, str]  # reasons of the backend for operations without one
     notes: tuple[str, ...]
 
 
 class RankCollectives(ProbeAnswer):
     """The answer of one rank."""
 
-    wrong: Mapping[str, NonNegativeInt]
-    """Wrong elements at this rank by operation, for all that were measured."""
-    measured: MeasuredCollectives | None
-    """The measurement, from rank 0; None from the others."""
+    wrong: Mapping[str, NonNegativeInt]  # wrong elements at this rank by operation, for all measured ones
+    measured: MeasuredCollectives | None  # the measurement, from rank 0; None from the others

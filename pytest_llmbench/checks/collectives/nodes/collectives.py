@@ -48,11 +48,11 @@ def fitting(sizes: Sequence[int], free: float) -> tuple[int, list[str]]:
     return largest, [f"sizes end at {size_name(largest)}: {needed}"]
 
 
-# From here on one iteration is long enough to warm anything up.
+# One iteration of this size is a whole warm-up.
 _LARGE = 128 << 20
-# On a GPU, how many times more of the smaller ones are timed together, so that the host's part in it is small.
+# On a GPU, so many times more of the smaller ones are timed together, which makes the host's part small.
 _MANY = 5
-# And how often all are timed that are over in milliseconds.
+# Repeats of a measurement that takes milliseconds, and the largest size of such a one.
 _TURNS, _SHORT = 5, 1 << 30
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -60,19 +60,13 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class CollectivesPlan(Strict):
     """The sizes and counts of a measurement."""
 
-    collectives: tuple[str, ...]
-    """The collectives to measure, in this order."""
-    sizes: tuple[PositiveInt, ...]
-    """Of the messages, bytes, ascending."""
+    collectives: tuple[str, ...]  # in this order
+    sizes: tuple[PositiveInt, ...]  # of the messages, bytes, ascending
     dtype: Literal["float32", "bfloat16"] = "float32"
-    iterations: PositiveInt = 20
-    """Operations that are timed together."""
-    warm_up: NonNegativeInt = 5
-    """Operations before them; 1 for large messages."""
-    checked: PositiveInt = 4
-    """Further operations whose results are looked at, each with values of its own."""
-    timeout_s: float = 600.0
-    """How long a rank waits for the others."""
+    iterations: PositiveInt = 20  # operations that are timed together
+    warm_up: NonNegativeInt = 5  # operations before them; 1 for large messages
+    checked: PositiveInt = 4  # further operations whose results are checked, each with values of its own
+    timeout_s: float = 600.0  # longest wait of a rank for the others
 
 
 def measure(context: RankContext, log: ProbeLog) -> RankCollectives:
@@ -91,7 +85,7 @@ class _Bench:
     def __init__(self, context: RankContext, plan: CollectivesPlan, device: torch.device) -> None:
         self._context, self._plan, self._device = context, plan, device
         self._dtype = _DTYPES[plan.dtype]
-        largest, self._notes = fitting(plan.sizes, self._least(free_bytes(context, device)))
+        largest, self._notes = fitting(plan.sizes, self._reduce(free_bytes(context, device), dist.ReduceOp.MIN))
         self._sizes = [size for size in plan.sizes if size <= largest]
         elements = max(largest, ALIGNMENT * context.world_size) // self._dtype.itemsize
         self._send, self._recv = (torch.zeros(elements, dtype=self._dtype, device=device) for _ in range(2))
@@ -105,39 +99,31 @@ class _Bench:
         for name in self._plan.collectives:
             operation = Operation(name=name, rank=self._context.rank, ranks=self._context.world_size)
             log.phase(f"{name}, first of all")
-            why = self._unsupported(operation)
-            if why is not None:
-                unsupported[name] = why
+            reason = self._why_unsupported(operation)
+            if reason is not None:
+                unsupported[name] = reason
                 continue
             wrong[name] = 0
-            points = list(self._points(operation, log, wrong))
-            curves[name] = self._curve(name, points)
+            points, nodes = tuple(self._measure_points(operation, log, wrong)), self._context.nodes
+            gpus = operation.ranks if self._device.type == "cuda" else 0
+            curves[name] = Curve(
+                collective=name, points=points, ranks=operation.ranks, nodes=nodes, gpus=gpus, complete=True
+            )
         if self._context.rank != 0:
             return RankCollectives(wrong=wrong, measured=None)
         device, notes = device_name(self._context), tuple(self._notes)
         measured = MeasuredCollectives(curves=curves, unsupported=unsupported, notes=notes, device=device)
         return RankCollectives(wrong=wrong, measured=measured)
 
-    def _curve(self, name: str, points: Sequence[Point]) -> Curve:
-        ranks = self._context.world_size
-        return Curve(
-            collective=name,
-            points=tuple(points),
-            ranks=ranks,
-            nodes=self._context.nodes,
-            gpus=ranks if self._device.type == "cuda" else 0,
-            complete=True,
-        )
-
-    def _unsupported(self, operation: Operation) -> str | None:
-        """The backend's reason for not doing an operation at all; None if it can."""
+    def _why_unsupported(self, operation: Operation) -> str | None:
+        """The backend's reason for refusing an operation; None if it can do it."""
         count = operation.count(ALIGNMENT * operation.ranks, self._dtype)
         views = operation.views(self._send, self._recv, count, operation.places[0])
-        why = why_unsupported(operation.prepare(*views))
+        reason = why_unsupported(operation.prepare(*views))
         synchronize(self._device)
-        return why
+        return reason
 
-    def _points(self, operation: Operation, log: ProbeLog, wrong: dict[str, int]) -> Iterator[Point]:
+    def _measure_points(self, operation: Operation, log: ProbeLog, wrong: dict[str, int]) -> Iterator[Point]:
         done = 0
         for asked in self._sizes:
             count = operation.count(asked, self._dtype)
@@ -148,25 +134,26 @@ class _Bench:
             log.phase(f"{operation.name} of {size_name(size)}")
             sides = {}
             for place in operation.places:
-                seconds = self._sum(self._seconds(operation, count, place)) / operation.ranks
-                found = self._wrong(operation, count, place)
-                wrong[operation.name] += found
-                everyone = int(self._sum(found))
-                sides[place] = timing(operation.name, size, operation.ranks, 1e6 * seconds, everyone)
+                own_s = self._measure_seconds(operation, count, place)
+                seconds = self._reduce(own_s, dist.ReduceOp.SUM) / operation.ranks
+                own_wrong = self._count_wrong(operation, count, place)
+                wrong[operation.name] += own_wrong
+                all_wrong = int(self._reduce(own_wrong, dist.ReduceOp.SUM))
+                sides[place] = timing(operation.name, size, operation.ranks, 1e6 * seconds, all_wrong)
             yield Point(size=size, count=count, dtype=self._plan.dtype, redop=operation.redop, **sides)
 
-    def _seconds(self, operation: Operation, count: int, place: str) -> float:
-        """How long one operation takes on this rank: the mean of many, on the host's clock and up to the last of them.
+    def _measure_seconds(self, operation: Operation, count: int, place: str) -> float:
+        """Duration of one operation on this rank: the mean of many, by the host's clock, up to the end of the last.
 
-        They are queued without a look at any of them, and each works on the next part of the buffers, so that a small
-        message is not found in a cache. On a GPU, where 20 small ones are over in a millisecond, that is done several
-        times, and the median counts: other interruptions of the host take as long.
+        They are queued together, and each works on the next part of the buffers, so that a small message is in no
+        cache. On a GPU, where 20 small ones take a millisecond, the median of several measurements counts: other
+        interruptions of the host take as long.
         """
-        calls = self._calls(operation, count, place)
+        calls = self._prepare_calls(operation, count, place)
         size = operation.elements(count) * self._dtype.itemsize
         large = size >= _LARGE
         self._queue(calls, min(1, self._plan.warm_up) if large else self._plan.warm_up)
-        taken = []
+        durations = []
         gpu = self._device.type == "cuda"
         iterations = self._plan.iterations * (_MANY if gpu and not large else 1)
         for _ in range(_TURNS if gpu and size < _SHORT else 1):
@@ -174,51 +161,42 @@ class _Bench:
             synchronize(self._device)
             start = time.perf_counter()
             self._queue(calls, iterations)
-            taken.append((time.perf_counter() - start) / iterations)
-        return median(taken)
+            durations.append((time.perf_counter() - start) / iterations)
+        return median(durations)
 
-    def _calls(self, operation: Operation, count: int, place: str) -> list[Call]:
+    def _prepare_calls(self, operation: Operation, count: int, place: str) -> list[Call]:
         """The operation on one part of the buffers after the other, as far as they reach and iterations need."""
         step = operation.elements(count)
         parts = min(len(self._send) // step, self._plan.iterations)
-        starts = [part * step for part in range(parts)]
-        return [
-            operation.prepare(*operation.views(self._send[start:], self._recv[start:], count, place))
-            for start in starts
-        ]
+        buffers = ((self._send[part * step :], self._recv[part * step :]) for part in range(parts))
+        return [operation.prepare(*operation.views(send, recv, count, place)) for send, recv in buffers]
 
     def _queue(self, calls: Sequence[Call], iterations: int) -> None:
         """Do operations one after the other, up to the end of the last."""
         pending: Works = ()
         for iteration in range(iterations):
             pending = calls[iteration % len(calls)]()
-            if self._device.type == "cpu":  # a GPU does in order what it is told; gloo would do all at once
+            if self._device.type == "cpu":  # a GPU does them in order; gloo would do all at once
                 finish(pending)
                 pending = ()
         finish(pending)
         synchronize(self._device)
 
-    def _wrong(self, operation: Operation, count: int, place: str) -> int:
+    def _count_wrong(self, operation: Operation, count: int, place: str) -> int:
         """Wrong elements of this rank in further rounds, each with values of its own.
 
-        One look is not enough: a link that errs now and then is rarely caught by it.
+        Several rounds find a link that errs now and then.
         """
         send, recv = operation.views(self._send, self._recv, count, place)
-        call, found = operation.prepare(send, recv), 0
+        call, wrong = operation.prepare(send, recv), 0
         for round_ in range(self._plan.checked):
             operation.write(send, recv, self._values, round_)
             finish(call())
             synchronize(self._device)
-            found += operation.wrong(recv, self._values, round_)
-        return found
+            wrong += operation.wrong(recv, self._values, round_)
+        return wrong
 
-    def _sum(self, value: float) -> float:
-        return self._over_all(value, dist.ReduceOp.SUM)
-
-    def _least(self, value: float) -> float:
-        return self._over_all(value, dist.ReduceOp.MIN)
-
-    def _over_all(self, value: float, how: dist.ReduceOp.RedOpType) -> float:
+    def _reduce(self, value: float, how: dist.ReduceOp.RedOpType) -> float:
         tensor = torch.tensor(value, dtype=torch.float64, device=self._device)
         dist.all_reduce(tensor, how)
         return tensor.item()

@@ -18,43 +18,35 @@ from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog, host_name
 
 _HELP_S = 60.0
-_NOT_FOUND = 127  # a shell's word for it
+_NOT_FOUND = 127  # as in a shell
 _LONGEST = 100_000
 
 
 class NcclTestsCommand(Strict):
-    """The programs to run."""
+    """The programs to run.
 
-    root: str
-    """The folder of the programs, or the checkout that has them in `build`."""
-    collectives: tuple[str, ...]
-    """The operation; the program of `all_reduce` is `all_reduce_perf`."""
-    args: tuple[str, ...]
-    hosts: tuple[str, ...]
-    """The nodes, this one first."""
-    gpus: PositiveInt
-    """Of every node."""
-    launcher: tuple[str, ...] = ()
-    """Command that starts a rank per GPU on several nodes; `{nodes}`, `{ranks}`, `{gpus}` (of a node) and `{hosts}` are
+    `launcher` starts a rank per GPU on several nodes; `{nodes}`, `{ranks}`, `{gpus}` (of a node) and `{hosts}` are
     filled in. Without one, one process drives all GPUs of this node.
     """
-    setup: tuple[str, ...] = ()
-    """Shell lines before a program."""
-    env: Mapping[str, str] = {}
-    """Its further environment variables."""
-    timeout_s: PositiveFloat
-    """How long each program may take."""
+
+    root: str  # the folder of the programs, or the checkout that has them in `build`
+    collectives: tuple[str, ...]  # the operations; the program of `all_reduce` is `all_reduce_perf`
+    args: tuple[str, ...]
+    hosts: tuple[str, ...]  # the nodes, this one first
+    gpus: PositiveInt  # of every node
+    launcher: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()  # shell lines before a program
+    env: Mapping[str, str] = {}  # its further environment variables
+    timeout_s: PositiveFloat  # longest duration of each program
 
 
 class NcclTestsOutput(ProbeAnswer):
     """The output of a program."""
 
     command: str
-    code: int | None
-    """Its exit status; None when it took too long."""
+    code: int | None  # its exit status; None when it took too long
     text: str
-    written: str | None
-    """The file that it wrote with `-J`; None if it cannot."""
+    written: str | None  # the file that it wrote with `-J`; None if it cannot
 
 
 class NcclTestsOutputs(ProbeAnswer):
@@ -84,15 +76,15 @@ def _run(command: NcclTestsCommand, name: str, folder: Path) -> NcclTestsOutput:
     env = environment_of(os.environ, command.hosts, command.gpus, folder)
     env |= {"LLMBENCH_HOSTS": ",".join(command.hosts), **command.env}
     help_text = ask(_with_setup(command, [str(program), "-h"]), env, _HELP_S).text
-    with tempfile.TemporaryDirectory() as private:  # the file has the environment in it, which nobody is to read
+    with tempfile.TemporaryDirectory() as private:  # the file holds the environment, which is private
         file = Path(private) / "result.json"
-        argv = [*_started(command, program), *command.args, *(["-J", str(file)] if "-J," in help_text else [])]
+        argv = [*_launch(command, program), *command.args, *(["-J", str(file)] if "-J," in help_text else [])]
         answer = ask(_with_setup(command, argv), env, command.timeout_s)
         written = _without_environment(file)
     return NcclTestsOutput(command=shlex.join(argv), code=answer.code, text=answer.text[-_LONGEST:], written=written)
 
 
-def _started(command: NcclTestsCommand, program: Path) -> list[str]:
+def _launch(command: NcclTestsCommand, program: Path) -> list[str]:
     if not command.launcher:
         return [str(program), "-g", str(command.gpus)]
     nodes = len(command.hosts)
@@ -108,9 +100,9 @@ def _with_setup(command: NcclTestsCommand, argv: Sequence[str]) -> list[str]:
 
 def _without_environment(file: Path) -> str | None:
     try:
-        told = read_json(file.read_bytes())
+        data = read_json(file.read_bytes())
     except (OSError, ValueError):
         return None
-    if isinstance(told, dict):
-        told.pop("env", None)
-    return json.dumps(told)
+    if isinstance(data, dict):
+        data.pop("env", None)
+    return json.dumps(data)

@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import AllgatherOptions
 from pytest_llmbench.checks.collectives.nodes.values import Values, fill, spoil, wrong
 from pytest_llmbench.core.record.curves import ALIGNMENT, IN_PARTS
 
-# What is still to be waited for, if anything is.
+# Pending operations.
 Works = Sequence[dist.Work | None]
 Call = Callable[[], Works]
 
@@ -26,25 +26,20 @@ _ONLY_OUT_OF_PLACE = ("alltoall", "sendrecv")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operation:
-    """One collective, as one rank takes part in it.
+    """One collective, as one rank takes part in it."""
 
-    Attributes:
-        name: one of `core.curves.COLLECTIVES`.
-        rank, ranks: this rank, and the number of ranks.
-    """
-
-    name: str
+    name: str  # one of `core.curves.COLLECTIVES`
     rank: int
-    ranks: int
+    ranks: int  # their number
 
     @property
     def redop(self) -> str | None:
-        """How elements are reduced, if they are."""
+        """The reduction of elements; None for an operation that moves them."""
         return "sum" if self.name in _REDUCING else None
 
     @property
     def places(self) -> tuple[str, ...]:
-        """`out_of_place`, `in_place` or both: what torch.distributed offers."""
+        """`out_of_place`, `in_place` or both, as torch.distributed offers it."""
         if self.name in _ONLY_IN_PLACE:
             return ("in_place",)
         return ("out_of_place",) if self.name in _ONLY_OUT_OF_PLACE else ("out_of_place", "in_place")
@@ -58,7 +53,7 @@ class Operation:
         return elements // self.ranks // unit * unit
 
     def elements(self, count: int) -> int:
-        """Elements of the larger of what this rank sends and what it gets: the size of the message."""
+        """Elements of the message: of the larger of this rank's input and output."""
         return count * self.ranks if self.name in IN_PARTS else count
 
     def views(self, send: torch.Tensor, recv: torch.Tensor, count: int, place: str) -> tuple[torch.Tensor, ...]:
@@ -76,7 +71,7 @@ class Operation:
         )
 
     def prepare(self, send: torch.Tensor, recv: torch.Tensor) -> Call:
-        """The function that does it once. It may return before it is done, and gives what else has to be waited for."""
+        """A function that does it once; it may return early, with the operations that are pending."""
         group = dist.group.WORLD
         if self.name != "sendrecv":
             return partial(_CALLS[self.name], group, send, recv)
@@ -84,12 +79,12 @@ class Operation:
         return partial(_send_and_receive, group, send, following, recv, before)
 
     def write(self, send: torch.Tensor, recv: torch.Tensor, values: Values, round_: int) -> None:
-        """Put this rank's values of a round where it sends from, and none of any round where it only receives."""
+        """Write this rank's values of a round into the input, and spoil the output."""
         spoil(recv)
         fill(send, (values.part if self.name in _REDUCING else values.of)(self.rank, round_))
 
     def wrong(self, recv: torch.Tensor, values: Values, round_: int) -> int:
-        """How many elements this rank received that are not those of the round."""
+        """Count the received elements that are not those of the round."""
         return sum(wrong(part, table) for part, table in self._expected(recv, values, round_))
 
     def _expected(self, recv: torch.Tensor, values: Values, round_: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -112,14 +107,14 @@ class Operation:
 
 
 def finish(works: Works) -> None:
-    """Wait for what a call gave; on a GPU, only the device's own order is waited for."""
+    """Wait for pending operations; on a GPU, this only orders them on the device."""
     for work in works:
         if work is not None:
             work.wait()
 
 
 def why_unsupported(call: Call) -> str | None:
-    """Do it once. Return in the backend's own words why it cannot, and None where it can; other errors are raised."""
+    """Do it once. Return the backend's reason for refusing it, and None for success; other errors are raised."""
     try:
         finish(call())
     except (RuntimeError, ValueError) as error:
@@ -132,7 +127,7 @@ def why_unsupported(call: Call) -> str | None:
 def _send_and_receive(group: Any, send: torch.Tensor, to: int, recv: torch.Tensor, source: int) -> Works:
     if not send.is_cuda:
         return group.send([send], to, 0), group.recv([recv], source, 0)
-    # NCCL has to know of both at once: each would wait for the other's partner.
+    # NCCL has to start both at once: each would wait for the other's partner.
     group._start_coalescing(send.device)  # noqa: SLF001 - as torch.distributed's own functions do
     group.send([send], to, 0)
     group.recv([recv], source, 0)
@@ -146,8 +141,8 @@ def _in_order(options: Any, **values: Any) -> Any:
     return options
 
 
-# The group's own methods, and not torch.distributed's functions: those check their arguments for longer than a GPU
-# takes for a few MiB, and options that are made each time take time, too.
+# The group's own methods and fixed options: torch.distributed's functions check their arguments for longer than a GPU
+# takes for a few MiB.
 _SUM = _in_order(dist.AllreduceOptions())
 _GATHER = _in_order(AllgatherOptions())
 _SCATTER = _in_order(dist.ReduceScatterOptions())

@@ -1,8 +1,8 @@
 """Test data for collectives, and the check that it arrived.
 
-Every element is a small whole number that says which rank it is from, where it stood and in which round, so that a
-contribution that is missing, doubled, misplaced or of an earlier round makes a wrong value. No sum of them, in whatever
-order it is made, needs more digits than the type has: a right result is right to the last bit.
+Every element is a small whole number that depends on its rank, position and round, so that a contribution that is
+missing, doubled, misplaced or of an earlier round makes a wrong value. Every sum of them fits into the digits of the
+type, in any order: a right result is right to the last bit.
 """
 
 import math
@@ -20,10 +20,7 @@ _NEVER = -1.0
 
 
 class Values:
-    """The values of one group of ranks.
-
-    A table has one period of the values from some position on.
-    """
+    """The values of one group of ranks, in tables of one period from some position on."""
 
     def __init__(self, ranks: int, dtype: torch.dtype) -> None:
         self.period = _prime(max(_LEAST_PERIOD, ranks))
@@ -53,7 +50,7 @@ class Values:
 
 
 def fill(tensor: torch.Tensor, table: torch.Tensor) -> None:
-    """Write a table into a flat tensor, again and again up to its end."""
+    """Write a table into a flat tensor, repeated up to its end."""
     block = _block(tensor, table)
     for start in range(0, len(tensor), len(block)):
         chunk = tensor[start : start + len(block)]
@@ -61,18 +58,18 @@ def fill(tensor: torch.Tensor, table: torch.Tensor) -> None:
 
 
 def spoil(tensor: torch.Tensor) -> None:
-    """Write what no operation gives, so that an element that is not written is a wrong one."""
+    """Write a value that no operation gives, so that an unwritten element is a wrong one."""
     tensor.fill_(_NEVER)
 
 
 def wrong(tensor: torch.Tensor, table: torch.Tensor) -> int:
-    """How many elements of a flat tensor are not those of a table, repeated; NaN is never right."""
+    """Count the elements of a flat tensor that differ from a repeated table; NaN is always wrong."""
     block = _block(tensor, table)
-    found = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    count = torch.zeros((), dtype=torch.int64, device=tensor.device)
     for start in range(0, len(tensor), len(block)):
         chunk = tensor[start : start + len(block)]
-        found += (chunk != block[: len(chunk)]).sum()
-    return int(found)
+        count += (chunk != block[: len(chunk)]).sum()
+    return int(count)
 
 
 def _block(tensor: torch.Tensor, table: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """A small decoder that trains deterministically, and a digest of all its numbers in every step.
 
-The gradients are gathered and summed in a fixed order, so that the sum does not depend on the links, and a wrong
-number is seen in the rank that has it before it reaches the others.
+The gradients are gathered and summed in a fixed order, so that the sum is independent of the links, and a wrong number
+shows in its own rank before it reaches the others.
 """
 
 import hashlib
@@ -27,26 +27,19 @@ _HEADS, _VOCABULARY = 4, 256
 class ReplicaPlan(Strict):
     """The training of every rank."""
 
-    steps: int
-    """Of each training."""
+    steps: int  # of each training
     hidden: int
-    """Of the decoder."""
     layers: int
-    """Of the decoder."""
-    sequences: int
-    """Of a rank's share of a step."""
+    sequences: int  # of a rank's share of a step
     length: int
-    """Of a rank's share of a step."""
-    seed: int = 1
-    """Of the first weights and of the data."""
-    timeout_s: float = 600.0
-    """How long a rank waits for the others."""
+    seed: int = 1  # of the first weights and of the data
+    timeout_s: float = 600.0  # longest wait of a rank for the others
 
 
 def train(context: RankContext, log: ProbeLog) -> RankNumbers:
     """Train a `ReplicaPlan` in each turn, and answer with the digests."""
     plan = validate(ReplicaPlan, context.config, "same_numbers")
-    # cuBLAS computes the same each time only with a fixed workspace.
+    # cuBLAS is deterministic with a fixed workspace.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(1)
@@ -67,7 +60,7 @@ class Seating:
         settings: list[str] = [""] * dist.get_world_size()
         dist.all_gather_object(settings, setting)
         # Devices or versions that differ may compute other last bits.
-        alike = [[r for r, each in enumerate(settings) if each == kind] for kind in dict.fromkeys(settings)]
+        alike = [[rank for rank, own in enumerate(settings) if own == kind] for kind in dict.fromkeys(settings)]
         self._seats: list[tuple[Seat, list[int], dist.ProcessGroup] | None] = [None] * TURNS
         for number, team in enumerate(team for ranks in alike for team in teams(ranks)):
             for turn in range(TURNS):
@@ -79,10 +72,10 @@ class Seating:
 
     def train(self, turn: int, replica: "Replica") -> Turn:
         """Train from the start."""
-        found = self._seats[turn]
-        if found is None:
+        place = self._seats[turn]
+        if place is None:
             return Turn(seat=None, steps=())
-        seat, ranks, group = found
+        seat, ranks, group = place
         return Turn(seat=seat, steps=tuple(replica.step(step, seat.shard, ranks, group) for step in replica.steps))
 
 
@@ -111,12 +104,12 @@ class Replica:
         # They come in the order of the ranks.
         by_rank = dict(zip(sorted(ranks), parts, strict=True))
         parts = [by_rank[rank] for rank in ranks]
-        told = _digest(local), tuple(map(_digest, parts))
+        own, gathered = _digest(local), tuple(map(_digest, parts))
         total = parts[0].clone()
         for part in parts[1:]:
             total += part
         self._update(total / len(parts))
-        return StepDigests(local=told[0], gathered=told[1], weights=_digest(*self.model.parameters()))
+        return StepDigests(local=own, gathered=gathered, weights=_digest(*self.model.parameters()))
 
     def local(self, step: int, shard: int) -> torch.Tensor:
         """The gradients of a share of a step's data, and its loss behind them."""
@@ -128,7 +121,7 @@ class Replica:
             scores = self.model(tokens[:, :-1])
         loss = functional.cross_entropy(scores.float().reshape(-1, _VOCABULARY), tokens[:, 1:].reshape(-1))
         loss.backward()  # type: ignore[no-untyped-call]
-        gradients = [each.grad.reshape(-1) for each in self.model.parameters() if each.grad is not None]
+        gradients = [weight.grad.reshape(-1) for weight in self.model.parameters() if weight.grad is not None]
         return torch.cat([*gradients, loss.detach().reshape(1)])
 
     def _update(self, mean: torch.Tensor) -> None:
@@ -167,7 +160,7 @@ class ReplicaLayer(nn.Module):
         self.wide, self.narrow = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """By plain products: fused attention may sum in another order each time."""
+        """Attend by plain products: fused attention may sum in another order each time."""
         sequences, length, width = hidden.shape
         parts = self.mixed(self.norms[0](hidden)).view(sequences, length, 3, _HEADS, width // _HEADS)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
@@ -180,17 +173,17 @@ class ReplicaLayer(nn.Module):
 
 
 def _digest(*tensors: torch.Tensor) -> str:
-    found = hashlib.blake2b(digest_size=8)
+    digest = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
-        found.update(tensor.detach().cpu().reshape(-1).numpy().data)
-    return found.hexdigest()
+        digest.update(tensor.detach().cpu().reshape(-1).numpy().data)
+    return digest.hexdigest()
 
 
 def _setting(context: RankContext, device: torch.device) -> str:
-    """Properties that two ranks must share to compute the same bit by bit."""
+    """Properties that two ranks must share for bitwise equal numbers."""
     kind = str(torch.version.cuda)
     if device.type == "cpu":
-        told = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        model = next((line for line in told if line.startswith("model name")), "")
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        model = next((line for line in lines if line.startswith("model name")), "")
         kind = f"{torch.backends.cpu.get_cpu_capability()}, {model.partition(':')[2].strip()}"
     return f"{device_name(context)}, {kind}, PyTorch {torch.__version__}"

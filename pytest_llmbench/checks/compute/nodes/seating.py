@@ -8,8 +8,8 @@ from pydantic import NonNegativeInt
 
 from pytest_llmbench.core.wire.answers import DeviceAnswer, ProbeAnswer
 
-# Each rank gathers the gradients of all of its group.
-_MOST_OF_A_TEAM = 16
+# The largest team: each rank gathers the gradients of all of its group.
+_LARGEST_TEAM = 16
 # The first seating, and two swaps.
 TURNS = 3
 
@@ -17,23 +17,17 @@ TURNS = 3
 class Seat(ProbeAnswer):
     """The place of a rank in a turn."""
 
-    team: NonNegativeInt
-    """Ranks of a team compare their numbers with each other alone."""
-    group: Literal[0, 1]
-    """Both groups of a team train the same."""
-    shard: NonNegativeInt
-    """Its share of the data; as many as a group has ranks."""
+    team: NonNegativeInt  # its ranks compare their numbers with each other
+    group: Literal[0, 1]  # both groups of a team train the same
+    shard: NonNegativeInt  # its share of the data; as many as a group has ranks
 
 
 class StepDigests(ProbeAnswer):
     """The numbers of a step."""
 
-    local: str
-    """Of the loss and the gradients of this rank's share, before the exchange."""
-    gathered: tuple[str, ...]
-    """Of those that it got from each rank of its group, by shard."""
-    weights: str
-    """After the update."""
+    local: str  # of the loss and the gradients of this rank's share, before the exchange
+    gathered: tuple[str, ...]  # of those received from each rank of its group, by shard
+    weights: str  # after the update
 
 
 class Turn(ProbeAnswer):
@@ -51,7 +45,7 @@ class RankNumbers(DeviceAnswer):
 
 def teams(ranks: Sequence[int]) -> list[list[int]]:
     """Split ranks that should compute the same into teams of nearly equal size."""
-    count = -(-len(ranks) // _MOST_OF_A_TEAM)
+    count = -(-len(ranks) // _LARGEST_TEAM)
     ends = [len(ranks) * number // max(count, 1) for number in range(count + 1)]
     return [list(ranks[first:end]) for first, end in pairwise(ends)]
 
@@ -59,8 +53,8 @@ def teams(ranks: Sequence[int]) -> list[list[int]]:
 def groups(team: Sequence[int], turn: int) -> list[list[int]]:
     """The groups of a team in a turn, each in the order of its shards.
 
-    With each turn, every second rank comes first: each share of the data and each group has other ranks then. The last
-    rank of an odd number is left over, and has a seat in the next turn. A rank alone is compared with itself.
+    With each turn, every second rank comes first, so that each share of the data and each group has other ranks. The
+    last rank of an odd number is left over, and has a seat in the next turn. A rank alone is compared with itself.
     """
     order = list(team)
     for _ in range(turn):

@@ -11,31 +11,21 @@ from pytest_llmbench.core.wire.answers import DeviceAnswer, ProbeAnswer
 class Sizes(Strict):
     """The measurement of each group."""
 
-    bytes: int
-    """Sizes of the all_reduce for the bandwidth and for the latency."""
-    small_bytes: int = 8
-    """Sizes of the all_reduce for the bandwidth and for the latency."""
-    iterations: int
-    """Measured calls of each size, and calls before them."""
-    warm_up: int
-    """Measured calls of each size, and calls before them."""
-    timeout_s: float
-    """Longest wait in a group."""
-    patience_s: float
-    """Longest wait for all ranks to be there at the start."""
+    bytes: int  # of the all_reduce for the bandwidth
+    small_bytes: int = 8  # of that for the latency
+    iterations: int  # measured calls of each size
+    warm_up: int  # calls before them
+    timeout_s: float  # longest wait in a group
+    patience_s: float  # longest wait for all ranks at the start
 
 
 class MeasuredGame(ProbeAnswer):
     """A measurement of a group, by one of its ranks."""
 
-    seconds: PositiveFloat
-    """For one all_reduce."""
-    busbw: PositiveFloat
-    """Bus bandwidth, GB/s."""
-    latency_s: PositiveFloat
-    """For a small one."""
-    wrong: NonNegativeInt
-    """Elements of the sums with a wrong value."""
+    seconds: PositiveFloat  # for one all_reduce
+    busbw: PositiveFloat  # bus bandwidth, GB/s
+    latency_s: PositiveFloat  # for a small one
+    wrong: NonNegativeInt  # elements of the sums with a wrong value
 
 
 class PlayedGame(ProbeAnswer):
@@ -57,9 +47,6 @@ class PlayedGame(ProbeAnswer):
 class RankGames(DeviceAnswer):
     """The games of a rank."""
 
-    games: tuple[PlayedGame, ...]
-    """In the order played."""
-    stopped: str | None
-    """The reason for an early end; None if all were played."""
-    nvlink: bool | None
-    """Whether any GPU of the node has an active NVLink; None if the rank does not know."""
+    games: tuple[PlayedGame, ...]  # in the order played
+    stopped: str | None  # the reason for an early end; None if all were played
+    nvlink: bool | None  # whether any GPU of the node has an active NVLink; None if the rank does not know

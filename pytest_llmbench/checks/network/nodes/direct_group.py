@@ -1,4 +1,4 @@
-"""One collective among a few ranks, by itself: its failure is an exception here, and the end of nothing else."""
+"""One collective among a few ranks, by itself: its failure raises an exception and leaves the process alive."""
 
 import os
 import time
@@ -14,17 +14,13 @@ _PATTERN = 13
 
 
 class DirectGroup:
-    """A process group in addition to the default one, with its own timeout.
-
-    GPU ranks speak NCCL and CPU ranks gloo, as in a training.
-    """
+    """A process group with its own timeout: NCCL between GPUs and gloo between CPUs, as in a training."""
 
     def __init__(self, store: Any, ranks: Sequence[int], rank: int, device: torch.device, timeout_s: float) -> None:
-        """Join the others by a store that no other group uses; `timeout_s` limits each wait, later ones too."""
+        """Join the others by a store of this group alone; `timeout_s` limits each wait."""
         self.size = len(ranks)
         self._seat = ranks.index(rank)
-        self._device = device
-        self._timeout_s = timeout_s
+        self._device, self._timeout_s = device, timeout_s
         self._group = _open(store, self._seat, self.size, device, timedelta(seconds=timeout_s))
 
     def wrong_values(self, size_bytes: int) -> int:
@@ -39,16 +35,15 @@ class DirectGroup:
     def seconds(self, size_bytes: int, iterations: int, warm_up: int) -> float:
         """Median duration of one all_reduce, each waited for."""
         tensor = torch.zeros(size_bytes // 4, device=self._device)
-        taken = []
-        for turn in range(warm_up + iterations):
+        durations = []
+        for _ in range(warm_up + iterations):
             began = time.perf_counter()
             self.all_reduce(tensor)
-            if turn >= warm_up:
-                taken.append(time.perf_counter() - began)
-        return median(taken)
+            durations.append(time.perf_counter() - began)
+        return median(durations[warm_up:])
 
     def busbw(self, size_bytes: int, seconds: float) -> float:
-        """Bus bandwidth of an all_reduce as nccl-tests define it, GB/s: what the links carry, whatever the ranks."""
+        """Bus bandwidth of an all_reduce as nccl-tests define it, GB/s: the rate of the links."""
         return size_bytes / seconds / 1e9 * 2 * (self.size - 1) / self.size
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
@@ -62,12 +57,12 @@ class DirectGroup:
             self._settle()
 
     def close(self) -> None:
-        """Give NCCL's buffers and connections back."""
+        """Free NCCL's buffers and connections."""
         if self._device.type == "cuda":
             self._group.abort()
 
     def _settle(self) -> None:
-        """Wait for the GPU, but not for ever: a kernel whose partner is gone never ends by itself."""
+        """Wait for the GPU up to the timeout: a kernel whose partner is gone runs for ever."""
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record()
         deadline = time.monotonic() + self._timeout_s

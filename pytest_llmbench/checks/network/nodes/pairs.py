@@ -1,8 +1,8 @@
 """Rounds of small groups of ranks, in one step: every group measures an all_reduce, all groups of a round at once.
 
 A step per pair would start every rank's process, and import PyTorch, once per round. Here a rank goes from group to
-group, each with a process group and a timeout of its own. A rank that dies or hangs costs the others one wait: a rank
-that is missing at the start of a round is given up, and its groups are answered as such.
+group, each with a process group and a timeout of its own. A rank that dies or hangs costs the others one wait: it is
+given up at the start of the next round, and the answers of its groups name it.
 """
 
 import atexit
@@ -34,10 +34,8 @@ _ACTIVE_LINK = re.compile(r"Link \d+: [\d.]+ GB/s")
 class PairsPlan(Sizes):
     """The rounds to measure."""
 
-    rounds: Sequence[Sequence[Sequence[int]]]
-    """Groups of ranks, disjoint within each round."""
-    limit_s: float
-    """Time at which to answer with the results so far."""
+    rounds: Sequence[Sequence[Sequence[int]]]  # groups of ranks, disjoint within each round
+    limit_s: float  # time at which to answer with the results so far
 
 
 def play(context: RankContext, log: ProbeLog) -> RankGames:
@@ -48,7 +46,7 @@ def play(context: RankContext, log: ProbeLog) -> RankGames:
     """
     plan = PairsPlan(**context.config)
     player = _Player(context, log, plan)
-    # Neither a store whose server is frozen nor NCCL's start can be interrupted: they are left behind in a thread.
+    # A call to a frozen store and the start of NCCL cannot be interrupted: they stay behind in a thread.
     thread = Thread(target=player.run, daemon=True)
     thread.start()
     thread.join(plan.limit_s)
@@ -68,16 +66,13 @@ class _Player:
         self.phase = "start"
         self.stopped: str | None = None
         self.failed_to_start: Exception | None = None
-        self._rank = context.rank
-        self._everyone = set(range(context.world_size))
-        self._context = context
-        self._log = log
-        self._plan = plan
+        self._context, self._log, self._plan = context, log, plan
+        self._rank, self._everyone = context.rank, set(range(context.world_size))
         self._given_up: set[int] = set()
         self._device = torch.device("cpu")
         self._store: Any = None
         self.broken: list[DirectGroup] = []
-        # A group that waits for a rank that hangs comes late to the next round, and must not be given up with it.
+        # A group that waits for a hanging rank comes late to the next round, and must be waited for.
         self._wait_s = 2 * plan.timeout_s + 1
 
     def run(self) -> None:
@@ -89,13 +84,13 @@ class _Player:
             return
         try:
             for number, groups in enumerate(self._plan.rounds):
-                self._round(number, groups)
+                self._play_round(number, groups)
             self._leave()
-        except Exception as error:  # noqa: BLE001 - what was measured before is an answer all the same
+        except Exception as error:  # noqa: BLE001 - the earlier measurements are an answer
             self.stopped = f"{self.phase}: {_first_line(error)}"
 
     def _enter(self) -> None:
-        self._say("meet")
+        self._set_phase("meet")
         if self._context.device == "cuda":
             self._device = torch.device("cuda", gpu_index(self._context.local_rank))
             torch.cuda.set_device(self._device)
@@ -103,23 +98,21 @@ class _Player:
         self._store.append("given-up", "")
         self._line_up("start", self._everyone, self._plan.patience_s)
 
-    def _round(self, number: int, groups: Sequence[Sequence[int]]) -> None:
+    def _play_round(self, number: int, groups: Sequence[Sequence[int]]) -> None:
         mine = next((index for index, ranks in enumerate(groups) if self._rank in ranks), None)
         if mine is None:
             return
-        self._say(f"round {number} with ranks {list(groups[mine])}")
+        self._set_phase(f"round {number} with ranks {list(groups[mine])}")
         self._line_up(f"round-{number}", {rank for ranks in groups for rank in ranks}, self._wait_s)
         missing = [rank for rank in groups[mine] if rank in self._given_up]
         if missing:
             self.games.append(PlayedGame(round=number, group=mine, missing=tuple(missing)))
             return
-        outcome = self._game(f"{number}-{mine}", groups[mine])
-        if isinstance(outcome, MeasuredGame):
-            self.games.append(PlayedGame(round=number, group=mine, measured=outcome))
-        else:
-            self.games.append(PlayedGame(round=number, group=mine, error=outcome))
+        outcome = self._measure(f"{number}-{mine}", groups[mine])
+        measured, error = (outcome, None) if isinstance(outcome, MeasuredGame) else (None, outcome)
+        self.games.append(PlayedGame(round=number, group=mine, measured=measured, error=error))
 
-    def _game(self, name: str, ranks: Sequence[int]) -> MeasuredGame | str:
+    def _measure(self, name: str, ranks: Sequence[int]) -> MeasuredGame | str:
         """Measure in a group; return the measurement, or the error in words."""
         plan = self._plan
         group: DirectGroup | None = None
@@ -130,20 +123,20 @@ class _Player:
             seconds = group.seconds(plan.bytes, plan.iterations, plan.warm_up)
             wrong += group.wrong_values(plan.bytes)
             group.close()
-        except Exception as error:  # noqa: BLE001 - it is what became of this game
+        except Exception as error:  # noqa: BLE001 - it is the outcome of this game
             if group is not None:
-                self.broken.append(group)  # its end may wait for ranks that hang: not before the process's own
+                self.broken.append(group)  # kept until the process ends: its destructor may wait for hanging ranks
             return _first_line(error)
         busbw = group.busbw(plan.bytes, seconds)
         return MeasuredGame(seconds=seconds, busbw=busbw, latency_s=latency, wrong=wrong)
 
     def _leave(self) -> None:
         """Rank 0 serves the store: it goes last."""
-        self._say("end")
+        self._set_phase("end")
         self._line_up("end", self._everyone, self._wait_s if self._rank == 0 else None)
 
     def _line_up(self, name: str, who: set[int], wait_s: float | None) -> None:
-        """Wait until all who are not given up are here, and give up those who do not come in time."""
+        """Wait for all ranks but those given up, and give up the late ones."""
         self._store.append(f"{name}/who", f"{self._rank},")
         if self._store.add(f"{name}/count", 1) >= len(who - self._given_up):
             self._store.set(f"{name}/go", "")
@@ -162,13 +155,13 @@ class _Player:
     def _ranks(self, key: str) -> set[int]:
         return {int(rank) for rank in self._store.get(key).decode().split(",") if rank}
 
-    def _say(self, phase: str) -> None:
+    def _set_phase(self, phase: str) -> None:
         self.phase = phase
         self._log.phase(phase)
 
 
 def _nvlink(context: RankContext) -> bool | None:
-    """Whether a GPU of this node has an active NVLink, which its first rank asks nvidia-smi; None where unknown."""
+    """Whether a GPU of this node has an active NVLink, by nvidia-smi on its first rank; None where unknown."""
     if context.device == "cpu" or context.local_rank > 0 or shutil.which("nvidia-smi") is None:
         return None
     answer = ask(["nvidia-smi", "nvlink", "-s"], os.environ, _NVIDIA_SMI_S, errors=False)
@@ -180,7 +173,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _exit_now() -> None:
-    """End before what is stuck or broken is destroyed, which would wait for ranks that are gone."""
+    """End without destroying stuck or broken groups, which would wait for ranks that are gone."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

@@ -53,13 +53,13 @@ def facts(context: RankContext, log: ProbeLog) -> PciFacts:
 
 def devices(root: Path) -> tuple[PciDevice, ...]:
     """PCI devices bound to the driver of a GPU or a NIC, by address."""
-    found = [
+    bound = [
         PciDevice(bus=path.name, driver=driver, pci_class=_read(path / "class"), numa=_integer(path / "numa_node"))
         for driver in _DRIVERS
         for path in (root / "bus/pci/drivers" / driver).glob("*")
         if _ADDRESS.fullmatch(path.name)
     ]
-    return tuple(sorted(found, key=lambda device: device.bus))
+    return tuple(sorted(bound, key=lambda device: device.bus))
 
 
 def cpu() -> dict[str, str]:

@@ -20,7 +20,7 @@ from pytest_llmbench.engines.base import Place
 from pytest_llmbench.engines.nemo import launcher as nemo_launcher
 from pytest_llmbench.engines.nemo import torchrun as nemo_torchrun
 from pytest_llmbench.engines.nemo.base import overrides
-from pytest_llmbench.judging.findings.gather import findings
+from pytest_llmbench.judging.findings import findings
 from pytest_llmbench.judging.sanity import Evidence, Origin, first_problem
 from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure
 from tests.conftest import known

@@ -13,7 +13,7 @@ import pytest
 from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.engines.external import External
-from pytest_llmbench.judging.findings.gather import findings
+from pytest_llmbench.judging.findings import findings
 from pytest_llmbench.judging.sanity import Origin, first_problem
 from pytest_llmbench.readers.items import Parse
 from pytest_llmbench.readers.log import read_log

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import Step, StepSeries
-from pytest_llmbench.judging.findings.gather import findings
+from pytest_llmbench.judging.findings import findings
 from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.sanity import Evidence, first_problem
 from tests.unit.judging.conftest import GPU, small

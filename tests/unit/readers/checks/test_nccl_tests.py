@@ -14,8 +14,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pytest_llmbench.checks.collectives.report import read_nccl_tests
-from pytest_llmbench.checks.collectives.report_json import read_nccl_tests_json
+from pytest_llmbench.checks.collectives.report import read_nccl_tests, read_nccl_tests_json
 from pytest_llmbench.core.record.curves import Curve, Timing
 from pytest_llmbench.readers.items import Unreadable
 from tests.standins import nccl_tests as standin

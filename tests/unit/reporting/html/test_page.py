@@ -17,8 +17,9 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Judgement, RunRecord, Verdict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.reporting.html import sections
+from pytest_llmbench.reporting.html.comparison import compare
 from pytest_llmbench.reporting.html.page import write_page
-from pytest_llmbench.session.folder import newest
+from pytest_llmbench.session.folder import newest, read_folder
 from tests.support.recorded import broken_run, check_records, run_record, write_large, write_session, write_verdicts
 
 HOSTILE = "</script><script>alert(1)</script>--><img src=x onerror=alert(2)>'\"&\x1b[31m\x00\u202e"
@@ -243,13 +244,30 @@ def test_a_folder_that_is_no_session_is_refused(tmp_path: Path) -> None:
         write_page(tmp_path)
 
 
-def test_two_sessions_are_compared(session: Path, tmp_path: Path) -> None:
-    """Only what differs by more than both intervals is slower, and runs of one of them are named."""
-    earlier = tmp_path / "20261123-101500-abc122"
-    runs = [run_record(earlier, "good", 0), run_record(earlier, "slow", 1), run_record(earlier, "former", 2)]
-    write_session(earlier, [each.model_copy(update={"versions": {"torch": "2.10.0"}}) for each in runs], [])
-    page = Page(write_page(session, earlier=earlier))
-    for words in ("slower than both intervals explain", "no difference beyond what both know", "no such run", "2.10.0"):
+def test_two_sessions_are_compared(tmp_path: Path) -> None:
+    """Each recipe has the verdict that `llmbench compare` gives, and what else changed is listed."""
+
+    def session_of(name: str, versions: dict[str, str], **slow: float) -> Path:
+        folder = tmp_path / name
+        runs = [run_record(folder, key, seed, slow=factor) for seed, (key, factor) in enumerate(slow.items())]
+        named = [
+            run.model_copy(
+                update={"versions": versions, "recipe": run.recipe.model_copy(update={"name": run.key})}
+            ) for run in runs
+        ]  # fmt: skip
+        write_session(folder, named, [])
+        return folder
+
+    earlier = session_of("20261123-101500-abc122", {"torch": "2.10.0"}, good=1.0, slow=1.0, former=1.0)
+    now = session_of("20261124-101500-abc123", {"torch": "2.11.0"}, good=1.0, slow=1.12)
+    compared = compare(read_folder(now), read_folder(earlier))
+    numbers = {(recipe, statistic): (kind, reason) for recipe, statistic, *_, kind, reason in compared.numbers}
+    assert numbers["slow", "throughput"] == ("fail", "")
+    assert numbers["good", "throughput"] == ("pass", "")
+    assert numbers["former", "—"] == ("skip", "the later session has no run of it")
+    assert ("good", "torch", "2.10.0", "2.11.0") in compared.differences
+    page = Page(write_page(now, earlier=earlier))
+    for words in ("the later session has no run of it", "2.10.0", "-10."):
         assert words in page.text
 
 

@@ -20,8 +20,14 @@ from pytest_llmbench.core.record.records import Judgement, Problem, RunOutcome, 
 from pytest_llmbench.core.wire.fault import SimulatedFault, note_strike
 from pytest_llmbench.session.ending.conclude import run_identity
 from pytest_llmbench.session.journal.earlier import Earlier, session_to_resume, take_over
-from pytest_llmbench.session.journal.journal import EventKind, Journal, now, read_journal
-from pytest_llmbench.session.journal.plans import digest_of_plan, digest_of_record
+from pytest_llmbench.session.journal.journal import (
+    EventKind,
+    Journal,
+    digest_of_plan,
+    digest_of_record,
+    now,
+    read_journal,
+)
 from tests.unit.judging.conftest import small
 
 SYSTEM = System(name="here", cluster="slurm", gpus_per_node=0)

@@ -83,7 +83,7 @@ def test_any_bytes_are_read_or_refused(path: Path, data: bytes) -> None:
 def test_a_line_of_another_version_is_refused(path: Path) -> None:
     """Whole, but with a word that is not known: nothing is concluded from it."""
     text = b'{"event":"paused","at":1.0}'
-    path.write_bytes(JournalEvent.framed(text) + EVENTS[-1].line)
+    path.write_bytes(JournalEvent.frame(text) + EVENTS[-1].line)
     with pytest.raises(ConfigError, match="line 1 of 2 is damaged"):
         read_journal(path)
 

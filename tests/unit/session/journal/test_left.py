@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmbench.session.journal.earlier import describe_dead_session
 from pytest_llmbench.session.journal.journal import EventKind, Journal, now
-from pytest_llmbench.session.journal.left import left_behind
 
 
 @pytest.fixture
@@ -34,10 +34,10 @@ def session(run_dir: Path, name: str, pid: int, *kinds: EventKind, host: str = "
 
 def test_the_newest_dead_session_is_told(tmp_path: Path, gone: int) -> None:
     """With how far it came, what it left and how to go on; others before it are counted."""
-    assert left_behind(tmp_path) is None
+    assert describe_dead_session(tmp_path) is None
     session(tmp_path, "first", gone).close()
     session(tmp_path, "second", gone, "judged").close()
-    assert left_behind(tmp_path) == (
+    assert describe_dead_session(tmp_path) == (
         f"session second (and 1 before it) never ended, and its process {gone} on {socket.gethostname()} is gone: "
         "1 of 1 tests judged, no process left; --resume=second goes on with it, llmbench prune deletes old ones"
     )
@@ -56,8 +56,8 @@ def test_what_lives_or_ended_is_not_told(tmp_path: Path, gone: int) -> None:
     session(tmp_path, "elsewhere", gone, host="login2").close()
     (tmp_path / "elsewhere" / "owner").write_text("1\n")
     owned = session(tmp_path, "owned", gone)
-    assert left_behind(tmp_path) is None
+    assert describe_dead_session(tmp_path) is None
     owned.close()
-    assert "session owned never ended" in (left_behind(tmp_path) or "")
+    assert "session owned never ended" in (describe_dead_session(tmp_path) or "")
     os.utime(tmp_path / "elsewhere" / "owner", (0, 0))
-    assert "(and 1 before it)" in (left_behind(tmp_path) or "")
+    assert "(and 1 before it)" in (describe_dead_session(tmp_path) or "")

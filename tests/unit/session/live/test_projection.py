@@ -13,7 +13,7 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import SYSTEMS, load_system
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.series import RankInfo, Step, StepSeries
-from pytest_llmbench.session.active import RunView
+from pytest_llmbench.session.following import RunView
 from pytest_llmbench.session.live.snapshot import Projected
 from pytest_llmbench.session.live.writer import Projector, project
 from pytest_llmbench.session.script.prepared import PreparedRun, prepare

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.checks.collectives.nodes.nccl_tests import NcclTestsOutputs, run
-from pytest_llmbench.checks.collectives.report import read_nccl_tests
-from pytest_llmbench.checks.collectives.report_json import read_nccl_tests_json
+from pytest_llmbench.checks.collectives.report import read_nccl_tests, read_nccl_tests_json
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 from tests.standins import nccl_tests as standin

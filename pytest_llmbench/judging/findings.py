@@ -1,0 +1,219 @@
+"""Findings: remarks for the owner of a run that can be judged, and its slow node. They change no verdict.
+
+Judged steps of several kinds are among them: a mean over a warm-up that lasts longer than its rule, an evaluation or a
+drift says little about the next steps. On CPUs, which other processes use as well, steps are never steady.
+"""
+
+import math
+import statistics as stats
+from collections.abc import Iterator, Mapping, Sequence
+
+from pytest_llmbench.core.quantity import listed
+from pytest_llmbench.core.record.series import RankInfo, Step
+from pytest_llmbench.core.record.telemetry import SLOWDOWNS, GpuTelemetry
+from pytest_llmbench.judging import skipped
+from pytest_llmbench.judging.agreement import pace
+from pytest_llmbench.judging.interval.spread import spread
+from pytest_llmbench.judging.interval.steady import ALPHA
+from pytest_llmbench.judging.sanity.evidence import Evidence
+from pytest_llmbench.judging.sanity.outside import outside
+from pytest_llmbench.judging.statistics import judged_steps
+
+# Healthy nodes of one model are within this of each other.
+_SLOWER_NODE = 0.02
+# Of GPUs of one model in one run: what differs more is no scatter.
+_UNLIKE = 0.1
+# The least share of the published peak that large matrix products reach on a GPU in good order.
+_LEAST_OF_PEAK = 0.5
+# By which share the time from step to step may be more than the steps' own.
+_BETWEEN = 0.2
+# Time outside of steps that is worth a word: this share of the run, and long enough to be no end of a process.
+_OUTSIDE_SHARE, _AROUND_S, _START_S = 0.2, 5.0, 60.0
+# Fewer steps do not show which are unlike the others.
+_FEWEST = 10
+# A slow step is this much above the median: in scaled MADs, and as a share of it.
+_SLOW_MADS, _SLOW_SHARE = 6.0, 0.2
+# MAD of normal noise as a standard deviation.
+_SCALED = 1.4826
+# A drift is worth a word from this share on, where it is so many times its standard error.
+_DRIFT_SHARE, _DRIFT_ERRORS = 0.01, 4.0
+
+
+def findings(e: Evidence) -> tuple[str, ...]:
+    """All findings of a run, a sentence each."""
+    return (
+        *_throttled(e),
+        *_unlike_ranks(e),
+        *_far_from_peak(e),
+        *_time_outside(e),
+        *_time_between(e),
+        *_old_logs(e),
+        *_bad_ends(e),
+        *skipped.some(e.recipe, e.series),
+        *unsteady(e),
+    )
+
+
+def slowest_node(ranks: Sequence[RankInfo], telemetry: Sequence[GpuTelemetry]) -> str | None:
+    """The nodes that stand out by their GPUs, in words; None where nothing compares: one node, or CPUs.
+
+    Args:
+        ranks: all of the run.
+        telemetry: of their GPUs in the judged steps.
+    """
+    hosts = {info.rank: info.node or info.host for info in ranks if info.device != "cpu"}
+    if len(set(hosts.values())) < 2:
+        return None
+    figures = {
+        ("matrix products", "TFLOP/s"): _product_rates(ranks),
+        ("SM clock", "MHz"): {gpu.rank: gpu.sm_clock_mhz for gpu in telemetry if gpu.sm_clock_mhz},
+    }
+    known = {name: values for name, values in figures.items() if values.keys() == hosts.keys()}
+    if not known:
+        return None
+    slow = [text for (what, unit), values in known.items() for text in _slow_nodes(what, unit, values, hosts)]
+    compared = " and ".join(what for what, _ in known)
+    none = f"no node stands out by its GPUs' {compared}; links and storage are not in that"
+    return f"slow node: {'; '.join(slow)}" if slow else none
+
+
+def _slow_nodes(what: str, unit: str, values: Mapping[int, float], hosts: Mapping[int, str]) -> Iterator[str]:
+    """Yield a node whose slowest GPU is slower than those of the others usually are."""
+    slowest: dict[str, int] = {}
+    for rank in sorted(hosts, key=lambda rank: values[rank]):
+        slowest.setdefault(hosts[rank], rank)
+    worst = min(slowest, key=lambda host: values[slowest[host]])
+    rank = slowest[worst]
+    usual = stats.median(values[slowest[host]] for host in slowest if host != worst)
+    less = 1.0 - values[rank] / usual
+    if less >= _SLOWER_NODE:
+        yield (
+            f"{worst}, by its {what}: {values[rank]:.4g} {unit} on rank {rank}, {100 * less:.3g} % less than the "
+            f"{usual:.4g} {unit} of the slowest GPU of another node"
+        )
+
+
+def _product_rates(ranks: Sequence[RankInfo]) -> dict[int, float]:
+    """Highest matrix-product rate of each rank that measured one, TFLOP/s."""
+    return {info.rank: info.matmul_flops_per_s / 1e12 for info in ranks if info.matmul_flops_per_s}
+
+
+def _place(e: Evidence, rank: int) -> str:
+    return f"rank {rank} on {next((i.host for i in e.series.ranks if i.rank == rank), 'an unknown host')}"
+
+
+def _throttled(e: Evidence) -> Iterator[str]:
+    held = []
+    for gpu in (gpu for gpu in e.series.telemetry if gpu.throttled):
+        reasons = [f"{name} in {gpu.reasons[name]}" for name in SLOWDOWNS.values() if gpu.reasons.get(name)]
+        held.append(f"{_place(e, gpu.rank)} ({', '.join(reasons)} of {gpu.samples} samples)")
+    if held:
+        yield f"throttled in the judged steps: {listed(held)}: the speed is that of GPUs that were held back"
+
+
+def _unlike_ranks(e: Evidence) -> Iterator[str]:
+    clocks = {gpu.rank: gpu.sm_clock_mhz for gpu in e.series.telemetry if gpu.sm_clock_mhz is not None}
+    rates = _product_rates(e.series.ranks) if e.topology.gpus else {}  # CPUs that others use as well are too unsteady
+    for what, unit, values in (("clocks", "MHz", clocks), ("matrix-product rates", "TFLOP/s", rates)):
+        if len(values) < 2:
+            continue
+        usual = stats.median(values.values())
+        odd = [
+            f"{_place(e, rank)} {value:.4g} {unit}"
+            for rank, value in values.items()
+            if abs(value - usual) > _UNLIKE * usual
+        ]
+        if odd:
+            yield f"the ranks' {what} differ: {listed(odd)}; the median is {usual:.4g} {unit}"
+
+
+def _far_from_peak(e: Evidence) -> Iterator[str]:
+    if e.peak_tflops is None:
+        return
+    peak, _ = e.peak_tflops  # fp32 without TF32: it is unknown which of the two a framework's products are
+    rates = _product_rates(e.series.ranks)
+    low = [f"{_place(e, rank)} {rate:.4g} TFLOP/s" for rank, rate in rates.items() if rate < _LEAST_OF_PEAK * peak]
+    if low:
+        yield (
+            f"matrix products reached less than {100 * _LEAST_OF_PEAK:g} % of the published peak of {peak:g} "
+            f"TFLOP/s: {listed(low)}: a share of the measured rate flatters"
+        )
+
+
+def _time_outside(e: Evidence) -> Iterator[str]:
+    parts = outside(e)
+    if parts is None or e.recipe.scale != "full":  # at scale smoke, starting and ending take most of the time
+        return
+    steps_s, around_s, whole = parts.steps_s, parts.around_s, parts.steps_s + parts.seconds
+    long_around = around_s > max(_AROUND_S, _OUTSIDE_SHARE * (steps_s + around_s))
+    if long_around or parts.seconds > max(_START_S, _OUTSIDE_SHARE * whole):
+        start = "" if parts.before_s is None else f", {parts.before_s:.4g} s of it before the first"
+        share = f"{100 * parts.seconds / whole:.3g} % of the run ({parts.seconds:.4g} of {whole:.4g} s)"
+        yield f"{share} was outside of steps{start}"
+
+
+def _time_between(e: Evidence) -> Iterator[str]:
+    ratio = pace(e.series) if e.kind == "command" and e.topology.gpus else None
+    if ratio is not None and ratio > 1 + _BETWEEN:
+        yield (
+            f"by the times of its lines or event files a step takes {100 * (ratio - 1):.3g} % longer than it reports, "
+            "in the median: its own rates leave out the time between steps (input, logs)"
+        )
+
+
+def _bad_ends(e: Evidence) -> Iterator[str]:
+    if e.series.bad_ends and e.series.completed is not None:
+        yield (
+            f"processes of the run ended with an error, although the work was done: {listed(list(e.series.bad_ends))}: "
+            "look at what its ranks do as they end"
+        )
+
+
+def _old_logs(e: Evidence) -> Iterator[str]:
+    if any(info.schema_version < 2 for info in e.series.ranks):
+        yield "its step logs are of schema version 1: they do not name their run, and do not count the training"
+
+
+def unsteady(e: Evidence) -> Iterator[str]:
+    """Yield the judged steps of a run on GPUs that are unlike the others, and a drift of those that are alike."""
+    steps = [step for step in judged_steps(e.recipe, e.series.steps) if step.seconds] if e.topology.gpus else []
+    if len(steps) < _FEWEST:
+        return
+    seconds = [step.seconds or 0.0 for step in steps]
+    usual = stats.median(seconds)
+    scatter = _SCALED * stats.median(abs(duration - usual) for duration in seconds)
+    most = usual + max(_SLOW_MADS * scatter, _SLOW_SHARE * usual)
+    slow = [duration > most for duration in seconds]
+    start, end = slow.index(False), slow[::-1].index(False)
+    middle = [step for step, is_slow in zip(steps, slow, strict=True) if is_slow][start : sum(slow) - end]
+    if start:
+        rule = e.recipe.warm_up.steps
+        yield (
+            f"the first {start} judged steps are slow ({_slower(steps[:start], usual)}): a warm-up of {rule} steps is "
+            "too short"
+        )
+    if middle:
+        numbers = listed([step.step for step in middle])
+        words = f"slow steps among the judged ones ({_slower(middle, usual)})"
+        yield f"{words}: {numbers}: an evaluation, a checkpoint or a stall?"
+    if end:
+        yield f"the last {end} judged steps are slow ({_slower(steps[len(steps) - end :], usual)})"
+    yield from _drift([duration for duration, is_slow in zip(seconds, slow, strict=True) if not is_slow])
+
+
+def _slower(some: Sequence[Step], usual: float) -> str:
+    return f"{stats.fmean(step.seconds or 0.0 for step in some) / usual:.3g} times the median of {usual:.4g} s"
+
+
+def _drift(seconds: Sequence[float]) -> Iterator[str]:
+    if len(seconds) < _FEWEST:
+        return
+    mean, middle = stats.fmean(seconds), (len(seconds) - 1) / 2
+    slope = stats.linear_regression(range(len(seconds)), seconds).slope
+    error = spread([x - mean - slope * (i - middle) for i, x in enumerate(seconds)], ALPHA, fitted=2).error
+    drift = slope * (len(seconds) - 1)
+    if abs(drift) > max(_DRIFT_SHARE * mean, _DRIFT_ERRORS * math.sqrt(12) * error):
+        yield (
+            f"the judged steps drift by {100 * drift / mean:+.2g} % from the first to the last: the speed "
+            "is not settled"
+        )

@@ -1,1 +1,0 @@
-"""Findings next to a verdict: they explain a rate and never change it."""

@@ -1,0 +1,65 @@
+"""The test cases of ours in pytest's XML, completed: their evidence as text, file and line, and names that last."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from xml.etree import ElementTree as ET
+
+from pytest_llmbench.plugin.pytest_private import bin_xml_escape
+from pytest_llmbench.reporting.ci.case import lines_of
+
+_OUTPUT = "system-out"
+
+
+def complete(cases: Sequence[ET.Element], records: str, *, places: bool) -> None:
+    """Complete every case that has a verdict; a case that is complete stays as it is.
+
+    Args:
+        cases: the elements of test cases.
+        records: path of the session's folder, as a reader of the file finds it.
+        places: whether to add `file` and `line` as attributes, which Jenkins' schema does not know.
+    """
+    all_cases = [(case, properties_of(case)) for case in cases]
+    ours = [(case, properties) for case, properties in all_cases if "verdict" in properties]
+    taken = Counter((case.get("classname"), case.get("name")) for case in cases)
+    names = Counter((case.get("classname"), lasting(case.get("name", ""), properties)) for case, properties in ours)
+    for case, properties in ours:
+        name = lasting(case.get("name", ""), properties)
+        key = (case.get("classname"), name)
+        if names[key] == 1 and not taken[key]:
+            case.set("name", name)
+        if places:
+            for attribute in ("file", "line"):
+                if attribute in properties:
+                    case.set(attribute, properties[attribute])
+        text = bin_xml_escape("\n".join(lines_of(properties, records)) + "\n")
+        # Readers take the first, or all: what a test printed comes after its evidence.
+        output = case.find(_OUTPUT)
+        if output is None:
+            ET.SubElement(case, _OUTPUT).text = text
+        elif not (output.text or "").startswith(text):
+            output.text = f"{text}\n{output.text or ''}"
+
+
+def properties_of(case: ET.Element) -> dict[str, str]:
+    """The properties of a test case."""
+    return {each.get("name", ""): each.get("value", "") for each in case.iter("property")}
+
+
+def lasting(name: str, properties: Mapping[str, str]) -> str:
+    """The name of a case that stays the same in other sessions: it has the node, and no slot.
+
+    A slot, or a group of one node, is another node in the next session, and a history by name would mix them.
+    """
+    host = properties.get("host", "")
+    if properties.get("check") and properties.get("slot") and host:
+        return _renamed(name, f"{properties['check']}-slot{properties['slot']}", f"{properties['check']}-{host}")
+    return name
+
+
+def _renamed(name: str, part: str, new: str) -> str:
+    """A name in whose brackets one part is another: a part ends at a hyphen or the bracket."""
+    before, bracket, inside = name.partition("[")
+    if not bracket or not inside.endswith("]"):
+        return name
+    words = f"-{inside[:-1]}-"
+    return f"{before}[{words.replace(f'-{part}-', f'-{new}-', 1)[1:-1]}]" if f"-{part}-" in words else name

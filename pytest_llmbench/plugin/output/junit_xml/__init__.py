@@ -1,1 +1,0 @@
-"""JUnit XML: written as verdicts come, and whole at any moment."""

@@ -1,0 +1,322 @@
+"""Replay: logs that were made elsewhere are read and judged by the same statistics and thresholds, without a cluster.
+
+`--replay DIR` looks for `DIR/<recipe>/`, with the logs of one run or a folder for each of several, or for a session
+folder of ours. Facts that logs do not contain are in a `replay.yaml` next to them, in the run record, or given by
+`--system` and `--nodes`.
+
+In a session folder, `session.json` lists the runs. A run with a record is read with the facts of that record. A run
+without one was under way when the session was killed, or never began: its task gives the number of ranks, and its
+logs are judged like any other, so that it counts if all its ranks finished.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
+
+from pytest_llmbench.checks.base import get_check
+from pytest_llmbench.cluster.heartbeat import Heartbeat
+from pytest_llmbench.cluster.runs import Plan, Replayed, RunSpec, Session
+from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.cluster.system import System
+from pytest_llmbench.core.errors import ConfigError, unknown
+from pytest_llmbench.core.files import make_folder
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.record.health import Report
+from pytest_llmbench.core.record.records import JobTraces, Problem, RunOutcome, RunRecord, RunTraces
+from pytest_llmbench.core.record.series import StepSeries
+from pytest_llmbench.core.schema import Strict, validate
+from pytest_llmbench.core.wire import layout
+from pytest_llmbench.core.wire.driver import CommandTask, read_report
+from pytest_llmbench.core.wire.fault import strikes
+from pytest_llmbench.core.wire.task import LaunchedTask, Task
+from pytest_llmbench.core.yaml_files import read_yaml
+from pytest_llmbench.engines.base import get_engine
+from pytest_llmbench.judging.sanity import Evidence, Origin, first_problem
+from pytest_llmbench.session.ending.causes import problem_of
+from pytest_llmbench.session.ending.conclude import conclude_logs, run_identity, with_expectations
+from pytest_llmbench.session.folder import read_plan, record_files
+from pytest_llmbench.session.nodes.validation import health_record
+from pytest_llmbench.session.record_store import RecordStore
+from pytest_llmbench.workloads.rank.context import token_of
+
+FACTS_FILE = "replay.yaml"
+
+
+class ReplayFacts(Strict):
+    """`replay.yaml`: declared facts about the run of replayed logs."""
+
+    nodes: PositiveInt | None = None
+    """Nodes of the run; absent, as many as `hosts`, else `--nodes`, else the recipe's."""
+    gpus_per_node: NonNegativeInt | None = None
+    """GPUs of each; absent, `--gpus-per-node`, else the system's, else the recipe's."""
+    ranks_per_node: PositiveInt | None = None
+    """Ranks per node of a run without GPUs; absent, the system's."""
+    hosts: tuple[str, ...] = ()
+    """Its nodes."""
+    gpu: str | None = None
+    """GPU model of the run; absent, the system file's."""
+    ended: Literal["steps", "time_limit"] = "steps"
+    """`time_limit` for a run that was meant to be cut off there, and was; only of a recipe with `end: time_limit`, and
+    not needed where Slurm's own line in the log says it.
+    """
+    wall_s: PositiveFloat | None = None
+    """From launch to end, seconds; the steps must not add up to more."""
+    source: str = ""
+    """Origin of the logs."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.hosts and self.nodes not in (None, len(self.hosts)):
+            raise ValueError(f"nodes: {self.nodes}, and hosts names {len(self.hosts)}")
+        return self
+
+
+def find_replays(folder: Path, recipes: Mapping[str, Recipe], settings: Settings) -> dict[str, RunSpec]:
+    """Find every run in a folder, by key.
+
+    Raises:
+        ConfigError: the folder or a run in it cannot be read, is of an unknown recipe, or there is none.
+    """
+    folder = folder.absolute()  # records name it, wherever they are read
+    if not folder.is_dir():
+        raise ConfigError(f"--replay {folder}: no such folder: give one with the logs of a run in {folder}/<recipe>/")
+    session = (folder / layout.FOLDERS["run"]).is_dir()
+    runs = list(runs_of_session(folder, recipes) if session else _runs_by_recipe(folder, recipes, settings))
+    if not runs:
+        raise ConfigError(f"--replay {folder}: no logs: put those of a run into {folder}/<recipe>/")
+    return {spec.key: spec for spec in runs}
+
+
+def _runs_by_recipe(folder: Path, recipes: Mapping[str, Recipe], settings: Settings) -> Iterator[RunSpec]:
+    for path in _list_visible(folder):
+        if not path.is_dir():
+            if path.name in recipes or path.stem in recipes:
+                raise ConfigError(f"--replay: {path} is a file: put it into a folder {folder}/<recipe>/")
+            continue
+        recipe = find_recipe(path.name, recipes, path)
+        runs = _runs_of(path, recipe)
+        for number, logs in enumerate(runs, start=1):
+            key = recipe.name if len(runs) == 1 else f"{recipe.name}-group{number}"
+            replayed = _read_facts(logs, path, recipe, settings)
+            group = None if len(runs) == 1 else number
+            yield RunSpec(key=key, recipe=recipe.on(replayed.topology), group=group, replayed=replayed)
+
+
+def _runs_of(folder: Path, recipe: Recipe) -> list[Path]:
+    """The runs under a recipe's folder: a folder each, a log each where the engine keeps them so, or the folder.
+
+    An empty folder is a run, too: one without a log, which must not go unseen.
+    """
+    there = [path for path in _list_visible(folder) if path.name != FACTS_FILE]
+    if there and all(path.is_dir() for path in there):
+        return there
+    logs = sorted(folder.glob("*.log")) if get_engine(recipe.engine).log_per_run else []
+    return logs or [folder]
+
+
+def _list_visible(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+
+
+def _read_facts(logs: Path, folder: Path, recipe: Recipe, settings: Settings) -> Replayed:
+    own = logs / FACTS_FILE
+    path = own if own.is_file() else folder / FACTS_FILE
+    facts = validate(ReplayFacts, read_yaml(path), str(path)) if path.exists() else ReplayFacts()
+    if facts.ended not in {"steps", recipe.end}:
+        raise ConfigError(f"{path}: ended: {facts.ended}, and recipe {recipe.name} has to do all its steps")
+    shape = settings.topology(recipe)
+    gpu = settings.system.gpu
+    gpus_per_node = shape.gpus_per_node if facts.gpus_per_node is None else facts.gpus_per_node
+    return Replayed(
+        logs=logs, nodes=facts.nodes or len(facts.hosts) or shape.nodes, gpus_per_node=gpus_per_node,
+        ranks_per_node=gpus_per_node or facts.ranks_per_node or settings.system.cpu_ranks_per_node, hosts=facts.hosts,
+        gpu=facts.gpu or (gpu.model if gpu and gpus_per_node else None),
+        cut_off=f"ended at its time limit, as {path} says" if facts.ended == "time_limit" else None,
+        wall_s=facts.wall_s, provenance={"replayed_from": facts.source or str(logs)},
+    )  # fmt: skip
+
+
+def runs_of_session(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[RunSpec]:
+    """Yield every run of a session's folder, by the plan and by the records; the thresholds are those of today.
+
+    Raises:
+        ConfigError: the plan, a record or a task cannot be read, or is of an unknown recipe or another scale.
+    """
+    planned = {run.key: run for run in _plan(folder).runs}
+    recorded = {path.parent.name for path in record_files(folder, "run")}
+    made: RunRecord | RunSpec
+    for key in [*planned, *sorted(recorded - set(planned))]:
+        run = folder / layout.FOLDERS["run"] / key
+        if key in recorded:
+            record = RunRecord.read(run / layout.RECORD)
+            if record.look and record.problem is not None and record.problem.kind == "not_repeated":
+                continue  # a repeat for which the time was too short
+            ran, replayed, made = record.recipe, as_replayed(record, run), record
+        else:
+            ran, made = planned[key].recipe, planned[key]
+            replayed = planned[key].replayed or _facts_on_disk(run, ran)
+        today = _current_recipe(ran, recipes, run).on(replayed.topology).references
+        group = planned[key].group if key in planned else None
+        recipe = ran.model_copy(update={"references": today})
+        yield RunSpec(key=key, recipe=recipe, group=group, repeat=made.repeat, look=made.look, replayed=replayed)
+
+
+def find_recipe(name: str, recipes: Mapping[str, Recipe], path: Path) -> Recipe:
+    """Find the recipe of logs. Raises ConfigError: there is none of that name."""
+    if name not in recipes:
+        raise ConfigError(f"--replay: {path}: {unknown('recipe', name, recipes)}")
+    return recipes[name]
+
+
+def _plan(folder: Path) -> Plan:
+    try:
+        return read_plan(folder)
+    except ConfigError as error:
+        raise ConfigError(
+            f"--replay: {folder / layout.PLAN} cannot be read. It lists the runs that this session declared; without "
+            "it, a run without logs would go unnoticed. To judge single runs, put the logs of each into a folder "
+            f"DIR/<recipe>/ and give --replay DIR. ({error})"
+        ) from error
+
+
+def _current_recipe(ran: Recipe, recipes: Mapping[str, Recipe], path: Path) -> Recipe:
+    recipe = find_recipe(ran.name, recipes, path)
+    if ran.scale != recipe.scale:
+        raise ConfigError(f"{path}: run at scale {ran.scale}: give --scale {ran.scale}")
+    return recipe
+
+
+def as_replayed(record: RunRecord, folder: Path, logs: Path | None = None) -> Replayed:
+    """The facts of a run that its logs lack, as its record has them.
+
+    Args:
+        record: of the run.
+        folder: of the run.
+        logs: copy of the logs that it replayed; None for those that the record names.
+    """
+    if record.replayed is not None:
+        logs = logs or Path(record.replayed)
+    started, ended, driver = record.timings.submitted, record.timings.ended, read_report(folder)
+    if get_engine(record.recipe.engine).kind == "ranks" and logs is None:
+        device = None  # ranks of our own log their device
+    else:
+        device = driver.device if driver is not None else record.device
+    return Replayed(
+        logs=logs or folder, nodes=record.nodes, gpus_per_node=record.gpus // record.nodes,
+        ranks_per_node=max(record.ranks // record.nodes, 1), hosts=record.hosts, gpu=device, cut_off=record.cut_off,
+        early=record.early, launched=started, ended=ended,
+        wall_s=ended - started if started and ended and ended > started else None, token=record.run_token,
+        problem=record.problem, provenance=record.provenance, simulated=record.simulated,
+    )  # fmt: skip
+
+
+def _facts_on_disk(run: Path, recipe: Recipe) -> Replayed:
+    """The facts of a run without a record, by the files of its launch."""
+    task = read_task(run)
+    if task is None:
+        message = "the session that declared this run was killed before the run began: run it again"
+        gpus = recipe.gpus_per_node
+        problem = Problem(kind="session_ended", message=message, log=str(run.parent.parent))
+        return Replayed(logs=run, nodes=recipe.nodes, gpus_per_node=gpus, ranks_per_node=gpus or 1, problem=problem)
+    traces, driver = _traces(run), read_report(run)
+    return Replayed(
+        logs=run,
+        nodes=task.nodes,
+        gpus_per_node=task.ranks_per_node if task.device == "cuda" else 0,
+        ranks_per_node=task.ranks_per_node,
+        hosts=driver.hosts if driver else (traces.hosts if traces else ()),
+        gpu=driver.device if driver else None,
+        token=task.token,
+        launched=traces.submitted if traces else None,
+        problem=problem_of(driver),
+        provenance={
+            **(driver.provenance if driver else {}),
+            "recovered": "the session was killed before it wrote this run's record: judged by its logs",
+        },
+    )
+
+
+def read_task(run: Path) -> LaunchedTask | None:
+    """Read the task with which a run was launched; None if it never was."""
+    if (run / layout.COMMAND).exists():
+        return CommandTask.read(run / layout.COMMAND)
+    return Task.read(run / layout.TASK) if (run / layout.TASK).exists() else None
+
+
+def _traces(run: Path) -> JobTraces | None:
+    try:
+        return JobTraces.model_validate_json((run / layout.JOB).read_bytes())
+    except (OSError, ValidationError):  # killed between the launch and this file: the hosts come from the ranks
+        return None
+
+
+def replay(plan: Plan, settings: Settings, session: Session, store: RecordStore) -> None:
+    """Read and conclude the runs of a session. There are no nodes to check."""
+    for name in plan.checks:
+        report = Report(skip="logs are replayed: no node is there to be checked")
+        store.keep(health_record(get_check(name), settings, session, report=report))
+    make_folder(session.folder)
+    heartbeat = Heartbeat(session.folder).start()  # logs may be long, and workers wait for a sign of life
+    for run in plan.runs:
+        if run.replayed is not None:
+            store.keep(replayed_record(run, run.replayed, settings, session))
+    heartbeat.stop()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recount:
+    """A run's record computed again from its logs.
+
+    Attributes:
+        token: the run that the logs are to be of; None if unknown.
+        outcome: the part of the record that follows from the logs.
+        problem: the problem that the logs show, also where the record has another one.
+    """
+
+    token: str | None
+    outcome: RunOutcome
+    problem: Problem | None
+
+
+def recount(recipe: Recipe, replayed: Replayed, system: System) -> Recount:
+    """Read a run's logs again and compute its outcome, for a replay and for the verification of a bundle.
+
+    Raises:
+        ConfigError: a log cannot be read.
+        OSError: likewise.
+    """
+    token = replayed.token or token_of(replayed.logs)
+    series = get_engine(recipe.engine).read(replayed.logs, recipe)
+    evidence = with_expectations(
+        Evidence(
+            recipe=recipe, topology=replayed.topology, hosts=replayed.hosts, wall_s=replayed.wall_s, series=series,
+            device=replayed.gpu, cut_off=replayed.cut_off, early=replayed.early,
+            origin=Origin(token=token, launched=replayed.launched, ended=replayed.ended),
+        ),
+        system,
+    )  # fmt: skip
+    problem = _empty(replayed, series) or first_problem(evidence)
+    outcome = conclude_logs(evidence, system, replayed.problem or problem, replayed.provenance)
+    return Recount(token=token, outcome=outcome, problem=problem if replayed.problem else outcome.problem)
+
+
+def replayed_record(run: RunSpec, replayed: Replayed, settings: Settings, session: Session) -> RunRecord:
+    """Make the record of one run from its logs: its numbers, or the reason why it cannot be judged."""
+    again = recount(run.recipe, replayed, settings.system)
+    recorded = {"run_token": again.token, "simulated": replayed.simulated or strikes(replayed.logs)}
+    return RunRecord.of(
+        run_identity(run, settings, session).model_copy(update=recorded),
+        RunTraces(hosts=replayed.hosts),
+        again.outcome,
+    )
+
+
+def _empty(replayed: Replayed, series: StepSeries) -> Problem | None:
+    if series.steps or series.totals or series.ranks or series.unread or series.failure:
+        return None
+    message = f"no line of a run in {replayed.logs}: are these the logs of this engine?"
+    #: problem no_log: a replayed log has no line of a run
+    return Problem(kind="no_log", message=message, log=str(replayed.logs))

@@ -1,1 +1,0 @@
-"""Replay: logs made elsewhere, judged without a cluster."""

@@ -1,0 +1,166 @@
+"""What is said beside a verdict, and rates that no GPU has."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.cluster.system import load_system, published_tflops
+from pytest_llmbench.core.paths import shipped
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.series import OwnSteps, RankInfo, Step, StepSeries
+from pytest_llmbench.core.record.telemetry import GpuTelemetry
+from pytest_llmbench.judging.findings import findings
+from pytest_llmbench.judging.references import Machine
+from pytest_llmbench.judging.sanity import Evidence, first_problem
+from pytest_llmbench.judging.sanity.evidence import Origin
+from pytest_llmbench.session.ending.conclude import conclude_logs
+from tests.unit.judging.conftest import small
+
+DEVICE = "NVIDIA H200"
+ELSEWHERE = load_system("elsewhere", [shipped("systems")])
+SECONDS = 10.0
+MACHINE = Machine(system="elsewhere", device=DEVICE, gpus=2, nodes=1, scale="full")
+
+
+def rank(number: int, **changes: Any) -> RankInfo:
+    """A rank on a GPU in good order."""
+    values: dict[str, Any] = {
+        "rank": number, "host": "n1", "pid": number + 1, "local_rank": number, "device": DEVICE, "versions": {},
+        "ended": True, "matmul_flops_per_s": 7e14, "schema_version": 2, "gpu": f"GPU-{number}",
+    }  # fmt: skip
+    return RankInfo(**(values | changes))
+
+
+def watched(number: int, **changes: Any) -> GpuTelemetry:
+    """What its GPU did."""
+    return GpuTelemetry(
+        rank=number, gpu=f"GPU-{number}", samples=40, **({"sm_clock_mhz": 1500, "throttled": 0} | changes)
+    )
+
+
+def run(**changes: Any) -> Evidence:
+    """A run of twelve steps of ten seconds each on two GPUs."""
+    recipe = small(precision="bf16")
+    steps = tuple(
+        Step(step=n, seconds=SECONDS, tokens=recipe.tokens_per_step, samples=8, loss=5 - n / 12, grad_norm=1, ranks=2)
+        for n in range(1, 13)
+    )
+    series: dict[str, Any] = {
+        "ranks": (rank(0), rank(1)), "steps": steps, "telemetry": (watched(0), watched(1)),
+    }  # fmt: skip
+    for name in set(changes) & set(series):
+        series[name] = changes.pop(name)
+    plain = Evidence(
+        recipe=recipe, topology=Topology(nodes=1, gpus_per_node=2), series=StepSeries(**series), hosts=("n1",),
+        wall_s=140.0, gpu=None, peak_tflops=(989.4, 989.4), origin=Origin(launched=1000.0),
+    )  # fmt: skip
+    return dataclasses.replace(plain, **changes)
+
+
+def begun(after_s: float) -> RankInfo:
+    """A rank whose first step began so long after the launch."""
+    began = 1000.0 + after_s
+    steps = OwnSteps(
+        count=12, began=began, ended=began + 120, seconds=120.0, unlike_times=None, unlike_clock=None, durations="",
+        losses="", quarters=(1.0,), still=1, flat=0,
+    )  # fmt: skip
+    return rank(0, steps=steps)
+
+
+def test_a_run_in_good_order_has_no_finding() -> None:
+    """A healthy run is not talked about."""
+    assert findings(run()) == ()
+    assert first_problem(run()) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"telemetry": (watched(0), watched(1, throttled=3, reasons={"hardware slowdown": 3, "power cap": 40}))},
+            "throttled in the judged steps: rank 1 on n1 (hardware slowdown in 3 of 40 samples)",
+        ),
+        ({"telemetry": (watched(0), watched(1, sm_clock_mhz=750))}, "the ranks' clocks differ: rank 0 on n1 1500 MHz"),
+        (
+            {"ranks": (rank(0), rank(1, matmul_flops_per_s=5e14))},
+            "rates differ: rank 0 on n1 700 TFLOP/s",
+        ),
+        (
+            {"ranks": (rank(0, matmul_flops_per_s=4e14), rank(1, matmul_flops_per_s=4e14))},
+            "less than 50 % of the published",
+        ),
+        ({"wall_s": 240.0}, "50 % of the run (120 of 240 s) was outside of steps"),
+        ({"wall_s": 240.0, "ranks": (begun(10), rank(1))}, "10 s of it before the first"),
+        ({"wall_s": 240.0, "ranks": (begun(10).model_copy(update={"finished": 1230.0}), rank(1))}, "110 of 230 s"),
+        ({"wall_s": 240.0, "ranks": (begun(115), rank(1))}, "115 s of it before the first"),
+        ({"ranks": (rank(0, schema_version=1), rank(1))}, "schema version 1"),
+    ],
+)
+def test_each_is_said(changes: dict[str, Any], told: str) -> None:
+    """A sane run with one thing that its owner should know."""
+    evidence = run(**changes)
+    assert first_problem(evidence) is None
+    assert told in "; ".join(findings(evidence))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"wall_s": 140.0},
+        {"wall_s": 160.0, "ranks": (begun(38), rank(1))},  # a start of less than a minute
+        {"wall_s": None},
+        {"wall_s": 240.0, "recipe": small(precision="bf16").model_copy(update={"scale": "smoke"})},
+        {"telemetry": (watched(0, power_capped=40), watched(1))},
+        {"ranks": (rank(0, matmul_flops_per_s=6.7e14), rank(1))},
+        {
+            "ranks": (rank(0, matmul_flops_per_s=5.1e13), rank(1, matmul_flops_per_s=5.1e13)),
+            "peak_tflops": (66.9, 494.7),
+        },
+    ],
+)
+def test_what_is_usual_is_not(changes: dict[str, Any]) -> None:
+    """Starts, power limits and a little scatter deserve no word."""
+    assert findings(run(**changes)) == ()
+
+
+@pytest.mark.parametrize(("flops_per_s", "sane"), [(1.0e15, True), (1.2e15, False)])
+def test_products_above_the_published_peak_are_implausible(flops_per_s: float, sane: bool) -> None:
+    """A GPU may have a little more clock than its published peak is for, and not a fifth."""
+    problem = first_problem(run(ranks=(rank(0, matmul_flops_per_s=flops_per_s), rank(1))))
+    assert (problem is None) == sane
+    assert sane or (problem is not None and "rank 0 on n1 measured 1200 TFLOP/s" in problem.message)
+
+
+@pytest.mark.parametrize("scale", ["full", "smoke"])
+@pytest.mark.parametrize(("seconds", "sane"), [(1e-3, True), (1e-9, False)])
+def test_a_training_above_the_published_peak_is_implausible_without_a_system_file(
+    scale: str, seconds: float, sane: bool
+) -> None:
+    """The model of the GPU is enough, also where the MFU has no meaning as a statistic."""
+    evidence = run()
+    steps = tuple(step.model_copy(update={"seconds": seconds}) for step in evidence.series.steps)
+    series = evidence.series.model_copy(update={"steps": steps})
+    recipe = evidence.recipe.model_copy(update={"scale": scale})
+    problem = conclude_logs(dataclasses.replace(evidence, series=series, recipe=recipe), ELSEWHERE, None, {}).problem
+    assert (problem is None) == sane
+    assert sane or (problem is not None and "an MFU of" in problem.message)
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "peak"),
+    [
+        ("NVIDIA H200", "bf16", (989.4, 989.4)),
+        ("NVIDIA H200", "fp32", (66.9, 494.7)),
+        ("NVIDIA A100-SXM4-80GB", "fp16", (312, 312)),
+        ("NVIDIA H200 NVL", "bf16", None),
+        ("cpu", "bf16", None),
+    ],
+)
+def test_the_published_peak_is_known_by_the_gpu_alone(
+    device: str, precision: str, peak: tuple[float, float] | None
+) -> None:
+    """That of another model is not taken for it."""
+    assert published_tflops(device, precision) == peak
