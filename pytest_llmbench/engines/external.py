@@ -108,10 +108,10 @@ def fill(text: str, place: Place, where: str) -> str:
     return fill_in(text, {**place.environment.names, "run": str(place.folder)}, where)
 
 
-def filled(value: Any, place: Place, where: str) -> Any:
+def fill_argument(value: Any, place: Place, where: str) -> Any:
     """Fill in an argument, or each word of one; numbers and switches stay as they are."""
     if isinstance(value, tuple):
-        return tuple(filled(word, place, where) for word in value)
+        return tuple(fill_argument(word, place, where) for word in value)
     return fill(value, place, where) if isinstance(value, str) else value
 
 

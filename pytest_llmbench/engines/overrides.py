@@ -77,7 +77,7 @@ def unknown_arguments(names: list[str]) -> str | None:
     return f"options.arguments {', '.join(names)} may change what a step computes, and no key of the recipe shows how"
 
 
-def given(values: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Same]:
+def rules_of_given(values: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Same]:
     """Make rules of the arguments that an engine gives; `fields` maps them to keys of the recipe."""
     return {name: Same(field=fields.get(name, name), allowed=(value,)) for name, value in values.items()}
 

@@ -24,7 +24,7 @@ _READABLE_TFLOPS = 5.0
 _RECOMPUTED, _ROUNDED = 4 / 3, 0.05
 
 
-def by_heart(series: StepSeries) -> Iterator[str]:
+def check_loss_drop(series: StepSeries) -> Iterator[str]:
     """Yield a loss that fell further than so few steps of training can bring it."""
     losses = [step.loss for step in series.steps if step.loss is not None]
     last = losses[-max(1, len(losses) // 4) :]
@@ -33,7 +33,7 @@ def by_heart(series: StepSeries) -> Iterator[str]:
         yield f"the loss fell from {losses[0]:.4g} to {end:.4g}: no model learns its data by heart so fast"
 
 
-def lost_losses(series: StepSeries) -> Iterator[str]:
+def check_missing_losses(series: StepSeries) -> Iterator[str]:
     """Yield a line without a loss although it reports no skipped step, if other lines have losses."""
     made = [step for step in series.steps if step.reported.get("number_of_skipped_iterations") == 0.0]
     without = [step.step for step in made if step.loss is None]
@@ -41,7 +41,7 @@ def lost_losses(series: StepSeries) -> Iterator[str]:
         yield f"the line of step {without[0]} has no loss, though none of its steps was skipped"
 
 
-def untrained(recipe: Recipe, series: StepSeries) -> Iterator[str]:
+def check_first_loss(recipe: Recipe, series: StepSeries) -> Iterator[str]:
     """Yield a first loss that is not that of an untrained model."""
     first = next((step for step in series.steps if step.loss is not None), None)
     if first is None or first.loss is None or first.step > _START:
@@ -54,9 +54,9 @@ def untrained(recipe: Recipe, series: StepSeries) -> Iterator[str]:
         )
 
 
-def logged_rate(recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
+def check_logged_rate(recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
     """Yield a logged rate and step time whose product is not the work of the recipe's step."""
-    flops = [work for step in series.steps if (work := _flops_of_a_step(step, topology)) is not None]
+    flops = [work for step in series.steps if (work := _step_flops(step, topology)) is not None]
     if not flops:
         return
     mean, model = stats.median(flops) / recipe.tokens_per_step, recipe.model
@@ -69,7 +69,7 @@ def logged_rate(recipe: Recipe, topology: Topology, series: StepSeries) -> Itera
         )
 
 
-def _flops_of_a_step(step: Step, topology: Topology) -> float | None:
+def _step_flops(step: Step, topology: Topology) -> float | None:
     rate = step.reported.get("tflops", step.reported.get("throughput_per_gpu"))
     if rate is None or rate < _READABLE_TFLOPS or step.seconds is None:
         return None

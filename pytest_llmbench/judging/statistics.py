@@ -271,7 +271,7 @@ def _step_time(m: Measurement) -> float | None:
     return stats.median(seconds) if seconds and len(seconds) == len(m.judged) else None
 
 
-def _of_gpus(compute: Callable[[Watched], float | None]) -> Compute:
+def _gpu_statistic(compute: Callable[[Watched], float | None]) -> Compute:
     return lambda m: compute(m.watched)
 
 
@@ -342,7 +342,7 @@ STATISTICS: Mapping[str, Statistic] = {
         unit="GiB", rule="highest memory of any rank", compute=_peak_memory, better="lower"
     ),
     **{
-        name: Statistic(unit=rule.unit, rule=rule.words, compute=_of_gpus(rule.compute), better=rule.better)
+        name: Statistic(unit=rule.unit, rule=rule.words, compute=_gpu_statistic(rule.compute), better=rule.better)
         for name, rule in RULES.items()
     },
 }

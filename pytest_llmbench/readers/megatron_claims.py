@@ -82,7 +82,7 @@ def _eight_bits(text: str) -> str | None:
     return None if text in {"None", "False"} else "fp8 or fp4"
 
 
-def _checkpointed(text: str) -> str | None:
+def _checkpointing(text: str) -> str | None:
     """Translate older arguments, which checkpointed whole layers: a switch, then one of two methods."""
     return {"None": "none", "False": "none", "True": "full", "uniform": "full", "block": "full"}.get(text, text)
 
@@ -117,9 +117,9 @@ _ARGUMENTS: Mapping[str, tuple[ClaimName, Callable[[str], int | str | None]]] = 
     "fp4": ("precision", _eight_bits),
     "sequence_parallel": ("sequence_parallel", _SWITCH.get),
     "use_distributed_optimizer": ("sharding", {"True": "optimizer", "False": "none"}.get),
-    "recompute_granularity": ("activation_checkpointing", _checkpointed),
-    "checkpoint_activations": ("activation_checkpointing", _checkpointed),
-    "activations_checkpoint_method": ("activation_checkpointing", _checkpointed),
+    "recompute_granularity": ("activation_checkpointing", _checkpointing),
+    "checkpoint_activations": ("activation_checkpointing", _checkpointing),
+    "activations_checkpoint_method": ("activation_checkpointing", _checkpointing),
     "optimizer": ("optimizer", str),
     "position_embedding_type": ("positions", _positions),
 }

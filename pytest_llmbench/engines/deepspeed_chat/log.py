@@ -83,15 +83,15 @@ class _Log:
     step: items.StepLine | None = None
 
     def read(self, text: str) -> Iterable[items.Item]:
-        parts = (self._of_a_step, self._of_the_setting, self._of_the_end)
+        parts = (self._parse_step, self._parse_setting, self._parse_end)
         return [item for piece in _GLUED.split(text) for part in parts for item in part(piece)]
 
-    def _of_a_step(self, text: str) -> Iterator[items.Item]:
+    def _parse_step(self, text: str) -> Iterator[items.Item]:
         if match := _TIMER.search(text):
             if not self.ppo:
                 at = unix_time(stamp[1]) if (stamp := _TIME.match(text)) else None
                 said = _all_quantities(match[2], ",")
-                yield self._add(replace(self._of_timer(int(match[1]), said), at=at))
+                yield self._add(replace(self._timer_step(int(match[1]), said), at=at))
         elif match := _PPO.match(text):
             said = _all_quantities(match[3], "|")
             yield self._add(items.StepLine(step=self._number(match[1], match[2]), reported=said))
@@ -100,13 +100,13 @@ class _Log:
         elif match := _LOSS.match(text):
             yield self._add(items.StepLine(step=self._number(match[1], match[2]), loss=number("loss", match[3])))
         elif self.batches is not None and (match := _SPEED.match(text)):
-            yield self._add(_of_speed(self._next(), _quantities(match[1], ",")))
+            yield self._add(_speed_step(self._next(), _quantities(match[1], ",")))
         elif self.step and (match := _MORE_OF_PPO.match(text)):
             prefix = f"{match[1]} " if match[1] else ""
             said = _all_quantities(match[2], "|" if "|" in match[2] else ",")
             yield self._add(items.StepLine(step=self.step.step, reported={prefix + name: said[name] for name in said}))
 
-    def _of_the_setting(self, text: str) -> Iterator[items.Item]:
+    def _parse_setting(self, text: str) -> Iterator[items.Item]:
         if match := _EPOCH.match(text):
             self.batches, self.ppo = int(match[3]), match[2] == "Generation"
             self.step = None if match[1] == "1" else self.step
@@ -128,7 +128,7 @@ class _Log:
                 self.accumulates |= int(match[2]) > 1
             yield items.Total(match[1], float(match[2]))
 
-    def _of_the_end(self, text: str) -> Iterator[items.Item]:
+    def _parse_end(self, text: str) -> Iterator[items.Item]:
         if match := _EXECUTION.search(text):
             yield items.Total("execution_time_s", float(match[1]))
             yield items.Total("execution_steps", float(match[2]))
@@ -173,7 +173,7 @@ class _Log:
         self.step = said
         return said
 
-    def _of_timer(self, step: int, said: dict[str, float]) -> items.StepLine:
+    def _timer_step(self, step: int, said: dict[str, float]) -> items.StepLine:
         """Build a step of DeepSpeed's timer line: the last step's rate, of all ranks, and rank 0's memory."""
         rate, peak = said.get("CurrSamplesPerSec"), said.pop("MaxMemAllocated", None)
         if rate is None or not rate > 0.0:
@@ -188,7 +188,7 @@ class _Log:
         )
 
 
-def _of_speed(step: int, said: dict[str, float]) -> items.StepLine:
+def _speed_step(step: int, said: dict[str, float]) -> items.StepLine:
     """Build a step of upstream's throughput line, whose batch in steps 1 and 2 is one rank's: samples stay None."""
     latency, rate, batch = (said.get(name) for name in ("Latency", "Samples/sec", "Batch Size"))
     if latency is None or rate is None or batch is None:
@@ -244,14 +244,14 @@ def said(text: str) -> Iterator[Said | Skipped]:
     elif match := _SKIPPED.search(text):
         yield Skipped(int(match[1]), int(match[2]))
     elif match := _COMMAND.search(text):
-        yield from _of_the_command(match[1].split())
+        yield from _command_claims(match[1].split())
     elif match := _SIZE.match(text):
         if float(match[1]) >= _READABLE_BILLIONS:
             yield Said("parameters_of_rank", 1e9 * float(match[1]))
         yield from (Said("micro_batch_size", int(match[2])), Said("sequence_length", int(match[3])))
 
 
-def _of_the_command(words: Sequence[str]) -> Iterator[Said]:
+def _command_claims(words: Sequence[str]) -> Iterator[Said]:
     """Read the arguments that DeepSpeed's launcher prints; of step 3 only those that all models share."""
     for word, value in pairwise((*words, "")):
         if word == "--max_seq_len" and _NUMBER.fullmatch(value):

@@ -10,8 +10,8 @@ from pytest_llmbench.core.record.claims import Span
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines.base import Place, options_of
 from pytest_llmbench.engines.deepspeed_chat.log import lora
-from pytest_llmbench.engines.external import filled
-from pytest_llmbench.engines.overrides import Rules, Same, given
+from pytest_llmbench.engines.external import fill_argument
+from pytest_llmbench.engines.overrides import Rules, Same, rules_of_given
 from pytest_llmbench.judging.flops import parameters
 
 TRAINING = "applications/DeepSpeed-Chat/training"
@@ -100,13 +100,13 @@ def arguments(recipe: Recipe, place: Place) -> dict[str, Any]:
         ConfigError: the environment lacks a name.
     """
     options, where = options_of(recipe, DeepSpeedChatOptions), f"recipe {recipe.name}: options"
-    own = {name: filled(value, place, where) for name, value in options.arguments.items()}
+    own = {name: fill_argument(value, place, where) for name, value in options.arguments.items()}
     return {**_given(recipe, options.step), **own}
 
 
 def rules(recipe: Recipe) -> Rules:
     """Return the rule of each argument. Only those of recipe fields count, because the FLOPs are unknown."""
-    same = given(_given(recipe, options_of(recipe, DeepSpeedChatOptions).step), _FIELDS)
+    same = rules_of_given(_given(recipe, options_of(recipe, DeepSpeedChatOptions).step), _FIELDS)
     bound = {name: rule for name, rule in same.items() if name not in _FREE}
     return Rules(same={**bound, "dtype": Same(field="precision", allowed=(recipe.precision,))})
 

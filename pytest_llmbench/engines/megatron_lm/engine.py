@@ -13,10 +13,10 @@ from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
-from pytest_llmbench.engines.external import External, fill, filled, flags
+from pytest_llmbench.engines.external import External, fill, fill_argument, flags
 from pytest_llmbench.engines.megatron_lm import events as megatron_events
 from pytest_llmbench.engines.megatron_lm.log import NEEDLES, parse
-from pytest_llmbench.engines.overrides import Arguments, Rules, Same, batch_problem, given, precision_problem
+from pytest_llmbench.engines.overrides import Arguments, Rules, Same, batch_problem, precision_problem, rules_of_given
 from pytest_llmbench.judging import agreement, skipped
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, Statistic, rate, ratio, time
@@ -114,7 +114,7 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
         "exit-interval": Same(field="steps", allowed=(recipe.steps, False)),
     }
     free = {"max-position-embeddings"}
-    same = {name: rule for name, rule in given(arguments, _FIELDS).items() if name not in free}
+    same = {name: rule for name, rule in rules_of_given(arguments, _FIELDS).items() if name not in free}
     # These have no field of the recipe. With another value, the work of a step is unknown.
     shape = recipe.model
     usual = {"ffn-hidden-size": 4 * shape.hidden_size, "kv-channels": shape.hidden_size // shape.attention_heads}
@@ -213,7 +213,7 @@ class MegatronLM(External):
         script = fill(options.script, place, where)
         module = script.removeprefix("module:")
         argv = ("-m", *module.split()) if module != script else (fill("{root}/", place, where) + script,)
-        own = {key: filled(value, place, where) for key, value in options.arguments.items()}
+        own = {key: fill_argument(value, place, where) for key, value in options.arguments.items()}
         command = Command(
             launcher="torchrun",
             argv=(*argv, *_arguments(recipe, own)),
@@ -261,14 +261,14 @@ class MegatronLM(External):
         yield from agreement.asked(series.steps, "tokens_per_gpu_per_second", tokens_of_rank)
         yield from agreement.counted(series.steps, "consumed_samples", recipe.samples_per_step)
         yield from agreement.against_times(series, topology)
-        yield from _training.lost_losses(series)
+        yield from _training.check_missing_losses(series)
         yield from skipped.too_many(recipe, series)
-        yield from _training.by_heart(series)
+        yield from _training.check_loss_drop(series)
         own = options_of(recipe, MegatronLmOptions).arguments
         if not (own.get("load") or own.get("pretrained-checkpoint")):
-            yield from _training.untrained(recipe, series)
+            yield from _training.check_first_loss(recipe, series)
         if self.counts_flops(recipe):
-            yield from _training.logged_rate(recipe, topology, series)
+            yield from _training.check_logged_rate(recipe, topology, series)
 
 
 def _given(recipe: Recipe) -> dict[str, Any]:

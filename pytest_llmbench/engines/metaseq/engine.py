@@ -12,9 +12,9 @@ from pytest_llmbench.core.record.series import Progress, Step, StepSeries
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
-from pytest_llmbench.engines.external import External, fill, filled, flags
+from pytest_llmbench.engines.external import External, fill, fill_argument, flags
 from pytest_llmbench.engines.metaseq.log import CLAIM_NEEDLES, NEEDLES, parse, said
-from pytest_llmbench.engines.overrides import Arguments, Rules, Same, given, precision_problem
+from pytest_llmbench.engines.overrides import Arguments, Rules, Same, precision_problem, rules_of_given
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic, rate
@@ -80,7 +80,7 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
     }
     wide = own.get("decoder-ffn-embed-dim")  # no field of the recipe: with another value, the work is unknown
     usual = {"decoder-ffn-embed-dim"} if wide == 4 * recipe.model.hidden_size else set()
-    same = {name: rule for name, rule in given(arguments, _FIELDS).items() if name != "decoder-ffn-embed-dim"}
+    same = {name: rule for name, rule in rules_of_given(arguments, _FIELDS).items() if name != "decoder-ffn-embed-dim"}
     known = _HARMLESS | _FIELDS.keys() | usual  # of what no rule is here, the program is not given by us
     return Rules(same={**same, **other_names}, refused=_REFUSED, harmless=known, families=_FAMILIES)
 
@@ -172,7 +172,7 @@ class Metaseq(External):
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
         options = options_of(recipe, MetaseqOptions)
         where = f"recipe {recipe.name}: options"
-        own = {key: filled(value, place, where) for key, value in options.arguments.items()}
+        own = {key: fill_argument(value, place, where) for key, value in options.arguments.items()}
         if options.program == _LAUNCHER:
             command = _launcher(options, topology, place, own)
         else:
@@ -203,8 +203,8 @@ class Metaseq(External):
         yield from agreement.asked(series.steps, "wps", recipe.tokens_per_step, per_second="ups", slack=slack)
         yield from agreement.against_wall(series, topology)
         yield from agreement.no_slower(series, topology)
-        yield from _training.by_heart(series)
-        yield from _training.untrained(recipe, series)
+        yield from _training.check_loss_drop(series)
+        yield from _training.check_first_loss(recipe, series)
 
 
 def _launcher(options: MetaseqOptions, topology: Topology, place: Place, own: Mapping[str, Any]) -> Command:

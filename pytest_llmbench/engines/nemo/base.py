@@ -14,7 +14,7 @@ from pytest_llmbench.core.record.claims import Asks
 from pytest_llmbench.core.record.series import Progress, Step, StepSeries
 from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import Place
-from pytest_llmbench.engines.external import External, filled
+from pytest_llmbench.engines.external import External, fill_argument
 from pytest_llmbench.engines.nemo import gnu_time
 from pytest_llmbench.engines.nemo import log as nemo
 from pytest_llmbench.engines.overrides import Arguments, Rules, Same, batch_problem, precision_problem
@@ -166,7 +166,7 @@ class Nemo(External):
             return said
         return said.model_copy(
             update={
-                "steps": tuple(_counted(events.steps, recipe)),
+                "steps": tuple(_add_samples(events.steps, recipe)),
                 # Not the log's: its steps are not used, so a bar that another rank's words cut in two is no loss.
                 "unreadable": events.unreadable,
                 "unread": events.unread,
@@ -183,7 +183,7 @@ class Nemo(External):
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
         yield from series.contradictions
-        yield from _untimely(series.totals)
+        yield from _check_dates(series.totals)
         words = series.completed or ""
         stop = _MAX_STEPS.search(words)
         if words and (stop is None or int(stop[1]) != recipe.steps):
@@ -192,11 +192,11 @@ class Nemo(External):
             yield "no step has a loss"
         yield from agreement.steady(series.steps, topology)
         yield from agreement.no_slower(series, topology)
-        yield from _training.by_heart(series)
-        yield from _training.untrained(recipe, series)
+        yield from _training.check_loss_drop(series)
+        yield from _training.check_first_loss(recipe, series)
 
 
-def _untimely(totals: Mapping[str, float]) -> Iterator[str]:
+def _check_dates(totals: Mapping[str, float]) -> Iterator[str]:
     """Yield a contradiction between GNU time and the dates around the training, which have whole seconds."""
     elapsed, begin, end = (totals.get(name) for name in ("elapsed_s", "begin_training", "end_training"))
     if elapsed is None or begin is None or end is None:
@@ -212,7 +212,7 @@ def overrides(arguments: Mapping[str, Value], place: Place, where: str) -> list[
     Raises:
         ConfigError: the environment lacks a name.
     """
-    own = {name: filled(value, place, where) for name, value in arguments.items()}
+    own = {name: fill_argument(value, place, where) for name, value in arguments.items()}
     return [f"{name}={_hydra(value)}" for name, value in own.items() if value is not None]
 
 
@@ -222,7 +222,7 @@ def _hydra(value: Value) -> str:
     return json.dumps(value) if isinstance(value, str) and not _PLAIN.fullmatch(value) else str(value)
 
 
-def _counted(steps: Iterable[Step], recipe: Recipe) -> Iterator[Step]:
+def _add_samples(steps: Iterable[Step], recipe: Recipe) -> Iterator[Step]:
     """Add the samples of each step, from the counts before and after it where the files have these."""
     before: float | None = None
     for step in steps:

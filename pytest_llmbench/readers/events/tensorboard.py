@@ -58,7 +58,7 @@ def event_files(source: Path | Iterable[Path]) -> list[Path]:
     """The event files of a folder, or the files given, in the order in which they were begun."""
     if isinstance(source, Path):
         source = source.glob(PATTERN) if source.is_dir() else [source]
-    return sorted(source, key=lambda path: (_begun(path), path.name))
+    return sorted(source, key=lambda path: (_file_time(path), path.name))
 
 
 def read_scalars(paths: Iterable[Path], tags: Collection[str]) -> Iterator[Scalar | Damage]:
@@ -87,7 +87,7 @@ def collect(
     return collected
 
 
-def _begun(path: Path) -> int:
+def _file_time(path: Path) -> int:
     match = _BEGUN.search(path.name)
     return int(match[1]) if match else 0
 
@@ -97,13 +97,13 @@ def _of_record(file: str, record: int, data: bytes | str, tags: Collection[str])
         yield Damage(file, record, data)
         return
     try:
-        for tag, step, value, time in _of_event(data, tags):
+        for tag, step, value, time in _parse_event(data, tags):
             yield Scalar(file, record, tag, step, value, time)
     except Malformed as error:
         yield Damage(file, record, str(error))
 
 
-def _of_event(data: bytes, tags: Collection[str]) -> Iterator[tuple[str, int, float, float | None]]:
+def _parse_event(data: bytes, tags: Collection[str]) -> Iterator[tuple[str, int, float, float | None]]:
     """Decode Event {1: wall_time, 2: step, 5: Summary {1: Value {1: tag, 2: simple_value, 8: tensor}}}."""
     event = list(fields(data))
     time = next((struct.unpack("<d", part.data)[0] for part in event if (part.number, part.kind) == (1, FIXED64)), None)
@@ -134,11 +134,11 @@ def _scalar(value: Iterable[WireField]) -> float | None:
         if part.number == 2 and part.kind == FIXED32:
             return float(struct.unpack("<f", part.data)[0])
         if part.number == 8 and part.kind == LENGTH:
-            return _of_tensor(list(fields(part.data)))
+            return _parse_tensor(list(fields(part.data)))
     return None
 
 
-def _of_tensor(tensor: list[WireField]) -> float | None:
+def _parse_tensor(tensor: list[WireField]) -> float | None:
     """Decode TensorProto {1: dtype, 2: shape {2: dim {1: size}}, 4: content, 5: float_val, 6: double_val}."""
     code = _FLOATS.get(next((part.integer for part in tensor if part.number == 1), 0))
     sizes = [size.integer for dim in _parts(tensor, 2, 2) for size in fields(dim) if size.number == 1]

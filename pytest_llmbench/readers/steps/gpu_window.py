@@ -74,7 +74,7 @@ def between(first: Edge | None, last: Edge | None) -> Energy:
     return Energy(joules, error)
 
 
-def fell(before: GpuEvent | None, after: GpuEvent | None) -> bool:
+def counter_fell(before: GpuEvent | None, after: GpuEvent | None) -> bool:
     """True if the counter went backwards between two samples, as when the driver is loaded again."""
     known = [sample.energy_mj for sample in (before, after) if sample is not None and sample.energy_mj is not None]
     return len(known) == 2 and known[1] < known[0]
@@ -185,7 +185,7 @@ class GpuWindow:
         if within > self._longest_s:
             self._unwatched_s += within
         self._set_back |= self._last is not None and until < since
-        self._energy_fell |= fell(self._last, sample)
+        self._energy_fell |= counter_fell(self._last, sample)
 
     def close(self, rank: int) -> GpuTelemetry:
         """Return what the GPU of a rank did, after the last step and sample."""
@@ -254,11 +254,11 @@ def read_telemetry(folder: Path, judged: Sequence[Step]) -> tuple[GpuTelemetry, 
     """
     if not judged:
         return ()
-    ranks = [_of_rank(rank, path, judged[0].step, judged[-1].step) for rank, path in rank_logs(folder)]
+    ranks = [_rank_telemetry(rank, path, judged[0].step, judged[-1].step) for rank, path in rank_logs(folder)]
     return tuple(ranks) if any(telemetry.gpu for telemetry in ranks) else ()
 
 
-def _of_rank(rank: int, path: Path, first: int, last: int) -> GpuTelemetry:
+def _rank_telemetry(rank: int, path: Path, first: int, last: int) -> GpuTelemetry:
     with suppress(OSError):  # reported by the first reading
         events = (line.event for line in event_lines(path))
         watching = next((event for event in events if isinstance(event, TelemetryEvent | StepEvent)), None)

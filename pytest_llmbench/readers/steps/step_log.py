@@ -51,7 +51,7 @@ def read_steps(folder: Path) -> StepSeries:
         ranks=ranks,
         steps=tuple(_steps([sums[number] for number in sorted(sums)])),
         unlike_norms=next((difference for number in sorted(sums) if (difference := sums[number].unlike_norms())), None),
-        unreadable=tuple(line for log in logs for line in log.reported()),
+        unreadable=tuple(line for log in logs for line in log.unreadable_lines()),
         failure=next((words for log in logs if (words := log.failed_at_start())), None),
         restarted=strange[0] if strange else None,
         claims=tuple(claim for info in ranks for claim in _claims(info)),
@@ -133,7 +133,7 @@ class _RankLog:
             return None
         return f"rank {self.rank} failed before it could introduce itself: {self._failure.error}"
 
-    def reported(self) -> Iterator[str]:
+    def unreadable_lines(self) -> Iterator[str]:
         """Yield the lines that could not be read."""
         yield from self._unreadable
         if self._unreported:

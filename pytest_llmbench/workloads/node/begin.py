@@ -33,7 +33,7 @@ def main(folder: Path) -> None:
         Exception: any exception of the function; its traceback is in the result's file too.
     """
     job, task = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_PROCID", "0")
-    beginning = Beginning.read(_awaited(job_file(folder, job)))
+    beginning = Beginning.read(_wait_for_file(job_file(folder, job)))
     for number in (signal.SIGTERM, signal.SIGCONT):
         signal.signal(number, _pass_over)
     if beginning.folder is not None:
@@ -47,7 +47,7 @@ def main(folder: Path) -> None:
     write_text(result, json.dumps({"error": None}), mode=PRIVATE)
 
 
-def _awaited(path: Path) -> Path:
+def _wait_for_file(path: Path) -> Path:
     """Wait for a file that the session on another node is about to rename."""
     deadline, pause = time.monotonic() + _PATIENCE_S, _SHORTEST_S
     while not path.exists():

@@ -27,7 +27,7 @@ from pytest_llmbench.workloads.node.prepared import first_missing
 from pytest_llmbench.workloads.node.processes import end_marked, leave, started
 from pytest_llmbench.workloads.node.provenance import Gathered, gather
 from pytest_llmbench.workloads.node.secret_filter import environment, secret_values
-from pytest_llmbench.workloads.node.stacks import Answering, of_marked
+from pytest_llmbench.workloads.node.stacks import Answering, describe_marked
 from pytest_llmbench.workloads.rank import deadman
 
 OWNER_GONE = 75
@@ -130,7 +130,7 @@ class _Driver:
 
     def _stacks(self) -> str:
         mark = ("LLMBENCH_HOSTFILE", str(self._folder / layout.HOSTFILE))
-        return of_marked(mark, os.environ, secret_values(environment(self._task, os.environ), self._task.secrets))
+        return describe_marked(mark, os.environ, secret_values(environment(self._task, os.environ), self._task.secrets))
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         for ignored in (signal.SIGTERM, signal.SIGINT):

@@ -31,7 +31,7 @@ def installed() -> dict[str, str]:
         if folders is not None and _normal(name) not in folders:
             continue
         version = _version_in(folders[_normal(name)]) if folders is not None else None
-        version = version or _asked(name)
+        version = version or _metadata_version(name)
         if version is not None:
             versions[name] = version
     return versions
@@ -82,7 +82,7 @@ def _version_in(path: str) -> str | None:
     return None
 
 
-def _asked(name: str) -> str | None:
+def _metadata_version(name: str) -> str | None:
     from importlib import metadata  # noqa: PLC0415 - it takes a while
 
     try:

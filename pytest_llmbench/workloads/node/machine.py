@@ -72,7 +72,7 @@ def gpu_identity(context: RankContext) -> str | None:
 
 def versions() -> dict[str, str]:
     """Versions of the installed packages and of this machine's system software, by name."""
-    software = {**of_node(), **cpu(), **installed()}
+    software = {**node_software(), **cpu(), **installed()}
     torch = sys.modules.get("torch")  # a rank of a GPU has it by now; no other pays for the seconds of its import
     if torch is not None and torch.version.cuda is not None:
         nccl = torch.cuda.nccl.version()
@@ -83,7 +83,7 @@ def versions() -> dict[str, str]:
     return software
 
 
-def of_node() -> dict[str, str]:
+def node_software() -> dict[str, str]:
     """The system software of this machine: kernel, operating system, GPU driver."""
     software = {"kernel": platform.release()}
     with suppress(OSError):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pytest_llmbench.core.wire.driver import CommandTask
 from pytest_llmbench.workloads.node import installed
-from pytest_llmbench.workloads.node.machine import cpu, of_node
+from pytest_llmbench.workloads.node.machine import cpu, node_software
 from pytest_llmbench.workloads.node.processes import ask
 from pytest_llmbench.workloads.node.secret_filter import disclosed, environment, in_python, is_secret, secret_values
 
@@ -47,11 +47,11 @@ def gather(task: CommandTask, env: Mapping[str, str]) -> Gathered:
     outside = environment(task, env)
     # The framework's interpreter takes longest, so the others run beside it. It runs in this thread, which a signal may
     # end.
-    git, slurm = _aside(lambda: _git(task, env)), _aside(lambda: _slurm(env))
-    versions, inside = _asked(task, env)
+    git, slurm = _in_thread(lambda: _git(task, env)), _in_thread(lambda: _slurm(env))
+    versions, inside = _framework_versions(task, env)
     environ = inside or outside
     facts = {
-        **of_node(),
+        **node_software(),
         **cpu(),
         **versions,
         **git(),
@@ -63,7 +63,7 @@ def gather(task: CommandTask, env: Mapping[str, str]) -> Gathered:
     return Gathered(disclosed(facts, values), values)
 
 
-def _aside(gather_facts: Callable[[], dict[str, str]]) -> Callable[[], dict[str, str]]:
+def _in_thread(gather_facts: Callable[[], dict[str, str]]) -> Callable[[], dict[str, str]]:
     """Gather facts in another thread; the returned function waits for them."""
     results: list[dict[str, str]] = []
     thread = threading.Thread(target=lambda: results.append(gather_facts()), daemon=True)
@@ -76,7 +76,7 @@ def _aside(gather_facts: Callable[[], dict[str, str]]) -> Callable[[], dict[str,
     return wait
 
 
-def _asked(task: CommandTask, env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+def _framework_versions(task: CommandTask, env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Return the versions that the framework's interpreter sees, and its environment variables."""
     answer = in_python(task, env, inspect.getsource(installed), _VERSIONS_S)
     for line in answer.text.splitlines():

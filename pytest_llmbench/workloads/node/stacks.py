@@ -61,7 +61,7 @@ class Answering:
         return file.read_text(encoding="ascii").strip() if exists_now(file) else None
 
 
-def of_rank(context: RankContext) -> Answering:
+def rank_answering(context: RankContext) -> Answering:
     """Build the answer of a rank, which also answers for silent ranks of its node if it is the first there."""
 
     def for_others(asked: str) -> None:
@@ -75,7 +75,7 @@ def of_rank(context: RankContext) -> Answering:
 
     def tell() -> str:
         _write_collectives(own.with_suffix(".nccl.json"))
-        return "\n".join(own_stacks()) + "\n"
+        return "\n".join(thread_stacks()) + "\n"
 
     return Answering(context.folder, own.name, tell, for_others)
 
@@ -92,7 +92,7 @@ def print_if_silent() -> None:
     faulthandler.dump_traceback_later(_SILENT_S, file=_STDERR)
 
 
-def own_stacks() -> Iterator[str]:
+def thread_stacks() -> Iterator[str]:
     """Yield the stack of each other thread of this process, the newest call first, without reading a file."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, newest in sys._current_frames().items():  # noqa: SLF001 - documented
@@ -106,7 +106,7 @@ def own_stacks() -> Iterator[str]:
             frame = frame.f_back  # type: ignore[assignment]
 
 
-def of_marked(mark: tuple[str, str], env: Mapping[str, str], secrets: Collection[str]) -> str:
+def describe_marked(mark: tuple[str, str], env: Mapping[str, str], secrets: Collection[str]) -> str:
     """Describe every process of this node that has an environment variable, with its stacks if py-spy can read them."""
     spy = shutil.which("py-spy")
     parts = []

@@ -103,7 +103,7 @@ def place(task: Task, folder: Path, environ: Mapping[str, str]) -> RankContext:
         RunError: `wrong_ranks`, when the number of ranks or nodes is not the task's, or a variable
             is missing or no number.
     """
-    rank, local_rank, ranks, nodes = _placed(environ)
+    rank, local_rank, ranks, nodes = _read_place(environ)
     world_size = task.nodes * task.ranks_per_node
     if (ranks, nodes) != (world_size, task.nodes) or not local_rank < task.ranks_per_node:
         raise RunError(
@@ -119,7 +119,7 @@ def place(task: Task, folder: Path, environ: Mapping[str, str]) -> RankContext:
     )  # fmt: skip
 
 
-def _placed(environ: Mapping[str, str]) -> tuple[int, int, int, int]:
+def _read_place(environ: Mapping[str, str]) -> tuple[int, int, int, int]:
     """Return rank, local rank, number of ranks and number of nodes."""
     # A local run started from inside a Slurm job sees that job's variables too: they are not about it.
     if environ.get("SUBMITIT_EXECUTOR") == "local":

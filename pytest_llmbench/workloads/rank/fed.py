@@ -36,7 +36,7 @@ class Fed:
             self._dtypes.add(torch.get_autocast_dtype(device))
         return inputs
 
-    def of_step(self) -> tuple[int, int]:
+    def step_counts(self) -> tuple[int, int]:
         """Return sequences and tokens since the last call."""
         counted = (self._samples, self._tokens) if self._speaks else (0, 0)
         self._samples = self._tokens = 0

@@ -44,13 +44,13 @@ class FileBarrier:
         """
         place, deadline = self._folder / what, time.monotonic() + self._timeout_s
         self._sign(place)
-        while missing := self._names - _signed(place):
+        while missing := self._names - _ranks_at(place):
             # One that left after it came here does not keep the others.
-            if gone := missing & _signed(self._folder / _LEFT):
-                raise RunError("left_alone", f"{_listed(gone)} failed, and was waited for at `{what}`")
+            if gone := missing & _ranks_at(self._folder / _LEFT):
+                raise RunError("left_alone", f"{_name_ranks(gone)} failed, and was waited for at `{what}`")
             if time.monotonic() > deadline:  #: error left_alone: Check: another rank failed, or did not come in time
                 raise RunError(
-                    "left_alone", f"{_listed(missing)} did not come to `{what}` within {self._timeout_s:g} s"
+                    "left_alone", f"{_name_ranks(missing)} did not come to `{what}` within {self._timeout_s:g} s"
                 )
             time.sleep(_LOOK_S)
 
@@ -59,7 +59,7 @@ class FileBarrier:
         (place / layout.rank_name(self._rank)).touch()
 
 
-def _signed(place: Path) -> set[str]:
+def _ranks_at(place: Path) -> set[str]:
     """List the ranks at a place. Opening the folder makes an NFS client refresh it."""
     try:
         return set(os.listdir(place))  # noqa: PTH208 - names are all that counts
@@ -67,5 +67,5 @@ def _signed(place: Path) -> set[str]:
         return set()
 
 
-def _listed(names: set[str]) -> str:
+def _name_ranks(names: set[str]) -> str:
     return ", ".join(sorted(names)).replace("-", " ")

@@ -40,7 +40,7 @@ def run_rank(folder: str) -> None:
         if task.owner is not None:
             machine_lock.hold(task.owner.machine_lock)
             stood_still = partial(note_pause, context.folder, layout.rank_name(context.rank))
-            answering = stacks.of_rank(context)
+            answering = stacks.rank_answering(context)
             deadman.watch(
                 task.owner.path, task.owner.ttl_s, partial(_leave, log), stood_still, partial(_look_around, answering)
             )

@@ -25,19 +25,19 @@ class Spending:
         self._phase: Phase | None = None
         self._phases: dict[int, dict[Phase, float]] = {}
         self._files: list[int] = []
-        self._counters = dict(self._of_machine(proc, cgroups))
-        self._read = {name: _asked(counter) for name, counter in self._counters.items()}
+        self._counters = dict(self._machine_counters(proc, cgroups))
+        self._read = {name: _read_counter(counter) for name, counter in self._counters.items()}
 
     def enter(self, step: int, phase: Phase) -> None:
         """Begin a phase of a step; the time up to now counts for the phase before."""
         self._leave()
         self._step, self._phase = step, phase
 
-    def of_step(self, step: int) -> TimeSpent:
+    def step_times(self, step: int) -> TimeSpent:
         """Return what a finished step took; the host may already be in the next one."""
         if step == self._step:
             self._leave()
-        before, self._read = self._read, {name: _asked(counter) for name, counter in self._counters.items()}
+        before, self._read = self._read, {name: _read_counter(counter) for name, counter in self._counters.items()}
         spent = {name: _difference(before[name], after) for name, after in self._read.items()}
         phases = self._phases.pop(step, None)
         return TimeSpent(phases=phases and {name: round(seconds, 7) for name, seconds in phases.items()}, **spent)
@@ -47,7 +47,7 @@ class Spending:
         for file in self._files:
             os.close(file)
 
-    def _of_machine(self, proc: Path, cgroups: Path) -> Iterator[tuple[str, Callable[[], float]]]:
+    def _machine_counters(self, proc: Path, cgroups: Path) -> Iterator[tuple[str, Callable[[], float]]]:
         """Yield the counters of this machine; each is a number of seconds that only grows."""
         yield "cpu_s", time.process_time
         delays = self._opened(proc / "thread-self" / "schedstat")
@@ -83,7 +83,7 @@ def _difference(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None or after < before else round(after - before, 7)
 
 
-def _asked(counter: Callable[[], float]) -> float | None:
+def _read_counter(counter: Callable[[], float]) -> float | None:
     with suppress(OSError, ValueError, IndexError):
         return counter()
     return None

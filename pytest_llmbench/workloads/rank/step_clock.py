@@ -25,7 +25,7 @@ class _Mark(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Asked:
+class _QueuedStep:
     """A step that was queued, and that a GPU may not have finished.
 
     Attributes:
@@ -60,8 +60,8 @@ class StepClock:
         self, log: StepLog, device: torch.device, *, samples: int = 0, tokens: int = 0, fed: Fed | None = None
     ) -> None:
         self._log, self._device = log, device
-        self._count = fed.of_step if fed is not None else lambda: (samples, tokens)
-        self._asked: _Asked | None = None
+        self._count = fed.step_counts if fed is not None else lambda: (samples, tokens)
+        self._queued: _QueuedStep | None = None
         self._steps, self._enough = 0, False
 
     def start(self) -> None:
@@ -90,7 +90,7 @@ class StepClock:
         if self._log.may_end_early:
             numbers.append(torch.full((), float(self._log.enough), device=loss.device))
             dist.broadcast(numbers[-1], 0)
-        before, self._asked = self._asked, _asked(torch.stack(numbers), *self._count())
+        before, self._queued = self._queued, _queue_step(torch.stack(numbers), *self._count())
         self._steps += 1
         if self._device.type == "cuda":
             self._log.phase(self._steps, "device")
@@ -100,10 +100,10 @@ class StepClock:
 
     def finish(self) -> None:
         """Wait for the last step."""
-        last, self._asked = self._asked, None
+        last, self._queued = self._queued, None
         self._write(last)
 
-    def _write(self, step: _Asked | None) -> None:
+    def _write(self, step: _QueuedStep | None) -> None:
         if step is None:
             return
         step.end.wait()
@@ -117,12 +117,12 @@ class StepClock:
         )  # fmt: skip
 
 
-def _asked(numbers: torch.Tensor, samples: int, tokens: int) -> _Asked:
+def _queue_step(numbers: torch.Tensor, samples: int, tokens: int) -> _QueuedStep:
     device = numbers.device
     if device.type == "cuda":
         host = torch.empty(len(numbers), pin_memory=True)
         numbers = host.copy_(numbers, non_blocking=True)
-    return _Asked(numbers=numbers, end=_mark(device), samples=samples, tokens=tokens)
+    return _QueuedStep(numbers=numbers, end=_mark(device), samples=samples, tokens=tokens)
 
 
 def _mark(device: torch.device) -> _Mark:

@@ -119,7 +119,7 @@ class StepLog:
         event = step_events.StepEvent(
             step=self._steps, seconds=seconds, tokens=tokens, samples=samples, loss=step_events.json_number(loss),
             grad_norm=step_events.json_number(grad_norm), peak_memory_bytes=peak_memory_bytes,
-            time=now if ended is None else ended, logged=now, spent=self._spending.of_step(self._steps),
+            time=now if ended is None else ended, logged=now, spent=self._spending.step_times(self._steps),
         )  # fmt: skip
         self._write_line(event.line() if self._simulation is None else self._simulation.logged(event))
 

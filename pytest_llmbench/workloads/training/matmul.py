@@ -32,13 +32,13 @@ def ceiling(log: StepLog, device: torch.device, dtype: torch.dtype) -> Iterator[
     has its rank alone.
     """
     log.phase(0, "matmul")
-    together = [_measured(log, device, dtype)]
+    together = [_measure_and_log(log, device, dtype)]
     yield
     while device.type == "cpu" and (len(together) == 1 or (len(together) < _MOST and doubt(together) > 1.0)):
-        together.append(_measured(log, device, dtype))
+        together.append(_measure_and_log(log, device, dtype))
 
 
-def _measured(log: StepLog, device: torch.device, dtype: torch.dtype) -> float:
+def _measure_and_log(log: StepLog, device: torch.device, dtype: torch.dtype) -> float:
     """Measure and log this rank's rate; on a CPU return the sum over all ranks, so that all decide alike."""
     rate = measure(device, dtype)
     log.matmul(rate)
