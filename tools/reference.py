@@ -44,6 +44,16 @@ from pytest_llmbench.core.schema import descriptions, models_in
 from pytest_llmbench.engines.base import ENGINES, get_engine
 from pytest_llmbench.judging.statistics import STATISTICS
 from pytest_llmbench.plugin.options import FOLDERS, OPTIONS, Option
+from pytest_llmbench.plugin.verdict.facts import (
+    CheckFacts,
+    HealthFacts,
+    HistoryFacts,
+    NumberFacts,
+    PlaceFacts,
+    ReferenceFacts,
+    RunFacts,
+    VerdictFacts,
+)
 from pytest_llmbench.session.replay import ReplayFacts
 
 ROOT = Path(__file__).parents[1]
@@ -141,9 +151,12 @@ SEE = {
 
 # Kinds of names that comments explain.
 LABELS = (
-    "finding", "problem", "error", "statistic", "left out", "property", "check property", "test property",
-    "suite property", "variable", "fault",
+    "finding", "problem", "error", "statistic", "left out", "suite property", "variable", "fault",
 )  # fmt: skip
+
+# The properties of a test of a run, and of one of a check.
+OF_RUN = (HistoryFacts, RunFacts, ReferenceFacts, NumberFacts, PlaceFacts, VerdictFacts)
+OF_CHECK = (HealthFacts, CheckFacts, PlaceFacts, VerdictFacts)
 
 Row = Sequence[str]
 
@@ -293,6 +306,12 @@ def fields(model: type[BaseModel]) -> list[Row]:
     return [(f"`{name}`", cell(meaning.get(name, ""), f"{model.__name__}.{name}")) for name in model.model_fields]
 
 
+def facts(*kinds: type) -> list[Row]:
+    """Rows of the properties of a test's report, each once."""
+    meanings = {name: text for kind in kinds for name, text in descriptions(kind).items()}
+    return [(f"`{name}`", cell(text)) for name, text in meanings.items()]
+
+
 def options_of_checks() -> list[Row]:
     """Rows of every option of every check; an option that all checks of a family share has the family's name."""
     rows: dict[str, Row] = {}
@@ -421,8 +440,14 @@ TABLES: dict[str, tuple[Row, Callable[[], list[Row]]]] = {
     "problem kinds": (("Kind", "Meaning"), lambda: sorted(noted("problem"))),
     "simulated faults": (("Fault", "Meaning"), lambda: sorted(noted("fault"))),
     "kinds of errors": (("Kind", "Meaning"), lambda: sorted(noted("error"))),
-    "properties of a run": (("Property", "Meaning"), lambda: noted("property", "test property")),
-    "properties of a check": (("Property of a check", "Meaning"), lambda: noted("check property", "test property")),
+    "properties of a run": (
+        ("Property", "Meaning"),
+        lambda: facts(*OF_RUN),
+    ),
+    "properties of a check": (
+        ("Property of a check", "Meaning"),
+        lambda: facts(*OF_CHECK),
+    ),
     "properties of the suite": (("Property", "Meaning"), lambda: noted("suite property")),
     "environment": (("Variable", "Meaning"), lambda: noted("variable")),
     "checks": (("Check", "Family", "Scope", "Deadline", "Question"), checks),

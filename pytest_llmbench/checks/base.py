@@ -148,13 +148,13 @@ class CheckSettings(Strict):
     """The settings of one check in a system's file."""
 
     skip: str | None = None
-    """The reason to leave the check out here: it is then a SKIP with this reason."""
+    """Reason to leave the check out on this system: the check is then a SKIP with this reason."""
     options: Mapping[str, Any] = {}
-    """Settings of this check: its own keys."""
+    """Options of this check, by its own keys."""
     references: tuple[Reference, ...] = ()
     """Bounds on the check's statistics."""
     deadline_s: PositiveFloat | None = None
-    """Longest duration of each step of the check, seconds; absent, its own deadline."""
+    """Longest duration of each step of the check, in seconds; absent, the check's own deadline."""
 
     @field_validator("references")
     @classmethod

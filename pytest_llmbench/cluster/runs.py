@@ -24,13 +24,13 @@ class Replayed(Strict):
     logs: Path
     """The folder or the one file they are in."""
     nodes: PositiveInt
-    """The shape of the run."""
+    """Number of nodes of the run."""
     gpus_per_node: NonNegativeInt
-    """The shape of the run."""
+    """Number of GPUs of each node."""
     ranks_per_node: PositiveInt
-    """The shape of the run."""
+    """Number of ranks of each node."""
     hosts: tuple[str, ...] = ()
-    """Its nodes, where they are known."""
+    """Host names of the nodes, where they are known."""
     gpu: str | None = None
     """The GPU model of the run, as declared with the logs, or as in its run record."""
     cut_off: str | None = None
@@ -40,15 +40,15 @@ class Replayed(Strict):
     wall_s: PositiveFloat | None = None
     """Time from launch to end, seconds, where it is known."""
     token: str | None = None
-    """Names the run; its ranks have it in their logs. None if unknown."""
+    """Token of the run, which its ranks have in their logs; None if unknown."""
     launched: float | None = None
-    """Unix times, where they are known."""
+    """Unix time of the launch, where it is known."""
     ended: float | None = None
-    """Unix times, where they are known."""
+    """Unix time of the end, where it is known."""
     problem: Problem | None = None
-    """The problem in its own run record: a replay never takes that back."""
+    """Problem in the run's own record; a replay never takes it back."""
     provenance: Mapping[str, str] = {}
-    """Provenance in its own run record."""
+    """Provenance in the run's own record."""
     simulated: str | None = None
     """The fault of `--llmbench-simulate` in its own run record."""
 
@@ -62,9 +62,9 @@ class EarlyPlan(Strict):
     """Thresholds of a run that may be ended early, as known before it begins."""
 
     references: tuple[str, ...] = ()
-    """Names of those by which its tests judge it."""
+    """Names of the references by which the run's tests judge it."""
     whole: str | None = None
-    """The reason why it has to run whole."""
+    """Reason why the run has to run whole."""
 
 
 # It becomes a folder, also where a session is read again that somebody else left: no key leads out of the session's.
@@ -76,18 +76,16 @@ class RunSpec(Strict):
     """One run that tests are waiting for. Plain enough to cross processes as JSON."""
 
     key: FolderName
-    """Its name within the session, and that of its folder."""
+    """Name of the run within the session, and of its folder."""
     recipe: Recipe
     group: PositiveInt | None = None
-    """Number of the session's group of nodes that it runs on, from 1; None where the nodes are not split."""
+    """Number of the session's group of nodes that runs it, from 1; None where the nodes are not split."""
     repeat: PositiveInt = 1
-    """Its number among the runs that are judged together, from 1."""
+    """Number of the run among the runs that are judged together, from 1."""
     look: NonNegativeInt = 0
-    """0 for a run that was planned; else the number of the look before which it was made, as those before it did not
-    decide.
-    """
+    """0 for a planned run; for a repeat, the number of the look that asked for it."""
     replayed: Replayed | None = None
-    """Folder of its logs, if it ran elsewhere."""
+    """Logs of the run, if it ran elsewhere."""
     early: EarlyPlan | None = None
     """With `--llmbench-early-verdict`, what decides on its end."""
 
@@ -144,19 +142,19 @@ class Declared(Strict):
     """A test that was collected and selected, and that waits for a run or a check: it ends in one verdict."""
 
     test: str
-    """Its node id."""
+    """Node id of the test."""
     run: str | None = None
-    """Key of the run that it waits for, or of the first of several."""
+    """Key of the run that the test waits for, or of the first of several."""
     repeats: PositiveInt = 1
-    """Number of runs that it waits for, which are judged together."""
+    """Number of runs that the test waits for, which are judged together."""
     reference: str | None = None
-    """Name of the reference that it applies, if it applies one."""
+    """Name of the reference that the test applies, if it applies one."""
     check: str | None = None
-    """Name of the check that it waits for."""
+    """Name of the check that the test waits for."""
     slot: NonNegativeInt | None = None
-    """The slot of the node that it is about; None where it is about all nodes together."""
+    """Slot of the node that the test is about; None where it is about all nodes together."""
     line: PositiveInt | None = None
-    """Line of its function in its file, from 1; None where pytest does not tell."""
+    """Line of the test's function in its file, from 1; None where pytest has none."""
 
     @property
     def file(self) -> str:
@@ -175,9 +173,9 @@ class Plan(Strict):
     tests: tuple[Declared, ...] = ()
     """The tests that wait, in their order."""
     began: float | None = None
-    """Unix time at which its session began; None before."""
+    """Unix time at which the session began; None before."""
     refused: str | None = None
-    """The reason why nothing of all this can be done; then the rest is empty."""
+    """Reason why nothing of the plan can be done; then the rest is empty."""
 
     @property
     def empty(self) -> bool:

@@ -34,7 +34,7 @@ class Gpu(Strict):
     """A GPU model."""
 
     model: str
-    """As the driver names it, without the vendor."""
+    """Name of the GPU model as the driver has it, without the vendor."""
     memory_gib: PositiveFloat
     """Memory of one GPU, GiB."""
     peak_tflops: Mapping[str, PositiveFloat]
@@ -47,19 +47,19 @@ class System(Strict):
     """One cluster."""
 
     name: Name
-    """The name for `--system` and `applies_to.system`."""
+    """Name of the system for `--system` and `applies_to.system`."""
     description: str = ""
-    """For people."""
+    """Description for people."""
     source: str = ""
     """Document that describes the hardware."""
     cluster: Literal["slurm", "local"]
-    """How jobs get there."""
+    """How jobs reach the nodes: through Slurm, or on this machine."""
     gpus_per_node: Annotated[int, Field(ge=0)] | None = None
     """GPUs of one node; absent, each recipe's own number."""
     cpu_ranks_per_node: PositiveInt = 1
-    """Ranks per node when a run uses no GPUs."""
+    """Number of ranks per node for a run without GPUs."""
     gpu: Gpu | None = None
-    """The GPU model, absent when it is not known or there is none."""
+    """GPU model; absent when it is unknown, or there is none."""
     partition: str | None = None
     """Default of `--partition`."""
     account: str | None = None
@@ -71,19 +71,21 @@ class System(Strict):
     constraint: str | None = None
     """Default of `--slurm constraint=...`."""
     env: Mapping[str, str] = {}
-    """Environment variables of every rank, also of a command's."""
+    """Environment variables of every rank, including the ranks of a command."""
     setup: tuple[str, ...] = ()
-    """Run before the ranks start: in a job's script on its first node, in a held allocation by each rank."""
+    """Shell lines to run before the ranks start: in a job's script on its first node, in a held allocation by each
+    rank.
+    """
     srun_args: tuple[str, ...] = ()
     """Further arguments of srun."""
     python: str | None = None
-    """The Python of our own processes on the nodes; absent, the one that runs pytest."""
+    """Python interpreter of our own processes on the nodes; absent, the one that runs pytest."""
     environments: Mapping[str, Environment] = {}
-    """Places of the frameworks that are commands of their own, by engine."""
+    """Installation of each framework that runs as its own command, by engine."""
     references: Mapping[str, tuple[Reference, ...]] = {}
-    """This site's own thresholds; one with the name of a shipped reference replaces it."""
+    """Thresholds of this site, by recipe; one with the name of a shipped reference replaces it."""
     validation: Mapping[str, CheckSettings] = {}
-    """Settings of checks here, and the bounds of their measurements, by check."""
+    """Settings and bounds of each check, by check."""
 
     @field_validator("references")
     @classmethod

@@ -1,10 +1,13 @@
-"""Plain data between the login node and ranks: JSON into dataclasses and back, by next to no imports."""
+"""Plain data between the login node and ranks: JSON into dataclasses and back.
+
+Pydantic would do it, and costs a process on a node twice the time to start.
+"""
 
 import json
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, TypeVar, Union
@@ -13,16 +16,19 @@ from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.files import PRIVATE, write_text
 
 
-def _fault_of_count(value: int) -> str:
-    return "" if value >= 1 else "must be at least 1"
+class Bounds:
+    """Bounds of a number: `ge`, `gt`, `le` or `lt`; pydantic reads them, too."""
+
+    def __init__(self, **bounds: int) -> None:
+        self.bounds = bounds
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Add the bounds to the schema of the number."""
+        return {**handler(source), **self.bounds}
 
 
-def _fault_of_seconds(value: float) -> str:
-    return "" if value > 0 else "must be greater than 0"
-
-
-Positive = Annotated[int, _fault_of_count]
-PositiveSeconds = Annotated[float, _fault_of_seconds]
+Positive = Annotated[int, Bounds(ge=1)]
+PositiveSeconds = Annotated[float, Bounds(gt=0)]
 
 T = TypeVar("T")
 
@@ -31,17 +37,11 @@ _WORDS: Mapping[type, str] = {
 }  # fmt: skip
 
 
-class _NotThat(Exception):  # noqa: N818 - never leaves this module
-    """A value that does not fit, with its place.
+class _MisfitError(ValueError):
+    """A value that does not fit, with its dotted key; the key is empty for the whole."""
 
-    Attributes:
-        key: dotted; empty for the whole.
-        why: in words.
-    """
-
-    def __init__(self, key: str, why: str) -> None:
-        super().__init__(key, why)
-        self.key, self.why = key, why
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"{key}: {reason}" if key else reason)
 
 
 def read_json(text: bytes | str, *, once: bool = False) -> Any:
@@ -61,12 +61,11 @@ def read_json(text: bytes | str, *, once: bool = False) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys are all different: two values of one key cannot both be what was written."""
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    data = dict(pairs)
+    if len(data) < len(pairs):
         names = [name for name, _ in pairs]
         raise ValueError(f"key {next(name for name in names if names.count(name) > 1)!r} is given twice")
-    return made
+    return data
 
 
 def read_plain(kind: type[T], path: Path) -> T:
@@ -80,10 +79,9 @@ def read_plain(kind: type[T], path: Path) -> T:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     try:
-        made: T = _made(kind, data, "")
-    except _NotThat as error:
-        raise ConfigError(f"{path}: {error.key}: {error.why}" if error.key else f"{path}: {error.why}") from error
-    return made
+        return _fit_fields(kind, data, "")
+    except _MisfitError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def write_plain(path: Path, value: object) -> None:
@@ -103,48 +101,12 @@ def json_of(value: object, indent: int | None = None) -> str:
         ValueError: a number in it is not finite.
     """
     between = (",", ":") if indent is None else None
-    return json.dumps(value, default=_inside, ensure_ascii=False, allow_nan=False, indent=indent, separators=between)
+    return json.dumps(value, default=_as_json, ensure_ascii=False, allow_nan=False, indent=indent, separators=between)
 
 
-def refuse_unplain(value: object, where: str) -> None:
-    """Refuse what would not arrive as it was sent.
-
-    Raises:
-        ConfigError: a number in it is not finite, a key is not a text, or a value is neither text, number, truth value,
-            list nor mapping; with its dotted key.
-    """
-    try:
-        _refuse_unplain(value, "")
-    except _NotThat as error:
-        raise ConfigError(f"{where}: {error.key}: {error.why}" if error.key else f"{where}: {error.why}") from error
-    except RecursionError as error:
-        raise ConfigError(f"{where}: nested without end") from error
-
-
-def _refuse_unplain(value: object, key: str) -> None:
-    if value is None or isinstance(value, (bool, int, str, PurePath)):
-        return
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise _NotThat(key, f"must be a finite number (given: {value})")
-        return
-    if isinstance(value, (list, tuple)):
-        items: Iterable[tuple[object, object]] = enumerate(value)
-    elif isinstance(value, Mapping):
-        items = value.items()
-        if wrong := [name for name in value if not isinstance(name, str)]:
-            raise _NotThat(key, f"every key must be a text (given: {wrong[0]!r:.200})")
-    elif is_dataclass(value):
-        items = ((each.name, getattr(value, each.name)) for each in fields(value))
-    else:
-        raise _NotThat(key, f"must be text, a number, a truth value, a list or a mapping (given: {value!r:.200})")
-    for name, item in items:
-        _refuse_unplain(item, f"{key}.{name}" if key else str(name))
-
-
-def _inside(value: object) -> object:
+def _as_json(value: object) -> object:
     if is_dataclass(value):
-        return {each.name: getattr(value, each.name) for each in fields(value)}
+        return {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, PurePath):
         return str(value)
     if isinstance(value, Mapping):
@@ -152,74 +114,110 @@ def _inside(value: object) -> object:
     raise TypeError(f"{type(value).__name__} cannot be written as plain data")
 
 
-def _made(kind: Any, data: Any, key: str) -> Any:
-    """Plain data as a value of a type."""
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if isinstance(kind, type) and is_dataclass(kind):
-        made: Any = _made_of(kind, data, key)
-    elif origin is Annotated:
-        made = _bounded(_made(inner[0], data, key), inner[1:], key)
-    elif origin in {Union, types.UnionType}:  # of one type and None
-        made = None if data is None else _made(next(each for each in inner if each is not type(None)), data, key)
-    elif origin is not None:
-        made = _made_with(origin, inner, data, key)
-    elif kind is Any:
-        _refuse_unplain(data, key)
-        made = data
-    elif kind is float:
-        made = _finite(data, key)
+def refuse_unplain(value: object, where: str) -> None:
+    """Refuse a value that would not arrive as it was sent.
+
+    Raises:
+        ConfigError: a number in it is not finite, a key is not a text, or a value is neither text, number, truth value,
+            list nor mapping; with its dotted key.
+    """
+    try:
+        _refuse_unplain(value, "")
+    except _MisfitError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{where}: nested without end") from error
+
+
+def _refuse_unplain(value: object, key: str) -> None:
+    if isinstance(value, float):
+        _finite(value, key)
+    if value is None or isinstance(value, (bool, int, float, str, PurePath)):
+        return
+    items: Iterable[tuple[object, object]]
+    if isinstance(value, (list, tuple)):
+        items = enumerate(value)
+    elif isinstance(value, Mapping):
+        items = value.items()
+        if wrong := [name for name in value if not isinstance(name, str)]:
+            raise _MisfitError(key, f"every key must be a text (given: {wrong[0]!r:.200})")
+    elif is_dataclass(value):
+        items = ((field.name, getattr(value, field.name)) for field in fields(value))
     else:
-        made = Path(_whole(str, data, key)) if kind is Path else _whole(kind, data, key)
-    return made
+        raise _MisfitError(key, f"must be text, a number, a truth value, a list or a mapping (given: {value!r:.200})")
+    for name, item in items:
+        _refuse_unplain(item, f"{key}.{name}" if key else str(name))
 
 
-def _made_with(origin: Any, inner: tuple[Any, ...], data: Any, key: str) -> Any:
-    """A choice of values, a tuple of any length, or a mapping of texts."""
-    if origin is Literal:
-        if not any(type(data) is type(each) and data == each for each in inner):
-            raise _NotThat(key, unknown("value", data, inner))
+def _fit_fields(kind: type[T], data: Any, key: str) -> T:
+    """A mapping as a dataclass: each key known, none missing."""
+    known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]  # it is a dataclass
+    prefix, values, hints = f"{key}." if key else "", {}, typing.get_type_hints(kind, include_extras=True)
+    for name, value in _exactly(dict, data, key).items():
+        if name not in known:
+            raise _MisfitError(f"{prefix}{name}", unknown("key", name, known))
+        values[name] = _fit(hints[name], value, f"{prefix}{name}")
+    for name, field in known.items():
+        if name not in values and field.default is MISSING and field.default_factory is MISSING:
+            raise _MisfitError(f"{prefix}{name}", "missing")
+    return kind(**values)
+
+
+def _fit(kind: Any, data: Any, key: str) -> Any:
+    """Plain data as a value of a field's type: one of those that tasks and reports have."""
+    if typing.get_origin(kind) is not None:
+        return _fit_composed(typing.get_origin(kind), typing.get_args(kind), data, key)
+    if is_dataclass(kind):
+        return _fit_fields(kind, data, key)  # type: ignore[arg-type]  # a class, not an instance of one
+    if kind is Any:
+        _refuse_unplain(data, key)
         return data
-    if origin is tuple:
-        items = _whole(list, data, key)
-        return tuple(_made(inner[0], item, f"{key}.{number}") for number, item in enumerate(items))
-    return {name: _made(inner[1], item, f"{key}.{name}") for name, item in _whole(dict, data, key).items()}
+    if kind is float:
+        return _finite(data, key)
+    return Path(_exactly(str, data, key)) if kind is Path else _exactly(kind, data, key)
 
 
-def _whole(kind: type[T], data: Any, key: str) -> T:
+def _fit_composed(origin: Any, inner: tuple[Any, ...], data: Any, key: str) -> Any:
+    """Plain data as a bounded number, a value or None, a choice, a tuple, or a mapping of texts."""
+    value = data
+    if origin is Annotated:
+        value = _fit(inner[0], data, key)
+        _refuse_outside(value, inner[1], key)
+    elif origin in {Union, types.UnionType}:
+        value = None if data is None else _fit(next(part for part in inner if part is not type(None)), data, key)
+    elif origin is Literal:
+        if not any(type(data) is type(choice) and data == choice for choice in inner):
+            raise _MisfitError(key, unknown("value", data, inner))
+    elif origin is tuple:
+        items = _exactly(list, data, key)
+        value = tuple(_fit(inner[0], item, f"{key}.{number}") for number, item in enumerate(items))
+    else:
+        value = {name: _fit(inner[1], item, f"{key}.{name}") for name, item in _exactly(dict, data, key).items()}
+    return value
+
+
+def _refuse_outside(value: float, bounds: Bounds, key: str) -> None:
+    """Refuse a number out of the bounds that tasks have: `ge` and `gt`."""
+    least, below = bounds.bounds.get("ge", -math.inf), bounds.bounds.get("gt", -math.inf)
+    if value < least:
+        raise _MisfitError(key, f"must be at least {least} (given: {value!r})")
+    if value <= below:
+        raise _MisfitError(key, f"must be greater than {below} (given: {value!r})")
+
+
+def _exactly(kind: type[T], data: Any, key: str) -> T:
     """A value of exactly this type: a bool must not pass for a number."""
     if type(data) is not kind:
-        raise _NotThat(key, f"must be a {_WORDS[kind]} (given: {data!r:.200})")
+        raise _MisfitError(key, f"must be a {_WORDS[kind]} (given: {data!r:.200})")
     return data
 
 
 def _finite(data: Any, key: str) -> float:
     """A number; JSON that others wrote may hold `NaN`, or one that no float can hold."""
     try:
-        number = float(data) if type(data) is int else _whole(float, data, key)
+        number = float(data) if type(data) is int else _exactly(float, data, key)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise _NotThat(key, f"must be a finite number (given: {data!r:.200})")
+        raise _MisfitError(key, f"must be a finite number (given: {data!r:.200})")
     return number
-
-
-def _bounded(value: Any, faults: tuple[Callable[[Any], str], ...], key: str) -> Any:
-    for fault in faults:
-        if why := fault(value):
-            raise _NotThat(key, f"{why} (given: {value!r})")
-    return value
-
-
-def _made_of(kind: type[T], data: Any, key: str) -> T:
-    given, known = _whole(dict, data, key), {each.name: each for each in fields(kind)}  # type: ignore[arg-type]  # it is one
-    place = f"{key}." if key else ""
-    for name in given:
-        if name not in known:
-            raise _NotThat(f"{place}{name}", unknown("key", name, known))
-    values, hints = {}, typing.get_type_hints(kind, include_extras=True)
-    for name, each in known.items():
-        if name in given:
-            values[name] = _made(hints[name], given[name], f"{place}{name}")
-        elif each.default is MISSING and each.default_factory is MISSING:
-            raise _NotThat(f"{place}{name}", "missing")
-    return kind(**values)

@@ -9,7 +9,6 @@ import yaml
 from pytest_llmbench.core.errors import ConfigError
 
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-_ORDINARY_TAGS = frozenset((*_NUMBERS, *(f"tag:yaml.org,2002:{kind}" for kind in ("bool", "null", "str", "timestamp"))))
 # More than any file of people has. Its aliases count as often as they are used: ten lines can stand for 10^9 nodes.
 _LARGEST_BYTES, _MOST_NODES, _DEEPEST = 1 << 24, 100_000, 50
 
@@ -24,7 +23,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             text = file.read(_LARGEST_BYTES + 1)
-        data = _loaded(text)
+        _refuse_bombs(text)
+        data = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader underneath
     # The last four: PyYAML's own conversions, of a 30th of February or of nesting without end.
     except (OSError, yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
@@ -106,85 +106,3 @@ def _refuse_base_60(node: yaml.ScalarNode) -> None:
         raise yaml.constructor.ConstructorError(
             None, None, f'{node.value} without quotes is a number to base 60; write "{node.value}"', node.start_mark
         )
-
-
-class _UnusualError(Exception):
-    """A document that is not read at once."""
-
-
-def _loaded(text: bytes) -> Any:
-    """The document of a file, at once if it is an ordinary one; what is unusual about another may be a fault."""
-    try:
-        return _Ordinary(text).document()
-    except _UnusualError:
-        _refuse_bombs(text)
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader underneath
-
-
-class _Ordinary:
-    """A document of plain mappings, lists and scalars, made from the parser's events: nodes take five times as long.
-
-    Whatever needs more than that, or could be refused, is unusual: an anchor, a tag, a directive, a merge key, a key
-    given twice, a list or a mapping as a key, a number with a colon, an error of any kind.
-    """
-
-    def __init__(self, text: bytes) -> None:
-        if len(text) > _LARGEST_BYTES:
-            raise _UnusualError
-        self._loader = _Loader(text)
-        self._left = _MOST_NODES
-        self._known: dict[str, Any] = {}  # what a plain scalar stands for: files repeat themselves
-
-    def document(self) -> Any:
-        """The one document of the file, None for an empty file.
-
-        Raises:
-            _UnusualError: read it in the other way.
-        """
-        next_event = self._loader.get_event
-        try:
-            next_event()  # the beginning of the stream
-            begin = next_event()
-            if isinstance(begin, yaml.StreamEndEvent):
-                return None
-            if begin.version or begin.tags:
-                raise _UnusualError
-            made = self._made(next_event(), 1)
-            next_event()  # the end of the document
-            if not isinstance(next_event(), yaml.StreamEndEvent):
-                raise _UnusualError
-        except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
-            raise _UnusualError from error
-        return made
-
-    def _made(self, event: Any, depth: int) -> Any:
-        """The value that begins with an event."""
-        self._left -= 1
-        if event.anchor is not None or event.tag is not None or self._left < 0 or depth >= _DEEPEST:
-            raise _UnusualError  # an alias has an anchor, and no tag
-        if type(event) is yaml.ScalarEvent:
-            return self._scalar(event)
-        next_event = self._loader.get_event
-        if type(event) is yaml.SequenceStartEvent:
-            items = []
-            while type(inner := next_event()) is not yaml.SequenceEndEvent:
-                items.append(self._made(inner, depth + 1))
-            return items
-        found: dict[Any, Any] = {}
-        while type(inner := next_event()) is not yaml.MappingEndEvent:
-            key = self._made(inner, depth + 1)
-            if key in found:
-                raise _UnusualError
-            found[key] = self._made(next_event(), depth + 1)
-        return found
-
-    def _scalar(self, event: Any) -> Any:
-        text = event.value
-        if not event.implicit[0]:  # in quotes, or a block
-            return text
-        if text not in self._known:
-            tag = self._loader.resolve(yaml.ScalarNode, text, (True, False))
-            if tag not in _ORDINARY_TAGS or (tag in _NUMBERS and ":" in text):
-                raise _UnusualError
-            self._known[text] = self._loader.construct_object(yaml.ScalarNode(tag, text))
-        return self._known[text]

@@ -11,13 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization as pem
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_pem_private_key,
-    load_pem_public_key,
-)
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.json_format import ParseError as StatementError
 from in_toto_attestation.v1.resource_descriptor import ResourceDescriptor
@@ -37,10 +32,7 @@ _LARGEST_KEY = 1 << 16
 
 
 def make_key(path: Path) -> Path:
-    """Write a new private key, readable by this user alone, and its public key next to it.
-
-    Returns:
-        The file of the public key: the same name with `.pub.pem`.
+    """Write a new private key, readable by this user alone; return the file of its public key, `.pub.pem`, next to it.
 
     Raises:
         ConfigError: one of the files exists already.
@@ -48,7 +40,7 @@ def make_key(path: Path) -> Path:
     """
     public = path.with_name(f"{path.name.removesuffix('.pem')}.pub.pem")
     key = Ed25519PrivateKey.generate()
-    public_text = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    public_text = key.public_key().public_bytes(pem.Encoding.PEM, pem.PublicFormat.SubjectPublicKeyInfo)
     make_folder(path.absolute().parent)
     for file in (path, public):
         if file.exists():
@@ -69,7 +61,7 @@ def read_private_key(path: Path) -> CryptoSigner:
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise ConfigError(f"{path} can be read by others: chmod 600 {path}, and consider whether it is still secret")
     try:
-        key = load_pem_private_key(text, None)
+        key = pem.load_pem_private_key(text, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ConfigError(
             f"{path} must be a private key in PEM without a passphrase: {error}; see llmbench keygen"
@@ -86,7 +78,7 @@ def read_public_key(path: Path) -> SSlibKey:
         ConfigError: it is not an ed25519 public key in PEM.
     """
     try:
-        key = load_pem_public_key(read_at_most(path, _LARGEST_KEY))
+        key = pem.load_pem_public_key(read_at_most(path, _LARGEST_KEY))
     except (ValueError, UnsupportedAlgorithm) as error:
         raise ConfigError(f"{path} must be a public key in PEM, which begins with BEGIN PUBLIC KEY: {error}") from error
     if not isinstance(key, Ed25519PublicKey):
@@ -95,12 +87,9 @@ def read_public_key(path: Path) -> SSlibKey:
 
 
 def sign(predicate: Mapping[str, Any], digests: Mapping[str, str], signer: CryptoSigner | None) -> bytes:
-    """Write the envelope of a statement.
+    """Write the envelope of a statement, without a signature if there is no signer.
 
-    Args:
-        predicate: the result of the session.
-        digests: SHA-256 of the manifest and of the session's archive, by name.
-        signer: None for an envelope without a signature.
+    `digests` are the SHA-256 of the manifest and of the session's archive, by name.
     """
     subjects = [ResourceDescriptor(name=name, digest={"sha256": digests[name]}).pb for name in (MANIFEST, SESSION)]
     statement = Statement(subjects, PREDICATE_TYPE, dict(predicate))
@@ -113,14 +102,7 @@ def sign(predicate: Mapping[str, Any], digests: Mapping[str, str], signer: Crypt
 
 
 def open_envelope(text: bytes, keys: Sequence[Key]) -> tuple[Statement, str | None, str]:
-    """Read an envelope.
-
-    Args:
-        text: the envelope.
-        keys: those that are trusted.
-
-    Returns:
-        The statement, the id of the trusted key that signed it, and else the reason why no trusted key did.
+    """Read an envelope: its statement, the id of the trusted key that signed it, or the reason why no trusted key did.
 
     Raises:
         BundleError: it differs from what `sign` writes, or its signature is not the key's.

@@ -80,12 +80,8 @@ def make_bundle(
 class OpenedBundle:
     """A bundle whose bytes are as they were signed or, without a signature, as they were written.
 
-    Attributes:
-        folder: the session's folder in it; it is gone when the bundle is closed.
-        manifest: its files.
-        predicate: the result that it states.
-        signer: id of the trusted key that signed it; None without one.
-        unsigned: the reason why no trusted key has signed it; else empty.
+    Its folder is gone when the bundle is closed. `signer` is the id of the trusted key that signed it; without one,
+    `unsigned` is the reason.
     """
 
     folder: Path
@@ -97,12 +93,7 @@ class OpenedBundle:
 
 @contextmanager
 def open_bundle(path: Path, keys: Sequence[Key], most: int = MOST_BYTES) -> Iterator[OpenedBundle]:
-    """Check a bundle byte by byte, and unpack it into a folder of its own.
-
-    Args:
-        path: its file.
-        keys: the public keys that are trusted.
-        most: the most bytes that its files may have together.
+    """Check a bundle byte by byte, and unpack it, `most` bytes at most, into a folder of its own.
 
     Raises:
         BundleError: it was altered, is too large, or is not a bundle.

@@ -26,16 +26,9 @@ _WORST_FIRST = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CertificateRow:
-    """One demand of a clause on one run or check.
+    """One demand of a clause on one run or check; without a number, `measured` and `interval` are empty.
 
-    Attributes:
-        reference: the bound, its clause, and the reason for it.
-        subject: the run or the check.
-        measured: the number with its unit; empty without one.
-        interval: the interval around it; empty without one.
-        verdict: the verdict, or `NOT MEASURED`.
-        reason: the reason for any verdict but PASS.
-        sha256: digests of the records that it rests on.
+    `reason` is that of any verdict but PASS, `sha256` are the digests of the records that the verdict rests on.
     """
 
     reference: Reference

@@ -59,15 +59,9 @@ class FileLeftOut(Strict):
 
 
 class Manifest(Strict):
-    """`manifest.json` of a bundle: every file in it.
+    """`manifest.json` of a bundle: every file in it, in the order of the archive, and those left out.
 
-    Attributes:
-        schema_version: 1.
-        session: id of the session.
-        llmbench: version of the package that made the bundle.
-        files: the files, in the order of the archive.
-        left_out: the files that are not in it.
-        replayed: for each run that was made elsewhere, the path of its logs in the bundle.
+    `replayed` has the path of the logs of each run that was made elsewhere.
     """
 
     schema_version: Literal[1] = 1
@@ -123,11 +117,7 @@ def refuse_name(name: str) -> None:
 def find_contents(
     folder: Path, runs: Mapping[str, RunRecord]
 ) -> tuple[dict[str, Path], tuple[FileLeftOut, ...], dict[str, str]]:
-    """Find the files of a bundle.
-
-    Args:
-        folder: that of the session.
-        runs: its run records; the logs of one that was replayed lie elsewhere.
+    """Find the files of a bundle: in the session's folder, and the logs that its runs replayed.
 
     Returns:
         The place of each file by its path in the bundle, the files left out, and the path of each replayed run's logs.
@@ -183,12 +173,8 @@ def find_secrets(places: Mapping[str, Path], folder: Path, harmless_files: Colle
     """Yield the places, `file:line`, of what is a secret or looks like one.
 
     Secrets are the values that this process and the session's tasks know, those that the drivers of runs have marked,
-    and texts that have the form of one, such as private keys and tokens of well-known services.
-
-    Args:
-        places: the place of each file by its path in the bundle.
-        folder: that of the session.
-        harmless_files: files that a person has read and found free of secrets.
+    and texts that have the form of one, such as private keys and tokens of well-known services. `places` has each file
+    by its path in the bundle; `harmless_files` are files that a person has found free of secrets.
     """
     known = secret_values(os.environ, ()) | _secrets_of_tasks(folder)
     for name, path in places.items():

@@ -33,13 +33,7 @@ _WARNED = {str(Verdict.SKIP), str(Verdict.XFAIL)}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordedCase:
-    """One test case of a JUnit report.
-
-    Attributes:
-        address: its class and name, as pytest makes them of a node id.
-        outcome: `passed`, `failure`, `error` or `skipped`.
-        properties: its properties.
-    """
+    """One test case of a JUnit report: class and name as pytest makes them of a node id, outcome, and properties."""
 
     address: str
     outcome: str
@@ -56,14 +50,8 @@ class RecordedSession:
     """The content of a session's folder.
 
     Attributes:
-        id: of the session.
-        folder: its folder.
-        plan: everything that its tests waited for.
         system: facts of its system; None where none are kept.
-        runs: its run records by key.
-        checks: its health records by name.
-        cases: the test cases of its report.
-        properties: the properties of its test suite.
+        cases, properties: test cases of its report, and the properties of its test suite.
         ended: its journal ends with the end of the session.
         word: its verdict in one word; None where it has none.
     """
@@ -164,9 +152,7 @@ def read_session(folder: Path) -> RecordedSession:
 def make_predicate(session: RecordedSession, digests: Mapping[str, str]) -> dict[str, Any]:
     """The predicate "test result" of a session: its result, what configured it, and its tests by their ends.
 
-    Args:
-        session: the session.
-        digests: SHA-256 of the files of the bundle, by path.
+    `digests` are the SHA-256 of the files of the bundle, by path.
     """
     tests: dict[str, list[str]] = {"passedTests": [], "warnedTests": [], "failedTests": []}
     for case in session.cases:

@@ -19,9 +19,15 @@ from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.evidence.bundle import MOST_BYTES, OpenedBundle, open_bundle
 from pytest_llmbench.evidence.certificate import bounded_readings, make_certificate
 from pytest_llmbench.evidence.contents import CERTIFICATE, MADE_AGAIN
-from pytest_llmbench.evidence.derived import differences_of_derived, differences_of_report
+from pytest_llmbench.evidence.recheck import (
+    CheckNotKeptError,
+    Rejudged,
+    differences_of_derived,
+    differences_of_report,
+    judge_check_again,
+    judge_test_again,
+)
 from pytest_llmbench.evidence.recorded import RecordedSession, make_predicate, read_session
-from pytest_llmbench.evidence.rejudge import CheckNotKeptError, Rejudged, judge_check_again, judge_test_again
 from pytest_llmbench.judging.recount import count_numbers, differences
 from pytest_llmbench.session.replay import as_replayed, read_task, recount
 
@@ -37,15 +43,10 @@ class Verification:
     """The outcome of verifying a bundle whose bytes are as they were written.
 
     Attributes:
-        session: id of its session.
         result: the result that it states: `PASSED`, `WARNED` or `FAILED`.
-        files: number of its files.
         signer: id of the trusted key that signed it; None without one.
         unsigned: the reason why no trusted key has; else empty.
-        runs: number of runs whose logs were read again.
-        checks: number of checks whose answers were judged again.
-        numbers: number of numbers that were computed from them.
-        verdicts: number of verdicts that were reached again.
+        runs, checks, numbers, verdicts: how many were read, judged, computed and reached again.
         differences: each contradiction between a record and its logs.
         not_recomputed: runs with a result whose logs could not be read, and why.
         taken: facts that are taken from the records, and why.
@@ -107,12 +108,7 @@ class Verification:
 
 
 def verify(path: Path, keys: Sequence[Key], most: int = MOST_BYTES) -> Verification:
-    """Verify a bundle.
-
-    Args:
-        path: its file.
-        keys: the public keys that are trusted.
-        most: the most bytes that its files may have together.
+    """Verify a bundle whose files have at most `most` bytes together, with the public keys that are trusted.
 
     Raises:
         BundleError: it is refused: it was altered, or is not a bundle.

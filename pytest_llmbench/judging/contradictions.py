@@ -20,8 +20,8 @@ _STILL_STEPS = 3
 def contradictions(record: RunRecord, statistics: Mapping[str, Statistic]) -> Iterator[str]:
     """Yield the contradictions of a record with itself: the key, and both values.
 
-    Of a run with a problem, which measured nothing, the verdicts alone are looked at. Numbers of statistics other than
-    those of the recipe's engine are left alone.
+    A run with a problem measured nothing, so only its verdicts are compared. Numbers of other statistics than those of
+    the recipe's engine are left alone.
     """
     yield from _check_verdicts(record, statistics)
     if record.problem is not None:
@@ -147,9 +147,7 @@ def _check_number(
         yield f"{key}.verdict: {judgement.verdict}, but metrics has no {name}"
         return
     if judgement.value is None:
-        # An earlier version kept the number as a text alone, also where a later one wrote its record again.
-        if judgement.measured is None:
-            yield f"{key}.value: none, but its verdict is {judgement.verdict}"
+        yield f"{key}.value: none, but its verdict is {judgement.verdict}"
         return
     if metrics[name].sense is not None and judgement.low is None and judgement.high is None:
         yield f"{key}.low, high: none, but its verdict is {judgement.verdict}, and {name} is judged by its interval"

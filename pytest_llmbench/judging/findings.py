@@ -47,7 +47,6 @@ def findings(e: Evidence) -> tuple[str, ...]:
         *_far_from_peak(e),
         *_time_outside(e),
         *_time_between(e),
-        *_old_logs(e),
         *_bad_ends(e),
         *skipped.some(e.recipe, e.series),
         *unsteady(e),
@@ -167,11 +166,6 @@ def _bad_ends(e: Evidence) -> Iterator[str]:
             f"processes of the run ended with an error, although the work was done: {listed(list(e.series.bad_ends))}: "
             "look at what its ranks do as they end"
         )
-
-
-def _old_logs(e: Evidence) -> Iterator[str]:
-    if any(info.schema_version < 2 for info in e.series.ranks):
-        yield "its step logs are of schema version 1: they do not name their run, and do not count the training"
 
 
 def unsteady(e: Evidence) -> Iterator[str]:

@@ -40,10 +40,11 @@ class GoldenStep(Strict):
     """The loss of one step."""
 
     step: int
+    """Number of the step, from 1."""
     loss: FiniteFloat
-    """Mean of the repeats, nat per token."""
+    """Mean loss of the repeats, in nat per token."""
     tolerance: NonNegativeFloat
-    """Allowed distance of another run, nat; 0 where only the very same bits will do."""
+    """Allowed distance of another run in nat; 0 where the loss must be the same in every bit."""
 
 
 class GoldenLosses(Strict):
@@ -51,19 +52,19 @@ class GoldenLosses(Strict):
 
     schema_version: Literal[1] = 1
     recipe: str
-    """Its name."""
+    """Name of the recipe."""
     training: Mapping[str, str]
-    """Facts that a run has to share: recipe, seed, layout, precision and device."""
+    """Facts that a run must share: recipe, seed, layout, precision and device."""
     runs: tuple[str, ...]
-    """The repeats."""
+    """Names of the repeats."""
     versions: Mapping[str, str]
-    """Their software, which a run may differ in."""
+    """Software versions of the repeats, from which a run may differ."""
     exact: bool
-    """They were the same in every bit."""
+    """Whether the repeats were the same in every bit."""
     date: str
-    """Day of their recording."""
+    """Day of the recording."""
     steps: tuple[GoldenStep, ...]
-    """In order."""
+    """Loss of each step, in order."""
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

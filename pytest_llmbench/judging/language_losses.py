@@ -22,7 +22,7 @@ _OF_DOCUMENTS = 0.25
 def expected_of(
     recipe: Recipe, topology: Topology, *, parameters: int, initial_std: float, own_losses: bool = True
 ) -> Expected:
-    """What a whole decoder shows that is trained on the mean cross entropy of all tokens, from random values.
+    """Losses and counts to expect of a whole decoder that is trained on cross entropy from random values.
 
     `parameters` are those of one copy as its ranks count them, `initial_std` is of its matrices; with `own_losses` each
     rank logs the loss of its own sequences.

@@ -41,7 +41,7 @@ def outliers(
     An outlier lies more than `factor` scaled MADs (1.4826 · MAD) from the median, and at least `tolerance` of the
     median away: among values that agree to 0.1 %, one that is off by 0.3 % is not a fault. The MAD is that of the
     ratios'
-    logarithms: a rate cannot fall below 0, so a rate that is forty times too slow would be no outlier by differences.
+    logarithms: rates cannot fall below 0, so differences would miss one that is forty times too slow.
 
     Args:
         values: one number for each name, all of the same unit.

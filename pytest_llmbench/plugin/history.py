@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from pytest_llmbench.history.wanted import Wanted
 from pytest_llmbench.judging.interval.decide import RULE
 from pytest_llmbench.plugin.options import Options, options_of
 from pytest_llmbench.plugin.output.reports import Reported
-from pytest_llmbench.plugin.verdict.outcome import facts_of_run
+from pytest_llmbench.plugin.verdict.facts import HistoryFacts, facts_of_run
 from pytest_llmbench.session.record_store import RecordStore
 
 _GIT_S = 10.0
@@ -71,10 +72,10 @@ def compare_with_history(
     with open_history(place) as history:
         lines = compare_with_baseline(history, session, [*series.values()], wanted)
     for compared, of_series in zip(lines, series.values(), strict=True):
-        yield _row(compared, of_series, wanted)
+        yield _make_row(compared, of_series, wanted)
 
 
-def _row(compared: Compared, records: list[RunRecord], wanted: Wanted) -> dict[str, Any]:
+def _make_row(compared: Compared, records: list[RunRecord], wanted: Wanted) -> dict[str, Any]:
     row: dict[str, Any] = {
         "test": f"history::{compared.name}", **facts_of_run(records[0], len(records)), "findings": "",
         "statistic": compared.metric, "verdict": str(compared.verdict),
@@ -87,19 +88,12 @@ def _row(compared: Compared, records: list[RunRecord], wanted: Wanted) -> dict[s
     row |= {
         "threshold": f"no worse than {Quantity(change.before, change.unit).plain}",
         "value": change.after, "unit": change.unit, "claim": "system", "alpha": change.alpha,
-        #: property baseline: sessions of the earlier runs that the run was compared with, separated by commas
-        "baseline": ",".join(compared.sessions),
-        #: property change: difference from the mean of the baseline, %
-        "change": 100 * change.share,
     }  # fmt: skip
+    facts = HistoryFacts(baseline=",".join(compared.sessions), change=100 * change.share)
     if change.low is None or change.high is None:
-        return row
-    return row | {
-        "judged_by": "interval",
-        "interval_rule": RULE,
-        "change_low": 100 * change.low,  #: property change_low: lower end of the interval of `change`, %
-        "change_high": 100 * change.high,  #: property change_high: upper end of the interval of `change`, %
-    }
+        return row | facts.properties()
+    facts = replace(facts, change_low=100 * change.low, change_high=100 * change.high)
+    return row | facts.properties() | {"judged_by": "interval", "interval_rule": RULE}
 
 
 def keep(config: pytest.Config, session: Session, record_store: RecordStore) -> Reported | None:

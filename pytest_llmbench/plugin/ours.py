@@ -1,4 +1,4 @@
-"""What is known of a session before it begins: which tests, folders and processes are ours."""
+"""Tests, folders and processes of ours, as far as they are known before a session begins."""
 
 import re
 from pathlib import Path

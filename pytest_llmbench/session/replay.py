@@ -49,21 +49,22 @@ class ReplayFacts(Strict):
     """`replay.yaml`: declared facts about the run of replayed logs."""
 
     nodes: PositiveInt | None = None
-    """Nodes of the run; absent, as many as `hosts`, else `--nodes`, else the recipe's."""
+    """Number of nodes of the run; absent, as many as `hosts`, else `--nodes`, else the recipe's number."""
     gpus_per_node: NonNegativeInt | None = None
-    """GPUs of each; absent, `--gpus-per-node`, else the system's, else the recipe's."""
+    """Number of GPUs of each node; absent, `--gpus-per-node`, else the system's number, else the recipe's."""
     ranks_per_node: PositiveInt | None = None
     """Ranks per node of a run without GPUs; absent, the system's."""
     hosts: tuple[str, ...] = ()
-    """Its nodes."""
+    """Host names of the run's nodes."""
     gpu: str | None = None
     """GPU model of the run; absent, the system file's."""
     ended: Literal["steps", "time_limit"] = "steps"
-    """`time_limit` for a run that was meant to be cut off there, and was; only of a recipe with `end: time_limit`, and
-    not needed where Slurm's own line in the log says it.
+    """`time_limit` for a run that was meant to be cut off at its limit, and was.
+
+    It needs a recipe with `end: time_limit`, and is superfluous where the log has Slurm's own line about it.
     """
     wall_s: PositiveFloat | None = None
-    """From launch to end, seconds; the steps must not add up to more."""
+    """Seconds from launch to end; the steps must not add up to more."""
     source: str = ""
     """Origin of the logs."""
 

@@ -34,6 +34,7 @@ from pytest_llmbench.plugin import options, ours
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.collection.checks import Health
 from pytest_llmbench.plugin.output.provenance import suite_facts
+from pytest_llmbench.plugin.verdict import facts as facts_of_tests
 from pytest_llmbench.plugin.verdict import outcome
 from pytest_llmbench.plugin.verdict.groups import ComparedGroups
 from pytest_llmbench.plugin.verdict.run import Run
@@ -180,13 +181,13 @@ def test_every_junit_property_is_there(tmp_path: Path) -> None:
     assert run.measured("step_time") <= Quantity("0.8 s")
     known = ExpectedFailure(reason="known", until=dt.date(2026, 12, 31))
     reference = made.recipe.references[0].model_copy(update={"xfail": known})
-    outcome.note(item, **outcome.facts_of_run(made, 2), **outcome.facts_of_reference(reference))
+    outcome.note(item, **facts_of_tests.facts_of_run(made, 2), **facts_of_tests.facts_of_reference(reference))
     missed = Run(made)
     assert not missed.measured("step_time") <= Quantity("0.1 s")
     outcome.note_measured(item, missed)
     outcome.note_measured(item, run)
     report: Any = SimpleNamespace(when="call", skipped=True, failed=False, longrepr=("", 0, "Skipped: why"))
-    place = outcome.place_of(Declared(test="a.py::b", line=1))
+    place = facts_of_tests.place_of(Declared(test="a.py::b", line=1))
     outcome.judge(item, cast("pytest.CallInfo[None]", SimpleNamespace(excinfo=None)), report, lambda: place)
     of_run, of_check, of_suite = tables("JUnit properties")
     of_history = {"baseline", "change", "change_low", "change_high"}  # of a comparison, which has no test
@@ -194,7 +195,7 @@ def test_every_junit_property_is_there(tmp_path: Path) -> None:
 
     item.user_properties = []
     outcome.note(
-        item, **outcome.facts_of_check(checked(tmp_path), 0), **dict(Health(checked(tmp_path), 0).properties())
+        item, **facts_of_tests.facts_of_check(checked(tmp_path), 0), **Health(checked(tmp_path), 0).properties()
     )
     outcome.judge(item, cast("pytest.CallInfo[None]", SimpleNamespace(excinfo=None)), report, lambda: place)
     assert set(of_check) == {name for name, _ in item.user_properties}

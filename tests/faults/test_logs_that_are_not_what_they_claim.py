@@ -118,18 +118,6 @@ def test_a_true_run_is_judged(logs: Logs) -> None:
     assert logs.judge().problem is None
 
 
-def test_a_log_of_before_there_were_labels_is_judged(logs: Logs) -> None:
-    """A record of schema version 1 says that its log has none; so does the record of a replay of it, by its token."""
-    logs.unlabel()
-    logs.record(schema_version=1)
-    path = logs.run / "command.json"
-    task = json.loads(path.read_text())
-    path.write_text(json.dumps({name: task[name] for name in task if name not in {"token", "labels"}}))
-    record = logs.judge()
-    assert record.problem is None
-    assert (record.schema_version, record.run_token) == (3, None)
-
-
 def relabelled(text: str, **changes: str) -> str:
     """A label, or a log, that says something else."""
     for name, value in changes.items():

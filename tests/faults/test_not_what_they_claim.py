@@ -298,9 +298,9 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
             forget_task,
         ), "other_run"
     ),
-    "step log of schema 1": (
-        lambda x: x.change("start", lambda _: {"schema": 1, "token": None, "time": None, "pid_namespace": None}),
-        "other_run",
+    "step log of another schema": (lambda x: x.change("start", lambda _: {"schema": 2}), "unreadable_log"),
+    "start without time and namespace": (
+        lambda x: x.change("start", lambda _: {"token": None, "time": None, "pid_namespace": None}), "unreadable_log"
     ),
     "a day before": (lambda x: x.later(-DAY_S), "other_run"),
     "a day after": (lambda x: x.later(DAY_S), "other_run"),
@@ -441,25 +441,3 @@ def test_processes_of_two_containers_may_have_the_same_number(logs: Logs, traine
     logs.start((0,), pid=7, pid_namespace=1)
     logs.start((1,), pid=7, pid_namespace=2)
     assert logs.judge(trained / "recipes").problem is None
-
-
-def test_step_logs_of_before_are_judged(logs: Logs, trained: Path) -> None:
-    """Logs of schema version 1, without a record, are judged by what they have."""
-    for rank in (0, 1):
-        events = [event for event in logs.events(rank) if event["event"] != "training"]
-        old = [{k: v for k, v in event.items() if k not in NEW[event["event"]]} for event in events]
-        logs.write(rank, [event | {"schema": 1} if event["event"] == "start" else event for event in old])
-    forget_task(logs)
-    logs.record(run_token=None)
-    record = logs.judge(trained / "recipes")
-    assert record.problem is None
-    assert "schema version 1" in record.findings[-1]
-    logs.start(pid=7)
-    problem = logs.judge(trained / "recipes").problem
-    assert problem is not None
-    assert problem.kind == "same_rank"
-
-
-NEW: dict[str, set[str]] = {
-    "start": {"node", "pid_namespace", "gpu", "token", "time"}, "matmul": set(), "step": {"logged"}, "end": {"time"},
-}  # fmt: skip

@@ -48,7 +48,7 @@ def step(number: int, seconds: float = 1.0) -> StepEvent:
     """A step of a run whose steps take so long each, one after the other from `BEGIN` on."""
     return StepEvent(
         step=number, seconds=seconds, tokens=128, samples=4, loss=5.0 - 0.01 * number, grad_norm=1.0 + 0.01 * number,
-        peak_memory_bytes=2**30, time=BEGIN + number * seconds,
+        peak_memory_bytes=2**30, time=BEGIN + number * seconds, logged=BEGIN + number * seconds,
     )  # fmt: skip
 
 
@@ -65,8 +65,9 @@ def write_rank(folder: Path, rank: int, steps: int, watched: Sequence[Event], ra
     seen = [event for event in watched if isinstance(event, GpuEvent)]
     timed = sorted([*events, *seen], key=lambda event: event.time)
     start = StartEvent(
-        schema=1, rank=rank, world_size=ranks, local_rank=rank, host="n0", pid=7 + rank, device=DEVICE, versions={}
+        schema=1, rank=rank, world_size=ranks, local_rank=rank, host="n0", pid=7 + rank, device=DEVICE, versions={},
+        pid_namespace=1, time=BEGIN,
     )  # fmt: skip
     (folder / "steps").mkdir(parents=True, exist_ok=True)
-    lines = [start, MatmulEvent(flops_per_s=4e14), *said, *timed, EndEvent(steps=steps)]
+    lines = [start, MatmulEvent(flops_per_s=4e14), *said, *timed, EndEvent(steps=steps, time=timed[-1].time)]
     (folder / f"steps/rank-{rank:05d}.jsonl").write_bytes(b"".join(event.line() for event in lines))

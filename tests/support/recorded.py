@@ -67,7 +67,7 @@ def run_record(session: Path, key: str, seed: int, *, slow: float = 1.0, steps: 
         update={
             "session": session.name, "key": key, "folder": str(session / "runs" / key), "hosts": hosts, "nodes": 2,
             "gpus": GPUS, "ranks": GPUS, "steps": tuple(made), "steady": steady, "metrics": metrics, "times": times,
-            "telemetry": tuple(telemetry), "schema_version": 3, "cluster": "slurm", "system": "H200",
+            "telemetry": tuple(telemetry), "cluster": "slurm", "system": "H200",
             "job_id": str(4000 + seed),
             "timings": Timings(submitted=BEGAN, started=BEGAN + 5, ended=BEGAN + 80),
             "judgements": tuple(_judgements(key, tokens / seconds)),

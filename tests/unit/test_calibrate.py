@@ -23,7 +23,7 @@ from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.plugin.verdict.run import Run
 from tests.support.recorded import measured_anew
 
-# A real run on one H200, at 456,479 words/s; its record has schema version 2, and so no interval.
+# A real run on one H200, at 456,479 words/s; its record has no interval.
 RECORDED = Path(__file__).parents[1] / "data" / "h200" / "runs" / "opt125m" / "record.json"
 REAL: dict[str, Any] = json.loads(RECORDED.read_text("utf-8"))
 STEPS = 100
@@ -137,7 +137,7 @@ def _judged(record: RunRecord) -> Quantity:
 
 
 def test_the_recorded_run_counts(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    """An older record without an interval is judged again from its steps; its own verdicts say nothing against it."""
+    """A record without an interval is judged again from its steps; its own verdicts say nothing against it."""
     folder = write()
     plain = deepcopy(REAL)
     plain["recipe"]["steps"] = STEPS
@@ -399,8 +399,8 @@ def test_bad_arguments(write: Write, tmp_path: Path, capsys: pytest.CaptureFixtu
     """A folder without runs, a file that is no record, a statistic that is no speed, a bound within the noise."""
     folder = write()
     assert "no run record (runs/*/record.json)" in refusal(capsys, tmp_path / "nothing")
-    (tmp_path / "x.json").write_text('{"schema_version": 3}')
-    assert "x.json: no run record of schema version 3" in refusal(capsys, tmp_path / "x.json")
+    (tmp_path / "x.json").write_text('{"schema_version": 1}')
+    assert "x.json: no run record of schema version 1" in refusal(capsys, tmp_path / "x.json")
     assert "unknown statistic of speed 'loss_drop'" in refusal(capsys, folder, "--statistic", "loss_drop")
     assert "mfu cannot be computed again from its steps" in refusal(capsys, with_mfu(folder), "--statistic", "mfu")
     assert "healthy runs are faster than that in more than 1 %" in refusal(capsys, folder, "--too-fast", "0.5%")

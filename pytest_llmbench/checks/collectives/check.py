@@ -35,27 +35,27 @@ class CollectivesOptions(Strict):
     """How collectives are measured. Checks with the same options share one measurement."""
 
     backend: Literal["torch", "nccl_tests"] = "torch"
-    """Our own measurement by torch.distributed, or NVIDIA's programs."""
+    """Program that measures: our own measurement by torch.distributed, or NVIDIA's nccl-tests."""
     path: str | None = None
-    """The folder of NVIDIA's programs; absent, the root of the system's environment `nccl_tests`."""
+    """Folder of NVIDIA's programs; absent, the root of the system's environment `nccl_tests`."""
     launcher: tuple[str, ...] = _SRUN
     """Command that starts NVIDIA's programs, built with MPI, on several nodes; `{nodes}`, `{ranks}`, `{gpus}` (of a
     node) and `{hosts}` are filled in.
     """
     min_bytes: Annotated[int, Field(ge=8)] = 8
-    """Smallest message."""
+    """Smallest message, in bytes."""
     max_bytes: PositiveInt | None = None
-    """Largest message; absent, 8 GiB on GPUs and 16 MiB on CPUs; at scale `smoke` 1 MiB at most."""
+    """Largest message, in bytes; absent, 8 GiB on GPUs and 16 MiB on CPUs. At scale `smoke` it is 1 MiB at most."""
     factor: Annotated[int, Field(ge=2)] = 2
-    """From one size to the next."""
+    """Factor from one message size to the next."""
     iterations: PositiveInt | None = None
-    """Operations that are timed together; absent, 20 on GPUs, 5 on CPUs."""
+    """Number of operations that are timed together; absent, 20 on GPUs and 5 on CPUs."""
     warm_up: NonNegativeInt | None = None
-    """Operations before them; absent, 5 on GPUs, 1 on CPUs."""
+    """Number of operations before the timed ones; absent, 5 on GPUs and 1 on CPUs."""
     checked: PositiveInt | None = None
-    """Further operations whose results are checked; absent, 4 on GPUs, 2 on CPUs."""
+    """Number of further operations whose results are checked; absent, 4 on GPUs and 2 on CPUs."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of an element."""
+    """Data type of the elements."""
 
     @model_validator(mode="after")
     def _in_order(self) -> CollectivesOptions:

@@ -34,7 +34,7 @@ class GemmOptions(RateOptions):
     """Options of the check."""
 
     min_fraction: Fraction = 0.5
-    """Smallest share of the published dense peak, at scale `full` and if the system's file has a peak."""
+    """Smallest share of the published dense peak, at scale `full` and if the system file has a peak."""
 
 
 RankProducts = tuple[Answer[DeviceRates], DeviceRates, GemmRates]

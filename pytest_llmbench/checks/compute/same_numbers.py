@@ -23,7 +23,7 @@ class SameNumbersOptions(Strict):
     """Options of the check."""
 
     steps: PositiveInt = 50
-    """Steps of each of the three trainings; more of them find rarer faults."""
+    """Number of steps of each of the three trainings; more steps find rarer faults."""
 
 
 class SameNumbers(NodeCheck):

@@ -41,13 +41,13 @@ class SustainedOptions(Strict):
     """Options of the check."""
 
     minutes: PositiveFloat | None = None
-    """Duration of the load; absent, 2 on GPUs, and a few seconds on CPUs and at scale `smoke`."""
+    """Duration of the load in minutes; absent, 2 on GPUs, and a few seconds on CPUs and at scale `smoke`."""
     drop: Fraction | None = None
-    """Allowed drop from the first third to the last (fraction); absent, 0.05 on GPUs, and not judged on CPUs and at
-    scale `smoke`.
+    """Allowed drop from the first third to the last (fraction); absent, 0.05 on GPUs, and no limit on CPUs and at scale
+    `smoke`.
     """
     temperature_degc: PositiveFloat = 85.0
-    """Above it there is a hint."""
+    """Temperature in °C above which there is a hint."""
 
 
 class Sustained(NodeCheck):

@@ -24,11 +24,11 @@ class DcgmOptions(Strict):
     """How the diagnostic is run."""
 
     level: Literal[1, 2, 3, 4] | None = None
-    """As `dcgmi diag -r` has it; absent, 3, at scale `smoke` 1."""
+    """Level of the diagnostic, as for `dcgmi diag -r`; absent, 3, and 1 at scale `smoke`."""
     parameters: tuple[Annotated[str, Field(pattern=r"^\w+(\.\w+)+=[^;]+$")], ...] = ()
-    """For `dcgmi diag -p`."""
+    """Parameters of the tests, as for `dcgmi diag -p`."""
     allowed_skips: tuple[str, ...] = ()
-    """Tests that need not run, by DCGM's names, such as `eud`."""
+    """Tests that may be skipped, by DCGM's names, such as `eud`."""
     hostengine: Annotated[str, Field(pattern=r"^[^-\s]\S*$")] | None = None
     """Address of nv-hostengine; absent, the node itself."""
 

@@ -31,13 +31,13 @@ class PcieOptions(Strict):
     """Requirements for the PCIe link of every GPU."""
 
     width: PositiveInt | None = None
-    """Lanes; absent, as many as GPU and slot can have."""
+    """Number of lanes; absent, as many as GPU and slot support."""
     gen: PositiveInt | None = None
-    """Generation that GPU and slot must be able to have."""
+    """PCIe generation that GPU and slot must support."""
     judge_idle_gen: bool = False
-    """Also judge the link generation of idle GPUs."""
+    """Whether the link generation of idle GPUs is judged, too."""
     replays: NonNegativeInt = 100
-    """Packets sent again since the driver was loaded, above which there is a hint."""
+    """Number of packets sent again since the driver was loaded, above which there is a hint."""
 
 
 class Pcie(PerGpu):
@@ -121,7 +121,7 @@ class ProcessesOptions(Strict):
     allowed: tuple[str, ...] = ()
     """Ends of program names that may have a GPU open, such as `nvidia-cuda-mps-server`."""
     memory_mib: NonNegativeFloat = 1024.0
-    """MiB in use that no visible process explains."""
+    """Memory in MiB that may be in use without a visible process."""
 
 
 class Processes(PerGpu):
@@ -155,9 +155,9 @@ class EccOptions(Strict):
     """Error counts that a GPU may have."""
 
     correctable: NonNegativeInt = 1000
-    """Corrected errors since the driver was loaded, above which there is a hint."""
+    """Number of corrected errors since the driver was loaded, above which there is a hint."""
     total_uncorrectable: NonNegativeInt = 0
-    """Uncorrected ones in the GPU's life, above which there is a hint."""
+    """Number of uncorrected errors in the GPU's life, above which there is a hint."""
 
 
 class Ecc(PerGpu):

@@ -68,11 +68,12 @@ class NvlinkOptions(Strict):
     """Requirements for the links."""
 
     links: NonNegativeInt | None = None
-    """Active links of each GPU, 0 where there are none; absent, none may be inactive, and all GPUs have as many as
-    most.
+    """Number of active links of each GPU, 0 where there are none.
+
+    Absent, no link may be inactive, and all GPUs must have as many as most.
     """
     speed_gb_s: PositiveFloat | None = None
-    """Speed of each link, GB/s in each direction; absent, that of most."""
+    """Speed of each link, in GB/s per direction; absent, the speed of most links."""
 
 
 class GpuNvlink(GpuCheck):

@@ -186,11 +186,11 @@ class XidOptions(Strict):
     """Codes that this site tolerates."""
 
     tolerated: tuple[int, ...] = ()
-    """Xids that are only hints here."""
+    """Xid codes that are only hints on this system."""
     tolerated_sxids: tuple[int, ...] = ()
-    """SXids that are only hints here."""
+    """SXid codes that are only hints on this system."""
     whole_log: bool = True
-    """Make a node an ERROR if its log no longer reaches back to the boot."""
+    """Whether a node is an ERROR if its log no longer reaches back to the boot."""
 
 
 class Xid(GpuCheck):

@@ -24,7 +24,7 @@ class ClockOptions(Strict):
     """Allowed distance between clocks."""
 
     skew_s: PositiveFloat = 1.0
-    """Seconds that a clock may be away from that of most nodes."""
+    """Seconds by which a node's clock may differ from that of most nodes."""
 
 
 class Clock(HostCheck):

@@ -37,11 +37,11 @@ class DiskOptions(Strict):
     """Required free space in each folder."""
 
     scratch: str | None = None
-    """The node's own folder for large files, where it has one."""
+    """Local folder of each node for large files, where it has one."""
     free_gib: NonNegativeFloat = 1.0
-    """GiB that must be free for this user in each folder."""
+    """Space in GiB that must be free for this user in each folder."""
     free_inodes_percent: Annotated[float, Field(ge=0, le=100)] = 5.0
-    """Share of the inodes that must be free, %."""
+    """Share of the inodes that must be free, in %."""
 
 
 class Disk(HostCheck):

@@ -26,11 +26,11 @@ class LimitsOptions(Strict):
     """Smallest soft limits of a rank, instead of those that follow from the nodes."""
 
     nofile: PositiveInt | None = None
-    """Open files; absent, 4 for each rank of the session's nodes, and 1024 at least."""
+    """Smallest limit of open files; absent, 4 for each rank of the session's nodes, and 1024 at least."""
     memlock: PositiveInt | None = None
-    """Bytes of locked memory; absent, unlimited where GPUs are used, and not looked at elsewhere."""
+    """Smallest limit of locked memory, in bytes; absent, unlimited where GPUs are used, else none."""
     nproc: PositiveInt | None = None
-    """Processes and threads; absent, ranks per node × (CPUs + 64)."""
+    """Smallest limit of processes and threads; absent, ranks per node × (CPUs + 64)."""
 
 
 class Limits(HostCheck):

@@ -23,9 +23,9 @@ class MemoryOptions(Strict):
     """How much memory must be available before a job starts."""
 
     available_percent: Annotated[float, Field(ge=0, le=100)] = 50
-    """Share of the memory that must be available, %."""
+    """Share of the memory that must be available, in %."""
     available_gib: NonNegativeFloat | None = None
-    """The same in GiB, instead."""
+    """Memory in GiB that must be available, instead of a share."""
 
 
 class HostMemory(HostCheck):

@@ -12,7 +12,7 @@ class SoftwareOptions(Strict):
     """Software that may differ."""
 
     ignore: tuple[str, ...] = ()
-    """Names of software, as the record has them, that need not be the same on all nodes."""
+    """Names of software, as in the record, that may differ between nodes."""
 
 
 class Software(HostCheck):

@@ -31,23 +31,24 @@ class TournamentOptions(NetworkOptions):
     """Further options of the checks with pairs of nodes."""
 
     rounds: PositiveInt | Literal["all"] | None = None
-    """Rounds for each node; absent, `all` up to 16 nodes, and 8 beyond."""
+    """Number of rounds for each node; absent, `all` up to 16 nodes, and 8 beyond."""
     repeats: PositiveInt = 3
-    """Re-measurements of each suspect with healthy nodes; the majority decides, and a tie clears it."""
+    """Number of re-measurements of each suspect with healthy nodes; the majority decides, and a tie clears the suspect.
+    """
 
 
 class RailOptions(TournamentOptions):
     """As `TournamentOptions`; two rounds for each rail by default."""
 
     rounds: PositiveInt | Literal["all"] | None = 2
-    """Rounds of each rail; `all` is every pair."""
+    """Number of rounds for each rail; `all` is every pair."""
 
 
 class PairsOptions(TournamentOptions):
     """Further options of the tournament."""
 
     bisect: bool = True
-    """Measure all nodes together afterwards, and bisect them if that is slow."""
+    """Whether all nodes are measured together afterwards, and bisected if that is slow."""
 
 
 class Rail(NodeCheck):

@@ -35,15 +35,18 @@ class NetworkOptions(Strict):
     """Options of all network checks. The default depends on the device."""
 
     bytes: Annotated[int, Constrained(ge=4, multiple_of=4)] | None = None
-    """Size of the all_reduce; absent, 1 GiB between GPUs and 1 MiB between CPUs; at scale `smoke` always 1 MiB."""
+    """Size of the all_reduce in bytes; absent, 1 GiB between GPUs and 1 MiB between CPUs.
+
+    At scale `smoke` it is 1 MiB.
+    """
     iterations: PositiveInt | None = None
-    """Calls that are timed; absent, 20 with GPUs, 8 without and at scale `smoke`."""
+    """Number of calls that are timed; absent, 20 with GPUs, 8 without and at scale `smoke`."""
     warm_up: PositiveInt | None = None
-    """Calls before them; absent, 5 with GPUs, 2 without and at scale `smoke`."""
+    """Number of calls before the timed ones; absent, 5 with GPUs, 2 without and at scale `smoke`."""
     timeout_s: PositiveFloat | None = None
-    """Longest wait in a group; absent, 60 with GPUs, 5 without and at scale `smoke`."""
+    """Longest wait in a group, in seconds; absent, 60 with GPUs, 5 without and at scale `smoke`."""
     patience_s: PositiveFloat | None = None
-    """Longest wait for all ranks at the start; absent, 120 with GPUs, 30 without and at scale `smoke`."""
+    """Longest wait for all ranks at the start, in seconds; absent, 120 with GPUs, 30 without and at scale `smoke`."""
     tolerance: Annotated[float, Constrained(gt=0, lt=1)] | None = None
     """Allowed shortfall from the other nodes (fraction); absent, 0.1 with GPUs, 0.5 without."""
 

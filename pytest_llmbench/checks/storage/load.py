@@ -31,13 +31,13 @@ class StorageOptions(Strict):
     """Options of the check."""
 
     folder: Path | None = None
-    """A folder on the file system that is meant; absent, where the records are written."""
+    """Folder on the file system to measure; absent, the folder of the records."""
     size: QuantityField | None = None
-    """Bytes that each node writes and reads; absent, 1 GiB, and 32 MiB on CPUs and at scale `smoke`."""
+    """Size that each node writes and reads; absent, 1 GiB, and 32 MiB on CPUs and at scale `smoke`."""
     streams: Annotated[int, Field(gt=0, le=64)] = 4
-    """Threads of each node, each with a file of its own."""
+    """Number of threads of each node, each with a file of its own."""
     files: PositiveInt | None = None
-    """Small files of each node; absent, 1000, and 100 on CPUs and at scale `smoke`."""
+    """Number of small files of each node; absent, 1000, and 100 on CPUs and at scale `smoke`."""
     tolerance: Annotated[float, Field(gt=0, le=1)] | None = None
     """Allowed shortfall of a node from the median (fraction). Default 0.3; not applied on CPUs and at scale `smoke`."""
 

@@ -16,11 +16,11 @@ class StagedPath(Strict):
     """A path that has to be there."""
 
     path: str
-    """A list of paths that must exist, in addition to those of the environments of the system's file."""
+    """File, folder or glob pattern that must exist on every node."""
     count: PositiveInt | None = None
     """Smallest number of files or folders that the pattern must find."""
     min_bytes: PositiveInt | None = None
-    """Smallest size of each."""
+    """Smallest size of each file or folder, in bytes."""
 
 
 class DataStagingOptions(Strict):
@@ -29,7 +29,7 @@ class DataStagingOptions(Strict):
     paths: tuple[StagedPath, ...] = ()
     """Paths that must exist, in addition to those of the environments of the system's file."""
     most: PositiveInt = 2000
-    """Files of each path that are compared between nodes."""
+    """Largest number of files of each path that are compared between nodes."""
 
 
 class DataStaging(NodeCheck):

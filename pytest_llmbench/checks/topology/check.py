@@ -37,11 +37,12 @@ class TopologyOptions(Strict):
     """How the file is written."""
 
     link_speed: str | None = None
-    """Speed of the PCIe links in the file that fits, as sysfs writes it; absent, `16 GT/s` is written, and speeds in
-    installed files are not judged.
+    """Speed of the PCIe links in the written file, as sysfs writes it.
+
+    Absent, `16 GT/s` is written, and speeds in installed files are not judged.
     """
     link_width: PositiveInt = 16
-    """Lanes of these links."""
+    """Number of lanes of the PCIe links in the written file."""
     sysfs: str = "/sys"
     """Folder of sysfs on the nodes."""
 

@@ -83,13 +83,13 @@ def _recipe_file() -> Schema:
         for name, model in options.items()
     ]
     properties = {
-        "family": {"type": "string", "description": "name of the family, for people"},
-        "defaults": {**_ref(Recipe), "description": "laid under each recipe"},
-        "smoke": {**_ref(Recipe), "description": "laid over each recipe at --scale smoke"},
+        "family": {"type": "string", "description": "Name of the family, for people."},
+        "defaults": {**_ref(Recipe), "description": "Keys that are laid under each recipe."},
+        "smoke": {**_ref(Recipe), "description": "Keys that are laid over each recipe at `--scale smoke`."},
         "recipes": {
             "type": "object",
             "additionalProperties": _ref(Recipe),
-            "description": "recipes by name",
+            "description": "Own keys of each recipe, by its name.",
         },
     }
     return {**_closed(properties, ["family", "recipes"]), "allOf": inherited, "$defs": partial}

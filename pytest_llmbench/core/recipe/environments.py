@@ -13,44 +13,44 @@ class Container(Strict):
     """The image that a framework runs in."""
 
     runtime: Literal["pyxis", "enroot", "docker"]
-    """How the image starts: an option of srun, or a command on each node."""
+    """How the image is started: an option of srun, or a command on each node."""
     image: Annotated[str, Field(min_length=1)]
-    """A registry's name, with a digest where one is known, or a file."""
+    """Name in a registry, with a digest where one is known, or a file."""
     mounts: tuple[str, ...] = ()
-    """Folders of the node to see inside; the run's folder always is, at its own path."""
+    """Folders of the node that are mounted in the container; the run's folder always is, at its own path."""
     workdir: str | None = None
-    """The folder commands start in; absent, the run's."""
+    """Folder in which commands start; absent, the run's folder."""
     mount_home: bool = False
-    """Whether the user's home is there, too."""
+    """Whether the user's home is mounted, too."""
     args: tuple[str, ...] = ()
-    """Further arguments of the runtime."""
+    """Further arguments of the container runtime."""
 
 
 class Environment(Strict):
     """One framework's place on one system. Every path is on the nodes, inside the container where there is one."""
 
     root: str | None = None
-    """The framework's checkout or installation, `{root}`."""
+    """Checkout or installation of the framework, `{root}`."""
     data: str | None = None
-    """The folder of its data sets, `{data}`."""
+    """Folder of its data sets, `{data}`."""
     paths: Mapping[str, str] = {}
-    """Further places by name, `{name}`."""
+    """Further paths by name, `{name}`."""
     python: str = "python"
-    """Its interpreter."""
+    """Python interpreter of the framework."""
     setup: tuple[str, ...] = ()
-    """Make it usable (`module load`, `conda activate`), outside of any container."""
+    """Shell lines that make the framework usable (`module load`, `conda activate`), run outside of any container."""
     env: Mapping[str, str] = {}
-    """Environment variables of its ranks, over `env`."""
+    """Environment variables of the framework's ranks, over those of the system's `env`."""
     env_file: str | None = None
-    """A file of `export` lines, read by the shell before `environments.*.env` is set."""
+    """File of `export` lines that the shell reads before `environments.*.env` is set."""
     secrets: Mapping[str, str] = {}
     """Environment variables whose value is in a file on the node; the value is never written down."""
     container: Container | None = None
-    """The image it runs in; without one it runs bare."""
+    """Container image that the framework runs in; absent, it runs without a container."""
     rendezvous_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]*$")] = ""
-    """Appended to a node's name to get that of its fast network, such as JUWELS' `i`."""
+    """Suffix that turns a node's name into the name of its fast network, such as JUWELS' `i`."""
     launcher_args: tuple[str, ...] = ()
-    """Further arguments of what starts its ranks: torchrun or deepspeed."""
+    """Further arguments of torchrun or deepspeed, which start the ranks."""
 
     @property
     def names(self) -> dict[str, str]:

@@ -28,15 +28,15 @@ class ModelShape(Strict):
     """
 
     layers: PositiveInt
-    """Transformer blocks."""
+    """Number of transformer blocks."""
     hidden_size: PositiveInt
-    """Width; the feed-forward layer has 4 times it."""
+    """Width of the model; the feed-forward layer is 4 times as wide."""
     attention_heads: PositiveInt
-    """Must divide `hidden_size`."""
+    """Number of attention heads; must divide `hidden_size`."""
     vocab_size: PositiveInt
-    """Token ids."""
+    """Number of token ids."""
     positions: Literal["learned", "rope"] = "learned"
-    """Learned position embeddings, or rotary ones, which have no parameters."""
+    """Type of position embeddings: learned, or rotary without parameters."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Dropout rate."""
 
@@ -53,19 +53,19 @@ class Optimizer(Strict):
     """AdamW with linear warm-up and decay to a tenth of the peak, linear as in the OPT baselines or along a cosine."""
 
     learning_rate: PositiveFloat
-    """Peak rate of AdamW."""
+    """Peak learning rate of AdamW."""
     warmup_steps: Annotated[int, Field(ge=0)] = 50
-    """Steps of linear increase."""
+    """Number of steps in which the learning rate rises linearly."""
     decay: Literal["linear", "cosine"] = "linear"
-    """How it decreases after that, to a tenth at the last step."""
+    """Shape of the learning rate's decay to a tenth of its peak at the last step."""
     betas: tuple[float, float] = (0.9, 0.95)
-    """AdamW's two decay rates of its moments."""
+    """Decay rates of AdamW's two moments."""
     eps: PositiveFloat = 1e-8
-    """AdamW's addend to the denominator."""
+    """Term that AdamW adds to the denominator."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
-    """AdamW's weight decay."""
+    """Weight decay of AdamW."""
     clip_grad_norm: PositiveFloat = 1.0
-    """Longest gradient, L2."""
+    """Largest L2 norm of the gradient; a longer one is scaled down."""
 
 
 class SyntheticTokens(Strict):
@@ -76,7 +76,7 @@ class SyntheticTokens(Strict):
     """
 
     kind: Literal["synthetic"] = "synthetic"
-    """Zipf-distributed random tokens, or a file; for engines whose ranks are our own."""
+    """Source of the tokens: a random draw from a Zipf law, or a file. Used by engines with ranks of our own."""
     seed: int = 1
     """Seed for synthetic tokens."""
 
@@ -85,30 +85,30 @@ class TokenFile(Strict):
     """A flat file of token ids, read through a memory map; `path` is on the nodes."""
 
     kind: Literal["token_file"]
-    """Zipf-distributed random tokens, or a file; for engines whose ranks are our own."""
+    """Source of the tokens: a random draw from a Zipf law, or a file. Used by engines with ranks of our own."""
     path: Path
-    """The token file: flat binary token ids, on the nodes."""
+    """Token file on the nodes: flat binary token ids."""
     dtype: Literal["uint16", "uint32", "int32"] = "uint16"
-    """Type of a token id in the file."""
+    """Data type of a token id in the file."""
 
 
 class Parallelism(Strict):
     """How the model is spread over the ranks."""
 
     sharding: Literal["none", "optimizer", "gradients", "full"] = "none"
-    """Split between the copies of the model: nothing (DDP, ZeRO 0), the optimizer's state (ZeRO 1), also the gradients
-    (ZeRO 2), also the parameters (ZeRO 3, FSDP).
+    """State that is split over the copies of the model: nothing (DDP, ZeRO 0), the optimizer's state (ZeRO 1), also the
+    gradients (ZeRO 2), also the parameters (ZeRO 3, FSDP).
     """
     tensor: PositiveInt = 1
-    """Ranks that share each layer's matrices."""
+    """Number of ranks that share each layer's matrices."""
     pipeline: PositiveInt = 1
-    """Stages that the layers are cut into."""
+    """Number of stages that the layers are divided into."""
     virtual_pipeline: PositiveInt = 1
-    """Chunks of layers of one stage, for the interleaved schedule."""
+    """Number of chunks of layers per stage, for the interleaved schedule."""
     sequence: bool = False
-    """Tensor-parallel ranks also split the sequence where a layer has no matrices."""
+    """Whether tensor-parallel ranks also split the sequence where a layer has no matrices."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
-    """Recomputed in the backward pass: nothing, the attention, or each block."""
+    """Activations that the backward pass recomputes: none, those of the attention, or those of each block."""
 
     @property
     def model_parallel_size(self) -> int:
@@ -122,15 +122,15 @@ class Preparation(Strict):
     name: Name
     """Name of this item in the list of what a run needs."""
     path: str | None = None
-    """Must be found on the first node; `**` stands for any folders."""
+    """File, folder or pattern that must exist on the first node; `**` stands for any folders."""
     count: PositiveInt | None = None
-    """Smallest number of files that the pattern must find; absent, one."""
+    """Smallest number of files that the pattern must match; absent, one."""
     min_bytes: PositiveInt | None = None
-    """Smallest size of each of them; for a folder, of its files together."""
+    """Smallest size of each match, in bytes; for a folder, of its files together."""
     check: str | None = None
-    """Must succeed in the engine's environment; give a path, a check, or both."""
+    """Shell command that must succeed in the engine's environment; give a path, a check, or both."""
     make: str
-    """The command that makes it, for people; it is never run."""
+    """Command that makes it, shown to people and never run."""
     why: str = ""
     """Reason why the run needs it."""
 
@@ -147,9 +147,9 @@ class WarmUp(Strict):
     """The named rule that says which steps are judged: `skip_first` drops the first `steps` of them."""
 
     rule: Literal["skip_first"] = "skip_first"
-    """The judged steps: all but the first `warm_up.steps`."""
+    """Rule for the judged steps: `skip_first` judges all but the first `warm_up.steps`."""
     steps: Annotated[int, Field(ge=1)] = 5
-    """Must be less than `steps`."""
+    """Number of first steps that are not judged; must be less than the recipe's `steps`."""
 
 
 class Deadlines(Strict):
@@ -158,11 +158,11 @@ class Deadlines(Strict):
     startup_s: PositiveFloat | None = 900.0
     """Seconds from launch to the first step of a run; null for a framework that may log no step."""
     hang_factor: PositiveFloat = 20.0
-    """No step for this many times the median step time is a hang ..."""
+    """Multiple of the median step time without a step, after which the run hangs; never before `hang_floor_s`."""
     hang_floor_s: PositiveFloat = 60.0
-    """... but never before this many seconds."""
+    """Shortest time without a step, in seconds, after which a run may count as hanging."""
     pause_s: PositiveFloat = 1800.0
-    """How long a process that compiles, or reads or writes a checkpoint, may take, by its stack."""
+    """Longest pause, in seconds, of a process whose stack shows that it compiles or handles a checkpoint."""
 
     @property
     def meeting_s(self) -> float:
@@ -174,55 +174,62 @@ class Recipe(Strict):
     """One training benchmark, complete."""
 
     name: Name
-    """The recipe's key in `recipes`; set by the loader, not written."""
+    """Key of the recipe in `recipes`; set by the loader, not written."""
     description: str = ""
-    """For people."""
+    """Description for people."""
     source: str = ""
     """Document that publishes the configuration."""
     engine: str
-    """One of the engines, or one that another package or a `conftest.py` brings."""
+    """Name of the engine; another package or a `conftest.py` may bring further ones."""
     options: Mapping[str, Any] = {}
-    """Settings of this engine: its own keys."""
+    """Options of this engine, by its own keys."""
     nodes: PositiveInt = 1
-    """Nodes it was published for."""
+    """Number of nodes that the recipe was published for."""
     gpus_per_node: Annotated[int, Field(ge=0)] = 8
-    """GPUs per node it was published for."""
+    """Number of GPUs per node that the recipe was published for."""
     model: ModelShape
+    """Shape of the model."""
     parallelism: Parallelism = Parallelism()
+    """Distribution of the model over the ranks."""
     sequence_length: PositiveInt
     """Tokens per sequence."""
     global_batch_size: PositiveInt | None = None
-    """Sequences per optimizer step over all ranks."""
+    """Number of sequences per optimizer step over all ranks."""
     gradient_accumulation_steps: PositiveInt | None = None
-    """Instead: micro batches per optimizer step of one copy of the model, so that the batch grows with the ranks; give
-    one of the two.
+    """Number of micro batches per optimizer step of one copy of the model, so that the batch grows with the ranks.
+
+    Give this or `global_batch_size`.
     """
     micro_batch_size: PositiveInt
-    """Sequences per forward pass of one copy of the model; the rest is gradient accumulation."""
+    """Number of sequences per forward pass of one copy of the model; the rest of the batch is accumulated."""
     precision: Precision = "bf16"
-    """`bf16` and `fp16` need GPUs."""
+    """Precision of the matrix products; `bf16` and `fp16` need GPUs."""
     compile: bool = True
     """On GPUs, engines `torch` and `deepspeed` (without sharding `full`) compile each block with `torch.compile`, and
     `megatron_core` fuses bias, dropout and residual.
     """
     optimizer: Optimizer
+    """Optimizer and learning rate."""
     data: Annotated[SyntheticTokens | TokenFile, Field(discriminator="kind")] = SyntheticTokens()
+    """Source of the tokens."""
     steps: PositiveInt
-    """Optimizer steps."""
+    """Number of optimizer steps."""
     end: Literal["steps", "time_limit"] = "steps"
-    """`time_limit` for a run that is meant to be cut off before its last step: then that is its normal end."""
+    """Intended end of the run; `time_limit` for a run that is meant to be cut off before its last step."""
     warm_up: WarmUp = WarmUp()
+    """Steps that are left out of the judgement."""
     time_limit: MinutesField
     """Wall-clock limit of one run."""
     deadlines: Deadlines = Deadlines()
+    """Deadlines of a run without progress."""
     statistic_of_record: str = "throughput"
-    """The number that the source reports, by its own rule; batches are evaluated by it."""
+    """Statistic that the source reports, by its own rule; batches are evaluated by it."""
     prepare: tuple[Preparation, ...] = ()
     """Things that must exist before the run."""
     scale: Scale = "full"
-    """Set by `--scale`; not written."""
+    """Scale of the run, set by `--scale`; not written."""
     references: tuple[Reference, ...] = ()
-    """References; names are unique within a recipe."""
+    """Bounds on statistics of the run; their names are unique within a recipe."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
@@ -290,13 +297,13 @@ class RecipeFamily(Strict):
     """A recipe file."""
 
     family: str
-    """Its name, for people."""
+    """Name of the family, for people."""
     recipes: dict[str, dict[str, Any]]
-    """Keys of each recipe's own, by its name."""
+    """Own keys of each recipe, by its name."""
     defaults: Mapping[str, Any] = {}
-    """Laid under each of them."""
+    """Keys that are laid under each recipe."""
     smoke: Mapping[str, Any] = {}
-    """Laid over each of them at `--scale smoke`."""
+    """Keys that are laid over each recipe at `--scale smoke`."""
 
     def laid_out(self, name: str, path: Path) -> dict[Scale, dict[str, Any]]:
         """All keys of a recipe of the file `path`, at each scale.

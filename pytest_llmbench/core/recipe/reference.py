@@ -20,11 +20,11 @@ class AppliesTo(Strict):
     """The machine a number was set for. Every key given must match what the ranks report."""
 
     gpu: Annotated[str, Field(min_length=1)] | None = None
-    """As the driver names it, without the vendor: `A100-SXM4-80GB`."""
+    """GPU model as the driver names it, without the vendor, such as `A100-SXM4-80GB`."""
     gpus: PositiveInt | None = None
-    """GPUs of the run in all."""
+    """Number of GPUs of the run on all nodes."""
     nodes: PositiveInt | None = None
-    """Nodes of the run."""
+    """Number of nodes of the run."""
     system: str | None = None
     """Name of the system."""
 
@@ -68,7 +68,7 @@ class ExpectedFailure(Strict):
     reason: Annotated[str, Field(pattern=r"\S")]
     """Known cause of the miss, such as a ticket."""
     until: Annotated[dt.date, BeforeValidator(_as_day)]
-    """Last day of it: a run that misses the bound later fails."""
+    """Last day on which the miss is expected; a run that misses the bound later fails."""
 
     def __str__(self) -> str:
         return f"until {self.until}: {self.reason}"
@@ -87,43 +87,46 @@ class Reference(Strict):
     """A bound on one statistic of a run."""
 
     name: Name
-    """Names the test case."""
+    """Name of the reference, which is part of the test's name."""
     statistic: str
-    """The statistic to bound: one for every engine, or of the recipe's."""
+    """Statistic that is bounded: one of every engine's, or of the recipe's engine."""
     at_least: QuantityField | None = None
     """Lower bound, inclusive."""
     at_most: QuantityField | None = None
-    """Upper bound, inclusive; give one of the two, or both."""
+    """Upper bound, inclusive; a reference has one bound or both."""
     per_node: bool = False
-    """The bounds, and `applies_to.gpus`, are for each node of a run, and are multiplied by their number."""
+    """Whether the bounds, and `applies_to.gpus`, count for each node and are multiplied by the number of nodes."""
     claim: Literal["system", "run"] = "system"
-    """Subject of the verdict: `system`, so that other runs of it would end alike, or `run`, this one alone.
+    """Subject of the verdict: `system`, if other runs of it would end alike, or `run`, this one alone.
 
     A bound that contains the differences between runs, as a calibrated one does, is judged by the run.
     """
     between_runs: QuantityField | None = None
-    """Standard deviation of runs of one system, as a share; without it 0.3 %, known from 5 runs."""
+    """Standard deviation between runs of one system, as a share of the mean; absent, 0.3 %, known from 5 runs."""
     runs: Annotated[int, Field(ge=2)] | None = None
-    """Number of runs from which that is known, at least 2."""
+    """Number of runs from which `between_runs` is known, at least 2."""
     floor: bool = False
-    """A run below the bound is broken, but one above it need not be fast: not a verdict on speed."""
+    """Whether the bound is a floor: a run below it is broken, but one above it need not be fast.
+
+    A floor is no verdict on speed.
+    """
     xfail: ExpectedFailure | None = None
-    """The bound is known to be missed here."""
+    """Known miss of the bound on this system, with its last day."""
     why: str
     """Reason for the number."""
     source: str
-    """Document that states it."""
+    """Document that states the number."""
     date: dt.date
-    """Day on which it was set."""
+    """Day on which the bound was set."""
     applies_to: AppliesTo | None = None
-    """The hardware it is for; without it the reference is portable, which only a fraction or a loss can be.
+    """Hardware that the reference is for; without it the reference is portable, which only a fraction or a loss can be.
 
-    It is always for the full scale, never for the smoke variant.
+    A reference is always for the full scale, never for the smoke variant.
     """
     elsewhere: Literal["skip", "leave_out"] = "skip"
-    """On a system with other GPUs, or without any, the test of it is skipped, or there is none."""
+    """What happens to the test on a system with other GPUs or none: it is skipped, or left out."""
     clause: ClauseField | None = None
-    """Number or name of the clause of a contract that demands it, for the certificate."""
+    """Number or name of the contract's clause that demands the bound, for the certificate."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Reference:

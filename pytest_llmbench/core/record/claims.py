@@ -70,7 +70,7 @@ class Claim(Strict):
     where: str
     """`file:line` or `rank N`, for messages."""
     stage: int = 0
-    """Of the pipeline, where the claim is about one: `parameters_of_rank`."""
+    """Pipeline stage that the claim `parameters_of_rank` is about."""
 
     @property
     def log(self) -> str | None:

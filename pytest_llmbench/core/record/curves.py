@@ -47,13 +47,13 @@ class Timing(Strict):
     """One operation at one size, out of place or in place."""
 
     time_us: NonNegativeFloat
-    """How long it took, us."""
+    """Duration of the operation, in us."""
     algbw: NonNegativeFloat
-    """Size by time, GB/s."""
+    """Algorithm bandwidth: size divided by time, in GB/s."""
     busbw: NonNegativeFloat
-    """The same, made comparable with the speed of the links, GB/s."""
+    """Bus bandwidth: `algbw` made comparable with the speed of the links, in GB/s."""
     wrong: NonNegativeInt | None = None
-    """Elements with a wrong value, over all ranks and checked iterations; None where nothing was checked."""
+    """Number of elements with a wrong value, over all ranks and checked iterations; None where nothing was checked."""
 
 
 def timing(collective: str, size: int, ranks: int, time_us: float, wrong: int | None) -> Timing:
@@ -67,17 +67,17 @@ class Point(Strict):
     """One operation at one size."""
 
     size: NonNegativeInt
-    """The larger of what a rank sends and what it gets, bytes."""
+    """Larger of the bytes that a rank sends and receives."""
     count: NonNegativeInt
-    """Elements, by nccl-tests' rule: of the part of one rank, where the operation deals in parts."""
+    """Number of elements by nccl-tests' rule: those of one rank's part, where the operation deals in parts."""
     dtype: str
-    """Type of an element, such as `float32`."""
+    """Data type of the elements, such as `float32`."""
     redop: str | None = None
-    """How elements are reduced, such as `sum`; None for an operation that reduces nothing."""
+    """Reduction of the elements, such as `sum`; None for an operation that reduces nothing."""
     out_of_place: Timing | None = None
-    """None if the source does not have it."""
+    """Timing with separate buffers; None if the source lacks it."""
     in_place: Timing | None = None
-    """None if the source does not have it."""
+    """Timing with one buffer for both; None if the source lacks it."""
 
     @property
     def timings(self) -> Iterator[Timing]:
@@ -100,25 +100,25 @@ class Curve(Strict):
     """One operation over all sizes."""
 
     collective: str | None
-    """One of `COLLECTIVES`; whatever else nccl-tests calls itself; None where a log does not say."""
+    """One of `COLLECTIVES`, or another name that nccl-tests gives itself; None where a log has none."""
     points: tuple[Point, ...]
-    """In the order measured."""
+    """Points in the order measured."""
     ranks: PositiveInt | None = None
-    """How many took part; None where a log does not say."""
+    """Number of ranks that took part; None where a log lacks it."""
     nodes: PositiveInt | None = None
-    """How many took part; None where a log does not say."""
+    """Number of nodes that took part; None where a log lacks it."""
     gpus: NonNegativeInt | None = None
-    """How many took part; None where a log does not say."""
+    """Number of GPUs that took part; None where a log lacks it."""
     complete: bool
-    """Whether it was measured to its end."""
+    """Whether the curve was measured to its end."""
     unreadable: NonNegativeInt = 0
-    """Lines that look like a point and cannot be read as one."""
+    """Number of lines that look like a point and cannot be read as one."""
     out_of_bounds: NonNegativeInt | None = None
-    """How many of its points nccl-tests found to have wrong values; None where it does not say."""
+    """Number of points with wrong values, as nccl-tests counts them; None where it gives none."""
     average_busbw: FiniteFloat | None = None
-    """Mean over all points by nccl-tests itself, GB/s; None where it does not say."""
+    """Mean bus bandwidth over all points as nccl-tests prints it, in GB/s; None where it gives none."""
     doubt: str | None = None
-    """Its contradictions, in words; None where it does not."""
+    """Contradictions within the source, in words; None without any."""
 
     def at(self, size: int) -> Point | None:
         """The point of a size, bytes; the slowest of several, and None for none."""

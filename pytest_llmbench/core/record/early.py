@@ -11,27 +11,27 @@ class EarlyVerdict(Strict):
     """The looks at one run of a session with `--llmbench-early-verdict`."""
 
     planned: PositiveInt
-    """Steps of the recipe."""
+    """Number of steps of the recipe."""
     look: PositiveInt
-    """Number of steps by which the run is judged: all of them, if it was not ended early."""
+    """Number of steps by which the run is judged; all of them, if it was not ended early."""
     looks: tuple[PositiveInt, ...] = ()
     """Numbers of steps after which the run was looked at; empty for a run that had to run whole."""
     done: NonNegativeInt = 0
-    """Number of steps that its ranks did; a few more than `look`, because they go on while the session looks."""
+    """Number of steps that the ranks did: a few more than `look`, as they go on during a look."""
     alpha: PositiveFloat
-    """Probability that the interval at that look is wrong, on each side."""
+    """Probability, on each side, that the interval at `look` is wrong."""
     peak_step_s: PositiveFloat | None = None
     """Seconds of a step at the published peak of the GPUs; null if unknown."""
     decided: tuple[str, ...] = ()
-    """Each threshold that was decided at that look, and how."""
+    """Each threshold that was decided at `look`, and how."""
     whole: str | None = None
-    """The reason why the run was not ended early; null for one that was."""
+    """Reason why the run was not ended early; null for one that was."""
     hours_spent: float = 0.0
-    """From launch to end, in `unit`."""
+    """Hours from launch to end, in `unit`."""
     hours_saved: float = 0.0
-    """Duration of the steps that were not made, at the speed of the others, in `unit`."""
+    """Hours of the steps that were not made, at the speed of the others, in `unit`."""
     unit: Literal["GPU-hours", "node-hours"] = "node-hours"
-    """`GPU-hours`; `node-hours` for a run without GPUs."""
+    """Unit of the hours: `GPU-hours`, or `node-hours` for a run without GPUs."""
 
     @property
     def ended_early(self) -> bool:

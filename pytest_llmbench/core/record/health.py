@@ -34,25 +34,25 @@ class Finding(Strict):
     """One thing that is wrong, or worth watching."""
 
     host: str | None = None
-    """The node; null where it is about none alone."""
+    """Node with the fault; null for a finding about no single node."""
     subject: str = ""
     """Part of the node, such as `GPU 3` or `n1 - n2`."""
     kind: str
-    """Kind."""
+    """Kind of finding, a stable word."""
     severity: Severity
-    """Severity."""
+    """Severity, which decides whether the node may train."""
     message: str
     """Found and expected state."""
     action: str = ""
     """Recommended action."""
     statistic: str | None = None
-    """The measured statistic, if the finding has a number."""
+    """Name of the measured statistic, if the finding has a number."""
     measured: str | None = None
-    """That number, with unit."""
+    """Measured number with its unit, as text."""
     threshold: str | None = None
-    """Its bound, with unit."""
+    """Bound with its unit, as text."""
     reference: str | None = None
-    """Name of the reference."""
+    """Name of the reference that has the bound."""
 
     def __str__(self) -> str:
         where = " ".join(part for part in (self.host, self.subject) if part)
@@ -64,19 +64,19 @@ class Reading(Strict):
     """One measured number."""
 
     host: str | None = None
-    """The node; null for several nodes together."""
+    """Node that was measured; null for several nodes together."""
     subject: str = ""
     """Part of the node, such as `GPU 3`; empty for the whole."""
     statistic: str
-    """Statistic."""
+    """Name of the statistic."""
     value: float
-    """The number."""
+    """Measured number, in `unit`."""
     unit: str
-    """Its unit."""
+    """Unit of the number."""
     nodes: NonNegativeInt = 1
-    """Nodes that took part."""
+    """Number of nodes that took part."""
     gpus: NonNegativeInt = 0
-    """GPUs that took part."""
+    """Number of GPUs that took part."""
 
     @property
     def quantity(self) -> Quantity:
@@ -88,19 +88,19 @@ class Report(Strict):
     """The result of a check. A host that is in none of the three mappings was checked."""
 
     findings: tuple[Finding, ...] = ()
-    """Faults and hints."""
+    """Faults and hints found on the nodes."""
     readings: tuple[Reading, ...] = ()
     """Measured values."""
     unjudged: Mapping[str, str] = {}
-    """Nodes that gave no answer, or none that can be read, and why."""
+    """Reason for each node that gave no readable answer."""
     skipped: Mapping[str, str] = {}
-    """Nodes that were not checked, and why."""
+    """Reason for each node that was not checked."""
     problem: str | None = None
-    """The reason why the whole check cannot be judged; null if it can."""
+    """Reason why the whole check cannot be judged; null if it can."""
     skip: str | None = None
-    """The reason why the check has no meaning here; null if it has."""
+    """Reason why the check has no meaning on this system; null if it has."""
     unbounded: bool = False
-    """True if no bound applied to any measured value."""
+    """Whether no bound applied to any measured value."""
     notes: tuple[str, ...] = ()
     """Further remarks for people."""
     evidence: Mapping[str, Any] = {}
@@ -115,13 +115,13 @@ class HealthRecord(Record):
     check: Name
     """Name of the check."""
     family: str
-    """Its family."""
+    """Family of the check."""
     scope: Literal["node", "cluster"]
-    """`node` or `cluster`."""
+    """Subject of the check: each `node`, or the `cluster`."""
     gpus_per_node: NonNegativeInt = 0
-    """GPUs of each, as asked for."""
+    """Number of GPUs of each node, as asked for."""
     options: Mapping[str, Any] = {}
-    """The check's `options` in the system's file."""
+    """Options of the check in the system file."""
     report: Report
     """The result of the check."""
 

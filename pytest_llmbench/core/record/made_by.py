@@ -9,23 +9,23 @@ class MadeBy(Strict):
     """The session that made a record. Nothing in it is secret: `***` stands in its place."""
 
     llmbench_version: str
-    """Version of this package."""
+    """Version of pytest-llmbench."""
     command: tuple[str, ...]
     """Words of pytest's command line."""
     directory: str
-    """Folder in which it was started."""
+    """Folder in which pytest was started."""
     user: str | None
-    """Login name; None where the machine has none for its user."""
+    """Login name; null where the machine has none for its user."""
     host: str
-    """Host of pytest."""
+    """Host on which pytest ran."""
     submitted: str | None = None
-    """ISO 8601 times with zone; None where it did not get that far."""
+    """ISO 8601 time of the submission, with zone; null where the run did not get that far."""
     started: str | None = None
-    """ISO 8601 times with zone; None where it did not get that far."""
+    """ISO 8601 time of the start, with zone; null where the run did not get that far."""
     ended: str | None = None
-    """ISO 8601 times with zone; None where it did not get that far."""
+    """ISO 8601 time of the end, with zone; null where the run did not get that far."""
     reproduce: str
-    """Command line that makes the run or check again, by the tests that waited for it."""
+    """Command line that makes the run or check again, with the tests that waited for it."""
 
 
 def iso(unix: float | None) -> str | None:

@@ -146,7 +146,7 @@ class JobTraces(Document):
     """`job.json` of a run's folder: what another process needs to find the run's job again."""
 
     session: str
-    """Session id."""
+    """Id of the session."""
     key: str
     """Name of the run within the session."""
     token: str
@@ -169,7 +169,7 @@ class Identity(Strict):
     """The part of a record that is known before its run or check begins."""
 
     session: str
-    """Session id."""
+    """Id of the session."""
     token: str
     """Text in the comment of the session's Slurm jobs."""
     system: str
@@ -324,8 +324,6 @@ class RunRecord(RunOutcome, RunAttempts, RunTraces, RunIdentity, Record):
 
     about = "run"
     title = "run record"
-    # 2: the log of a command begins with the run's token. 3: metrics have an interval.
-    schema_version: Literal[1, 2, 3] = 3  # type: ignore[assignment]
 
     @classmethod
     def of(cls, identity: RunIdentity, *parts: RunTraces | RunAttempts | RunOutcome) -> Self:

@@ -1,6 +1,7 @@
 """Logged data of a run, in order: its ranks, its steps, and its unreadable lines."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 from pytest_llmbench.core.record.claims import Claim
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
@@ -14,35 +15,35 @@ class OwnSteps(Strict):
     """Sums over the steps of one rank; single steps are kept only for all ranks together."""
 
     count: int
-    """How many there are."""
+    """Number of steps."""
     began: float
-    """Unix time when the first one did."""
+    """Unix time at which the first step began."""
     ended: float
-    """Unix time of the end of the last."""
+    """Unix time of the end of the last step."""
     seconds: float
-    """Sum of their durations."""
+    """Sum of the durations of all steps, in seconds."""
     unlike_times: str | None
-    """The first step whose duration is not the time since the end of the one before, in words."""
+    """First step whose duration differs from the time since the end of the step before, in words."""
     unlike_clock: str | None
-    """Distance of their time stamps from the clock by which they were written down, in words."""
+    """Distance of the time stamps from the host's clock that logged them, in words."""
     durations: str
-    """A digest, the same for two ranks whose steps all took equally long."""
+    """Digest of all durations, equal for two ranks whose steps all took equally long."""
     losses: str
-    """The same of their losses."""
+    """Digest of all losses, equal for two ranks with the same losses."""
     quarters: tuple[float, ...]
-    """Mean loss of each quarter of the steps, in order; of fewer than four, of each step."""
+    """Mean loss of each quarter of the steps, in order; for fewer than four steps, the loss of each step."""
     still: int
-    """The longest row of steps with the very same loss."""
+    """Length of the longest row of steps with the very same loss."""
     flat: int
-    """How many have a gradient norm of 0."""
+    """Number of steps with a gradient norm of 0."""
     peak_memory_bytes: int | None = None
-    """The highest that any of them says; None where none does."""
+    """Highest peak memory of all steps, in bytes; null where no step has one."""
     same_norm: int = 1
-    """The longest row of steps with the very same gradient norm, if it is not 0."""
+    """Length of the longest row of steps with the very same gradient norm other than 0."""
     copied: str | None = None
-    """The steps that repeat durations and losses of earlier ones, in words."""
+    """Steps that repeat durations and losses of earlier ones, in words."""
     less_memory: str | None = None
-    """The first step whose highest memory so far is lower than before, in words."""
+    """First step whose peak memory since the start is lower than before, in words."""
 
 
 class RankInfo(Strict):
@@ -52,50 +53,51 @@ class RankInfo(Strict):
     """
 
     rank: int
+    """Number of the rank, from 0."""
     host: str
-    """As the machine, or the container, names itself."""
+    """Host name as the machine, or the container, gives it."""
     pid: int
+    """Process id of the rank."""
     local_rank: int
+    """Number of the rank on its node, from 0."""
     device: str
-    """`cpu`, or the GPU's name as the driver gives it."""
+    """Device of the rank: `cpu`, or the GPU's name as the driver gives it."""
     versions: Mapping[str, str]
-    """Software versions the rank runs with."""
+    """Software versions of the rank, by name."""
     matmul_flops_per_s: float | None = None
-    """The highest dense matrix-product rate that this rank's device showed, FLOP/s, all ranks of the run measuring at
-    once.
-    """
+    """Highest dense matrix-product rate of the rank's device in FLOP/s, all ranks measuring at once."""
     matmul_rates: tuple[float, ...] = ()
-    """Every measurement of it, in order; a CPU measures before and after the training."""
+    """Every measured matrix-product rate in FLOP/s, in order; a CPU measures before and after the training."""
     ended: bool = False
-    """Whether the rank said that it finished its last step."""
+    """Whether the rank logged the end of its last step."""
     failure: str | None = None
-    """The error that ended the rank, in its own words."""
+    """Error that ended the rank, in its own words."""
     failed_at: float | None = None
-    """Unix time of that error: the first of several ranks is usually the cause."""
+    """Unix time of the rank's error; the first of several ranks is usually the cause."""
     node: str | None = None
-    """As Slurm names it; None outside of Slurm."""
+    """Node name in Slurm; null outside of Slurm."""
     pid_namespace: int | None = None
-    """Number of the namespace that `pid` is of."""
+    """Number of the namespace of the process id; containers have their own."""
     gpu: str | None = None
-    """UUID of its GPU; None for a CPU."""
-    schema_version: int = 1
-    """Of its step log."""
+    """UUID of the rank's GPU; null for a CPU."""
+    schema_version: Literal[1] = 1
+    """Version of the schema of the rank's step log."""
     world_size: int | None = None
-    """Number of ranks according to its task."""
+    """Number of ranks according to the rank's task."""
     token: str | None = None
-    """Of the run that it belongs to."""
+    """Token of the run that the rank belongs to."""
     started: float | None = None
-    """Unix time when it introduced itself."""
+    """Unix time at which the rank introduced itself."""
     finished: float | None = None
-    """Unix time when it said that it finished."""
+    """Unix time at which the rank logged its end."""
     end_steps: int | None = None
-    """Number of steps that it reported then."""
+    """Number of steps that the rank reported at its end."""
     asked_to_end: bool = False
-    """Whether it said that it was asked to end before its last step."""
+    """Whether the rank was asked to end before its last step."""
     steps: OwnSteps | None = None
-    """The sums over its steps; None without any."""
+    """Sums over the steps of the rank; null without any."""
     training: TrainingEvent | None = None
-    """Its counts of its training."""
+    """Counts of the rank's model, process group and input tensors."""
 
 
 class Step(Strict):
@@ -105,27 +107,28 @@ class Step(Strict):
     """
 
     step: int
-    """1-based number; the last one's, of several."""
+    """Number of the step, from 1; for the mean of several steps, the number of the last one."""
     interval: int = 1
-    """How many steps it is the mean of."""
+    """Number of steps that the values are the mean of."""
     at: float | None = None
-    """When its line was printed, in seconds by the log's own clock, which may be that of any zone."""
+    """Time of the step's line in seconds, by the log's own clock, whose zone may be any."""
     paused: bool = False
-    """Whether the log tells of an evaluation or a checkpoint between the line before and this one."""
+    """Whether the log has an evaluation or a checkpoint between the line before and this one."""
     seconds: float | None = None
-    """Duration of one step, from the last rank's end of the one before to the last rank's end of it."""
+    """Duration of one step in seconds, from the last rank's end of the step before to the last rank's end of this one.
+    """
     tokens: int | None = None
-    """Tokens of one step over all ranks (a word is a token)."""
+    """Number of tokens of one step over all ranks (a word is a token)."""
     samples: int | None = None
-    """Sequences of one step over all ranks."""
+    """Number of sequences of one step over all ranks."""
     loss: float | None = None
-    """Mean over ranks, nat per token; may be NaN or infinite."""
+    """Mean loss over ranks, in nat per token; may be NaN or infinite."""
     grad_norm: float | None = None
     """L2 norm of the gradient before clipping; may be NaN or infinite."""
     peak_memory_bytes: int | None = None
-    """Highest of all ranks since the start."""
+    """Highest memory use of all ranks since the start, in bytes."""
     ranks: int | None = None
-    """How many ranks logged it; None where one rank speaks for all."""
+    """Number of ranks that logged the step; null where one rank speaks for all."""
     reported: Mapping[str, float] = {}
     """Further values of the framework, by the framework's own names, such as `wps`."""
 
@@ -134,57 +137,56 @@ class StepSeries(Strict):
     """Everything one run logged."""
 
     ranks: tuple[RankInfo, ...] = ()
-    """By rank, those that introduced themselves."""
+    """Ranks that introduced themselves, by number."""
     steps: tuple[Step, ...] = ()
-    """In order; a step some rank did not log is here with `ranks` below the world size."""
+    """Steps in order; one that some rank did not log has `ranks` below the world size."""
     unreadable: tuple[str, ...] = ()
-    """`file:line: why` for the lines that should have been a step and could not be read; of very many, the first."""
+    """Lines that should have been a step and cannot be read, `file:line: reason`; of very many, the first."""
     unread: int = 0
-    """How many lines could not be read."""
+    """Number of lines that cannot be read."""
     unread_after: Mapping[int, int] = {}
-    """How many of them came after which step, 0 before the first."""
+    """Number of unreadable lines after each step, by the step's number; 0 stands for before the first."""
     log_interval: int | None = None
-    """Interval of steps that the framework logs, by its own log or by its arguments; None if unknown."""
+    """Number of steps from one logged step to the next, by the log or by the arguments; None if unknown."""
     first_apart: bool = False
-    """Whether its log has a line for step 1 alone, in addition to those of its interval."""
+    """Whether the log has a line for step 1 alone, in addition to those of its interval."""
     totals: Mapping[str, float] = {}
     """Values that the framework logged for the whole run, by name."""
     world_size: int | None = None
-    """How many ranks the framework says it has."""
+    """Number of ranks that the framework reports."""
     completed: str | None = None
-    """The line with which the framework says that it did all its work."""
+    """Line with which the framework reports that it did all its work."""
     failure: str | None = None
-    """The line with which it says that it failed: the first of those that are nearest to the cause; None for a
-    completed run. For ranks of our own: how the first failed that had not introduced itself.
+    """Line nearest to the cause with which the framework reports a failure; None for a completed run.
+
+    For our own ranks: the failure of a rank that had not introduced itself.
     """
     cut_off: str | None = None
-    """The line with which Slurm says that it ended the run at its time limit; None for a completed run."""
+    """Line with which Slurm reports that it ended the run at its time limit; None for a completed run."""
     restarted: str | None = None
-    """`file:line: why` of the first sign of a second run in the same log."""
+    """First sign of a second run in the same log, `file:line: reason`."""
     bad_ends: tuple[str, ...] = ()
-    """Texts of launchers about processes that ended with an error."""
+    """Messages of launchers about processes that ended with an error."""
     short: str | None = None
-    """The reason for missing steps, as the framework reports it."""
+    """Reason for missing steps, as the framework reports it."""
     telemetry: tuple[GpuTelemetry, ...] = ()
     """Values of each rank's GPU in the judged steps, if the ranks watched their GPUs."""
     times: RunTimes | None = None
-    """How the ranks spent their typical steps; None where their logs do not tell."""
+    """How the ranks spent their typical steps; None where their logs lack it."""
     unlike_norms: str | None = None
-    """The first step whose gradient norm is not the same on all ranks, in words."""
+    """First step whose gradient norm differs between ranks, in words."""
     stamped: tuple[float, float] | None = None
-    """The first and the last time of the lines that say something of the run, in order of time, as Unix times if it
-    were UTC; None where no such line has one.
-    """
+    """First and last time of the run's lines, as Unix times if their clock were UTC; None without times."""
     written: tuple[float, float] | None = None
-    """The first and the last Unix time of its event files; None without any."""
+    """First and last Unix time of the run's event files; None without any."""
     skipped: tuple[tuple[int, int], ...] = ()
-    """How many steps had been skipped so far at which step, if the log has it apart from its steps."""
+    """Number of skipped steps so far at each step, if the log has it apart from its steps."""
     claims: tuple[Claim, ...] = ()
-    """Claims of the ranks or the log about the training itself, to be compared with the recipe."""
+    """Settings that ranks or the log report, to compare with the recipe."""
     labels: tuple[Label, ...] = ()
-    """The runs that the log names, in the lines that our own drivers print; each once."""
+    """Labels in the log, each once: lines of our own drivers that name the run."""
     nodes: tuple[tuple[str, int], ...] = ()
-    """Hosts and how many ranks each was to have, as a framework's launcher says itself."""
+    """Host names and the number of ranks on each, as the framework's launcher reports them."""
     contradictions: tuple[str, ...] = ()
     """Contradictions between a log and other files of the same run, in words."""
 
@@ -193,6 +195,6 @@ class Progress(Strict):
     """The last step that a run has logged so far, as quickly as it can be had: to look on, not to judge."""
 
     step: int
-    """Its number."""
+    """Number of the step."""
     seconds: float | None
-    """How long it took; None where the framework does not say."""
+    """Duration of the step in seconds; None where the framework logs none."""

@@ -19,19 +19,19 @@ class Pauses:
     """Steps of a run that stand out."""
 
     at: tuple[int, ...] = ()
-    """Positions of the steps, from 0."""
+    """Positions of the steps that stand out, from 0."""
     usual: float
-    """Median of all steps, in seconds: what a step would have taken without the pause."""
+    """Median duration of all steps in seconds: what a step takes without a pause."""
     share: float = 0.0
-    """Time that these steps take beyond that, as a share of the wall clock of all steps."""
+    """Extra time of the steps that stand out, as a share of the wall clock of all steps."""
     period: int | None = None
-    """Steps from one to the next, where that is always the same and there are at least three."""
+    """Number of steps from one pause to the next, if it is always the same and there are three pauses or more."""
     regular: bool = False
-    """They come at that distance from the first step to the last, each slower: part of how the run goes on."""
+    """Whether pauses come at `period` from the first step to the last: part of how the run goes on."""
     first: int = 0
-    """How many of them are the very first steps, where these are slower."""
+    """Number of pauses that are the very first steps, where these are slower."""
     few: bool = True
-    """They are pauses; else they are too many, or last too long, and may be part of the speed."""
+    """Whether the steps that stand out are pauses; more or longer ones may be part of the speed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,37 +39,37 @@ class Steady:
     """The steady state of a run, in seconds per step."""
 
     low: float
-    """The interval; each end is beyond the true mean with probability alpha at most."""
+    """Lower end of the interval of the mean step time; the true mean is below it with probability alpha at most."""
     high: float
-    """The interval; each end is beyond the true mean with probability alpha at most."""
+    """Upper end of the interval of the mean step time; the true mean is above it with probability alpha at most."""
     mean: float
-    """Over the judged steps, without pauses."""
+    """Mean of the judged steps without pauses, in seconds."""
     mean_with_pauses: float
-    """Over the judged steps, pauses included."""
+    """Mean of the judged steps with pauses, in seconds."""
     left_out: int
-    """Steps before the judged ones."""
+    """Number of steps before the judged ones."""
     judged: int
-    """Their number."""
+    """Number of judged steps."""
     half_width: float
-    """Of the interval, without what a drift adds."""
+    """Half width of the interval without the part that a drift adds, in seconds."""
     slope: float
-    """Change from the first to the last judged step by a line through them, as a share of the mean."""
+    """Change from the first to the last judged step, by a line through them, as a share of the mean."""
     drift: float | None
-    """The same, where it is more than chance; else None."""
+    """Slope as a share of the mean where it is more than chance; else null."""
     settled: bool
-    """The steps no longer become faster."""
+    """Whether the steps no longer become faster."""
     enough: bool
-    """There are as many steps as the rule needs."""
+    """Whether there are as many steps as the rule needs."""
     least: int
-    """How many steps, with those left out, the rule needs at the least."""
+    """Smallest number of steps that the rule needs, including those that are left out."""
     pauses: Pauses
-    """Among the steps after the warm-up."""
+    """Pauses among the steps after the warm-up."""
     fastest: float
-    """Of the judged steps, pauses included; of a run that ended in its warm-up 0 and infinite."""
+    """Duration of the fastest judged step in seconds, pauses included; 0 for a run that ended in its warm-up."""
     slowest: float
-    """Of the judged steps, pauses included; of a run that ended in its warm-up 0 and infinite."""
+    """Duration of the slowest judged step in seconds, pauses included; infinite for a run that ended in its warm-up."""
     between: float = 0.0
-    """Half width that the difference between runs adds to it; 0 where the claim is of this run alone."""
+    """Half width that the difference between runs adds to the interval, in seconds; 0 for a claim of this run alone."""
 
     @property
     def within(self) -> float:

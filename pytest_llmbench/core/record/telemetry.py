@@ -37,36 +37,37 @@ class GpuTelemetry(Strict):
     """Telemetry of one rank's GPU from the start of its first judged step to the end of its last."""
 
     rank: int
-    """The rank."""
+    """Number of the rank."""
     gpu: str | None = None
-    """UUID of its GPU; null where it watched none."""
+    """UUID of the rank's GPU; null where none was watched."""
     seconds: float | None = None
-    """From the start of its first judged step to the end of its last, by its own clock."""
+    """Seconds from the start of the first judged step to the end of the last, by the rank's own clock."""
     samples: int = 0
-    """Number of samples within."""
+    """Number of samples in the judged steps."""
     unwatched_s: float = 0.0
-    """Time between samples that are more than 3 periods apart, seconds."""
+    """Time between samples that are more than 3 periods apart, in seconds."""
     energy_j: float | None = None
-    """By the GPU's own counter of energy, interpolated between two samples at either end, J."""
+    """Energy in J by the GPU's own counter, interpolated between two samples at either end."""
     energy_error_j: float | None = None
-    """The most that it can be wrong by for that, J; above 10 % of the energy there is none."""
+    """Largest error of `energy_j` from the interpolation, in J; above 10 % of the energy, `energy_j` is null."""
     power_w: float | None = None
-    """Mean of the samples, W. A sample is itself the mean of a second, from Ampere on but for GA100."""
+    """Mean power of the samples in W. A sample is itself the mean of a second, from Ampere on but for GA100."""
     sm_clock_mhz: float | None = None
-    """Mean of the samples, MHz."""
+    """Mean SM clock of the samples, in MHz."""
     sm_clock_min_mhz: float | None = None
-    """Lowest of the samples, MHz."""
+    """Lowest SM clock of the samples, in MHz."""
     memory_clock_mhz: float | None = None
-    """Mean of the samples, MHz."""
+    """Mean memory clock of the samples, in MHz."""
     temperature_max_degc: float | None = None
-    """Highest of the samples, °C."""
+    """Highest temperature of the samples, in °C."""
     memory_used_max_bytes: float | None = None
-    """Highest of the samples: all on the GPU, what the driver keeps for itself included."""
+    """Highest memory use of the samples in bytes: everything on the GPU, the driver's own memory included."""
     throttled: int | None = None
-    """Samples that name a hardware slowdown, a hardware or software thermal slowdown, or a hardware power brake."""
+    """Number of samples with a hardware slowdown, a hardware or software thermal slowdown, or a hardware power brake.
+    """
     power_capped: int | None = None
-    """Samples that name the power limit, which a healthy GPU reaches under full load."""
+    """Number of samples at the power limit, which a healthy GPU reaches under full load."""
     reasons: Mapping[str, int] = {}
-    """Samples by each reason for lower clocks."""
+    """Number of samples with each reason for lower clocks."""
     gaps: tuple[str, ...] = ()
-    """The reasons for null values."""
+    """Reason for each null value."""

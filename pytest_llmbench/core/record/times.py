@@ -10,31 +10,32 @@ class RankTimes(Strict):
     """One rank, in seconds per step by its own clocks; null where it is not known."""
 
     rank: int
-    """The rank."""
+    """Number of the rank."""
     seconds: float | None = None
-    """Duration of a step."""
+    """Mean duration of a step, in seconds."""
     phases: Mapping[Phase, float] = {}
-    """Time of each phase; empty where it is not known."""
+    """Mean seconds of a step in each phase; empty where it is not known."""
     spread: float | None = None
-    """Standard deviation of the time that it takes without waiting for others."""
+    """Standard deviation of the seconds of a step without waiting for others."""
     last: float | None = None
-    """Share of the steps in which it came last to where ranks wait for one another."""
+    """Share of the steps in which this rank was the last to arrive where ranks wait for one another."""
     late: float | None = None
-    """Share of the steps in which it came last by a quarter of a step or more: of the first half and the second half of
-    the steps, the smaller one.
+    """Share of the steps in which this rank arrived last by a quarter of a step or more.
+
+    The smaller value of the first half and the second half of the steps counts.
     """
     late_s: float | None = None
-    """Time of a step that the others waited for it alone in these."""
+    """Mean seconds of a step in which the others waited for this rank alone, in steps where it was late."""
     cpu_s: float | None = None
-    """CPU time of its process."""
+    """Mean CPU time of the process in a step, in seconds."""
     delayed_s: float | None = None
-    """It could run, and had no CPU."""
+    """Mean seconds of a step in which the training thread could run and had no CPU."""
     throttled_s: float | None = None
-    """CPU quotas held it back."""
+    """Mean seconds of a step in which CPU quotas held the process back."""
     memory_stalled_s: float | None = None
-    """Processes around it waited for memory."""
+    """Mean seconds of a step in which processes waited for memory."""
     gap: str | None = None
-    """The reason for unknown phases."""
+    """Reason for unknown phases; null where they are known."""
 
     @property
     def own_s(self) -> float | None:
@@ -49,6 +50,8 @@ class RunTimes(Strict):
     steps: int
     """Number of typical steps."""
     ranks: tuple[RankTimes, ...]
-    """By rank."""
+    """Times of each rank, in order."""
     transfer_s: float | None = None
-    """Time of a step from the arrival of the last rank to the end of its wait; null where a rank's is not known."""
+    """Mean seconds of a step from the arrival of the last rank to the end of its wait; null where a rank's wait is
+    unknown.
+    """

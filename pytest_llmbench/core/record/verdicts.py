@@ -17,13 +17,13 @@ class ClauseTold(Strict):
     """One clause of `--llmbench-require FILE`."""
 
     name: str
-    """As the contract numbers it."""
+    """Number or name of the clause in the contract."""
     tests: tuple[str, ...]
     """Node ids, names of tests, or patterns of either."""
     verdict: Verdict
-    """INCOMPLETE, or the worst verdict of its tests."""
+    """Worst verdict of the clause's tests, or INCOMPLETE."""
     reason: str = ""
-    """The reason for INCOMPLETE; else empty."""
+    """Reason for INCOMPLETE; else empty."""
 
 
 class SessionVerdicts(Strict):
@@ -31,13 +31,13 @@ class SessionVerdicts(Strict):
 
     schema_version: Literal[1] = 1
     session: str
-    """Session id."""
+    """Id of the session."""
     facts: Mapping[str, str] = {}
     """Properties of the whole session, as in the JUnit report."""
     tests: tuple[Mapping[str, Property], ...] = ()
-    """The properties of each test, and of each group of nodes that was compared; its name is under `test`."""
+    """Properties of each test, and of each compared group of nodes; the name is under `test`."""
     clauses: tuple[ClauseTold, ...] = ()
-    """How each required clause ended."""
+    """Verdict of each required clause."""
     notes: tuple[str, ...] = ()
     """Lines about verdicts that are missing, such as the runs of which no speed was judged."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from pytest_llmbench.core.plain import json_of
+from pytest_llmbench.core.plain import Bounds, json_of
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -21,23 +21,10 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 GPU_PERIOD_S = 0.5
 
 _TOO_LARGE = 2**63
-
-
-class _Bounds:
-    """Bounds of a number for pydantic, such as `ge=0, lt=10`, without an import of it."""
-
-    def __init__(self, **bounds: int) -> None:
-        self.bounds = bounds
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        """Add the bounds to the schema of the number."""
-        return {**handler(source), **self.bounds}
-
-
-_Count = Annotated[int, _Bounds(ge=0, lt=_TOO_LARGE)]
-_PositiveCount = Annotated[int, _Bounds(ge=1, lt=_TOO_LARGE)]
-_NonNegative = Annotated[float, _Bounds(ge=0)]
-_Positive = Annotated[float, _Bounds(gt=0)]
+_Count = Annotated[int, Bounds(ge=0, lt=_TOO_LARGE)]
+_PositiveCount = Annotated[int, Bounds(ge=1, lt=_TOO_LARGE)]
+_NonNegative = Annotated[float, Bounds(ge=0)]
+_Positive = Annotated[float, Bounds(gt=0)]
 _AnyNumber = float | Literal["nan", "inf", "-inf"]
 
 
@@ -65,8 +52,6 @@ class _Event:
 class StartEvent(_Event):
     """How a rank introduces itself.
 
-    In schema version 1, fields of version 2 are None. Version 3 has `StepEvent.spent`.
-
     Attributes:
         host: as the machine, or the container, names itself.
         node: as Slurm names it; None outside of Slurm.
@@ -77,7 +62,7 @@ class StartEvent(_Event):
     """
 
     event: Literal["start"] = "start"
-    schema: Annotated[int, _Bounds(ge=1, le=3)]
+    schema: Annotated[int, Bounds(ge=1, le=1)]  # a literal would take `true`, too
     rank: _Count
     world_size: _PositiveCount
     local_rank: _Count
@@ -86,14 +71,10 @@ class StartEvent(_Event):
     device: str
     versions: dict[str, str]
     node: str | None = None
-    pid_namespace: _Count | None = None
+    pid_namespace: _Count
     gpu: str | None = None
     token: str | None = None
-    time: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.schema > 1 and (self.pid_namespace is None or self.time is None):
-            raise ValueError("no pid_namespace or no time, which schema 2 has")
+    time: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,30 +93,32 @@ class TrainingEvent(_Event):
     """Counts of a rank from its model, its process group and the tensors it was fed, once it has done its steps."""
 
     event: Literal["training"] = "training"
+    """Kind of the event."""
     world_size: _PositiveCount
-    """Ranks in the process group that gradients travel in."""
+    """Number of ranks in the process group that exchanges gradients."""
     tensor: _PositiveCount
-    """Ranks that share the matrices, and the layers, of one copy of the model."""
+    """Number of ranks that share the matrices of one copy of the model."""
     pipeline: _PositiveCount
-    """Ranks that share the matrices, and the layers, of one copy of the model."""
+    """Number of ranks that share the layers of one copy of the model."""
     tensor_rank: _Count
-    """The place of this rank among them, and the number of its copy."""
+    """Place of the rank among those that share matrices, from 0."""
     pipeline_rank: _Count
-    """The place of this rank among them, and the number of its copy."""
+    """Place of the rank among those that share layers, from 0."""
     copy_rank: _Count
-    """The place of this rank among them, and the number of its copy."""
+    """Number of the rank's copy of the model, from 0."""
     layers: _Count
-    """Of this rank's part of the model."""
+    """Number of layers in the rank's part of the model."""
     parameters: _Count
-    """Of this rank's part, whole where they are sharded over copies; values that two ranks of a copy share count for
-    one of them.
+    """Number of parameters in the rank's part, whole where they are sharded over copies.
+
+    Values that two ranks of a copy share count for one of them.
     """
     precision: str
     """Precision of the matrix products."""
     sequence_length: _PositiveCount | None
-    """Of all input tensors; None for a rank that is fed none, or not always the same."""
+    """Sequence length of all input tensors; null for a rank without input, or with several lengths."""
     micro_batch_size: _PositiveCount | None
-    """The same for the number of sequences in one."""
+    """Number of sequences in each input tensor; null for a rank without input, or with several sizes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,8 +152,8 @@ class StepEvent(_Event):
     Attributes:
         seconds: since the end of the step before.
         time: Unix time of its end: `seconds` after that of the step before.
-        logged: Unix time by the host's clock when the rank wrote this down; None in schema version 1.
-        spent: how its host spent that time; None before schema version 3.
+        logged: Unix time by the host's clock when the rank wrote this down.
+        spent: how its host spent that time; None where the rank measured nothing of it.
     """
 
     event: Literal["step"] = "step"
@@ -182,7 +165,7 @@ class StepEvent(_Event):
     grad_norm: _AnyNumber
     peak_memory_bytes: _Count | None
     time: float
-    logged: float | None = None
+    logged: float
     spent: TimeSpent | None = None
 
     def __post_init__(self) -> None:
@@ -235,7 +218,7 @@ class GpuEvent(_Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EndEvent(_Event):
-    """A rank finished its last step, at Unix time `time`, which schema version 1 does not have.
+    """A rank finished its last step, at Unix time `time`.
 
     Attributes:
         asked: it was asked to make this step its last.
@@ -243,7 +226,7 @@ class EndEvent(_Event):
 
     event: Literal["end"] = "end"
     steps: _Count
-    time: float | None = None
+    time: float
     asked: bool = False
 
 

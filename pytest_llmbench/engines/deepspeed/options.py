@@ -9,4 +9,4 @@ class DeepSpeedOptions(Strict):
     """Options of engine deepspeed."""
 
     loss_scale: PositiveFloat = 1024.0
-    """Fixed scale with precision `fp16`; a step that overflows is an error."""
+    """Fixed loss scale with precision `fp16`; a step that overflows is an error."""

@@ -54,16 +54,15 @@ class DeepSpeedChatOptions(Strict):
     """Options of this engine."""
 
     step: Literal[1, 2, 3]
-    """Fine-tune on the next token; a reward model on pairs of answers; an actor and a critic."""
+    """Training step: next-token fine-tuning, a reward model on pairs of answers, or an actor and a critic."""
     arguments: Mapping[str, Argument] = {}
     """Further arguments of `main.py`; a list is several words."""
     through: str | None = None
-    """A script to start instead of `main.py`, whose path it finds in the variable `MAIN`: for a machine without a GPU.
-    """
+    """Script to start instead of `main.py`, whose path is in the variable `MAIN`: for a machine without a GPU."""
     launcher_args: tuple[str, ...] = ()
-    """Passed to `deepspeed`."""
+    """Arguments of the launcher `deepspeed`."""
     notes: tuple[str, ...] = ()
-    """Deviations from the source, with the reasons: the head of the script."""
+    """Deviations from the source, with the reasons, for the head of the script."""
 
 
 def launcher_args(options: DeepSpeedChatOptions, topology: Topology, place: Place) -> tuple[str, ...]:

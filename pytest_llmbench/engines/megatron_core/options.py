@@ -28,8 +28,8 @@ class MegatronCoreOptions(Strict):
     GPUs where it is installed, else `local`. The output of every rank names the layers in use.
     """
     attention: Attention | Literal["unfused"] = "fastest"
-    """Attention of the `local` layers: a kernel of PyTorch, as with engine torch, or `unfused`, Megatron-Core's own,
-    which keeps all scores unless checkpointing is `selective`. Transformer Engine chooses its kernels itself.
+    """Attention kernel as with engine torch; `unfused` is Megatron-Core's own, which keeps scores unless checkpointing
+    is `selective`, with fusion `none`.
     """
     pad_vocabulary: bool = True
     """The embedding gets rows of probability 0, up to a multiple of 128 × `tensor`, for aligned products.
@@ -41,4 +41,4 @@ class MegatronCoreOptions(Strict):
     next forward pass.
     """
     loss_scale: PositiveFloat = 1024.0
-    """Fixed scale with precision `fp16`; a step that overflows is an error."""
+    """Fixed loss scale with precision `fp16`; a step that overflows is an error."""

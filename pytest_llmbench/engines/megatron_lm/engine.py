@@ -171,13 +171,13 @@ class MegatronLmOptions(Strict):
     """Options of this engine."""
 
     script: str = "pretrain_gpt.py"
-    """Program of every rank."""
+    """Program that each rank runs."""
     arguments: Mapping[str, str | int | float | bool] = {}
     """Further arguments of the script."""
     launcher_args: tuple[str, ...] = ("--tee", "3")
     """Arguments of torchrun."""
     notes: tuple[str, ...] = ()
-    """Deviations from the source, with the reasons: the head of the script."""
+    """Deviations from the source, with the reasons, for the head of the script."""
 
 
 class MegatronLM(External):

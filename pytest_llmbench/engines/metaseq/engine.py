@@ -107,13 +107,13 @@ class MetaseqOptions(Strict):
     """Options of this engine."""
 
     model_size: str
-    """Passed to the launcher, which knows the shape, the batch and the model parallel size for it."""
+    """Model size for the launcher, which derives shape, batch and model parallel size from it."""
     program: str = _LAUNCHER
-    """The launcher; or metaseq's training program, which gets what the recipe's own keys say."""
+    """Program to start: metaseq's launcher, or its training program with arguments from the recipe's own keys."""
     arguments: Mapping[str, str | int | float | bool] = {}
     """Further arguments of the program."""
     notes: tuple[str, ...] = ()
-    """Deviations from the source, with the reasons: the head of the script."""
+    """Deviations from the source, with the reasons, for the head of the script."""
 
 
 class Metaseq(External):

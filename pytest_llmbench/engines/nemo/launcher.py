@@ -21,13 +21,13 @@ class NemoLauncherOptions(Strict):
     """Options of this engine."""
 
     version: Literal["22.06", "22.09"]
-    """Passed to the launcher."""
+    """Version of the launcher, passed to it."""
     training: str
-    """The launcher's configuration file of the model, such as `gpt3/126m`."""
+    """Launcher's configuration file of the model, such as `gpt3/126m`."""
     arguments: Mapping[str, Value] = {}
-    """Further overrides of its configuration; null takes one away."""
+    """Further overrides of the launcher's configuration; null removes a key."""
     notes: tuple[str, ...] = ()
-    """Deviations from the source, with the reasons: the head of the script."""
+    """Deviations from the source, with the reasons, for the head of the script."""
 
 
 class NemoLauncher(Nemo):

@@ -22,15 +22,17 @@ class NemoTorchrunOptions(Strict):
     """Options of this engine."""
 
     program: str = "{root}/examples/nlp/language_modeling/megatron_gpt_pretraining.py"
-    """NeMo 1's script; or a program of NeMo 2, which is given `--folder` for its results and the recipe as JSON."""
+    """Program of each rank: NeMo 1's script, or a program of NeMo 2, which is given `--folder` for its results and the
+    recipe as JSON.
+    """
     config: str | None = None
-    """The launcher's configuration file of the model; null for a program of NeMo 2."""
+    """Launcher's configuration file of the model; null for a program of NeMo 2."""
     arguments: Mapping[str, Value] = {}
-    """Overrides of that configuration; null takes one away."""
+    """Overrides of the launcher's configuration; null removes a key."""
     launcher_args: tuple[str, ...] = ()
-    """Passed to torchrun."""
+    """Arguments of torchrun."""
     notes: tuple[str, ...] = ()
-    """Deviations from the source, with the reasons: the head of the script."""
+    """Deviations from the source, with the reasons, for the head of the script."""
 
 
 class NemoTorchrun(Nemo):

@@ -10,8 +10,8 @@ class TorchOptions(Strict):
     """Options of engine torch."""
 
     attention: Attention = "fastest"
-    """On a GPU, PyTorch's attention kernel; `fastest` is the one that rank 0 finds fastest for this shape before the
-    first step. The output of every rank names it.
+    """Attention kernel of PyTorch on a GPU; `fastest` is the one that rank 0 finds fastest for this shape before the
+    first step. The output of each rank names it.
     """
     residual: Literal["compute", "fp32"] = "compute"
-    """Type of the stream that blocks add to: that of the matrix products, or fp32, with `sharding: none`."""
+    """Data type of the stream that blocks add to: that of the matrix products, or fp32 with `sharding: none`."""

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_llmbench.core.record.steady import Steady
-from pytest_llmbench.judging.interval.steady import ALPHA, FREEDOM, LEAST, steady_state
-from pytest_llmbench.judging.interval.student import quantile
+from pytest_llmbench.judging.interval.steady import ALPHA, LEAST, steady_state
 
 # Parts of the plan at which is looked. Earlier looks judge runs that drift by where they begin.
 LOOKS = (0.25, 0.35, 0.50, 0.70, 1.0)
@@ -25,27 +24,12 @@ def alpha_at(look: int, plan: int, alpha: float = ALPHA) -> float:
 
 
 def at_a_look(
-    seconds: Sequence[float],
-    *,
-    plan: int,
-    skip: int,
-    steps_of_a_line: int = 1,
-    alpha: float = ALPHA,
-    between_runs: float | None = None,
-    freedom: float = FREEDOM,
+    seconds: Sequence[float], *, plan: int, skip: int, steps_of_a_line: int = 1, alpha: float = ALPHA
 ) -> Steady:
     """Find the steady state of the whole plan from the steps so far: a drift may go on to its end.
 
-    It cannot know what happens afterwards, such as a node that throttles later. Arguments as of `steady_state`, and:
-
-    Args:
-        seconds: of the steps so far.
-        plan: steps of the whole run.
-        skip: of these, left out as warm-up.
-        steps_of_a_line: steps in each entry.
-        alpha: probability of an error on either side, at all looks together.
-        between_runs: standard deviation of runs of one system, as a share.
-        freedom: degrees of freedom with which that is known.
+    It cannot know what happens afterwards, such as a node that throttles later. `plan` are the steps of the whole run,
+    and `alpha` is the probability of an error on either side at all looks together; the rest is as of `steady_state`.
     """
     share = alpha_at(len(seconds), plan, alpha)
     now = steady_state(seconds, skip=skip, steps_of_a_line=steps_of_a_line, alpha=share)
@@ -55,7 +39,7 @@ def at_a_look(
         further = now.mean * (1 + now.slope * ahead)
         wide = now.half_width * math.sqrt(1 + 12 * ahead * ahead)
         now = replace(now, low=min(now.low, further - wide), high=max(now.high, further + wide))
-    return now if between_runs is None else now.widened(quantile(1 - share, freedom) * between_runs * now.mean)
+    return now
 
 
 def out_of_reach(so_far: Steady, bound: float, *, plan: int, peak: float) -> bool:

@@ -43,7 +43,6 @@ def steady_state(
     steps_of_a_line: int = 1,
     alpha: float = ALPHA,
     between_runs: float | None = None,
-    freedom: float = FREEDOM,
 ) -> Steady:
     """Find the steady state of a run and the interval of its mean.
 
@@ -60,7 +59,6 @@ def steady_state(
         steps_of_a_line: steps in each entry.
         alpha: probability of an error on either side.
         between_runs: standard deviation of runs of one system, as a share; None where the claim is of this run alone.
-        freedom: degrees of freedom with which that is known.
 
     Raises:
         ValueError: there are no steps, or one took no time, or one is not a number.
@@ -96,7 +94,7 @@ def steady_state(
         fastest=min(judged) if len(seconds) > skip else 0.0,
         slowest=max(judged) if len(seconds) > skip else math.inf,
     )
-    return state if between_runs is None else state.widened(quantile(1 - alpha, freedom) * between_runs * state.mean)
+    return state if between_runs is None else state.widened(quantile(1 - alpha, FREEDOM) * between_runs * state.mean)
 
 
 def _refuse(seconds: Sequence[float]) -> None:

@@ -17,8 +17,7 @@ def counted(e: Evidence) -> Iterator[Problem]:
     """Ask every rank for what it counted, and compare what all of one copy hold with the recipe's model."""
     if e.expected is None or e.expected.parameters is None:
         return
-    # Ranks that wrote schema version 1 counted nothing: that is a finding.
-    silent = [info.rank for info in e.series.ranks if info.training is None and info.schema_version > 1]
+    silent = [info.rank for info in e.series.ranks if info.training is None]
     if silent:
         yield Problem(
             kind="wrong_work",  #: problem wrong_work: less memory in use than the counted parameters take

@@ -1,6 +1,6 @@
 """Checks of the nodes become test cases: one per node, or one for the whole cluster."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Self, TypeVar
 
 import pytest
@@ -11,6 +11,7 @@ from pytest_llmbench.core.extensions import ExtensionError
 from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Severity
 from pytest_llmbench.core.schema import validate
+from pytest_llmbench.plugin.verdict.facts import HealthFacts
 from pytest_llmbench.reporting.health import NO_BOUND
 
 _MOST_READINGS = 4
@@ -136,22 +137,16 @@ class Health:
         """The findings, the recommended actions, and the place of the evidence."""
         return "\n".join([*map(str, self.faults), f"health record: {self.record.path}"])
 
-    def properties(self) -> Iterator[tuple[str, str]]:
-        """Yield the properties of a test's report, in addition to its verdict."""
-        if self.readings:
-            shown = [f"{r.statistic} {r.quantity}{f' ({r.subject})' if r.subject else ''}" for r in self.readings]
-            #: check property measured: the first of what was measured, with units, and how many more there are
-            yield "measured", listed(shown, _MOST_READINGS, "; ")
-        if self.readings or self.record.report.unbounded:
-            #: check property bound: if the check measured anything: `bounded`, or `no bound` if no reference for this
-            #:  machine
-            #:  bounds any of it. Such a PASS shows that the node works, not that it is fast
-            yield "bound", NO_BOUND if self.record.report.unbounded else "bounded"
-        if self.faults:
-            worst = min(self.faults, key=lambda finding: list(Severity).index(finding.severity))
-            #: check property severity: [Severity](validation.md#severities) of the worst finding
-            yield "severity", str(worst.severity)
-            yield "action", worst.action  #: check property action: recommended action
-        if self.hints:
-            #: check property hints: findings that keep the node from nothing
-            yield "hints", "; ".join(map(str, self.hints))
+    def properties(self) -> dict[str, str]:
+        """The properties of a test's report, in addition to its verdict."""
+        shown = [f"{r.statistic} {r.quantity}{f' ({r.subject})' if r.subject else ''}" for r in self.readings]
+        unbounded = self.record.report.unbounded
+        worst = min(self.faults, key=lambda finding: list(Severity).index(finding.severity), default=None)
+        facts = HealthFacts(
+            measured=listed(shown, _MOST_READINGS, "; ") if shown else None,
+            bound=NO_BOUND if unbounded else "bounded" if shown else None,
+            severity=None if worst is None else str(worst.severity),
+            action=None if worst is None else worst.action,
+            hints="; ".join(map(str, self.hints)) or None,
+        )
+        return facts.properties()

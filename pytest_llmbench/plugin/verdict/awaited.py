@@ -13,7 +13,7 @@ from pytest_llmbench.judging.references import why_not_applicable
 from pytest_llmbench.plugin.bench import bench_of
 from pytest_llmbench.plugin.collection.checks import CheckKey, Health
 from pytest_llmbench.plugin.ours import is_begun
-from pytest_llmbench.plugin.verdict import outcome
+from pytest_llmbench.plugin.verdict import facts, outcome
 from pytest_llmbench.plugin.verdict.compare import find_copy
 from pytest_llmbench.plugin.verdict.rerun import ATTEMPT, RUN, Attempt, refuse_idle_comparisons
 from pytest_llmbench.plugin.verdict.run import Run
@@ -36,7 +36,7 @@ def judged_run(request: pytest.FixtureRequest) -> Iterator[Run]:
             attempt.refused = record.problem.message
             records = [each for each in records if each.look < attempt.look]
             break
-    outcome.note(item, **outcome.facts_of_run(first, len(records)))
+    outcome.note(item, **facts.facts_of_run(first, len(records)))
     for record in records:
         if record.problem is not None and record.problem.kind == "gated":
             pytest.skip(record.problem.message)
@@ -58,7 +58,7 @@ def judged_run(request: pytest.FixtureRequest) -> Iterator[Run]:
 def applied_reference(request: pytest.FixtureRequest, run: Run) -> Reference:
     """The reference of a test, if it is for the machine of the run."""
     reference: Reference = request.param
-    outcome.note(request.node, **outcome.facts_of_reference(reference))
+    outcome.note(request.node, **facts.facts_of_reference(reference))
     not_for_us = why_not_applicable(reference, run.machine)
     metric = run.record.metrics.get(reference.statistic)
     if not_for_us is not None:
@@ -74,14 +74,14 @@ def judged_health(request: pytest.FixtureRequest) -> Health:
     """The result of a check of a test, for its node."""
     record = _wait_for_record(request, HealthRecord, "check")
     key: CheckKey = request.param
-    outcome.note(request.node, **outcome.facts_of_check(record, key.slot))
+    outcome.note(request.node, **facts.facts_of_check(record, key.slot))
     verdict, message = record.state(key.slot)
     if verdict is Verdict.SKIP:
         pytest.skip(message)
     if verdict is Verdict.ERROR:
         pytest.fail(f"cannot be judged: {message}\nhealth record: {record.path}", pytrace=False)
     health = Health(record, key.slot)
-    outcome.note(request.node, **dict(health.properties()))
+    outcome.note(request.node, **health.properties())
     return health
 
 

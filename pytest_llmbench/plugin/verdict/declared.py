@@ -12,7 +12,7 @@ from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.plugin.bench import Bench, bench_of
 from pytest_llmbench.plugin.collection.checks import CheckKey, key_of
 from pytest_llmbench.plugin.collection.parametrize import RunKey
-from pytest_llmbench.plugin.verdict import outcome
+from pytest_llmbench.plugin.verdict import facts, outcome
 
 if TYPE_CHECKING:
     from pytest_llmbench.session.record_store import RecordStore
@@ -71,11 +71,11 @@ def known_facts(test: Declared, bench: Bench, store: RecordStore | None = None) 
     if test.check is not None:
         check = store.checks.get(test.check) if store is not None else None
         made = check or bench.unmade_check(test.check)
-        return outcome.place_of(test) | outcome.facts_of_check(made, test.slot, made=check is not None)
+        return facts.place_of(test) | facts.facts_of_check(made, test.slot, made=check is not None)
     run = test.run or ""
     record = store.runs.get(run) if store is not None else None
     known = record or bench.unmade(run)
-    of_run = outcome.facts_of_run(known, test.repeats, made=record is not None)
+    of_run = facts.facts_of_run(known, test.repeats, made=record is not None)
     named = (reference for reference in known.recipe.references if reference.name == test.reference)
-    applied = [outcome.facts_of_reference(reference) for reference in named]
-    return {**outcome.place_of(test), **of_run, **(applied[0] if applied else {})}
+    applied = [facts.facts_of_reference(reference) for reference in named]
+    return {**facts.place_of(test), **of_run, **(applied[0] if applied else {})}

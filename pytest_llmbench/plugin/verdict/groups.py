@@ -11,7 +11,7 @@ from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.judging.groups import Lag, lags, share_of_alpha
 from pytest_llmbench.judging.interval.decide import RULE
 from pytest_llmbench.judging.statistics import judged_steps, steady_of
-from pytest_llmbench.plugin.verdict.outcome import facts_of_run
+from pytest_llmbench.plugin.verdict.facts import facts_of_run
 
 # Healthy nodes of one model are within 0.4 %, and one run of each of a few groups tells them apart by 1.2 to 1.9 %.
 USUAL_TOLERANCE = Quantity(3.0, "%")

@@ -20,13 +20,13 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 class Comparison:
-    """`measured >= bound`: nothing is judged before somebody asks whether it holds, as `assert` does.
+    """`measured >= bound`: it is judged when `assert`, or anything else, asks whether it holds.
 
     Attributes:
         number: the measured side.
         op: the comparison.
         bound: the other side.
-        asked: whether somebody asked for its truth.
+        asked: whether its truth was asked.
         place: file and line of the comparison.
     """
 
@@ -151,7 +151,7 @@ class Measured(Quantity):
     def _order(self, op: Op, other: object) -> Comparison | bool:
         """Compare as `max`, `min` and `sorted` need it, where one of these asks: by the plain numbers, for no verdict.
 
-        They compare with `<` and `>` alone, and from a call, where a comparison that somebody wrote is an instruction.
+        They compare with `<` and `>` alone, from a call; a comparison in the code of a test is its own instruction.
         """
         caller = _find_caller()
         if dis.opname[caller.f_code.co_code[caller.f_lasti]].startswith("CALL"):

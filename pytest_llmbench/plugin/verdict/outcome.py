@@ -1,127 +1,23 @@
-"""Every test of ours ends in exactly one verdict, written into its report's properties.
-
-Properties are plain text and numbers: they cross xdist and become JUnit `<property>` elements.
-"""
+"""Every test of ours ends in exactly one verdict, written into its report's properties."""
 
 import datetime as dt
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from pytest_llmbench.cluster.runs import Declared, repeat_key
 from pytest_llmbench.core.errors import InconclusiveError, LLMBenchError
 from pytest_llmbench.core.quantity import Quantity, counted
 from pytest_llmbench.core.recipe.reference import Reference
-from pytest_llmbench.core.record.early import EarlyVerdict
-from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.judging.interval.decide import RULE, Decision
 from pytest_llmbench.plugin.options import options_of
 from pytest_llmbench.plugin.verdict import speed
 from pytest_llmbench.plugin.verdict.compare import JudgedComparison, Number
+from pytest_llmbench.plugin.verdict.facts import NumberFacts, VerdictFacts
 from pytest_llmbench.plugin.verdict.run import Run
-
-
-def place_of(test: Declared) -> dict[str, Any]:
-    """Properties that say where a test is."""
-    return {
-        "test": test.test,  #: test property test: node id of the test, by which pytest selects it
-        "file": test.file,  #: test property file: its file, relative to pytest's root folder
-        #: test property line: line of its function there; absent where pytest does not tell
-        **({"line": test.line} if test.line is not None else {}),
-    }
-
-
-def facts_of_run(record: RunRecord, repeats: int = 1, *, made: bool = True) -> dict[str, Any]:
-    """Properties of a test's report about its run.
-
-    Args:
-        record: the run, or the first of several.
-        repeats: number of runs that are judged together.
-        made: whether it was; else there is no evidence to point to.
-    """
-    runs = [repeat_key(record.key, number) for number in range(1, repeats + 1)]
-    planned = {
-        #: property runs: names of the runs that are judged together, separated by commas; absent for a single one
-        **({"runs": ",".join(runs)} if repeats > 1 else {}),
-        "run": record.key,  #: property run: the recipe, or the recipe and its group of nodes; the first of several
-        "recipe": record.recipe.name,  #: property recipe: recipe
-        "scale": record.recipe.scale,  #: property scale: `full` or `smoke`
-        "system": record.system,  #: property system: system
-        "cluster": record.cluster,  #: property cluster: `slurm`, `local`, `debug` or `replay`
-        "nodes": record.nodes,  #: property nodes: nodes of the run
-        "ranks": record.ranks,  #: property ranks: ranks in all
-        "gpus": record.gpus,  #: property gpus: GPUs in all
-        #: property simulated: the fault of `--llmbench-simulate`; absent without it
-        **({"simulated": record.simulated} if record.simulated is not None else {}),
-    }
-    if not made:
-        return planned
-    return planned | {
-        "hosts": ",".join(record.hosts),  #: property hosts: host names, separated by commas
-        "job_id": record.job_id or "",  #: property job_id: Slurm job; locally the process id of the launcher
-        "run_record": str(record.path),  #: property run_record: path of the run record
-        "record": record.within_session,  #: property record: the same, relative to the session's folder
-        #: property run_seconds: seconds that the run took, without what it waited for Slurm; absent where it did not
-        #:  start
-        **({"run_seconds": round(record.took_s, 3)} if record.took_s > 0.0 else {}),
-        "log": str(record.logs),  #: property log: folder of what the ranks printed, or where the replayed logs are
-        #: property findings: [Findings](#findings) about the run, whatever the verdict; empty where there are none
-        "findings": "; ".join(record.findings),
-        #: property superseded: with `--llmbench-retries`: why each earlier attempt was repeated; absent without one
-        **({"superseded": "; ".join(record.superseded)} if record.superseded else {}),
-        **(_facts_of_looks(record.early) if record.early is not None else {}),
-    }
-
-
-def _facts_of_looks(early: EarlyVerdict) -> dict[str, Any]:
-    """Properties of a test of a session with `--llmbench-early-verdict`."""
-    return {
-        #: property early_verdict: with `--llmbench-early-verdict`: the step that decided, or why it ran whole
-        "early_verdict": str(early),
-        "steps_done": early.done,  #: property steps_done: with `--llmbench-early-verdict`: steps of the run
-        "steps_planned": early.planned,  #: property steps_planned: with `--llmbench-early-verdict`: steps of the recipe
-        #: property hours_saved: with `--llmbench-early-verdict`: time of steps not made, such as `0.5 GPU-hours`
-        "hours_saved": f"{early.hours_saved:.4g} {early.unit}",
-        "hours_spent": f"{early.hours_spent:.4g} {early.unit}",  #: property hours_spent: likewise, of the run
-    }
-
-
-def facts_of_check(record: HealthRecord, slot: int | None, *, made: bool = True) -> dict[str, Any]:
-    """Properties of a test's report about its check and node, likewise."""
-    host = record.host(slot)
-    planned = {
-        "check": record.check,  #: check property check: check
-        "family": record.family,  #: check property family: its family
-        #: check property slot: number of the node in the session, from 0; empty for all nodes together
-        "slot": "" if slot is None else slot,
-        "host": host or "",  #: check property host: the node; empty for all nodes together
-        "hosts": host or ",".join(record.hosts),  #: check property hosts: the node, or all of them, separated by commas
-        "system": record.system,  #: check property system: system
-        "cluster": record.cluster,  #: check property cluster: `slurm`, `local`, `debug` or `replay`
-        "nodes": 1 if slot is not None else len(record.hosts),  #: check property nodes: 1, or the number of all nodes
-    }
-    #: check property job_id: Slurm job that holds the nodes
-    #: check property health_record: path of the [health record](validation.md#health-record)
-    #: check property record: the same, relative to the session's folder
-    #: check property run_seconds: seconds that the check took for all nodes; absent where that is unknown
-    if not made:
-        return planned
-    began, ended = record.timings.started, record.timings.ended
-    took = {"run_seconds": round(ended - began, 3)} if began is not None and ended is not None else {}
-    paths = {"health_record": str(record.path), "record": record.within_session}
-    return planned | {"job_id": record.job_id or ""} | paths | took
-
-
-def facts_of_reference(reference: Reference) -> dict[str, Any]:
-    """Properties of a test's report about the threshold that it applies, also without a measurement."""
-    #: property reference: name of the reference, if the test has one
-    #: property threshold: the bound or bounds, with unit
-    facts = {"reference": reference.name, "statistic": reference.statistic, "threshold": reference.threshold}
-    #: property xfail: until when the reference is expected to be missed, and the reason; absent of any other
-    return facts | ({} if reference.xfail is None else {"xfail": str(reference.xfail)})
 
 
 def note(item: pytest.Item, **properties: Any) -> None:
@@ -132,61 +28,47 @@ def note(item: pytest.Item, **properties: Any) -> None:
 
 def note_measured(item: pytest.Item, run: Run, reference: Reference | None = None) -> None:
     """Write down the number a test judged: the last one it compared, else the last one it asked for."""
-    if speeds := speed.find_judged_speeds(run, reference):
-        #: property speed_judged: statistics of speed that it compared with a threshold that is not a floor, separated
-        #:  by
-        #:  commas; absent where there are none
-        note(item, speed_judged=",".join(speeds))
+    speeds = speed.find_judged_speeds(run, reference)
+    runs = ",".join(record.key for record in run.records) if len(run.records) > 1 else None
+    facts = NumberFacts(speed_judged=",".join(speeds) or None, runs=runs)
     if (worst := run.losses.worst) is not None:
-        golden = {"judged_by": "golden", "threshold": f"<= {worst.tolerance:.6g} nat"}
-        note(item, statistic="losses", value=worst.away, unit="nat", **golden)
-    if len(run.records) > 1:
-        note(item, runs=",".join(record.key for record in run.records))
+        threshold = f"<= {worst.tolerance:.6g} nat"
+        facts = replace(
+            facts, statistic="losses", value=worst.away, unit="nat", judged_by="golden", threshold=threshold
+        )
     judged = run.comparisons.last
-    if judged is None and not run.used:
-        return
-    number = run.used[-1].number if judged is None else judged.number
-    decisive = number if judged is None else judged.decisive
-    #: property statistic: the measured statistic; without a measurement, the reference's
-    #: property unit: its unit
-    #: property value: the number; of several runs their mean, or that of the run that decided where each was judged
-    note(item, statistic=number.statistic, value=decisive.metric.value, unit=number.metric.unit)
-    if number.parts:
-        #: property each_run: the number in each of `runs`, in `unit`, separated by commas
-        note(item, each_run=",".join(f"{part.metric.value:.6g}" for part in number.parts))
-    if judged is None:
-        return
-    if "threshold" not in dict(item.user_properties):
-        note(item, threshold=judged.threshold)
-    note(item, **_judged_by(judged))
-    if judged.cause is not None:
-        #: property cause: cause of a missed speed, its [kind](#causes) first; absent if none was missed
-        note(item, cause=str(judged.cause))
+    if judged is not None:
+        facts = replace(facts, **_facts_of_number(judged.number, judged.decisive), **_facts_of_judgement(judged))
+    elif run.used:
+        number = run.used[-1].number
+        facts = replace(facts, **_facts_of_number(number, number))
+    if judged is not None and "threshold" in dict(item.user_properties):  # that of its reference
+        facts = replace(facts, threshold=None)
+    note(item, **facts.properties())
 
 
-def _judged_by(judged: JudgedComparison) -> dict[str, Any]:
-    """Properties that say by what a comparison was judged, and how sure that is."""
-    decision = judged.decision
-    #: property judged_by: `interval`, of the steady part of the run, `rule`, the statistic's own, or `golden` losses
-    if decision is None:
-        return {"judged_by": "rule"}
-    known = {
-        #: property steady_part: the number that was judged, if it is on the other side of the threshold than `value`
-        "steady_part": _of_steady_part(judged.decisive, decision),
-        "low": decision.low,  #: property low: lower end of the interval, in `unit`; absent for a run too short for one
-        "high": decision.high,  #: property high: upper end, likewise
-        "steady": decision.steady,  #: property steady: the number in the steady part of the run alone, in `unit`
-    }
+def _facts_of_number(number: Number, decisive: Number) -> dict[str, Any]:
+    each = ",".join(f"{part.metric.value:.6g}" for part in number.parts)
     return {
-        "judged_by": "interval",
-        "claim": decision.claim,  #: property claim: subject of the verdict: `system`, any run of it, or this `run`
-        "alpha": decision.alpha,  #: property alpha: probability that the interval is wrong, on each side
-        "interval_rule": RULE,  #: property interval_rule: name and version of the rule of the interval
-        **{name: value for name, value in known.items() if value is not None},
-    }
+        "statistic": number.statistic, "value": decisive.metric.value, "unit": number.metric.unit,
+        "each_run": each or None,
+    }  # fmt: skip
 
 
-def _of_steady_part(number: Number, decision: Decision) -> str | None:
+def _facts_of_judgement(judged: JudgedComparison) -> dict[str, Any]:
+    """The rule or interval that judged a comparison, and how sure that is."""
+    decision = judged.decision
+    facts = {"threshold": judged.threshold, "cause": None if judged.cause is None else str(judged.cause)}
+    if decision is None:
+        return {**facts, "judged_by": "rule"}
+    return {
+        **facts, "judged_by": "interval", "claim": decision.claim, "alpha": decision.alpha, "interval_rule": RULE,
+        "steady_part": _describe_steady_part(judged.decisive, decision), "low": decision.low, "high": decision.high,
+        "steady": decision.steady,
+    }  # fmt: skip
+
+
+def _describe_steady_part(number: Number, decision: Decision) -> str | None:
     steady = number.record.steady
     if steady is None or decision.steady is None or decision.holds in {None, decision.by_rule}:
         return None
@@ -263,9 +145,7 @@ def judge(
         if options_of(item.config).inconclusive == "warn":
             path, line, _ = item.location
             report.outcome, report.longrepr = "skipped", (path, (line or 0) + 1, f"INCONCLUSIVE: {reason}")
-    #: test property verdict: `PASS`, `FAIL`, `INCONCLUSIVE`, `XFAIL`, `ERROR` or `SKIP`
-    #: test property reason: first line of why, for any verdict but PASS
-    note(item, verdict=str(verdict), **({"reason": reason} if reason else {}))
+    note(item, **VerdictFacts(verdict=str(verdict), reason=reason or None).properties())
     report.user_properties = list(item.user_properties)
 
 

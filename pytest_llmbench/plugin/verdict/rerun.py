@@ -20,7 +20,7 @@ NOT_MADE = "No further run was made:"
 
 @dataclass(slots=True)
 class Attempt:
-    """What `--llmbench-inconclusive rerun` has done for a test.
+    """Progress of `--llmbench-inconclusive rerun` with one test.
 
     Attributes:
         runs: number of runs that the next call judges; 0 where none were added.
@@ -50,7 +50,7 @@ class TestCalls:
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         """Repeat a test, as pytest-rerunfailures does, as long as more runs can decide what these leave open.
 
-        Its fixtures are set up anew, so that no number of fewer runs is left in one. Only the last call is reported.
+        Its fixtures are set up again, so that each of them sees all runs. Only the last call is reported.
         """
         if key_of(item, "run", RunKey) is None or not self._bench.settings.rerun or self._bench.waiter is None:
             return None
@@ -74,7 +74,7 @@ class TestCalls:
         """Refuse a test that passes while one of its comparisons does not count.
 
         Raises:
-            RunError: nobody asked for the truth of one, or it does not hold.
+            RunError: one was never asked for its truth, or does not hold.
             InconclusiveError: one is not decided, with the reason why no more runs are made.
         """
         run = item.stash.get(RUN, None)
@@ -132,11 +132,11 @@ def refuse_idle_comparisons(run: Run, since: int | None) -> None:
     if since is None:
         return
     for made in run.comparisons[since:]:
-        if not made.asked:  #: error not_asked: nobody asked whether a comparison of the test holds
+        if not made.asked:  #: error not_asked: a comparison of the test was made, and never asked whether it holds
             raise RunError(
                 "not_asked",
-                f"{made.place}: nobody asked whether `{made!r}` holds, so it judged nothing. Write `assert` in front "
-                "of it, one comparison in each, and no parentheses around it and its message",
+                f"{made.place}: `{made!r}` judged nothing: the test never asked whether it holds. Write `assert` in "
+                "front of it, one comparison in each, and no parentheses around it and its message",
             )
         if not made:  #: error does_not_hold: a comparison of the test does not hold, and the test passed
             raise RunError(

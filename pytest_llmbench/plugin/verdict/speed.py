@@ -19,7 +19,7 @@ _JUDGED = {str(Verdict.PASS), str(Verdict.FAIL), str(Verdict.INCONCLUSIVE), str(
 
 
 def find_judged_speeds(run: Run, reference: Reference | None) -> list[str]:
-    """The statistics of speed that a test held against a threshold that a slow run misses.
+    """The statistics of speed that a test compared with a threshold that a slow run misses.
 
     A bound that is only a floor, or in the other direction, or was measured itself, judges no speed.
     """

@@ -13,10 +13,8 @@ from pytest_llmbench.core.record.series import OwnSteps
 from pytest_llmbench.core.repeats import repeated
 from pytest_llmbench.core.wire.step_events import StepEvent
 
-# Time stamps are sums of durations, and a double has a quarter of a microsecond in a Unix time. In schema version 1
-# they are of the host's clock when it wrote the step down, and it may have been late by a step.
+# Time stamps are sums of durations, and a double has a quarter of a microsecond in a Unix time.
 _STAMP_S, _STAMP_SHARE = 1e-3, 1e-3
-_OLD_STAMP_SHARE = 0.05
 # Steps in a row that no two stretches of a run have in common by chance, to the last digit.
 _COPIED = 3
 # How late a step is written down is at its least the same at the beginning and at the end, but for a clock that drifts.
@@ -42,8 +40,7 @@ class Summary:
         self._losses.append(float(step.loss))
         self._norms.append(float(step.grad_norm))
         self._look_at_memory(step)
-        if step.logged is not None:
-            self._logged.append(step.logged)
+        self._logged.append(step.logged)
 
     def close(self) -> OwnSteps | None:
         """Return the sums; None without steps."""
@@ -87,25 +84,21 @@ class Summary:
     def _unlike_times(self) -> str | None:
         """Compare durations with time stamps, step by step and in sum."""
         since, seconds = self._times[0], 0.0
-        longest = sorted(self._seconds)[-2:]
         for number, before, time, duration in zip(
             self._numbers[1:], self._times, self._times[1:], self._seconds[1:], strict=False
         ):
             seconds += duration
-            slack, share = _STAMP_S, _STAMP_SHARE
-            if not self._logged:  # as long as another step took, so that no duration excuses itself
-                slack, share = longest[0 if duration == longest[-1] else -1], _OLD_STAMP_SHARE
             for passed, took, what in (
                 (time - before, duration, f"step {number} took {duration:.4g} s"),
                 (time - since, seconds, f"the steps up to {number} took {seconds:.4g} s"),
             ):
-                if not abs(passed - took) <= slack + share * took:
+                if not abs(passed - took) <= _STAMP_S + _STAMP_SHARE * took:
                     return f"{what} and ended {passed:.4g} s after the step before by the time stamps"
         return None
 
     def _unlike_clock(self) -> str | None:
         """Compare the time stamps with the clock at which the lines were written."""
-        if len(self._logged) != len(self._times) or len(self._times) < 2:
+        if len(self._times) < 2:
             return None
         late = [logged - ended for logged, ended in zip(self._logged, self._times, strict=True)]
         half = len(late) // 2

@@ -113,7 +113,6 @@ class _RankLog:
         return RankInfo(
             **{name: getattr(self._start, name) for name in _OF_START},
             rank=self.rank,
-            schema_version=self._start.schema,
             matmul_flops_per_s=max(self._rates, default=None),
             matmul_rates=tuple(self._rates),
             ended=self._end is not None,

@@ -13,10 +13,9 @@ from pathlib import Path
 
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.record.times import RankTimes, RunTimes
-from pytest_llmbench.core.wire.step_events import Phase, StartEvent, StepEvent, TimeSpent
+from pytest_llmbench.core.wire.step_events import Phase, StepEvent, TimeSpent
 from pytest_llmbench.readers.steps.progress import event_lines, rank_logs
 
-_TOLD_FROM = 3
 # Phases add up to the steps, but for what a rank does between them, and for a GPU's steps that its host is ahead of.
 _APART, _APART_S = 0.1, 1e-3
 # Share of a step from which on a rank is late.
@@ -24,7 +23,7 @@ _LATE = 0.25
 
 
 def read_times(folder: Path, typical: Sequence[Step]) -> RunTimes | None:
-    """Read how each rank spent these steps; None if its log has no such times."""
+    """Read how each rank spent these steps; None if a rank measured none of it."""
     if not typical:
         return None
     numbers = {step.step for step in typical}
@@ -32,7 +31,7 @@ def read_times(folder: Path, typical: Sequence[Step]) -> RunTimes | None:
     rank_times = []
     for rank, path in rank_logs(folder):
         steps = _steps(path, numbers)
-        if steps is None:
+        if steps and all(step.spent is None for step in steps):
             return None
         known = [step.spent for step in steps if step.spent is not None]
         known = known if len(known) == len(numbers) else []
@@ -53,16 +52,12 @@ def read_times(folder: Path, typical: Sequence[Step]) -> RunTimes | None:
     return RunTimes(steps=len(numbers), ranks=ranks, transfer_s=arrivals.transfer_s())
 
 
-def _steps(path: Path, numbers: set[int]) -> list[StepEvent] | None:
-    """Return the steps with these numbers; None if the rank's log has no phases."""
+def _steps(path: Path, numbers: set[int]) -> list[StepEvent]:
+    """Return the readable steps with these numbers."""
     steps: list[StepEvent] = []
     with suppress(OSError):  # reported by the first reading
-        for line in event_lines(path):
-            match line.event:
-                case StartEvent(schema=version) if version < _TOLD_FROM:
-                    return None
-                case StepEvent(step=number) if number in numbers:
-                    steps.append(line.event)
+        events = (line.event for line in event_lines(path))
+        steps.extend(event for event in events if isinstance(event, StepEvent) and event.step in numbers)
     return steps
 
 

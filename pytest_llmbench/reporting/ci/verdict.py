@@ -26,19 +26,19 @@ class SessionVerdict(Strict):
 
     schema_version: Literal[1] = 1
     verdict: Word
-    """`pass`, `slow`, `broken`, `undecided`, `incomplete` or `nothing_judged`."""
+    """Verdict on the session: `pass`, `slow`, `broken`, `undecided`, `incomplete` or `nothing_judged`."""
     reason: str
-    """The reason for any other word than `pass`; empty for `pass`."""
+    """Reason for any other verdict than `pass`; empty for `pass`."""
     counts: Mapping[str, int]
-    """Tests by verdict; a verdict that no test has is left out."""
+    """Number of tests with each verdict; a verdict that no test has is left out."""
     exit_code: int
     """Exit code of pytest."""
     session: str
-    """Session id."""
+    """Id of the session."""
     ended: str
     """ISO 8601 time of the end, with zone."""
     llmbench_version: str
-    """Version of this package."""
+    """Version of pytest-llmbench."""
 
     @classmethod
     def read(cls, path: Path) -> "SessionVerdict":

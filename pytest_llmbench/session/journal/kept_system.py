@@ -22,21 +22,21 @@ class KeptSystem(Strict):
     name: Name
     """Name of the system."""
     cluster: Literal["slurm", "local"]
-    """How its jobs get there."""
+    """How jobs reach the nodes: through Slurm, or on this machine."""
     gpus_per_node: Annotated[int, Field(ge=0)] | None = None
-    """GPUs of one node; null, each recipe's own number."""
+    """Number of GPUs of one node; null stands for each recipe's own number."""
     cpu_ranks_per_node: PositiveInt = 1
-    """Ranks per node of a run without GPUs."""
+    """Number of ranks per node for a run without GPUs."""
     gpu: Gpu | None = None
-    """The GPU model and its published peaks; null where it is not known, or there is none."""
+    """GPU model and its published peaks; null where it is unknown, or there is none."""
     nodes: PositiveInt | None = None
-    """Nodes that the session asked for; null, as many as each recipe has."""
+    """Number of nodes that the session asked for; null stands for each recipe's own number."""
     scale: Scale = "full"
-    """`full` or `smoke`."""
+    """Scale of the runs: `full` or `smoke`."""
     bare: bool = False
-    """Whether it sets neither variables nor environments of frameworks, which are not kept."""
+    """Whether the system sets neither variables nor environments of frameworks, which are not kept."""
     rerun: bool = False
-    """Whether runs that decide nothing were to be made again, which costs each look some certainty."""
+    """Whether undecided runs were to be repeated, which costs each look some certainty."""
     validation: Mapping[str, CheckSettings] = {}
     """Settings of checks, and the bounds of their measurements, by check."""
 

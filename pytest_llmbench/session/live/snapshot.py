@@ -96,6 +96,7 @@ class LiveSnapshot(Strict):
 
     schema_version: Literal[1] = 1
     session: str
+    """Id of the session."""
     host: str
     """Host of the process that owns the session."""
     pid: int

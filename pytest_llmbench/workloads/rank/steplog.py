@@ -74,7 +74,7 @@ class StepLog:
         """Introduce this rank: `device` as the driver names it, `versions` by software, `gpu` by its UUID."""
         own = self._context
         event = step_events.StartEvent(
-            schema=3, rank=own.rank, world_size=own.world_size, local_rank=own.local_rank, host=socket.gethostname(),
+            schema=1, rank=own.rank, world_size=own.world_size, local_rank=own.local_rank, host=socket.gethostname(),
             pid=os.getpid(), device=device, versions=dict(versions), node=os.environ.get("SLURMD_NODENAME"),
             pid_namespace=Path("/proc/self/ns/pid").stat().st_ino, gpu=gpu, token=own.token, time=self.clock.now(),
         )  # fmt: skip

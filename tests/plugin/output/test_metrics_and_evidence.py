@@ -18,7 +18,7 @@ from pytest_llmbench.cli.app import app
 from pytest_llmbench.core.errors import LLMBenchError
 from pytest_llmbench.evidence.bundle import make_bundle
 from pytest_llmbench.evidence.contents import MADE_AGAIN
-from pytest_llmbench.evidence.derived import differences_of_derived
+from pytest_llmbench.evidence.recheck import differences_of_derived
 from pytest_llmbench.evidence.recorded import read_session
 from pytest_llmbench.evidence.verify import verify
 from tests.conftest import UserFolder

@@ -38,7 +38,7 @@ def forgotten_at_the_end(run):
     run.throughput >= SLOW
 """
 SPEED_NEEDED, NO_SPEED_NEEDED = (("--llmbench-require-verdict", word) for word in ("yes", "no"))
-NOT_ASKED, NOT_HELD = "nobody asked whether `", "does not hold, and the test passed"
+NOT_ASKED, NOT_HELD = "judged nothing: the test never asked whether it holds", "does not hold, and the test passed"
 ONLY_HALF = "does not decide on the threshold"
 # The body of a test, its verdict, and a part of the reason.
 CASES = {
@@ -150,7 +150,7 @@ def test_each_way_to_write_it(user: UserFolder) -> None:
         assert reason in ends[name].message, name
         assert ends[name].outcome == {"PASS": "passed", "ERROR": "error", "SKIP": "skipped"}.get(verdict, "failure")
     line = 2 + (user.path / "test_user.py").read_text().splitlines().index("def test_bare(run):")
-    assert f"{line}: nobody asked whether `throughput 456,479 words/s >= 900,000 words/s` holds" in ends["bare"].message
+    assert f"{line}: `throughput 456,479 words/s >= 900,000 words/s` judged nothing" in ends["bare"].message
     converted = ends["converted"].properties
     assert (converted["unit"], converted["judged_by"]) == ("tokens/s", "interval")
     assert float(converted["low"]) < 456_000 < float(converted["high"])

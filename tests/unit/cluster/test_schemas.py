@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 import yaml
 
-from pytest_llmbench.cluster.authoring.schemas import SCHEMAS
+from pytest_llmbench.cluster.authoring.schemas import SCHEMAS, schema_of
 from pytest_llmbench.cluster.recipes import check_recipes
 from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.core.errors import ConfigError
@@ -137,3 +137,27 @@ def test_a_record_is_valid_and_a_misspelt_one_is_not(kind: str) -> None:
         inner["zzz"] = 1
         assert not judge.is_valid(whole)
         del inner["zzz"]
+
+
+def described(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each key with its entry in `properties`, of a whole schema and of the models in it."""
+    for owner in (schema, *schema.get("$defs", {}).values()):
+        yield from owner.get("properties", {}).items()
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_each_description_is_complete_alone(kind: str) -> None:
+    """A reader of one key sees a sentence with a subject of its own, not the rest of another one."""
+    leans = re.compile(
+        r"(It|Its|They|Their|This|That|These|Those|The same|See|Of|As|By|In|For|Such|To|From|At|Over|Among|So|Also"
+        r"|Likewise|Without|With|There)\b"
+    )
+    keys = [(key, field["description"]) for key, field in described(schema_of(kind)) if "description" in field]
+    assert len(keys) > 20
+    for key, text in keys:
+        assert not leans.match(text), (key, text)
+        assert text[0].isupper() or text[0] in "`0", (key, text)
+        assert text.endswith("."), (key, text)
+        assert len(re.findall(r"[A-Za-z]{3,}", text)) >= 2, (key, text)
+    without = {key for key, field in described(schema_of(kind)) if not {"description", "$ref"} & field.keys()}
+    assert without <= {"value", "unit"}  # of a quantity, which is written as a text

@@ -129,13 +129,13 @@ def test_a_contradiction_is_told_with_key_and_both_values(sound: dict[str, Any],
 
 
 def test_sound_records_have_none(sound: dict[str, Any]) -> None:
-    """Those of real runs, of earlier versions too, and of runs that broke."""
+    """Records of real runs, and of runs that broke."""
     assert found_in(sound) == []
     real = [path for path in sorted(DATA.glob("**/runs/*/record.json")) if "unigram" not in path.read_text()]
     assert len(real) >= 4
     for path in real:
         assert found_in(json.loads(path.read_text())) == [], path
-        # As a later version writes it again, with the keys that it lacked.
+        # As it is written again, with the keys that it lacked.
         assert found_in(json.loads(RunRecord.read(path).model_dump_json())) == [], path
 
 

@@ -29,7 +29,7 @@ def rank(number: int, **changes: Any) -> RankInfo:
     """A rank on a GPU in good order."""
     values: dict[str, Any] = {
         "rank": number, "host": "n1", "pid": number + 1, "local_rank": number, "device": DEVICE, "versions": {},
-        "ended": True, "matmul_flops_per_s": 7e14, "schema_version": 2, "gpu": f"GPU-{number}",
+        "ended": True, "matmul_flops_per_s": 7e14, "gpu": f"GPU-{number}",
     }  # fmt: skip
     return RankInfo(**(values | changes))
 
@@ -96,7 +96,6 @@ def test_a_run_in_good_order_has_no_finding() -> None:
         ({"wall_s": 240.0, "ranks": (begun(10), rank(1))}, "10 s of it before the first"),
         ({"wall_s": 240.0, "ranks": (begun(10).model_copy(update={"finished": 1230.0}), rank(1))}, "110 of 230 s"),
         ({"wall_s": 240.0, "ranks": (begun(115), rank(1))}, "115 s of it before the first"),
-        ({"ranks": (rank(0, schema_version=1), rank(1))}, "schema version 1"),
     ],
 )
 def test_each_is_said(changes: dict[str, Any], told: str) -> None:

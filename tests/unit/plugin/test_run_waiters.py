@@ -87,5 +87,5 @@ def test_a_record_that_is_none_fails_its_tests(session: Session) -> None:
     path = session.run_folder("opt125m") / "record.json"
     path.parent.mkdir(parents=True)
     path.write_text('{"schema_version": 99}')
-    with pytest.raises(pytest.fail.Exception, match=r"record\.json: no run record of schema version 3"):
+    with pytest.raises(pytest.fail.Exception, match=r"record\.json: no run record of schema version 1"):
         FileWaiter(session, 0.3).wait(RunRecord, "opt125m")

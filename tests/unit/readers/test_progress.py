@@ -16,7 +16,8 @@ from pytest_llmbench.readers.steps.progress import RankPhase, laggards, last_ste
 def step(number: int) -> bytes:
     """Build the line of a step."""
     return StepEvent(
-        step=number, seconds=0.5, tokens=64, samples=2, loss=2.0, grad_norm=1.0, peak_memory_bytes=None, time=1.7e9
+        step=number, seconds=0.5, tokens=64, samples=2, loss=2.0, grad_norm=1.0, peak_memory_bytes=None, time=1.7e9,
+        logged=1.7e9,
     ).line()  # fmt: skip
 
 
@@ -51,7 +52,7 @@ def test_before_its_first_step_a_run_has_no_progress(tmp_path: Path) -> None:
         b"garbage\n",
         b'{"event": "step"}\n',
         b"[" * 5000 + b"\n",
-        EndEvent(steps=3).line(),
+        EndEvent(steps=3, time=1.7e9).line(),
         FailureEvent(error="\N{PILE OF POO}" * 2000, time=1.0).line(),
     ],
 )

@@ -23,7 +23,7 @@ def start(rank: int = 0, **changes: object) -> bytes:
     """Build the line that introduces a rank."""
     event = {
         "event": "start", "schema": 1, "rank": rank, "world_size": 2, "local_rank": rank, "host": f"n{rank}",
-        "pid": 7, "device": "NVIDIA H200", "versions": {"torch": "2.13.0"},
+        "pid": 7, "device": "NVIDIA H200", "versions": {"torch": "2.13.0"}, "pid_namespace": 1, "time": 1.7e9,
     }  # fmt: skip
     return line(event | changes)
 
@@ -32,7 +32,7 @@ def step(number: int, **changes: object) -> bytes:
     """Build the line of a step."""
     event = {
         "event": "step", "step": number, "seconds": 0.5 + number / 64, "tokens": 64, "samples": 2,
-        "loss": 2.0, "grad_norm": 1.0, "peak_memory_bytes": 1024, "time": 1.7e9,
+        "loss": 2.0, "grad_norm": 1.0, "peak_memory_bytes": 1024, "time": 1.7e9, "logged": 1.7e9,
     }  # fmt: skip
     return line(event | changes)
 
@@ -42,7 +42,7 @@ def line(event: dict[str, Any]) -> bytes:
     return json.dumps(event).encode() + b"\n"
 
 
-END = line({"event": "end", "steps": 3})
+END = line({"event": "end", "steps": 3, "time": 1.7e9})
 LOG = start() + line({"event": "matmul", "flops_per_s": 1e12}) + step(1) + step(2) + step(3) + END
 
 Read = Callable[..., StepSeries]
@@ -319,7 +319,7 @@ def test_garbage_between_lines_changes_no_number(garbage: list[tuple[int, bytes]
 
 @pytest.mark.parametrize("seconds", [30.0, 1e300])
 def test_no_duration_excuses_itself(read: Read, seconds: float) -> None:
-    """Logs of schema version 1 may be late by a step, but not by the very one that is too long."""
+    """A step that is longer than the time since the step before is named, whatever its length."""
     steps = [step(n, seconds=1.0, time=1.7e9 + n, loss=5 - n / 10, grad_norm=1 + n / 10) for n in range(1, 9)]
     (rank,) = read(b"".join([start(), *steps, END])).ranks
     assert rank.steps is not None

@@ -20,12 +20,10 @@ STEPS = [Step(step=number, seconds=1.0) for number in range(3, 13)]
 FORWARD, SYNC = 0.7, 0.3
 
 
-def write(
-    folder: Path, rank: int, spent: Sequence[TimeSpent | None], *, version: int = 3, ahead_s: float = 0.0
-) -> None:
+def write(folder: Path, rank: int, spent: Sequence[TimeSpent | None], *, ahead_s: float = 0.0) -> None:
     """The log of a rank whose steps took a second each, by a clock that may be ahead of others."""
     start: dict[str, Any] = {
-        "schema": version, "rank": rank, "world_size": 2, "local_rank": rank, "host": f"n{rank}", "pid": 7,
+        "schema": 1, "rank": rank, "world_size": 2, "local_rank": rank, "host": f"n{rank}", "pid": 7,
         "device": "cpu", "versions": {}, "pid_namespace": 1, "time": gpu_logs.BEGIN,
     }  # fmt: skip
     steps = [gpu_logs.step(number) for number in range(1, len(spent) + 1)]
@@ -116,9 +114,9 @@ def test_a_rank_that_never_waits_has_no_own_time(tmp_path: Path) -> None:
     assert read(tmp_path).ranks[0].own_s is None
 
 
-def test_older_logs_tell_nothing(tmp_path: Path) -> None:
-    """They are read as before, and the record has no times."""
-    write(tmp_path, 0, [None] * 12, version=2)
+def test_a_log_without_times_gives_none(tmp_path: Path) -> None:
+    """A rank that measured nothing of its steps leaves the record without times."""
+    write(tmp_path, 0, [None] * 12)
     assert read_times(tmp_path, STEPS) is None
     assert read_times(tmp_path, []) is None
     assert isinstance(gpu_logs.step(1), StepEvent)

@@ -116,9 +116,9 @@ def test_a_record_of_another_schema_version_is_refused(tmp_path: Path) -> None:
     """A number that may mean something else in another version is not read."""
     written = record(tmp_path)
     data = json.loads(written.model_dump_json())
-    assert data["schema_version"] == 3
-    written.path.write_text(json.dumps(data | {"schema_version": 4}))
-    with pytest.raises(ConfigError, match=r"record\.json: no run record of schema version 3"):
+    assert data["schema_version"] == 1
+    written.path.write_text(json.dumps(data | {"schema_version": 2}))
+    with pytest.raises(ConfigError, match=r"record\.json: no run record of schema version 1"):
         RunRecord.read(written.path)
 
 

@@ -30,16 +30,16 @@ LOSSES = st.floats().map(json_number)
 WORDS = st.text(max_size=40)
 EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(StartEvent, schema=st.just(1), rank=COUNTS, world_size=COUNTS, local_rank=COUNTS, host=WORDS, pid=COUNTS,
-              device=WORDS, versions=st.dictionaries(WORDS, WORDS, max_size=3)),
+              device=WORDS, versions=st.dictionaries(WORDS, WORDS, max_size=3), pid_namespace=COUNTS, time=SECONDS),
     st.builds(MatmulEvent, flops_per_s=SECONDS),
     st.builds(StepEvent, step=COUNTS, seconds=SECONDS, tokens=COUNTS, samples=COUNTS, loss=LOSSES, grad_norm=LOSSES,
-              peak_memory_bytes=st.none() | COUNTS, time=SECONDS),
+              peak_memory_bytes=st.none() | COUNTS, time=SECONDS, logged=SECONDS),
     st.builds(TelemetryEvent, gpu=WORDS, period_s=SECONDS, trouble=st.none() | WORDS),
     st.builds(GpuEvent, time=SECONDS, energy_mj=st.none() | COUNTS, power_w=st.none() | SECONDS,
               sm_clock_mhz=st.none() | COUNTS, memory_clock_mhz=st.none() | COUNTS,
               temperature_degc=st.none() | COUNTS, memory_used_bytes=st.none() | COUNTS,
               clocks_event_reasons=st.none() | COUNTS),
-    st.builds(EndEvent, steps=COUNTS),
+    st.builds(EndEvent, steps=COUNTS, time=SECONDS),
     st.builds(FailureEvent, error=WORDS, time=SECONDS),
 )  # fmt: skip
 
@@ -68,14 +68,15 @@ def test_a_value_that_no_reader_would_take_is_not_written() -> None:
         MatmulEvent(flops_per_s=math.inf)
     with pytest.raises(ValueError, match=r"seconds must be positive and finite: 0\.0"):
         StepEvent(
-            step=1, seconds=0.0, tokens=1, samples=1, loss=1.0, grad_norm=1.0, peak_memory_bytes=None, time=1.0
+            step=1, seconds=0.0, tokens=1, samples=1, loss=1.0, grad_norm=1.0, peak_memory_bytes=None, time=1.0,
+            logged=1.0,
         )  # fmt: skip
 
 
 WHOLE: dict[str, dict[str, Any]] = {
     "start": {
         "schema": 1, "rank": 0, "world_size": 8, "local_rank": 0, "host": "n1", "pid": 7, "device": "cpu",
-        "versions": {},
+        "versions": {}, "pid_namespace": 1, "time": 1.0,
     },
     "matmul": {"flops_per_s": 1e12},
     "training": {
@@ -89,9 +90,9 @@ WHOLE: dict[str, dict[str, Any]] = {
     },
     "step": {
         "step": 1, "seconds": 1.0, "tokens": 1, "samples": 1, "loss": 1.0, "grad_norm": 1.0, "peak_memory_bytes": 1,
-        "time": 1.0,
+        "time": 1.0, "logged": 1.0,
     },
-    "end": {"steps": 1},
+    "end": {"steps": 1, "time": 1.0},
     "failure": {"error": "x", "time": 1.0},
 }  # fmt: skip
 

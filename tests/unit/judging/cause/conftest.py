@@ -39,7 +39,6 @@ def make_run() -> MakeRun:
         infos = tuple(
             RankInfo(
                 rank=each.rank, host=f"n{each.rank}", pid=7, local_rank=0, device="cpu", versions={}, gpu=None,
-                schema_version=3,
             )
             for each in ranks
         )  # fmt: skip

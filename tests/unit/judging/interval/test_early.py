@@ -55,14 +55,6 @@ def test_a_drift_goes_on() -> None:
     assert at_a_look(seconds[:50], plan=PLAN, skip=SKIP).decide(1.025) not in {"fast_enough", "too_slow"}
 
 
-def test_the_system_is_not_narrower_than_the_run() -> None:
-    """The difference between runs is added once, not with the line that goes on."""
-    run = at_a_look(noisy(50), plan=PLAN, skip=SKIP)
-    system = at_a_look(noisy(50), plan=PLAN, skip=SKIP, between_runs=0.003)
-    assert system.low < run.low
-    assert run.low - system.low < system.between
-
-
 @pytest.mark.parametrize(("peak", "beyond"), [(1.0, True), (0.9, True), (0.75, False)])
 def test_a_bound_that_the_rest_cannot_make_up_for(peak: float, *, beyond: bool) -> None:
     """After 100 of 200 steps of 1.1 s, a mean of 0.95 s needs a rest of 0.81 s each."""

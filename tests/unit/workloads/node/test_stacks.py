@@ -75,7 +75,7 @@ def test_a_stopped_rank_is_told_by_another(tmp_path: Path, stopped: int) -> None
     """The first rank of a node tells the state of one that does not answer; one that has answered stays as it is."""
     (tmp_path / "steps").mkdir()
     start = {
-        "event": "start", "schema": 3, "rank": 1, "world_size": 2, "local_rank": 1, "host": "n1", "pid": stopped,
+        "event": "start", "schema": 1, "rank": 1, "world_size": 2, "local_rank": 1, "host": "n1", "pid": stopped,
         "device": "cpu", "versions": {}, "pid_namespace": Path("/proc/self/ns/pid").stat().st_ino, "time": 1.0,
     }  # fmt: skip
     (tmp_path / "steps/rank-00001.jsonl").write_text(json.dumps(start) + "\n")

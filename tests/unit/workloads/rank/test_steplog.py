@@ -40,7 +40,7 @@ def test_the_reader_gets_what_was_written(context: RankContext) -> None:
         rank=0, host=host, pid=os.getpid(), local_rank=0, device="cpu", versions={"python": "3.11.7"},
         matmul_flops_per_s=1.25e11, matmul_rates=(1.25e11,), ended=True,
         pid_namespace=Path("/proc/self/ns/pid").stat().st_ino,
-        schema_version=3, world_size=1, started=started, finished=finished, end_steps=2, steps=steps,
+        world_size=1, started=started, finished=finished, end_steps=2, steps=steps,
         node=os.environ.get("SLURMD_NODENAME"),
     )  # fmt: skip
     assert 0 < known(finished) - known(started) < 60

@@ -1,0 +1,275 @@
+"""The facts that a test's report carries as properties: plain text and numbers, which cross xdist and become XML."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from pytest_llmbench.cluster.runs import Declared, repeat_key
+from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.record.health import HealthRecord
+from pytest_llmbench.core.record.records import RunRecord
+
+
+class Facts:
+    """Base of facts: each field is a property, and one that is None is left out."""
+
+    def properties(self) -> dict[str, Any]:
+        """The properties by name."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlaceFacts(Facts):
+    """The place of a test."""
+
+    test: str
+    """Node id of the test, by which pytest selects it."""
+    file: str
+    """The file of the test, relative to pytest's root folder."""
+    line: int | None = None
+    """Line of the test's function in its file; absent where pytest has none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VerdictFacts(Facts):
+    """The verdict of a test."""
+
+    verdict: str
+    """`PASS`, `FAIL`, `INCONCLUSIVE`, `XFAIL`, `ERROR` or `SKIP`."""
+    reason: str | None = None
+    """First line of the reason, for any verdict but PASS."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFacts(Facts):
+    """The run of a test. Those behind `simulated` are absent as long as it has not run."""
+
+    runs: str | None
+    """Names of the runs that are judged together, separated by commas; absent for a single one."""
+    run: str
+    """The recipe, or the recipe and its group of nodes; the first of several."""
+    recipe: str
+    """Recipe."""
+    scale: str
+    """`full` or `smoke`."""
+    system: str
+    """System."""
+    cluster: str
+    """`slurm`, `local`, `debug` or `replay`."""
+    nodes: int
+    """Nodes of the run."""
+    ranks: int
+    """Ranks in all."""
+    gpus: int
+    """GPUs in all."""
+    simulated: str | None
+    """The fault of `--llmbench-simulate`; absent without it."""
+    hosts: str | None = None
+    """Host names, separated by commas."""
+    job_id: str | None = None
+    """Slurm job; locally the process id of the launcher."""
+    run_record: str | None = None
+    """Path of the run record."""
+    record: str | None = None
+    """Path of the run record, relative to the session's folder."""
+    run_seconds: float | None = None
+    """Seconds that the run took, without what it waited for Slurm; absent where it did not start."""
+    log: str | None = None
+    """Folder of what the ranks printed, or where the replayed logs are."""
+    findings: str | None = None
+    """[Findings](#findings) about the run, whatever the verdict; empty where there are none."""
+    superseded: str | None = None
+    """With `--llmbench-retries`: why each earlier attempt was repeated; absent without one."""
+    early_verdict: str | None = None
+    """With `--llmbench-early-verdict`: the step that decided, or why it ran whole."""
+    steps_done: int | None = None
+    """With `--llmbench-early-verdict`: steps of the run."""
+    steps_planned: int | None = None
+    """With `--llmbench-early-verdict`: steps of the recipe."""
+    hours_saved: str | None = None
+    """With `--llmbench-early-verdict`: time of steps not made, such as `0.5 GPU-hours`."""
+    hours_spent: str | None = None
+    """With `--llmbench-early-verdict`: time of the steps that were made."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReferenceFacts(Facts):
+    """The threshold that a test applies, also without a measurement."""
+
+    reference: str
+    """Name of the reference, if the test has one."""
+    statistic: str
+    """The measured statistic; without a measurement, the reference's."""
+    threshold: str
+    """The bound or bounds, with unit."""
+    xfail: str | None
+    """Until when the reference is expected to be missed, and the reason; absent of any other."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NumberFacts(Facts):
+    """The number that a test judged, and what judged it."""
+
+    speed_judged: str | None = None
+    """Statistics of speed that the test compared with a threshold that a slow run misses and that is not a floor,
+    separated by commas; absent where there are none."""
+    runs: str | None = None
+    """Names of the runs that are judged together, separated by commas; absent for a single one."""
+    statistic: str | None = None
+    """The measured statistic; without a measurement, the reference's."""
+    value: float | None = None
+    """The number; of several runs their mean, or that of the run that decided where each was judged."""
+    unit: str | None = None
+    """Unit of the number."""
+    each_run: str | None = None
+    """The number in each of `runs`, in `unit`, separated by commas."""
+    threshold: str | None = None
+    """The bound or bounds, with unit."""
+    judged_by: str | None = None
+    """`interval`, of the steady part of the run, `rule`, the statistic's own, or `golden` losses."""
+    claim: str | None = None
+    """Subject of the verdict: `system`, any run of it, or this `run`."""
+    alpha: float | None = None
+    """Probability that the interval is wrong, on each side."""
+    interval_rule: str | None = None
+    """Name and version of the rule of the interval."""
+    steady_part: str | None = None
+    """The number that was judged, if it is on the other side of the threshold than `value`."""
+    low: float | None = None
+    """Lower end of the interval, in `unit`; absent for a run too short for one."""
+    high: float | None = None
+    """Upper end of the interval, in `unit`; absent for a run too short for one."""
+    steady: float | None = None
+    """The number in the steady part of the run alone, in `unit`."""
+    cause: str | None = None
+    """Cause of a missed speed, its [kind](#causes) first; absent if none was missed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HistoryFacts(Facts):
+    """The comparison of a run with earlier ones."""
+
+    baseline: str
+    """Sessions of the earlier runs that the run was compared with, separated by commas."""
+    change: float
+    """Difference from the mean of the baseline, %."""
+    change_low: float | None = None
+    """Lower end of the interval of `change`, %."""
+    change_high: float | None = None
+    """Upper end of the interval of `change`, %."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckFacts(Facts):
+    """The check of a test, and its node. Those behind `nodes` are absent as long as it was not made."""
+
+    check: str
+    """Check."""
+    family: str
+    """Family of the check."""
+    slot: int | str
+    """Number of the node in the session, from 0; empty for all nodes together."""
+    host: str
+    """The node; empty for all nodes together."""
+    hosts: str
+    """The node, or all of them, separated by commas."""
+    system: str
+    """System."""
+    cluster: str
+    """`slurm`, `local`, `debug` or `replay`."""
+    nodes: int
+    """1, or the number of all nodes."""
+    job_id: str | None = None
+    """Slurm job that holds the nodes."""
+    health_record: str | None = None
+    """Path of the [health record](validation.md#health-record)."""
+    record: str | None = None
+    """Path of the health record, relative to the session's folder."""
+    run_seconds: float | None = None
+    """Seconds that the check took for all nodes; absent where that is unknown."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HealthFacts(Facts):
+    """The result of a check for a node, or for all of them."""
+
+    measured: str | None
+    """The first of what was measured, with units, and how many more there are."""
+    bound: str | None
+    """If the check measured anything: `bounded`, or `no bound` if no reference for this machine bounds any of it. Such
+    a PASS shows that the node works, not that it is fast."""
+    severity: str | None
+    """[Severity](validation.md#severities) of the worst finding."""
+    action: str | None
+    """Recommended action."""
+    hints: str | None
+    """Findings that keep the node from nothing."""
+
+
+def place_of(test: Declared) -> dict[str, Any]:
+    """Properties of the place of a test."""
+    return PlaceFacts(test=test.test, file=test.file, line=test.line).properties()
+
+
+def facts_of_run(record: RunRecord, repeats: int = 1, *, made: bool = True) -> dict[str, Any]:
+    """Properties of a test's report about its run.
+
+    Args:
+        record: the run, or the first of several.
+        repeats: number of runs that are judged together.
+        made: whether it was; else there is no evidence to point to.
+    """
+    runs = [repeat_key(record.key, number) for number in range(1, repeats + 1)]
+    evidence: dict[str, Any] = {}
+    if made:
+        evidence = {
+            "hosts": ",".join(record.hosts), "job_id": record.job_id or "", "run_record": str(record.path),
+            "record": record.within_session, "run_seconds": round(record.took_s, 3) if record.took_s > 0.0 else None,
+            "log": str(record.logs), "findings": "; ".join(record.findings),
+            "superseded": "; ".join(record.superseded) or None,
+        }  # fmt: skip
+    if made and (early := record.early) is not None:
+        evidence |= {
+            "early_verdict": str(early), "steps_done": early.done, "steps_planned": early.planned,
+            "hours_saved": f"{early.hours_saved:.4g} {early.unit}",
+            "hours_spent": f"{early.hours_spent:.4g} {early.unit}",
+        }  # fmt: skip
+    facts = RunFacts(
+        runs=",".join(runs) if repeats > 1 else None, run=record.key, recipe=record.recipe.name,
+        scale=record.recipe.scale, system=record.system, cluster=record.cluster, nodes=record.nodes,
+        ranks=record.ranks, gpus=record.gpus, simulated=record.simulated, **evidence,
+    )  # fmt: skip
+    return facts.properties()
+
+
+def facts_of_check(record: HealthRecord, slot: int | None, *, made: bool = True) -> dict[str, Any]:
+    """Properties of a test's report about its check and node.
+
+    Args:
+        record: the check.
+        slot: number of the node; None for all of them.
+        made: whether it was; else there is no evidence to point to.
+    """
+    host = record.host(slot)
+    evidence: dict[str, Any] = {}
+    if made:
+        began, ended = record.timings.started, record.timings.ended
+        evidence = {
+            "job_id": record.job_id or "", "health_record": str(record.path), "record": record.within_session,
+            "run_seconds": round(ended - began, 3) if began is not None and ended is not None else None,
+        }  # fmt: skip
+    facts = CheckFacts(
+        check=record.check, family=record.family, slot="" if slot is None else slot, host=host or "",
+        hosts=host or ",".join(record.hosts), system=record.system, cluster=record.cluster,
+        nodes=1 if slot is not None else len(record.hosts), **evidence,
+    )  # fmt: skip
+    return facts.properties()
+
+
+def facts_of_reference(reference: Reference) -> dict[str, Any]:
+    """Properties of a test's report about the threshold that it applies."""
+    xfail = None if reference.xfail is None else str(reference.xfail)
+    facts = ReferenceFacts(
+        reference=reference.name, statistic=reference.statistic, threshold=reference.threshold, xfail=xfail
+    )
+    return facts.properties()
