@@ -20,7 +20,7 @@ from pytest_llmbench.engines.megatron_core.ranks.model import DTYPE, build, tran
 from pytest_llmbench.workloads.rank.fed import Fed
 from pytest_llmbench.workloads.training.tokens import Tokens, open_tokens, stable_seed
 
-# As in `workloads.torch.run`: of parameters and dropout.
+# Seed of parameters and dropout, as in engine torch.
 _SEED = 1
 
 
