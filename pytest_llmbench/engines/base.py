@@ -24,7 +24,7 @@ class RankTask:
 
     Attributes:
         entry: `package.module:function`; it is called with
-            `(workloads.context.RankContext, workloads.steplog.StepLog)`.
+            `(workloads.rank.context.RankContext, workloads.rank.steplog.StepLog)`.
         config: plain data, handed to each rank as `RankContext.config`.
         env: environment variables of the ranks, where the system's file has no others for them; set before anything
             else is imported.

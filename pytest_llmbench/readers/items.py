@@ -90,7 +90,7 @@ class LogInterval:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A setting of the training as the framework prints it, see `core.claims`; every print of it counts."""
+    """A setting of the training as the framework prints it, see `core.record.claims`; every print of it counts."""
 
     name: ClaimName
     value: float | str

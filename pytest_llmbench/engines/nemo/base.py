@@ -104,7 +104,7 @@ _CHECKPOINTING_FIELD = "parallelism.activation_checkpointing"
 # What an override of NeMo's configuration may be; None takes it away.
 Value = str | int | float | bool | tuple[str | float, ...] | None
 
-# Around the training, for `readers.gnu_time`.
+# Around the training, for `gnu_time`.
 BEGIN = 'echo "BEGIN_TRAINING: $(LC_ALL=C date -u)"'
 END = 'echo "END_TRAINING: $(LC_ALL=C date -u)"'
 

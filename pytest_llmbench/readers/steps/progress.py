@@ -115,7 +115,7 @@ class RankPhase:
 
     Attributes:
         step: 1-based number, 0 before the first.
-        phase: one of `core.step_events.PHASES`.
+        phase: one of `core.wire.step_events.PHASES`.
         micro_batch: 1-based number within the step, 0 outside of micro batches.
     """
 

@@ -1,7 +1,7 @@
-"""Reads the JSON lines that ranks write (`workloads.steplog`) into a step series.
+"""Reads the JSON lines that ranks write (`workloads.rank.steplog`) into a step series.
 
 Nothing in a file makes reading fail, and nothing doubtful becomes a number: a line that is not exactly one
-of the events of `core.step_events` is reported as unreadable and otherwise ignored.
+of the events of `core.wire.step_events` is reported as unreadable and otherwise ignored.
 """
 
 from __future__ import annotations

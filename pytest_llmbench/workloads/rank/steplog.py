@@ -1,6 +1,6 @@
 """Step log of a rank: JSON lines for the judge, and one small file with its current phase.
 
-`FOLDER/steps/rank-00000.jsonl` holds one event of `core.step_events` a line: `start` first, then `matmul`,
+`FOLDER/steps/rank-00000.jsonl` holds one event of `core.wire.step_events` a line: `start` first, then `matmul`,
 one `step` per optimizer step, `training`, and `end` or `failure` last. Samples of the rank's GPU are in between. It is
 strict JSON: numbers that are not finite are the texts `nan`, `inf` and `-inf`.
 
