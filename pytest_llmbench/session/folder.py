@@ -81,7 +81,7 @@ class _PlannedRun(BaseModel):
 
 
 class _Planned(BaseModel):
-    """The part of a plan that a report needs: a recipe that cannot be read costs it nothing."""
+    """The part of a plan that a report needs: recipes, which may be damaged, are left out."""
 
     runs: tuple[_PlannedRun, ...]
     checks: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ class _Begin(BaseModel):
 
 
 def read_folder(path: Path) -> SessionFolder:
-    """Read a folder for a report, and list what is damaged. Raises ConfigError: it holds nothing of a session."""
+    """Read a folder for a report, and list what is damaged. Raises ConfigError: it is empty of records."""
     damage: list[str] = []
     plan = _readable_plan(path, damage)
     verdicts = _readable_verdicts(path, damage)
@@ -157,7 +157,7 @@ def read_events(folder: Path) -> tuple[JournalEvent, ...]:
 
 
 def has_ended(folder: Path) -> bool:
-    """True if nothing of a session will change: the last event of its journal is its end, or it has none, as a replay.
+    """True if a session is final: the last event of its journal is its end, or the journal is missing, as of a replay.
 
     Raises:
         ConfigError: the journal is damaged.

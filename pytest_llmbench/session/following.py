@@ -1,4 +1,4 @@
-"""Following a run under way: how Slurm and its log say it stands, and when and how it has ended."""
+"""Following a run under way: its state by Slurm and by its log, and its end."""
 
 import time
 from collections.abc import Callable
@@ -113,7 +113,7 @@ def view_of(active: Active) -> RunView:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ended:
-    """The end of a launch: the outcome of its run, or the reason why nothing of it started."""
+    """The end of a launch: the outcome of its run, or the reason why its launch failed."""
 
     outcome: Outcome | None = None
     never_began: str = ""
@@ -183,7 +183,7 @@ class Follower:
         return done(series, read_report(folder), active.run.topology)
 
     def end(self, active: Active) -> None:
-        """End a run, without waiting long for Slurm to cancel its job."""
+        """End a run, and wait only a moment for Slurm to cancel its job."""
 
         def end() -> None:
             try:
@@ -216,7 +216,7 @@ class Follower:
         return self.finish(active, JobStatus(state=JobState.COMPLETED))
 
     def _refused(self, active: Active) -> Problem | None:
-        """The problem of a job that Slurm shows as running and that a node has not started."""
+        """The problem of a job that Slurm shows as running and that a node refused to start."""
         job, since = active.job, active.started
         if not isinstance(job, SlurmJob) or since is None or active.clock.now() - since < _STARTS_WITHIN_S:
             return None
@@ -263,7 +263,7 @@ class Follower:
         return status
 
     def _describe_pause(self, active: Active, job: OurJob) -> str:
-        """The evidence that a job stood still, where its controller does not report it; else empty."""
+        """The evidence that a job stood still, where its controller is silent about it; else empty."""
         # sacct's sum includes suspensions from before this run began, and is useless after one.
         seconds = None if active.marks.suspended else self.slurm.suspended_s(job)
         if seconds:

@@ -1,4 +1,4 @@
-"""The plan: jobs, scripts, node-hours, and impossible runs, known before anything is submitted."""
+"""The plan: jobs, scripts, node-hours, and impossible runs, before anything is submitted."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from pytest_llmbench.session.script.requests import holder_request
 
 
 def peak_of(recipe: Recipe, settings: Settings) -> Peak | None:
-    """The published peak for a recipe; None on CPUs, at scale smoke, and where peak or FLOPs are not known."""
+    """The published peak for a recipe; None on CPUs, at scale smoke, and where peak or FLOPs are unknown."""
     gpu, topology = settings.system.gpu, settings.topology(recipe)
     tflops = gpu.peak_tflops.get(recipe.precision) if gpu is not None else None
     if gpu is None or tflops is None or topology.gpus == 0 or recipe.scale != "full":
@@ -33,7 +33,7 @@ def peak_of(recipe: Recipe, settings: Settings) -> Peak | None:
 
 
 def demand_of(reference: Reference, recipe: Recipe, settings: Settings) -> Demand | None:
-    """Demand of a reference on the GPUs; None if it is not about speed here, or no peak is known."""
+    """Demand of a reference on the GPUs; None if it is for other machines or statistics, or the peak is unknown."""
     peak = peak_of(recipe, settings)
     if peak is None:
         return None
@@ -120,7 +120,7 @@ def _early(run: PreparedRun) -> Iterator[str]:
 
 
 def _too_short(run: RunSpec, settings: Settings) -> Iterator[str]:
-    """Name the bounds on speed that so few steps will not decide, unless they are far away."""
+    """Name the bounds on speed that so few steps will leave undecided."""
     recipe, topology, gpu = run.recipe, settings.topology(run.recipe), settings.system.gpu
     known = statistics_of(get_engine(recipe.engine))
     judged = recipe.steps - recipe.warm_up.steps

@@ -39,9 +39,9 @@ class Glance:
 
     Attributes:
         recipe: its name.
-        cut_short: the end of its session is all that is known of it.
+        cut_short: its session ended before the run did.
         step: the last step.
-        started: Unix time; None where it did not get that far.
+        started: Unix time; None if the run ended before its start.
         facts: versions, provenance and command.
     """
 
@@ -85,7 +85,7 @@ class KeptRuns(Mapping[str, RunRecord]):
         self._alike: dict[tuple[str, str], tuple[str, str]] = {}
 
     def keep(self, record: RunRecord, written: str | None) -> None:
-        """Keep a record, in memory alone if its file could not be `written`."""
+        """Keep a record; only in memory if `written`, the text of its file, is None."""
         with self.lock:
             if written is None:
                 self._files.pop(record.key, None)
@@ -103,7 +103,7 @@ class KeptRuns(Mapping[str, RunRecord]):
                 self._records.pop(key, None)
 
     def check(self) -> None:
-        """Lose every record that was let go and whose file is not the one that was written."""
+        """Lose every record that was let go and whose file was changed since."""
         with self.lock:
             for key in [key for key in self._files if key not in self._records]:
                 self._bytes(key)
@@ -188,14 +188,14 @@ class RecordStore:
     """The state of a session for its readers, whether it runs or is replayed.
 
     Attributes:
-        views: the state of every unfinished run; replaced whole, so that readers need no lock.
+        views: the state of every unfinished run; replaced whole, so readers can do without a lock.
         unfit: nodes that checks found unfit, and why.
         notes: lines for people, oldest first; the reader that shows them removes them.
         verdicts: those of the tests that are over, by node id.
-        unwritten: files of evidence that could not be written.
+        unwritten: files of evidence whose writing failed.
         lost: the reason why the record of a judged run is lost, by key.
         runs, checks: the final records, by key and by name.
-        left_over: nodes in no group, because they are too few for one.
+        left_over: nodes that are too few for a group.
         command: the command line with which records are signed; None where they are not.
     """
 
@@ -242,7 +242,7 @@ class RecordStore:
                 self._keep(record.model_copy(update={"judgements": tuple(verdicts)}))
 
     def let_go(self, series: str) -> None:
-        """Keep the records of a judged series, which no test waits for any more, in their files alone."""
+        """Keep the records of a judged series, whose tests are over, in their files alone."""
         self._judged.add(series)
         number = 1
         while (key := repeat_key(series, number)) in self.runs:
@@ -250,7 +250,7 @@ class RecordStore:
             number += 1
 
     def check_files(self) -> None:
-        """Put records aside whose files were changed: no later reader may take them for the evidence of a verdict."""
+        """Put records aside whose files were changed, so that later readers skip them."""
         self.runs.check()
 
     def keep(self, record: Record) -> None:
@@ -269,7 +269,7 @@ class RecordStore:
             self._changed.notify_all()
 
     def keep_attempt(self, path: Path, record: RunRecord) -> None:
-        """Write the record of an attempt at a run that another one follows; no test waits for it."""
+        """Write the record of an attempt at a run that another one follows."""
         self.write(path, self._border.clean(record))
 
     def note_begin(self, settings: Settings, session: Session, command: PytestCommand) -> None:
@@ -300,7 +300,7 @@ class RecordStore:
                 self.notes.append(f"{self._journal.path} could not be written: {error}; --resume would repeat runs")
 
     def write(self, path: Path, model: BaseModel) -> str | None:
-        """Write evidence, and return its text; None with a warning if the disk is full: no verdict depends on it."""
+        """Write evidence, and return its text; None with a warning if the disk is full: verdicts stay the same."""
         try:
             return write_model(path, model)
         except OSError as error:

@@ -1,7 +1,7 @@
 """Replay: logs that were made elsewhere are read and judged by the same statistics and thresholds, without a cluster.
 
 `--replay DIR` looks for `DIR/<recipe>/`, with the logs of one run or a folder for each of several, or for a session
-folder of ours. Facts that logs do not contain are in a `replay.yaml` next to them, in the run record, or given by
+folder of ours. Facts that logs lack are in a `replay.yaml` next to them, in the run record, or given by
 `--system` and `--nodes`.
 
 In a session folder, `session.json` lists the runs. A run with a record is read with the facts of that record. A run
@@ -109,7 +109,7 @@ def _runs_by_recipe(folder: Path, recipes: Mapping[str, Recipe], settings: Setti
 def _runs_of(folder: Path, recipe: Recipe) -> list[Path]:
     """The runs under a recipe's folder: a folder each, a log each where the engine keeps them so, or the folder.
 
-    An empty folder is a run, too: one without a log, which must not go unseen.
+    An empty folder counts as a run whose log is missing.
     """
     there = [path for path in _list_visible(folder) if path.name != FACTS_FILE]
     if there and all(path.is_dir() for path in there):
@@ -215,7 +215,7 @@ def as_replayed(record: RunRecord, folder: Path, logs: Path | None = None) -> Re
 
 
 def _facts_on_disk(run: Path, recipe: Recipe) -> Replayed:
-    """The facts of a run without a record, by the files of its launch."""
+    """The facts of a run whose record is missing, by the files of its launch."""
     task = read_task(run)
     if task is None:
         message = "the session that declared this run was killed before the run began: run it again"
@@ -241,7 +241,7 @@ def _facts_on_disk(run: Path, recipe: Recipe) -> Replayed:
 
 
 def read_task(run: Path) -> LaunchedTask | None:
-    """Read the task with which a run was launched; None if it never was."""
+    """Read the task with which a run was launched; None before its launch."""
     if (run / layout.COMMAND).exists():
         return CommandTask.read(run / layout.COMMAND)
     return Task.read(run / layout.TASK) if (run / layout.TASK).exists() else None
@@ -255,7 +255,7 @@ def _traces(run: Path) -> JobTraces | None:
 
 
 def replay(plan: Plan, settings: Settings, session: Session, store: RecordStore) -> None:
-    """Read and conclude the runs of a session. There are no nodes to check."""
+    """Read and conclude the runs of a session, and skip its checks."""
     for name in plan.checks:
         report = Report(skip="logs are replayed: no node is there to be checked")
         store.keep(health_record(get_check(name), settings, session, report=report))
@@ -305,7 +305,7 @@ def recount(recipe: Recipe, replayed: Replayed, system: System) -> Recount:
 
 
 def replayed_record(run: RunSpec, replayed: Replayed, settings: Settings, session: Session) -> RunRecord:
-    """Make the record of one run from its logs: its numbers, or the reason why it cannot be judged."""
+    """Make the record of one run from its logs: its numbers or its problem."""
     again = recount(run.recipe, replayed, settings.system)
     recorded = {"run_token": again.token, "simulated": replayed.simulated or strikes(replayed.logs)}
     return RunRecord.of(

@@ -133,14 +133,14 @@ class Runner:
         self._may_repeat = False
 
     def begin_no_more(self, reason: str = "") -> None:
-        """Begin no run, and return at once: `stop` follows. The first reason stands in the records of runs it ends."""
+        """Stop launching, and return at once: `stop` follows. The first reason is in the records of runs it ends."""
         self._why = self._why or reason
         self._stopping.set()
         # A little less than `stop` waits, so that there is an end in order after a command that was cut off.
         self._slurm.queries.end_within(0.8 * self._stop_wait_s)
 
     def stop(self, say: Callable[[str], None] | None = None) -> None:
-        """End every run that is not finished, give the nodes back, fall silent. Safe to call twice.
+        """End every run under way, give the nodes back, fall silent. Safe to call twice.
 
         If that takes longer than a moment, `say` shows the reason.
         """
@@ -304,7 +304,7 @@ class Runner:
         self._store.write(active.run.place.folder / layout.JOB, traces)
 
     def _take_end(self, active: Active, ended: Ended) -> None:
-        """Publish what a run came to, or launch it again where nothing of it started."""
+        """Conclude a run, or launch it again if its launch failed."""
         self._schedule.forget(active, worked=ended.outcome is not None)
         if ended.outcome is None:
             self._schedule.launch_again(active.run, ended.never_began)
@@ -318,7 +318,7 @@ class Runner:
         self._fail(active.run.spec, problem, active)
 
     def _give_up(self, problem: Problem, ended: JobStatus | None = None) -> None:
-        """End what runs and record why, for every run that has no record yet.
+        """End what runs, and give every run that is left a record of the problem.
 
         The reason may be that the job `ended` that held the nodes of what runs.
         """
@@ -388,7 +388,7 @@ class Runner:
         )
 
     def _give_up_repeats_of(self, run: RunSpec) -> None:
-        """Make no run that was to be judged together with one that has a record of a problem."""
+        """Give up the runs that were to be judged together with a broken one."""
         glance = self._store.runs.glances.get(run.key)
         problem = glance.problem if glance is not None else None
         if problem is not None and problem.kind not in {"gated", "not_repeated"}:

@@ -53,7 +53,7 @@ class FailedLaunches:
     Attributes:
         reasons: the reason for each failed launch of a run, by its key.
         in_a_row: how many runs could not be launched since the last one that could.
-        note: the reason why nothing is launched at the moment, for people; else empty.
+        note: the reason for the current pause, for people; else empty.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class FailedLaunches:
 
     @property
     def paused(self) -> bool:
-        """True while nothing may be launched."""
+        """True during a pause."""
         if time.monotonic() < self._until:
             return True
         self.note = ""
@@ -73,7 +73,7 @@ class FailedLaunches:
 
     @property
     def hopeless(self) -> bool:
-        """True once MOST_IN_A_ROW runs in a row could not be launched."""
+        """True once the launches of MOST_IN_A_ROW runs in a row have failed."""
         return self.in_a_row >= MOST_IN_A_ROW
 
     def add(self, key: str, reason: str) -> bool:
@@ -87,7 +87,7 @@ class FailedLaunches:
         return False
 
     def pause(self, reason: str, seconds: float = PAUSES_S[0]) -> None:
-        """Launch nothing for a while."""
+        """Begin a pause."""
         self.note, self.pause_s = reason, seconds
         self._until = time.monotonic() + seconds
 
@@ -98,7 +98,7 @@ class FailedLaunches:
 
 @dataclass(frozen=True, kw_only=True)
 class _Launched:
-    """The outcome of a launch that began at these times (Unix, our clock); no job if another one takes the nodes."""
+    """Outcome of a launch that began at these times (Unix, our clock); None as job if another takes the nodes."""
 
     job: Job | None
     marks: JobMarks
@@ -108,7 +108,7 @@ class _Launched:
 
 @dataclass(frozen=True, kw_only=True)
 class _Launching:
-    """A launch that Slurm has not answered yet."""
+    """A launch that waits for Slurm's answer."""
 
     run: PreparedRun
     lease: Lease | None
@@ -120,7 +120,7 @@ class Schedule:
     """Launches runs in order, as many at a time as nodes and `--max-runs` allow.
 
     Attributes:
-        begun, fail: called with each run that was launched, and with each that never will be.
+        begun, fail: called with each run that was launched, and with each that was given up.
         waiting, active: runs that wait, in order, and runs under way.
         pool: the session's nodes; None before they are there, and where each run has a job of its own.
         holder: the job that holds them, if one does.
@@ -151,7 +151,7 @@ class Schedule:
 
     @property
     def launching(self) -> list[PreparedRun]:
-        """Runs whose launches Slurm has not answered yet."""
+        """Runs whose launches wait for Slurm's answer."""
         return [launch.run for launch in self._launching]
 
     @property
@@ -161,7 +161,7 @@ class Schedule:
 
     @property
     def has_few_steps(self) -> bool:
-        """True while a few steps run: it costs next to nothing to look for their ends."""
+        """True while a few steps run: it is cheap to look for their ends."""
         return self.holder is not None and 0 < len(self.active) <= _FEW_STEPS
 
     def allow_new_nodes(self, times: int) -> None:
@@ -175,11 +175,11 @@ class Schedule:
 
     @property
     def needs_new_nodes(self) -> bool:
-        """True if the next run does not fit on the nodes that are left, and nothing runs on them any more."""
+        """True if the next run needs more nodes than are left, and the last run on them is over."""
         return self._is_short and not self.active and not self._launching
 
     def await_new_nodes(self) -> None:
-        """Launch nothing until there are new nodes: the job that held these is over."""
+        """Hold all launches until there are new nodes: the job that held these is over."""
         self._is_short = True
 
     def drop_nodes(self) -> None:
@@ -234,7 +234,7 @@ class Schedule:
                 self._take(launch.run, launch.lease, launch.work.result)
 
     def launch_again(self, run: PreparedRun, reason: str) -> None:
-        """Try a failed launch again, of which no rank has started; or give the run up, or all of them."""
+        """Try a failed launch again; or give the run up, or all of them."""
         failed, controller = self.failed_launches, self.slurm.controller
         if self.slurm.silent and controller.silent_s < SILENCE_S:  # every launch would fail now
             controller.say_silent(reason)
@@ -259,7 +259,7 @@ class Schedule:
             self.fail(self.waiting.pop(0), problem)
 
     def give_up_repeats(self, broken_run: RunSpec, problem: Problem) -> None:
-        """Give up the runs that were to be judged together with a broken one: they would decide nothing."""
+        """Give up the runs that were to be judged together with a broken one."""
         left = [run for run in self.waiting if run.spec.series == broken_run.series]
         self.waiting = [run for run in self.waiting if run not in left]
         for run in left:
@@ -422,11 +422,11 @@ class Repeats:
 
     @property
     def waiting(self) -> bool:
-        """True if the runner has not taken all of them."""
+        """True while some of them wait for the runner."""
         return bool(self._asked)
 
     def ask(self, runs: Sequence[RunSpec]) -> Sequence[RunSpec]:
-        """Ask for runs; return those that will not be made, because the runner is at its end."""
+        """Ask for runs; return those that come too late, because the runner is at its end."""
         with self._lock:
             if self._over:
                 return runs
@@ -440,7 +440,7 @@ class Repeats:
         return [list(runs) for _, runs in itertools.groupby(asked, key=lambda run: run.series)]
 
     def end(self) -> list[RunSpec]:
-        """Take nothing from now on, and return what is left."""
+        """Refuse everything from now on, and return what is left."""
         with self._lock:
             self._over = True
             return self._asked

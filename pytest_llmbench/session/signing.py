@@ -47,7 +47,7 @@ class PytestCommand:
         )  # fmt: skip
 
     def _options(self) -> Iterator[str]:
-        """Yield the words that are neither a selection nor about one session alone."""
+        """Yield the words, and leave out the selection and what is about one session alone."""
         before = ""
         for word in without_session_name(self.words):
             value = before.startswith("-") and "=" not in before
@@ -78,7 +78,7 @@ class PytestCommand:
 
 
 def without_session_name(words: Iterable[str]) -> Iterator[str]:
-    """Yield the words of a command line, without the name that it gives its session: another one cannot have it."""
+    """Yield the words of a command line, and leave out the name of its session, which is unique."""
     last = ""
     for word in words:
         if word.partition("=")[0] not in _NAMED and last not in _NAMED:

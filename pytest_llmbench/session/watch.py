@@ -50,7 +50,7 @@ class Stall:
         return self._answers is not None
 
     def moves(self) -> bool:
-        """Whether a rank has gone on since the request: then the run is slow, and does not hang."""
+        """Whether a rank has gone on since the request: then the run is only slow."""
         return phases(self._folder) != self._standing
 
     @property
@@ -127,7 +127,7 @@ class Watch:
     def work_is_done(self, done: Callable[[], bool]) -> bool:
         """True if all work is done, and Slurm is slow to report it.
 
-        `done` reads the end of the ranks from their logs; it is called now and then, once nothing moves any more.
+        `done` reads the end of the ranks from their logs; it is called now and then, once progress has stopped.
         """
         now = time.monotonic()
         if now - max(self._moved, self._looked_for_end) < _CLOSE_S or self.progress is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from types import SimpleNamespace
 
 from tests.docs.documents import CHECKOUT, PAGES
@@ -36,3 +37,14 @@ def test_a_link_out_of_the_documents_becomes_a_path() -> None:
     assert hook(text, page) == "See the recipe (`suites/recipes/opt.yaml`), `suites/recipes/opt.yaml`"
     for stays in ("[a](../reference.md#options)", "[a](../../suites/gone.yaml)", "[a](write-a-test.md)"):
         assert hook(stays, page) == stays
+
+
+def test_the_links_of_the_readme_lead_to_files() -> None:
+    """They are absolute, as PyPI shows README without the repository."""
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    links = re.findall(r"\]\(([^)\s#]+)", (CHECKOUT / "README.md").read_text(encoding="utf-8"))
+    for link in links:
+        path = re.fullmatch(rf"{re.escape(project['urls']['Source'])}/(?:blob|raw)/main/(.+)", link)
+        assert path, link
+        assert (CHECKOUT / path[1]).is_file(), link
+    assert len(links) > 10

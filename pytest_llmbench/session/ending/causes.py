@@ -1,4 +1,4 @@
-"""Reasons outside its log why an ended run cannot be judged: its job, its driver, its ranks."""
+"""Problems of an ended run outside its log: its job, its driver, its ranks."""
 
 import contextlib
 from collections.abc import Iterable
@@ -56,7 +56,7 @@ class Outcome(Evidence):
 
 
 def cut_off(recipe: Recipe, status: JobStatus, ended_by_us: Problem | None) -> str | None:
-    """How a run that is meant to be cut off at its time limit ended; None where it was not cut off."""
+    """How a run that is meant to be cut off at its time limit ended; None if it ended otherwise."""
     if recipe.end != "time_limit":
         return None
     if ended_by_us is not None and ended_by_us.kind == "time_limit":
@@ -77,7 +77,7 @@ def cause(outcome: Outcome) -> Problem | None:
 
 
 def _driver_problem(outcome: Outcome) -> Problem | None:
-    """Problem of a command whose script never began, or failed before it did all its work.
+    """Problem of a command whose script failed to start, or to do all its work.
 
     One that fails afterwards, during shutdown, has done it; its record has the exit code.
     """
@@ -133,7 +133,7 @@ def lost_nodes(outcome: Outcome, problem: Problem | None) -> tuple[str, ...]:
 def _started_again(outcome: Outcome) -> Problem | None:
     """Problem of a job that Slurm started twice, unless the first start had done all its work on the same nodes.
 
-    Ranks of a job of their own run where it started: those on a node that it does not have are of an earlier start.
+    Ranks of a job of their own run where it started: those on other nodes are of an earlier start.
     """
     who, job = refused(outcome.folder), outcome.job
     ran = {info.node for info in outcome.series.ranks if info.node is not None}
@@ -153,7 +153,7 @@ def _started_again(outcome: Outcome) -> Problem | None:
 
 
 def problem_of(driver: DriverReport | None) -> Problem | None:
-    """The problem for which a driver did not start its script."""
+    """The problem that kept a driver from starting its script."""
     if driver is None or driver.problem is None:
         return None
     return Problem(kind=driver.problem.kind, message=driver.problem.message)
@@ -255,10 +255,10 @@ def _has_output(path: Path) -> bool:
 
 
 def sweep(session: Path, sane: Iterable[str]) -> None:
-    """Remove files of a finished session that have no reader: each costs an inode of the shared folder.
+    """Remove files of a finished session that are of no further use: each costs an inode of the shared folder.
 
-    These are what jobs executed, empty logs, and the phases of the ranks of `sane` runs, by their keys. A file that
-    cannot be removed stays, without a message.
+    These are what jobs executed, empty logs, and the phases of the ranks of `sane` runs, by their keys. Errors
+    are ignored.
     """
     logs = (
         session / layout.HOLDER,

@@ -18,7 +18,7 @@ from pytest_llmbench.session.ending.causes import Outcome, cause
 
 
 def run_identity(run: RunSpec, settings: Settings, session: Session) -> RunIdentity:
-    """The part of a run's record that is known before the run."""
+    """The part of a run's record that is fixed before the run."""
     replayed, folder = run.replayed, session.run_folder(run.key)
     topology = settings.topology(run.recipe) if replayed is None else replayed.topology
     return RunIdentity(
@@ -50,7 +50,7 @@ def conclude(outcome: Outcome, settings: Settings) -> RunOutcome:
 
 
 def _fault_without_effect(outcome: Outcome, settings: Settings) -> Problem | None:
-    """A run that passes because its fault never came proves nothing."""
+    """Problem of a run that passed because its fault failed to come."""
     if settings.simulate is None or strikes(outcome.folder) is not None:
         return None
     #: problem not_struck: the fault of `--llmbench-simulate` never struck: the run ended before, or cannot have it
@@ -100,7 +100,7 @@ def conclude_logs(
 
 
 def _share_of_peak(evidence: Evidence, measurement: Measurement) -> dict[str, Metric]:
-    """The MFU by the published peak of the GPU, also where no system file or scale makes it a statistic."""
+    """The MFU by the published peak of the GPU, also if system file and scale leave it out of the statistics."""
     rate, peak = measurement.model_flops_per_s, evidence.peak_tflops
     if rate is None or peak is None:
         return {}
@@ -126,7 +126,7 @@ def with_expectations(evidence: Evidence, system: System) -> Evidence:
 
 
 def device_of(evidence: Evidence) -> str | None:
-    """Device of the ranks, where they or their launcher said it."""
+    """Device of the ranks, where they or their launcher report it."""
     ranks = evidence.series.ranks
     return evidence.device or (ranks[0].device if ranks else None)
 

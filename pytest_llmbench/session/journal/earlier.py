@@ -61,7 +61,7 @@ class LeftJob:
     Attributes:
         name: key of its run, or `allocation`.
         plan: digest of the run's plan; empty for the job that holds nodes.
-        job_id: empty if it is not known.
+        job_id: empty if unknown.
         submitted: Unix time.
     """
 
@@ -72,7 +72,7 @@ class LeftJob:
     submitted: float
 
     def is_of(self, run: RunSpec, settings: Settings) -> bool:
-        """True if the job can be adopted for a run: a step of a job that holds nodes cannot."""
+        """True if the job is the run's own, and can be adopted."""
         return settings.runs_are_jobs and self.name == run.key and self.plan == digest_of_plan(run, settings)
 
 
@@ -80,7 +80,7 @@ class Earlier:
     """The remains of a session's earlier processes.
 
     Attributes:
-        journal: open, so that no other process takes the session on.
+        journal: open, which keeps other processes out.
         orphaned: the session's jobs may have ended themselves, after its silence or at its request.
     """
 
@@ -102,7 +102,7 @@ class Earlier:
 
     @property
     def submitted(self) -> set[OurJob]:
-        """All jobs that earlier processes are known to have submitted."""
+        """All jobs that earlier processes submitted, by the journal."""
         jobs, identities = set(), dict[str, JobIdentity]()
         for event in self.journal.earlier:
             if event.event == "submitting" and event.job:
@@ -112,7 +112,7 @@ class Earlier:
         return jobs
 
     def not_selected(self, plan: Plan) -> int:
-        """Number of tests of the first process that a plan does not have."""
+        """Number of tests of the first process that are missing in a plan."""
         first = next((event.tests for event in self.journal.earlier if event.event == "began"), ())
         return len(set(first) - {test.test for test in plan.tests})
 
@@ -127,7 +127,7 @@ class Earlier:
                 )  # fmt: skip
 
     def counts(self, plan: Plan, settings: Settings) -> tuple[int, int, int]:
-        """Numbers of runs of a plan with a final record, with a job to look for, and with neither."""
+        """Numbers of runs of a plan with a final record, with a job to look for, and the others."""
         left = [run for run in plan.runs if not isinstance(self.finished(run, settings), RunRecord)]
         jobs = {job.name: job for job in self.jobs}
         adoptable = sum(run.key in jobs and jobs[run.key].is_of(run, settings) for run in left)
@@ -157,12 +157,12 @@ class Earlier:
         return JobIdentity(token=self._session.token, name=event.job, script=event.script)
 
     def put_aside(self, key: str) -> None:
-        """Move what an earlier attempt at a run left away, so that it is not taken for this one's."""
+        """Move the files of an earlier attempt at a run out of the way."""
         put_aside(self._session, self._session.run_folder(key))
 
 
 def put_aside(session: Session, folder: Path) -> Path | None:
-    """Move an attempt to where no later one takes it for its own; return its new folder, None if it left nothing."""
+    """Move the files of an attempt out of the way of later ones; return their new folder, None without files."""
     if not folder.exists():
         return None
     attempts = session.folder / layout.SUPERSEDED
@@ -172,7 +172,7 @@ def put_aside(session: Session, folder: Path) -> Path | None:
 
 
 def session_to_resume(run_dir: Path, which: str) -> Session:
-    """Find a session by its id or folder, or the newest one that did not end. Raises ConfigError: there is none."""
+    """Find a session by its id or folder, or the newest unfinished one. Raises ConfigError: there is none."""
     if which != layout.NEWEST:
         folder = next((path for path in (run_dir / which, Path(which)) if (path / layout.JOURNAL).is_file()), None)
         if folder is None:
@@ -270,7 +270,7 @@ def _shows_life(folder: Path) -> bool:
 
 
 def _end_what_runs(session: Session) -> None:
-    """End the processes on this machine, which cannot be adopted, and wait: the next run must not share it."""
+    """End the processes on this machine and wait: the next run needs the machine for itself."""
     write_stop(session.folder, "another process takes the session on")
     deadline = time.monotonic() + _END_S
     while left := list(processes_of(session)):
@@ -348,7 +348,7 @@ class Adoption:
 
 
 def describe_dead_session(run_dir: Path) -> str | None:
-    """A line about the newest dead session, what it left and how to go on; None without one: Slurm is not asked."""
+    """A line about the newest dead session, what it left and how to go on; None if there is no such session."""
     dead = list(_dead_sessions(run_dir))
     if not dead:
         return None
@@ -365,7 +365,7 @@ def describe_dead_session(run_dir: Path) -> str | None:
 
 
 def _dead_sessions(run_dir: Path) -> Iterator[tuple[Path, tuple[JournalEvent, ...]]]:
-    """Folder and events of each session that has no verdict, and whose process is gone; the newest first."""
+    """Folder and events of each unfinished session whose process is gone; the newest first."""
     for folder in sessions_in(run_dir, without=layout.VERDICT) if run_dir.is_dir() else ():
         path = folder / layout.JOURNAL
         try:

@@ -1,7 +1,7 @@
 """The journal of a session: a line for each intention and event, on disk before anything is done about it.
 
 A line is the CRC-32 of a JSON object, a blank, and the object. It is appended in one write and synced. Only the last
-line can be torn, by a crash in the middle of that write: it lacks its end, and what it announced was never done. Any
+line can be torn, by a crash in the middle of that write: it lacks its end, and its event was only planned. Any
 other line that does not check was damaged later, and no conclusion is drawn from such a journal.
 """
 
@@ -30,7 +30,7 @@ EventKind = Literal["began", "submitting", "submitted", "finished", "judged", "e
 
 
 class JournalEvent(Strict):
-    """One line of a journal. Nothing in it may be secret."""
+    """One line of a journal. It is free of secrets."""
 
     event: EventKind
     """`began`: a process took the session on, its first or, after `--resume`, a later one; `submitting`: a run or a job
@@ -82,7 +82,7 @@ class JournalEvent(Strict):
 
     @classmethod
     def of_line(cls, line: bytes) -> Self | None:
-        """The event of a line without its end; None where the line is damaged."""
+        """The event of a line, its end cut off; None where the line is damaged."""
         checksum, _, text = line.partition(b" ")
         if checksum != b"%08x" % zlib.crc32(text):
             return None
@@ -122,7 +122,7 @@ class Journal:
             os.ftruncate(self._file, self._size)
 
     def note(self, event: JournalEvent, *, sync: bool = True) -> None:
-        """Write an event, and `sync` it before something is done about it. After an OSError nothing of it is left."""
+        """Write an event; `sync` it if an action follows. After an OSError the journal is as before."""
         with self._writing:
             line = event.line
             try:
@@ -146,7 +146,7 @@ class OwnedError(ConfigError):
 
 
 def read_journal(path: Path) -> tuple[tuple[JournalEvent, ...], int]:
-    """The events of a journal, and its size without a torn last line. Raises ConfigError: it is damaged."""
+    """The events of a journal, and its size up to a torn last line. Raises ConfigError: it is damaged."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -190,7 +190,7 @@ def _lock(file: int, path: Path) -> bool:
 
 
 def digest_of_plan(run: RunSpec, settings: Settings) -> str:
-    """Digest of everything known before its start that a run's numbers depend on.
+    """Digest of the facts before its start that a run's numbers depend on.
 
     Thresholds are left out, but for a run that they may end early: those of today are applied to what was measured.
     """
@@ -210,7 +210,7 @@ def digest_of_plan(run: RunSpec, settings: Settings) -> str:
 
 
 def digest_of_record(record: Record) -> str:
-    """Digest of a record without the verdicts that it is given later."""
+    """Digest of a record, verdicts excluded: these are added later."""
     return _digest(record.model_dump_json(exclude={"judgements"}))
 
 

@@ -1,4 +1,4 @@
-"""The part of its system that a session keeps: facts that judge its logs, and nothing that could be secret."""
+"""The part of its system that a session keeps: facts that judge its logs, and free of secrets."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -50,7 +50,7 @@ class KeptSystem(Strict):
 
     @classmethod
     def read(cls, text: bytes, where: str) -> Self:
-        """Read it back. Raises ConfigError: the text is not such a file."""
+        """Read it back. Raises ConfigError: the text is damaged."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:

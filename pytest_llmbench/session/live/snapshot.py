@@ -131,7 +131,7 @@ class LiveSnapshot(Strict):
 
     @property
     def hours(self) -> float:
-        """Hours of all runs so far; in a session with GPUs, runs on CPUs do not count."""
+        """Hours of all runs so far; in a session with GPUs, only those of runs on GPUs."""
         on_gpus = self.unit == "GPU-hours"
         return sum(task.hours(self.at) for task in self.runs if task.gpus or not on_gpus)
 
@@ -173,7 +173,7 @@ class Sight:
 
     Attributes:
         snapshot: the last picture that could be read.
-        silent_s: for how long its process has given no sign of life; 0 while it does, and where the session is over.
+        silent_s: seconds since the last sign of life of its process; 0 while it does, and where the session is over.
         torn: the reason why the current picture cannot be read; empty where it can.
         doubtful: its process seems to be gone, or its picture is old: only a later look decides.
     """
@@ -204,7 +204,7 @@ class Watcher:
         self._torn_since: float | None = None
 
     def look(self) -> Sight:
-        """Look once; a ConfigError if there is no picture, or it cannot be read for longer than a moment."""
+        """Look once; a ConfigError if the picture is missing, or unreadable for longer than a moment."""
         torn = self._read()
         last = self._last
         if last is None:

@@ -39,7 +39,7 @@ _USUAL = "throughput"
 
 
 class LiveWriter:
-    """Writes the state of a session at most once a second. An error in its thread ends no run.
+    """Writes the state of a session at most once a second. Errors in its thread leave runs alone.
 
     Attributes:
         latest: the last picture; None before the first.

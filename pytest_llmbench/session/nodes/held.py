@@ -35,9 +35,9 @@ class HeldNodes:
         is_over: true if the session is ending.
         wait: waits for the given seconds; true if the session is ending.
         changed: called when `views` changes while nodes are checked.
-        note: the reason why the nodes are not there yet, for people; else empty.
+        note: the reason for waiting for nodes, for people; else empty.
         starts: Unix time at which Slurm expects to give them; None if unknown.
-        ends_at: Unix time at which Slurm takes them back; infinite if no job holds them.
+        ends_at: Unix time at which Slurm takes them back; infinite for nodes outside a job.
     """
 
     settings: Settings
@@ -58,7 +58,7 @@ class HeldNodes:
 
     @property
     def unchecked(self) -> list[str]:
-        """Checks that have no record yet."""
+        """Checks whose records are missing."""
         checked = self.store.checks
         return [name for name in self.plan.checks if name not in checked]
 
@@ -75,7 +75,7 @@ class HeldNodes:
         return self._allocation.job_id
 
     def ask(self) -> None:
-        """Ask for the nodes; return without waiting for them. Raises ClusterError: the request can never be met."""
+        """Ask for the nodes, and return at once. Raises ClusterError: the request is impossible."""
         self._allocation = self._choose()
         if self.settings.cluster == "slurm" and (ignored := ignored_options()):
             self._say(f"{', '.join(ignored)} of the environment: ignored; use the options of pytest")
@@ -85,7 +85,7 @@ class HeldNodes:
         self._begin()
 
     def renew(self) -> None:
-        """Ask for as many nodes as before, without those that were lost (raises ClusterError)."""
+        """Ask for as many nodes as before, and exclude the lost ones (raises ClusterError)."""
         self.release()
         self.schedule.drop_nodes()
         self._allocation = self._choose()
@@ -120,13 +120,13 @@ class HeldNodes:
         return True
 
     def fail_unchecked(self, problem: Problem) -> None:
-        """Give up every check that has no record yet."""
+        """Give up every check whose record is missing."""
         for name in self.unchecked:
             report, job_id = Report(problem=f"{problem.kind}: {problem.message}"), self._allocation.job_id
             self.store.keep(health_record(get_check(name), self.settings, self.session, report=report, job_id=job_id))
 
     def release(self) -> None:
-        """Give the nodes back, and end jobs that sbatch submitted without an answer."""
+        """Give the nodes back, and end jobs whose sbatch failed to answer."""
         try:
             self._allocation.release()
             if strays := self.schedule.slurm.cancel_strays():
@@ -135,7 +135,7 @@ class HeldNodes:
             self._say(f"Slurm job {self._allocation.job_id} could not be cancelled: {error}; it ends itself soon")
 
     def _start(self) -> None:
-        """Submit what holds the nodes; wait while a controller that was just started does not know its nodes."""
+        """Submit what holds the nodes; wait while the nodes of a new controller register."""
         while True:
             try:
                 self._allocation.start()

@@ -32,7 +32,7 @@ _GATED = ("collectives", "network")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Step:
-    """A probe under way, or why it never was."""
+    """A probe under way, or the reason why its start was refused."""
 
     probe: Probe
     hosts: tuple[str, ...]
@@ -50,7 +50,7 @@ class HeldFleet:
         start: starts a probe on nodes, in a folder.
         look: called while waiting; it raises ClusterError when the nodes are gone or the session ends.
         remembered: answers of shared probes of the session so far.
-        unreachable: nodes on which nothing can be started, and why; this fleet adds to it.
+        unreachable: nodes that refuse every start, and why; this fleet adds to it.
         commands: the started processes, in order.
     """
 
@@ -200,9 +200,9 @@ class Validator:
         look: called while waiting; it raises ClusterError when the nodes are gone or the session ends.
         keep: takes each record as soon as it is final.
         say: called with the check that runs now.
-        out: nodes that are not fit, and why.
+        out: unfit nodes, and why.
         bad: those of them with findings; the others are unknown.
-        all_out: reason why no node is known to be fit: there is a fault, and its node is unknown.
+        all_out: a fault whose node is unknown, so that every node may be unfit.
     """
 
     settings: Settings
@@ -294,7 +294,7 @@ class Validator:
             self.all_out = self.all_out or f"{record.check}: {record.report.problem.splitlines()[0]}"
 
     def why_gated(self, hosts: Sequence[str]) -> str | None:
-        """The reason why nothing may train on any of these nodes; None where the fit ones are known.
+        """The reason to keep all training off these nodes; None if the fit ones are known.
 
         A fault of all nodes together is settled if a later check has named its node.
         """

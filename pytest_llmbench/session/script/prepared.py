@@ -71,7 +71,7 @@ class PreparedRun:
 
     @property
     def early(self) -> EarlyPlan | None:
-        """The plan to end it early; with the reason to run whole if its ranks cannot end together."""
+        """The plan to end it early; with the reason to run whole if its ranks end one by one."""
         plan = self.spec.early
         if plan is None or plan.whole is not None or (isinstance(self.work, RankTask) and self.work.ends_early):
             return plan
@@ -80,7 +80,7 @@ class PreparedRun:
 
 
 def prepare(run: RunSpec, settings: Settings, session: Session) -> PreparedRun | Problem:
-    """Prepare a run, or say why it cannot even be tried."""
+    """Prepare a run, or return the problem that makes it impossible."""
     recipe, topology = run.recipe, settings.topology(run.recipe)
     try:
         engine = get_engine(recipe.engine)
@@ -211,8 +211,8 @@ def container_prefix(container: Container, place: Place, variables: Iterable[str
 def refuse_unimportable(entries: Mapping[str, str], settings: Settings) -> None:
     """Import each entry in a fresh Python, in an empty folder, with the environment of the ranks.
 
-    An entry is `package.module:function`, by the engine or check that runs it. Nothing is tried where the ranks'
-    environment is made on the nodes alone: by the system's `setup`, or with a Python that is not on this machine.
+    An entry is `package.module:function`, by the engine or check that runs it. The trial is left out if the ranks'
+    environment is made on the nodes alone: by the system's `setup`, or with a Python of the nodes.
 
     Raises:
         ConfigError: one cannot be imported.

@@ -30,7 +30,7 @@ def write_script(script: Script, place: Place, topology: Topology, env: Mapping[
     """Write the bash script of a run; `env` has the system's environment variables, under the environment's own.
 
     Raises:
-        ConfigError: ranks that only srun can start are to start without it.
+        ConfigError: its ranks need srun, and there is none.
     """
     return "\n".join(
         [
