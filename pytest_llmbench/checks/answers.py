@@ -20,7 +20,7 @@ def read_answers(
 ) -> list[Answer[AnswerModel]]:
     """Read each answer as the model in which the function of the ranks answers.
 
-    An answer that does not fit the model counts as missing: its `why` names the field. So does one without a field
+    An answer in another form counts as missing: its `why` names the field. So does one without a field
     named in `asked`, or without one of the keys asked for in that field.
     """
     return [_read(answer, model, asked or {}) for answer in answers]
@@ -30,7 +30,7 @@ def _read(answer: Answer, model: type[AnswerModel], asked: AskedKeys) -> Answer[
     data: AnswerModel | None = None
     reason = answer.why
     if answer.data is not None:
-        try:  # as JSON, in which a list may be a tuple, but a text is not a number
+        try:  # as JSON, which accepts a list for a tuple, and refuses a text for a number
             data = model.model_validate_json(json.dumps(answer.data), strict=True)
             reason = None
         except ValidationError as error:

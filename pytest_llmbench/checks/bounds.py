@@ -38,18 +38,19 @@ class Bounds:
         """The references that are for a measurement on these nodes and GPUs."""
         whole = Reading(statistic="", value=0.0, unit="GB/s", nodes=nodes, gpus=gpus)
         device = device or self._device
-        return tuple(each for each in self.references if applies(each, whole, self._system, device))
+        return tuple(bound for bound in self.references if applies(bound, whole, self._system, device))
 
     def floor(self, statistic: str, device: str | None, nodes: int, gpus: int) -> float | None:
         """The highest lower bound on a rate, GB/s; None without one."""
-        own = [each for each in self.applicable(device, nodes, gpus) if each.statistic == statistic]
-        return max((each.at_least.to("GB/s").value for each in own if each.at_least is not None), default=None)
+        bounds = [bound.at_least for bound in self.applicable(device, nodes, gpus) if bound.statistic == statistic]
+        return max((bound.to("GB/s").value for bound in bounds if bound is not None), default=None)
 
 
 def find_outliers(readings: Sequence[Reading], *, tolerance: float, action: str) -> Iterator[Finding]:
     """Yield a finding for each node's or device's reading that is far below the others of its statistic."""
     for statistic in dict.fromkeys(reading.statistic for reading in readings):
-        alike = {f"{each.host} {each.subject}": each for each in readings if each.statistic == statistic and each.host}
+        of_parts = (reading for reading in readings if reading.statistic == statistic and reading.host is not None)
+        alike = {f"{reading.host} {reading.subject}": reading for reading in of_parts}
         slow = outliers({name: reading.value for name, reading in alike.items()}, tolerance=tolerance)
         for name, outlier in slow.items():
             #: finding outlier: a rate is far below those of its like, by median and MAD

@@ -191,7 +191,7 @@ def _make_nccl_tests_probe(options: CollectivesOptions, fleet: Fleet, names: Seq
 
 
 def _name_probe(options: CollectivesOptions) -> str:
-    """A name that measurements with other options do not have."""
+    """A name of the measurements with these options alone."""
     return f"collectives-{hashlib.sha256(options.model_dump_json().encode()).hexdigest()[:8]}"
 
 

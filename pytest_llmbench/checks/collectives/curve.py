@@ -24,17 +24,12 @@ _SLOW = "a collective does not show which node or link is slow: run the check `p
 
 
 def judge(
-    curve: Curve,
-    settings: CheckSettings,
-    fleet: Fleet,
-    device: str,
-    wrong: Mapping[str, int],
-    doubt: str | None = None,
+    curve: Curve, settings: CheckSettings, fleet: Fleet, device: str, wrong: Mapping[str, int], doubt: str | None = None
 ) -> Report:
     """Judge a curve: by its values always, and by bounds if it is free of doubt.
 
-    `wrong` counts elements with a wrong value by the node that received them, where that is known. `doubt` is a known
-    reason why the curve proves nothing.
+    `wrong` counts elements with a wrong value by the node that received them, where that is known. `doubt` is an
+    earlier reason to distrust the curve.
     """
     site, nodes = fleet.site, len(fleet.hosts)
     host, gpus, ranks = fleet.hosts[0] if nodes == 1 else None, site.gpus_per_node * nodes, site.ranks_per_node * nodes
@@ -95,7 +90,7 @@ def _find_wrong_values(curve: Curve, by_host: Mapping[str, int], host: str | Non
 
 
 def _find_doubts(curve: Curve, ranks: int) -> Iterator[str]:
-    """Reasons why a curve proves nothing by itself, the most telling one first."""
+    """Reasons to distrust a curve by itself, the most important first."""
     if not curve.points:
         yield curve.doubt or f"no size of {curve.collective} was measured"
     elif not curve.complete:

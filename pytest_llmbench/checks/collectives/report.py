@@ -116,7 +116,7 @@ def _read_average(text: str) -> _Printed | str:
 def _find_disagreement(
     collective: str | None, ranks: int | None, sides: Sequence[_Side], mean: _Printed | None
 ) -> str | None:
-    """The first place where size, busbw or mean do not follow from the other numbers; None where all agree."""
+    """The first place where size, busbw or mean contradict the other numbers; None where all agree."""
     if collective in COLLECTIVES and ranks is not None:
         for side in sides:
             if fault := _check_side(collective, ranks, side):
@@ -145,7 +145,7 @@ def _check_side(collective: str, ranks: int, side: _Side) -> str | None:
 
 
 def read_nccl_tests(text: str, collective: str | None = None, ranks: int | None = None) -> list[Curve]:
-    """Read the tables of a log, one curve each; none where there is no table.
+    """Read the tables of a log, one curve each.
 
     Ranks that each print their own table, with their own prefix, are kept apart. A last line without an end was cut
     off, and is left out. `collective` and `ranks` are used where the log lacks them; versions from 2.16.7 on name the
@@ -184,7 +184,7 @@ class _Table:
 
     @property
     def over(self) -> bool:
-        """Whether its footer has begun, which no row follows."""
+        """Whether its footer has begun, which follows the last row."""
         return self.average is not None or self.out_of_bounds is not None
 
     def curve(self, ranks: int | None) -> Curve:
@@ -304,7 +304,7 @@ def _read_size(text: str) -> int:
 def read_nccl_tests_json(text: str, collective: str | None = None, ranks: int | None = None) -> Curve:
     """Read the file that one process wrote; `collective` and `ranks` are used where the file lacks them.
 
-    A number that is not finite is the text `nan` there, and booleans are the texts `true` and `false`.
+    An infinite number or NaN is the text `nan` there, and booleans are the texts `true` and `false`.
 
     Raises:
         Unreadable: it is not a whole JSON object, for example because the program was ended before it wrote the rest.

@@ -60,12 +60,12 @@ class Gemm(NodeCheck):
             for precision, product in products.precisions.items():
                 rates.add(answer, f"gemm_{precision}", product.rate / 1e12, _UNIT)
         wrong = [finding for answer, _, products in measured for finding in _find_wrong(site, answer, products)]
-        # A device that is known to be wrong has no vote on what is right.
+        # A wrong device is left out of the vote.
         faulty = {(finding.host, finding.subject) for finding in wrong}
         voters = [rank for rank in measured if (rank[0].host, subject(site, rank[0])) not in faulty]
         others, undecided, notes = _compare_products(site, voters)
         shares = {reading: share for reading in rates.readings if (share := _share_of_peak(reading, site)) is not None}
-        # At a tiny size no device reaches its peak.
+        # A device reaches its peak at full size only.
         judged_shares = shares if site.scale == "full" else {}
         return Report(
             findings=(
@@ -95,7 +95,7 @@ def _find_wrong(site: Site, answer: Answer[DeviceRates], products: GemmRates) ->
 
 
 def _compare_products(site: Site, measured: Sequence[RankProducts]) -> tuple[list[Finding], dict[str, str], list[str]]:
-    """Findings on devices whose product is not that of their like, hosts that no majority clears, and notes."""
+    """Findings on devices with another product than their like, undecided hosts with the reason, and notes."""
     by_rank = {answer.rank: answer for answer, _, _ in measured}
     groups: dict[tuple[GemmPrecision, str], dict[int, str]] = {}
     settings = set()
@@ -138,7 +138,7 @@ def _find_below_peak(shares: Mapping[Reading, float], least: float) -> Iterator[
 
 
 def _find_implausible(shares: Mapping[Reading, float]) -> dict[str, str]:
-    """Hosts whose numbers cannot be true, and why."""
+    """Hosts with implausible numbers, with the reason."""
     return {
         str(reading.host): f"{reading.subject}: {reading.statistic} {reading.quantity} is {share:.0%} of the published "
         "peak: implausible; a clock or the peak in the system's file is wrong"
@@ -148,7 +148,7 @@ def _find_implausible(shares: Mapping[Reading, float]) -> dict[str, str]:
 
 
 def _list_lacking(measured: Sequence[RankProducts]) -> list[str]:
-    """Precisions in which devices do not multiply, with the reasons."""
+    """Precisions that devices lack, with the reasons."""
     lacking = {
         f"{precision} not measured on {data.device}: {reason}"
         for _, data, products in measured

@@ -37,8 +37,8 @@ class RateOptions(Strict):
 def tolerance_of(site: Site, given: float | None) -> float:
     """Allowed shortfall of rates, as a fraction: as given, or the usual one for this device.
 
-    Other processes may use a CPU's cores meanwhile, and at scale smoke a measurement is too short to judge. No rate is
-    below another by its whole value, so 1 flags no device.
+    Other processes may use a CPU's cores meanwhile, and at scale smoke a measurement is too short to judge. A
+    tolerance of 1 accepts every rate.
     """
     return given if given is not None else 0.05 if site.is_full_gpu else 1.0
 
@@ -107,12 +107,12 @@ class Rates:
 
     @property
     def unbounded(self) -> bool:
-        """Whether something was measured, and no reference is for any of it."""
+        """Whether something was measured without any reference for it."""
         covered = (self._bounds.covers(readings, model) for model, readings in self._by_model.items())
         return bool(self.readings) and not any(covered)
 
     def notes(self) -> Iterator[str]:
-        """Yield notes on rates that were reported and not judged, with the reason."""
+        """Yield notes on rates that were only reported, with the reason."""
         bounded = {
             reading.statistic
             for model, readings in self._by_model.items()

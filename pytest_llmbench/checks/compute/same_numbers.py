@@ -93,7 +93,7 @@ def _group_teams(answers: Mapping[int, RankNumbers]) -> list[dict[int, tuple[Tur
 
 
 def _find_contradiction(teams: Sequence[Mapping[int, Sequence[Turn]]], ranks: int, steps: int) -> str:
-    """The reason why the turns of all ranks do not fit together; empty if they do."""
+    """The first contradiction between the turns of all ranks; empty without one."""
     if sum(map(len, teams)) != ranks or any(len(turns) != TURNS for team in teams for turns in team.values()):
         return f"each of {ranks} ranks must have {TURNS} turns and a seat"
     for team in teams:

@@ -28,17 +28,11 @@ class NumberOf(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NumbersVerdict:
-    """The result of a team's turns.
+    """The result of a team's turns."""
 
-    Attributes:
-        wrong: the first wrong number of each wrong rank.
-        suspects: ranks one of which is wrong, for each disagreement without a majority.
-        swaps: the number of swaps that named the wrong ones.
-    """
-
-    wrong: Mapping[int, str] = field(default_factory=dict)
-    suspects: tuple[frozenset[int], ...] = ()
-    swaps: int = 0
+    wrong: Mapping[int, str] = field(default_factory=dict)  # the first wrong number of each wrong rank
+    suspects: tuple[frozenset[int], ...] = ()  # ranks one of which is wrong, for each disagreement without a majority
+    swaps: int = 0  # the number of swaps that named the wrong ones
 
 
 Turns = Sequence[Mapping[int, Turn]]

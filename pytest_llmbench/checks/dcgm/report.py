@@ -15,7 +15,7 @@ _LONGEST = 300
 
 
 class UnreadableReport(Exception):  # noqa: N818 - it is a finding about an output, no error of ours
-    """An output that is not a whole diagnostic; the message gives the reason."""
+    """An incomplete or unknown output; the message gives the reason."""
 
 
 class Status(IntEnum):
@@ -29,15 +29,10 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recorded:
-    """An error that a test recorded, whatever its status.
+    """An error that a test recorded, whatever its status."""
 
-    Attributes:
-        text: in DCGM's words.
-        error_id, category, severity: numbers of DCGM's own, from version 3 on and only in JSON.
-    """
-
-    text: str
-    error_id: int | None = None
+    text: str  # in DCGM's words
+    error_id: int | None = None  # numbers of DCGM's own, from version 3 on and only in JSON
     category: int | None = None
     severity: int | None = None
 
@@ -53,17 +48,11 @@ class DcgmResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DiagnosticOutcome:
-    """One test of a diagnostic.
+    """One test of a diagnostic."""
 
-    Attributes:
-        category: such as `Deployment` or `Hardware`.
-        name: as this version calls it.
-        results: one at least.
-    """
-
-    category: str
-    name: str
-    results: tuple[DcgmResult, ...]
+    category: str  # such as `Deployment` or `Hardware`
+    name: str  # as this version calls it
+    results: tuple[DcgmResult, ...]  # one at least
 
     @property
     def key(self) -> str:
@@ -72,31 +61,21 @@ class DiagnosticOutcome:
 
     @property
     def skipped(self) -> bool:
-        """Whether it did not run, or not on all that it should have."""
+        """Whether it was skipped, at least in part."""
         return any(result.status is Status.SKIP for result in self.results)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosis:
-    """One run of the diagnostic on one node; None for what the output lacks.
+    """One run of the diagnostic on one node; None for what the output lacks."""
 
-    Attributes:
-        version: DCGM's.
-        driver: the driver's.
-        gpus: number of GPUs in the diagnostic.
-        tests: in order; of several iterations, all of them.
-        overall: the result over all iterations; None for a single one.
-        runtime_error: the reason for an end without results, in DCGM's words.
-        unreadable: the reason why this is not a whole diagnostic; there are no tests then.
-    """
-
-    version: str | None = None
-    driver: str | None = None
-    gpus: int | None = None
-    tests: tuple[DiagnosticOutcome, ...] = ()
-    overall: Status | None = None
-    runtime_error: str | None = None
-    unreadable: str | None = None
+    version: str | None = None  # DCGM's
+    driver: str | None = None  # the driver's
+    gpus: int | None = None  # number of GPUs in the diagnostic
+    tests: tuple[DiagnosticOutcome, ...] = ()  # in order; of several iterations, all of them
+    overall: Status | None = None  # the result over all iterations; None for a single one
+    runtime_error: str | None = None  # the reason for an end without results, in DCGM's words
+    unreadable: str | None = None  # the fault of an incomplete or unknown output; `tests` is empty then
 
     @property
     def results(self) -> tuple[DcgmResult, ...]:
@@ -136,7 +115,7 @@ def key_of(name: str) -> str:
 def read_dcgm(text: str) -> tuple[Diagnosis, ...]:
     """Read an output: one diagnosis per node whose output it has, one at least.
 
-    An empty or cut output, and one without results, gives a diagnosis with the reason; nothing raises.
+    An empty or cut output, and one without results, gives a diagnosis with the reason.
     """
     documents = [_read(read_document, document) for document in find_documents(text)]
     tables = [_read(read_table, table) for table in split_tables(text)]
@@ -207,7 +186,7 @@ def read_document(document: Mapping[str, Any]) -> Diagnosis:
     """Read one document.
 
     Raises:
-        UnreadableReport: something in it is not of any known version.
+        UnreadableReport: it has something of an unknown version.
     """
     if "iterations" in _mapping(document, "the output"):
         return _read_iterations(document)
@@ -287,7 +266,7 @@ def _read_entities(result: Mapping[str, Any]) -> tuple[str, ...]:
             raise UnreadableReport("a result of an entity without a number")
         return (f"{result.get('entity_group', 'entity')} {number}",)
     ids = result.get("gpu_ids", result.get("gpu_id"))
-    if ids is None or (isinstance(ids, int) and ids < 0):  # of no GPU alone
+    if ids is None or (isinstance(ids, int) and ids < 0):  # of the whole node
         return ()
     if not _IDS.fullmatch(str(ids)):
         raise UnreadableReport(f"{ids!r} are not GPUs")
@@ -414,7 +393,7 @@ def read_table(lines: Sequence[str]) -> Diagnosis:
     """Read one table.
 
     Raises:
-        UnreadableReport: it is cut, or has a row of no known version.
+        UnreadableReport: it is cut, or has a row of an unknown version.
     """
     if not _LAST.fullmatch(lines[-1]):
         raise UnreadableReport("the table ends before its last line")

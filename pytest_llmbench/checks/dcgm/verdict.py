@@ -1,4 +1,4 @@
-"""Findings of a DCGM diagnostic, and whether it can be judged: whole, as its status says, nothing left out."""
+"""Findings of a DCGM diagnostic, and the reasons to distrust it: gaps, contradictions, an incomplete output."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _MONITOR = 1
 _BROKEN = {2, 6}
 _SOFTWARE_SET_UP = {3, 4}
 _HARDWARE = range(9, 16)
-# Errors of a memory test that passes although it could not allocate enough memory to test it.
+# Errors of a memory test that passes with too little memory allocated.
 _NOT_ALLOCATED = {56, 73}
 _NOT_ALLOCATED_WORDS = "Couldn't allocate at least"
 # Deployment tests of the GPU; the others are of the node's configuration.
@@ -65,34 +65,24 @@ _HOW_TO_ALLOW = " (a test that need not run is named in validation: dcgm: option
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExpectedTests:
-    """The parts of a whole diagnostic.
-
-    Attributes:
-        gpus: GPUs of a node at least.
-        allowed_skips: tests that need not have run.
-    """
+    """The parts of a whole diagnostic."""
 
     level: int
-    gpus: int
-    allowed_skips: Collection[str] = ()
+    gpus: int  # GPUs of a node at least
+    allowed_skips: Collection[str] = ()  # tests that may be skipped
 
     def allows(self, name: str) -> bool:
-        """Whether a test need not have run, under any version's name."""
+        """Whether a test may be skipped, under any version's name."""
         return key_of(name) in {key_of(skip) for skip in self.allowed_skips}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DcgmVerdict:
-    """The verdict on a node's diagnostic.
-
-    Attributes:
-        unjudged: the reasons why it proves nothing; empty if it does.
-        skipped: tests that did not run and need not have.
-    """
+    """The verdict on a node's diagnostic."""
 
     findings: tuple[Finding, ...]
-    unjudged: tuple[str, ...]
-    skipped: tuple[str, ...]
+    unjudged: tuple[str, ...]  # the reasons to distrust it; empty for a sound one
+    skipped: tuple[str, ...]  # tests that were skipped and may be
     diagnosis: Diagnosis
 
 
@@ -169,7 +159,7 @@ def _make_finding(host: str, test: DiagnosticOutcome, entity: str, severity: Sev
 def _why_unjudged(
     output: DiagnosticOutput, diagnosis: Diagnosis, findings: list[Finding], expected: ExpectedTests
 ) -> Iterator[str]:
-    """Reasons why a diagnostic proves nothing, by its end, its text, contradictions and gaps."""
+    """Reasons to distrust a diagnostic, by its end, its text, contradictions and gaps."""
     if output.code is None:
         yield f"dcgmi did not end within {output.seconds:.0f} s, and was ended"
     if diagnosis.runtime_error is not None:

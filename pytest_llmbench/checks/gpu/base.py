@@ -32,17 +32,12 @@ _FACTS = "pytest_llmbench.checks.gpu.nodes.facts:facts"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuNodes:
-    """The answers of the nodes, by host.
-
-    Attributes:
-        failed: reasons for nodes where nvidia-smi is missing, failed, or printed something unreadable.
-        silent: reasons for nodes without an answer.
-    """
+    """The answers of the nodes, by host."""
 
     facts: Mapping[str, GpuFacts]
     smi: Mapping[str, Smi]
-    failed: Mapping[str, str]
-    silent: Mapping[str, str]
+    failed: Mapping[str, str]  # reasons for nodes where nvidia-smi is missing, failed, or printed something unreadable
+    silent: Mapping[str, str]  # reasons for nodes without an answer
 
     @property
     def unjudged(self) -> dict[str, str]:
@@ -100,15 +95,10 @@ def subject(gpu: SmiGpu) -> str:
 
 
 class PerGpu(GpuCheck):
-    """A check that judges nvidia-smi's report on each GPU.
+    """A check that judges nvidia-smi's report on each GPU."""
 
-    Attributes:
-        needs: attributes of `SmiGpu` without which a GPU cannot be judged.
-        shows: further ones for the record.
-    """
-
-    needs: ClassVar[tuple[str, ...]]
-    shows: ClassVar[tuple[str, ...]] = ()
+    needs: ClassVar[tuple[str, ...]]  # attributes of `SmiGpu` without which a GPU cannot be judged
+    shows: ClassVar[tuple[str, ...]] = ()  # further ones for the record
 
     def judge(self, gpu: SmiGpu, options: Any) -> Iterator[Fault]:
         """Yield the faults of one GPU."""
@@ -147,12 +137,12 @@ class PerGpu(GpuCheck):
 
 
 def describe_missing(gpu: SmiGpu, missing: list[str]) -> str:
-    """The reason not to judge a GPU without some facts."""
+    """The reason to leave a GPU with missing facts unjudged."""
     return f"{subject(gpu)}: nvidia-smi does not say {', '.join(missing)}"
 
 
 def find_unlike(what: str, values: Mapping[tuple[str, str], str], *, action: str) -> Iterator[Finding]:
-    """Yield a finding for everything that differs from the majority; for all, where no value has the majority.
+    """Yield a finding for everything that differs from the majority; for all, without a majority.
 
     Values, which `what` names, are by host and subject; leave unknown ones out.
     """

@@ -70,7 +70,7 @@ class Pcie(PerGpu):
             yield "pcie_replays", Severity.MONITOR, message, "watch whether it grows: the link loses packets"
 
     def notes(self, nodes: GpuNodes, options: PcieOptions) -> Iterator[str]:
-        """Count the GPUs whose generation was not judged."""
+        """Count the GPUs with an unjudged generation."""
         asleep = sum(not _judges_gen(gpu, options) for _, gpu in nodes.gpus())
         if asleep:
             yield f"the PCIe generation in use was not judged on {asleep} GPUs that save power, only what it can be"
@@ -173,7 +173,7 @@ class Ecc(PerGpu):
     )  # fmt: skip
 
     def missing(self, gpu: SmiGpu) -> list[str]:
-        """Missing facts; a GPU with ECC off counts nothing, which is a finding already."""
+        """Missing facts; ECC that is off is a finding of its own."""
         if gpu.ecc is False:
             return []
         repairs = (gpu.remap_pending, gpu.remap_failed) if gpu.retirement_pending is None else ()

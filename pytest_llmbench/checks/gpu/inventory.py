@@ -5,15 +5,7 @@ from collections.abc import Iterator
 from pydantic import Field
 
 from pytest_llmbench.checks.base import Site
-from pytest_llmbench.checks.gpu.base import (
-    Fault,
-    GpuCheck,
-    GpuNodes,
-    describe_missing,
-    find_unlike,
-    finding,
-    subject,
-)
+from pytest_llmbench.checks.gpu.base import Fault, GpuCheck, GpuNodes, describe_missing, find_unlike, finding, subject
 from pytest_llmbench.checks.gpu.nodes.facts import SmiOutput
 from pytest_llmbench.checks.gpu.nvidia_smi import Smi, SmiGpu
 from pytest_llmbench.core.record.health import Finding, Report, Severity

@@ -34,7 +34,7 @@ def number(element: ET.Element, *paths: str) -> float | None:
 
 
 def flag(element: ET.Element, path: str) -> bool | None:
-    """Whether a tag is a yes; None where it is neither a yes nor a no."""
+    """Whether a tag is a yes; None for any other word."""
     word = (text(element, path) or "").lower()
     return True if word in _YES else False if word in _NO else None
 
@@ -60,7 +60,7 @@ def errors(gpu: ET.Element, path: str, word: str, old: str) -> float | None:
 
 
 _ROOT = "nvidia_smi_log"
-# Slowdowns that no setting causes.
+# Slowdowns by faults of the hardware.
 _FAULTS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 
 # Each GPU has at most one of these; the first would hide the second.
@@ -116,15 +116,15 @@ class SmiGpu:
     total_uncorrectable: float | None = _read(errors, "ecc_errors/aggregate", "uncorrectable", "double_bit")
     total_correctable: float | None = _read(errors, "ecc_errors/aggregate", "correctable", "single_bit")
     sram_threshold_exceeded: bool | None = _read(flag, "ecc_errors/aggregate/sram_threshold_exceeded")
-    # Pages (before Ampere) and rows that wait for a reset to be replaced; rows for which no spare was left.
+    # Pages (before Ampere) and rows that wait for a reset to be replaced; rows without a spare.
     retirement_pending: bool | None = _read(flag, "retired_pages/pending_retirement")
     remap_pending: bool | None = _read(flag, "remapped_rows/remapped_row_pending")
     remap_failed: bool | None = _read(flag, "remapped_rows/remapped_row_failure")
     slowdowns: tuple[str, ...] | None  # reasons for low clocks now, such as `hw_thermal_slowdown`
     power_limit_w: float | None = _read(
-        number, *(f"{each}/{name}_power_limit" for name in ("current", "enforced") for each in _POWER)
+        number, *(f"{tag}/{name}_power_limit" for name in ("current", "enforced") for tag in _POWER)
     )
-    default_power_limit_w: float | None = _read(number, *(f"{each}/default_power_limit" for each in _POWER))
+    default_power_limit_w: float | None = _read(number, *(f"{tag}/default_power_limit" for tag in _POWER))
     application_mhz: float | None = _read(number, "applications_clocks/graphics_clock")
     default_application_mhz: float | None = _read(number, "default_applications_clocks/graphics_clock")
     max_sm_mhz: float | None = _read(number, "max_clocks/sm_clock")

@@ -24,15 +24,10 @@ _FABRIC = "systemctl status nvidia-fabricmanager on the node; start it, then res
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NvlinkState:
-    """The NVLinks of one GPU.
+    """The NVLinks of one GPU."""
 
-    Attributes:
-        speeds: by link, GB/s in each direction; None for one that is inactive.
-        all_inactive: whether the driver lists no link because all of them are inactive.
-    """
-
-    speeds: tuple[float | None, ...]
-    all_inactive: bool
+    speeds: tuple[float | None, ...]  # by link, GB/s in each direction; None for one that is inactive
+    all_inactive: bool  # whether the driver lists no link because all of them are inactive
 
     @property
     def active(self) -> tuple[float, ...]:
@@ -106,7 +101,7 @@ class GpuNvlink(GpuCheck):
         ]
         findings += _compare(links, options)
         for host, smi_gpu in nodes.gpus():
-            if smi_gpu.fabric not in {None, "Completed"}:  # GPUs without NVSwitches have no fabric
+            if smi_gpu.fabric not in {None, "Completed"}:  # None on GPUs without NVSwitches
                 message = f"it did not join the NVLink fabric: {smi_gpu.fabric}"
                 #: finding fabric: a GPU did not join its NVLink fabric
                 findings.append(finding(host, f"GPU {smi_gpu.index}", "fabric", Severity.RESET, message, _FABRIC))

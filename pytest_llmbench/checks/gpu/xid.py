@@ -20,7 +20,7 @@ from pytest_llmbench.readers.pci import pci_address
 _EVENT = re.compile(r"(?<![A-Za-z])(S?)Xid \(([^()]*)\): 0*(\d{1,6}),(.*)", re.ASCII)
 # An application's own words may hold "Xid"; the driver's begin with one of these.
 _DRIVER = re.compile(r"NVRM|nvidia")
-# Written for some faults beside the Xid, or in its place where the driver could not even write that.
+# Written for some faults beside the Xid, or in its place where the driver failed to write that.
 _FALLEN = re.compile(
     r"NVRM: .*?((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]).*fallen off the bus", re.IGNORECASE
 )
@@ -126,21 +126,16 @@ _ACTIONS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelEvent:
-    """An error that the driver wrote down.
+    """An error that the driver wrote down."""
 
-    Attributes:
-        switch: whether it is of an NVSwitch (an SXid) and not of a GPU.
-        bus: PCI address of the device, `0000:1b:00.0`.
-    """
-
-    switch: bool
+    switch: bool  # whether it is of an NVSwitch (an SXid), or of a GPU
     code: int
-    bus: str
+    bus: str  # PCI address of the device, `0000:1b:00.0`
     text: str
 
     @property
     def fatal(self) -> bool:
-        """Whether an NVSwitch calls it fatal; GPUs have no such word."""
+        """Whether an NVSwitch calls it fatal; GPUs lack such a word."""
         return self.switch and self.text.startswith("Fatal")
 
 

@@ -51,8 +51,8 @@ def host_probe(check: Check, settings: CheckSettings, name: str, function: str, 
 
 def ask_hosts(check: Check, fleet: Fleet, settings: CheckSettings) -> tuple[dict[str, HostFacts], dict[str, str]]:
     """Ask every node once for the facts of all host checks: facts by host, and reasons for missing ones."""
-    environments = fleet.site.environments.values()
-    runtimes = sorted({each.container.runtime for each in environments if each.container is not None})
+    containers = [environment.container for environment in fleet.site.environments.values()]
+    runtimes = sorted({container.runtime for container in containers if container is not None})
     paths = sorted(named_paths(fleet.site))
     probe = host_probe(check, settings, "host-facts", "facts:facts", {"runtimes": runtimes, "paths": paths})
     return read_per_host(fleet.once(probe), HostFacts, asked={"containers": runtimes, "paths": paths})

@@ -105,7 +105,7 @@ def why_unknown(clock: NodeClock, limit_s: float) -> str | None:
 
 
 def why_unmeasured(clock: NodeClock, limit_s: float) -> str | None:
-    """The reason why the stamp of a file is no measure of a node's clock; None where it is one."""
+    """The reason to leave a node's clock unmeasured by the stamp of a file; None to measure it."""
     if not has_one_clock(clock.mount):
         return f"the shared folder is {kind_of(clock.mount)}, where files may have the node's own time"
     if clock.uncertainty_s >= limit_s:

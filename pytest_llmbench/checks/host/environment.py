@@ -11,21 +11,13 @@ from pytest_llmbench.core.record.health import Finding, Report, Severity
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceVariable:
-    """How a variable names devices.
+    """How a variable names devices."""
 
-    Attributes:
-        kinds: source of the devices: `interfaces`, `infiniband`.
-        prefixes: whether a name stands for all that begin with it, unless `=` stands before the list.
-        ports: whether `:1` after a name is a port.
-        every: whether each name must be there, not just one.
-        everything: a word that stands for all devices.
-    """
-
-    kinds: tuple[str, ...]
-    prefixes: bool = False
-    ports: bool = False
-    every: bool = False
-    everything: str | None = None
+    kinds: tuple[str, ...]  # source of the devices: `interfaces`, `infiniband`
+    prefixes: bool = False  # whether a name stands for all that begin with it, unless `=` stands before the list
+    ports: bool = False  # whether `:1` after a name is a port
+    every: bool = False  # whether each name must be there, or just one
+    everything: str | None = None  # a word that stands for all devices
 
 
 RULES = {
@@ -35,7 +27,7 @@ RULES = {
     "TP_SOCKET_IFNAME": DeviceVariable(kinds=("interfaces",), every=True),
     "UCX_NET_DEVICES": DeviceVariable(kinds=("interfaces", "infiniband"), ports=True, everything="all"),
 }
-# The kernel knows no state of some interfaces that work, such as `lo`.
+# The state of some interfaces that work, such as `lo`, is `unknown`.
 _USABLE = {"up", "unknown"}
 
 
@@ -76,7 +68,7 @@ def _find_missing_files(host: str, node: HostFacts, paths: Mapping[str, str]) ->
 
 
 def missing_devices(host: str, node: HostFacts, devices: Mapping[tuple[str, str], str]) -> Iterator[Finding]:
-    """Findings about variables that name no device of this node, or none that is up; values by place and name."""
+    """Findings about variables that name missing devices of this node, or only ones that are down."""
     for (where, name), value in devices.items():
         severity, fault = _check_devices(value, node, RULES[name])
         if fault:
@@ -102,8 +94,8 @@ def _check_devices(value: str, node: HostFacts, rule: DeviceVariable) -> tuple[S
 def chosen(value: str, present: Collection[str], rule: DeviceVariable) -> tuple[set[str], list[str]]:
     """The devices that a variable's value chooses, and its names that fit none of them.
 
-    `^` before the list excludes the named ones, and `=` before it (after a `^`) asks for whole names. A list that
-    excludes has no missing names.
+    `^` before the list excludes the named ones, and `=` before it (after a `^`) asks for whole names. Names that
+    are excluded may be missing.
     """
     rest = value.removeprefix("^")
     whole = not rule.prefixes or rest.startswith("=")

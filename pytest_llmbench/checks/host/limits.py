@@ -10,7 +10,7 @@ from pytest_llmbench.checks.host.nodes.facts import ProcessLimits
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
-# Lambda found 1024 open files to be enough for 32 nodes of 8 GPUs, and for no more: 4 for each rank of the whole job.
+# Lambda found 1024 open files to be just enough for 32 nodes of 8 GPUs: 4 for each rank of the whole job.
 _FILES_PER_RANK = 4
 _FEWEST_FILES = 1024
 # Each rank may start one thread per CPU for its arithmetic, and these for NCCL, data loading and the runtimes: a

@@ -29,7 +29,7 @@ class MemoryOptions(Strict):
 
 
 class HostMemory(HostCheck):
-    """Memory of the hosts, not of the GPUs."""
+    """Memory of the hosts."""
 
     name = "memory"
     summary = "memory of the hosts: as much as on the other nodes, and available"

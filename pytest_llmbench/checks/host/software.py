@@ -37,7 +37,7 @@ class Software(HostCheck):
 
 
 def find_unlike(software: Mapping[str, Mapping[str, str]], ignore: tuple[str, ...]) -> Iterator[Finding]:
-    """Findings about versions, by host and name, that are not those of most nodes."""
+    """Findings about versions, by host and name, that differ from those of most nodes."""
     for name in sorted({name for versions in software.values() for name in versions} - {*ignore}):
         versions = {host: versions.get(name, "none") for host, versions in software.items()}
         for host, difference in differing(versions).items():
@@ -46,7 +46,7 @@ def find_unlike(software: Mapping[str, Mapping[str, str]], ignore: tuple[str, ..
 
 
 def unfit_for_gpus(host: str, versions: Mapping[str, str]) -> Iterator[Finding]:
-    """Findings about the driver, and about a PyTorch that this driver cannot run."""
+    """Findings about the driver, and about a PyTorch that is too new for it."""
     driver, torch, cuda = (versions.get(name) for name in ("driver's cuda", "torch", "cuda"))
     severity, message, action = Severity.CONFIGURE, "", "install a PyTorch built for the driver's CUDA, or a new driver"
     if driver is None:

@@ -29,29 +29,19 @@ class GroupRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bisection:
-    """The result of a search.
+    """The result of a search."""
 
-    Attributes:
-        culprits: nodes that are slow with good ones.
-        together: smallest groups that are slow without a slow part: no single node is identified.
-        rounds: number of measurements, each of several groups at once.
-        runs: every group that was measured, in order.
-    """
-
-    culprits: Hosts
-    together: tuple[Hosts, ...]
-    rounds: int
-    runs: tuple[GroupRun, ...]
+    culprits: Hosts  # nodes that are slow with good ones
+    together: tuple[Hosts, ...]  # smallest groups that are slow without a slow part
+    rounds: int  # number of measurements, each of several groups at once
+    runs: tuple[GroupRun, ...]  # every group that was measured, in order
 
 
 def bisect(nodes: Sequence[str], slow: Slow, *, good: Sequence[str] = (), believe_after: int = 2) -> Bisection:
     """Find the nodes that make a group slow, with O(k log N) measured groups for k culprits.
 
-    Args:
-        nodes: the group that is slow.
-        slow: measures disjoint groups, all at once, and returns for each whether it is slow.
-        good: good nodes outside of the group.
-        believe_after: number of measurements in a row that must be slow for a slow group.
+    `slow` measures disjoint groups, all at once, and returns for each whether it is slow; a slow group needs
+    `believe_after` slow measurements in a row. `good` are good nodes outside of the group.
     """
     return _Search(slow, list(good), believe_after).within(tuple(nodes))
 
@@ -98,7 +88,7 @@ class _Search:
         partners = list(self._good)
         for parts in halves.values():
             fast = [node for part in parts if slow.get(part) is False for node in part]
-            # A sibling that is slow explains why the whole was, and so does one that could not be measured yet.
+            # A slow sibling explains why the whole was slow, and so does one that waits for its measurement.
             if any(slow.get(part) for part in parts):
                 self._good += fast
             if any(slow.get(part, True) for part in parts):
@@ -118,7 +108,7 @@ class _Search:
     def _test_filled_up(self, parts: Sequence[Hosts], size: int) -> list[Hosts]:
         """The parts of a slow group that are slow once good nodes fill them up to the size at which it was slow."""
         bad = []
-        for part in parts:  # one after the other: there may not be enough good nodes for both
+        for part in parts:  # one after the other: the good nodes may be too few for both
             group = (*part, *self._good[: size - len(part)])
             # Alone, or as a pair, it was measured already.
             if len(group) > max(len(part), 2) and self._test([group])[group]:
@@ -155,11 +145,8 @@ class Whole:
 def measure_whole(ground: MeasuredGroups, hosts: Sequence[str], floor: float | None, gpus: int) -> Whole:
     """Measure all nodes as one group, and bisect it where it is slow or fails.
 
-    Args:
-        ground: measures the groups.
-        hosts: nodes whose pairs are well; fewer than three are measured as pairs already.
-        floor: the rate that a group must reach, GB/s; None where only a failure counts.
-        gpus: of each node.
+    Their pairs are well; fewer than three are measured as pairs already. A group must reach the `floor`, GB/s; without
+    one, only a failure counts. `gpus` counts those of each node.
     """
     whole = Whole()
     if len(hosts) < _FEWEST:

@@ -25,7 +25,7 @@ _CPU = Sizes(bytes=2**20, iterations=8, warm_up=2, timeout_s=5.0, patience_s=30.
 _TOLERANCE = {"cuda": 0.1, "cpu": 0.5}  # CPU ranks of one machine share its cores
 # Ranks answer with the results so far before they are ended for being late.
 _LIMIT_SHARE = 0.8
-# A round takes no longer than this many timeouts: a game, and the wait for those whose partner hangs.
+# The longest round in timeouts: a game, and the wait for those whose partner hangs.
 _TIMEOUTS_A_ROUND = 3
 
 GroupFault = Literal["no_answer", "error", "wrong_values"]
@@ -78,20 +78,13 @@ class RankGroup:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupResult:
-    """The result of a group.
-
-    Attributes:
-        busbw: GB/s of its slowest rank; None after a fault.
-        latency_us: of a small all_reduce, likewise.
-        fault: the kind of fault that prevented a number.
-        reason: the fault in words.
-    """
+    """The result of a group."""
 
     group: RankGroup
-    busbw: float | None = None
-    latency_us: float | None = None
-    fault: GroupFault | None = None
-    reason: str = ""
+    busbw: float | None = None  # GB/s of its slowest rank; None after a fault
+    latency_us: float | None = None  # of a small all_reduce, likewise
+    fault: GroupFault | None = None  # the kind of fault that prevented a number
+    reason: str = ""  # the fault in words
 
     @property
     def text(self) -> str:
@@ -101,19 +94,12 @@ class GroupResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Played:
-    """The result of some rounds.
+    """The result of some rounds."""
 
-    Attributes:
-        results: one for each group, in the order of the groups.
-        silent: reasons for nodes without a whole answer.
-        device: device of the measurement, as its driver names it; None if no rank reported it.
-        nvlink: whether any of their GPUs has an active NVLink; None if no rank reported it.
-    """
-
-    results: tuple[GroupResult, ...]
-    silent: Mapping[str, str]
-    device: str | None
-    nvlink: bool | None = None
+    results: tuple[GroupResult, ...]  # one for each group, in the order of the groups
+    silent: Mapping[str, str]  # reasons for nodes without a whole answer
+    device: str | None  # device of the measurement, as its driver names it; None if all ranks are silent about it
+    nvlink: bool | None = None  # whether any of their GPUs has an active NVLink; None if all ranks are silent about it
 
 
 class MeasuredGroups:

@@ -45,25 +45,16 @@ PlayedPair = tuple[Game, GroupResult]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hunt:
-    """The result. A player is a node, or one rail of it.
+    """The result. A player is a node, or one rail of it."""
 
-    Attributes:
-        players: node and rail by player; the rail is empty where all of them are used.
-        first: results of the first pass between nodes that answered, by pair.
-        second: results of the second pass, in the order of `verdict.second`.
-        silent: reasons for nodes without an answer.
-        witnessed: whether most nodes answered, so that silence is a fault of the silent ones.
-        referenced: whether the floor is that of a reference.
-    """
-
-    players: Mapping[str, tuple[str, str]]
-    first: Mapping[Pair, GroupResult]
-    second: tuple[GroupResult, ...]
+    players: Mapping[str, tuple[str, str]]  # node and rail by player; the rail is empty where all of them are used
+    first: Mapping[Pair, GroupResult]  # results of the first pass between nodes that answered, by pair
+    second: tuple[GroupResult, ...]  # results of the second pass, in the order of `verdict.second`
     verdict: PairVerdict
-    silent: Mapping[str, str]
-    witnessed: bool
+    silent: Mapping[str, str]  # reasons for nodes without an answer
+    witnessed: bool  # whether most nodes answered, so that silence is a fault of the silent ones
     device: str | None
-    referenced: bool
+    referenced: bool  # whether the floor is that of a reference
 
     def pairs_of(self, player: str) -> list[PlayedPair]:
         """The pairs of a player in the first pass."""
@@ -80,7 +71,7 @@ class Hunt:
         return [(game, result) for game, result in games if self.is_slow(game)]
 
     def is_slow(self, game: Game) -> bool:
-        """Whether a pair is below the floor, or has no rate."""
+        """Whether a pair is below the floor, or lacks a rate."""
         return is_slow(game, self.verdict.floor)
 
     def partner(self, game: Game, player: str) -> str:
@@ -106,16 +97,10 @@ def hunt(
     tolerance: float,
     repeats: int,
 ) -> Hunt:
-    """Play pairs of nodes, and name the bad ones.
+    """Play pairs of two nodes or more, and name the bad ones; see `schedule`, `floor_of` and `second_pass`.
 
-    Args:
-        field: measures the groups.
-        hosts: two nodes or more.
-        rails: local ranks that play one at a time; None for all ranks of a node together.
-        reference: bound on the rate of a pair.
-        rounds: of each rail, as in `schedule`.
-        tolerance: as in `floor_of`.
-        repeats: as in `second_pass`.
+    `rails` are local ranks that play one at a time, or None for all ranks of a node together. `reference` is a bound on
+    the rate of a pair, and `rounds` is for each rail.
     """
     tracks: Sequence[int | None] = rails or [None]
     players = {_name(host, rail): (host, rail) for rail in tracks for host in hosts}
@@ -261,7 +246,7 @@ def _find_slow_at_times(hunt: Hunt) -> Iterator[Finding]:
 
 
 def list_unjudged(hunt: Hunt) -> dict[str, str]:
-    """Nodes that could not be judged, with the reason."""
+    """Unjudged nodes, with the reason."""
     reasons: dict[str, str] = {} if hunt.witnessed else dict(hunt.silent)
     verdict = hunt.verdict
     for player in verdict.unresolved:

@@ -20,7 +20,7 @@ Rounds = list[list[Pair]]
 
 
 def schedule(players: Sequence[str], rounds: int | None = None) -> Rounds:
-    """Pair players by the circle method: no player is in two pairs of a round, and no pair is met twice.
+    """Pair players by the circle method: each player is in one pair of a round, and each pair meets once.
 
     Args:
         players: two or more; of an odd number, one pauses in each round.
@@ -72,40 +72,24 @@ class Game:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suspicion:
-    """The result of the first pass.
+    """The result of the first pass."""
 
-    Attributes:
-        floor: the rate below which a pair is slow; None without a comparison.
-        suspects: players that may be bad.
-        good: the others with a good pair, the best proven first.
-        links: slow pairs without a bad player.
-    """
-
-    floor: float | None
-    suspects: tuple[str, ...]
-    good: tuple[str, ...]
-    links: tuple[Pair, ...]
+    floor: float | None  # the rate below which a pair is slow; None without a comparison
+    suspects: tuple[str, ...]  # players that may be bad
+    good: tuple[str, ...]  # the others with a good pair, the best proven first
+    links: tuple[Pair, ...]  # slow pairs without a bad player
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairVerdict:
-    """The result of both passes. Nodes without a finding are good.
+    """The result of both passes. Nodes without a finding are good."""
 
-    Attributes:
-        floor: the rate below which a pair is slow; None without a comparison.
-        culprits: slow with most of their good partners, too.
-        acquitted: suspects that are well with most of their good partners.
-        unresolved: suspects without a good partner.
-        links: pairs of good players that stay slow.
-        second: the games of the second pass.
-    """
-
-    floor: float | None
-    culprits: tuple[str, ...]
-    acquitted: tuple[str, ...]
-    unresolved: tuple[str, ...]
-    links: tuple[Pair, ...]
-    second: tuple[Game, ...]
+    floor: float | None  # the rate below which a pair is slow; None without a comparison
+    culprits: tuple[str, ...]  # slow with most of their good partners, too
+    acquitted: tuple[str, ...]  # suspects that are well with most of their good partners
+    unresolved: tuple[str, ...]  # suspects without a good partner
+    links: tuple[Pair, ...]  # pairs of good players that stay slow
+    second: tuple[Game, ...]  # the games of the second pass
 
 
 Play = Callable[[Rounds], Sequence[Game]]
@@ -119,9 +103,7 @@ def floor_of(games: Iterable[Game], tolerance: float) -> float | None:
     are compared first, each by its best pair; the pairs among the good ones define the floor. Fewer than three players
     have no floor, and it is useless where half of them are bad.
 
-    Args:
-        games: those of the first pass.
-        tolerance: allowed shortfall from the median, as a fraction of it.
+    `games` are those of the first pass; `tolerance` is the allowed shortfall from the median, as a fraction of it.
     """
     values = {game.pair: game.value for game in games if game.value is not None}
     best: dict[str, float] = {}
@@ -165,10 +147,7 @@ def suspect(games: Sequence[Game], floor: float | None) -> Suspicion:
 def second_pass(suspicion: Suspicion, repeats: int, league: League = lambda _: "") -> Rounds:
     """Pair every suspect with good players, as many different ones as there are, and play the odd links again.
 
-    Args:
-        suspicion: result of the first pass.
-        repeats: games of each suspect and each link.
-        league: the league of a player; pairs are of one league.
+    `repeats` counts the games of each suspect and each link. Pairs are of players of one `league`.
     """
     rounds: Rounds = []
     for name in dict.fromkeys(map(league, suspicion.suspects)):
@@ -190,12 +169,8 @@ def judge(
 ) -> PairVerdict:
     """Judge the first pass, play the second where it is needed, and judge that.
 
-    Args:
-        games: those of the first pass.
-        play: measures the pairs of further rounds, in order.
-        floor: the rate below which a pair is slow: of a reference, or `floor_of`.
-        repeats: games of each suspect and each link; an odd number, as the majority decides.
-        league: the league of a player; pairs are of one league.
+    `play` measures the pairs of further rounds, in order. The `floor` is that of a reference, or `floor_of`. `repeats`
+    is an odd number, as the majority decides.
     """
     suspicion = suspect(games, floor)
     rounds = second_pass(suspicion, repeats, league)

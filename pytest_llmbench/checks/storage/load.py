@@ -11,8 +11,8 @@ from pydantic import Field, PositiveInt
 from pytest_llmbench.checks.answers import one_per_host, read_answers
 from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, deadline_of, options_of
 from pytest_llmbench.checks.bounds import NOT_COMPARED, Bounds, find_outliers
-from pytest_llmbench.checks.storage.kinds import finding
 from pytest_llmbench.checks.storage.nodes.storage import BLOCK, StorageLoad
+from pytest_llmbench.checks.storage.staging import finding
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import QuantityField, Strict

@@ -1,13 +1,18 @@
 """Data that a training needs: on every node, readable, and the same everywhere."""
 
+from typing import Literal
+
 from pydantic import PositiveInt
 
 from pytest_llmbench.checks.answers import dissenters, read_per_host
 from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of, options_of
-from pytest_llmbench.checks.storage.kinds import StorageKind, finding
+from pytest_llmbench.checks.kinds import FindingMaker, SharedKind, make_finding
 from pytest_llmbench.checks.storage.nodes.staging import StagedData
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
+
+StorageKind = Literal["data_differs", "data_missing", "wrong_bytes"]
+finding: FindingMaker[StorageKind | SharedKind] = make_finding
 
 _MOUNT = "mount the file system on the node, or copy the data there"
 
@@ -83,7 +88,7 @@ class DataStaging(NodeCheck):
 
 
 def _list_paths(site: Site) -> tuple[list[StagedPath], list[str]]:
-    """Paths that the environments name, and notes on those that cannot be seen from outside."""
+    """Paths that the environments name, and notes on those that are hidden from outside."""
     staged, notes = [], []
     for name, environment in site.environments.items():
         paths = [path for path in (environment.data, *environment.paths.values()) if path is not None]

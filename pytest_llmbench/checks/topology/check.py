@@ -106,7 +106,7 @@ def _write_files(files: Mapping[str, str], facts: Mapping[str, PciFacts], folder
 
 
 def _compare_nodes(files: Mapping[str, str], kept: Mapping[str, Path]) -> Iterator[Finding]:
-    """Yield a finding for each node whose devices are not those of most nodes."""
+    """Yield a finding for each node with other devices than most nodes."""
     if len(set(files.values())) < 2:
         return
     odd = dissenters(files)
@@ -128,7 +128,7 @@ def _compare_nodes(files: Mapping[str, str], kept: Mapping[str, Path]) -> Iterat
 def _compare_installed(
     host: str, installed: InstalledFile | None, file: str, kept: Path, ignoring: frozenset[str]
 ) -> Iterator[Finding]:
-    """Yield a finding if the file that NCCL reads is unreadable or does not fit the node."""
+    """Yield a finding if the file that NCCL reads is unreadable or contradicts the node."""
     if installed is None:
         return
     if installed.text is None:
@@ -149,25 +149,20 @@ def _compare_installed(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuTopology:
-    """The content of a topology file, without its order.
+    """The content of a topology file, without its order."""
 
-    Attributes:
-        devices: attributes of each device (`class`, `link_speed`, ...) by PCI address.
-        numa: the NUMA node of each device, by PCI address.
-        switch: PCI addresses of the devices behind the same switch as each device, itself included.
-        cpus: attributes of the processors by NUMA node.
-    """
-
+    # Attributes of each device (`class`, `link_speed`, ...) by PCI address.
     devices: dict[str, Mapping[str, str]] = field(default_factory=dict)
-    numa: dict[str, str] = field(default_factory=dict)
+    numa: dict[str, str] = field(default_factory=dict)  # the NUMA node of each device, by PCI address
+    # PCI addresses of the devices behind the same switch as each device, itself included.
     switch: dict[str, frozenset[str]] = field(default_factory=dict)
-    cpus: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    cpus: dict[str, Mapping[str, str]] = field(default_factory=dict)  # attributes of the processors by NUMA node
 
     def differences(self, truth: GpuTopology, *, ignoring: frozenset[str] = frozenset()) -> Iterator[str]:
         """Yield the differences from the truth, in words.
 
         Further switches are accepted: a virtual machine hides them from the observer. An attribute counts only where
-        both have it, and, for a device, where `ignoring` does not name it.
+        both have it, and `ignoring` names those of devices to leave out.
         """
         for bus in sorted(truth.devices.keys() - self.devices.keys()):
             yield f"{bus} is missing"
@@ -240,7 +235,7 @@ def _normalize(name: str, text: str) -> str:
 def of_interest(devices: Sequence[PciDevice]) -> list[PciDevice]:
     """The GPUs, and the NICs that NCCL is to use.
 
-    On a machine with InfiniBand, an Ethernet port of the same driver is for management and carries no data.
+    On a machine with InfiniBand, an Ethernet port of the same driver is for management alone.
     """
     infiniband = {device.bus for device in devices if (device.pci_class or "").startswith(_INFINIBAND)}
     return [device for device in devices if device.driver == "nvidia" or not infiniband or device.bus in infiniband]

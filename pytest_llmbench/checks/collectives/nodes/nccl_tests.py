@@ -46,7 +46,7 @@ class NcclTestsOutput(ProbeAnswer):
     command: str
     code: int | None  # its exit status; None when it took too long
     text: str
-    written: str | None  # the file that it wrote with `-J`; None if it cannot
+    written: str | None  # the file that it wrote with `-J`, which older versions lack
 
 
 class NcclTestsOutputs(ProbeAnswer):

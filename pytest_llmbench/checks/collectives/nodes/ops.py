@@ -18,7 +18,7 @@ Call = Callable[[], Works]
 
 _ROOT = 0
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
-# torch.distributed has no other form of these; a copy before each would be no measurement of the operation.
+# torch.distributed has only this form of these; a copy before each would spoil the measurement.
 _ONLY_IN_PLACE = ("all_reduce", "broadcast", "reduce")
 # In place these are undefined, in nccl-tests as well.
 _ONLY_OUT_OF_PLACE = ("alltoall", "sendrecv")
@@ -84,7 +84,7 @@ class Operation:
         fill(send, (values.part if self.name in _REDUCING else values.of)(self.rank, round_))
 
     def wrong(self, recv: torch.Tensor, values: Values, round_: int) -> int:
-        """Count the received elements that are not those of the round."""
+        """Count the received elements that differ from those of the round."""
         return sum(wrong(part, table) for part, table in self._expected(recv, values, round_))
 
     def _expected(self, recv: torch.Tensor, values: Values, round_: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -11,9 +11,9 @@ import torch
 
 # Largest whole number up to which a type has all.
 _EXACT = {torch.float32: 2**24, torch.bfloat16: 2**8}
-# Values repeat after this many elements at least; as it is a prime, never after a power of two.
+# Values repeat after a prime of at least this size, so after other numbers than powers of two.
 _LEAST_PERIOD = 251
-# How far ranks and rounds are apart; no multiple of a period.
+# Distance between ranks, and between rounds; both are prime to the period.
 _PER_RANK, _PER_ROUND = 7, 31
 _BLOCK = 1 << 22
 _NEVER = -1.0

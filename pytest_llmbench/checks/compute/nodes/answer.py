@@ -14,7 +14,7 @@ class GemmRate(ProbeAnswer):
     """A matrix product in one precision.
 
     The error is the largest difference to an fp64 product on the host, of 16 rows, in standard deviations of an entry
-    (the square root of the side); None for a product that is not finite.
+    (the square root of the side); None for an infinite product or NaN.
     """
 
     rate: PositiveFloat  # FLOP/s, the median of blocks of about 50 ms
@@ -43,7 +43,7 @@ class CopyRates(ProbeAnswer):
 
 
 class DeviceRates(DeviceAnswer):
-    """The rates of a device. A part that was not asked for is None."""
+    """The rates of a device. A part is None unless the probe asked for it."""
 
     setting: Mapping[str, str]  # properties that two devices must share for bitwise equal products
     gemm: GemmRates | None
@@ -52,7 +52,7 @@ class DeviceRates(DeviceAnswer):
 
 
 class TelemetrySample(ProbeAnswer):
-    """One NVML sample of a GPU, `at_s` seconds after the load began; None for what the GPU does not report."""
+    """One NVML sample of a GPU, `at_s` seconds after the load began; None for what the GPU lacks."""
 
     at_s: NonNegativeFloat
     clock_mhz: NonNegativeInt | None  # of the SMs

@@ -132,7 +132,7 @@ def _measure_gemms(context: RankContext, device: torch.device, start: StepStart)
 
 
 def _why_lacking(precision: str, device: torch.device) -> str:
-    """The reason why a device does not multiply in a precision; empty if it does."""
+    """The reason why a device lacks a precision; empty if it has it."""
     if precision in {"tf32", "bf16"} and torch.cuda.get_device_capability(device) < (8, 0):
         return "needs compute capability 8.0"
     if precision == "fp8" and torch.cuda.get_device_capability(device) < (8, 9):

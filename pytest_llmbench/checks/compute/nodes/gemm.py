@@ -14,7 +14,7 @@ from pytest_llmbench.workloads.training.matmul import rates
 
 _STORED = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
 _FP8 = torch.float8_e4m3fn
-# Integers of the size of an element, to compare two results bit by bit: NaN is not even equal to itself.
+# Integers of the size of an element, to compare two results bit by bit: NaN differs from itself.
 _BITS = {2: torch.int16, 4: torch.int32}
 # Rows of a product that are computed again in fp64, all columns of each.
 _ROWS = 16
@@ -79,7 +79,7 @@ def prepare(precision: str, given: Factors, device: torch.device) -> tuple[torch
     right = given.right.to(device).t().contiguous().to(_FP8).t()  # the product needs it by columns
     one = torch.ones((), device=device)
     out = torch.empty(left.shape, device=device, dtype=torch.bfloat16)
-    # PyTorch has no public function for it.
+    # PyTorch's function for it is private.
     how = {"scale_a": one, "scale_b": one, "out_dtype": out.dtype, "use_fast_accum": True, "out": out}
     return left, right, lambda: torch._scaled_mm(left, right, **how)  # type: ignore[arg-type]  # noqa: SLF001
 

@@ -91,7 +91,7 @@ class Replica:
         self._plan, self._device = plan, device
         self.steps = range(1, plan.steps + 1)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(plan.seed)  # on the host: no GPU has a part in the first weights
+            torch.manual_seed(plan.seed)  # on the host, independent of any GPU
             self.model = ReplicaDecoder(plan)
         self.model.to(device)
         self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)

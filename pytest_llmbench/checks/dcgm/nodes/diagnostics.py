@@ -35,8 +35,8 @@ class DiagnosticOutput(ProbeAnswer):
 class DiagnosticRun(ProbeAnswer):
     """The diagnostic of a node."""
 
-    missing: str | None  # the program that is not installed, in words; None if it ran
-    output: DiagnosticOutput | None  # None if it did not run
+    missing: str | None  # a missing program, in words; None if it ran
+    output: DiagnosticOutput | None  # None if a program is missing
 
     @model_validator(mode="after")
     def _either(self) -> Self:
@@ -55,7 +55,7 @@ def dcgm(context: RankContext, log: ProbeLog) -> DiagnosticRun:
     """
     given = context.config["environment"]
     environment = Environment.model_validate(given) if given is not None else Environment()
-    # dcgmi does not choose GPUs by this variable, and warns of it.
+    # dcgmi ignores this variable, and warns of it.
     env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"} | dict(environment.env)
     outer = _wrap(environment, env)
     program = outer[0] if outer else context.config["words"][0]
@@ -77,7 +77,7 @@ def _run(
 ) -> DiagnosticOutput:
     log.phase(shlex.join(command))
     began = time.monotonic()
-    # Its warnings must not end up in the middle of its JSON.
+    # Keep its warnings out of its JSON.
     result = ask(["sh", "-c", 'exec "$@" 2> "$0"', str(errors), *command], env, deadline - began, errors=False)
     return DiagnosticOutput(
         command=shlex.join(command),
@@ -111,7 +111,7 @@ def _inside(container: Container, names: Mapping[str, str], env: dict[str, str])
     home = f"{Path.home()}:{Path.home()}" if container.mount_home else None
     workdir = ["--workdir", container.workdir] if container.workdir and container.runtime == "docker" else []
     return [
-        *start, *(word for each in (*container.mounts, *([home] if home else [])) for word in (mount, each)),
+        *start, *(word for place in (*container.mounts, *([home] if home else [])) for word in (mount, place)),
         *(word for name in names for word in ("--env", name)), *workdir, *container.args, container.image,
     ]  # fmt: skip
 
@@ -123,8 +123,9 @@ def _pyxis(container: Container, env: dict[str, str]) -> list[str]:
             "no_slurm", "a pyxis container starts with srun, and this is not a Slurm job: use docker or enroot"
         )
     job, host = env["SLURM_JOB_ID"], host_name()
-    for name in [each for each in env if each.startswith(("SLURM_", "SLURMD_", "PMI")) and each != "SLURM_CONF"]:
-        del env[name]  # else they are options of the new step
+    for name in list(env):
+        if name.startswith(("SLURM_", "SLURMD_", "PMI")) and name != "SLURM_CONF":
+            del env[name]  # else they are options of the new step
     return [
         "srun", f"--jobid={job}", "--overlap", "--mem=0", "--nodes=1", "--ntasks=1", f"--nodelist={host}",
         f"--container-image={container.image}",

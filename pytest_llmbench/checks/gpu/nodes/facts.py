@@ -1,6 +1,6 @@
 """Raw facts of a node's driver and kernel about its GPUs.
 
-The output of nvidia-smi for eight GPUs is long, so it is in a file of the step's folder and not in the answer.
+The output of nvidia-smi for eight GPUs is long, so it is in a file of the step's folder.
 """
 
 import os
@@ -12,7 +12,7 @@ from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog, host_name
 
 _TIMEOUT_S = 60.0
-# The first line of the kernel: a log that begins with it is whole, and the ring buffer has lost nothing yet.
+# The first line of the kernel: a log that begins with it is whole.
 _FIRST_WORDS = "Linux version"
 _BEGINNING_LINES = 50
 _DRIVER_WORDS = ("NVRM", "nvidia", "Xid")
@@ -24,7 +24,7 @@ class ToolEnd(ProbeAnswer):
     """The end of a program."""
 
     command: str
-    code: int | None  # its exit status; None if it has not ended by itself
+    code: int | None  # its exit status; None if it was ended
     error: str | None  # the reason of a failure
 
 
@@ -46,7 +46,7 @@ class KernelLog(ProbeAnswer):
     source: str | None  # the program that printed the log; None where none can
     whole: bool  # whether it reaches back to the boot
     lines: tuple[str, ...]  # the last 2000 of them
-    refused: tuple[str, ...]  # the reasons for not using other sources
+    refused: tuple[str, ...]  # the reasons against the other sources
 
 
 class GpuFacts(ProbeAnswer):

@@ -40,7 +40,7 @@ class NodeClock(ProbeAnswer):
     ahead_s: float  # lead over the stamp of a file just touched, seconds
     uncertainty_s: float  # largest error of that
     mount: Mount | None
-    kernel: KernelClock | None  # None where the kernel reports nothing
+    kernel: KernelClock | None  # None without a report
 
 
 def clock(context: RankContext, log: ProbeLog) -> NodeClock:

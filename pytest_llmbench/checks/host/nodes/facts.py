@@ -52,13 +52,13 @@ class ProcessLimits(ProbeAnswer):
 
     soft: ResourceLimits
     hard: ResourceLimits
-    cpus: int | None  # of the node; None where the system does not report it
+    cpus: int | None  # of the node
     uid: int  # the effective user
     capabilities: int  # the effective capabilities as a bit mask
 
 
 class KernelTuning(ProbeAnswer):
-    """Settings that cost speed; None for a setting that the kernel does not have."""
+    """Settings that cost speed; None for a setting that the kernel lacks."""
 
     iommu_options: tuple[str, ...]  # on the kernel's command line
     transparent_hugepage: str | None  # such as `always [madvise] never`
@@ -75,7 +75,7 @@ class RuntimeReply(ProbeAnswer):
     command: str
     cdi: tuple[str, ...]  # files that describe GPUs to it
     nvidia_container_cli: str | None  # path of the program that gives containers their GPUs
-    code: int | None  # exit status; None if it has not ended by itself
+    code: int | None  # exit status; None if it was ended
     text: str
 
 
@@ -83,13 +83,13 @@ class HostFacts(ProbeAnswer):
     """A node as a host."""
 
     limits: ProcessLimits
-    meminfo: str | None  # the text of `/proc/meminfo`; None where it cannot be read
+    meminfo: str | None  # the text of `/proc/meminfo`
     interfaces: Mapping[str, str]  # network interfaces and their state
     infiniband: tuple[str, ...]  # names of the InfiniBand devices
     tuning: KernelTuning
     software: Mapping[str, str]  # versions by name
     containers: Mapping[str, RuntimeReply]  # replies of the runtimes in the config
-    paths: Mapping[str, str]  # the reason why each path of the config cannot be used; empty if it can
+    paths: Mapping[str, str]  # a fault of each path of the config; empty for a good one
 
 
 def facts(context: RankContext, log: ProbeLog) -> HostFacts:

@@ -18,7 +18,7 @@ class Mount(ProbeAnswer):
 
 
 def text_of(path: Path) -> str | None:
-    """The text of a file without the space around it; None where it cannot be read."""
+    """The text of a file without the space around it; None if it is unreadable."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -26,7 +26,7 @@ def text_of(path: Path) -> str | None:
 
 
 def names_in(folder: Path) -> list[str]:
-    """Names in a folder; empty if there is no such folder, or if it cannot be read."""
+    """Names in a folder; empty for a missing or unreadable folder."""
     try:
         return sorted(os.listdir(folder))  # noqa: PTH208 - names are wanted, not paths
     except OSError:

@@ -30,7 +30,7 @@ class Room(ProbeAnswer):
     """Room in one folder, free for this user; quotas are unknown. Sizes are None where the folder is missing."""
 
     path: str
-    why: str | None  # the reason why it cannot be written; None where it can
+    why: str | None  # a fault of writing; None for a writable folder
     mount: Mount | None = None
     bytes: int | None = None
     free_bytes: int | None = None
@@ -47,7 +47,7 @@ class Rooms(ProbeAnswer):
 class SharedView(ProbeAnswer):
     """The shared folder as a node sees it."""
 
-    read: str | None  # the text of the file that pytest's machine wrote; None if this node does not see it
+    read: str | None  # the text of the file that pytest's machine wrote
     mount: Mount | None
 
 

@@ -49,4 +49,4 @@ class RankGames(DeviceAnswer):
 
     games: tuple[PlayedGame, ...]  # in the order played
     stopped: str | None  # the reason for an early end; None if all were played
-    nvlink: bool | None  # whether any GPU of the node has an active NVLink; None if the rank does not know
+    nvlink: bool | None  # whether any GPU of the node has an active NVLink, from one rank of each node

@@ -144,7 +144,7 @@ def _span(streams: list[dict[str, Any]]) -> float:
 
 
 def _time_metadata(own: Path, other: Path, count: int, step: Callable[[str], None]) -> dict[str, float]:
-    """Seconds for creating files, for looking up the neighbour's, which no cache here has, and for removing them."""
+    """Seconds for creating files, for looking up the neighbour's, which miss all caches here, and for removing them."""
     seconds = {}
     for what, do, folder in (("create", _create, own), ("stat", os.stat, other), ("unlink", os.unlink, own)):
         paths = [f"{folder}/small-{number:06d}" for number in range(count)]
@@ -162,17 +162,12 @@ def _create(path: str) -> None:
 
 @dataclass(kw_only=True, slots=True)
 class Stream:
-    """One file that one thread writes, and a thread of another node reads.
-
-    Attributes:
-        seed: seed of its content: each file has its own, which does not compress.
-        blocks: its size in blocks of 4 MiB.
-        memory: a block of the content, aligned for direct input and output; filling it takes 20 ms.
-    """
+    """One file that one thread writes, and a thread of another node reads."""
 
     path: Path
-    seed: int
-    blocks: int
+    seed: int  # seed of its content: each file has its own, which is incompressible
+    blocks: int  # its size in blocks of 4 MiB
+    # A block of the content, aligned for direct input and output; filling it takes 20 ms.
     memory: mmap.mmap = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
