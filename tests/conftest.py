@@ -251,7 +251,7 @@ def unigram(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _forget_engines() -> None:
-    extensions._announced.cache_clear()
+    extensions._entry_points.cache_clear()
     vars(ENGINES).pop("_installed", None)
 
 

@@ -263,10 +263,10 @@ class Goal:
 
 def goals(found: list[Sentence]) -> list[Goal]:
     """The three goals on these sentences; those of pages that lead by the hand count for the last one."""
-    told = [sentence.text for sentence in found if not sentence.text.endswith("?")]
-    subjects = sum(bool(re.match(r"what\b.*\b(is|are|was|were)\b", text, re.IGNORECASE)) for text in told)
-    kein = sum(bool(_KEIN.search(text)) for text in told)
-    what, is_no = subjects / max(1, len(told)), kein / max(1, len(told))
+    statements = [sentence.text for sentence in found if not sentence.text.endswith("?")]
+    subjects = sum(bool(re.match(r"what\b.*\b(is|are|was|were)\b", text, re.IGNORECASE)) for text in statements)
+    kein = sum(bool(_KEIN.search(text)) for text in statements)
+    what, is_no = subjects / max(1, len(statements)), kein / max(1, len(statements))
     led = [sentence for sentence in found if is_guide(sentence.path)]
     you = you_share(led)
     return [

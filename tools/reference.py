@@ -31,7 +31,7 @@ from typer.main import get_command
 
 from pytest_llmbench.checks.base import FAMILIES, Check, all_checks
 from pytest_llmbench.cli.app import app
-from pytest_llmbench.cluster.authoring.schemas import SCHEMAS, written_schema
+from pytest_llmbench.cluster.authoring.schemas import SCHEMAS, schema_text
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import UNITS, Quantity
@@ -61,52 +61,14 @@ DOCS = ROOT / "docs"
 PAGES = (DOCS / "reference.md", DOCS / "validation.md", DOCS / "cli.md")
 # Where the type of a key says less than its values are.
 VALUES = {
-    "engine": "engine",
     "time_limit": "Slurm time, in quotes",
-    "statistic": "statistic",
-    "statistic_of_record": "statistic",
-    "data.path": "file",
-    "prepare.path": "file, folder or glob",
-    "prepare.check": "shell command",
-    "prepare.make": "text",
-    "applies_to.gpu": "GPU model",
-    "applies_to.system": "system name",
     "optimizer.betas": "two numbers",
     "gpu.peak_tflops": "precision: TFLOP/s",
-    "env": "name: text",
-    "setup": "list of shell lines",
-    "python": "path",
-    "references": "list of references",
-    "environments.*.root": "path",
-    "environments.*.data": "path",
-    "environments.*.paths": "name: path",
-    "environments.*.python": "command",
-    "environments.*.setup": "list of shell lines",
-    "environments.*.env": "name: text",
-    "environments.*.env_file": "file",
-    "environments.*.secrets": "name: file",
-    "environments.*.container.mounts": "list of `from:to` or `from:to:flags`",
-    "environments.*.container.workdir": "path",
-    "validation.*.references": "list of references",
-    "System.references": "recipe: list of references",
-    "gpu": "GPU model",
-    "bytes": "N ≥ 4, a multiple of 4",
-    "through": "file",
-    "critic.positions": "`learned`",
     "deadlines.startup_s": "x > 0, null",
-    "Recipe.references": "list",
-    "config": "file",
+    "bytes": "N ≥ 4, a multiple of 4",
     "MetaseqOptions.program": "`opt-baselines`, or `module:` and a module",
     "NemoTorchrunOptions.program": "file, or `module:` and a module",
-    "scratch": "path",
-    "path": "path",
-    "sysfs": "path",
-    "folder": "path",
-    "size": "size",
     "script": "file under `{root}`, or `module:` and a module",
-    "hostengine": "host, or host:port",
-    "parameters": "list of `test.variable=value`",
-    "paths.path": "file, folder or glob",
 }
 METAVARS = {
     "NAME|FILE": "name or YAML file",
@@ -265,13 +227,19 @@ def _value(kind: Any, metadata: Sequence[Any]) -> str:
         return ", ".join(_value(part, metadata) for part in parts)
     words = {
         Literal: ", ".join(f"`{part}`" if isinstance(part, str) else str(part) for part in parts),
-        Mapping: "mapping",
-        tuple: "list of integers" if int in parts else "list",
+        Mapping: "mapping" if Any in parts else f"name: {_value(parts[-1], ())}" if parts else "",
+        tuple: _list_of(parts[0]) if parts else "list",
         bool: "true, false",
         Quantity: "quantity",
+        Path: "path",
         date: "YYYY-MM-DD",
     }
     return words.get(get_origin(kind) or kind, "text")
+
+
+def _list_of(kind: Any) -> str:
+    words = {int: "list of integers", str: "list of texts", Reference: "list of references"}
+    return words.get(getattr(kind, "__origin__", kind), "list")
 
 
 def _range(letter: str, metadata: Sequence[Any]) -> str:
@@ -503,7 +471,7 @@ def main() -> int:
         if not check:
             page.write_text(text, encoding="utf-8")
     for kind in SCHEMAS:
-        path, fresh = shipped("schemas") / f"{kind}.json", written_schema(kind)
+        path, fresh = shipped("schemas") / f"{kind}.json", schema_text(kind)
         if not path.exists() or path.read_text(encoding="utf-8") != fresh:
             wrong += 1
             print(f"suites/schemas/{path.name}: not what the code says: run python tools/reference.py")

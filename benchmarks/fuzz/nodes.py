@@ -16,7 +16,7 @@ from pytest_llmbench.checks.gpu.nvlink import read_links
 from pytest_llmbench.checks.gpu.xid import read_driver_log
 from pytest_llmbench.checks.topology.check import read_topology
 from pytest_llmbench.cluster.slurm.commands import slurm_words
-from pytest_llmbench.cluster.slurm.states import FIELD, RECORD, job_rows, seconds_of, time_of
+from pytest_llmbench.cluster.slurm.states import FIELD, RECORD, job_rows, parse_duration, parse_time
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.wire.labels import labels_in
 from pytest_llmbench.readers.items import Unreadable
@@ -58,7 +58,7 @@ def readers(_: Path) -> Mapping[str, Reader]:
         "topology": ([_TOPOLOGY], _text(read_topology, RunError)),
         "srun": (_SRUN, _text(lambda text: (first_to_end(text), cancelled(text), failed_node(text)))),
         "squeue": ([(RECORD + _ROW).encode() * 3], _text(lambda text: list(job_rows(text.split(RECORD))))),
-        "sacct": ([b"1-02:03:04.5", b"Unknown"], _text(lambda text: (seconds_of(text), time_of(text)))),
+        "sacct": ([b"1-02:03:04.5", b"Unknown"], _text(lambda text: (parse_duration(text), parse_time(text)))),
         "slurm errors": ([b"sbatch: error: Batch job submission failed: Invalid qos\n"], _text(slurm_words)),
         "label": ([b"x #llmbench run=ab-1 launched=1764000000.123 of=4 host=n1 # y"], _text(labels_in)),
         "pci": ([b"GPU 00000000:1B:00.0 PCI:0000:1b:00"], _text(pci_address)),

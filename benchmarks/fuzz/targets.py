@@ -19,8 +19,8 @@ from pytest_llmbench.engines.nemo import log as nemo_log
 from pytest_llmbench.readers.base import READERS
 from pytest_llmbench.readers.log import last_step, last_words, read_log
 from pytest_llmbench.readers.steps import progress
+from pytest_llmbench.readers.steps.gpu_window import read_telemetry
 from pytest_llmbench.readers.steps.step_log import read_steps
-from pytest_llmbench.readers.steps.telemetry import read_telemetry
 from pytest_llmbench.readers.steps.times import read_times
 from tests.support.samples import DATA, SAMPLES
 

@@ -11,15 +11,15 @@ from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.cluster.quarantine import barred_nodes
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, QueueFullError
+from pytest_llmbench.cluster.slurm.full_queue import QueueLimit
 from pytest_llmbench.cluster.slurm.queue import Slurm
-from pytest_llmbench.cluster.slurm.queue_limit import QueueLimit
 from pytest_llmbench.cluster.slurm.states import (
     JobIdentity,
     JobState,
     JobStatus,
     OurJob,
     is_hopeless,
-    of_holder,
+    judge_holder,
 )
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.workloads.rank.deadman import hold
@@ -45,7 +45,7 @@ class JobEndedError(ClusterError):
     """
 
     def __init__(self, job_id: str, status: JobStatus, log: Path | None = None) -> None:
-        super().__init__(ended(job_id, status, log), job_id=job_id)
+        super().__init__(describe_end(job_id, status, log), job_id=job_id)
         self.status = status
 
 
@@ -121,7 +121,7 @@ class HeldJob(Allocation):
             return Waiting(reason="its job is not submitted yet")
         job_id, status = self.job.id, self._slurm.status(self.job)
         if self._hosts:
-            status = self._unless_lost(status)
+            status = self._judge_held(status)
         if status.state is JobState.RUNNING:
             try:
                 self._hosts = self._hosts or self._slurm.hosts(self.job)
@@ -135,18 +135,18 @@ class HeldJob(Allocation):
             gone = self._slurm.queries.unavailable() if "DOWN" in status.reason or "Resources" in status.reason else ""
             if not self._hosts:
                 self._limit.enforce(self.job)
-            told = f"{status.reason or 'no reason given'}{f'; not available: {gone}' if gone else ''}"
-            return Waiting(reason=f"job {job_id} {status.word or 'PENDING'} ({told})", starts=status.starts)
+            reason = f"{status.reason or 'no reason given'}{f'; not available: {gone}' if gone else ''}"
+            return Waiting(reason=f"job {job_id} {status.word or 'PENDING'} ({reason})", starts=status.starts)
         if not self._hosts and (why := self._limit.why_ended(self.job, status)):
             raise ClusterError(why, job_id=job_id)
         raise JobEndedError(job_id, status, self._log)
 
-    def _unless_lost(self, status: JobStatus) -> JobStatus:
+    def _judge_held(self, status: JobStatus) -> JobStatus:
         """The status of the job, which has run; with its first node, if that has lost the job's script."""
-        told = of_holder(status)
-        if told.state is JobState.NODE_FAIL and told is not status:
-            return replace(told, nodelist=self._hosts[0], failed=self._hosts[:1])
-        return told
+        judged = judge_holder(status)
+        if judged.state is JobState.NODE_FAIL and judged is not status:
+            return replace(judged, nodelist=self._hosts[0], failed=self._hosts[:1])
+        return judged
 
     def ends_at(self) -> float:
         """By the time limit that was asked for."""
@@ -213,11 +213,11 @@ def refusal(error: ClusterError, request: JobRequest, slurm: Slurm) -> ClusterEr
     if isinstance(error, NoAnswerError):
         return type(error)(f"Slurm gave no answer to {' '.join(asked)}: {error}", command=error.command)
     there, gone = slurm.queries.partitions(), slurm.queries.unavailable()
-    told = (f". Partitions here: {there}" if there else "") + (f". Not available: {gone}" if gone else "")
-    return ClusterError(f"Slurm refuses {' '.join(asked)}: {error}{told}", command=error.command)
+    hints = (f". Partitions here: {there}" if there else "") + (f". Not available: {gone}" if gone else "")
+    return ClusterError(f"Slurm refuses {' '.join(asked)}: {error}{hints}", command=error.command)
 
 
-def ended(job_id: str, status: JobStatus, log: Path | None = None) -> str:
+def describe_end(job_id: str, status: JobStatus, log: Path | None = None) -> str:
     """Say how a Slurm job ended under us, and what that means."""
     meaning = {
         JobState.COMPLETED: "it ended itself, because pytest had given no sign of life for longer than "

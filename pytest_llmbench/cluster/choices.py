@@ -80,19 +80,19 @@ class ReplayChoices(Mapping[str, RunSpec]):
 
     def of(self, recipe: str) -> list[RunSpec]:
         """The runs of one recipe, repeats among them; none of one without logs."""
-        return self._at_hand.get(recipe, [])
+        return self._runs_by_recipe.get(recipe, [])
 
     @property
     def names(self) -> list[str]:
         """The recipes that have logs, by name."""
-        return list(self._at_hand)
+        return list(self._runs_by_recipe)
 
     @cached_property
-    def _at_hand(self) -> dict[str, list[RunSpec]]:
-        found: dict[str, list[RunSpec]] = {}
+    def _runs_by_recipe(self) -> dict[str, list[RunSpec]]:
+        by_recipe: dict[str, list[RunSpec]] = {}
         for spec in self._specs.values():
-            found.setdefault(spec.recipe.name, []).append(spec)
-        return found
+            by_recipe.setdefault(spec.recipe.name, []).append(spec)
+        return by_recipe
 
     def __getitem__(self, key: str) -> RunSpec:
         """The run of a key."""

@@ -240,11 +240,11 @@ def submit_slurm(
     entry = f"{function.__module__}:{function.__name__}"
     Beginning(entry=entry, arguments=args, folder=here).write(folder / SUBMITTED)
     make_private(folder)
-    job, note = _accepted(slurm, request, script, seen=seen)
-    return taken(request, job, note)
+    job, note = _run_sbatch(slurm, request, script, seen=seen)
+    return let_begin(request, job, note)
 
 
-def taken(request: JobRequest, job: OurJob, note: str = "") -> Accepted:
+def let_begin(request: JobRequest, job: OurJob, note: str = "") -> Accepted:
     """Let a job begin that Slurm has taken; calling it again does nothing."""
     folder = request.folder
     script = folder / f"{job.id}_submission.sh"
@@ -255,7 +255,7 @@ def taken(request: JobRequest, job: OurJob, note: str = "") -> Accepted:
     return Accepted(job=job, script=script, stderr=folder / f"{job.id}_0_log.err", note=note)
 
 
-def _accepted(slurm: Slurm, request: JobRequest, script: Path, *, seen: bool) -> tuple[OurJob, str]:
+def _run_sbatch(slurm: Slurm, request: JobRequest, script: Path, *, seen: bool) -> tuple[OurJob, str]:
     """Have sbatch submit a script; return the job, watched, and what was odd about it."""
     began = time.monotonic()
     try:
@@ -270,11 +270,12 @@ def _accepted(slurm: Slurm, request: JobRequest, script: Path, *, seen: bool) ->
                 return job, ""
         said = slurm_words(answer.stderr) or plain(answer.stdout)[:200] or "nothing"
         refused = answer.code > 0 and not is_silence(said) and bool(answer.stderr.strip())
-    found = _search(slurm, request, 0.0 if refused else _SEARCH_S)
-    if found is not None:
-        return found, f"sbatch said {said!r}, and Slurm has taken {request.name} as job {found.id}: found by its token"
+    by_token = _search(slurm, request, 0.0 if refused else _SEARCH_S)
+    if by_token is not None:
+        note = f"sbatch said {said!r}, and Slurm has taken {request.name} as job {by_token.id}: found by its token"
+        return by_token, note
     if refused:
-        raise slurm.controller.unless_just_back(ClusterError(said, command="sbatch"), began)
+        raise slurm.controller.soften_if_just_back(ClusterError(said, command="sbatch"), began)
     slurm.strays.append(request.identity)
     if limit := full_queue(said):  # sbatch tries again for minutes by itself, and we have ended it
         raise QueueFullError(limit, command="sbatch")
@@ -297,11 +298,11 @@ def _search(slurm: Slurm, request: JobRequest, patience_s: float) -> OurJob | No
     deadline = time.monotonic() + patience_s
     while True:
         try:
-            found = slurm.find(request.identity)
+            job_id = slurm.find(request.identity)
         except ClusterError:
-            found = None
-        if found is not None:
-            return slurm.watch(found, request.identity)
+            job_id = None
+        if job_id is not None:
+            return slurm.watch(job_id, request.identity)
         if min(deadline - time.monotonic(), slurm.queries.left_s / 4) < _SEARCH_PERIOD_S:
             return None
         time.sleep(_SEARCH_PERIOD_S)

@@ -26,10 +26,10 @@ def timeout_of(text: str) -> float:
     return float(text)
 
 
-def write_stop(folder: Path, why: str) -> None:
-    """Tell whatever watches a session's folder that its owner is done, and why."""
+def write_stop(folder: Path, reason: str) -> None:
+    """Tell whatever watches a session's folder that its owner is done, with the reason."""
     with contextlib.suppress(OSError):  # a full disk: they will notice the silence instead
-        write_text(folder / layout.STOP, f"{why}\n")
+        write_text(folder / layout.STOP, f"{reason}\n")
 
 
 def read_stop(folder: Path) -> str | None:

@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_llmbench.cluster.executors import Accepted, Submitted
-from pytest_llmbench.cluster.slurm.queries import GLANCE_S, told_of
+from pytest_llmbench.cluster.slurm.queries import GLANCE_S, describe_nodes
 from pytest_llmbench.cluster.slurm.queue import Slurm
-from pytest_llmbench.cluster.slurm.states import JobState, JobStatus, OurJob, of_holder
+from pytest_llmbench.cluster.slurm.states import JobState, JobStatus, OurJob, judge_holder
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.wire.beginning import result_file
@@ -109,24 +109,26 @@ class StepJob(JobOnSlurm):
             return self._while_running()
         if code == 0:  # also where srun has nothing left to wait for, because the step's only node is gone
             words = self.last_words()
-            return JobStatus(state=JobState.COMPLETED) if failed_node(words) is None else self._ended(words, code)
-        return self._why_failed(code)
+            return (
+                JobStatus(state=JobState.COMPLETED) if failed_node(words) is None else self._describe_end(words, code)
+            )
+        return self._judge_failure(code)
 
     def _while_running(self) -> JobStatus:
         """Its allocation's state. A step that got into a job that is not ours any more is ended at once."""
         since, self._launched = self._launched, float("-inf")  # asked for once: Slurm may not answer for long
-        holder = of_holder(self._slurm.status(self.ours, since=since))
+        holder = judge_holder(self._slurm.status(self.ours, since=since))
         if holder.state is JobState.LOST:
             self.cancel()
         return holder if holder.state in {JobState.LOST, JobState.SUSPENDED} else JobStatus(state=JobState.RUNNING)
 
-    def _why_failed(self, code: int) -> JobStatus:
+    def _judge_failure(self, code: int) -> JobStatus:
         """Tell a step that failed from one whose job was taken away or forgotten, which Slurm shows a moment later."""
         now = time.monotonic()
         if self._failed_at is None:
             self._failed_at = now
             self._slurm.refresh(GLANCE_S)
-        holder = of_holder(self._slurm.status(self.ours))
+        holder = judge_holder(self._slurm.status(self.ours))
         if holder.state is JobState.COMPLETED:
             reason = f"its job {self.job_id} ended itself, as it does if pytest gives no sign of life"
             return JobStatus(state=JobState.FAILED, reason=reason)
@@ -137,16 +139,16 @@ class StepJob(JobOnSlurm):
         # Steps of a job that a restarted controller does not know are ended; the job is lost, or back, in a while.
         if holder.word == "COMPLETING" or since < _HINDSIGHT_S or unsaid or self._slurm.misses(self.ours):
             return JobStatus(state=JobState.RUNNING)
-        return self._ended(self.last_words(), code)
+        return self._describe_end(self.last_words(), code)
 
-    def _ended(self, words: str, code: int) -> JobStatus:
+    def _describe_end(self, words: str, code: int) -> JobStatus:
         """How it ended while its job goes on; of a node that failed, with what Slurm shows of it, if it still does."""
-        status = _end_of_step(words, code)
+        status = _parse_end(words, code)
         if status.state is not JobState.NODE_FAIL:
             return status
         ill = self._slurm.queries.ill_nodes(",".join(self.hosts))
         failed = tuple(dict.fromkeys(node.name for node in ill if node.has_failed))
-        return replace(status, reason="; ".join(filter(None, (status.reason, told_of(ill)))), failed=failed)
+        return replace(status, reason="; ".join(filter(None, (status.reason, describe_nodes(ill)))), failed=failed)
 
     def begin_cancel(self) -> None:
         """Have srun end its tasks, and return at once."""
@@ -163,15 +165,15 @@ class StepJob(JobOnSlurm):
         return _tail(self._log, self._log_begins)
 
 
-def _end_of_step(words: str, code: int) -> JobStatus:
+def _parse_end(words: str, code: int) -> JobStatus:
     """How a step ended whose job goes on, by what srun printed."""
-    node, why = failed_node(words), cancelled(words)
+    node, reason = failed_node(words), cancelled(words)
     if node is not None:
         return JobStatus(state=JobState.NODE_FAIL, reason="Slurm's word to the step", nodelist=node)
-    if why is not None:
+    if reason is not None:
         states = {"TIME": JobState.TIMEOUT, "NODE": JobState.NODE_FAIL, "PREEMPTION": JobState.PREEMPTED}
-        state = next((state for word, state in states.items() if why.startswith(word)), JobState.CANCELLED)
-        return JobStatus(state=state, reason=f"its step{f': {why}' if why else ', and not the whole job'}")
+        state = next((state for word, state in states.items() if reason.startswith(word)), JobState.CANCELLED)
+        return JobStatus(state=state, reason=f"its step{f': {reason}' if reason else ', and not the whole job'}")
     return JobStatus(state=JobState.FAILED, reason=f"srun exited with {code}")
 
 

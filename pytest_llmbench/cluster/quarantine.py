@@ -33,13 +33,13 @@ def read_quarantine(path: Path) -> dict[str, str]:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--quarantine {path}: cannot be read: {error}") from error
-    found = {}
+    listed = {}
     for line in text.splitlines():
-        name, *told = line.partition("#")[0].split(maxsplit=1)[:2] or [""]
+        name, *first = line.partition("#")[0].split(maxsplit=1)[:2] or [""]
         if name:
             comment = line.partition("#")[2].strip()
-            found[name] = " ".join([*told, comment]).strip() or "no reason given"
-    return found
+            listed[name] = " ".join([*first, comment]).strip() or "no reason given"
+    return listed
 
 
 def remove_bad(bad: Mapping[str, str], settings: Settings, session: Session) -> Iterator[str]:
@@ -69,7 +69,10 @@ def barred_nodes(settings: Settings) -> dict[str, str]:
     """
     listed = read_quarantine(settings.quarantine) if settings.quarantine is not None else {}
     in_it = f"in quarantine ({settings.quarantine})"
-    return {**{host: f"to avoid: {why}" for host, why in settings.avoided.items()}, **dict.fromkeys(listed, in_it)}
+    return {
+        **{host: f"to avoid: {reason}" for host, reason in settings.avoided.items()},
+        **dict.fromkeys(listed, in_it),
+    }
 
 
 def refuse_quarantined(hosts: Sequence[str], settings: Settings) -> None:
@@ -89,9 +92,9 @@ def refuse_quarantined(hosts: Sequence[str], settings: Settings) -> None:
         raise ClusterError(f"to avoid: {', '.join(avoided)}. Use other nodes, or leave out llmbench_avoid_from_history")
 
 
-def drain_command(host: str, why: str, session: str) -> list[str]:
+def drain_command(host: str, reason: str, session: str) -> list[str]:
     """The command that keeps Slurm from giving a node to new jobs, with the reason that `sinfo -R` shows."""
-    reason = " ".join(f"llmbench {session}: {why}".split())[:_LONGEST_REASON]
+    reason = " ".join(f"llmbench {session}: {reason}".split())[:_LONGEST_REASON]
     return ["scontrol", "update", f"nodename={host}", "state=drain", f"reason={reason}"]
 
 

@@ -70,7 +70,7 @@ def with_references(recipe: Recipe, own: Sequence[Reference], settings: Settings
     taken = {reference.name for reference in own}
     kept = tuple(
         reference for reference in recipe.references
-        if reference.name not in taken and not _left_out(reference, settings)
+        if reference.name not in taken and not _is_elsewhere(reference, settings)
     )  # fmt: skip
     try:
         refuse_contradictions(both := (*kept, *own))
@@ -79,7 +79,7 @@ def with_references(recipe: Recipe, own: Sequence[Reference], settings: Settings
     return recipe if both == recipe.references else recipe.model_copy(update={"references": both})
 
 
-def _left_out(reference: Reference, settings: Settings) -> bool:
+def _is_elsewhere(reference: Reference, settings: Settings) -> bool:
     """Whether a reference wants no test here: it is surely for another machine than this system, or another scale."""
     wanted, gpu = reference.applies_to, settings.system.gpu
     if reference.elsewhere == "skip" or wanted is None or wanted.gpu is None:

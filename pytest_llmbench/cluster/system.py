@@ -104,7 +104,7 @@ def load_system(name_or_file: str, folders: Iterable[Path]) -> System:
     Raises:
         ConfigError: no such system (the known ones are listed), or its file is wrong.
     """
-    known = _known(folders)
+    known = _systems_in(folders)
     if name_or_file == LOCAL:
         return probe_local(known.values())
     if name_or_file == SLURM:
@@ -116,8 +116,8 @@ def load_system(name_or_file: str, folders: Iterable[Path]) -> System:
     path = Path(name_or_file)
     if path.suffix in {".yaml", ".yml"} or path.is_file():
         return _read(path)
-    told = f"{unknown('system', name_or_file, [LOCAL, SLURM, ELSEWHERE, *known])}; or give a YAML file"
-    raise ConfigError("; ".join([told, *SYSTEMS.broken().values()]))
+    message = f"{unknown('system', name_or_file, [LOCAL, SLURM, ELSEWHERE, *known])}; or give a YAML file"
+    raise ConfigError("; ".join([message, *SYSTEMS.broken().values()]))
 
 
 def probe_local(known: Iterable[System] = ()) -> System:
@@ -130,11 +130,13 @@ def probe_local(known: Iterable[System] = ()) -> System:
     if gpus:
         models = (system.gpu for system in known if system.gpu is not None)
         gpu = next((gpu for gpu in models if same_gpu(gpu.model, gpus[0])), None)
-        told = f"{len(gpus)} × {gpus[0]} on {platform.node()}"
-        return System(name=LOCAL, description=told, cluster="local", gpus_per_node=len(gpus), gpu=gpu)
+        description = f"{len(gpus)} × {gpus[0]} on {platform.node()}"
+        return System(name=LOCAL, description=description, cluster="local", gpus_per_node=len(gpus), gpu=gpu)
     cpus = len(os.sched_getaffinity(0))
-    told = f"{cpus} CPUs ({platform.machine()}) on {platform.node()}, no GPU"
-    return System(name=LOCAL, description=told, cluster="local", gpus_per_node=0, cpu_ranks_per_node=min(2, cpus))
+    description = f"{cpus} CPUs ({platform.machine()}) on {platform.node()}, no GPU"
+    return System(
+        name=LOCAL, description=description, cluster="local", gpus_per_node=0, cpu_ranks_per_node=min(2, cpus)
+    )
 
 
 def published_tflops(device: str, precision: str, own: Gpu | None = None) -> tuple[float, float] | None:
@@ -153,7 +155,7 @@ def published_tflops(device: str, precision: str, own: Gpu | None = None) -> tup
 
 @cache
 def _installed_gpus() -> tuple[Gpu, ...]:
-    return tuple(system.gpu for system in _known(SYSTEMS.usable().values()).values() if system.gpu is not None)
+    return tuple(system.gpu for system in _systems_in(SYSTEMS.usable().values()).values() if system.gpu is not None)
 
 
 def gpus_here() -> int | None:
@@ -167,7 +169,7 @@ def _gpus_on(_path: str) -> int:
     return max(len(_nvidia_smi()), sum(1 for _ in Path("/dev").glob("nvidia[0-9]*")))
 
 
-def _known(folders: Iterable[Path]) -> dict[str, System]:
+def _systems_in(folders: Iterable[Path]) -> dict[str, System]:
     systems: dict[str, System] = {}
     for folder in folders:
         for path in sorted(folder.glob("*.yaml")):
@@ -181,7 +183,7 @@ def _known(folders: Iterable[Path]) -> dict[str, System]:
 def _accept(_: str, thing: object) -> Path:
     folder = folder_of(thing)
     if folder != shipped("systems"):  # those are read by every session, and tested
-        _known([folder])
+        _systems_in([folder])
     return folder
 
 
@@ -197,8 +199,8 @@ def _nvidia_smi() -> list[str]:
     """Names of this machine's GPUs; none without a working driver."""
     if shutil.which("nvidia-smi") is None:
         return []
-    found = subprocess.run(
+    done = subprocess.run(
         ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
-    return [line.strip() for line in found.stdout.splitlines() if line.strip()] if found.returncode == 0 else []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []

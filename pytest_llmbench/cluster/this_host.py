@@ -75,5 +75,5 @@ def _lock_file(what: str) -> Path:
 
 
 def _who(lock: Path) -> str:
-    found = [pid for pid in holders(lock) if pid > 0 and pid != os.getpid()]
-    return f" (process {', '.join(map(str, found[:4]))}{' and others' if len(found) > 4 else ''})" if found else ""
+    pids = [pid for pid in holders(lock) if pid > 0 and pid != os.getpid()]
+    return f" (process {', '.join(map(str, pids[:4]))}{' and others' if len(pids) > 4 else ''})" if pids else ""

@@ -5,11 +5,10 @@ lends what it defines for one session. Listing names imports nothing.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from pytest_llmbench.core.errors import ConfigError, unknown
 
@@ -23,15 +22,8 @@ class ExtensionError(ConfigError):
     """An extension that is there by name and cannot be used; sessions that do not need it can go on."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Claim:
-    """A claim to a name.
-
-    Attributes:
-        source: the claimant, for people.
-        ours: whether it is this package.
-        load: gives the thing itself.
-    """
+class _Claim(NamedTuple):
+    """A claim to a name: the claimant for people, whether it is this package, and how the extension is loaded."""
 
     source: str
     ours: bool
@@ -44,8 +36,7 @@ class Extensions(Generic[T]):
     Args:
         kind: a single one of them, for people: `engine`.
         group: the group of entry points that announces them, without `pytest_llmbench.`.
-        accept: makes one of what an entry point of some name stands for; raises ConfigError where that is something
-            else.
+        accept: makes an extension of the object that an entry point names; raises ConfigError for any other object.
     """
 
     def __init__(self, kind: str, group: str, accept: Callable[[str, object], T]) -> None:
@@ -56,7 +47,7 @@ class Extensions(Generic[T]):
         self._loaded: dict[str, T | ExtensionError] = {}
 
     def names(self) -> list[str]:
-        """Every name: ours first, then those of other packages, then what was lent.
+        """Every name: ours first, then those of other packages, then those lent for the session.
 
         Raises:
             ConfigError: the installation of this package is older than its code.
@@ -68,38 +59,34 @@ class Extensions(Generic[T]):
 
         Raises:
             ConfigError: there is none.
-            ExtensionError: it cannot be imported, is not what it should be, or two packages claim its name.
+            ExtensionError: it cannot be imported, is of another type, or two packages claim its name.
         """
-        if name not in self._loaded:
-            if name not in self.names():
-                raise ConfigError("; ".join([unknown(self.kind, name, self.usable()), *self.broken().values()]))
-            try:
-                self._loaded[name] = self._sound(name)
-            except ExtensionError as error:
-                self._loaded[name] = error
-        found = self._loaded[name]
-        if isinstance(found, ExtensionError):
-            raise found
-        return found
+        if name not in self.names():
+            raise ConfigError("; ".join([unknown(self.kind, name, self.usable()), *self.broken().values()]))
+        extension = self._load(name)
+        if isinstance(extension, ExtensionError):
+            raise extension
+        return extension
 
     def usable(self) -> dict[str, T]:
-        """All that can be used, by name."""
+        """All usable extensions by name."""
         broken = self.broken()
         return {name: self.load(name) for name in self.names() if name not in broken}
 
     def broken(self) -> dict[str, str]:
-        """The reasons why extensions of others cannot be used, by name; all of theirs are imported to know it."""
-        return {name: str(why) for name in self.names() if (why := self._failure(name)) is not None}
+        """The reasons why extensions of others cannot be used, by name; all of theirs are imported for it."""
+        others = [name for name in self.names() if not self.is_ours(name)]
+        return {name: str(error) for name in others if isinstance(error := self._load(name), ExtensionError)}
 
     def is_ours(self, name: str) -> bool:
         """Whether this package alone brings it."""
         return all(claim.ours for claim in self._claims(name))
 
     def lend(self, given: T | type[T]) -> None:
-        """Have a thing, or a class that makes it, found by its name until all is taken back.
+        """Add an extension, or a class that makes it, under its own name until all are taken back.
 
         Raises:
-            ExtensionError: it has no name, or something else of that name was lent before.
+            ExtensionError: it has no name, or another extension of that name was lent before.
         """
         thing: Any = given() if isinstance(given, type) else given
         source = f"module {type(thing).__module__} of this session"
@@ -109,66 +96,63 @@ class Extensions(Generic[T]):
         if name in self._lent:
             first = self._lent[name].source
             raise ExtensionError(f"{self.kind} {name!r} comes from both {first} and {source}: rename one")
-        self._lent[name] = _Claim(source=source, ours=False, load=lambda: thing)
+        self._lent[name] = _Claim(source, ours=False, load=lambda: thing)
         self._loaded.pop(name, None)
 
     def take_back(self) -> None:
-        """Forget what was lent."""
+        """Forget all lent extensions."""
         for name in self._lent:
             self._loaded.pop(name, None)
         self._lent.clear()
 
     @cached_property
     def _installed(self) -> Mapping[str, list[_Claim]]:
-        """Claims of the installed packages, by name."""
-        found: dict[str, list[_Claim]] = {}
-        for entry in sorted(_announced().select(group=self._group), key=_rank):
-            found.setdefault(entry.name, []).append(_claim(entry))
-        if not any(claim.ours for claims in found.values() for claim in claims):
+        """Claims of the installed packages, by name: ours first, then by package and name."""
+        entries = _entry_points().select(group=self._group)
+        claims: dict[str, list[_Claim]] = {}
+        for entry in sorted(
+            entries, key=lambda entry: (_package(entry.dist)[0] != _OURS, _package(entry.dist), entry.name)
+        ):
+            claims.setdefault(entry.name, []).append(_claim(entry))
+        if not any(claim.ours for several in claims.values() for claim in several):
             raise ConfigError(
                 f"the installation of pytest-llmbench announces no {self.kind}: it is older than its code in "
                 f"{_CHECKOUT}; run `pip install -e {_CHECKOUT}` again"
             )
-        return found
-
-    def _failure(self, name: str) -> ExtensionError | None:
-        if self.is_ours(name):
-            return None
-        try:
-            self.load(name)
-        except ExtensionError as error:
-            return error
-        return None
+        return claims
 
     def _claims(self, name: str) -> list[_Claim]:
         lent = [self._lent[name]] if name in self._lent else []
         return [*self._installed.get(name, ()), *lent]
 
-    def _sound(self, name: str) -> T:
+    def _load(self, name: str) -> T | ExtensionError:
+        if name not in self._loaded:
+            self._loaded[name] = self._import(name)
+        return self._loaded[name]
+
+    def _import(self, name: str) -> T | ExtensionError:
         claim, *others = self._claims(name)
         what = f"{self.kind} {name!r} of {claim.source}"
         if others:
-            raise ExtensionError(
+            return ExtensionError(
                 f"{self.kind} {name!r} comes from both {claim.source} and {others[0].source}: uninstall one of them, "
                 "or have it renamed"
             )
         try:
-            thing = claim.load()
-        except (Exception, SystemExit) as error:  # whatever the module of somebody else does
-            cure = f"run `pip install -e {_CHECKOUT}` again" if claim.ours else "repair or uninstall it"
-            raise ExtensionError(f"{what} cannot be imported: {type(error).__name__}: {error}; {cure}") from error
-        try:
-            return self._accept(name, thing)
+            return self._accept(name, claim.load())
         except ConfigError as error:
-            raise ExtensionError(f"{what} cannot be used: {error}") from error
+            return ExtensionError(f"{what} cannot be used: {error}")
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - an import of others may raise anything
+            cure = f"run `pip install -e {_CHECKOUT}` again" if claim.ours else "repair or uninstall it"
+            return ExtensionError(f"{what} cannot be imported: {type(error).__name__}: {error}; {cure}")
 
 
 def named(protocol: type) -> Callable[[str, object], Any]:
-    """Accept what has all of a protocol, its own name among it."""
+    """Accept an object with all members of a protocol, under its own name."""
 
     def accept(name: str, thing: object) -> object:
         wanted = (*protocol.__annotations__, *vars(protocol))
-        lacking = [f"`{each}`" for each in wanted if not each.startswith("_") and not hasattr(thing, each)]
+        lacking = [f"`{member}`" for member in wanted if not member.startswith("_") and not hasattr(thing, member)]
         if lacking:
             raise ConfigError(f"it has no {', '.join(lacking)}")
         own: str = thing.name  # type: ignore[attr-defined]  # the protocol has it
@@ -185,23 +169,17 @@ def _claim(entry: EntryPoint) -> _Claim:
         thing = found[entry.name] if isinstance(found, Mapping) else found
         return thing() if isinstance(thing, type) else thing
 
-    package, version = _package_of(entry.dist)
-    return _Claim(source=f"{package} {version} ({entry.value})", ours=package == _OURS, load=load)
-
-
-def _rank(entry: EntryPoint) -> tuple[bool, str, str]:
-    """Ours first, then others by package; each package's by name, as those who build packages keep no order."""
-    package, _ = _package_of(entry.dist)
-    return package != _OURS, package, entry.name
+    package, version = _package(entry.dist)
+    return _Claim(f"{package} {version} ({entry.value})", ours=package == _OURS, load=load)
 
 
 @cache
-def _package_of(distribution: Distribution | None) -> tuple[str, str]:
+def _package(distribution: Distribution | None) -> tuple[str, str]:
     """Name and version, which take a file to read."""
     return (distribution.name, distribution.version) if distribution is not None else ("an unnamed package", "?")
 
 
 @cache
-def _announced() -> Any:  # EntryPoints, which have another type in Python 3.11
-    """Read the entry points of all installed packages, once for all kinds."""
+def _entry_points() -> Any:  # EntryPoints, which have another type in Python 3.11
+    """The entry points of all installed packages, read once for all kinds."""
     return entry_points()

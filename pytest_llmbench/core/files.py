@@ -21,9 +21,9 @@ def make_folder(path: Path) -> None:
 
     Jobs execute what lies in the folders of a session: other users may not put anything there.
     """
-    for each in reversed([path, *path.parents]):
-        if not each.is_dir():
-            each.mkdir(mode=0o700, exist_ok=True)
+    for folder in reversed([path, *path.parents]):
+        if not folder.is_dir():
+            folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def refuse_shared(folder: Path) -> None:
@@ -32,28 +32,28 @@ def refuse_shared(folder: Path) -> None:
     Raises:
         ConfigError: someone else owns it or a folder above it, or may rename what is in there.
     """
-    places = {each for path in (folder.absolute(), folder.resolve()) for each in (path, *path.parents)}
+    places = {place for path in (folder.absolute(), folder.resolve()) for place in (path, *path.parents)}
     for path in sorted(places):
         with contextlib.suppress(FileNotFoundError):  # it will be made for this user alone
-            if why := _shared(found := path.lstat()):
+            if reason := _shared(status := path.lstat()):
                 kept = f"; or keep users from renaming each other's files there: chmod +t {path}"
-                sticky = kept if found.st_uid in {os.getuid(), 0} else ""
+                sticky = kept if status.st_uid in {os.getuid(), 0} else ""
                 raise ConfigError(
-                    f"{folder}: {path} {why}, who could replace the files that jobs execute; give a "
+                    f"{folder}: {path} {reason}, who could replace the files that jobs execute; give a "
                     f"--llmbench-run-dir in a folder that is yours, such as ~/reports{sticky}"
                 )
 
 
-def _shared(found: os.stat_result) -> str:
+def _shared(status: os.stat_result) -> str:
     """Say which other user than root can change what is in a folder; empty without one."""
-    if found.st_uid not in {os.getuid(), 0, _UNMAPPED_UID}:
-        return f"belongs to user {_name(found.st_uid)}"
-    if stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_ISVTX:  # there, everybody renames only his own
+    if status.st_uid not in {os.getuid(), 0, _UNMAPPED_UID}:
+        return f"belongs to user {_name(status.st_uid)}"
+    if stat.S_ISLNK(status.st_mode) or status.st_mode & stat.S_ISVTX:  # there, everybody renames only his own
         return ""
-    if found.st_mode & stat.S_IWOTH:
+    if status.st_mode & stat.S_IWOTH:
         return "can be written by every user"
-    if found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid):
-        return f"can be written by group {_group(found.st_gid)}"
+    if status.st_mode & stat.S_IWGRP and not _is_own_group(status.st_gid):
+        return f"can be written by group {_group(status.st_gid)}"
     return ""
 
 

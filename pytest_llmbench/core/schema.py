@@ -40,14 +40,14 @@ class Document(Strict):
     """Version of the schema of this file; a reader refuses any other."""
 
     @classmethod
-    def read(cls, path: Path) -> Self:
+    def read(cls, path: Path | str) -> Self:
         """Read such a file.
 
         Raises:
             ConfigError: it is missing, cut, of another schema version, or something else.
         """
         try:
-            return cls.model_validate_json(path.read_bytes())
+            return cls.model_validate_json(Path(path).read_bytes())
         except (OSError, ValidationError) as error:
             version = cls.model_fields["schema_version"].default
             raise ConfigError(f"{path}: no {cls.title} of schema version {version}: {error}") from error
@@ -149,7 +149,7 @@ def descriptions(kind: type) -> dict[str, str]:
     They are read from the source when a schema or a table is made. Pydantic's `use_attribute_docstrings` would read
     them at each import, which costs every rank 0.07 s.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for owner in reversed(kind.__mro__):
         file = getattr(sys.modules.get(owner.__module__), "__file__", None)
         if owner is BaseModel or owner.__module__ == "builtins" or file is None:
@@ -157,8 +157,8 @@ def descriptions(kind: type) -> dict[str, str]:
         for field, text in pairwise(_classes_in(file).get(owner.__name__, ())):
             name = field.target if isinstance(field, ast.AnnAssign) else next(iter(getattr(field, "targets", ())), None)
             if isinstance(name, ast.Name) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-                found[name.id] = " ".join(str(text.value.value).split())
-    return found
+                texts[name.id] = " ".join(str(text.value.value).split())
+    return texts
 
 
 @cache
@@ -194,14 +194,14 @@ def _explain(model: type[BaseModel], error: ValidationError, where: str) -> Iter
 
 def _model_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> type[BaseModel] | None:
     """Follow a pydantic error location down to the model whose key was unknown."""
-    found = [model]
+    models = [model]
     for part in loc:
-        fields = [each.model_fields[part] for each in found if isinstance(part, str) and part in each.model_fields]
+        fields = [owner.model_fields[part] for owner in models if isinstance(part, str) and part in owner.model_fields]
         if fields:
-            found = [inner for field in fields for inner in models_in(field.annotation)]
+            models = [inner for field in fields for inner in models_in(field.annotation)]
         else:  # a list index, a mapping's key, or the tag of one model of a union
-            found = [each for each in found if _has_tag(each, part)] or found
-    return found[0] if found else None
+            models = [owner for owner in models if _has_tag(owner, part)] or models
+    return models[0] if models else None
 
 
 def _has_tag(model: type[BaseModel], tag: int | str) -> bool:

@@ -17,4 +17,4 @@ _CONTROLS = re.compile(
 def harmless(text: str) -> str:
     """A text that no terminal obeys and any report can hold: other control characters are spelled out, as in Python."""
     plain = _ESCAPES.sub("", text.replace("\r\n", "\n"))
-    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), plain)
+    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), plain)

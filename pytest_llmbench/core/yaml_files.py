@@ -60,7 +60,7 @@ def _refuse_bombs(text: bytes) -> None:
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, nodes, depth = open_.pop()
         elif isinstance(event, yaml.AliasEvent):
-            if any(anchor == each for each, *_ in open_):
+            if any(anchor == name for name, *_ in open_):
                 raise ValueError(f"*{anchor} is inside of &{anchor}: it has no end")
             nodes, depth = sizes.get(str(anchor), (1, 1))
         elif not isinstance(event, yaml.ScalarEvent):

@@ -24,11 +24,11 @@ class RankTask:
 
     Attributes:
         entry: `package.module:function`; it is called with
-            `(workloads.context.RankContext, workloads.steplog.StepLog)`.
+            `(workloads.rank.context.RankContext, workloads.rank.steplog.StepLog)`.
         config: plain data, handed to each rank as `RankContext.config`.
         env: environment variables of the ranks, where the system's file has no others for them; set before anything
             else is imported.
-        ends_early: all ranks end after the same step where `StepLog.enough` of rank 0 says so.
+        ends_early: all ranks end after the same step when `StepLog.enough` of rank 0 is true.
     """
 
     entry: str
@@ -99,7 +99,7 @@ class BatchLog:
 
     Attributes:
         path: its log, which need not be there.
-        hosts: the nodes it had, where that is known.
+        hosts: the nodes it had, if these are recorded.
     """
 
     path: Path
@@ -116,7 +116,7 @@ class Engine(Protocol):
     Attributes:
         name: the name under which it is announced.
         kind: `ranks`, when every rank is our own process and keeps a step log, or `command`, when the framework is
-            a command that is known by its log alone.
+            a command whose only evidence is its log.
         options: the model of a recipe's `options`.
         statistics: rules of this engine alone, by name.
         proof: the proof that a run did all its work, in words.
@@ -133,41 +133,41 @@ class Engine(Protocol):
     evaluate: Evaluate | None
 
     def missing(self) -> str | None:
-        """Say what is not installed and how to get it, or None when the engine can run."""
+        """Return what is not installed and how to get it; None if the engine can run."""
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         """Yield every reason why this recipe cannot run on this topology."""
 
     def counts_flops(self, recipe: Recipe) -> bool:
-        """Whether a step trains the whole decoder on every token, so that `judging.flops` says what it computes."""
+        """True if a step trains the whole decoder on every token, so that `judging.flops` applies."""
 
     def uncounted(self, recipe: Recipe) -> str | None:
-        """Give the reason why it does not, or that the reason is unknown; None where it does."""
+        """Return the reason why FLOPs are not counted; None where they are."""
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
-        """Values to compare a run's claims with, in addition to the recipe's own fields, or instead of them."""
+        """Return values to compare a run's claims with, in addition to or instead of the recipe's fields."""
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> RankTask | Script:
-        """Build what runs: a task for every rank of an engine of kind `ranks`, else a script."""
+        """Build what runs: a task for every rank for kind `ranks`, else a script."""
 
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
         """Read what was logged so far under a run's folder."""
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
-        """Yield what in a finished log contradicts itself or the recipe, beyond what every log is asked."""
+        """Yield contradictions of a finished log with itself or the recipe that are not checked for in every log."""
 
     def expected(self, recipe: Recipe, topology: Topology) -> Expected | None:
-        """Say what ranks of our own are to show of this training; None for a command."""
+        """Return what our own ranks must report of this training; None for a command."""
 
     def progress(self, folder: Path) -> Progress | None:
         """Return the last step logged, at constant cost; None before the first."""
 
     def laggards(self, folder: Path) -> str:
-        """Say, as well as the logs allow, which ranks are behind the others and where each stands."""
+        """Describe which ranks are behind the others and where each stands, as far as the logs allow."""
 
 
 class EngineDefaults:
-    """Base class of engines: those answers to the protocol that most of them share."""
+    """Base class of engines, with the answers that most of them share."""
 
     options: type[Strict] = NoOptions
     statistics: Mapping[str, Statistic] = {}
@@ -175,19 +175,16 @@ class EngineDefaults:
     evaluate: Evaluate | None = None
 
     def uncounted(self, recipe: Recipe) -> str | None:
-        """Say that every recipe trains the whole decoder on every token."""
+        """Return None: every recipe trains the whole decoder on every token."""
         return None
 
     def counts_flops(self, recipe: Recipe) -> bool:
-        """Say whether nothing speaks against it."""
         return self.uncounted(recipe) is None
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
-        """Ask for what the recipe's own fields say, and nothing else."""
         return {}
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
-        """Yield what in a finished log contradicts itself or the recipe; nothing, unless an engine knows more."""
         yield from ()
 
 
@@ -196,12 +193,12 @@ get_engine = ENGINES.load
 
 
 def statistics_of(engine: Engine) -> Mapping[str, Statistic]:
-    """Every rule that a run of this engine can be judged by."""
+    """Return every statistic that a run of this engine can be judged by."""
     return {**SHARED.usable(), **engine.statistics}
 
 
 def options_of(recipe: Recipe, model: type[EngineOptions]) -> EngineOptions:
-    """The recipe's own block for its engine, as the engine's model.
+    """Validate the recipe's `options` as the engine's model.
 
     Raises:
         ConfigError: a key is unknown or a value is not legal.

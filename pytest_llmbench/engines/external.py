@@ -72,7 +72,7 @@ class External(EngineDefaults, ABC):
         return series.model_copy(update={"steps": steps, "log_interval": interval})
 
     def tokens_of(self, step: Step, recipe: Recipe) -> int | None:
-        """Count the tokens of a step; where no line says how many, a sample is a sequence of the recipe's length."""
+        """Count the tokens of a step; without a logged count, a sample is a sequence of the recipe's length."""
         if step.tokens is not None or step.samples is None:
             return step.tokens
         return step.samples * recipe.sequence_length
@@ -93,7 +93,7 @@ class External(EngineDefaults, ABC):
 
 
 def _log_interval(recipe: Recipe) -> int | None:
-    """The interval at which the framework logs, in steps; None where the recipe's arguments have none."""
+    """Return the framework's log interval in steps; None where the recipe's arguments have none."""
     arguments = recipe.options.get("arguments")
     interval = str(arguments.get("log-interval")) if isinstance(arguments, Mapping) else ""
     return (int(interval) or None) if interval.isdecimal() else None
@@ -103,20 +103,20 @@ def fill(text: str, place: Place, where: str) -> str:
     """Replace `{root}`, `{data}` and the environment's other names, and `{run}` by the run's folder.
 
     Raises:
-        ConfigError: the environment says nothing of a name.
+        ConfigError: the environment lacks a name.
     """
     return fill_in(text, {**place.environment.names, "run": str(place.folder)}, where)
 
 
-def filled(value: Any, place: Place, where: str) -> Any:
-    """Fill in an argument, or each word of one; a number or a switch stays as it is."""
+def fill_argument(value: Any, place: Place, where: str) -> Any:
+    """Fill in an argument, or each word of one; numbers and switches stay as they are."""
     if isinstance(value, tuple):
-        return tuple(filled(word, place, where) for word in value)
+        return tuple(fill_argument(word, place, where) for word in value)
     return fill(value, place, where) if isinstance(value, str) else value
 
 
 def flags(arguments: Mapping[str, Any]) -> list[str]:
-    """Write arguments as a command line has them: `True` is a bare flag, `False` and `None` are left out.
+    """Format arguments for a command line: `True` is a bare flag, `False` and `None` are left out.
 
     A list is one flag with several words.
     """

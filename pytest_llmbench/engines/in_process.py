@@ -11,9 +11,9 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import Progress, StepSeries
 from pytest_llmbench.engines.base import EngineDefaults, Place, RankTask
 from pytest_llmbench.judging.statistics import alike, judged_steps
+from pytest_llmbench.readers.steps.gpu_window import read_telemetry
 from pytest_llmbench.readers.steps.progress import laggards, last_step
 from pytest_llmbench.readers.steps.step_log import read_steps
-from pytest_llmbench.readers.steps.telemetry import read_telemetry
 from pytest_llmbench.readers.steps.times import read_times
 
 
@@ -47,7 +47,7 @@ class InProcess(EngineDefaults):
         return RankTask(entry=self.entry, config=config, env=self.env(recipe), ends_early=self.ends_early)
 
     def env(self, recipe: Recipe) -> Mapping[str, str]:
-        """Environment variables that the framework reads before a rank can set them."""
+        """Return variables that the framework reads before a rank can set them."""
         return {}
 
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:

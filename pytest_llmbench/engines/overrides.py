@@ -4,7 +4,7 @@ So the plan, the model's FLOPs, the references and the gate are about the traini
 
 - one for a field of the recipe, or another name for it: it must agree, or the recipe is refused
 - one that changes how much work a step or a run is, and that no field has: the recipe is refused
-- one that is known to change neither the model nor its work
+- one that changes neither the model nor its work
 - any other: the work of a step is unknown, and statistics of the model's FLOPs have no value
 """
 
@@ -46,10 +46,10 @@ class Rules:
     families: tuple[str, ...] = ()
 
     def problems(self, recipe: Recipe, own: Mapping[str, Any]) -> Iterator[str]:
-        """Yield why a recipe with these arguments would not be what it says it is."""
+        """Yield each argument that contradicts the recipe or changes its work."""
         for name, value in own.items():
             rule, where = self.same.get(name), f"recipe {recipe.name}: options.arguments: {name}: {value}"
-            if rule is not None and not any(_agree(value, each) for each in rule.allowed):
+            if rule is not None and not any(_agree(value, legal) for legal in rule.allowed):
                 yield (
                     f"{where} contradicts {rule.field} of the recipe, which asks for {_words(rule.allowed)}: set "
                     f"{rule.field}, and leave {name} out"
@@ -58,7 +58,7 @@ class Rules:
                 yield f"{where} {self.refused[name]}, which no key of a recipe can express: leave it out"
 
     def unknown(self, own: Mapping[str, Any]) -> list[str]:
-        """List the arguments of which it is unknown whether they change the work of a step."""
+        """Return the arguments whose effect on the work of a step is unknown."""
         return [
             name for name, value in own.items()
             if _is_given(value) and name not in self.same and name not in self.harmless
@@ -71,14 +71,14 @@ Arguments = tuple[Rules, Mapping[str, Any]]
 
 
 def unknown_arguments(names: list[str]) -> str | None:
-    """Give the reason why the work of a step is unknown; None where it is known."""
+    """Return the reason why the work of a step is unknown; None without such arguments."""
     if not names:
         return None
     return f"options.arguments {', '.join(names)} may change what a step computes, and no key of the recipe shows how"
 
 
-def given(values: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Same]:
-    """Make rules of the arguments that an engine itself gives: `fields` names what in the recipe each comes from."""
+def rules_of_given(values: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Same]:
+    """Make rules of the arguments that an engine gives; `fields` maps them to keys of the recipe."""
     return {name: Same(field=fields.get(name, name), allowed=(value,)) for name, value in values.items()}
 
 
@@ -87,8 +87,8 @@ def _is_given(value: Any) -> bool:
 
 
 def _agree(said: Any, due: Any) -> bool:
-    """Compare as a command line would: `false` and null leave an argument out."""
-    switches = [each for each in (said, due) if each is None or isinstance(each, bool)]
+    """Compare as a command line does: `false` and null leave an argument out."""
+    switches = [one for one in (said, due) if one is None or isinstance(one, bool)]
     if switches:
         return len(switches) == 2 and bool(said) is bool(due)
     try:
@@ -98,7 +98,7 @@ def _agree(said: Any, due: Any) -> bool:
 
 
 def _words(allowed: tuple[Any, ...]) -> str:
-    return " or ".join("nothing" if each is None or each is False else str(each) for each in allowed)
+    return " or ".join("nothing" if legal is None or legal is False else str(legal) for legal in allowed)
 
 
 def batch_problem(recipe: Recipe, topology: Topology) -> Iterator[str]:
@@ -123,7 +123,7 @@ def _fitting(recipe: Recipe, who: str, most: int = 1024) -> str:
 def precision_problem(
     recipe: Recipe, topology: Topology, supported: tuple[str, ...] = get_args(Precision)
 ) -> Iterator[str]:
-    """Yield why this engine does not have the precision on these devices."""
+    """Yield why this engine cannot train in this precision on these devices."""
     if recipe.precision not in supported:
         yield f"recipe {recipe.name}: precision {recipe.precision} is not one of {', '.join(supported)}"
     elif recipe.precision != "fp32" and topology.device == "cpu":

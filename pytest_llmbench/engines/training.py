@@ -18,14 +18,14 @@ _LEAST_AT_START, _MOST_AT_START = 0.4, 2.0
 _START = 10
 # What of the loss a benchmark of hundreds of steps cannot have left behind.
 _NOTHING_LEFT = 0.01
-# TFLOP/s that are printed with one digit behind the point say nothing below this.
+# Smaller TFLOP/s, printed with one decimal, are too coarse to compare.
 _READABLE_TFLOPS = 5.0
 # A log counts half of the attention at least, and a second forward pass of all layers at most; and it rounds.
 _RECOMPUTED, _ROUNDED = 4 / 3, 0.05
 
 
-def by_heart(series: StepSeries) -> Iterator[str]:
-    """Say where the loss fell further than a training of so few steps can bring it."""
+def check_loss_drop(series: StepSeries) -> Iterator[str]:
+    """Yield a loss that fell further than so few steps of training can bring it."""
     losses = [step.loss for step in series.steps if step.loss is not None]
     last = losses[-max(1, len(losses) // 4) :]
     if len(losses) >= _FEWEST and sum(last) < _NOTHING_LEFT * losses[0] * len(last):
@@ -33,16 +33,16 @@ def by_heart(series: StepSeries) -> Iterator[str]:
         yield f"the loss fell from {losses[0]:.4g} to {end:.4g}: no model learns its data by heart so fast"
 
 
-def lost_losses(series: StepSeries) -> Iterator[str]:
-    """Say which line has no loss though it says that no step of it was skipped, where others have one."""
+def check_missing_losses(series: StepSeries) -> Iterator[str]:
+    """Yield a line without a loss although it reports no skipped step, if other lines have losses."""
     made = [step for step in series.steps if step.reported.get("number_of_skipped_iterations") == 0.0]
     without = [step.step for step in made if step.loss is None]
     if without and len(without) < len(series.steps):
         yield f"the line of step {without[0]} has no loss, though none of its steps was skipped"
 
 
-def untrained(recipe: Recipe, series: StepSeries) -> Iterator[str]:
-    """Say where the first loss is not that of a model that has learned nothing."""
+def check_first_loss(recipe: Recipe, series: StepSeries) -> Iterator[str]:
+    """Yield a first loss that is not that of an untrained model."""
     first = next((step for step in series.steps if step.loss is not None), None)
     if first is None or first.loss is None or first.step > _START:
         return
@@ -54,22 +54,22 @@ def untrained(recipe: Recipe, series: StepSeries) -> Iterator[str]:
         )
 
 
-def logged_rate(recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
-    """Say where TFLOP/s per GPU and time per step are of another amount of work than the recipe's step."""
-    found = [work for step in series.steps if (work := _flops_of_a_step(step, topology)) is not None]
-    if not found:
+def check_logged_rate(recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
+    """Yield a logged rate and step time whose product is not the work of the recipe's step."""
+    flops = [work for step in series.steps if (work := _step_flops(step, topology)) is not None]
+    if not flops:
         return
-    each, model = stats.median(found) / recipe.tokens_per_step, recipe.model
+    mean, model = stats.median(flops) / recipe.tokens_per_step, recipe.model
     most = flops_per_token(model, recipe.sequence_length)
     least = most - 6.0 * model.layers * model.hidden_size * recipe.sequence_length
-    if not (1 - _ROUNDED) * least <= each <= (1 + _ROUNDED) * _RECOMPUTED * most:
+    if not (1 - _ROUNDED) * least <= mean <= (1 + _ROUNDED) * _RECOMPUTED * most:
         yield (
-            f"its TFLOP/s per GPU and its time per step are those of {each:.4g} FLOPs per token; of this model and "
+            f"its TFLOP/s per GPU and its time per step are those of {mean:.4g} FLOPs per token; of this model and "
             f"sequence they are {least:.4g} to {_RECOMPUTED * most:.4g}, by how attention and recomputation are counted"
         )
 
 
-def _flops_of_a_step(step: Step, topology: Topology) -> float | None:
+def _step_flops(step: Step, topology: Topology) -> float | None:
     rate = step.reported.get("tflops", step.reported.get("throughput_per_gpu"))
     if rate is None or rate < _READABLE_TFLOPS or step.seconds is None:
         return None

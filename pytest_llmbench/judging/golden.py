@@ -9,16 +9,15 @@ import math
 import statistics as stats
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple, Self
 
-from pydantic import FiniteFloat, NonNegativeFloat, ValidationError, model_validator
+from pydantic import FiniteFloat, NonNegativeFloat, model_validator
 
 from pytest_llmbench.core.errors import ConfigError, RunError
 from pytest_llmbench.core.quantity import for_people, listed
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.record.series import Step
-from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.core.schema import Document, Strict
 from pytest_llmbench.judging.good_runs import LEAST_RUNS, facts_of
 from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.interval.student import quantile
@@ -47,10 +46,10 @@ class GoldenStep(Strict):
     """Allowed distance of another run in nat; 0 where the loss must be the same in every bit."""
 
 
-class GoldenLosses(Strict):
+class GoldenLosses(Document):
     """The losses of a training, from repeats."""
 
-    schema_version: Literal[1] = 1
+    title = "golden losses"
     recipe: str
     """Name of the recipe."""
     training: Mapping[str, str]
@@ -74,18 +73,6 @@ class GoldenLosses(Strict):
         if any((golden.tolerance == 0.0) != self.exact for golden in self.steps):
             raise ValueError("a tolerance is 0 in all steps, if the runs were the same in every bit, or in none")
         return self
-
-    @classmethod
-    def read(cls, path: Path | str) -> Self:
-        """Read the file that `python -m pytest_llmbench.calibrate --losses` wrote.
-
-        Raises:
-            ConfigError: it is not there, cut, or something else.
-        """
-        try:
-            return cls.model_validate_json(Path(path).read_bytes())
-        except (OSError, ValidationError) as error:
-            raise ConfigError(f"{path}: these are not golden losses of schema version 1: {error}") from error
 
     def __repr__(self) -> str:
         return f"GoldenLosses({self.recipe}, {len(self.runs)} runs)"

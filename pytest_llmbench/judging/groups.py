@@ -59,14 +59,14 @@ def lags(groups: Mapping[str, Sequence[Steady]]) -> dict[str, Lag]:
     freedom = usual.freedom + worth
     deviation = math.sqrt((usual.freedom * usual.spread**2 + worth * _scatter([*means.values()]) ** 2) / freedom)
     t = quantile(1 - share_of_alpha(len(groups)), freedom)
-    found = {}
+    lags_of_groups = {}
     for name, runs in groups.items():
         others = [other for other in groups if other != name]
         middle, low, high = (median(values[other] for other in others) for values in (means, lows, highs))
         of_median = (1.0 if len(others) < _FEW else _OF_MEDIAN) / len(others)
         between = t * deviation * math.sqrt(1 / len(runs) + of_median)
         ratio = means[name] / middle
-        found[name] = Lag(
+        lags_of_groups[name] = Lag(
             share=ratio - 1,
             # However unsure they are, steps take some time.
             low=ratio * max(0.0, 1 - math.hypot(between, 1 - lows[name] / means[name], high / middle - 1)) - 1,
@@ -75,7 +75,7 @@ def lags(groups: Mapping[str, Sequence[Steady]]) -> dict[str, Lag]:
             usual=middle,
             others=len(others),
         )
-    return found
+    return lags_of_groups
 
 
 def _scatter(values: Sequence[float]) -> float:

@@ -9,9 +9,7 @@ import statistics as stats
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypedDict
-
-from typing_extensions import Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.extensions import Extensions
@@ -137,15 +135,17 @@ def steady_of(judged: Sequence[Step], alpha: float = ALPHA, plan: int | None = N
         plan: how many steps there were to be, of such a run.
     """
     seconds = [step.seconds for step in judged]
-    known = [each for each in seconds if each is not None and each > 0.0]
+    known = [duration for duration in seconds if duration is not None and duration > 0.0]
     if len(known) < max(4, len(seconds)):
         return None
     tokens = [step.tokens for step in judged]
-    counted = [each for each in tokens if each]
+    counted = [count for count in tokens if count]
     if len(counted) == len(tokens) and len(set(counted)) > 1:
         # Of batches that differ, the time for the same number of tokens.
         usual = stats.fmean(counted)
-        known = [each * usual / count for each, count in zip(known, counted, strict=True)]
+        known = [duration * usual / count for duration, count in zip(known, counted, strict=True)]
+    if min(known) <= 0.0 or not math.isfinite(sum(known)):  # of damaged numbers, as large as they can be
+        return None
     line = min(step.interval for step in judged)
     if plan is not None:
         return at_a_look(known, plan=plan, skip=0, steps_of_a_line=line, alpha=alpha)
@@ -155,7 +155,9 @@ def steady_of(judged: Sequence[Step], alpha: float = ALPHA, plan: int | None = N
 def _sum(terms: Iterable[tuple[float | None, int]]) -> float | None:
     """Sum value × count; None if there is nothing to sum or a value is missing: a part is not a measurement."""
     products = [None if value is None else value * count for value, count in terms]
-    return math.fsum(each for each in products if each is not None) if products and None not in products else None
+    return (
+        math.fsum(product for product in products if product is not None) if products and None not in products else None
+    )
 
 
 def ratio(amount: float | None, by: float | None) -> float | None:
@@ -269,7 +271,7 @@ def _step_time(m: Measurement) -> float | None:
     return stats.median(seconds) if seconds and len(seconds) == len(m.judged) else None
 
 
-def _of_gpus(compute: Callable[[Watched], float | None]) -> Compute:
+def _gpu_statistic(compute: Callable[[Watched], float | None]) -> Compute:
     return lambda m: compute(m.watched)
 
 
@@ -340,7 +342,7 @@ STATISTICS: Mapping[str, Statistic] = {
         unit="GiB", rule="highest memory of any rank", compute=_peak_memory, better="lower"
     ),
     **{
-        name: Statistic(unit=rule.unit, rule=rule.words, compute=_of_gpus(rule.compute), better=rule.better)
+        name: Statistic(unit=rule.unit, rule=rule.words, compute=_gpu_statistic(rule.compute), better=rule.better)
         for name, rule in RULES.items()
     },
 }

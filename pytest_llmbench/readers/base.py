@@ -17,7 +17,7 @@ class LogReader:
         name: the name under which it is announced.
         dialect: makes the reader of one log, which gets its lines in order and without a launcher's prefix; it raises
             `Unreadable` for a line that looks like a step and cannot be parsed.
-        claims: reads what one line says of the training itself.
+        claims: reads the settings of the training that one line prints.
         needles: of both: other lines may be left out. Without any, every line is read.
     """
 

@@ -7,7 +7,7 @@ from pytest_llmbench.core.record.claims import ClaimName
 
 
 class Unreadable(Exception):  # noqa: N818 - it is a finding about a line, no error of ours
-    """A line that looks like a step and cannot be read as one; the message says why."""
+    """A line that looks like a step and cannot be parsed; the message is the reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,13 +20,13 @@ class StepLine:
         first_apart: whether such a log has a line for step 1 alone, in addition to those of its interval, whose step is
             in the next line's mean, too.
         at: when it was printed, in seconds by the log's own clock.
-        revises: whether it may say more, or other numbers, of a step than a line before it did.
+        revises: whether it may add to, or correct, an earlier line about the same step.
         seconds: duration of one step.
         tokens: tokens of one step over all ranks.
         samples: sequences of one step over all ranks.
         loss: nat per token; may be NaN or infinite.
         grad_norm: may be NaN or infinite.
-        peak_memory_bytes: highest of any rank that says it.
+        peak_memory_bytes: highest of the ranks that log it.
         reported: further numbers by the framework's own words.
     """
 
@@ -68,7 +68,7 @@ class WorldSize:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The framework says, once a run and with the time, that its first step is about to begin."""
+    """The framework's announcement of its first step, once a run and with the time."""
 
     words: str
 
@@ -90,7 +90,7 @@ class LogInterval:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A setting of the training as the framework prints it, see `core.claims`; every print of it counts."""
+    """A setting of the training as the framework prints it, see `core.record.claims`; every print of it counts."""
 
     name: ClaimName
     value: float | str
@@ -99,12 +99,12 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """The framework tells of an evaluation or a checkpoint, whose time is in no step."""
+    """An evaluation or a checkpoint, whose time is in no step."""
 
 
 @dataclass(frozen=True, slots=True)
 class BadEnd:
-    """A launcher says that a process of the run ended with an error; it may have done all its work before."""
+    """A launcher's report that a process ended with an error; it may have done all its work before."""
 
     words: str
 
@@ -119,14 +119,14 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The framework says that it did all its work."""
+    """The framework's statement that it did all its work."""
 
     words: str
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The framework says that it failed; this explains a run without `Completed`, and no other.
+    """The framework's report of a failure, which explains a run without `Completed`.
 
     Whether a line with one of `words.FAILURES` is a failure may not depend on the lines before it: a second pass reads
     it after all others.
@@ -158,8 +158,8 @@ class Needles:
 
 EVERY_LINE = Needles()
 
-# A dialect: the items of one line without its prefix, in the order in which it says them.
-# It raises Unreadable, and nothing else, for a line that looks like a step and is none.
+# A dialect returns the items of one line without its prefix, in order. For a line that looks like a step and cannot be
+# parsed it raises Unreadable, its only exception.
 Parse = Callable[[str], Iterable[Item]]
 
 # The settings that one line prints, and what it counts beside steps.

@@ -18,7 +18,7 @@ _ESCAPES = re.compile(
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # window titles
     r"|\x1b[@-Z\\-_]"
 )
-# A time that a launcher or a collector of logs puts before each line: it tells no rank apart.
+# A time that a launcher or a collector of logs puts before each line, the same for all ranks.
 _STAMP = re.compile(r"\s*(\[)?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?(?(1)\]):? ", re.ASCII)
 # Each of these may stand before a line, and more than one of them: `0: [default3]: iteration ...`.
 _PREFIX = re.compile(
@@ -44,7 +44,7 @@ class Line:
 
     Attributes:
         text: as the framework wrote it, without what came before and without its end.
-        source: the prefix, which tells ranks apart that share a file; empty without one.
+        source: the prefix, which separates ranks that share a file; empty without one.
         file: the file's name.
         number: 1-based number in the file, by line feeds.
         place: a number that grows from line to line of a file, even if a carriage return ends them.
@@ -67,7 +67,7 @@ def read_lines(path: Path, needles: Callable[[], Sequence[bytes]] = tuple) -> It
 
     Args:
         path: the file.
-        needles: asked for each block of a file; where it returns any, a line that holds none of them may be left out,
+        needles: called for each block of a file; if it returns any, lines without them may be left out,
             which is much faster.
     """
     try:
@@ -131,7 +131,7 @@ def pieces(file: BinaryIO, needles: Callable[[], Sequence[bytes]] = tuple) -> It
 
 
 def _spans(block: bytes, end: int, needles: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Yield where the lines before `end` begin and stop, or of those only the ones that hold a needle."""
+    """Yield begin and end of each line before `end`, or only of the lines with a needle."""
     if not needles:
         yield from ((match.start(), match.end() - 1) for match in _LINE.finditer(block, 0, end))
         return

@@ -23,15 +23,15 @@ from pytest_llmbench.readers.patterns import FAILURES, cut_off, remoteness
 _MOST_REPORTED = 20
 # `[2026-11-21 02:46:00.79] `, `[2023-05-01 10:00:00,123] `, `2026-11-21 02:58:47 | `
 _STAMP = re.compile(r"(?<!\d)(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\b", re.ASCII)
-# Ranks say the same: more different ones are no log of one run, and the first that differs from the recipe is named.
+# All ranks print the same settings, so one run has few different ones.
 _MOST_CLAIMS = 1000
-_OF_STEP = Step.model_fields.keys() & {each.name for each in fields(items.StepLine)} - {"interval"}
+_OF_STEP = Step.model_fields.keys() & {attribute.name for attribute in fields(items.StepLine)} - {"interval"}
 # One for each node.
 _MOST_LABELS = 100_000
 
 
 def no_claims(text: str) -> Iterable[items.Said | items.Skipped]:  # noqa: ARG001 - see `items.Claims`
-    """Read nothing of what a line says of the training."""
+    """Read no claims."""
     return ()
 
 
@@ -47,7 +47,7 @@ def read_log(
     in a second pass, and only in such a log.
     """
     collected, files = _Collected(), tuple(paths)
-    wanted = tuple((*each, NEEDLE) if each else () for each in (needles.all, needles.always))
+    wanted = tuple((*words, NEEDLE) if words else () for words in (needles.all, needles.always))
     for line in collected.lines(files, lambda: wanted[collected.begun]):
         collected.take_cut_off(line)
         for said in claims(line.text):
@@ -58,8 +58,8 @@ def read_log(
             for item in parse(line.text):
                 collected.take(item, line)
                 collected.stamp(line, failed=isinstance(item, items.Failed))
-        except items.Unreadable as why:
-            collected.refuse(line, str(why))
+        except items.Unreadable as error:
+            collected.refuse(line, str(error))
     if needles.always and collected.completed is None:
         for line in collected.lines(files, lambda: FAILURES):
             collected.take_cut_off(line)
@@ -88,10 +88,10 @@ def last_words(path: Path) -> str:
 
 @dataclass(slots=True)
 class _Collected:
-    """The items read so far. The steps are kept by source: ranks that share a file may all log them.
+    """The items read so far. Steps are kept by source: ranks that share a file may all log them.
 
     Attributes:
-        completed: the line with which the framework says that it did all its work.
+        completed: the framework's statement that it did all its work.
     """
 
     completed: str | None = None
@@ -129,7 +129,7 @@ class _Collected:
             yield from map(self._label, read_lines(path, needles))
 
     def _label(self, line: Line) -> Line:
-        """Keep the labels of a line, each once, and return the line without them."""
+        """Keep the labels of a line, each once; returns the line without them."""
         if "#llmbench" not in line.text:
             return line
         labels, rest = labels_in(line.text)
@@ -137,7 +137,7 @@ class _Collected:
         return replace(line, text=rest)
 
     def take(self, item: items.Item, line: Line) -> None:
-        """Take note of what a line says. A line that was cut off may have lost digits: it says no number."""
+        """Record an item. A line that was cut off may have lost digits, so its numbers are not used."""
         match item:
             case items.StepLine() if damage := _damage(item, line):
                 self.refuse(line, f"step {item.step} {damage}")
@@ -170,19 +170,19 @@ class _Collected:
                 self._bad_ends[words] = None
 
     def take_cut_off(self, line: Line) -> None:
-        """Keep the first line with which Slurm says that it ended the run at its time limit."""
+        """Keep the first message of Slurm that it ended the run at its time limit."""
         if words := cut_off(line.text):
-            found = ((self._file, line.place), words)
-            self._cut_off = min(self._cut_off or found, found)
+            candidate = ((self._file, line.place), words)
+            self._cut_off = min(self._cut_off or candidate, candidate)
 
     def stamp(self, line: Line, *, failed: bool = False) -> None:
-        """Keep the first and the last time of the lines that say something, or that say why the run failed."""
+        """Keep the first and the last time of lines with items, apart from those that explain a failure."""
         if line.whole and (match := _STAMP.search(line.text)) and (at := unix_time(match[1])) is not None:
             first, last = self._stamped.get(failed, (at, at))
             self._stamped[failed] = (min(first, at), max(last, at))
 
     def claim(self, said: items.Said | items.Skipped, line: Line) -> None:
-        """Keep where a setting was printed first; a line that was cut off may have lost digits."""
+        """Keep where a setting was printed first, unless the line was cut off."""
         if isinstance(said, items.Skipped):
             if line.whole:
                 self._skipped[said.step] = max(said.so_far, self._skipped.get(said.step, 0))
@@ -190,15 +190,15 @@ class _Collected:
             where = f"{line.file}:{line.number}"
             self._claims.setdefault(said, Claim(name=said.name, value=said.value, where=where, stage=said.stage))
 
-    def refuse(self, line: Line, why: str) -> None:
-        """Count a line that could not be read, and show the first of them."""
+    def refuse(self, line: Line, reason: str) -> None:
+        """Count a line that could not be read, and keep the first of them."""
         self._unread_after[max((next(reversed(steps)) for steps in self._steps.values()), default=0)] += 1
         if len(self._unreadable) < _MOST_REPORTED:
-            self._unreadable.append(f"{line.file}:{line.number}: {why}")
+            self._unreadable.append(f"{line.file}:{line.number}: {reason}")
 
     def series(self) -> StepSeries:
         """Return the series of the log, with the reason of a failure only if the run was not completed."""
-        # Ranks that share a log say the same; the one that got furthest says it whole.
+        # Ranks that share a log print the same steps; the longest list is complete.
         furthest = max(self._steps.values(), key=len, default={})
         counts: Counter[str] = Counter()
         for counted in self._counts.values():
@@ -226,9 +226,9 @@ class _Collected:
         )
 
     def _take_failure(self, words: str, line: Line) -> None:
-        """Keep the first of those that are nearest to the cause; the lines of the second pass come out of order."""
-        found = ((remoteness(words), self._file, line.place), words.strip())
-        self._failure = min(self._failure or found, found, key=lambda each: each[0])
+        """Keep the first failure of those nearest to the cause; a second pass reads lines out of order."""
+        candidate = ((remoteness(words), self._file, line.place), words.strip())
+        self._failure = min(self._failure or candidate, candidate, key=lambda failure: failure[0])
 
     def _take_step(self, step: items.StepLine, line: Line) -> None:
         steps = self._steps.setdefault(line.source, {})
@@ -255,13 +255,13 @@ class _Collected:
         self._world_size = self._world_size or size.ranks
 
     def _take_begin(self, words: str, line: Line) -> None:
-        """Two runs may be logged by different ranks: then their steps do not meet, but both say that they begin."""
+        """Compare announced starts: two runs that different ranks log have no steps in common."""
         if words != (self._begin or words):
             self._restart(line, f"{words!r} after {self._begin!r}")
         self._begin = words
 
-    def _restart(self, line: Line, why: str) -> None:
-        self._restarted = self._restarted or f"{line.file}:{line.number}: {why}: a second run in the same log"
+    def _restart(self, line: Line, reason: str) -> None:
+        self._restarted = self._restarted or f"{line.file}:{line.number}: {reason}: a second run in the same log"
 
 
 def _damage(item: items.StepLine, line: Line) -> str:
@@ -271,7 +271,7 @@ def _damage(item: items.StepLine, line: Line) -> str:
 
 
 def _with_intervals(lines: Sequence[items.StepLine], paused: AbstractSet[int]) -> Iterator[Step]:
-    """Tell of how many steps each line is the mean.
+    """Yield the steps with the number of steps that each line is the mean of.
 
     The first line of a log that starts in the middle is about no more steps than the second; of a single line
     nothing tells that it does not start at step 1.

@@ -1,7 +1,7 @@
 """Claims of Megatron-LM about the training that it starts, and of NeMo, which is built on Megatron-Core.
 
 Rank 0 prints all arguments, `  num_layers ...................................... 12`, and one rank of each part of the
-model says how many parameters it holds.
+model prints how many parameters it holds.
 """
 
 import re
@@ -34,7 +34,7 @@ _SWITCH = {"True": on_off(True), "False": on_off(False)}
 _CONTEXT: Mapping[str, ClaimName] = {"tensor": "tensor", "pipeline": "pipeline", "context": "context_parallel"}
 
 
-# A line that holds none of these says nothing.
+# Every line with claims contains one of these.
 NEEDLES = (
     b" ........", b"parameters", b"dded vocab", b"setting number of micro", b"parallel size: ", b"GPTDatasetConfig(",
 )  # fmt: skip
@@ -57,7 +57,7 @@ def said(text: str) -> Iterator[Said]:
 
 
 def _parameters(text: str) -> Iterator[Said]:
-    """Read how many parameters a part of the model has. Before there were pipelines, only tensor ranks were named."""
+    """Read the parameters of a part of the model; logs from before pipelines name tensor ranks only."""
     if match := _WEIGHTS.match(text):
         yield Said("precision", _PRECISIONS.get(match[1], match[1]))
     if match := _PARAMETERS.search(text):
@@ -82,8 +82,8 @@ def _eight_bits(text: str) -> str | None:
     return None if text in {"None", "False"} else "fp8 or fp4"
 
 
-def _checkpointed(text: str) -> str | None:
-    """Before there was a choice, layers were checkpointed whole: by a switch, then by one of two methods."""
+def _checkpointing(text: str) -> str | None:
+    """Translate older arguments, which checkpointed whole layers: a switch, then one of two methods."""
     return {"None": "none", "False": "none", "True": "full", "uniform": "full", "block": "full"}.get(text, text)
 
 
@@ -117,9 +117,9 @@ _ARGUMENTS: Mapping[str, tuple[ClaimName, Callable[[str], int | str | None]]] = 
     "fp4": ("precision", _eight_bits),
     "sequence_parallel": ("sequence_parallel", _SWITCH.get),
     "use_distributed_optimizer": ("sharding", {"True": "optimizer", "False": "none"}.get),
-    "recompute_granularity": ("activation_checkpointing", _checkpointed),
-    "checkpoint_activations": ("activation_checkpointing", _checkpointed),
-    "activations_checkpoint_method": ("activation_checkpointing", _checkpointed),
+    "recompute_granularity": ("activation_checkpointing", _checkpointing),
+    "checkpoint_activations": ("activation_checkpointing", _checkpointing),
+    "activations_checkpoint_method": ("activation_checkpointing", _checkpointing),
     "optimizer": ("optimizer", str),
     "position_embedding_type": ("positions", _positions),
 }

@@ -8,7 +8,7 @@ from pytest_llmbench.readers import patterns
 from pytest_llmbench.readers.items import Unreadable
 
 _COUNT = re.compile(r"\d{1,15}", re.ASCII)
-# The blanks that programs put around a number. Any other that Unicode knows, a unit separator say, is damage.
+# Blanks that programs put around a number. Another blank of Unicode, such as a unit separator, is damage.
 _BLANKS = " \t\r\n"
 
 

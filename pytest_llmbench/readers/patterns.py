@@ -6,7 +6,7 @@ _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 # Lightning pads what has no decimals: `nan.0`.
 _NOT_FINITE = re.compile(r"([+-]?(?:nan|inf(?:inity)?))(?:\.0*)?", re.IGNORECASE | re.ASCII)
 
-# Of a traceback it is the last line that says why.
+# The reason is in the last line of a traceback.
 _FAILURE = re.compile(
     r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt)(?::\s|\s*$)"
     r"|(?:Error|Exception): "
@@ -17,8 +17,8 @@ _FAILURE = re.compile(
     r"|CUDA out of memory",
     re.ASCII,
 )
-# What says less than the words of the program that failed, in the order of what each tells: torchrun's word on which
-# rank ended how, what ranks say whose peer is gone, and that something which was started failed or was asked to end.
+# Messages further from the cause than those of the failed program, nearest first: torchrun's summary of a rank's end,
+# errors of ranks that lost a peer, and reports that a started program failed or was ended.
 _TELLS_LESS = (
     re.compile(r"E\d{4} ", re.ASCII),
     re.compile(r".*(?:[Cc]onnection (?:was )?(?:closed|reset|refused)|[Bb]roken pipe|ncclRemoteError)", re.ASCII),
@@ -29,7 +29,7 @@ _CUT_OFF = re.compile(
 )
 
 
-# A line that holds none of these says neither why a program failed nor that it was cut off.
+# Every line about a failure or a time limit contains one of these.
 FAILURES = (
     b"rror", b"Exception", b"Interrupt", b"ProcessGroup", b"torch/distributed/elastic/", b"CUDA out of memory",
     b"Segmentation fault",
@@ -45,15 +45,15 @@ def number(text: str) -> float | None:
 
 
 def failure(text: str) -> str | None:
-    """The line, if it is one with which a program or Slurm says why it failed; None for any other line."""
+    """Return the line if a program or Slurm reports a failure with it; None for any other line."""
     return text.strip() if _FAILURE.match(text) or "Segmentation fault" in text else None
 
 
 def remoteness(words: str) -> int:
-    """Distance of the words of a failure from its cause: 0 for those of the program that failed."""
+    """Rank the words of a failure by their distance from the cause: 0 for those of the failed program."""
     return next((number for number, pattern in enumerate(_TELLS_LESS, start=1) if pattern.match(words)), 0)
 
 
 def cut_off(text: str) -> str | None:
-    """The line, if Slurm says with it that it ended the job or the step at its time limit; else None."""
+    """Return the line if Slurm reports with it that the job or step ended at its time limit; else None."""
     return text.strip() if "TIME LIMIT" in text and _CUT_OFF.match(text) else None

@@ -10,8 +10,8 @@ def pci_address(text: str) -> str:
 
     A text without an address is returned as it is.
     """
-    found = _ADDRESS.search(text)
-    if found is None:
+    match = _ADDRESS.search(text)
+    if match is None:
         return text.strip()
-    domain, bus, device, function = found.groups()
+    domain, bus, device, function = match.groups()
     return f"{int(domain or '0', 16):04x}:{bus}:{device}.{function or '0'}".lower()

@@ -81,7 +81,7 @@ def _until_ending(text: str) -> Iterator[EndedTasks]:
 
 
 def _numbers(ranges: str) -> Iterator[int]:
-    """Read `0,2-3`, without tasks that no step of Slurm has: a damaged line may name billions."""
+    """Expand `0,2-3`, up to the most tasks of a Slurm step: a damaged line may name billions."""
     for first, last in _RANGE.findall(ranges):
         if int(last or first) < _MOST_TASKS:
             yield from range(int(first), int(last or first) + 1)

@@ -1,4 +1,4 @@
-"""Two witnesses of one run, its log and its event files: what they say differently of a step."""
+"""Compares the log and the event files of one run, step by step."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ class Digits:
     of_one: bool = True
 
     def differ(self, log: Step, event: Step) -> str | None:
-        """Say how they differ of a step; None where they do not, or where one says nothing of it."""
+        """Describe the difference in a step; None if there is none, or a value is missing."""
         one, other = getattr(log, self.name), getattr(event, self.name)
         if one is None or other is None or (log.interval > 1 and not self.of_one) or _same(one, other):
             return None
@@ -36,11 +36,11 @@ class Digits:
 
 
 def disagreements(log: Sequence[Step], events: Sequence[Step], digits: Sequence[Digits]) -> Iterator[str]:
-    """Yield where the two do not say the same of a step that both have."""
+    """Yield the differences in the steps that both have."""
     logged = {step.step: step for step in log}
     for step in events:
         if step.step in logged:
-            yield from (why for each in digits if (why := each.differ(logged[step.step], step)))
+            yield from (difference for number in digits if (difference := number.differ(logged[step.step], step)))
 
 
 def _same(one: float, other: float) -> bool:

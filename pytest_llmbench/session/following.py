@@ -10,10 +10,10 @@ from pytest_llmbench.cluster.lease import Lease
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.aside import Aside
+from pytest_llmbench.cluster.slurm.full_queue import QueueLimit
 from pytest_llmbench.cluster.slurm.marks import JobMarks
 from pytest_llmbench.cluster.slurm.queries import GLANCE_S
 from pytest_llmbench.cluster.slurm.queue import Slurm
-from pytest_llmbench.cluster.slurm.queue_limit import QueueLimit
 from pytest_llmbench.cluster.slurm.states import JobState, JobStatus, OurJob, is_hopeless
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.records import Problem

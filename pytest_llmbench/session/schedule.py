@@ -319,7 +319,7 @@ class Schedule:
             self.waiting.insert(0, run)
             self.failed_launches.pause("a job of higher priority takes the nodes")
             return
-        self.full_queue.taken(run.key)
+        self.full_queue.note_accepted(run.key)
         active = Active(
             run=run, job=launched.job, lease=lease, submitted=launched.submitted, launched=launched.at,
             marks=launched.marks,
@@ -348,7 +348,7 @@ class Schedule:
             self.waiting.insert(0, run)
             return
         ours = len(self.active) + len(self._launching)
-        if reason := self.full_queue.refused(run.key, error, ours=ours):
+        if reason := self.full_queue.note_refused(run.key, error, ours=ours):
             self.fail(run, Problem(kind="allocation", message=reason))
             return
         self._one_by_one = True

@@ -1,4 +1,4 @@
-"""Stands in for CUDA on a machine without a GPU: to a framework that can only say "cuda", this is the CPU.
+"""Stands in for CUDA on a machine without a GPU: frameworks that hard-code "cuda" train on the CPU.
 
 Megatron-Core, and with it Megatron-LM, NeMo 2 and metaseq, name CUDA in their code and take no device from
 their caller, so that nothing of them trains where there is none. With this their own, unchanged code does,
@@ -11,7 +11,7 @@ not available; on a machine with a GPU nothing here does anything.
 Replacements, before the framework is imported:
 
 * a CUDA device in a call of PyTorch is the CPU; `Tensor.cuda` and `Tensor.pin_memory` return their tensor;
-* `Tensor.type()` says `torch.cuda.FloatTensor`, because optimizers look for their parameters by that name;
+* `Tensor.type()` is `torch.cuda.FloatTensor`, because optimizers look for their parameters by that name;
 * CUDA has one device, number 0, and its random numbers are the CPU's;
 * streams do nothing, as an operation of the CPU is done when its call returns. Events read the host's clock:
   the times between them are true times of the CPU;
@@ -20,7 +20,7 @@ Replacements, before the framework is imported:
 * `torch.compile` is off: it cannot trace through all this.
 
 With `pretend_available`, `torch.cuda.is_available()` is true too, for programs that refuse to start otherwise
-(Megatron-LM's pretrain_gpt.py). The device then has a name that says what it is, compute capability 0.0,
+(Megatron-LM's pretrain_gpt.py). The device then has the name `CPU instead of CUDA`, compute capability 0.0,
 older than any GPU, so that code for newer ones stays off, and NaN as its memory; and Megatron-LM's fused CUDA
 kernels are not compiled. PyTorch itself believes it too, a `DataLoader` that pins memory for instance.
 
@@ -72,7 +72,7 @@ def install(*, pretend_available: bool = False) -> None:
 
 
 class _CudaIsCpu(TorchFunctionMode):
-    """Redirects every call of PyTorch made in its thread."""
+    """Redirects every call of PyTorch in its thread."""
 
     def __torch_function__(
         self,
@@ -138,7 +138,7 @@ def _type(tensor: torch.Tensor, dtype: Any = None, **named: Any) -> Any:
 
 
 class _Stream:
-    """Work is done as soon as it is asked for, so there is no order to keep and nothing to wait for."""
+    """A stream without order: work is done when its call returns."""
 
     cuda_stream = 0
 
@@ -189,7 +189,7 @@ class _CpuEvent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Properties:
-    """Properties that a dummy device has."""
+    """Properties of the pretended device."""
 
     name: str = "CPU instead of CUDA"
     major: int = 0
@@ -200,7 +200,7 @@ class _Properties:
 
 
 def _replacements() -> dict[str, Any]:
-    """Values for names of `torch.cuda`; no two share an object, which would confuse PyTorch's compiler."""
+    """Values for names of `torch.cuda`. Shared objects would confuse PyTorch's compiler, so each is its own."""
     stream = _Stream()
     nothing = ("_lazy_init", "set_device", "synchronize", "empty_cache", "set_stream", "reset_peak_memory_stats")
     memory = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")

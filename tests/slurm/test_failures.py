@@ -51,7 +51,7 @@ def test_a_request_that_cannot_be_met_fails_at_once(user: UserFolder, options: t
 @pytest.mark.parametrize("how", [("-n0",), ("-n2", "--nodes", "1")], ids=["a job of its own", "held"])
 def test_a_job_waits_no_longer_than_it_may(user: UserFolder, queue: type[Queue], how: tuple[str, ...]) -> None:
     """Another job has the only node that it may have: its run is told so, and it leaves the queue."""
-    seconds = "from pytest_llmbench.cluster.slurm import queue_limit\nqueue_limit._MINUTE_S = 2.0\n"
+    seconds = "from pytest_llmbench.cluster.slurm import full_queue\nfull_queue._MINUTE_S = 2.0\n"
     (user.path / "conftest.py").write_text(seconds)
     user.recipe()
     user.test()

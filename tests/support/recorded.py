@@ -15,7 +15,7 @@ from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, R
 from pytest_llmbench.core.record.records import Judgement, Metric, Problem, RunRecord, Timings, Verdict, write_model
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.record.times import RankTimes, RunTimes
-from pytest_llmbench.core.record.verdicts import ClauseTold, SessionVerdicts
+from pytest_llmbench.core.record.verdicts import RecordedClause, SessionVerdicts
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.recount import measurement_of_record
@@ -221,7 +221,7 @@ def write_verdicts(
         for slot, judged in enumerate(check.judgements):
             host = check.hosts[slot] if check.scope == "node" else ",".join(check.hosts)
             rows.append({"test": judged.test, "check": check.check, "hosts": host, **bound, **_told(judged)})
-    told = ClauseTold(
+    told = RecordedClause(
         name="4.10", tests=("test_reference[nlp13b-*]",), verdict=Verdict.INCOMPLETE, reason="it was skipped"
     )
     verdicts = SessionVerdicts(

@@ -140,10 +140,10 @@ def probe_machine() -> SiteMachine:
         keys |= {"cluster": "local", "gpus_per_node": here.gpus_per_node}
         keys |= {} if here.gpus_per_node else {"cpu_ranks_per_node": here.cpu_ranks_per_node}
         return SiteMachine(keys=keys | _gpu(here.gpu), notes=[note, *_unknown_gpu(here.gpus_per_node, here.gpu)])
-    return _of_slurm(slurm, here.gpu, names)
+    return _describe_slurm(slurm, here.gpu, names)
 
 
-def _of_slurm(slurm: SlurmFacts, seen: Gpu | None, names: set[str]) -> SiteMachine:
+def _describe_slurm(slurm: SlurmFacts, seen: Gpu | None, names: set[str]) -> SiteMachine:
     best = slurm.best
     keys: dict[str, Any] = {"name": _free(slurm.cluster or "cluster", names), "cluster": "slurm"}
     notes = ["`llmbench init` wrote this from sinfo, scontrol, sacctmgr and nvidia-smi. Correct it where it is wrong."]

@@ -42,7 +42,7 @@ def schema_of(kind: str) -> Schema:
     return {**head, **make()}
 
 
-def written_schema(kind: str) -> str:
+def schema_text(kind: str) -> str:
     """The schema as the text of its file."""
     return json.dumps(schema_of(kind), indent=1, ensure_ascii=False) + "\n"
 
@@ -60,7 +60,8 @@ def _recipe_file() -> Schema:
     block["properties"]["engine"].pop("type", None)
     # The engine stands in the block itself, or in `defaults` for all: then its options are known.
     block["allOf"] = [
-        {"if": _with(engine=name), "then": {"properties": {"options": _ref(model)}}} for name, model in options.items()
+        {"if": _object_with(engine=name), "then": {"properties": {"options": _ref(model)}}}
+        for name, model in options.items()
     ]
     bare = {"not": {"required": ["engine"]}}
     inherited = [
@@ -68,7 +69,7 @@ def _recipe_file() -> Schema:
             "if": {
                 "required": ["defaults"],
                 "properties": {
-                    "defaults": _with(engine=name),
+                    "defaults": _object_with(engine=name),
                     "recipes": {"additionalProperties": bare},
                     "smoke": bare,
                 },
@@ -143,26 +144,26 @@ class _Generator(GenerateJsonSchema):
 
 
 def _definitions(models: list[type[BaseModel]]) -> dict[str, Schema]:
-    """Schemas of models and of all that they hold, by name, with the meaning of each key from their docstrings."""
+    """Schemas of models and of all that they hold, by name, with the meaning of each key."""
     chosen = list(dict.fromkeys(models))
-    _, found = models_json_schema(
+    _, schema = models_json_schema(
         [(model, "validation") for model in chosen], ref_template=_DEFS + "{model}", schema_generator=_Generator
     )
-    defs: dict[str, Schema] = found["$defs"]
-    known = {model.__name__: model for model in _with_parts(chosen)}
-    for name, each in defs.items():
+    defs: dict[str, Schema] = schema["$defs"]
+    known = {model.__name__: model for model in _models_in(chosen)}
+    for name, definition in defs.items():
         model = known.get(name)
-        if "description" in each:
-            each["description"] = " ".join(each["description"].partition("\n\n")[0].split())
-        told = descriptions(model) if model is not None else {}
-        for key, field in each.get("properties", {}).items():
+        if "description" in definition:
+            definition["description"] = " ".join(definition["description"].partition("\n\n")[0].split())
+        meanings = descriptions(model) if model is not None else {}
+        for key, field in definition.get("properties", {}).items():
             field.pop("title", None)
-            if key in told:
-                field["description"] = told[key]
+            if key in meanings:
+                field["description"] = meanings[key]
     return defs
 
 
-def _with_parts(models: list[type[BaseModel]]) -> Iterator[type]:
+def _models_in(models: list[type[BaseModel]]) -> Iterator[type]:
     """Models, and each model or dataclass that is somewhere in them, once."""
     seen: set[type] = set()
     waiting: list[type] = list(models)
@@ -208,23 +209,23 @@ def _partial(defs: dict[str, Schema], roots: list[str]) -> dict[str, Schema]:
 def _merged_parts(schema: Any) -> Iterator[str]:
     """Names of the definitions that a schema refers to outside of lists."""
     if isinstance(schema, list):
-        for each in schema:
-            yield from _merged_parts(each)
+        for part in schema:
+            yield from _merged_parts(part)
     elif isinstance(schema, dict):
         if "$ref" in schema:
             yield schema["$ref"].removeprefix(_DEFS)
-        for key, each in schema.items():
+        for key, part in schema.items():
             if key not in {"items", "prefixItems"}:
-                yield from _merged_parts(each)
+                yield from _merged_parts(part)
 
 
 def _ref(model: type[BaseModel]) -> Schema:
     return {"$ref": _DEFS + model.__name__}
 
 
-def _with(**constants: str) -> Schema:
+def _object_with(**constants: str) -> Schema:
     """An object that has these keys with these values."""
-    return {"required": list(constants), "properties": {key: {"const": each} for key, each in constants.items()}}
+    return {"required": list(constants), "properties": {key: {"const": value} for key, value in constants.items()}}
 
 
 def _closed(properties: Schema, required: list[str]) -> Schema:

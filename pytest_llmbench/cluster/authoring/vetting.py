@@ -46,20 +46,20 @@ class FileFault:
 
 
 def vet(path: Path) -> list[FileFault]:
-    """Find the faults of a file, each once, in the order in which they are found."""
+    """Find the faults of a file, each once, in the order of their discovery."""
     try:
         data = read_yaml(path)
     except ConfigError as error:
         return [FileFault(file=path, key="", message=str(error).removeprefix(f"{path}: "))]
     if {"recipes", "family"} & data.keys():
-        found = list(_recipes(path, data))
+        faults = list(_recipes(path, data))
     elif {"name", "cluster"} & data.keys():
-        found = list(_system(path, data))
+        faults = list(_system(path, data))
     else:
-        told = "neither a recipe file, with the keys family and recipes, nor a system file, with name and cluster"
-        found = [FileFault(file=path, key="", message=told)]
+        message = "neither a recipe file, with the keys family and recipes, nor a system file, with name and cluster"
+        faults = [FileFault(file=path, key="", message=message)]
     lines = _Lines(path)
-    return [replace(fault, line=lines.of(fault.key)) for fault in dict.fromkeys(found)]
+    return [replace(fault, line=lines.of(fault.key)) for fault in dict.fromkeys(faults)]
 
 
 def _system(path: Path, data: Mapping[str, Any]) -> Iterator[FileFault]:

@@ -75,8 +75,8 @@ class QueueFullError(NotYetError):
 
 def full_queue(words: str) -> str:
     """The limit on the number of jobs in the queue that a refusal of Slurm names; empty if it names none."""
-    found = _FULL.search(words)
-    return "" if found is None else found["limit"] or "MaxJobCount"
+    match = _FULL.search(words)
+    return "" if match is None else match["limit"] or "MaxJobCount"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,8 +165,8 @@ def ask(
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 words = _last_words(process)
-                told = f"{command[0]} did not answer within {took:.0f} s{': ' if words else ''}{words}"
-                raise NoAnswerError(told, command=text) from None
+                message = f"{command[0]} did not answer within {took:.0f} s{': ' if words else ''}{words}"
+                raise NoAnswerError(message, command=text) from None
             return SlurmAnswer(
                 code=process.returncode,
                 stdout=stdout.decode("utf-8", errors="replace"),

@@ -62,13 +62,13 @@ class SlurmController:
         if twice or time.monotonic() - began > GLANCE_S:
             self.say_silent(error)
 
-    def say_silent(self, why: str) -> None:
+    def say_silent(self, reason: str) -> None:
         """Say that it is silent, if that was not said since it last answered."""
         if not self._told_silence:
             self._told_silence = True
             self._queries.notes.append(
-                f"Slurm does not answer ({why}): what runs goes on, what waits is launched when it does; it is asked "
-                f"again every {QUIET_S:.0f} s"
+                f"Slurm does not answer ({reason}): what runs goes on, what waits is launched when it does; it is "
+                f"asked again every {QUIET_S:.0f} s"
             )
 
     def test(self, shape: Hashable, script: Path) -> None:
@@ -83,11 +83,11 @@ class SlurmController:
                 try:
                     self._queries.run(["sbatch", "--test-only", str(script)])
                 except ClusterError as error:
-                    raise self.unless_just_back(error, began) from error
+                    raise self.soften_if_just_back(error, began) from error
                 self._tested.add(shape)
                 self._knew_no_node = False
 
-    def unless_just_back(self, refusal: ClusterError, began: float) -> ClusterError:
+    def soften_if_just_back(self, refusal: ClusterError, began: float) -> ClusterError:
         """A refusal; one for now, where the controller may not know its nodes yet after a restart.
 
         Nobody may have asked while it was away: one that knows none of its nodes was just started, too. That is

@@ -1,15 +1,21 @@
-"""Jobs that Slurm does not take because too many are in its queue: the session holds them back until one has ended."""
+"""Limits of the queue: jobs that Slurm does not take because it is full, and jobs that wait in it for too long."""
 
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from pytest_llmbench.cluster.slurm.aside import Aside
 from pytest_llmbench.cluster.slurm.commands import QueueFullError
-from pytest_llmbench.cluster.slurm.queries import SlurmQueries
+from pytest_llmbench.cluster.slurm.queries import GLANCE_S, SlurmQueries
+from pytest_llmbench.cluster.slurm.queue import Slurm
+from pytest_llmbench.cluster.slurm.states import JobState, JobStatus, OurJob
 from pytest_llmbench.core.durations import format_minutes
+from pytest_llmbench.core.errors import ClusterError
 
 _MINUTE_S = 60.0
+# A cancellation that failed, or came to nothing, is tried again after this.
+_AGAIN_S = 30.0
 # A job may end between a refusal and the question for the jobs that are there.
 _SURE = 3
 
@@ -20,7 +26,7 @@ class FullQueue:
 
     Attributes:
         longest_min: how long a job may be held back, minutes; None for any time.
-        say: told once of each limit.
+        say: called once for each limit.
     """
 
     queries: SlurmQueries
@@ -28,9 +34,9 @@ class FullQueue:
     say: Callable[[str], None]
     _since: dict[str, float] = field(default_factory=dict)
     _without_jobs: dict[str, int] = field(default_factory=dict)
-    _told: set[str] = field(default_factory=set)
+    _named: set[str] = field(default_factory=set)
 
-    def refused(self, name: str, error: QueueFullError, *, ours: int) -> str:
+    def note_refused(self, name: str, error: QueueFullError, *, ours: int) -> str:
         """Note that a job was refused; return why waiting is of no use, or nothing if it is.
 
         A limit that lets no job at all into the queue refuses the same while no job is in it.
@@ -50,12 +56,12 @@ class FullQueue:
             self._without_jobs[name] = self._without_jobs.get(name, 0) + 1
         if self._without_jobs[name] >= _SURE:
             return f"{error}; and no job is in the queue that could count: the limit lets none in, so ask for another"
-        if error.limit not in self._told:
-            self._told.add(error.limit)
+        if error.limit not in self._named:
+            self._named.add(error.limit)
             self.say(f"held back until a job has ended: {error}")
         return ""
 
-    def taken(self, name: str) -> None:
+    def note_accepted(self, name: str) -> None:
         """Note that Slurm has taken a job."""
         self._since.pop(name, None)
         self._without_jobs.pop(name, None)
@@ -66,3 +72,46 @@ class FullQueue:
             return True
         answer, failed = self.queries.answer(["squeue", "--noheader", f"--user={os.getuid()}", "--format=%i"])
         return bool(failed) or bool(answer.split())
+
+
+@dataclass
+class QueueLimit:
+    """The longest wait in the queue, `--llmbench-max-wait`: a job that waited longer is cancelled, unless it has begun.
+
+    Attributes:
+        longest_min: how long a job may wait, minutes; None for any time.
+    """
+
+    slurm: Slurm
+    longest_min: int | None
+    _asked: dict[OurJob, float] = field(default_factory=dict)
+    _reasons: dict[OurJob, str] = field(default_factory=dict)
+
+    def enforce(self, job: OurJob) -> None:
+        """Cancel a watched job that has waited for too long, without waiting long for Slurm's answer.
+
+        A silent controller may have started it: nothing is done until Slurm shows that it still waits.
+        """
+        longest, now = self.longest_min, time.monotonic()
+        if longest is None or self.slurm.silent or self.slurm.waited_s(job) <= _MINUTE_S * longest:
+            return
+        if job in self._asked and now - self._asked[job] < _AGAIN_S:
+            return
+        self._asked[job] = now
+        reason = self.slurm.status(job).reason or "none given"
+        self._reasons[job] = (
+            f"Slurm job {job.id} waited in the queue for longer than --llmbench-max-wait {format_minutes(longest)}, "
+            f"and was cancelled (Slurm's reason of its waiting: {reason}): give a longer --llmbench-max-wait, fewer "
+            "--nodes, or another --partition or --slurm qos=NAME"
+        )
+        Aside(lambda: self._cancel(job), "scancel").done(GLANCE_S)
+
+    def why_ended(self, job: OurJob, status: JobStatus) -> str:
+        """The reason for the end of a job that never began, if it is its long wait; else empty."""
+        return self._reasons.get(job, "") if status.state in {JobState.CANCELLED, JobState.LOST} else ""
+
+    def _cancel(self, job: OurJob) -> None:
+        try:
+            self.slurm.cancel_waiting(job)
+        except ClusterError as error:
+            self.slurm.notes.append(f"Slurm job {job.id} has waited for too long, and is not cancelled yet: {error}")

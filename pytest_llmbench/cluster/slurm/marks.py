@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from pytest_llmbench.cluster.slurm.states import time_of
+from pytest_llmbench.cluster.slurm.states import parse_time
 
 #: Asks about many jobs by one process, which reads its requests from its input.
 SHOW_JOBS = ("scontrol", "--oneliner")
@@ -39,7 +39,7 @@ def marks_in(answer: str) -> Iterator[tuple[str, str, JobMarks]]:
     for line in answer.splitlines():
         job, marks = _JOB.search(line), _MARKS.search(line)
         if job is not None and marks is not None:
-            preempted, suspended = time_of(marks["preempted"]), time_of(marks["suspended"])
+            preempted, suspended = parse_time(marks["preempted"]), parse_time(marks["suspended"])
             state = _STATE.search(line)
             yield (
                 job[1],

@@ -15,7 +15,7 @@ from pytest_llmbench.cluster.slurm.states import (
     JobRow,
     OurJob,
     job_rows,
-    seconds_of,
+    parse_duration,
 )
 from pytest_llmbench.core.errors import ClusterError
 
@@ -40,7 +40,7 @@ class IllNode(NamedTuple):
 
     name: str
     state: str
-    why: str
+    reason: str
 
     @property
     def has_failed(self) -> bool:
@@ -48,9 +48,9 @@ class IllNode(NamedTuple):
         return self.state.startswith(("down", "fail", "comp")) or self.state.endswith("*")
 
 
-def told_of(nodes: Iterable[IllNode]) -> str:
+def describe_nodes(nodes: Iterable[IllNode]) -> str:
     """Nodes with their states and reasons, for people."""
-    return ", ".join(dict.fromkeys(f"{node.name} {node.state} ({node.why})" for node in nodes))
+    return ", ".join(dict.fromkeys(f"{node.name} {node.state} ({node.reason})" for node in nodes))
 
 
 class SlurmQueries:
@@ -83,14 +83,14 @@ class SlurmQueries:
             NoAnswerError: it was cut off.
             ClusterError: it is not installed.
         """
-        told: list[str] = []
+        waits: list[str] = []
         began = time.monotonic()
 
         def limit_s() -> float:
             if not self._asks and command[0] in _QUESTIONS:
                 return 0.0
-            if not told and self._end_by != _NEVER and time.monotonic() - began > _PATIENCE_S:
-                told.append(command[0])
+            if not waits and self._end_by != _NEVER and time.monotonic() - began > _PATIENCE_S:
+                waits.append(command[0])
                 self.notes.append(f"waiting for {command[0]} to answer, at most {max(0.0, self.left_s):.0f} s")
             # Half of what is left: the next command must have time as well.
             return min(TIMEOUT_S if timeout_s is None else timeout_s, self.left_s / 2)
@@ -127,12 +127,15 @@ class SlurmQueries:
         command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--delimiter={FIELD}", f"--format={fields}"]
         answer, _ = self.answer([*command, f"--jobs={job.id}"], _MARKS_S)
         for line in answer.splitlines():
-            found = line.split(FIELD)
-            if len(found) == 4 and found[:2] == [job.id, submitted] and job.identity.name in {"", found[2]}:
-                return seconds_of(found[3])
+            fields_of_job = line.split(FIELD)
+            if len(fields_of_job) != 4:
+                continue
+            job_id, at, name, seconds = fields_of_job
+            if (job_id, at) == (job.id, submitted) and job.identity.name in {"", name}:
+                return parse_duration(seconds)
         return None
 
-    def refused(self, hosts: Iterable[str]) -> str:
+    def refusing_node(self, hosts: Iterable[str]) -> str:
         """The node among these that refuses jobs because it remembers their ids from before a restart; else nothing.
 
         One query answers for all jobs, and for half a minute.
@@ -140,7 +143,7 @@ class SlurmQueries:
         if time.monotonic() - self._refusing_asked > _REFUSED_PERIOD_S:
             self._refusing_asked = time.monotonic()
             rows = self._sinfo(("%N", "%E"), "--Node", timeout_s=GLANCE_S)
-            self._refusing = {node for node, why in rows if why.startswith(REFUSED)}
+            self._refusing = {node for node, reason in rows if reason.startswith(REFUSED)}
         return next((host for host in hosts if host in self._refusing), "")
 
     def knows_no_node(self) -> bool:
@@ -167,7 +170,7 @@ class SlurmQueries:
 
     def unavailable(self, nodelist: str = "") -> str:
         """List the nodes that no job can get, with state and reason, for people; empty when there are none."""
-        return told_of(self.ill_nodes(nodelist))
+        return describe_nodes(self.ill_nodes(nodelist))
 
     def ill_nodes(self, nodelist: str = "") -> list[IllNode]:
         """The nodes that no job can get; of the whole cluster where no list of nodes is given."""
@@ -201,6 +204,6 @@ class SlurmQueries:
     def _sinfo(self, fields: Sequence[str], *which: str, timeout_s: float | None = None) -> Iterator[list[str]]:
         answer, _ = self.answer(["sinfo", "--noheader", f"--format={RECORD}{FIELD.join(fields)}", *which], timeout_s)
         for record in answer.split(RECORD):
-            found = [plain(text) for text in record.split(FIELD)]
-            if len(found) == len(fields):
-                yield found
+            values = [plain(text) for text in record.split(FIELD)]
+            if len(values) == len(fields):
+                yield values

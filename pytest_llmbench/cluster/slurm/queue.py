@@ -1,24 +1,25 @@
-"""Watching jobs: what Slurm says of each, and whether it is still the job that is meant.
+"""Watching jobs: their states in Slurm, and whether each id still belongs to the job that is meant.
 
 Slurm gives an id out again: at the latest after MaxJobId jobs, at the earliest when its controller was killed before it
 had saved a job, and then even to another job of the same session. So an id alone is never looked at, used or cancelled:
 see `OurJob`.
 """
 
+import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pytest_llmbench.cluster.slurm.aside import Aside
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, plain
 from pytest_llmbench.cluster.slurm.controller import SlurmController
 from pytest_llmbench.cluster.slurm.marks import JobMarks
-from pytest_llmbench.cluster.slurm.queries import GLANCE_S, REFUSED, SlurmQueries, told_of
+from pytest_llmbench.cluster.slurm.queries import GLANCE_S, REFUSED, IllNode, SlurmQueries, describe_nodes
 from pytest_llmbench.cluster.slurm.rhythm import Rhythm
-from pytest_llmbench.cluster.slurm.states import JobIdentity, JobRow, JobState, JobStatus, OurJob, told
-from pytest_llmbench.cluster.slurm.watched import NEVER, WatchedJob
+from pytest_llmbench.cluster.slurm.states import JobIdentity, JobRow, JobState, JobStatus, OurJob, describe_status
 from pytest_llmbench.core.errors import ClusterError
 
 # Slurm may not know a job for a while (a restart, a fail-over); it is not lost before this.
@@ -31,8 +32,171 @@ CLOSING_S = 300.0
 _KILLED_S = 2.0
 # Steps go into a job that was seen as ours no longer ago than this.
 _FRESH_S = 1.0
-# A job whose run is over is on its way out: Slurm was told, or its processes have ended. After this, it is told.
+# A job whose run is over leaves by itself: its processes have ended, or Slurm was asked. After this, it is cancelled.
 _LEAVING_S = 15.0
+NEVER = float("-inf")
+
+
+@dataclass(kw_only=True)
+class WatchedJob:
+    """A job being watched.
+
+    Attributes:
+        submitted: its submission time, as Slurm prints it; empty until it was seen.
+        comment: its comment, as squeue shows it.
+        seen: our clock before the last query that found it as the job that is meant: squeue, or scontrol while it runs.
+        watched: our clock when it was submitted, or taken over from an earlier process.
+        answered: our clock when Slurm last answered about it.
+        closing: our clock when it was first seen `COMPLETING`: nothing can start in it any more.
+        ending: whether its files show that it is about to end.
+        missing: whether Slurm, when it answered last, did not know it.
+        stray: whether its id is another job's, and it was never seen: it may be in the queue under another id.
+        over: our clock when its run was over, whatever Slurm's state of it is.
+        marks: its past events, asked for when its end was seen.
+        marks_now: its past events while it ran, and our clock before they were asked for.
+    """
+
+    identity: JobIdentity
+    status: JobStatus = field(default_factory=lambda: JobStatus(state=JobState.PENDING, reason="just submitted"))
+    submitted: str = ""
+    comment: str | None = None
+    seen: float = NEVER
+    watched: float = field(default_factory=time.monotonic)
+    answered: float = field(default_factory=time.monotonic)
+    closing: float | None = None
+    ending: bool = False
+    missing: bool = False
+    stray: bool = False
+    over: float | None = None
+    marks: JobMarks | None = None
+    marks_now: tuple[float, JobMarks] | None = None
+
+    def is_shown(self, row: JobRow) -> bool:
+        """Whether squeue shows this job."""
+        return row.fits(self.identity, self.submitted)
+
+    def closes_too_long(self, now: float) -> bool:
+        """Whether Slurm has been closing it for longer than an epilog takes."""
+        return self.closing is not None and now - self.closing > CLOSING_S
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """Slurm's answers at one look.
+
+    Attributes:
+        began: our clock before the first question.
+        took_s: seconds that squeue took.
+        silent: whether the controller did not answer.
+        rows: jobs that squeue shows.
+        error: the reason why squeue failed, or else sacct; empty where neither did.
+        ends: jobs that sacct shows, asked about those that squeue lacks, or that close for too long.
+        marks: past events of the jobs that ended, by id.
+        ill: nodes that no job can get, by the node list that was asked for.
+    """
+
+    began: float
+    took_s: float
+    silent: bool
+    rows: Sequence[JobRow]
+    error: str
+    ends: Sequence[JobRow] = ()
+    marks: Mapping[str, JobMarks] = field(default_factory=dict)
+    ill: Mapping[str, Sequence[IllNode]] = field(default_factory=dict)
+
+
+# New values of a job's fields.
+Changes = dict[str, Any]
+
+
+def shown_rows(jobs: Mapping[OurJob, WatchedJob], rows: Iterable[JobRow]) -> dict[OurJob, JobRow]:
+    """The rows of squeue that show jobs which are meant; a job of others may have the id of one."""
+    by_id: dict[str, list[JobRow]] = {}
+    for row in rows:
+        by_id.setdefault(row.job_id, []).append(row)
+    return {job: row for job, watched in jobs.items() for row in by_id.get(job.id, ()) if watched.is_shown(row)}
+
+
+def judge_shown(watched: WatchedJob, row: JobRow, facts: Facts, now: float) -> Changes:
+    """Decide on a job that squeue shows. Its marks come first: they are there before its end is seen."""
+    changes: Changes = {"marks": facts.marks[row.job_id]} if row.job_id in facts.marks else {}
+    closing = (watched.closing or facts.began) if row.status.word == "COMPLETING" else None
+    changes |= {"submitted": row.submitted, "comment": row.comment, "seen": facts.began, "answered": now}
+    return changes | {"closing": closing, "missing": False, "status": explain(watched, row.status, facts)}
+
+
+def judge_unsure(job: OurJob, watched: WatchedJob, facts: Facts, now: float) -> Changes:
+    """Decide on a job that squeue lacks, or that Slurm has been closing for too long.
+
+    sacct lags behind by seconds: its "still running" is believed only until squeue's silence lasts. A job is lost once
+    Slurm, when it answers, has not known it for a while, or once another job has its id.
+    """
+    changes: Changes = {"missing": False}
+    for row in facts.ends:
+        if row.job_id == job.id and row.ends(watched.identity, watched.submitted, watched.comment):
+            changes["answered"] = now
+            if not row.status.alive:
+                return {**changes, "status": explain(watched, row.status, facts)}
+    status = watched.status
+    if watched.closes_too_long(facts.began):
+        reason = f"Slurm has been closing it for {CLOSING_S:.0f} s (see squeue: a process or an epilog does not end)"
+        status = changes["status"] = replace(status, state=JobState.FAILED, reason=reason)
+    if job in shown_rows({job: watched}, facts.rows):
+        return changes
+    changes["missing"] = not facts.silent
+    stranger = next((row for row in facts.rows if row.job_id == job.id), None)
+    silence = now - changes.get("answered", watched.answered)
+    if stranger is not None:
+        changes |= {"stray": watched.seen == NEVER}
+        changes["status"] = JobStatus(state=JobState.LOST, reason=_reason_of_stranger(watched, stranger))
+    elif facts.silent and status.state is not JobState.PENDING:
+        # Silence proves nothing about it. What counts is how long Slurm, when it answers, does not know it.
+        changes["answered"] = now
+    elif silence > (SILENCE_S if facts.silent else PATIENCE_S):
+        reason = facts.error or "neither squeue nor sacct lists it"
+        changes["status"] = JobStatus(state=JobState.LOST, reason=reason)
+    return changes
+
+
+def needs_explanation(watched: WatchedJob, status: JobStatus) -> bool:
+    """Whether an end may come from a node: of a failed node, or of a job that nobody asked Slurm to cancel."""
+    unasked = status.state is JobState.CANCELLED and watched.over is None
+    return bool(status.nodelist) and (unasked or status.state is JobState.NODE_FAIL)
+
+
+def explain(watched: WatchedJob, status: JobStatus, facts: Facts) -> JobStatus:
+    """Add the node that failed, or that refused to start the job.
+
+    slurmd refuses a job whose id it knows from a start that the controller has forgotten, and cancels it.
+    """
+    if not needs_explanation(watched, status):
+        return status
+    ill = facts.ill.get(status.nodelist, ())
+    unasked, described = status.state is JobState.CANCELLED, describe_nodes(ill)
+    if unasked and REFUSED not in described:
+        return status
+    state = JobState.LOST if unasked else status.state
+    failed = tuple(dict.fromkeys(node.name for node in ill if node.has_failed and not unasked))
+    return replace(status, state=state, reason="; ".join(filter(None, (status.reason, described))), failed=failed)
+
+
+def revived_ids(jobs: Mapping[OurJob, WatchedJob], rows: Sequence[JobRow], now: float) -> list[str]:
+    """Ids of jobs whose runs were over a while ago, and which the controller takes for alive."""
+    over = {
+        job: watched for job, watched in jobs.items() if watched.over is not None and now - watched.over > _LEAVING_S
+    }
+    shown = shown_rows(over, rows).values()
+    return [row.job_id for row in shown if row.status.alive and row.status.word != "COMPLETING"]
+
+
+def _reason_of_stranger(watched: WatchedJob, stranger: JobRow) -> str:
+    reason = f"its id belongs to another job now ({stranger.description}): Slurm has forgotten ours"
+    if stranger.uid == str(os.getuid()) and watched.submitted in {"", stranger.submitted}:
+        reason += (
+            f"; or it is ours, and a job_submit plugin of the site has changed its name, {watched.identity.name}: ask "
+            "the site to leave names that begin with llmbench- as they are"
+        )
+    return reason
 
 
 class Slurm:
@@ -134,7 +298,7 @@ class Slurm:
             self.refresh()
         status = self._jobs[job].status
         if status.state is not JobState.RUNNING or status.word == "COMPLETING":
-            raise NoAnswerError(f"Slurm job {job.id} is {told(status)}", job_id=job.id)
+            raise NoAnswerError(f"Slurm job {job.id} is {describe_status(status)}", job_id=job.id)
         if self._jobs[job].seen < since:
             raise NoAnswerError(f"Slurm does not report whether job {job.id} still runs", job_id=job.id)
 
@@ -160,7 +324,7 @@ class Slurm:
         job of that id as if it ran.
         """
         try:
-            return "" if self.silent else self.queries.refused(self.hosts(job))
+            return "" if self.silent else self.queries.refusing_node(self.hosts(job))
         except ClusterError:
             return ""
 
@@ -174,12 +338,12 @@ class Slurm:
             return watched.marks
         if recent and watched.marks_now is not None and began - watched.marks_now[0] < _FRESH_S:
             return watched.marks_now[1]
-        found = self.queries.marks({job.id: watched.submitted}).get(job.id)
-        watched.marks_now = None if found is None else (began, found)
+        marks = self.queries.marks({job.id: watched.submitted}).get(job.id)
+        watched.marks_now = None if marks is None else (began, marks)
         # By its id and the time of its submission, it is the job that squeue has shown to run.
-        if found is not None and found.state == watched.status.word == "RUNNING":
+        if marks is not None and marks.state == watched.status.word == "RUNNING":
             watched.seen, watched.answered = began, time.monotonic()
-        return found
+        return marks
 
     def suspended_s(self, job: OurJob) -> float | None:
         """For how many seconds a watched job was suspended in all, as sacct has it; None where it does not say."""
@@ -206,51 +370,76 @@ class Slurm:
             query.done(time.monotonic() - query.began + _KILLED_S)
 
     def _look(self) -> None:
-        """Ask for all jobs at once: squeue first, sacct for those it no longer lists; whether it is there, for none."""
-        began = time.monotonic()
-        jobs = dict(list(self._jobs.items()))
+        """Ask for all jobs at once, judge each by the answers, and keep the changes."""
+        began, jobs = time.monotonic(), dict(list(self._jobs.items()))
         wanted = {job: watched for job, watched in jobs.items() if watched.status.alive}
         if not wanted:
             _, error = self.queries.answer(["sinfo", "--noheader", "--format=%P"])
             self.controller.note_answer(error, began)
             return
-        was_silent = self.controller.was_silent
-        # A controller that is back may have others for alive than before.
-        asked = {job.id: None for job in (jobs if was_silent or self.controller.is_just_back else wanted)}
-        rows, squeue_error = self.queries.squeue(f"--jobs={','.join(asked)}")
-        took_s = time.monotonic() - began
-        self.controller.note_answer(squeue_error, began)
-        self._cancel_what_is_over(jobs, rows)
         before = [watched.status for watched in wanted.values()]
-        missing = self._take_rows(wanted, rows, began)
-        strangers = {row.job_id: row for row in rows}
-        self._end_what_closes(wanted, began)
-        sacct_error = self._take_ends(missing) if missing else ""
-        for job, watched in wanted.items():
-            watched.missing = job in missing and not self.controller.was_silent
-        for job, watched in missing.items():
-            if job.id in strangers:
-                watched.lose_to(strangers[job.id])
-                if watched.seen == NEVER:  # what sbatch printed was not its id: it may be there under another
-                    self.strays.append(watched.identity)
-            elif self.controller.was_silent and watched.status.state is not JobState.PENDING:
-                # Silence says nothing of it. What counts is how long Slurm, when it speaks, does not know it.
-                watched.answered = time.monotonic()
-            elif time.monotonic() - watched.answered > (SILENCE_S if self.controller.was_silent else PATIENCE_S):
-                why = squeue_error or sacct_error or "neither squeue nor sacct lists it"
-                watched.status = JobStatus(state=JobState.LOST, reason=why)
+        facts = self._ask_squeue(jobs, wanted, began)
+        self._cancel_revived(revived_ids(jobs, facts.rows, time.monotonic()))
+        shown, now = shown_rows(wanted, facts.rows), time.monotonic()
+        for job, row in shown.items():
+            self._note_if_rewritten(wanted[job], row)
+            self._apply(wanted[job], judge_shown(wanted[job], row, facts, now))
+        unsure = {job: watched for job, watched in wanted.items() if job not in shown or watched.closes_too_long(began)}
+        unsure = {job: watched for job, watched in unsure.items() if watched.status.alive}
+        if unsure:
+            facts = self._ask_sacct(unsure, facts)
+            now = time.monotonic()
+            for job, watched in unsure.items():
+                self._apply(watched, judge_unsure(job, watched, facts, now))
+            self.strays += [watched.identity for watched in unsure.values() if watched.stray]
         changed = before != [watched.status for watched in wanted.values()]
         # Whoever asks a silent controller waits half a minute each time, and has runs to look after.
-        self._rhythm.asked(changed=changed, last=self._all_end, took_s=took_s if self.controller.was_silent else 0.0)
+        self._rhythm.note_answer(changed=changed, last=self._all_end, took_s=facts.took_s if facts.silent else 0.0)
 
-    def _cancel_what_is_over(self, jobs: Mapping[OurJob, WatchedJob], rows: Sequence[JobRow]) -> None:
-        """Cancel jobs whose runs were over a while ago, and which the controller takes for alive."""
-        now = time.monotonic()
-        revived = [
-            row.job_id for job, watched in jobs.items() for row in rows
-            if watched.over is not None and now - watched.over > _LEAVING_S and row.job_id == job.id
-            and watched.is_shown(row) and row.status.alive and row.status.word != "COMPLETING"
+    def _ask_squeue(
+        self, jobs: Mapping[OurJob, WatchedJob], wanted: Mapping[OurJob, WatchedJob], began: float
+    ) -> Facts:
+        """Ask squeue for all jobs, and scontrol and sinfo for those that ended."""
+        # A controller that is back may have others for alive than before.
+        all_of_them = self.controller.was_silent or self.controller.is_just_back
+        ids = dict.fromkeys(job.id for job in (jobs if all_of_them else wanted))
+        rows, error = self.queries.squeue(f"--jobs={','.join(ids)}")
+        took_s = time.monotonic() - began
+        self.controller.note_answer(error, began)
+        ended = {job: row for job, row in shown_rows(wanted, rows).items() if not row.status.alive}
+        return Facts(
+            began=began, took_s=took_s, silent=self.controller.was_silent, rows=rows, error=error,
+            marks=self.queries.marks({job.id: row.submitted for job, row in ended.items()}) if ended else {},
+            ill=self._ask_nodes((wanted[job], row.status) for job, row in ended.items()),
+        )  # fmt: skip
+
+    def _ask_sacct(self, unsure: Mapping[OurJob, WatchedJob], facts: Facts) -> Facts:
+        """Ask sacct for jobs that squeue lacks or has been showing as closing for too long."""
+        rows, error = self.queries.sacct(f"--jobs={','.join(job.id for job in unsure)}")
+        ended = [
+            (watched, row.status) for job, watched in unsure.items() for row in rows
+            if row.job_id == job.id and row.ends(watched.identity, watched.submitted, watched.comment)
         ]  # fmt: skip
+        return replace(facts, ends=rows, error=facts.error or error, ill=self._ask_nodes(ended))
+
+    def _ask_nodes(self, ended: Iterable[tuple[WatchedJob, JobStatus]]) -> dict[str, Sequence[IllNode]]:
+        """Ask for the nodes of ended jobs that may be the reason for their end, while Slurm still shows it."""
+        lists = {status.nodelist for watched, status in ended if needs_explanation(watched, status)}
+        return {nodelist: self.queries.ill_nodes(nodelist) for nodelist in lists}
+
+    def _apply(self, watched: WatchedJob, changes: Changes) -> None:
+        """Keep changes in their order: other threads see the status last, with all that belongs to it."""
+        for name, value in changes.items():
+            setattr(watched, name, value)
+
+    def _note_if_rewritten(self, watched: WatchedJob, row: JobRow) -> None:
+        if watched.comment is None and row.was_rewritten(watched.identity):
+            self.notes.append(
+                f"Slurm job {row.job_id}: its comment is {plain(row.comment)!r} instead of {watched.identity.token!r} "
+                "(does a job_submit plugin rewrite it?); it is known by its script"
+            )
+
+    def _cancel_revived(self, revived: Sequence[str]) -> None:
         if not revived:
             return
         try:
@@ -259,61 +448,6 @@ class Slurm:
             self.notes.append(f"Slurm takes job {', '.join(revived)} for alive, whose run is over: {error}")
         else:
             self.notes.append(f"cancelled: job {', '.join(revived)}, whose run is over, and which Slurm took for alive")
-
-    def _take_rows(
-        self, wanted: Mapping[OurJob, WatchedJob], rows: Sequence[JobRow], began: float
-    ) -> dict[OurJob, WatchedJob]:
-        """Believe squeue about our jobs; return those that it does not show."""
-        ours = {
-            job: (watched, row) for job, watched in wanted.items() for row in rows
-            if row.job_id == job.id and watched.is_shown(row)
-        }  # fmt: skip
-        for watched, row in ours.values():
-            self._say_if_rewritten(watched, row)
-            watched.submitted, watched.comment = row.submitted, row.comment
-            watched.seen, watched.answered = began, time.monotonic()
-            watched.closing = (watched.closing or began) if row.status.word == "COMPLETING" else None
-        # Before anybody sees that they have ended.
-        if ended := {job.id: watched for job, (watched, row) in ours.items() if not row.status.alive}:
-            found = self.queries.marks({job_id: watched.submitted for job_id, watched in ended.items()})
-            for job_id, marks in found.items():
-                ended[job_id].marks = marks
-        for watched, row in ours.values():
-            watched.status = self._explained(watched, row.status)
-        return {job: watched for job, watched in wanted.items() if job not in ours}
-
-    def _say_if_rewritten(self, watched: WatchedJob, row: JobRow) -> None:
-        if watched.comment is None and row.was_rewritten(watched.identity):
-            self.notes.append(
-                f"Slurm job {row.job_id}: its comment is {plain(row.comment)!r} instead of {watched.identity.token!r} "
-                "(does a job_submit plugin rewrite it?); it is known by its script"
-            )
-
-    def _end_what_closes(self, jobs: Mapping[OurJob, WatchedJob], now: float) -> None:
-        """Take jobs for ended that have been closed for too long, in the way that sacct knows, if it does."""
-        stuck = {job: each for job, each in jobs.items() if each.closing is not None and now - each.closing > CLOSING_S}
-        if not stuck:
-            return
-        self._take_ends(stuck)
-        for watched in stuck.values():
-            why = f"Slurm has been closing it for {CLOSING_S:.0f} s (see squeue: a process or an epilog does not end)"
-            watched.status = replace(watched.status, state=JobState.FAILED, reason=why)
-
-    def _take_ends(self, missing: dict[OurJob, WatchedJob]) -> str:
-        """Believe sacct about ends, take those jobs out of `missing`, and return why it failed, if it did.
-
-        It lags behind by seconds, so its "still running" is believed only until squeue's silence lasts.
-        """
-        rows, error = self.queries.sacct(f"--jobs={','.join(job.id for job in missing)}")
-        for row in rows:
-            for job, watched in list(missing.items()):
-                if row.job_id != job.id or not row.ends(watched.identity, watched.submitted, watched.comment):
-                    continue
-                watched.answered = time.monotonic()
-                if not row.status.alive:
-                    watched.status = self._explained(watched, row.status)
-                    del missing[job]
-        return error
 
     def find(self, identity: JobIdentity) -> str | None:
         """Find a job that Slurm has taken without saying so, and that is not watched yet; None where there is none.
@@ -367,22 +501,6 @@ class Slurm:
         Raises:
             ClusterError: Slurm does not answer.
         """
-        found = [self.watch(job_id, stray) for stray in self.strays if (job_id := self.find(stray)) is not None]
-        self.cancel(*found)
-        return [job.id for job in found]
-
-    def _explained(self, watched: WatchedJob, status: JobStatus) -> JobStatus:
-        """Say which node it was that failed, or that refused to start the job, while Slurm still shows it.
-
-        slurmd refuses a job whose id it knows from a start that the controller has forgotten, and cancels it.
-        """
-        unasked = status.state is JobState.CANCELLED and watched.over is None
-        if not status.nodelist or not (unasked or status.state is JobState.NODE_FAIL):
-            return status
-        ill = self.queries.ill_nodes(status.nodelist)
-        bad = told_of(ill)
-        if unasked and REFUSED not in bad:
-            return status
-        state = JobState.LOST if unasked else status.state
-        failed = tuple(dict.fromkeys(node.name for node in ill if node.has_failed and not unasked))
-        return replace(status, state=state, reason="; ".join(filter(None, (status.reason, bad))), failed=failed)
+        strays = [self.watch(job_id, stray) for stray in self.strays if (job_id := self.find(stray)) is not None]
+        self.cancel(*strays)
+        return [job.id for job in strays]

@@ -40,7 +40,7 @@ class Rhythm:
         """Note that something may have changed: a job was submitted, or its files say that it is about to end."""
         self.next = min(self.next, self._clock() + (_LAST_S if last else _LIVELY_S))
 
-    def asked(self, *, changed: bool, last: bool, took_s: float) -> None:
+    def note_answer(self, *, changed: bool, last: bool, took_s: float) -> None:
         """Note an answer, and whether it was news; one that took long is not asked for again at once."""
         self._saved -= 1.0
         begin = _LAST_S if last else _LIVELY_S

@@ -86,15 +86,15 @@ class JobStatus:
         return self.state in _ALIVE
 
 
-def of_holder(status: JobStatus) -> JobStatus:
+def judge_holder(status: JobStatus) -> JobStatus:
     """The status of a job that holds nodes and has run.
 
     It lost its first node if its script is missing there. If it waits, its start was forgotten: its nodes are free, as
     far as Slurm knows, and slurmd ends its steps.
     """
     if status.state is JobState.PENDING:
-        why = "it waits in the queue again: Slurm's controller was killed before it had saved its start"
-        return JobStatus(state=JobState.LOST, reason=why)
+        reason = "it waits in the queue again: Slurm's controller was killed before it had saved its start"
+        return JobStatus(state=JobState.LOST, reason=reason)
     if status.state is JobState.FAILED and status.reason == "JobLaunchFailure":
         return replace(status, state=JobState.NODE_FAIL, reason="JobLaunchFailure: its first node has lost its script")
     return status
@@ -168,7 +168,7 @@ class JobRow:
         return identity.name in {"", self.name} and identity.uid in {"", self.uid} and submitted in {"", self.submitted}
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """The job, for people."""
         return f"{plain(self.name)!r}, submitted {self.submitted} by user {self.uid}"
 
@@ -186,7 +186,7 @@ def job_rows(records: Iterable[str]) -> Iterator[JobRow]:
             reason="" if reason == "None" else plain(reason),
             nodelist="" if nodelist == "None assigned" else nodelist,
             word=plain(word),
-            starts=unix_time_of(starts) if state is JobState.PENDING else None,
+            starts=parse_unix_time(starts) if state is JobState.PENDING else None,
         )
         yield JobRow(
             job_id=job_id, status=status, submitted=submitted, uid=uid, name=name, script=script,
@@ -194,28 +194,28 @@ def job_rows(records: Iterable[str]) -> Iterator[JobRow]:
         )  # fmt: skip
 
 
-def seconds_of(text: str) -> float | None:
+def parse_duration(text: str) -> float | None:
     """Read `[days-]hours:minutes:seconds`."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+(?:\.\d+)?)", text)
-    if found is None:
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+(?:\.\d+)?)", text)
+    if match is None:
         return None
-    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
     return 86400 * days + 3600 * hours + 60 * minutes + seconds
 
 
-def time_of(text: str) -> str:
+def parse_time(text: str) -> str:
     """A time as Slurm prints it; empty where it has none."""
     return "" if text in {"None", "Unknown", "N/A"} else text
 
 
-def unix_time_of(text: str) -> float | None:
+def parse_unix_time(text: str) -> float | None:
     """Read a time as Slurm prints it, in the time zone of this process; None if it has none, or cannot be read."""
     try:
-        return datetime.fromisoformat(text).timestamp() if time_of(text) else None
+        return datetime.fromisoformat(text).timestamp() if parse_time(text) else None
     except (ValueError, OverflowError):
         return None
 
 
-def told(status: JobStatus) -> str:
-    """A status, for people."""
+def describe_status(status: JobStatus) -> str:
+    """Describe a status for people."""
     return f"{status.word or status.state}{f' ({status.reason})' if status.reason else ''}"

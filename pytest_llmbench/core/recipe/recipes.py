@@ -284,13 +284,13 @@ def recipes_by_file(folders: Iterable[Path], scale: Scale = "full") -> dict[Path
         ConfigError: a file or key is wrong, or two files use one name.
     """
     origin: dict[str, Path] = {}
-    found = {path: _load_family(path, scale) for folder in folders for path in sorted(folder.glob("*.yaml"))}
-    for path, recipes in found.items():
+    families = {path: _load_family(path, scale) for folder in folders for path in sorted(folder.glob("*.yaml"))}
+    for path, recipes in families.items():
         for name in recipes:
             if name in origin:
                 raise ConfigError(f"recipe {name!r} is in both {origin[name]} and {path}; rename one")
             origin[name] = path
-    return found
+    return families
 
 
 class RecipeFamily(Strict):

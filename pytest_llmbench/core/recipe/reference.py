@@ -106,9 +106,8 @@ class Reference(Strict):
     runs: Annotated[int, Field(ge=2)] | None = None
     """Number of runs from which `between_runs` is known, at least 2."""
     floor: bool = False
-    """Whether the bound is a floor: a run below it is broken, but one above it need not be fast.
-
-    A floor is no verdict on speed.
+    """Whether the bound is a floor: a run below it is broken, but one above it need not be fast, so its speed stays
+    unjudged.
     """
     xfail: ExpectedFailure | None = None
     """Known miss of the bound on this system, with its last day."""
@@ -124,7 +123,7 @@ class Reference(Strict):
     A reference is always for the full scale, never for the smoke variant.
     """
     elsewhere: Literal["skip", "leave_out"] = "skip"
-    """What happens to the test on a system with other GPUs or none: it is skipped, or left out."""
+    """Treatment of the test on a system with other GPUs or none: it is skipped, or left out."""
     clause: ClauseField | None = None
     """Number or name of the contract's clause that demands the bound, for the certificate."""
 

@@ -82,7 +82,7 @@ class Point(Strict):
     @property
     def timings(self) -> Iterator[Timing]:
         """Both, as far as they are there."""
-        yield from (each for each in (self.out_of_place, self.in_place) if each is not None)
+        yield from (timing for timing in (self.out_of_place, self.in_place) if timing is not None)
 
     @property
     def timing(self) -> Timing | None:
@@ -92,7 +92,7 @@ class Point(Strict):
     @property
     def wrong(self) -> int | None:
         """Wrong elements of both; None where neither was checked."""
-        checked = [each.wrong for each in self.timings if each.wrong is not None]
+        checked = [timing.wrong for timing in self.timings if timing.wrong is not None]
         return sum(checked) if checked else None
 
 

@@ -160,13 +160,13 @@ class HealthRecord(Record):
         if hosts == set():
             return Verdict.ERROR, f"there is no node in slot {slot}"
         faults = [str(finding) for finding in self.findings(slot) if finding.severity.fails]
-        for verdict, told in (
+        for verdict, lines in (
             (Verdict.FAIL, faults),
-            (Verdict.ERROR, _of(hosts, report.unjudged)),
-            (Verdict.SKIP, _of(hosts, report.skipped)),
+            (Verdict.ERROR, _lines_about(hosts, report.unjudged)),
+            (Verdict.SKIP, _lines_about(hosts, report.skipped)),
         ):
-            if told:
-                return verdict, "\n".join(told)
+            if lines:
+                return verdict, "\n".join(lines)
         return Verdict.PASS, ""
 
     def bad(self) -> dict[str, str]:
@@ -179,9 +179,9 @@ class HealthRecord(Record):
 
     def unfit(self) -> dict[str, str]:
         """Nodes that must not train according to this check, and why: bad ones, and those that could not be judged."""
-        return {host: f"{self.check}: {why}" for host, why in self.report.unjudged.items()} | self.bad()
+        return {host: f"{self.check}: {reason}" for host, reason in self.report.unjudged.items()} | self.bad()
 
 
-def _of(hosts: set[str] | None, told: Mapping[str, str]) -> list[str]:
-    """Texts about these hosts, or about all."""
-    return [f"{host}: {why}" for host, why in told.items() if hosts is None or host in hosts]
+def _lines_about(hosts: set[str] | None, reasons: Mapping[str, str]) -> list[str]:
+    """Lines about these hosts, or about all."""
+    return [f"{host}: {reason}" for host, reason in reasons.items() if hosts is None or host in hosts]

@@ -294,9 +294,8 @@ class RunOutcome(Strict):
     Null where the step logs lack these times.
     """
     unreadable: tuple[str, ...] = ()
-    """Lines that look like steps and were left out because they cannot be read: `file:line: reason`.
-
-    Of very many, only the first are listed.
+    """Lines that look like steps and were left out because they cannot be read: `file:line: reason`; only the first of
+    very many.
     """
     cut_off: str | None = None
     """How the run was cut off at its time limit, for a run that is meant to be."""

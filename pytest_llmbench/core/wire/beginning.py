@@ -71,6 +71,6 @@ def _is_beginning(data: Any) -> bool:
         and function.isidentifier()
         and not function.startswith("_")
         and isinstance(arguments, list)
-        and all(isinstance(each, str | int | float) and not isinstance(each, bool) for each in arguments)
+        and all(isinstance(value, str | int | float) and not isinstance(value, bool) for value in arguments)
         and (folder is None or isinstance(folder, str))
     )

@@ -92,16 +92,16 @@ class CommandTask(LaunchedTask):
         """The path outside its container of a path that the framework sees; None for one that no mount covers."""
         if self.image is None:
             return path
-        found = None
+        best = None
         for mount in self.mounts:
             source, _, rest = mount.partition(":")
             target = rest.partition(":")[0] or source
             # Without a slash it is a volume that the runtime keeps, and the innermost of nested mounts is seen.
             if not source.startswith("/") or not PurePosixPath(path).is_relative_to(target):
                 continue
-            if found is None or len(target) > len(found[1]):
-                found = (source, target)
-        return None if found is None else str(PurePosixPath(found[0]) / PurePosixPath(path).relative_to(found[1]))
+            if best is None or len(target) > len(best[1]):
+                best = (source, target)
+        return None if best is None else str(PurePosixPath(best[0]) / PurePosixPath(path).relative_to(best[1]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -29,7 +29,7 @@ class SimulatedFault:
             ConfigError: it is not that.
         """
         name, _, step = text.partition("@")
-        known = next((each for each in FAULTS if each == name), None)
+        known = next((fault for fault in FAULTS if fault == name), None)
         if known is None:
             raise ConfigError(unknown("fault", name, FAULTS))
         if not (step.isascii() and step.isdecimal() and int(step)):
@@ -50,9 +50,9 @@ def note_strike(folder: Path, rank: int, fault: SimulatedFault) -> None:
 def strikes(folder: Path) -> str | None:
     """The faults that ranks of a run have caused; None if there are none."""
     try:
-        told = {
+        faults = {
             path.read_text(encoding="ascii", errors="replace").strip() for path in (folder / layout.STRIKES).iterdir()
         }
     except OSError:
         return None
-    return ", ".join(sorted(told)) or None
+    return ", ".join(sorted(faults)) or None

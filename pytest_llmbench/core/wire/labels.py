@@ -50,6 +50,6 @@ class Label:
 
 def labels_in(text: str) -> tuple[list[Label], str]:
     """Split a line into its labels and the rest of it: another rank may have printed before the line's end."""
-    told = (match.groups() for match in _LABEL.finditer(text))
-    found = [Label(token=token, launched=float(at), of=int(of), host=host) for token, at, of, host in told]
-    return found, _LABEL.sub("", text) if found else text
+    matches = (match.groups() for match in _LABEL.finditer(text))
+    labels = [Label(token=token, launched=float(at), of=int(of), host=host) for token, at, of, host in matches]
+    return labels, _LABEL.sub("", text) if labels else text

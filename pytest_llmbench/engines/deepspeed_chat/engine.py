@@ -1,6 +1,6 @@
-"""DeepSpeed-Chat's three steps, as Lambda's fork runs them: one `deepspeed` on the first node, which says its speed.
+"""DeepSpeed-Chat's three steps, as Lambda's fork runs them: one `deepspeed` on the first node, which prints its speed.
 
-The fork's `main.py` says how fast it was once, at its end, and newer versions of DeepSpeed log no step at all. So the
+The fork's `main.py` prints its speed once, at its end, and newer versions of DeepSpeed log no step at all. So the
 log's statement about the whole run is compared with its steps and the recipe.
 """
 
@@ -15,9 +15,8 @@ from pytest_llmbench.core.record.claims import Asks, ClaimName
 from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import BatchLog, Command, Place, Script, options_of
-from pytest_llmbench.engines.deepspeed_chat import claims as deepspeed_claims
 from pytest_llmbench.engines.deepspeed_chat import eval_batch, stages
-from pytest_llmbench.engines.deepspeed_chat.log import NEEDLES, reader
+from pytest_llmbench.engines.deepspeed_chat.log import CLAIM_NEEDLES, NEEDLES, SKIPPED_NEEDLES, reader, said
 from pytest_llmbench.engines.external import External, fill, flags
 from pytest_llmbench.engines.overrides import Arguments
 from pytest_llmbench.judging import agreement, skipped
@@ -82,7 +81,7 @@ class DeepSpeedChat(External):
         return {"parameters_of_rank": stages.parameters_of(recipe), "lora": stages.lora_of(recipe)}
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
-        """Build the commands: the log begins with the hostfile, as Lambda's evaluator wants it; then `deepspeed`."""
+        """Print the hostfile first, for Lambda's evaluator; then run `deepspeed`."""
         options, where = options_of(recipe, stages.DeepSpeedChatOptions), f"recipe {recipe.name}: options"
         main = fill("{root}/", place, where) + stages.MAIN[options.step]
         through = None if options.through is None else fill(options.through, place, where)
@@ -110,7 +109,7 @@ class DeepSpeedChat(External):
         return series.model_copy(update={"short": short})
 
     def tokens_of(self, step: Step, recipe: Recipe) -> int | None:
-        """Count `max_seq_len` tokens to a sample of step 1, with padding; those of a pair or an episode are unknown."""
+        """Count `max_seq_len` tokens, padding included, to a sample of step 1; None for a pair or an episode."""
         return super().tokens_of(step, recipe) if options_of(recipe, stages.DeepSpeedChatOptions).step == 1 else None
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
@@ -134,8 +133,8 @@ class DeepSpeedChat(External):
         yield from agreement.no_slower(series, topology)
         yield from agreement.product(series.steps, "Batch Size", ("Latency", "Samples/sec"), lambda _: _CLOCKS)
         yield from skipped.too_many(recipe, series)
-        yield from _training.by_heart(series)
-        # Of the two numbers swapped, the product is the same; where steps are logged, their times tell.
+        yield from _training.check_loss_drop(series)
+        # Swapped numbers have the same product, so compare with the times of logged steps.
         logged = [step.seconds for step in series.steps if step.seconds is not None]
         due = median(logged) * steps if logged else seconds
         if not due / 2 <= seconds <= due * 2:
@@ -143,7 +142,7 @@ class DeepSpeedChat(External):
 
 
 def _evaluate(logs: Sequence[BatchLog], threshold: float) -> bytes:
-    """Write the file of Lambda's evaluator; a run without a log has a row all the same, where that one has none."""
+    """Write the file of Lambda's evaluator; a run without a log gets a row too."""
     rows = [
         eval_batch.rows([log.path], threshold)[0] if log.path.is_file()
         else eval_batch.LogRow(log.path, log.hosts, None, success=False)
@@ -174,7 +173,7 @@ _STATISTICS: Mapping[str, Statistic] = {
 READER = LogReader(
     name="deepspeed_chat",
     dialect=reader,
-    claims=deepspeed_claims.said,
-    needles=Needles((*NEEDLES, *deepspeed_claims.SKIPPED), deepspeed_claims.NEEDLES),
+    claims=said,
+    needles=Needles((*NEEDLES, *SKIPPED_NEEDLES), CLAIM_NEEDLES),
 )
 ENGINE = DeepSpeedChat()

@@ -1,7 +1,7 @@
 """Lambda's evaluation of a batch of DeepSpeed-Chat logs, to the byte: a CSV file with a row for each log.
 
-The hosts are those of the hostfile that stands at the head of a log. The first line that says a throughput counts, and
-nothing after it; the run is a `Success` from the threshold on. A log that says none has -1 there and is a `Fail`.
+The hosts are those of the hostfile that stands at the head of a log. The first line with a throughput counts, and
+nothing after it; the run is a `Success` from the threshold on. A log without one has -1 there and is a `Fail`.
 """
 
 import csv
@@ -21,7 +21,7 @@ _NEEDLES = (b"slots=", b"Throughput: ")
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """The content of one log: its hosts, samples/s over all of them or None, and whether that is enough."""
+    """One log: its hosts, samples/s over all of them or None, and whether that reaches the threshold."""
 
     log: Path
     hosts: tuple[str, ...]
@@ -67,7 +67,7 @@ def as_csv(rows: Iterable[LogRow]) -> bytes:
 
 def _judge(path: Path, threshold: float) -> LogRow:
     hosts: list[str] = []
-    # Bytes that are no UTF-8 end nothing.
+    # Bytes that are no UTF-8 are replaced.
     with path.open("rb") as log:
         for raw, *_ in pieces(log, lambda: _NEEDLES):
             line = raw.decode("utf-8", errors="replace")

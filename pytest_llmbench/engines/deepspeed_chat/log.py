@@ -2,7 +2,7 @@
 
 The step of a line may depend on the lines before it: the loss is numbered again in every epoch, upstream's throughput
 not at all, and in step 3 the actor and the critic each count for themselves. So a log is read with a `reader()` of its
-own, which keeps that in mind; `parse` knows one line alone. The loss is that of rank 0.
+own, which keeps that state; `parse` reads one line alone. The loss is that of rank 0.
 
 Proof that the run did its work: every process `exits successfully`, as the launcher reports, or the fork's
 `Throughput:`, printed once after the last step. `saving model ...` proves nothing, because it is printed before the
@@ -10,10 +10,14 @@ save completes.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal
 
+from pytest_llmbench.core.record.claims import ClaimName
 from pytest_llmbench.readers import items, patterns
+from pytest_llmbench.readers.items import Said, Skipped
 from pytest_llmbench.readers.numbers import as_number, number, unix_time
 
 # Two ranks' lines without the line's end in between: each prints that on its own.
@@ -43,7 +47,7 @@ _QUANTITY = re.compile(
 )
 
 
-# A line that holds none of these says nothing but why the run failed.
+# Every line with items contains one of these, apart from the words of failures.
 NEEDLES = (
     b"poch", b"Latency: ", b"reward score: ", b"ppl: ", b"chosen_last_scores", b"dist_world_size=", b":print]",
     b"Execution time: ", b"Throughput: ", b"launch.py:",
@@ -79,15 +83,15 @@ class _Log:
     step: items.StepLine | None = None
 
     def read(self, text: str) -> Iterable[items.Item]:
-        parts = (self._of_a_step, self._of_the_setting, self._of_the_end)
+        parts = (self._parse_step, self._parse_setting, self._parse_end)
         return [item for piece in _GLUED.split(text) for part in parts for item in part(piece)]
 
-    def _of_a_step(self, text: str) -> Iterator[items.Item]:
+    def _parse_step(self, text: str) -> Iterator[items.Item]:
         if match := _TIMER.search(text):
             if not self.ppo:
                 at = unix_time(stamp[1]) if (stamp := _TIME.match(text)) else None
                 said = _all_quantities(match[2], ",")
-                yield self._add(replace(self._of_timer(int(match[1]), said), at=at))
+                yield self._add(replace(self._timer_step(int(match[1]), said), at=at))
         elif match := _PPO.match(text):
             said = _all_quantities(match[3], "|")
             yield self._add(items.StepLine(step=self._number(match[1], match[2]), reported=said))
@@ -96,13 +100,13 @@ class _Log:
         elif match := _LOSS.match(text):
             yield self._add(items.StepLine(step=self._number(match[1], match[2]), loss=number("loss", match[3])))
         elif self.batches is not None and (match := _SPEED.match(text)):
-            yield self._add(_of_speed(self._next(), _quantities(match[1], ",")))
+            yield self._add(_speed_step(self._next(), _quantities(match[1], ",")))
         elif self.step and (match := _MORE_OF_PPO.match(text)):
             prefix = f"{match[1]} " if match[1] else ""
             said = _all_quantities(match[2], "|" if "|" in match[2] else ",")
             yield self._add(items.StepLine(step=self.step.step, reported={prefix + name: said[name] for name in said}))
 
-    def _of_the_setting(self, text: str) -> Iterator[items.Item]:
+    def _parse_setting(self, text: str) -> Iterator[items.Item]:
         if match := _EPOCH.match(text):
             self.batches, self.ppo = int(match[3]), match[2] == "Generation"
             self.step = None if match[1] == "1" else self.step
@@ -124,7 +128,7 @@ class _Log:
                 self.accumulates |= int(match[2]) > 1
             yield items.Total(match[1], float(match[2]))
 
-    def _of_the_end(self, text: str) -> Iterator[items.Item]:
+    def _parse_end(self, text: str) -> Iterator[items.Item]:
         if match := _EXECUTION.search(text):
             yield items.Total("execution_time_s", float(match[1]))
             yield items.Total("execution_steps", float(match[2]))
@@ -137,8 +141,8 @@ class _Log:
         elif match := _RETURN_CODE.search(text):
             yield items.Failed(f"a process {match[1]}")
             yield items.BadEnd(match[1])
-        elif why := patterns.failure(text):
-            yield items.Failed(why)
+        elif message := patterns.failure(text):
+            yield items.Failed(message)
 
     def _number(self, epoch: str, step: str) -> int:
         if int(epoch) and self.batches is None:
@@ -148,7 +152,7 @@ class _Log:
         return int(epoch) * (self.batches or 0) + int(step) + 1
 
     def _next(self) -> int:
-        """The step of a speed that is printed without a number: the last one, unless its speed has been printed."""
+        """Return the step of an unnumbered speed line: the last step, or the next if that has its speed."""
         return 1 if self.step is None else self.step.step + ("Latency" in self.step.reported)
 
     def _add(self, said: items.StepLine) -> items.StepLine:
@@ -169,8 +173,8 @@ class _Log:
         self.step = said
         return said
 
-    def _of_timer(self, step: int, said: dict[str, float]) -> items.StepLine:
-        """A line of DeepSpeed's timer: the last step's rate, by the batch of all ranks, and rank 0's memory."""
+    def _timer_step(self, step: int, said: dict[str, float]) -> items.StepLine:
+        """Build a step of DeepSpeed's timer line: the last step's rate, of all ranks, and rank 0's memory."""
         rate, peak = said.get("CurrSamplesPerSec"), said.pop("MaxMemAllocated", None)
         if rate is None or not rate > 0.0:
             raise items.Unreadable(f"its CurrSamplesPerSec is {rate}")
@@ -184,8 +188,8 @@ class _Log:
         )
 
 
-def _of_speed(step: int, said: dict[str, float]) -> items.StepLine:
-    """A line of upstream's throughput: the batch it divides is one rank's in steps 1 and 2, so it says no samples."""
+def _speed_step(step: int, said: dict[str, float]) -> items.StepLine:
+    """Build a step of upstream's throughput line, whose batch in steps 1 and 2 is one rank's: samples stay None."""
     latency, rate, batch = (said.get(name) for name in ("Latency", "Samples/sec", "Batch Size"))
     if latency is None or rate is None or batch is None:
         raise items.Unreadable("its Latency, Samples/sec or Batch Size is not a number")
@@ -195,15 +199,96 @@ def _of_speed(step: int, said: dict[str, float]) -> items.StepLine:
 
 
 def _all_quantities(text: str, sign: str) -> dict[str, float]:
-    """The same of a line that says nothing else: a rest of another line between them makes it unreadable."""
-    found = _quantities(text, sign)
-    if len(found) <= text.count(sign):
+    """Parse a line of quantities alone; anything else between the signs makes it unreadable."""
+    values = _quantities(text, sign)
+    if len(values) <= text.count(sign):
         raise items.Unreadable(f"not all of {text.strip()!r} are numbers")
-    return found
+    return values
 
 
 def _quantities(text: str, sign: str) -> dict[str, float]:
-    """Values between signs, by name; a value that is not a number is left out."""
+    """Parse values between signs, by name; only numbers count."""
     matches = (_QUANTITY.fullmatch(piece) for piece in text.split(sign) if len(piece) < 200)
-    found = {match[1].strip(): as_number(match[2]) for match in matches if match}
-    return {name: value for name, value in found.items() if value is not None}
+    values = {match[1].strip(): as_number(match[2]) for match in matches if match}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+_PRINTED = re.compile(r":print\]\s+(\w+) \.* *(\w+)\s*$", re.ASCII)
+_SKIPPED = re.compile(r"\[Rank 0\] step=(\d{1,12}), skipped=(\d{1,12}),", re.ASCII)
+_NUMBER = re.compile(r"\d{1,12}", re.ASCII)
+_COMMAND = re.compile(r"\[runner\.py:\d+:main\] cmd = (.*)", re.ASCII)
+_SIZE = re.compile(
+    r"Model Parameters: (\d{1,6}\.\d+) B, Latency: .{0,200}, Batch Size: (\d{1,9}), Sequence Length: (\d{1,9})\s*$",
+    re.ASCII,
+)
+# A published model, by its name or its folder in a cache: the only hint at its size.
+_OPT = re.compile(r"\bfacebook(?:/|--)opt-([\d.]+[mb])(?:/|$)", re.ASCII)
+_OPT_SIZES = {
+    "125m": (12, 768), "350m": (24, 1024), "1.3b": (24, 2048), "2.7b": (32, 2560), "6.7b": (32, 4096),
+    "13b": (40, 5120), "30b": (48, 7168), "66b": (64, 9216),
+}  # fmt: skip
+# It prints three decimals.
+_READABLE_BILLIONS = 0.1
+
+
+# Every line with claims contains one of these.
+CLAIM_NEEDLES = (b":print]", b":main] cmd = ", b"Model Parameters: ")
+# Needed as long as the log goes on.
+SKIPPED_NEEDLES = (b", skipped=",)
+
+
+def said(text: str) -> Iterator[Said | Skipped]:
+    """Yield the settings that a line prints."""
+    if (match := _PRINTED.search(text)) and match[1] in _SETTINGS:
+        yield from _SETTINGS[match[1]](match[2])
+    elif match := _SKIPPED.search(text):
+        yield Skipped(int(match[1]), int(match[2]))
+    elif match := _COMMAND.search(text):
+        yield from _command_claims(match[1].split())
+    elif match := _SIZE.match(text):
+        if float(match[1]) >= _READABLE_BILLIONS:
+            yield Said("parameters_of_rank", 1e9 * float(match[1]))
+        yield from (Said("micro_batch_size", int(match[2])), Said("sequence_length", int(match[3])))
+
+
+def _command_claims(words: Sequence[str]) -> Iterator[Said]:
+    """Read the arguments that DeepSpeed's launcher prints; of step 3 only those that all models share."""
+    for word, value in pairwise((*words, "")):
+        if word == "--max_seq_len" and _NUMBER.fullmatch(value):
+            yield Said("sequence_length", int(value))
+        size = _OPT.search(value.lower()) if word in {"--model_name_or_path", "--actor_model_name_or_path"} else None
+        if size is not None and size[1] in _OPT_SIZES:
+            layers, hidden = _OPT_SIZES[size[1]]
+            yield from (Said("layers", layers), Said("hidden_size", hidden))
+    if "--zero_stage" in words:  # steps 1 and 2 have it, and one model
+        rank = next((value for word, value in pairwise((*words, "")) if word == "--lora_dim"), "0")
+        yield Said("lora", lora(rank, alone="--only_optimize_lora" in words))
+        yield Said("activation_checkpointing", "full" if "--gradient_checkpointing" in words else "none")
+
+
+def lora(rank: object, *, alone: bool) -> str:
+    """Describe in a claim whether matrices of low rank are trained, and whether alone."""
+    if str(rank) == "0":
+        return "none"
+    return f"of rank {rank}, which alone is trained" if alone else f"of rank {rank}"
+
+
+def _count_of(name: ClaimName) -> Callable[[str], Iterator[Said]]:
+    return lambda text: (Said(name, int(text)) for _ in range(bool(_NUMBER.fullmatch(text))))
+
+
+def _word(name: ClaimName, words: Mapping[str, str]) -> Callable[[str], Iterator[Said]]:
+    return lambda text: (Said(name, words[text]) for _ in range(text in words))
+
+
+def _precision(name: Literal["fp16", "bf16"]) -> Callable[[str], Iterator[Said]]:
+    return lambda text: iter([Said("precision", name) if text == "True" else Said(name, "off")])
+
+
+_SETTINGS: Mapping[str, Callable[[str], Iterator[Said]]] = {
+    "train_batch_size": _count_of("global_batch_size"),
+    "train_micro_batch_size_per_gpu": _count_of("micro_batch_size"),
+    "zero_optimization_stage": _word("sharding", {"0": "none", "1": "optimizer", "2": "gradients", "3": "full"}),
+    "fp16_enabled": _precision("fp16"),
+    "bfloat16_enabled": _precision("bf16"),
+}

@@ -9,9 +9,9 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Span
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines.base import Place, options_of
-from pytest_llmbench.engines.deepspeed_chat.claims import lora
-from pytest_llmbench.engines.external import filled
-from pytest_llmbench.engines.overrides import Rules, Same, given
+from pytest_llmbench.engines.deepspeed_chat.log import lora
+from pytest_llmbench.engines.external import fill_argument
+from pytest_llmbench.engines.overrides import Rules, Same, rules_of_given
 from pytest_llmbench.judging.flops import parameters
 
 TRAINING = "applications/DeepSpeed-Chat/training"
@@ -21,7 +21,7 @@ MAIN = {
     3: f"{TRAINING}/step3_rlhf_finetuning/main.py",
 }
 _ZERO_STAGE = {"none": 0, "optimizer": 1, "gradients": 2, "full": 3}
-# DeepSpeed's launcher starts the ranks of other nodes by pdsh, which takes along only the variables it is told of.
+# DeepSpeed's launcher starts the ranks of other nodes with pdsh, which passes on only listed variables.
 _TAKEN_ALONG = ("PATH", "LD_LIBRARY_PATH", "PROJECT_PATH", "USER")
 _FAMILIES = ("CUDA_", "DS_", "FI_", "GLOO_", "HF_", "MAX_JOBS", "NCCL_", "OMP_", "OMPI_", "PYTORCH_", "TORCH_", "UCX_")
 _UNTOLD = "[^=]*(TOKEN|KEY|SECRET|PASSW)"
@@ -78,14 +78,14 @@ def launcher_args(options: DeepSpeedChatOptions, topology: Topology, place: Plac
             "--nodes-per-run 1, or images with a server of their own and `launcher_args: [--ssh_port, PORT]` in the "
             "environment of engine deepspeed_chat"
         )
-    # Without a name it asks the first node by ssh, even where that is this one, and it would not reach itself.
+    # Without an address it looks up the first node by ssh, even if that is this node, which may refuse itself.
     alone = ("--no_ssh_check",) if topology.nodes == 1 else ()
     meeting = ("--master_addr", "$LLMBENCH_FIRST_HOST", "--master_port", "$LLMBENCH_PORT")
     return (*alone, *meeting, *options.launcher_args)
 
 
 def variables(place: Place, env: Iterable[str]) -> str:
-    """Write what lists the variables, as NAME=VALUE, that the ranks of other nodes need: no secrets, for a file."""
+    """Build the shell line that lists the variables, as NAME=VALUE, for ranks of other nodes, without secrets."""
     names = dict.fromkeys((*_TAKEN_ALONG, *place.environment.env, *env))
     wanted = "|".join((*(f"{name}=" for name in names if not name.startswith(_FAMILIES)), *_FAMILIES))
     secret = "|".join((*(f"{name}=" for name in place.environment.secrets), _UNTOLD))
@@ -93,19 +93,19 @@ def variables(place: Place, env: Iterable[str]) -> str:
 
 
 def arguments(recipe: Recipe, place: Place) -> dict[str, Any]:
-    """The arguments of `main.py`: what the recipe's fields give, and over it what its options do.
+    """Return the arguments of `main.py`: those of the recipe's fields, overridden by its options.
 
     Raises:
         ConfigError: the environment lacks a name.
     """
     options, where = options_of(recipe, DeepSpeedChatOptions), f"recipe {recipe.name}: options"
-    own = {name: filled(value, place, where) for name, value in options.arguments.items()}
+    own = {name: fill_argument(value, place, where) for name, value in options.arguments.items()}
     return {**_given(recipe, options.step), **own}
 
 
 def rules(recipe: Recipe) -> Rules:
-    """Say what each argument may be. Only those of the recipe's fields count: its FLOPs are unknown."""
-    same = given(_given(recipe, options_of(recipe, DeepSpeedChatOptions).step), _FIELDS)
+    """Return the rule of each argument. Only those of recipe fields count, because the FLOPs are unknown."""
+    same = rules_of_given(_given(recipe, options_of(recipe, DeepSpeedChatOptions).step), _FIELDS)
     bound = {name: rule for name, rule in same.items() if name not in _FREE}
     return Rules(same={**bound, "dtype": Same(field="precision", allowed=(recipe.precision,))})
 
@@ -124,7 +124,7 @@ def parameters_of(recipe: Recipe) -> Span:
 
 
 def lora_of(recipe: Recipe) -> str:
-    """Say in the words of a claim which weights the arguments of step 1 or 2 train."""
+    """Describe in a claim which weights the arguments of step 1 or 2 train."""
     given = options_of(recipe, DeepSpeedChatOptions).arguments
     return lora(given.get("lora_dim") or 0, alone=bool(given.get("only_optimize_lora")))
 
@@ -167,6 +167,6 @@ def _given(recipe: Recipe, step: int) -> dict[str, Any]:
 
 
 def timed_steps(recipe: Recipe) -> int:
-    """How many steps `max_steps` asks for: in steps 1 and 2 the optimizer's warm-up comes before them, untimed."""
+    """Return `max_steps`: in steps 1 and 2 the optimizer's warm-up comes before these, untimed."""
     step = options_of(recipe, DeepSpeedChatOptions).step
     return recipe.steps if step == 3 else recipe.steps - recipe.optimizer.warmup_steps

@@ -1,4 +1,4 @@
-"""Megatron-Core: its GPTModel in tensor, sequence and pipeline parallel, trained by `workloads.megatron_core.run`."""
+"""Megatron-Core: its GPTModel in tensor, sequence and pipeline parallel, trained by `ranks.run` on every rank."""
 
 from collections.abc import Iterator, Mapping
 

@@ -8,22 +8,151 @@ from typing import Any
 
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.record.claims import Asks
+from pytest_llmbench.core.record.claims import Asks, on_off
 from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
-from pytest_llmbench.engines.external import External, fill, filled, flags
+from pytest_llmbench.engines.external import External, fill, fill_argument, flags
 from pytest_llmbench.engines.megatron_lm import events as megatron_events
-from pytest_llmbench.engines.megatron_lm.arguments import asks, rules
 from pytest_llmbench.engines.megatron_lm.log import NEEDLES, parse
-from pytest_llmbench.engines.overrides import Arguments, batch_problem, precision_problem
+from pytest_llmbench.engines.overrides import Arguments, Rules, Same, batch_problem, precision_problem, rules_of_given
 from pytest_llmbench.judging import agreement, skipped
+from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, Statistic, rate, ratio, time
 from pytest_llmbench.readers import megatron_claims
 from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.events import tensorboard
 from pytest_llmbench.readers.items import Needles
+
+_FIELDS = {
+    "tensor-model-parallel-size": "parallelism.tensor",
+    "pipeline-model-parallel-size": "parallelism.pipeline",
+    "num-layers-per-virtual-pipeline-stage": "parallelism.virtual_pipeline",
+    "num-layers": "model.layers",
+    "hidden-size": "model.hidden_size",
+    "num-attention-heads": "model.attention_heads",
+    "seq-length": "sequence_length",
+    "micro-batch-size": "micro_batch_size",
+    "global-batch-size": "global_batch_size",
+    "attention-dropout": "model.dropout",
+    "hidden-dropout": "model.dropout",
+    "position-embedding-type": "model.positions",
+    "sequence-parallel": "parallelism.sequence",
+    "use-distributed-optimizer": "parallelism.sharding",
+    "optimizer": "optimizer",
+    "adam-beta1": "optimizer.betas",
+    "adam-beta2": "optimizer.betas",
+    "adam-eps": "optimizer.eps",
+    "lr": "optimizer.learning_rate",
+    "lr-decay-style": "optimizer.decay",
+    "clip-grad": "optimizer.clip_grad_norm",
+    "weight-decay": "optimizer.weight_decay",
+}
+_REFUSED: Mapping[str, str] = {
+    "rampup-batch-size": "has smaller batches at first",
+    "step-batch-size-schedule": "has other batches later",
+    "decrease-batch-size-if-needed": "may have smaller batches",
+    "iterations-to-skip": "leaves iterations out",
+    "skip-train": "trains nothing",
+    "freeze-all-layers": "trains nothing",
+    "variable-seq-lengths": "has sequences of any length",
+    "sft": "has sequences of any length",
+    "perform-rl-step": "generates what it trains on",
+    "fake-process-group": "does not communicate",
+    "fp8-format": "multiplies in 8 bits",
+    "fp8-hybrid": "multiplies in 8 bits",
+    "fp8-e4m3": "multiplies in 8 bits",
+    "fp4-format": "multiplies in 4 bits",
+}
+# Arguments without a rule above. Each must change neither the model nor the work of a step.
+_HARMLESS = frozenset({
+    "accumulate-allreduce-grads-in-fp32", "apply-query-key-layer-scaling", "attention-backend",
+    "attention-softmax-in-fp32", "context-parallel-size", "cross-entropy-loss-fusion", "data-cache-path",
+    "data-path", "dataloader-type", "deterministic-mode", "end-weight-decay", "hysteresis",
+    "initial-loss-scale", "loss-scale", "loss-scale-window", "make-vocab-size-divisible-by",
+    "max-position-embeddings", "merge-file", "min-loss-scale", "min-lr", "mock-data",
+    "no-async-tensor-model-parallel-allreduce", "no-bias-dropout-fusion", "no-bias-gelu-fusion",
+    "no-check-for-nan-in-loss-and-grad", "no-create-attention-mask-in-dataloader",
+    "no-gradient-accumulation-fusion", "no-initialization", "no-masked-softmax-fusion", "no-mmap-bin-files",
+    "no-persist-layer-norm", "no-rope-fusion", "num-workers", "per-split-data-args-path", "seed", "split",
+    "start-weight-decay", "test-data-path", "timing-log-level", "timing-log-option", "train-data-path",
+    "train-samples", "transformer-impl", "use-cpu-initialization", "use-flash-attn", "use-mcore-models",
+    "valid-data-path", "vocab-file",
+})  # fmt: skip
+_FAMILIES = (
+    "async-", "auto-detect-ckpt-", "ckpt-", "ddp-", "disable-gloo-", "disable-straggler-", "dist-ckpt-", "distributed-",
+    "enable-one-logger", "eval-", "exit-duration-", "exit-on-", "exit-signal-", "init-method-", "log-", "lr-decay-",
+    "lr-warmup-", "lr-wsd-", "manual-gc", "nccl-", "no-load-", "no-log-", "no-one-logger", "no-overlap-", "no-save-",
+    "one-logger-", "overlap-", "profile", "rerun-", "save", "tensorboard-", "tiktoken-", "tokenizer-", "tp-comm-",
+    "use-dist-ckpt", "use-pytorch-profiler", "use-tp-", "wandb-",
+)  # fmt: skip
+# The recompute arguments that each way of checkpointing may have.
+_GRANULARITY = {"none": None, "selective": "selective", "full": "full"}
+
+
+def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[str, Any]) -> Rules:
+    """Return the rule of each argument; `arguments` are those that the recipe's fields give."""
+    how = recipe.parallelism.activation_checkpointing
+    other_names = {
+        "encoder-seq-length": Same(field="sequence_length", allowed=(recipe.sequence_length,)),
+        "decoder-seq-length": Same(field="sequence_length", allowed=(recipe.sequence_length,)),
+        "encoder-num-layers": Same(field="model.layers", allowed=(recipe.model.layers,)),
+        "decoder-num-layers": Same(field="model.layers", allowed=(recipe.model.layers,)),
+        "model-parallel-size": Same(field="parallelism.tensor", allowed=(recipe.parallelism.tensor,)),
+        "use-rotary-position-embeddings": Same(field="model.positions", allowed=(recipe.model.positions == "rope",)),
+        "vocab-size": Same(field="model.vocab_size", allowed=_vocabularies(recipe)),
+        "bf16": Same(field="precision", allowed=(recipe.precision == "bf16",)),
+        "fp16": Same(field="precision", allowed=(recipe.precision == "fp16",)),
+        "recompute-activations": Same(field=_CHECKPOINTING_FIELD, allowed=(how == "selective",)),
+        "recompute-granularity": Same(field=_CHECKPOINTING_FIELD, allowed=(_GRANULARITY[how],)),
+        "checkpoint-activations": Same(field=_CHECKPOINTING_FIELD, allowed=(how == "full",)),
+        "num-virtual-stages-per-pipeline-rank": Same(
+            field="parallelism.virtual_pipeline", allowed=(recipe.parallelism.virtual_pipeline,)
+        ),
+        "train-iters": Same(field="steps", allowed=(recipe.steps, False)),
+        "exit-interval": Same(field="steps", allowed=(recipe.steps, False)),
+    }
+    free = {"max-position-embeddings"}
+    same = {name: rule for name, rule in rules_of_given(arguments, _FIELDS).items() if name not in free}
+    # These have no field of the recipe. With another value, the work of a step is unknown.
+    shape = recipe.model
+    usual = {"ffn-hidden-size": 4 * shape.hidden_size, "kv-channels": shape.hidden_size // shape.attention_heads}
+    as_usual = {name for name, value in usual.items() if own.get(name) == value}
+    return Rules(same={**same, **other_names}, refused=_REFUSED, harmless=_HARMLESS | as_usual, families=_FAMILIES)
+
+
+_CHECKPOINTING_FIELD = "parallelism.activation_checkpointing"
+
+
+def _vocabularies(recipe: Recipe) -> tuple[int | bool, ...]:
+    """Return the legal sizes: the model's, one less for a tokenizer that adds a token, or none."""
+    return (recipe.model.vocab_size, recipe.model.vocab_size - 1, False)
+
+
+def _claims_of_arguments(recipe: Recipe, own: Mapping[str, Any], *, known: bool) -> Asks:
+    """Return the claims of a log that depend on `own`, the further arguments.
+
+    `known` is True if the model is the one that the recipe's fields describe.
+    """
+    gated, grouped = own.get("swiglu"), own.get("group-query-attention")
+    context = own.get("context-parallel-size") or 1
+    positions = int(own.get("max-position-embeddings") or recipe.sequence_length)
+    padded_to = int(own.get("make-vocab-size-divisible-by") or 128)
+    parameters = parameters_of_stages(recipe.model, positions, recipe.parallelism, padded_to) if known else None
+    asked: Asks = {
+        "context_parallel": context,
+        "experts": own.get("num-experts") or 0,
+        "feed_forward_size": own.get("ffn-hidden-size") or (None if gated else 4 * recipe.model.hidden_size),
+        "gated_feed_forward": on_off(gated),
+        "grouped_queries": on_off(grouped),
+        "kv_groups": own.get("num-query-groups") if grouped else None,
+        "optimizer": "adam",
+        "parameters_of_rank": parameters,
+        "vocab_size": vocabulary(recipe.model),
+    }
+    return asked if context == 1 else {**asked, "micro_batches": None}
+
 
 _RATES = {
     "throughput_per_gpu": "TFLOP/s per GPU",
@@ -71,10 +200,12 @@ class MegatronLM(External):
 
     def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
         own = options_of(recipe, MegatronLmOptions).arguments
-        return rules(recipe, _given(recipe), own), own
+        return _argument_rules(recipe, _given(recipe), own), own
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
-        return asks(recipe, options_of(recipe, MegatronLmOptions).arguments, known=self.counts_flops(recipe))
+        return _claims_of_arguments(
+            recipe, options_of(recipe, MegatronLmOptions).arguments, known=self.counts_flops(recipe)
+        )
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
         options = options_of(recipe, MegatronLmOptions)
@@ -82,7 +213,7 @@ class MegatronLM(External):
         script = fill(options.script, place, where)
         module = script.removeprefix("module:")
         argv = ("-m", *module.split()) if module != script else (fill("{root}/", place, where) + script,)
-        own = {key: filled(value, place, where) for key, value in options.arguments.items()}
+        own = {key: fill_argument(value, place, where) for key, value in options.arguments.items()}
         command = Command(
             launcher="torchrun",
             argv=(*argv, *_arguments(recipe, own)),
@@ -92,7 +223,7 @@ class MegatronLM(External):
         return Script(commands=(command,), notes=options.notes)
 
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
-        """Read the log, and hold it against the event files; where it has no step, theirs are the steps.
+        """Read the log and compare it with the event files; without steps in the log, use theirs.
 
         That the run was completed is in the log alone.
         """
@@ -130,18 +261,18 @@ class MegatronLM(External):
         yield from agreement.asked(series.steps, "tokens_per_gpu_per_second", tokens_of_rank)
         yield from agreement.counted(series.steps, "consumed_samples", recipe.samples_per_step)
         yield from agreement.against_times(series, topology)
-        yield from _training.lost_losses(series)
+        yield from _training.check_missing_losses(series)
         yield from skipped.too_many(recipe, series)
-        yield from _training.by_heart(series)
+        yield from _training.check_loss_drop(series)
         own = options_of(recipe, MegatronLmOptions).arguments
         if not (own.get("load") or own.get("pretrained-checkpoint")):
-            yield from _training.untrained(recipe, series)
+            yield from _training.check_first_loss(recipe, series)
         if self.counts_flops(recipe):
-            yield from _training.logged_rate(recipe, topology, series)
+            yield from _training.check_logged_rate(recipe, topology, series)
 
 
 def _given(recipe: Recipe) -> dict[str, Any]:
-    """The arguments that the recipe's own fields give."""
+    """Return the arguments that the recipe's fields give."""
     model, spread, optimizer = recipe.model, recipe.parallelism, recipe.optimizer
     given: dict[str, Any] = {
         "tensor-model-parallel-size": spread.tensor,
@@ -181,7 +312,7 @@ def _arguments(recipe: Recipe, own: Mapping[str, Any]) -> list[str]:
 
 
 def _but_the_first(steps: Sequence[Step]) -> list[Step]:
-    """Leave out the first logged line, and the line after it where its mean has the first line's steps in it."""
+    """Leave out the first logged line, and the next one if its mean includes the first line's steps."""
     return [step for step in steps if step.step - step.interval >= steps[0].step]
 
 
@@ -191,7 +322,7 @@ def _mean_elapsed(m: Measurement, *, all_lines: bool) -> float | None:
 
 
 def _mean(m: Measurement, said: Sequence[float | None]) -> float | None:
-    """Take the mean of what all lines say; None where one does not, or could not be read."""
+    """Return the mean over all lines; None if a line lacks the value or could not be read."""
     values = [value for value in said if value is not None]
     return stats.fmean(values) if values and len(values) == len(said) and not m.unread else None
 

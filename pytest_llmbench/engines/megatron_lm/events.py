@@ -1,4 +1,4 @@
-"""The event files of Megatron-LM, written with `--tensorboard-dir`, and what they and its log say differently.
+"""The event files of Megatron-LM, written with `--tensorboard-dir`, and their differences from its log.
 
 Iterations count from 1. A loss is that of its iteration and comes every `--tensorboard-log-interval`; times come with
 `--log-timers-to-tensorboard`, where the log has a line, as means over the iterations since the line before. Every tag
@@ -39,15 +39,15 @@ def series(source: Path | Iterable[Path]) -> StepSeries:
     Without times, there is a step for each loss. Facts that event files never contain, such as whether the run was
     completed, are None.
     """
-    found = collect(source, _TAGS, first=1)
-    timed = [number for number, said in found.steps.items() if _SECONDS in said]
-    logged = timed or [number for number, said in found.steps.items() if _LOSS in said]
+    files = collect(source, _TAGS, first=1)
+    timed = [number for number, said in files.steps.items() if _SECONDS in said]
+    logged = timed or [number for number, said in files.steps.items() if _LOSS in said]
     apart = _first_is_apart(timed)
-    return found.series(tuple(_made(found, logged, apart=apart)), first_apart=apart)
+    return files.series(tuple(_steps(files, logged, apart=apart)), first_apart=apart)
 
 
 def disagreements(log: StepSeries, events: StepSeries) -> Iterator[str]:
-    """Yield where a log and the event files of the same run do not say the same of an iteration."""
+    """Yield the differences between a log and the event files of the same run."""
     logged = {step.step for step in log.steps}
     lost = [step.step for step in events.steps if step.seconds is not None and step.step not in logged]
     if lost:
@@ -56,24 +56,23 @@ def disagreements(log: StepSeries, events: StepSeries) -> Iterator[str]:
 
 
 def _first_is_apart(timed: Sequence[int]) -> bool:
-    """Whether iteration 1 has a time of its own that the next one's mean includes, as from core 0.16 on."""
+    """True if iteration 1 has its own time, which the next mean includes, as from core 0.16 on."""
     regular = len(timed) < 3 or timed[1] == 2 or timed[1] == timed[2] - timed[1]
     return len(timed) > 1 and timed[0] == 1 and regular
 
 
-def _made(found: Collected, logged: Sequence[int], *, apart: bool) -> Iterator[Step]:
+def _steps(files: Collected, logged: Sequence[int], *, apart: bool) -> Iterator[Step]:
     before = max(0, 2 * logged[0] - logged[1]) if len(logged) > 1 else 0  # files that begin in the middle of a run
     for number in logged:
-        said = found.steps[number]
+        said = files.steps[number]
         yield Step(
             step=number, interval=max(1, number - before), seconds=said.get(_SECONDS), samples=whole(said.get(_BATCH)),
-            loss=_loss(found.steps, range(before + 1, number + 1)), grad_norm=said.get(_NORM),
+            loss=_loss(files.steps, range(before + 1, number + 1)), grad_norm=said.get(_NORM),
             reported={name: said[tag] for tag, name in _REPORTED.items() if tag in said},
         )  # fmt: skip
         before = 0 if apart and number == 1 else number
 
 
 def _loss(steps: Mapping[int, Mapping[str, float]], numbers: range) -> float | None:
-    """The mean of the values of these iterations, as in the log."""
     losses = [steps[number][_LOSS] for number in numbers if _LOSS in steps.get(number, {})]
     return stats.fmean(losses) if losses else None

@@ -39,8 +39,7 @@ _PER_SECOND = {"elapsed time per iteration (ms)": 1000.0, "elapsed time per iter
 _BATCH, _LENGTH, _LOSS, _NORM = "global batch size", "actual seqlen", "lm loss", "grad norm"
 _LOSS_OF_FORKS = "lm-loss"
 _OWN_PLACE = {*_PER_SECOND, _BATCH, _LOSS, _NORM}
-# Version 2.0 brought the first two together, and nothing that is needed comes after the second; before it, after the
-# third.
+# The last field that is read is the second one, from version 2.0 on, which brought the first two; before it, the third.
 _CONSUMED, _NAN, _SCALE = "consumed samples", "number of nan iterations", "loss scale"
 _OFTEN = ("consumed samples", "learning rate", "loss scale", "number of skipped iterations", "number of nan iterations")
 
@@ -54,7 +53,7 @@ _BEGIN = re.compile(r"\[before the start of training step\] datetime: [\d: .-]{1
 _FAILED = re.compile(r"\[exiting program after receiving SIG|rerun_state_machine:Unexpected result ")
 
 
-# A line that holds none of these says nothing but why the run failed.
+# Every line with items contains one of these, apart from the words of failures.
 NEEDLES = (
     b"iteration", b"using world size", b"log_interval", b"[before the start", b"[after training", b"save-checkpoint",
     b"[exiting program", b"rerun_state_machine:",
@@ -84,7 +83,7 @@ def _other(text: str) -> Iterator[items.Item]:
 
 
 def _pauses(text: str) -> bool:
-    """Whether a line is about an evaluation, or about a checkpoint, of which rank 0 and the last rank speak."""
+    """True if a line is about an evaluation or a checkpoint, which rank 0 or the last rank reports."""
     return "save-checkpoint" in text or ("iteration" in text and ("validation" in text or "checkpoint" in text))
 
 
@@ -121,7 +120,7 @@ def _time(text: str | None) -> float | None:
 
 
 def _head(text: str) -> re.Match[str]:
-    """Find the one iteration of a line: if there are two, it is unknown which has lost text."""
+    """Match the one iteration of a line; two in one line mean lost text."""
     head = _ITERATION.search(text)
     if head is None:
         raise items.Unreadable("a line without its iteration number")
@@ -151,7 +150,7 @@ def _fields(text: str) -> Mapping[str, str]:
 
 
 def _field(part: str) -> tuple[str, str]:
-    """Split a field into key and value; the key is empty if it is not a field."""
+    """Split a field into key and value; the key is empty for anything else."""
     key, colon, value = part.partition(":")
     key = key.strip()
     if not colon or not _KEY.fullmatch(key):

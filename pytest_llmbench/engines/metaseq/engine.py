@@ -12,16 +12,90 @@ from pytest_llmbench.core.record.series import Progress, Step, StepSeries
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
-from pytest_llmbench.engines.external import External, fill, filled, flags
-from pytest_llmbench.engines.metaseq.arguments import rules, size_problem
+from pytest_llmbench.engines.external import External, fill, fill_argument, flags
 from pytest_llmbench.engines.metaseq.log import CLAIM_NEEDLES, NEEDLES, parse, said
-from pytest_llmbench.engines.overrides import Arguments, precision_problem
+from pytest_llmbench.engines.overrides import Arguments, Rules, Same, precision_problem, rules_of_given
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic, rate
 from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.items import Needles
 from pytest_llmbench.readers.log import last_step, log_files
+
+_FIELDS = {
+    "model-parallel-size": "parallelism.tensor",
+    "dict-size": "model.vocab_size",
+    "decoder-layers": "model.layers",
+    "decoder-embed-dim": "model.hidden_size",
+    "decoder-attention-heads": "model.attention_heads",
+    "dropout": "model.dropout",
+    "attention-dropout": "model.dropout",
+    "tokens-per-sample": "sequence_length",
+    "batch-size": "micro_batch_size",
+    "update-freq": "global_batch_size",
+    "adam-betas": "optimizer.betas",
+    "adam-eps": "optimizer.eps",
+    "weight-decay": "optimizer.weight_decay",
+    "clip-norm": "optimizer.clip_grad_norm",
+    "lr": "optimizer.learning_rate",
+    "end-learning-rate": "optimizer.learning_rate",
+    "warmup-updates": "optimizer.warmup_steps",
+    "total-num-update": "steps",
+    "max-update": "steps",
+}
+_REFUSED: Mapping[str, str] = {
+    "max-tokens": "makes batches of tokens, not of sequences",
+    "skip-batches": "leaves batches out",
+    "max-epoch": "may end before the recipe's last step",
+    "restore-file": "goes on with another run",
+}
+_HARMLESS = frozenset({
+    "activation-fn", "arch", "criterion", "decoder-learned-pos", "disable-validation", "distributed-backend",
+    "distributed-port", "empty-cache-freq", "full-megatron-init", "log-interval", "lr-scheduler", "megatron-init-sigma",
+    "no-emb-dropout", "no-epoch-checkpoints", "no-scale-embedding", "no-wandb", "num-workers", "profile", "python",
+    "required-batch-size-multiple", "save-dir", "seed", "share-decoder-input-output-embed", "task", "train-subset",
+    "use-sharded-state", "valid-subset",
+})  # fmt: skip
+_FAMILIES = ("clip-norm-type", "fp16-", "loss-scale", "min-loss-scale", "save-interval-", "tensorboard-", "wandb-")
+
+# Layers, hidden size and attention heads that `opt-baselines` has for each `--model-size`.
+_SIZES: Mapping[str, tuple[int, int, int]] = {
+    "8m": (4, 128, 2), "8m_mp1": (4, 128, 2), "125m": (12, 768, 12), "350m": (24, 1024, 16),
+    "760m": (24, 1536, 16), "1.3b": (24, 2048, 32), "2.7b": (32, 2560, 32), "6.7b": (32, 4096, 32),
+    "13b": (40, 5120, 40), "30b": (48, 7168, 56), "66b": (64, 9216, 72), "175b": (96, 12288, 96),
+}  # fmt: skip
+
+
+def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[str, Any]) -> Rules:
+    """Return the rule of each argument; `arguments` are those that the recipe's fields give."""
+    precision, sharded = recipe.precision, recipe.parallelism.sharding in {"gradients", "full"}
+    backends = ("fully_sharded",) if sharded else ("pytorch_ddp", "legacy_ddp", "c10d", "no_c10d")
+    checkpoints = recipe.parallelism.activation_checkpointing == "full"
+    other_names = {
+        "bf16": Same(field="precision", allowed=(precision == "bf16",)),
+        "fp16": Same(field="precision", allowed=(precision == "fp16",)),
+        "memory-efficient-fp16": Same(field="precision", allowed=(precision == "fp16", False)),
+        "ddp-backend": Same(field="parallelism.sharding", allowed=backends),
+        "checkpoint-activations": Same(field="parallelism.activation_checkpointing", allowed=(checkpoints,)),
+    }
+    wide = own.get("decoder-ffn-embed-dim")  # no field of the recipe: with another value, the work is unknown
+    usual = {"decoder-ffn-embed-dim"} if wide == 4 * recipe.model.hidden_size else set()
+    same = {name: rule for name, rule in rules_of_given(arguments, _FIELDS).items() if name != "decoder-ffn-embed-dim"}
+    known = _HARMLESS | _FIELDS.keys() | usual  # of what no rule is here, the program is not given by us
+    return Rules(same={**same, **other_names}, refused=_REFUSED, harmless=known, families=_FAMILIES)
+
+
+def _size_problem(recipe: Recipe, size: str) -> Iterator[str]:
+    """Yield why the launcher would train another model than the recipe describes."""
+    model = recipe.model
+    own = (model.layers, model.hidden_size, model.attention_heads)
+    if size in _SIZES and _SIZES[size] != own:
+        layers, hidden, heads = _SIZES[size]
+        yield (
+            f"recipe {recipe.name}: options.model_size {size} has layers {layers}, hidden_size {hidden} and "
+            f"attention_heads {heads} in opt-baselines; model says {own[0]}, {own[1]} and {own[2]}: make them agree"
+        )
+
 
 _LAUNCHER = "opt-baselines"
 # Where the launcher sends what the ranks print when it starts them by srun; locally they print where it does.
@@ -67,7 +141,7 @@ class Metaseq(External):
                     f"({topology})"
                 )
             return
-        yield from size_problem(recipe, options.model_size)
+        yield from _size_problem(recipe, options.model_size)
         if topology.ranks_per_node < 2:
             yield f"recipe {recipe.name}: opt-baselines refuses fewer than 2 GPUs on a node ({topology})"
         if recipe.samples_per_step % copies:
@@ -78,9 +152,9 @@ class Metaseq(External):
 
     def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
         options = options_of(recipe, MetaseqOptions)
-        # The launcher is given nothing of the recipe but its size.
+        # The launcher gets only the model size.
         given = {} if topology is None or options.program == _LAUNCHER else _arguments(recipe, topology)
-        return rules(recipe, given, options.arguments), options.arguments
+        return _argument_rules(recipe, given, options.arguments), options.arguments
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
         """Its log counts positions from 2 on; the launcher's micro batch is all of a copy's batch."""
@@ -98,7 +172,7 @@ class Metaseq(External):
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
         options = options_of(recipe, MetaseqOptions)
         where = f"recipe {recipe.name}: options"
-        own = {key: filled(value, place, where) for key, value in options.arguments.items()}
+        own = {key: fill_argument(value, place, where) for key, value in options.arguments.items()}
         if options.program == _LAUNCHER:
             command = _launcher(options, topology, place, own)
         else:
@@ -129,8 +203,8 @@ class Metaseq(External):
         yield from agreement.asked(series.steps, "wps", recipe.tokens_per_step, per_second="ups", slack=slack)
         yield from agreement.against_wall(series, topology)
         yield from agreement.no_slower(series, topology)
-        yield from _training.by_heart(series)
-        yield from _training.untrained(recipe, series)
+        yield from _training.check_loss_drop(series)
+        yield from _training.check_first_loss(recipe, series)
 
 
 def _launcher(options: MetaseqOptions, topology: Topology, place: Place, own: Mapping[str, Any]) -> Command:
@@ -180,7 +254,7 @@ def _arguments(recipe: Recipe, topology: Topology) -> dict[str, Any]:
 
 
 def _slack(topology: Topology) -> Callable[[Step], float]:
-    """Its two rates are of clocks that are read one after the other, milliseconds apart.
+    """Return the allowed difference of two rates whose clocks are read milliseconds apart.
 
     On CPUs that others use as well, a rank may wait for its turn in between: 10 ms were seen.
     """

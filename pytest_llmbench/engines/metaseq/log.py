@@ -28,7 +28,7 @@ _STOP = re.compile(r"\| Stopping training due to num_updates: \d+ >= max_update:
 _DONE = re.compile(r"\| done training in (\d+(?:\.\d+)?) seconds", re.ASCII)
 
 
-# A line that holds none of these says nothing but why the run failed.
+# Every line with items contains one of these, apart from the words of failures.
 NEEDLES = (
     b"train_inner", b"training on ", b"log_interval", b"gradient overflow", b"Stopping training", b"done training",
 )  # fmt: skip
@@ -61,7 +61,7 @@ def _other(text: str) -> Iterator[items.Item]:
 
 def _step(text: str) -> items.StepLine:
     said = _object(text.partition(_STEP)[2])
-    numbers = {key: value for key, each in said.items() if (value := as_number(each)) is not None}
+    numbers = {key: value for key, figure in said.items() if (value := as_number(figure)) is not None}
     samples = _finite("bsz", said)
     tokens = _finite("wpb", said)
     memory = _finite("cuda_gb_allocated", said)
@@ -97,7 +97,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _finite(name: str, said: Mapping[str, Any]) -> float | None:
-    """Read a number from 0 on; one below 1e15, so that it can be rounded."""
+    """Read a number from 0 up to 1e15, which can be rounded."""
     if name not in said:
         return None
     value = number(name, said[name])
@@ -133,7 +133,7 @@ _SETTINGS: Mapping[str, ClaimName] = {
 }
 
 
-# A line that holds none of these says nothing.
+# Every line with claims contains one of these.
 CLAIM_NEEDLES = (b"model params: ", b"batch size per GPU = ", b"decoder_layers")
 
 
@@ -149,7 +149,7 @@ def said(text: str) -> Iterator[items.Said]:
 
 
 def _configured(text: str) -> Iterator[items.Said]:
-    """Read the configuration, one line in which most settings stand several times."""
+    """Read the configuration: one line, in which most settings stand several times."""
     for match in _SETTING.finditer(text):
         name = _SETTINGS.get(match[1])
         if name is not None and match[2].isdigit():
@@ -161,6 +161,6 @@ def _configured(text: str) -> Iterator[items.Said]:
         yield items.Said("precision", "bf16" if "bf16" in on else half)
     if "checkpoint_activations" in printed:
         yield items.Said("activation_checkpointing", "full" if "checkpoint_activations" in on else "none")
-    for _, backend in sorted(each for each in switches if each[0] == "ddp_backend"):
+    for _, backend in sorted(switch for switch in switches if switch[0] == "ddp_backend"):
         whole = "gradients" if "no_reshard_after_forward" in on else "full"
         yield items.Said("sharding", whole if backend == "fully_sharded" else "none")

@@ -6,6 +6,7 @@ import re
 import statistics as stats
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
@@ -13,11 +14,10 @@ from pytest_llmbench.core.record.claims import Asks
 from pytest_llmbench.core.record.series import Progress, Step, StepSeries
 from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import Place
-from pytest_llmbench.engines.external import External, filled
+from pytest_llmbench.engines.external import External, fill_argument
 from pytest_llmbench.engines.nemo import gnu_time
 from pytest_llmbench.engines.nemo import log as nemo
-from pytest_llmbench.engines.nemo.arguments import plain, rules
-from pytest_llmbench.engines.overrides import Arguments, batch_problem, precision_problem
+from pytest_llmbench.engines.overrides import Arguments, Rules, Same, batch_problem, precision_problem
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic, rate, ratio, time
@@ -28,10 +28,83 @@ from pytest_llmbench.readers.items import Item, Needles
 from pytest_llmbench.readers.log import last_step, log_files
 from pytest_llmbench.readers.witness import Digits
 
+_PRECISIONS: Mapping[str, tuple[Any, ...]] = {
+    "fp32": (32, "32-true"),
+    "bf16": ("bf16", "bf16-mixed"),
+    "fp16": (16, "16-mixed"),
+}
+_REFUSED: Mapping[str, str] = {
+    "model.rampup_batch_size": "has smaller batches at first",
+    "trainer.accumulate_grad_batches": "makes several steps one",
+    "trainer.limit_train_batches": "may end before the recipe's last step",
+    "trainer.max_time": "may end before the recipe's last step",
+    "trainer.max_epochs": "may end before the recipe's last step",
+}
+_HARMLESS = frozenset({
+    "bignlp_path", "cluster_type", "container", "container_mounts", "data_dir", "debug", "launcher_scripts_path",
+    "model.activations_checkpoint_num_layers", "model.apply_query_key_layer_scaling", "model.gradient_as_bucket_view",
+    "model.gradient_accumulation_fusion", "model.grad_allreduce_chunk_size_mb", "model.hysteresis",
+    "model.max_position_embeddings", "model.megatron_amp_O2", "model.native_amp_growth_interval",
+    "model.native_amp_init_scale", "model.persist_layer_norm", "model.seed", "model.use_cpu_initialization",
+    "stages", "trainer.benchmark", "trainer.logger", "trainer.replace_sampler_ddp",
+})  # fmt: skip
+_FAMILIES = (
+    "base_results_dir", "cluster.", "env_vars.", "exp_manager.", "model.data.", "model.nsys_profile.", "model.optim.",
+    "model.tokenizer.", "run.", "run_", "trainer.enable_", "trainer.limit_test_", "trainer.limit_val_", "trainer.log_",
+    "trainer.val_check_",
+)  # fmt: skip
+
+
+def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Name overrides as in the model's own configuration, which the launcher calls `training`."""
+    return {name.lstrip("+").removeprefix("training."): value for name, value in arguments.items()}
+
+
+def _argument_rules(recipe: Recipe, own: Mapping[str, Any]) -> Rules:
+    """Return the rule of each override; `own` are those of the recipe's options, by their `_plain` names."""
+    model, layout, optimizer = recipe.model, recipe.parallelism, recipe.optimizer
+    length, how = recipe.sequence_length, layout.activation_checkpointing
+    sharded = layout.sharding == "optimizer"
+    fields: dict[str, tuple[str, Any]] = {
+        "model.num_layers": ("model.layers", model.layers),
+        "model.hidden_size": ("model.hidden_size", model.hidden_size),
+        "model.num_attention_heads": ("model.attention_heads", model.attention_heads),
+        "model.encoder_seq_length": ("sequence_length", length),
+        "model.data.seq_length": ("sequence_length", length),
+        "model.micro_batch_size": ("micro_batch_size", recipe.micro_batch_size),
+        "model.global_batch_size": ("global_batch_size", recipe.global_batch_size),
+        "model.tensor_model_parallel_size": ("parallelism.tensor", layout.tensor),
+        "model.pipeline_model_parallel_size": ("parallelism.pipeline", layout.pipeline),
+        "model.virtual_pipeline_model_parallel_size": ("parallelism.virtual_pipeline", layout.virtual_pipeline),
+        "model.sequence_parallel": ("parallelism.sequence", layout.sequence),
+        "model.hidden_dropout": ("model.dropout", model.dropout),
+        "model.attention_dropout": ("model.dropout", model.dropout),
+        "model.optim.lr": ("optimizer.learning_rate", optimizer.learning_rate),
+        "model.optim.weight_decay": ("optimizer.weight_decay", optimizer.weight_decay),
+        "model.optim.sched.warmup_steps": ("optimizer.warmup_steps", optimizer.warmup_steps),
+        "trainer.max_steps": ("steps", recipe.steps),
+        "trainer.gradient_clip_val": ("optimizer.clip_grad_norm", optimizer.clip_grad_norm),
+    }
+    same = {name: Same(field=field, allowed=(value,)) for name, (field, value) in fields.items()}
+    same["trainer.precision"] = Same(field="precision", allowed=_PRECISIONS[recipe.precision])
+    granularity = ("full", None) if how == "none" else (how,)  # of no layers, full is none
+    same["model.activations_checkpoint_granularity"] = Same(field=_CHECKPOINTING_FIELD, allowed=granularity)
+    if how == "none":
+        same["model.activations_checkpoint_num_layers"] = Same(field=_CHECKPOINTING_FIELD, allowed=(0, None))
+    names = ("distributed_fused_adam",) if sharded else ("fused_adam", "adam", "adamw")
+    same["model.optim.name"] = Same(field="parallelism.sharding", allowed=names)
+    usual = {"model.ffn_hidden_size": 4 * model.hidden_size, "model.kv_channels": None}
+    as_usual = {name for name, value in usual.items() if own.get(name) == value}
+    return Rules(same=same, refused=_REFUSED, harmless=_HARMLESS | as_usual, families=_FAMILIES)
+
+
+_CHECKPOINTING_FIELD = "parallelism.activation_checkpointing"
+
+
 # What an override of NeMo's configuration may be; None takes it away.
 Value = str | int | float | bool | tuple[str | float, ...] | None
 
-# Around the training, for `readers.gnu_time`.
+# Around the training, for `gnu_time`.
 BEGIN = 'echo "BEGIN_TRAINING: $(LC_ALL=C date -u)"'
 END = 'echo "END_TRAINING: $(LC_ALL=C date -u)"'
 
@@ -69,11 +142,11 @@ class Nemo(External):
         yield from precision_problem(recipe, topology)
 
     def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
-        own = plain(recipe.options.get("arguments", {}))
-        return rules(recipe, own), own
+        own = _plain(recipe.options.get("arguments", {}))
+        return _argument_rules(recipe, own), own
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
-        own = plain(recipe.options.get("arguments", {}))
+        own = _plain(recipe.options.get("arguments", {}))
         positions = int(own.get("model.max_position_embeddings") or recipe.sequence_length)
         parameters = parameters_of_stages(recipe.model, positions, recipe.parallelism)
         return {
@@ -83,7 +156,7 @@ class Nemo(External):
         }
 
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
-        """Read the steps from the event files, which have every digit; from the log where they have no step.
+        """Read the steps from the event files, which have every digit, or else from the log.
 
         If the log has them too, both must agree. That the run was completed is in the log alone.
         """
@@ -93,7 +166,7 @@ class Nemo(External):
             return said
         return said.model_copy(
             update={
-                "steps": tuple(_counted(events.steps, recipe)),
+                "steps": tuple(_add_samples(events.steps, recipe)),
                 # Not the log's: its steps are not used, so a bar that another rank's words cut in two is no loss.
                 "unreadable": events.unreadable,
                 "unread": events.unread,
@@ -110,7 +183,7 @@ class Nemo(External):
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
         yield from series.contradictions
-        yield from _untimely(series.totals)
+        yield from _check_dates(series.totals)
         words = series.completed or ""
         stop = _MAX_STEPS.search(words)
         if words and (stop is None or int(stop[1]) != recipe.steps):
@@ -119,12 +192,12 @@ class Nemo(External):
             yield "no step has a loss"
         yield from agreement.steady(series.steps, topology)
         yield from agreement.no_slower(series, topology)
-        yield from _training.by_heart(series)
-        yield from _training.untrained(recipe, series)
+        yield from _training.check_loss_drop(series)
+        yield from _training.check_first_loss(recipe, series)
 
 
-def _untimely(totals: Mapping[str, float]) -> Iterator[str]:
-    """Yield where the wall clock of the training is not what lies between the dates around it, in whole seconds."""
+def _check_dates(totals: Mapping[str, float]) -> Iterator[str]:
+    """Yield a contradiction between GNU time and the dates around the training, which have whole seconds."""
     elapsed, begin, end = (totals.get(name) for name in ("elapsed_s", "begin_training", "end_training"))
     if elapsed is None or begin is None or end is None:
         return
@@ -137,9 +210,9 @@ def overrides(arguments: Mapping[str, Value], place: Place, where: str) -> list[
     """Write overrides of a configuration in Hydra's notation, with the environment's names filled in.
 
     Raises:
-        ConfigError: the environment says nothing of a name.
+        ConfigError: the environment lacks a name.
     """
-    own = {name: filled(value, place, where) for name, value in arguments.items()}
+    own = {name: fill_argument(value, place, where) for name, value in arguments.items()}
     return [f"{name}={_hydra(value)}" for name, value in own.items() if value is not None]
 
 
@@ -149,8 +222,8 @@ def _hydra(value: Value) -> str:
     return json.dumps(value) if isinstance(value, str) and not _PLAIN.fullmatch(value) else str(value)
 
 
-def _counted(steps: Iterable[Step], recipe: Recipe) -> Iterator[Step]:
-    """Say how many samples a step had, where the files say it by how many there were before and after it."""
+def _add_samples(steps: Iterable[Step], recipe: Recipe) -> Iterator[Step]:
+    """Add the samples of each step, from the counts before and after it where the files have these."""
     before: float | None = None
     for step in steps:
         samples = step.samples
@@ -163,7 +236,7 @@ def _counted(steps: Iterable[Step], recipe: Recipe) -> Iterator[Step]:
 
 
 def _timings(steps: Sequence[Step]) -> dict[int, float]:
-    """`train_step_timing` by NeMo's number of the step, from 0."""
+    """Map NeMo's step number, from 0, to `train_step_timing`."""
     return {step.step - 1: step.seconds for step in steps if step.seconds is not None}
 
 
@@ -221,7 +294,7 @@ _STATISTICS: Mapping[str, Statistic] = {
 
 
 def _parse(text: str) -> Iterable[Item]:
-    """Read one line of its log, or of what is printed around it."""
+    """Parse one line of the log, or of what is printed around it."""
     return itertools.chain(nemo.parse(text), gnu_time.parse(text))
 
 

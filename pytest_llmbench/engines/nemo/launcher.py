@@ -74,14 +74,13 @@ class NemoLauncher(Nemo):
 
 
 def _name_22_06(place: Place) -> str:
-    """A name that no other run has: its script is written into the launcher's own folder, over another of that name."""
+    """Return a unique name: the launcher writes its script into its own folder, over another of that name."""
     return f"{place.folder.parent.parent.name}-{place.folder.name}"
 
 
 def _given(
     recipe: Recipe, topology: Topology, place: Place, options: NemoLauncherOptions, name: str
 ) -> dict[str, Value]:
-    """Overrides for both versions."""
     container, env = place.environment.container, place.environment.env
     hours, minutes = divmod(place.time_limit_min, 60)
     return {
@@ -152,7 +151,7 @@ def _train_22_09(root: str, name: str, place: Place) -> list[str]:
     script = shlex.quote(f"{place.folder}/results/{name}/bignlp-{name}_submission.sh")
     edits = ["-e 's|^srun |/usr/bin/time srun |'"]
     if place.environment.container is not None:
-        # The launcher is in the image: there is nothing on the node to mount in its place.
+        # The launcher is in the image, so the node has no folder to mount over it.
         edits.append(f"-e {shlex.quote(f's|{root}:{root},||')}")
     return ["set -e", f"sed -i {' '.join(edits)} {script}", BEGIN, f". {script}", END]
 

@@ -31,7 +31,7 @@ _NEEDED = ("reduced_train_loss", "grad_norm")
 TIMINGS = ("train_step_timing", "train_step_timing in s")  # NeMo up to 1.23, and after
 
 
-# A line that holds none of these says nothing but why the run failed.
+# Every line with items contains one of these, apart from the words of failures.
 NEEDLES = (
     b"Training epoch", b"global_step=", b"All distributed processes", b"nitializing distributed", b"`Trainer.fit`",
 )  # fmt: skip
@@ -56,21 +56,21 @@ def parse(text: str) -> Iterable[Item]:
         yield Completed(match[0])
     if match := _WORLD_SIZE.search(text):
         yield WorldSize(int(match[1] or match[2]))
-    if why := patterns.failure(text):
-        yield Failed(why)
+    if message := patterns.failure(text):
+        yield Failed(message)
 
 
 def _pairs(pieces: list[str], sign: str) -> Iterator[tuple[str, str]]:
     for piece in pieces:
-        name, found, value = piece.partition(sign)
-        if found:
+        name, separator, value = piece.partition(sign)
+        if separator:
             yield name.strip(), value.strip()
 
 
 def _step(said: dict[str, str]) -> StepLine:
-    """Make a step of its values; a value that is not a number, such as an empty `v_num`, is left out."""
+    """Build a step of its values; other texts, such as an empty `v_num`, are left out."""
     global_step = _COUNT.fullmatch(said.pop("global_step", ""))
-    if global_step is None:  # 1.23e+05 is none: the bar has rounded it, and the step is not known
+    if global_step is None:  # 1.23e+05 is a rounded step of the bar
         raise Unreadable("it has no global_step that is a whole number")
     batch = _COUNT.fullmatch(said.get("global_batch_size", ""))
     values = {name: number(name, said.pop(name)) for name in (*_NEEDED, *TIMINGS) if name in said}
@@ -81,7 +81,7 @@ def _step(said: dict[str, str]) -> StepLine:
         samples=int(batch[1]) if batch else None,
         loss=values.get("reduced_train_loss"),
         grad_norm=values.get("grad_norm"),
-        reported={name: each for name, value in said.items() if (each := as_number(value)) is not None},
+        reported={name: figure for name, value in said.items() if (figure := as_number(value)) is not None},
     )
 
 
@@ -94,19 +94,19 @@ def series(source: Path | Iterable[Path]) -> StepSeries:
     Several files are one run that was resumed: each goes on where the one before it ended, or the run is `restarted`.
     Facts that event files never contain, such as whether the run was completed, are None.
     """
-    found = collect(source, _TAGS, alike=TIMINGS, first=0)
-    return found.series(tuple(_made(found)))
+    files = collect(source, _TAGS, alike=TIMINGS, first=0)
+    return files.series(tuple(_steps(files)))
 
 
-def _made(found: Collected) -> Iterator[Step]:
-    first, second = [*found.steps, 0, 0][:2]
+def _steps(files: Collected) -> Iterator[Step]:
+    first, second = [*files.steps, 0, 0][:2]
     before = max(0, 2 * first - second) if second else 0  # files that begin in the middle of a run
-    for step, said in found.steps.items():
-        if step in found.doubtful:
+    for step, said in files.steps.items():
+        if step in files.doubtful:
             continue
         timings = [said.pop(tag) for tag in TIMINGS if tag in said]
         yield Step(
-            step=step, interval=step - before, at=found.times.get(step), seconds=timings[0] if timings else None,
+            step=step, interval=step - before, at=files.times.get(step), seconds=timings[0] if timings else None,
             samples=whole(said.get("global_batch_size")), loss=said.pop("reduced_train_loss", None),
             grad_norm=said.pop("grad_norm", None), reported=said,
         )  # fmt: skip
@@ -144,7 +144,7 @@ _SETTINGS: Mapping[str, tuple[ClaimName, Mapping[str, str] | None]] = {
 }
 
 
-# A line that holds none of these says nothing.
+# Every line with claims contains one of these.
 CLAIM_NEEDLES = (
     *(b"%s: " % name.encode() for name in _SETTINGS),
     b"Number of model parameters on device",
@@ -154,7 +154,7 @@ CLAIM_NEEDLES = (
 
 
 def said(text: str) -> Iterator[Said]:
-    """Yield what NeMo 1 prints of its configuration and the model's size, and NeMo 2 as Megatron-Core does."""
+    """Yield the configuration and model size that NeMo 1 prints, or what Megatron-Core prints in NeMo 2."""
     if (match := _SETTING.fullmatch(text)) and match[1] in _SETTINGS:
         name, values = _SETTINGS[match[1]]
         value = values.get(match[2]) if values else int(match[2]) if _WHOLE.fullmatch(match[2]) else None

@@ -75,7 +75,7 @@ def _shell(line: str, *, bare: bool) -> Command:
 
 
 def _own_config(config: str, place: Place, where: str) -> Command:
-    """Make a copy of the launcher's file that stands alone: in the launcher it is the part named `training`."""
+    """Copy the launcher's file so that it stands alone: the launcher calls it `training`."""
     folder = shlex.quote(f"{place.folder}/config")
     data = fill("{data}", place, where)
     edits = f"-e 's/training\\.//g' -e {shlex.quote(f's|${{data_dir}}|{data}|g')}"

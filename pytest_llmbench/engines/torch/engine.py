@@ -1,4 +1,4 @@
-"""Plain PyTorch: a decoder trained with DDP or FSDP, by `workloads.torch.run` on every rank."""
+"""Plain PyTorch: a decoder trained with DDP or FSDP, by `ranks.run` on every rank."""
 
 from collections.abc import Iterator
 

@@ -111,10 +111,10 @@ def calibrate(
 def _outliers(values: Sequence[float], share: float) -> tuple[int, ...]:
     middle = stats.median(values)
     limit = max(_DEVIATIONS * stats.median([abs(value - middle) for value in values]), share * middle)
-    found = tuple(i for i, value in enumerate(values) if abs(value - middle) > limit)
-    if len(found) > max(1, len(values) // _ONE_OF) or len(values) - len(found) < 2 <= len(values):
+    far_away = tuple(i for i, value in enumerate(values) if abs(value - middle) > limit)
+    if len(far_away) > max(1, len(values) // _ONE_OF) or len(values) - len(far_away) < 2 <= len(values):
         raise ValueError(
-            f"{len(found)} of {len(values)} runs differ from the median by more than {limit / middle:.2%}: "
+            f"{len(far_away)} of {len(values)} runs differ from the median by more than {limit / middle:.2%}: "
             "calibrate runs of one system in one state"
         )
-    return found
+    return far_away

@@ -30,11 +30,11 @@ def find_pauses(seconds: Sequence[float], *, least_first: int = 1) -> Pauses:
     if ordered[-1] - usual <= nearer and usual - ordered[0] <= nearer:
         return Pauses(usual=usual)
     # First they fall, then they rise: quickly sorted.
-    away = sorted([abs(each - usual) for each in ordered])
+    away = sorted([abs(duration - usual) for duration in ordered])
     limit = max(_DEVIATIONS * _NORMAL_MAD * _middle(away), nearer)
     if away[-1] <= limit:
         return Pauses(usual=usual)
-    at = tuple([position for position, each in enumerate(seconds) if abs(each - usual) > limit])
+    at = tuple([position for position, duration in enumerate(seconds) if abs(duration - usual) > limit])
     first = next((i for i, position in enumerate((*at, -1)) if position != i or seconds[i] < usual), 0)
     first = first if least_first <= first <= _FIRST_OF_ALL * len(seconds) else 0
     later = at[first:]

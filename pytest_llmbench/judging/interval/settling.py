@@ -26,12 +26,12 @@ def slow_start(seconds: Sequence[float], *, batch: int = _BATCH) -> int:
         seconds: of each step.
         batch: steps of which the mean is looked at.
     """
-    cut = batch * _truncation([sum(each) / batch for each in zip(*[iter(seconds)] * batch, strict=False)])
+    cut = batch * _truncation([sum(steps) / batch for steps in zip(*[iter(seconds)] * batch, strict=False)])
     if cut < 2:
         return 0
     start, rest = seconds[:cut], seconds[cut:]
     level = sum(rest) / len(rest)
-    usual = spread([each - level for each in rest], 0.01)
+    usual = spread([duration - level for duration in rest], 0.01)
     third, half = max(1, cut // 3), max(1, cut // 2)
     slower = _mean(start) - level > _ERRORS * _error(usual, rest, cut)
     begins = _mean(start[:third]) - level > _FIRST_ERRORS * _error(usual, rest, third)
@@ -47,7 +47,7 @@ def _truncation(means: Sequence[float]) -> int:
     n = len(means)
     best, cut = math.inf, 0
     sums = [0.0, *accumulate(reversed(means))]
-    squares = [0.0, *accumulate(each * each for each in reversed(means))]
+    squares = [0.0, *accumulate(mean * mean for mean in reversed(means))]
     for left_out in range(n // 2 + 1):
         kept = n - left_out
         error = (squares[kept] - sums[kept] ** 2 / kept) / kept**2 if kept > 1 else math.inf

@@ -83,5 +83,5 @@ def _of_batches(residuals: Sequence[float], alpha: float) -> float:
     first = len(residuals) - size * _BATCHES
     means = [sum(residuals[start : start + size]) / size for start in range(first, len(residuals), size)]
     mean = sum(means) / _BATCHES
-    deviation = math.sqrt(sum((each - mean) ** 2 for each in means) / (_BATCHES - 1))
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in means) / (_BATCHES - 1))
     return quantile(1 - alpha, _BATCHES - 1.0) * deviation / math.sqrt(_BATCHES)

@@ -78,8 +78,8 @@ def steady_state(
     level, *others = _levels(read, cut, judged, pauses, alpha, surely=surely)
     least = LEAST_LINES if lines else _LEAST_WITH_START if start >= _STARTED else LEAST
     state = Steady(
-        low=min(each.low for each in (level, *others)),
-        high=max(each.high for each in (level, *others)),
+        low=min(reading.low for reading in (level, *others)),
+        high=max(reading.high for reading in (level, *others)),
         mean=level.mean,
         mean_with_pauses=sum(judged) / len(judged),
         left_out=min(skip, len(seconds) - len(after)) + start,
@@ -166,10 +166,12 @@ def _level(steps: Sequence[float], alpha: float, *, many: bool, started: bool = 
     m, mean = len(steps), sum(steps) / len(steps)
     if m < _LEAST_FOR_A_LINE:
         return _Level(m, mean, math.inf)
-    centred = [each - mean for each in steps]
+    centred = [duration - mean for duration in steps]
     times = _times(m)
     slope = sum(map(mul, times, centred)) / (m * (m * m - 1) / 12)
-    line = spread([each - slope * time for each, time in zip(centred, times, strict=True)], alpha, fitted=2, many=many)
+    line = spread(
+        [duration - slope * time for duration, time in zip(centred, times, strict=True)], alpha, fitted=2, many=many
+    )
     change, chance = slope * m, _DRIFTS * math.sqrt(12) * line.error
     around = line if abs(change) > chance else spread(centred, alpha, many=many)
     # The end of a slow start may hide in the noise.
@@ -191,4 +193,4 @@ def _means(steps: Sequence[float], size: int) -> Sequence[float]:
     """Means of `size` steps each; the first steps are left out where the last mean would lack some."""
     if size == 1:
         return steps
-    return [sum(each) / size for each in zip(*[islice(steps, len(steps) % size, None)] * size, strict=True)]
+    return [sum(part) / size for part in zip(*[islice(steps, len(steps) % size, None)] * size, strict=True)]

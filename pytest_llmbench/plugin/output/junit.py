@@ -63,8 +63,13 @@ class JUnit:
         # Before the writer, to be called after it.
         config.pluginmanager.register(self, "llmbench-junit-file")
         if not self._asked and config.pluginmanager.hasplugin("junitxml"):
-            self._own = config.stash[xml_key] = _writer(config, path)
+            self._own = config.stash[xml_key] = _make_writer(config, path)
             config.pluginmanager.register(config.stash[xml_key], "llmbench-junit")
+
+    @property
+    def _writer(self) -> LogXML | None:
+        """The writer of pytest, or ours in its place; None with `-p no:junitxml`."""
+        return self._config.stash.get(xml_key, None)
 
     def catch_up(self, missed: MissedEvents) -> None:
         """Take the place that this has in a session of ours from the start, and what it missed.
@@ -89,9 +94,8 @@ class JUnit:
 
     def pytest_sessionstart(self) -> None:
         """Follow the writer."""
-        report = self._config.stash.get(xml_key, None)
-        if report is not None and self._so_far is None:  # it is None with `-p no:junitxml`
-            self._so_far = SoFar(report)
+        if self._writer is not None and self._so_far is None:
+            self._so_far = SoFar(self._writer)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
@@ -99,9 +103,8 @@ class JUnit:
 
         Not before: options that are refused leave everything as it is.
         """
-        report = self._config.stash.get(xml_key, None)
-        if report is not None and self._asked:
-            remove_earlier(Path(report.logfile))
+        if self._writer is not None and self._asked:
+            remove_earlier(Path(self._writer.logfile))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Take a collector that failed, which the writer has by now."""
@@ -140,12 +143,12 @@ class JUnit:
             records: path of the session's folder, as a reader of the report finds it.
             tell: called once if it cannot be written, by another thread.
         """
-        report, so_far = self._config.stash.get(xml_key, None), self._so_far
+        report, so_far = self._writer, self._so_far
         if report is None or so_far is None or is_special(report.logfile):
             return
 
         def write() -> None:
-            made = _writer(self._config, Path(report.logfile))
+            made = _make_writer(self._config, Path(report.logfile))
             made.suite_start = report.suite_start
             cases, over = so_far.cases()
             add_cases(made, cases)
@@ -170,37 +173,32 @@ class JUnit:
     @contextlib.contextmanager
     def written(self) -> Iterator[None]:
         """Have pytest's writer, which is called in here, replace the report in one step."""
-        report = self._config.stash.get(xml_key, None)
         with self._final:
-            if report is not None and not is_special(report.logfile):
-                self._final.enter_context(beside(report))
+            if self._writer is not None and not is_special(self._writer.logfile):
+                self._final.enter_context(beside(self._writer))
             yield
 
     def add_error(self, nodeid: str, properties: Mapping[str, Any]) -> None:
         """Add a test that nothing else reports: an error, with its properties and their reason."""
-        report = self._config.stash.get(xml_key, None)
-        if report is not None:
-            _add_error(report, nodeid, properties)
+        if self._writer is not None:
+            _add_error(self._writer, nodeid, properties)
 
     def add_verdict(self, report: pytest.TestReport) -> None:
         """Add a verdict that no test has: a report of its call."""
-        writer = self._config.stash.get(xml_key, None)
-        if writer is not None:
-            _add(writer, report)
-            _add(writer, report_of(report.nodeid, dict(report.user_properties), "teardown", "passed"))
+        if self._writer is not None:
+            _add(self._writer, report)
+            _add(self._writer, report_of(report.nodeid, dict(report.user_properties), "teardown", "passed"))
 
     def close(self, nodeid: str, properties: Mapping[str, Any], *, error: bool = False) -> None:
         """Add its properties to a test that has its outcome, and whose teardown is never reported; maybe an error."""
-        report = self._config.stash.get(xml_key, None)
-        if report is not None:
-            _add(report, report_of(nodeid, properties, "teardown", "failed" if error else "passed"))
+        if self._writer is not None:
+            _add(self._writer, report_of(nodeid, properties, "teardown", "failed" if error else "passed"))
 
     def describe_session(self, properties: Mapping[str, str]) -> None:
         """Add suite properties: what the whole session was run on."""
-        report = self._config.stash.get(xml_key, None)
-        if report is not None:  # it is None with `-p no:junitxml`
+        if self._writer is not None:
             for name, value in properties.items():
-                report.add_global_property(name, value)
+                self._writer.add_global_property(name, value)
 
     def complete(self, records: str) -> None:
         """Complete the cases of ours, before the report is written.
@@ -211,9 +209,8 @@ class JUnit:
         Args:
             records: path of the session's folder, as a reader of the report finds it.
         """
-        report = self._config.stash.get(xml_key, None)
-        if report is not None:
-            self._complete(report, records)
+        if self._writer is not None:
+            self._complete(self._writer, records)
 
     def _complete(self, writer: LogXML, records: str) -> None:
         places = "junit_family" not in self._config._inicfg  # noqa: SLF001 - getini does not tell a default
@@ -245,7 +242,7 @@ class JUnit:
             del self._config.stash[xml_key]
 
 
-def _writer(config: pytest.Config, path: Path) -> _OwnReport:
+def _make_writer(config: pytest.Config, path: Path) -> _OwnReport:
     return _OwnReport(
         str(path),
         config.option.junitprefix,

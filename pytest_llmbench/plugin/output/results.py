@@ -9,7 +9,7 @@ import pytest
 from pytest_llmbench.cluster.runs import Declared
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Verdict
-from pytest_llmbench.core.record.verdicts import ClauseTold, Property, SessionVerdicts
+from pytest_llmbench.core.record.verdicts import Property, RecordedClause, SessionVerdicts
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin import history
 from pytest_llmbench.plugin.bench import Bench
@@ -317,7 +317,7 @@ class Results:
     def _verdicts(self) -> SessionVerdicts:
         """All of them, for reports that are made from the session's folder."""
         ended = [
-            ClauseTold(name=each.clause.name, tests=each.clause.tests, verdict=each.verdict, reason=each.reason)
+            RecordedClause(name=each.clause.name, tests=each.clause.tests, verdict=each.verdict, reason=each.reason)
             for each in self._clauses
         ]
         return SessionVerdicts(

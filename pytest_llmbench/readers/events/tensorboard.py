@@ -51,14 +51,14 @@ class Damage:
 
     file: str
     record: int
-    why: str
+    reason: str
 
 
 def event_files(source: Path | Iterable[Path]) -> list[Path]:
     """The event files of a folder, or the files given, in the order in which they were begun."""
     if isinstance(source, Path):
         source = source.glob(PATTERN) if source.is_dir() else [source]
-    return sorted(source, key=lambda path: (_begun(path), path.name))
+    return sorted(source, key=lambda path: (_file_time(path), path.name))
 
 
 def read_scalars(paths: Iterable[Path], tags: Collection[str]) -> Iterator[Scalar | Damage]:
@@ -81,13 +81,13 @@ def collect(
     source: Path | Iterable[Path], tags: Collection[str], *, first: int, alike: Sequence[str] = ()
 ) -> Collected:
     """Gather the scalars with these tags by step; for `first` and `alike`, see `Collected`."""
-    found = Collected(first=first, alike=alike)
+    collected = Collected(first=first, alike=alike)
     for item in read_scalars(event_files(source), tags):
-        found.take(item)
-    return found
+        collected.take(item)
+    return collected
 
 
-def _begun(path: Path) -> int:
+def _file_time(path: Path) -> int:
     match = _BEGUN.search(path.name)
     return int(match[1]) if match else 0
 
@@ -97,13 +97,13 @@ def _of_record(file: str, record: int, data: bytes | str, tags: Collection[str])
         yield Damage(file, record, data)
         return
     try:
-        for tag, step, value, time in _of_event(data, tags):
+        for tag, step, value, time in _parse_event(data, tags):
             yield Scalar(file, record, tag, step, value, time)
-    except Malformed as why:
-        yield Damage(file, record, str(why))
+    except Malformed as error:
+        yield Damage(file, record, str(error))
 
 
-def _of_event(data: bytes, tags: Collection[str]) -> Iterator[tuple[str, int, float, float | None]]:
+def _parse_event(data: bytes, tags: Collection[str]) -> Iterator[tuple[str, int, float, float | None]]:
     """Decode Event {1: wall_time, 2: step, 5: Summary {1: Value {1: tag, 2: simple_value, 8: tensor}}}."""
     event = list(fields(data))
     time = next((struct.unpack("<d", part.data)[0] for part in event if (part.number, part.kind) == (1, FIXED64)), None)
@@ -134,11 +134,11 @@ def _scalar(value: Iterable[WireField]) -> float | None:
         if part.number == 2 and part.kind == FIXED32:
             return float(struct.unpack("<f", part.data)[0])
         if part.number == 8 and part.kind == LENGTH:
-            return _of_tensor(list(fields(part.data)))
+            return _parse_tensor(list(fields(part.data)))
     return None
 
 
-def _of_tensor(tensor: list[WireField]) -> float | None:
+def _parse_tensor(tensor: list[WireField]) -> float | None:
     """Decode TensorProto {1: dtype, 2: shape {2: dim {1: size}}, 4: content, 5: float_val, 6: double_val}."""
     code = _FLOATS.get(next((part.integer for part in tensor if part.number == 1), 0))
     sizes = [size.integer for dim in _parts(tensor, 2, 2) for size in fields(dim) if size.number == 1]
@@ -162,7 +162,7 @@ class Collected:
         first: the number that the first step of a run has in the files.
         alike: two tags for the same number.
         steps: by step, counted from 1.
-        doubtful: steps of which the two tags do not say the same.
+        doubtful: steps in which the two tags differ.
         times: when the last number of a step was written, as Unix time.
     """
 
@@ -178,7 +178,7 @@ class Collected:
     def take(self, item: Scalar | Damage) -> None:
         """Take note of a scalar, or of what could not be read."""
         if isinstance(item, Damage):
-            self._refuse(f"{item.file}:{item.record}: {item.why}")
+            self._refuse(f"{item.file}:{item.record}: {item.reason}")
             return
         number = item.step + 1 - self.first
         if item.time is not None:
@@ -187,8 +187,8 @@ class Collected:
         if said is None and number > next(reversed(self.steps), 0):
             said = self.steps[number] = {}
         if said is None or not _same(said.setdefault(item.tag, item.value), item.value):
-            why = f"{item.tag} of step {number} a second time, and not the same: a second run in the same folder"
-            self._restarted = self._restarted or f"{item.file}:{item.record}: {why}"
+            reason = f"{item.tag} of step {number} a second time, and not the same: a second run in the same folder"
+            self._restarted = self._restarted or f"{item.file}:{item.record}: {reason}"
         elif len(values := {said[tag] for tag in self.alike if tag in said}) == 2 and not _same(*values):
             self._refuse(f"{item.file}:{item.record}: {' and '.join(self.alike)} of step {number} are not the same")
             self.doubtful.add(number)
@@ -204,10 +204,10 @@ class Collected:
             **more,
         )
 
-    def _refuse(self, why: str) -> None:
+    def _refuse(self, message: str) -> None:
         self._unread += 1
         if len(self._unreadable) < _MOST_REPORTED:
-            self._unreadable.append(why)
+            self._unreadable.append(message)
 
 
 def _same(one: float, other: float) -> bool:

@@ -14,9 +14,9 @@ _CUT_OFF = "the file is cut off"
 
 
 def records(file: BinaryIO) -> Iterator[bytes | str]:
-    """Yield each record's data, or in words why it has none.
+    """Yield each record's data, or a message why it has none.
 
-    After a damaged record the next follows, unless nothing says any more where it begins.
+    After a damaged record the next follows, if its begin can still be found.
     """
     while head := file.read(12):
         if len(head) < 12:
@@ -60,7 +60,7 @@ _TABLE = tuple(_crc_of_byte(byte) for byte in range(256))
 
 
 def _pass_over(file: BinaryIO, size: int) -> bool:
-    """Go on by that many bytes; False where the file has fewer."""
+    """Skip that many bytes; returns False if the file has fewer."""
     here = file.tell()
     end = file.seek(0, os.SEEK_END)
     file.seek(min(here + size, end))

@@ -2,12 +2,16 @@
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import final
 
+from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.record.telemetry import GAP_PERIODS, POWER_CAP, SLOWDOWNS, GpuTelemetry, reasons_of
-from pytest_llmbench.core.wire.step_events import GpuEvent, TelemetryEvent
+from pytest_llmbench.core.wire.step_events import Event, GpuEvent, StepEvent, TelemetryEvent
+from pytest_llmbench.readers.steps.progress import event_lines, rank_logs
 
 # An energy that can be wrong by a larger share than this is none.
 MOST_ERROR = 0.1
@@ -31,14 +35,14 @@ class Energy:
     """Energy of a window.
 
     Attributes:
-        joules: J; None where it is not known.
+        joules: J; None if it is unknown.
         error_j: the most that it can be wrong by, J.
         why: the reason for an unknown energy.
     """
 
     joules: float | None = None
     error_j: float | None = None
-    why: str = ""
+    reason: str = ""
 
 
 def edge(at: float, before: GpuEvent | None, after: GpuEvent | None, longest_s: float) -> Edge | None:
@@ -60,19 +64,19 @@ def edge(at: float, before: GpuEvent | None, after: GpuEvent | None, longest_s: 
 def between(first: Edge | None, last: Edge | None) -> Energy:
     """Subtract the counter at the start from that at the end."""
     if first is None or last is None:
-        return Energy(why="no samples close enough around both ends of the judged window to know its energy")
+        return Energy(reason="no samples close enough around both ends of the judged window to know its energy")
     joules, error = (last.millijoules - first.millijoules) / 1e3, (first.error + last.error) / 1e3
     if joules <= 0.0:
-        return Energy(why="its energy counter stood still")
+        return Energy(reason="its energy counter stood still")
     if error > MOST_ERROR * joules:
         wrong = f"{100.0 * error / joules:.0f} %"
-        return Energy(why=f"the judged window is too short for its samples: its energy could be wrong by {wrong}")
+        return Energy(reason=f"the judged window is too short for its samples: its energy could be wrong by {wrong}")
     return Energy(joules, error)
 
 
-def fell(before: GpuEvent | None, after: GpuEvent | None) -> bool:
-    """Whether the counter went backwards from one sample to the next, as when the driver is loaded again."""
-    known = [each.energy_mj for each in (before, after) if each is not None and each.energy_mj is not None]
+def counter_fell(before: GpuEvent | None, after: GpuEvent | None) -> bool:
+    """True if the counter went backwards between two samples, as when the driver is loaded again."""
+    known = [sample.energy_mj for sample in (before, after) if sample is not None and sample.energy_mj is not None]
     return len(known) == 2 and known[1] < known[0]
 
 
@@ -91,7 +95,7 @@ _FIELDS = {
 @final
 @dataclass(slots=True)
 class _Mean:
-    """One field of all samples of the window."""
+    """Count, mean and range of one field."""
 
     count: int = 0
     total: float = 0.0
@@ -99,14 +103,12 @@ class _Mean:
     highest: float = -math.inf
 
     def add(self, value: float) -> None:
-        """Take the next one."""
         self.count += 1
         self.total += value
         self.lowest, self.highest = min(self.lowest, value), max(self.highest, value)
 
     @property
     def mean(self) -> float:
-        """The same for all."""
         return self.total / self.count
 
 
@@ -120,10 +122,10 @@ class GpuWindow:
         trouble: the rank's own explanation of a gap; None so far.
     """
 
-    def __init__(self, told: TelemetryEvent) -> None:
-        self.trouble = told.trouble
-        self._gpu = told.gpu
-        self._longest_s = GAP_PERIODS * told.period_s
+    def __init__(self, watching: TelemetryEvent) -> None:
+        self.trouble = watching.trouble
+        self._gpu = watching.gpu
+        self._longest_s = GAP_PERIODS * watching.period_s
         self._waiting: deque[GpuEvent] = deque()
         self._last: GpuEvent | None = None
         self._start: float | None = None
@@ -176,17 +178,17 @@ class GpuWindow:
         self._last = sample
 
     def _pass_time(self, start: float, sample: GpuEvent | None) -> None:
-        """Look at the time since the last sample: up to the next one, or to the window's end without one."""
+        """Check the time from the last sample to this one, or to the window's end."""
         since = start if self._last is None else self._last.time
         until = self._end if sample is None else sample.time
         within = min(until, self._end) - max(since, start)
         if within > self._longest_s:
             self._unwatched_s += within
         self._set_back |= self._last is not None and until < since
-        self._energy_fell |= fell(self._last, sample)
+        self._energy_fell |= counter_fell(self._last, sample)
 
     def close(self, rank: int) -> GpuTelemetry:
-        """Say what the GPU of a rank did, once there are no more steps and samples."""
+        """Return what the GPU of a rank did, after the last step and sample."""
         if self._start is None:
             return GpuTelemetry(rank=rank, gpu=self._gpu, gaps=("no judged step",))
         self._take_all(self._start)  # one may be written after the step that it lies in
@@ -195,7 +197,7 @@ class GpuWindow:
         last_edge = edge(self._end, self._last, after, self._longest_s)
         energy = self._energy(last_edge)
         watched = bool(self._samples) and not self._unwatched_s and not self._set_back
-        known = {name: each for name, each in self._numbers.items() if watched and each.count == self._samples}
+        known = {name: numbers for name, numbers in self._numbers.items() if watched and numbers.count == self._samples}
         power, sm, memory_clock = (known.get(name) for name in ("power_w", "sm_clock_mhz", "memory_clock_mhz"))
         temperature, memory, reasons = (
             known.get(name) for name in ("temperature_degc", "memory_used_bytes", "clocks_event_reasons")
@@ -224,22 +226,60 @@ class GpuWindow:
         if self._set_back or not self._samples or self._numbers["energy_mj"].count < self._samples:
             return Energy()  # for a reason that is about more than the energy
         if self._energy_fell:
-            return Energy(why="its energy counter went backwards")
+            return Energy(reason="its energy counter went backwards")
         return between(self._first_edge, last_edge)
 
     def _gaps(self, seconds: float, energy: Energy) -> Iterator[str]:
-        """The reasons for unknown values."""
-        why = f" ({self.trouble})" if self.trouble else ""
+        """Yield the reasons for unknown values."""
+        because = f" ({self.trouble})" if self.trouble else ""
         if not self._samples:
-            yield f"no sample in the {seconds:.3g} s of the judged window{why}"
+            yield f"no sample in the {seconds:.3g} s of the judged window{because}"
             return
         if self._unwatched_s:
-            yield f"no sample for {self._unwatched_s:.3g} s of the judged window{why}"
+            yield f"no sample for {self._unwatched_s:.3g} s of the judged window{because}"
         if self._set_back:
             yield "its clock was set back"
         for name, words in _FIELDS.items():
             missing = self._samples - self._numbers[name].count
             if missing:
                 yield f"{missing} of {self._samples} samples lack the {words}"
-        if energy.why:
-            yield energy.why
+        if energy.reason:
+            yield energy.reason
+
+
+def read_telemetry(folder: Path, judged: Sequence[Step]) -> tuple[GpuTelemetry, ...]:
+    """Read what each rank's GPU did from the start of the first judged step to the end of the last, by its own clock.
+
+    Empty where nothing is judged, or no rank watches a GPU.
+    """
+    if not judged:
+        return ()
+    ranks = [_rank_telemetry(rank, path, judged[0].step, judged[-1].step) for rank, path in rank_logs(folder)]
+    return tuple(ranks) if any(telemetry.gpu for telemetry in ranks) else ()
+
+
+def _rank_telemetry(rank: int, path: Path, first: int, last: int) -> GpuTelemetry:
+    with suppress(OSError):  # reported by the first reading
+        events = (line.event for line in event_lines(path))
+        watching = next((event for event in events if isinstance(event, TelemetryEvent | StepEvent)), None)
+        if isinstance(watching, TelemetryEvent):
+            return _window(watching, events, first, last).close(rank)
+    return GpuTelemetry(rank=rank, gaps=("it did not watch its GPU",))
+
+
+def _window(watching: TelemetryEvent, events: Iterator[Event | None], first: int, last: int) -> GpuWindow:
+    window = GpuWindow(watching)
+    for event in events:
+        match event:
+            case GpuEvent():
+                window.sample(event)
+            case TelemetryEvent(trouble=str(trouble)):
+                window.trouble = trouble
+            case StepEvent(step=number) if number > last:
+                break
+            case StepEvent(step=number, time=end, seconds=seconds):
+                if number < first:
+                    window.pass_by(end - seconds)
+                else:
+                    window.extend(end - seconds, end)
+    return window

@@ -22,7 +22,7 @@ _LATE_S, _LATE_SHARE = 5e-3, 0.02
 
 
 class Summary:
-    """Takes the steps of one rank in their order."""
+    """Accumulates the steps of one rank in their order."""
 
     def __init__(self) -> None:
         self._numbers = array("q")
@@ -33,7 +33,7 @@ class Summary:
         self._less_memory: str | None = None
 
     def add(self, step: StepEvent) -> None:
-        """Take the next one."""
+        """Take the next step."""
         self._numbers.append(step.step)
         self._seconds.append(step.seconds)
         self._times.append(step.time)
@@ -43,7 +43,7 @@ class Summary:
         self._logged.append(step.logged)
 
     def close(self) -> OwnSteps | None:
-        """Say what they come to; None without any."""
+        """Return the sums; None without steps."""
         if not self._numbers:
             return None
         return OwnSteps(
@@ -65,7 +65,7 @@ class Summary:
         )
 
     def _look_at_memory(self, step: StepEvent) -> None:
-        """Keep the first step whose highest memory since the start is not the highest."""
+        """Keep the first step whose highest memory since the start is below an earlier one."""
         peak = step.peak_memory_bytes
         if peak is None:
             return
@@ -74,15 +74,15 @@ class Summary:
         self._peak = max(self._peak, peak)
 
     def _copied(self) -> str | None:
-        """Look for a stretch of steps with the durations and losses, to the last digit, of another one."""
-        found = repeated(list(zip(self._seconds, self._losses, strict=True)), _COPIED, 2)
-        if found is None:
+        """Find a stretch of steps that repeats the durations and losses of another to the last digit."""
+        places = repeated(list(zip(self._seconds, self._losses, strict=True)), _COPIED, 2)
+        if places is None:
             return None
-        first, again = (f"{self._numbers[at]} to {self._numbers[at] + _COPIED - 1}" for at in found)
+        first, again = (f"{self._numbers[at]} to {self._numbers[at] + _COPIED - 1}" for at in places)
         return f"steps {again} have the very durations and losses of steps {first}"
 
     def _unlike_times(self) -> str | None:
-        """Compare each duration with the time since the end of the step before, and all of them with all of it."""
+        """Compare durations with time stamps, step by step and in sum."""
         since, seconds = self._times[0], 0.0
         for number, before, time, duration in zip(
             self._numbers[1:], self._times, self._times[1:], self._seconds[1:], strict=False
@@ -97,7 +97,7 @@ class Summary:
         return None
 
     def _unlike_clock(self) -> str | None:
-        """Compare the time stamps with the clock by which they were written down."""
+        """Compare the time stamps with the clock at which the lines were written."""
         if len(self._times) < 2:
             return None
         late = [logged - ended for logged, ended in zip(self._logged, self._times, strict=True)]

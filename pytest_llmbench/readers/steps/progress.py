@@ -33,7 +33,7 @@ class EventLine:
 
     number: int
     event: Event | None
-    why: str = ""
+    reason: str = ""
 
 
 def rank_logs(folder: Path) -> list[tuple[int, Path]]:
@@ -46,7 +46,7 @@ def rank_logs(folder: Path) -> list[tuple[int, Path]]:
 
 
 def strange_files(folder: Path) -> list[str]:
-    """Names of files next to the logs of ranks that are not logs, such as the log of a rank that began again.
+    """Return the names of other files in the folder of the ranks' logs, such as the log of a restarted rank.
 
     What is hidden is left out: file systems leave such files behind.
     """
@@ -74,16 +74,16 @@ def event_lines(path: Path) -> Iterator[EventLine]:
 
 def _line(number: int, line: bytes) -> EventLine:
     if not line.endswith(b"\n"):
-        return EventLine(number=number, event=None, why="cut off" if len(line) < _LONGEST_LINE else "too long")
+        return EventLine(number=number, event=None, reason="cut off" if len(line) < _LONGEST_LINE else "too long")
     try:
         event = parse_event(line)
         read_json(line, once=True)  # pydantic takes the last of two values
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
-        why = ": ".join([".".join(map(str, problem["loc"])), problem["msg"]]).removeprefix(": ")
-        return EventLine(number=number, event=None, why=why)
+        reason = ": ".join([".".join(map(str, problem["loc"])), problem["msg"]]).removeprefix(": ")
+        return EventLine(number=number, event=None, reason=reason)
     except ValueError as error:
-        return EventLine(number=number, event=None, why=str(error))
+        return EventLine(number=number, event=None, reason=str(error))
     return EventLine(number=number, event=event)
 
 
@@ -111,11 +111,11 @@ def last_step(folder: Path) -> Progress | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankPhase:
-    """The current phase of a rank, in its own words.
+    """The phase that a rank reports.
 
     Attributes:
         step: 1-based number, 0 before the first.
-        phase: one of `core.step_events.PHASES`.
+        phase: one of `core.wire.step_events.PHASES`.
         micro_batch: 1-based number within the step, 0 outside of micro batches.
     """
 
@@ -136,34 +136,34 @@ class RankPhase:
 
 
 def phases(folder: Path) -> dict[int, RankPhase]:
-    """Read what every rank says it is doing, by rank."""
-    found = {}
+    """Read the phase that every rank reports, by rank."""
+    reported = {}
     for path in sorted((folder / layout.PHASES).glob("*")):
         try:
             step, phase, micro_batch = path.read_text(encoding="ascii").split()
             rank = int(path.name.rpartition("-")[2])
-            found[rank] = RankPhase(step=int(step), phase=phase, micro_batch=int(micro_batch))
+            reported[rank] = RankPhase(step=int(step), phase=phase, micro_batch=int(micro_batch))
         except (OSError, ValueError):
             continue  # being written just now
-    return found
+    return reported
 
 
 def laggards(folder: Path) -> str:
-    """Say which ranks are behind the others, on which hosts, and where each stands."""
+    """Describe which ranks are behind the others, on which hosts, and where each stands."""
     standing = phases(folder)
     if not standing:
         return "no rank said where it stands"
-    behind = min(standing.values(), key=lambda each: each.position)
-    ahead = max(standing.values(), key=lambda each: each.position)
+    behind = min(standing.values(), key=lambda rank_phase: rank_phase.position)
+    ahead = max(standing.values(), key=lambda rank_phase: rank_phase.position)
     if behind.position == ahead.position:
         return f"all {len(standing)} ranks stand in {behind}"
-    slow = [rank for rank, each in standing.items() if each.position == behind.position]
+    slow = [rank for rank, rank_phase in standing.items() if rank_phase.position == behind.position]
     stand = "stand" if len(slow) > 1 else "stands"
     return f"{named(folder, slow)} {stand} in {behind}, while others wait in {ahead}"
 
 
 def named(folder: Path, ranks: Sequence[int]) -> str:
-    """Name ranks with their hosts; one alone with its GPU and process, too; many with the hosts of the first."""
+    """Name ranks with their hosts: one alone with GPU and process, many with the hosts of the first."""
     starts = [start for rank in ranks[:_NAMED] if (start := _start(folder, rank)) is not None]
     hosts = ", ".join(dict.fromkeys(start.node or start.host for start in starts))
     where = f" on {hosts}" if hosts else ""

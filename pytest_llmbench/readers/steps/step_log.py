@@ -1,7 +1,7 @@
-"""Reads the JSON lines that ranks write (`workloads.steplog`) into a step series.
+"""Reads the JSON lines that ranks write (`workloads.rank.steplog`) into a step series.
 
 Nothing in a file makes reading fail, and nothing doubtful becomes a number: a line that is not exactly one
-of the events of `core.step_events` is reported as unreadable and otherwise ignored.
+of the events of `core.wire.step_events` is reported as unreadable and otherwise ignored.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from pytest_llmbench.readers.steps.progress import event_lines, rank_logs, stran
 
 # Each rank computes the norm of the whole gradient, maybe in another order.
 _SAME_NORM = 1e-3
-_OF_START = {each.name for each in fields(StartEvent)} & RankInfo.model_fields.keys() - {"rank"}
-# A file of garbage is told by its first lines; the rest is counted.
+_OF_START = {attribute.name for attribute in fields(StartEvent)} & RankInfo.model_fields.keys() - {"rank"}
+# The first lines show what a file of garbage is; the rest is counted.
 _MOST_REPORTED = 20
 
 
@@ -50,8 +50,8 @@ def read_steps(folder: Path) -> StepSeries:
     return StepSeries(
         ranks=ranks,
         steps=tuple(_steps([sums[number] for number in sorted(sums)])),
-        unlike_norms=next((why for number in sorted(sums) if (why := sums[number].unlike_norms())), None),
-        unreadable=tuple(line for log in logs for line in log.reported()),
+        unlike_norms=next((difference for number in sorted(sums) if (difference := sums[number].unlike_norms())), None),
+        unreadable=tuple(line for log in logs for line in log.unreadable_lines()),
         failure=next((words for log in logs if (words := log.failed_at_start())), None),
         restarted=strange[0] if strange else None,
         claims=tuple(claim for info in ranks for claim in _claims(info)),
@@ -59,7 +59,7 @@ def read_steps(folder: Path) -> StepSeries:
 
 
 def _claims(info: RankInfo) -> Iterator[Claim]:
-    """Counts of a rank that are the same on all ranks, as claims."""
+    """Yield the counts of a rank that are the same on all ranks."""
     names: tuple[ClaimName, ...] = (
         "world_size", "tensor", "pipeline", "precision", "sequence_length", "micro_batch_size",
     )  # fmt: skip
@@ -70,13 +70,13 @@ def _claims(info: RankInfo) -> Iterator[Claim]:
 
 
 def _steps(sums: Sequence[_Sum]) -> Iterator[Step]:
-    for before, each in zip([None, *sums], sums, strict=False):
-        yield each.step(before)
+    for before, total in zip([None, *sums], sums, strict=False):
+        yield total.step(before)
 
 
 @dataclass(kw_only=True, slots=True)
 class _RankLog:
-    """One rank's file, read once from front to back; of its steps only what they come to is kept."""
+    """One rank's file, read once from front to back; only sums of its steps are kept."""
 
     rank: int
     path: Path
@@ -98,7 +98,7 @@ class _RankLog:
             for line in event_lines(self.path):
                 self._line = line.number
                 if line.event is None:
-                    self._refuse(line.why)
+                    self._refuse(line.reason)
                 elif self._accept(line.event) and isinstance(line.event, StepEvent):
                     summary.add(line.event)
                     yield line.event
@@ -132,8 +132,8 @@ class _RankLog:
             return None
         return f"rank {self.rank} failed before it could introduce itself: {self._failure.error}"
 
-    def reported(self) -> Iterator[str]:
-        """Yield what could not be read."""
+    def unreadable_lines(self) -> Iterator[str]:
+        """Yield the lines that could not be read."""
         yield from self._unreadable
         if self._unreported:
             yield f"{self.path.name}:{self._line}: {self._unreported} more unreadable lines up to here"
@@ -141,7 +141,7 @@ class _RankLog:
             yield f"{self.path.name}:1: no start of this rank, which failed: {self._failure.error}"
 
     def _accept(self, event: Event) -> bool:
-        """Take note of an event; False when it contradicts those before."""
+        """Record an event; returns False if it contradicts earlier ones."""
         contradiction = self._contradicts(event)
         if contradiction is not None:
             return self._refuse(contradiction)
@@ -161,7 +161,7 @@ class _RankLog:
         return True
 
     def _contradicts(self, event: Event) -> str | None:
-        """Say what about an event cannot be after those before."""
+        """Return why an event cannot follow the earlier ones; None if it can."""
         match event:
             case StepEvent() | EndEvent() if self._end is not None:
                 return f"{event.event} after the end of this rank"
@@ -173,9 +173,9 @@ class _RankLog:
                 return "second start"
         return None
 
-    def _refuse(self, why: str) -> bool:
+    def _refuse(self, reason: str) -> bool:
         if len(self._unreadable) < _MOST_REPORTED:
-            self._unreadable.append(f"{self.path.name}:{self._line}: {why}")
+            self._unreadable.append(f"{self.path.name}:{self._line}: {reason}")
         else:
             self._unreported += 1
         return False
@@ -233,7 +233,7 @@ class _Sum:
         )  # fmt: skip
 
     def unlike_norms(self) -> str | None:
-        """Say that the ranks have not one gradient's norm, where they have not; NaN and infinity others say."""
+        """Return a difference of the ranks' gradient norms; NaN and infinity are reported elsewhere."""
         low, high = self.grad_norm_low, self.grad_norm
         if not high - low > _SAME_NORM * abs(high):
             return None

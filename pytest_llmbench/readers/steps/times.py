@@ -1,6 +1,6 @@
-"""Reads how the ranks spent their steps out of the step logs, once it is known which steps are typical.
+"""Reads how the ranks spent their steps out of the step logs, when the typical steps have been chosen.
 
-That is one more reading of logs that tell it. Clocks of ranks are never compared: each time is a difference on one
+This reads the logs once more. Clocks of ranks are never compared: each time is a difference on one
 clock.
 """
 
@@ -23,12 +23,12 @@ _LATE = 0.25
 
 
 def read_times(folder: Path, typical: Sequence[Step]) -> RunTimes | None:
-    """Read how each rank spent these steps; None where a rank measured nothing of it."""
+    """Read how each rank spent these steps; None if a rank measured none of it."""
     if not typical:
         return None
     numbers = {step.step for step in typical}
     arrivals = _Arrivals([math.inf] * len(numbers), [math.inf] * len(numbers), [-1] * len(numbers))
-    found = []
+    rank_times = []
     for rank, path in rank_logs(folder):
         steps = _steps(path, numbers)
         if steps and all(step.spent is None for step in steps):
@@ -36,62 +36,62 @@ def read_times(folder: Path, typical: Sequence[Step]) -> RunTimes | None:
         known = [step.spent for step in steps if step.spent is not None]
         known = known if len(known) == len(numbers) else []
         gap = _gap(steps, known, len(numbers))
-        waits = [] if gap else [_wait(each.phases or {}) for each in known]
+        waits = [] if gap else [_wait(spent.phases or {}) for spent in known]
         arrivals.add(rank, waits)
-        found.append(_rank(rank, steps, known, gap, waits))
+        rank_times.append(_rank(rank, steps, known, gap, waits))
     lasts = arrivals.lasts()
     late_from = _LATE * stats.fmean(step.seconds or 0.0 for step in typical)
     ranks = tuple(
-        each
+        times
         if lasts is None
-        else each.model_copy(
-            update={"last": lasts.count(each.rank) / len(lasts), **arrivals.late(each.rank, late_from)}
+        else times.model_copy(
+            update={"last": lasts.count(times.rank) / len(lasts), **arrivals.late(times.rank, late_from)}
         )
-        for each in found
+        for times in rank_times
     )
     return RunTimes(steps=len(numbers), ranks=ranks, transfer_s=arrivals.transfer_s())
 
 
 def _steps(path: Path, numbers: set[int]) -> list[StepEvent]:
-    """The readable steps of these numbers."""
+    """Return the readable steps with these numbers."""
     steps: list[StepEvent] = []
-    with suppress(OSError):  # the first reading said so
+    with suppress(OSError):  # reported by the first reading
         events = (line.event for line in event_lines(path))
         steps.extend(event for event in events if isinstance(event, StepEvent) and event.step in numbers)
     return steps
 
 
 def _wait(phases: Mapping[Phase, float]) -> float | None:
-    """How long a rank waited for the others; None on a GPU, whose host goes on."""
+    """Return how long a rank waited for the others; None on a GPU, whose host runs ahead."""
     return None if "device" in phases else phases.get("sync")
 
 
 def _gap(steps: Sequence[StepEvent], known: Sequence[TimeSpent], due: int) -> str | None:
-    phases = [each.phases for each in known if each.phases is not None]
+    phases = [spent.phases for spent in known if spent.phases is not None]
     if len(phases) < due:
         return f"{due - len(phases)} of its {due} typical steps have no phases"
-    told, took = sum(sum(each.values()) for each in phases), sum(step.seconds for step in steps)
-    if abs(told - took) > _APART * took + _APART_S * due:
-        return f"its phases add up to {told:.4g} s, and its steps to {took:.4g} s"
+    phases_s, took = sum(sum(phase_times.values()) for phase_times in phases), sum(step.seconds for step in steps)
+    if abs(phases_s - took) > _APART * took + _APART_S * due:
+        return f"its phases add up to {phases_s:.4g} s, and its steps to {took:.4g} s"
     return None
 
 
 def _rank(
     rank: int, steps: Sequence[StepEvent], known: Sequence[TimeSpent], gap: str | None, waits: Sequence[float | None]
 ) -> RankTimes:
-    told = RankTimes(
+    times = RankTimes(
         rank=rank,
-        cpu_s=_mean(each.cpu_s for each in known),
-        delayed_s=_mean(each.delayed_s for each in known),
-        throttled_s=_mean(each.throttled_s for each in known),
-        memory_stalled_s=_mean(each.memory_stalled_s for each in known),
+        cpu_s=_mean(spent.cpu_s for spent in known),
+        delayed_s=_mean(spent.delayed_s for spent in known),
+        throttled_s=_mean(spent.throttled_s for spent in known),
+        memory_stalled_s=_mean(spent.memory_stalled_s for spent in known),
         gap=gap,
     )
     if gap:
-        return told
-    names = {name for each in known for name in each.phases or {}}
+        return times
+    names = {name for spent in known for name in spent.phases or {}}
     own = [step.seconds - wait for step, wait in zip(steps, waits, strict=True) if wait is not None]
-    return told.model_copy(
+    return times.model_copy(
         update={
             "seconds": stats.fmean(step.seconds for step in steps),
             # A phase that a step did not go through took none of its time.
@@ -102,20 +102,20 @@ def _rank(
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    told = list(values)
-    known = [each for each in told if each is not None]
-    return stats.fmean(known) if known and len(known) == len(told) else None
+    given = list(values)
+    known = [value for value in given if value is not None]
+    return stats.fmean(known) if known and len(known) == len(given) else None
 
 
 @dataclass(slots=True)
 class _Arrivals:
-    """The last rank to come, step by step: all go on together, so it is the one that waits least.
+    """Finds the last rank to arrive in each step: the one that waits least, as all go on together.
 
     Attributes:
         least: shortest wait so far of each step.
         next: the one after it.
         who: its rank.
-        whole: whether each rank told each wait.
+        whole: whether each rank has each wait.
     """
 
     least: list[float]
@@ -124,7 +124,7 @@ class _Arrivals:
     whole: bool = field(default=True)
 
     def add(self, rank: int, waits: Sequence[float | None]) -> None:
-        """Take the waits of one more rank."""
+        """Add the waits of one more rank."""
         self.whole &= len(waits) == len(self.least) and None not in waits
         for at, wait in enumerate(waits if self.whole else ()):
             if wait is not None and wait < self.least[at]:
@@ -133,18 +133,18 @@ class _Arrivals:
                 self.next[at] = min(self.next[at], wait)
 
     def lasts(self) -> list[int] | None:
-        """The rank that came last, of each step."""
+        """Return the rank that arrived last, by step."""
         return self.who if self.whole and self.who[0] >= 0 else None
 
     def late(self, rank: int, by_s: float) -> dict[str, float]:
-        """In how many steps a rank was the last by a time, and how long the others waited for it then."""
+        """Return the share of steps in which a rank was last by `by_s` seconds, and the others' mean wait then."""
         steps = list(zip(self.who, self.least, self.next, strict=True))
         alone = [after - least if who == rank and math.isfinite(after) else 0.0 for who, least, after in steps]
-        late = [each if each >= by_s else 0.0 for each in alone]
+        late = [late_s if late_s >= by_s else 0.0 for late_s in alone]
         half = len(late) // 2
-        shares = [sum(each > 0.0 for each in part) / max(len(part), 1) for part in (late[:half], late[half:])]
+        shares = [sum(late_s > 0.0 for late_s in part) / max(len(part), 1) for part in (late[:half], late[half:])]
         return {"late": min(shares), "late_s": stats.fmean(late)}
 
     def transfer_s(self) -> float | None:
-        """Mean time from then on."""
+        """Return the mean time from the last arrival to the end of its wait, seconds."""
         return stats.fmean(self.least) if self.lasts() is not None else None

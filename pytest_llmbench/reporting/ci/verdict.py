@@ -3,15 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
-from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.record.records import Verdict
-from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.core.schema import Document
 
 # The worst first.
 Word = Literal["broken", "incomplete", "slow", "undecided", "nothing_judged", "pass"]
@@ -21,10 +17,10 @@ NOTHING_JUDGED = 10
 DETAILED: Mapping[Word, int] = {"slow": 1, "undecided": 11, "incomplete": 12, "broken": 13}
 
 
-class SessionVerdict(Strict):
+class SessionVerdict(Document):
     """The content of `verdict.json`."""
 
-    schema_version: Literal[1] = 1
+    title = "verdict of a session"
     verdict: Word
     """Verdict on the session: `pass`, `slow`, `broken`, `undecided`, `incomplete` or `nothing_judged`."""
     reason: str
@@ -39,18 +35,6 @@ class SessionVerdict(Strict):
     """ISO 8601 time of the end, with zone."""
     llmbench_version: str
     """Version of pytest-llmbench."""
-
-    @classmethod
-    def read(cls, path: Path) -> "SessionVerdict":
-        """Read a verdict back.
-
-        Raises:
-            ConfigError: it is not there, cut, or of another schema version.
-        """
-        try:
-            return cls.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError) as error:
-            raise ConfigError(f"{path}: no verdict of a session of schema version 1: {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_llmbench.cluster.allocation import ended
+from pytest_llmbench.cluster.allocation import describe_end
 from pytest_llmbench.cluster.jobs import Job, SlurmJob
 from pytest_llmbench.cluster.slurm.states import JobState, JobStatus
 from pytest_llmbench.core.durations import format_minutes
@@ -114,7 +114,9 @@ def _job_problem(outcome: Outcome) -> Problem | None:
     lost = failed_node(job.last_words()) if status.state is JobState.NODE_FAIL else None
     reason = "; ".join(filter(None, (status.reason, f"srun lost {lost}" if lost else "")))
     known = replace(status, reason=reason, nodelist=status.nodelist or ",".join(job.hosts))
-    return Problem(kind=JOB_ENDS[status.state], message=ended(job.job_id, known), log=str(outcome.folder / layout.LOGS))
+    return Problem(
+        kind=JOB_ENDS[status.state], message=describe_end(job.job_id, known), log=str(outcome.folder / layout.LOGS)
+    )
 
 
 def lost_nodes(outcome: Outcome, problem: Problem | None) -> tuple[str, ...]:

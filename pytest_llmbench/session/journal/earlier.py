@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from pytest_llmbench.cluster.executors import taken
+from pytest_llmbench.cluster.executors import let_begin
 from pytest_llmbench.cluster.heartbeat import PERIOD_S, write_stop
 from pytest_llmbench.cluster.jobs import SlurmJob
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
@@ -328,7 +328,7 @@ class Adoption:
         self._answer(partial(self.slurm.cancel, *unwanted))
 
     def _active(self, run: PreparedRun, job: LeftJob, watched: OurJob) -> Active:
-        accepted = taken(run.processes.request, watched)
+        accepted = let_begin(run.processes.request, watched)
         how = "" if job.job_id else ", found by its token"
         self.say(f"run {run.key}: job {watched.id} of the session's earlier process{how}: adopted")
         return Active(

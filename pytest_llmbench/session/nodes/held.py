@@ -140,7 +140,7 @@ class HeldNodes:
             try:
                 self._allocation.start()
             except QueueFullError as error:
-                if reason := self.schedule.full_queue.refused(layout.HOLDER, error, ours=0):
+                if reason := self.schedule.full_queue.note_refused(layout.HOLDER, error, ours=0):
                     raise ClusterError(reason) from error
                 if self.wait(_AGAIN_S):
                     raise

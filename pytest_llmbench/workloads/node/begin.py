@@ -20,7 +20,7 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import PRIVATE, write_text
 from pytest_llmbench.core.wire.beginning import Beginning, job_file, result_file
 
-# The session names the file after its job when it knows the id: if it never does, the job does nothing.
+# The session renames the file to the job's id once it has that. Without the file the job runs no code.
 _PATIENCE_S = 60.0
 _SHORTEST_S, _LONGEST_S = 0.01, 1.0
 
@@ -33,7 +33,7 @@ def main(folder: Path) -> None:
         Exception: any exception of the function; its traceback is in the result's file too.
     """
     job, task = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_PROCID", "0")
-    beginning = Beginning.read(_awaited(job_file(folder, job)))
+    beginning = Beginning.read(_wait_for_file(job_file(folder, job)))
     for number in (signal.SIGTERM, signal.SIGCONT):
         signal.signal(number, _pass_over)
     if beginning.folder is not None:
@@ -47,8 +47,8 @@ def main(folder: Path) -> None:
     write_text(result, json.dumps({"error": None}), mode=PRIVATE)
 
 
-def _awaited(path: Path) -> Path:
-    """Wait for a file that a session on another node is about to name."""
+def _wait_for_file(path: Path) -> Path:
+    """Wait for a file that the session on another node is about to rename."""
     deadline, pause = time.monotonic() + _PATIENCE_S, _SHORTEST_S
     while not path.exists():
         if time.monotonic() > deadline:
@@ -65,7 +65,7 @@ def _entry(name: str) -> Callable[..., Any]:
 
 
 def _pass_over(number: int, _frame: FrameType | None) -> None:
-    """Slurm ends a job with SIGTERM first, and kills it later: a rank has till then to say where it stands."""
+    """Ignore a signal. Slurm sends SIGTERM long before it kills: a rank can still write how far it came."""
     print(f"{socket.gethostname()} passes over {signal.Signals(number).name}", file=sys.stderr, flush=True)
 
 

@@ -1,11 +1,11 @@
 """Runs the script of a command's run on its first node: `python -m pytest_llmbench.workloads.node.command FOLDER`."""
 
-import argparse
 import os
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -27,19 +27,12 @@ from pytest_llmbench.workloads.node.prepared import first_missing
 from pytest_llmbench.workloads.node.processes import end_marked, leave, started
 from pytest_llmbench.workloads.node.provenance import Gathered, gather
 from pytest_llmbench.workloads.node.secret_filter import environment, secret_values
-from pytest_llmbench.workloads.node.stacks import Answering, of_marked
+from pytest_llmbench.workloads.node.stacks import Answering, describe_marked
 from pytest_llmbench.workloads.rank import deadman
 
 OWNER_GONE = 75
 # EX_CANTCREAT of sysexits.h: another start of the same run was here.
 STARTED_AGAIN = 73
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the script of a run's folder from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m pytest_llmbench.workloads.node.command", description=__doc__)
-    parser.add_argument("folder", help="the run's folder, holding command.json and run.sh")
-    run_command(parser.parse_args(argv).folder)
 
 
 def run_command(folder: str) -> None:
@@ -53,8 +46,6 @@ def run_command(folder: str) -> None:
 
 
 class _Driver:
-    """One run's script."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._task = CommandTask.read(folder / layout.COMMAND)
@@ -62,7 +53,7 @@ class _Driver:
         self._locks = machine_lock.hold(self._task.machine_lock)
 
     def run(self) -> None:
-        """See `run_command`."""
+        """Run the script; see `run_command`."""
         task = self._task
         if (self._folder / layout.DRIVER).exists():
             again.refuse(self._folder, "its driver")
@@ -89,7 +80,7 @@ class _Driver:
         write_plain(self._folder / layout.DRIVER, replace(report, ended=clock.now(), exit_code=code))
 
     def _label(self, hosts: tuple[str, ...], launched: float) -> Label | None:
-        """The first lines of the log; None for a run without a token."""
+        """Build the first lines of the log; None for a run without a token."""
         if self._task.token is None:
             return None
         here = os.environ.get("SLURMD_NODENAME") if in_slurm(os.environ) else hosts[0]
@@ -98,7 +89,7 @@ class _Driver:
 
     def _run_script(self, env: Mapping[str, str], label: Label | None) -> int:
         script = ["bash", str(self._folder / layout.SCRIPT)]
-        told = {} if label is None else {VARIABLE: label.beginning}
+        labelled = {} if label is None else {VARIABLE: label.beginning}
         try:
             with (
                 self._output(label) as output,
@@ -107,7 +98,7 @@ class _Driver:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     cwd=self._folder,
-                    env={**env, **told},
+                    env={**env, **labelled},
                     pass_fds=self._locks,
                 ) as process,
             ):
@@ -116,14 +107,14 @@ class _Driver:
             end_marked("LLMBENCH_HOSTFILE", env["LLMBENCH_HOSTFILE"])
 
     def _output(self, label: Label | None) -> FileIO:
-        """Begin the log. On a full disk it stays without its label, and the script says what is wrong."""
+        """Open the log. On a full disk it has no label; the script reports what is wrong."""
         output = FileIO(self._folder / layout.OUTPUT, "w")
         with suppress(OSError):
             output.write(b"" if label is None else f"{label}\n".encode())
         return output
 
     def _environment(self, hosts: tuple[str, ...]) -> dict[str, str]:
-        """Environment of the script, in addition to its own settings."""
+        """Build the script's environment, in addition to its own settings."""
         hostfile = self._folder / layout.HOSTFILE
         write_text(hostfile, "".join(f"{host} slots={self._task.ranks_per_node}\n" for host in hosts))
         make_folder(self._folder / layout.LOGS)
@@ -139,11 +130,11 @@ class _Driver:
 
     def _stacks(self) -> str:
         mark = ("LLMBENCH_HOSTFILE", str(self._folder / layout.HOSTFILE))
-        return of_marked(mark, os.environ, secret_values(environment(self._task, os.environ), self._task.secrets))
+        return describe_marked(mark, os.environ, secret_values(environment(self._task, os.environ), self._task.secrets))
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        for each in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(each, signal.SIG_IGN)  # a second one must not stop the ending of what was started
+        for ignored in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(ignored, signal.SIG_IGN)  # a second one must not stop the ending of what was started
         leave(OWNER_GONE if self._owner_gone else 128 + number)
 
     def _on_silence(self, _why: str) -> None:
@@ -152,7 +143,7 @@ class _Driver:
 
 
 def _look_at(task: CommandTask, hosts: tuple[str, ...], env: Mapping[str, str]) -> tuple[str, Obstacle | None]:
-    """Device of the ranks, and faults of the nodes."""
+    """Return the device of the ranks and the first problem of the nodes."""
     if len(hosts) != task.nodes:
         message = f"the run asks for {task.nodes} nodes and finds {len(hosts)}: {', '.join(hosts)}"
         return "unknown", Obstacle(kind="wrong_nodes", message=message)
@@ -161,7 +152,6 @@ def _look_at(task: CommandTask, hosts: tuple[str, ...], env: Mapping[str, str]) 
 
 
 def _free_port() -> int:
-    """A port that is free just now, for the ranks to meet at."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         port: int = probe.getsockname()[1]
@@ -169,4 +159,4 @@ def _free_port() -> int:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(sys.argv[1])

@@ -19,7 +19,7 @@ _LOOKED_THROUGH = 1000
 
 
 def wrong_with(pattern: str, count: int | None = None, min_bytes: int | None = None) -> str:
-    """Say what is wrong with a file, a folder, or all that a glob pattern finds; empty when nothing is.
+    """Describe what is wrong with a file, a folder, or all matches of a glob pattern; empty if nothing is.
 
     Args:
         pattern: `**` stands for any folders, links to folders not followed; hidden files only match a pattern that
@@ -32,28 +32,28 @@ def wrong_with(pattern: str, count: int | None = None, min_bytes: int | None = N
     except (OSError, ValueError, NotImplementedError) as error:
         return _words(pattern, error)
     wanted = count or 1
-    found = []
+    problems = []
     if len(paths) < wanted:
-        found.append(f"{len(paths)} of {wanted} {'file' if wanted == 1 else 'files'} found for {pattern}")
-        found += islice(_unreadable(pattern), _NAMED)
+        problems.append(f"{len(paths)} of {wanted} {'file' if wanted == 1 else 'files'} found for {pattern}")
+        problems += islice(_unreadable(pattern), _NAMED)
     wrong = [words for path in paths if (words := _wrong_with_one(path, min_bytes))]
-    found += wrong[:_NAMED]
+    problems += wrong[:_NAMED]
     if len(wrong) > _NAMED:
-        found.append(f"and {len(wrong) - _NAMED} more of {len(paths)} like these")
-    return "; ".join(found)
+        problems.append(f"and {len(wrong) - _NAMED} more of {len(paths)} like these")
+    return "; ".join(problems)
 
 
 def _matches(pattern: str) -> list[str]:
     folder, rest = _split(pattern)
     if rest is None:
         return [pattern]
-    os.scandir(folder).close()  # a pattern in an unreadable folder would just match nothing
+    os.scandir(folder).close()  # in an unreadable folder, a pattern would have no match and no error
     hidden = Path(rest).name.startswith(".")
     return [str(path) for path in sorted(folder.glob(rest)) if hidden or not path.name.startswith(".")]
 
 
 def _split(pattern: str) -> tuple[Path, str | None]:
-    """The folder that a pattern is about, and the pattern in it; None for a plain path."""
+    """Return the folder of a pattern and the rest of the pattern; None for a plain path."""
     path = Path(pattern)
     if os.path.lexists(pattern):
         return path, None
@@ -72,15 +72,15 @@ def _unreadable(pattern: str) -> Iterator[str]:
 
 def _wrong_with_one(path: str, min_bytes: int | None) -> str:
     try:
-        found = Path(path).stat()
-        if stat.S_ISDIR(found.st_mode):
+        status = Path(path).stat()
+        if stat.S_ISDIR(status.st_mode):
             with os.scandir(path) as entries:
                 if next(entries, None) is None:
                     return f"{path} is an empty folder"
             size = _size_within(path, min_bytes or 0)
-        elif stat.S_ISREG(found.st_mode):
+        elif stat.S_ISREG(status.st_mode):
             Path(path).open("rb").close()
-            size = found.st_size
+            size = status.st_size
             if size == 0:
                 return f"{path} is empty (0 bytes)"
         else:
@@ -93,7 +93,7 @@ def _wrong_with_one(path: str, min_bytes: int | None) -> str:
 
 
 def _size_within(folder: str, enough: int) -> int:
-    """Bytes of the files in a folder; no more of them than it takes to know that there are enough."""
+    """Sum the bytes of the files in a folder, up to `enough`."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -102,7 +102,7 @@ def _size_within(folder: str, enough: int) -> int:
             try:
                 total += Path(parent, name).stat().st_size
             except OSError:
-                continue  # a broken link holds nothing
+                continue  # a broken link has no bytes
     return total
 
 

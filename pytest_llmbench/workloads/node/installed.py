@@ -25,24 +25,24 @@ PACKAGES = (
 
 def installed() -> dict[str, str]:
     """Versions by software: Python, PyTorch and its CUDA, and those of `PACKAGES` that are there."""
-    found = {"python": platform.python_version(), **_torch()}
+    versions = {"python": platform.python_version(), **_torch()}
     folders = _folders()
     for name in PACKAGES:
         if folders is not None and _normal(name) not in folders:
             continue
         version = _version_in(folders[_normal(name)]) if folders is not None else None
-        version = version or _asked(name)
+        version = version or _metadata_version(name)
         if version is not None:
-            found[name] = version
-    return found
+            versions[name] = version
+    return versions
 
 
 def _folders() -> dict[str, str] | None:
-    """The metadata of each distribution by its normal name; None where a file or a finder of its own has some.
+    """Map each distribution's normal name to its metadata; None if a finder of another kind has some.
 
     `importlib.metadata` finds the same, and takes longer to be imported than this takes.
     """
-    found: dict[str, str] = {}
+    metadata: dict[str, str] = {}
     if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
         return None
     for entry in sys.path:
@@ -58,8 +58,8 @@ def _folders() -> dict[str, str] | None:
             if kind == "egg":
                 return None
             if kind in {"dist-info", "egg-info"}:
-                found.setdefault(_normal(stem.partition("-")[0]), f"{folder}/{name}")
-    return found
+                metadata.setdefault(_normal(stem.partition("-")[0]), f"{folder}/{name}")
+    return metadata
 
 
 def _normal(name: str) -> str:
@@ -67,7 +67,7 @@ def _normal(name: str) -> str:
 
 
 def _version_in(path: str) -> str | None:
-    """The version that the head of a distribution's metadata has; None where it has none."""
+    """Read the version in the head of a distribution's metadata; None if it has none."""
     for file in (f"{path}/METADATA", f"{path}/PKG-INFO", path):
         try:
             with open(file, encoding="utf-8", errors="replace") as lines:  # noqa: PTH123 - a text as it is
@@ -82,7 +82,7 @@ def _version_in(path: str) -> str | None:
     return None
 
 
-def _asked(name: str) -> str | None:
+def _metadata_version(name: str) -> str | None:
     from importlib import metadata  # noqa: PLC0415 - it takes a while
 
     try:
@@ -92,7 +92,7 @@ def _asked(name: str) -> str | None:
 
 
 def _torch() -> dict[str, str]:
-    """PyTorch's facts in the one file that takes no time to read."""
+    """Read PyTorch's versions from its one file that imports at once."""
     from importlib import util  # noqa: PLC0415 - see `installed`
 
     spec = util.find_spec("torch")
@@ -107,8 +107,8 @@ def _torch() -> dict[str, str]:
     except (OSError, ImportError):
         return {}
     named = {"torch": "__version__", "cuda": "cuda", "rocm": "hip"}
-    found = {name: getattr(module, attribute, None) for name, attribute in named.items()}
-    return {name: str(value) for name, value in found.items() if value is not None}
+    values = {name: getattr(module, attribute, None) for name, attribute in named.items()}
+    return {name: str(value) for name, value in values.items() if value is not None}
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def device_name(context: RankContext) -> str:
 
 
 def gpu_identity(context: RankContext) -> str | None:
-    """The UUID of the rank's GPU, as CUDA has it; None for a CPU, and where PyTorch does not tell it."""
+    """The UUID of the rank's GPU, as CUDA has it; None for a CPU, and if PyTorch has no UUIDs."""
     if context.device == "cpu":
         return None
     import torch  # noqa: PLC0415 - a rank without PyTorch introduces itself too
@@ -71,31 +71,31 @@ def gpu_identity(context: RankContext) -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """Versions by software, of what is installed and what this machine runs."""
-    found = {**of_node(), **cpu(), **installed()}
+    """Versions of the installed packages and of this machine's system software, by name."""
+    software = {**node_software(), **cpu(), **installed()}
     torch = sys.modules.get("torch")  # a rank of a GPU has it by now; no other pays for the seconds of its import
     if torch is not None and torch.version.cuda is not None:
         nccl = torch.cuda.nccl.version()
-        found["nccl"] = ".".join(map(str, nccl))
+        software["nccl"] = ".".join(map(str, nccl))
         cudnn = torch.backends.cudnn.version()
         if cudnn is not None:
-            found["cudnn"] = _cudnn(cudnn)
-    return found
+            software["cudnn"] = _cudnn(cudnn)
+    return software
 
 
-def of_node() -> dict[str, str]:
+def node_software() -> dict[str, str]:
     """The system software of this machine: kernel, operating system, GPU driver."""
-    found = {"kernel": platform.release()}
+    software = {"kernel": platform.release()}
     with suppress(OSError):
-        found["os"] = platform.freedesktop_os_release()["PRETTY_NAME"]
+        software["os"] = platform.freedesktop_os_release()["PRETTY_NAME"]
     # As nvidia-smi has it, which takes seconds to start where no daemon keeps the driver loaded.
     with suppress(OSError):
-        found["driver"] = _DRIVER.read_text(encoding="utf-8").strip()
-    return found
+        software["driver"] = _DRIVER.read_text(encoding="utf-8").strip()
+    return software
 
 
 def _cudnn(number: int) -> str:
-    """90100 is 9.1.0, and 8902, before version 9, is 8.9.2."""
+    """Format cuDNN's version number: 90100 is 9.1.0; 8902, before version 9, is 8.9.2."""
     major, rest = divmod(number, 10000 if number >= 90000 else 1000)
     return f"{major}.{rest // 100}.{rest % 100}"
 
@@ -124,7 +124,7 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def cpu_threads(neighbours: int) -> int:
-    """How many threads a rank may use without crowding its neighbours, the ranks of its machine with it."""
+    """Number of threads for a rank that shares its machine with `neighbours` ranks, itself included."""
     cpus = len(os.sched_getaffinity(0))
     share = os.environ.get("SLURM_CPUS_PER_TASK")  #: variable SLURM_CPUS_PER_TASK: in a rank: bounds its threads
     # srun gives each rank its share and may bind it to that. A local run inside a Slurm job is one such task.

@@ -68,7 +68,7 @@ def holders(path: Path) -> tuple[int, ...]:
 
 
 def _open(path: Path) -> int:
-    """Open the file of a lock, which another user may own: it is only read, as the kernel asks no more of a `flock`.
+    """Open a lock's file, which may belong to another user: reading is enough for a `flock`.
 
     It is created only if it is not there: in /tmp, the kernel refuses to "open or create" the file of another user.
     """

@@ -26,7 +26,7 @@ _OF_A_STEP = (
 
 
 def in_slurm(environ: Mapping[str, str]) -> bool:
-    """Whether the run has nodes from Slurm; one that is local to a machine has none, even inside a Slurm job."""
+    """True if the run has nodes from Slurm; False for a local run, even inside a Slurm job."""
     return "SLURM_JOB_ID" in environ and environ.get("SUBMITIT_EXECUTOR") != "local"
 
 
@@ -34,15 +34,15 @@ def hosts_of_this_job() -> tuple[str, ...]:
     """The nodes of the Slurm job that this process is in; this machine, outside of one.
 
     Raises:
-        ClusterError: Slurm does not say.
+        ClusterError: `scontrol` fails.
     """
     if not in_slurm(os.environ):
         return (socket.gethostname(),)
     command = ["scontrol", "show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", "")]
-    found = ask(command, os.environ, _TIMEOUT_S, errors=False)
-    if found.code != 0:
-        raise ClusterError(f"{shlex.join(command)} ended with status {found.code}", command="scontrol")
-    return tuple(found.text.split())
+    answer = ask(command, os.environ, _TIMEOUT_S, errors=False)
+    if answer.code != 0:
+        raise ClusterError(f"{shlex.join(command)} ended with status {answer.code}", command="scontrol")
+    return tuple(answer.text.split())
 
 
 def environment_of(
@@ -80,19 +80,19 @@ def _with_srun(folder: Path, env: dict[str, str]) -> dict[str, str]:
 
 
 def gpus_of(hosts: tuple[str, ...], wanted: int, env: Mapping[str, str]) -> tuple[str, Obstacle | None]:
-    """The GPU model that all nodes have, and what is wrong: a node with fewer GPUs than wanted, or another model."""
+    """Return the GPU model of all nodes, and a problem if a node has too few GPUs or another model."""
     query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     if len(hosts) > 1:
         per_node = [f"--nodes={len(hosts)}", f"--ntasks={len(hosts)}", "--ntasks-per-node=1"]
         query = ["srun", *per_node, "--label", "--cpu-bind=none", *query]
     try:
-        found = ask(query, env, _TIMEOUT_S)
+        answer = ask(query, env, _TIMEOUT_S)
     except OSError as error:
         return "unknown", Obstacle(kind="wrong_hardware", message=f"{shlex.join(query)}: {error}")
-    lines = [("0", line) for line in found.text.splitlines()] if len(hosts) == 1 else _LABELLED.findall(found.text)
+    lines = [("0", line) for line in answer.text.splitlines()] if len(hosts) == 1 else _LABELLED.findall(answer.text)
     names = sorted({name.strip() for _, name in lines if name.strip()})
-    if found.code != 0 or not names:
-        words = found.last_line or "it printed nothing"
+    if answer.code != 0 or not names:
+        words = answer.last_line or "it printed nothing"
         return "unknown", Obstacle(kind="wrong_hardware", message=f"{shlex.join(query)} failed: {words}")
     if len(names) > 1:
         return names[0], Obstacle(kind="wrong_hardware", message=f"the nodes have different GPUs: {', '.join(names)}")

@@ -17,7 +17,7 @@ _MARK = "LLMBENCH_FILES "
 
 
 def first_missing(task: CommandTask, env: Mapping[str, str]) -> Obstacle | None:
-    """Look for all that a run needs, and name everything that is missing, why it matters and what makes it.
+    """Check everything that a run needs; the message names each missing thing, why it matters and how to make it.
 
     Each check gets 60 s, in a container 300 s more to open that. The problem, if any, is of kind `not_prepared`.
     """
@@ -37,12 +37,12 @@ def _secrets(task: CommandTask) -> Iterator[str]:
 
 
 def _missing(item: Needed, task: CommandTask, env: Mapping[str, str]) -> str:
-    """Faults of one preparation; empty if there are none. A check of files that are not there is not run."""
+    """Describe what is missing of one preparation; empty if nothing is. Without its files, its check is not run."""
     wrong = _wrong_files(item, task, env) or _failed_check(item, task, env)
     if not wrong:
         return ""
-    why = f"\n  why it matters: {item.why}" if item.why else ""
-    return f"{item.name}: {wrong}{why}\n  make it with: {item.make}"
+    reason = f"\n  why it matters: {item.why}" if item.why else ""
+    return f"{item.name}: {wrong}{reason}\n  make it with: {item.make}"
 
 
 def _wrong_files(item: Needed, task: CommandTask, env: Mapping[str, str]) -> str:
@@ -51,7 +51,7 @@ def _wrong_files(item: Needed, task: CommandTask, env: Mapping[str, str]) -> str
     path = task.on_node(item.path)
     if path is not None:
         return files.wrong_with(path, item.count, item.min_bytes)
-    # Only the image has it: the same is asked of the interpreter inside.
+    # Only the image has it, so the interpreter inside runs the same check.
     asked = f"wrong_with({item.path!r}, {item.count!r}, {item.min_bytes!r})"
     program = f"{inspect.getsource(files)}\nimport json\nprint('\\n{_MARK}' + json.dumps({asked}))\n"
     answer = in_python(task, env, program, _OPEN_S)

@@ -1,4 +1,4 @@
-"""Programs that a node is asked to run: bounded in time and in what is kept of their output, ended as a group."""
+"""Runs programs on a node, bounded in time and in kept output, and ends each with its process group."""
 
 import os
 import select
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-# Frameworks that are asked to end write a checkpoint or a stack first; then they are killed.
+# Time for a framework to write a checkpoint or a stack after SIGTERM, before it is killed.
 _GRACE_S = 10.0
 _KEPT_BYTES = 1 << 20
 _POLL_S = 0.1
@@ -32,13 +32,13 @@ class ProgramResult:
 
     @property
     def last_line(self) -> str:
-        """The last line with anything on it, its end where it is long; empty when nothing was printed."""
+        """The last line that is not blank, cut to its end if it is long; empty without output."""
         lines = [line.strip() for line in self.text.splitlines() if line.strip()]
         return lines[-1][-300:] if lines else ""
 
 
 def ask(argv: Sequence[str], env: Mapping[str, str], timeout_s: float, *, errors: bool = True) -> ProgramResult:
-    """Run a program to its end, or to the end of its time, with `env` as all of its environment variables.
+    """Run a program until it ends or its time is over; `env` is its whole environment.
 
     The whole process group is ended with it. Without `errors`, what it prints as errors is not kept.
 
@@ -56,7 +56,7 @@ def ask(argv: Sequence[str], env: Mapping[str, str], timeout_s: float, *, errors
 
 @contextmanager
 def started(argv: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a program, without input and in a group of its own, which is ended when a `with` block is left.
+    """Start a program without input, in a group of its own that is ended with the block.
 
     Also by a signal whose handler calls `leave`: one that comes while the program is being started, or before its owner
     knows it, waits until then. Further arguments are those of `subprocess.Popen`.
@@ -79,12 +79,12 @@ def started(argv: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[bytes]
 
 
 def leave(code: int) -> None:
-    """End this process with a status, from a signal's handler."""
+    """End this process with an exit status; called by signal handlers."""
     _leaving.go(code)
 
 
 class _Leaving:
-    """Whether the main thread may be left at this moment, and whether a signal asked for it."""
+    """Delays the end of the main thread while it starts a program."""
 
     def __init__(self) -> None:
         self.waits = False
@@ -105,7 +105,7 @@ _leaving = _Leaving()
 
 
 def _read(process: subprocess.Popen[bytes], output: IO[bytes], deadline: float) -> tuple[str, bool]:
-    """Keep the end of what a program prints until it ends; also whether that was before the deadline.
+    """Keep the end of a program's output until it ends; also return True if that was before the deadline.
 
     A program may print without end, close its output long before it ends, or leave others behind that hold it open.
     """
@@ -130,7 +130,7 @@ def _read(process: subprocess.Popen[bytes], output: IO[bytes], deadline: float) 
 
 
 def _end_group(process: subprocess.Popen[Any]) -> None:
-    """End a process and everything in its process group: first with SIGTERM, then with SIGKILL."""
+    """End a process group: with SIGTERM, then with SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
@@ -176,7 +176,7 @@ def marked(name: str, value: str) -> Iterator[int]:
 
 
 def _environ(pid: int) -> list[bytes]:
-    """The environment of a process; nothing of another user's, or of one that has ended.
+    """Read the environment of a process; empty if it belongs to another user or has ended.
 
     psutil reads up to the first empty entry. A process that shows a title writes it over its first variables.
     """

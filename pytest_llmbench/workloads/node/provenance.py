@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pytest_llmbench.core.wire.driver import CommandTask
 from pytest_llmbench.workloads.node import installed
-from pytest_llmbench.workloads.node.machine import cpu, of_node
+from pytest_llmbench.workloads.node.machine import cpu, node_software
 from pytest_llmbench.workloads.node.processes import ask
 from pytest_llmbench.workloads.node.secret_filter import disclosed, environment, in_python, is_secret, secret_values
 
@@ -30,14 +30,14 @@ _DIGEST = re.compile(r"@(sha256:[0-9a-f]{64})$")
 
 
 class Gathered(NamedTuple):
-    """Facts of a command's run before it starts, by name, and the secrets that none of them contains."""
+    """Facts of a command's run before it starts, by name, and secrets, which no fact contains."""
 
     facts: dict[str, str]
     secrets: frozenset[str]
 
 
 def gather(task: CommandTask, env: Mapping[str, str]) -> Gathered:
-    """Gather what is known of a command's run before its script starts with these environment variables.
+    """Gather the facts of a command's run before its script starts in this environment.
 
     Returns:
         Facts, each of one line, and the secrets of its environment. A missing source, or one that does not answer, is
@@ -45,13 +45,13 @@ def gather(task: CommandTask, env: Mapping[str, str]) -> Gathered:
         fact `env.NAME`. No fact has the value of a secret in it.
     """
     outside = environment(task, env)
-    # The framework's interpreter takes longest: the others are asked meanwhile. It is asked by this thread, which may
-    # be told to leave.
-    git, slurm = _aside(lambda: _git(task, env)), _aside(lambda: _slurm(env))
-    versions, inside = _asked(task, env)
+    # The framework's interpreter takes longest, so the others run beside it. It runs in this thread, which a signal may
+    # end.
+    git, slurm = _in_thread(lambda: _git(task, env)), _in_thread(lambda: _slurm(env))
+    versions, inside = _framework_versions(task, env)
     environ = inside or outside
     facts = {
-        **of_node(),
+        **node_software(),
         **cpu(),
         **versions,
         **git(),
@@ -63,27 +63,27 @@ def gather(task: CommandTask, env: Mapping[str, str]) -> Gathered:
     return Gathered(disclosed(facts, values), values)
 
 
-def _aside(gather_facts: Callable[[], dict[str, str]]) -> Callable[[], dict[str, str]]:
-    """Gather facts in another thread; the result waits for them."""
-    found: list[dict[str, str]] = []
-    thread = threading.Thread(target=lambda: found.append(gather_facts()), daemon=True)
+def _in_thread(gather_facts: Callable[[], dict[str, str]]) -> Callable[[], dict[str, str]]:
+    """Gather facts in another thread; the returned function waits for them."""
+    results: list[dict[str, str]] = []
+    thread = threading.Thread(target=lambda: results.append(gather_facts()), daemon=True)
     thread.start()
 
     def wait() -> dict[str, str]:
         thread.join()
-        return found[0]
+        return results[0]
 
     return wait
 
 
-def _asked(task: CommandTask, env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The versions that the framework's interpreter sees, and its environment variables."""
+def _framework_versions(task: CommandTask, env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the versions that the framework's interpreter sees, and its environment variables."""
     answer = in_python(task, env, inspect.getsource(installed), _VERSIONS_S)
     for line in answer.text.splitlines():
         if line.startswith(installed.MARK):
             with suppress(ValueError):  # another process may have printed into the line
-                found: dict[str, Any] = json.loads(line.removeprefix(installed.MARK))
-                return found["versions"], found["environ"]
+                answered: dict[str, Any] = json.loads(line.removeprefix(installed.MARK))
+                return answered["versions"], answered["environ"]
     end = f"did not end within {_VERSIONS_S:g} s" if answer.code is None else f"ended with status {answer.code}"
     return {"versions": f"unknown: {task.python} {end}: {answer.last_line or 'it printed nothing'}"}, {}
 
@@ -93,7 +93,7 @@ def _matters(name: str, task: CommandTask) -> bool:
 
 
 def _git(task: CommandTask, env: Mapping[str, str]) -> dict[str, str]:
-    """The commit of the framework's checkout, where it is one: a folder that only lies in another checkout is not."""
+    """Return commit and state of the framework's checkout; nothing for a folder inside another checkout."""
     root = None if task.root is None else task.on_node(task.root)
     if root is None:
         return {}
@@ -118,7 +118,7 @@ def _slurm(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _image(task: CommandTask) -> dict[str, str]:
-    """The container's image, and what tells two of the same name apart."""
+    """Return the container's image, and its digest or the state of its file."""
     if task.image is None:
         return {}
     facts = {"image": task.image}
@@ -130,17 +130,17 @@ def _image(task: CommandTask) -> dict[str, str]:
 
 
 def _file(path: Path) -> str:
-    """Size and time: to hash the many gigabytes of an image takes longer than many a run."""
+    """Describe a file by size and time. Hashing an image of many gigabytes takes longer than many runs."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         return f"cannot be looked at: {error.strerror}"
-    when = datetime.fromtimestamp(found.st_mtime, UTC).isoformat(timespec="seconds")
-    return f"{found.st_size} bytes, changed {when}, not hashed"
+    when = datetime.fromtimestamp(status.st_mtime, UTC).isoformat(timespec="seconds")
+    return f"{status.st_size} bytes, changed {when}, not hashed"
 
 
 def _words(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
-    """The output of a program; None where it is missing, fails or does not end."""
+    """Return the output of a program; None if it is missing, fails or does not end."""
     if shutil.which(argv[0], path=env.get("PATH")) is None:
         return None
     answer = ask(argv, env, _COMMAND_S, errors=False)

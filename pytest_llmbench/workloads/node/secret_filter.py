@@ -14,19 +14,19 @@ from pytest_llmbench.core.wire.foreign import LOGIN
 from pytest_llmbench.workloads.node.processes import ProgramResult, ask
 
 _SECRET_NAME = re.compile("token|key|passw|passphrase|secret|credential|auth|cookie", re.IGNORECASE)
-# A shorter value under a name that only looks like a secret's is a switch: `TOKENIZERS_PARALLELISM=false`. Hiding
-# every text with `false` or `1` in it would leave nothing to write.
+# A shorter value under a name like a secret's is a switch: `TOKENIZERS_PARALLELISM=false`. Hiding it would hide every
+# text with `false` or `1` in it.
 _SHORTEST = 8
 _LONGEST = 1000
 
 
 def is_secret(name: str, declared: Collection[str]) -> bool:
-    """Whether a variable is declared a secret or has the name of one."""
+    """True if a variable is declared a secret or has the name of one."""
     return name in declared or _SECRET_NAME.search(name) is not None
 
 
 def secret_values(environ: Mapping[str, str], declared: Collection[str]) -> frozenset[str]:
-    """The values to keep: those of every declared secret, long ones under the name of a secret, and passwords of URLs.
+    """Return the values to hide: declared secrets, long values under the name of a secret, and passwords of URLs.
 
     For a value of several lines, such as a key file, each long line is a secret.
     """
@@ -42,48 +42,48 @@ def secret_values(environ: Mapping[str, str], declared: Collection[str]) -> froz
 
 
 def read_secrets(files: Mapping[str, str]) -> dict[str, str]:
-    """The values of declared secrets, by variable; one without a readable file has none."""
-    found = {}
+    """Read the values of declared secrets, by variable; a secret without a readable file is left out."""
+    secrets = {}
     for name, path in files.items():
         try:
             if Path(path).is_file():  # a pipe would be waited for
                 # As a shell's "$(<file)" has it.
                 text = Path(path).read_text(encoding="utf-8", errors="surrogateescape")
-                found[name] = text.rstrip("\n").replace("\0", "")
+                secrets[name] = text.rstrip("\n").replace("\0", "")
         except OSError:
             continue
-    return found
+    return secrets
 
 
 def tells(text: str, values: Collection[str]) -> bool:
-    """Whether a text has the value of a secret in it."""
+    """True if a text contains the value of a secret."""
     return any(value in text for value in values)
 
 
 def disclosed(facts: Mapping[str, str], values: Collection[str]) -> dict[str, str]:
-    """The facts as they may be written: in one printable line each, without those that tell a secret."""
+    """Return the facts that contain no secret, each as one printable line."""
     lines = {name: printable(value) for name, value in facts.items() if not tells(value, values)}
     return {name: line for name, line in lines.items() if not tells(line, values)}
 
 
 def printable(text: str) -> str:
-    """A text in one line that any report can hold, without the login of a URL."""
+    """Return a text as one printable line, without the login of a URL."""
     line = "".join(character if character.isprintable() else " " for character in text)
     return LOGIN.sub("//", " ".join(line.split()))[:_LONGEST]
 
 
 def in_shell(task: CommandTask, env: Mapping[str, str], lines: str, timeout_s: float) -> ProgramResult:
-    """Run shell lines in the framework's environment, where the first that fails ends them."""
+    """Run shell lines in the framework's environment; the first that fails ends them."""
     return _there(task, env, f"bash -ec {shlex.quote(lines)}", timeout_s)
 
 
 def in_python(task: CommandTask, env: Mapping[str, str], program: str, timeout_s: float) -> ProgramResult:
-    """Run a program by the framework's interpreter."""
+    """Run a program with the framework's interpreter."""
     return _there(task, env, f"{task.python} -c {shlex.quote(program)}", timeout_s)
 
 
 def environment(task: CommandTask, env: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables that the framework's setup starts from; a secret without a readable file is not."""
+    """Return the variables that the framework's setup starts from, with the secrets that can be read."""
     return {**env, **task.env, **read_secrets(task.secrets)}
 
 

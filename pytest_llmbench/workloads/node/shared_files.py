@@ -5,10 +5,10 @@ from pathlib import Path
 
 
 def exists_now(path: Path) -> bool:
-    """Whether a file exists according to the server.
+    """True if a file exists according to the server.
 
     An NFS client may answer a plain `stat` from a remembered "no such file" for half a minute;
-    opening the folder makes it ask again.
+    opening the folder refreshes that.
     """
     try:
         with os.scandir(path.parent) as entries:

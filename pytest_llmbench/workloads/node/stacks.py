@@ -1,9 +1,8 @@
-"""The stacks of a run's processes, written to its folder when its session asks for them, because the run may hang.
+"""The stacks of a run's processes, written to its folder when its session requests them, because the run may hang.
 
-A rank answers for itself, from a thread of its own: Python lets go of its lock while it waits for other ranks. One that
-does not let go prints its stacks into its own log (`print_if_silent`), and of one that cannot act at all, a rank of the
-same node tells the state that the kernel has. For a framework the driver asks `py-spy`, where that is installed and may
-look: other users, and some kernels, keep it away.
+A rank answers from a thread of its own, which runs while the rank waits for others. A rank that keeps Python's lock
+prints its stacks into its log (`print_if_silent`). For a rank that cannot act at all, another rank of its node writes
+the state that the kernel has. For a framework the driver runs `py-spy`, if that is installed and permitted.
 """
 
 import faulthandler
@@ -22,7 +21,7 @@ from pytest_llmbench.workloads.node.processes import ask, marked
 from pytest_llmbench.workloads.node.shared_files import exists_now
 from pytest_llmbench.workloads.rank.context import RankContext
 
-# Less than a run may be silent before its session asks.
+# Shorter than the silence after which the session requests stacks.
 _SILENT_S = 45.0
 _STDERR = 2
 _SPY_S = 5.0
@@ -35,7 +34,7 @@ class Answering:
 
     Args:
         name: of that file.
-        tell: says what it contains.
+        tell: returns its content.
         then: called at the look after an answer.
     """
 
@@ -47,7 +46,7 @@ class Answering:
         self._follows = False
 
     def look(self) -> None:
-        """Answer if there is a new request. A full disk ends no rank."""
+        """Answer a new request, if there is one. A full disk ends no rank."""
         with suppress(OSError):
             asked = self._asked()
             if asked != self._answered:
@@ -62,8 +61,8 @@ class Answering:
         return file.read_text(encoding="ascii").strip() if exists_now(file) else None
 
 
-def of_rank(context: RankContext) -> Answering:
-    """Have a rank answer for itself, and the first of a node for those of them that do not."""
+def rank_answering(context: RankContext) -> Answering:
+    """Build the answer of a rank, which also answers for silent ranks of its node if it is the first there."""
 
     def for_others(asked: str) -> None:
         first = context.rank - context.local_rank
@@ -76,25 +75,25 @@ def of_rank(context: RankContext) -> Answering:
 
     def tell() -> str:
         _write_collectives(own.with_suffix(".nccl.json"))
-        return "\n".join(own_stacks()) + "\n"
+        return "\n".join(thread_stacks()) + "\n"
 
     return Answering(context.folder, own.name, tell, for_others)
 
 
 def _write_collectives(path: Path) -> None:
-    """Write what NCCL's flight recorder has, where this rank uses a PyTorch that has one."""
+    """Write the records of NCCL's flight recorder, if this rank's PyTorch has one."""
     torch = sys.modules.get("torch._C._distributed_c10d")
     if torch is not None and hasattr(torch, "_dump_nccl_trace_json"):
         write_text(path, torch._dump_nccl_trace_json(True, False).decode(), mode=PRIVATE)  # noqa: SLF001
 
 
 def print_if_silent() -> None:
-    """Print all stacks to the process's log unless this is called again in time: Python may not run till then."""
+    """Print all stacks to the process's log unless this is called again in time; works while Python is blocked."""
     faulthandler.dump_traceback_later(_SILENT_S, file=_STDERR)
 
 
-def own_stacks() -> Iterator[str]:
-    """Yield the stack of each thread of this process but this one, the newest call first. No file is read for it."""
+def thread_stacks() -> Iterator[str]:
+    """Yield the stack of each other thread of this process, the newest call first, without reading a file."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, newest in sys._current_frames().items():  # noqa: SLF001 - documented
         if ident == threading.get_ident():
@@ -107,22 +106,22 @@ def own_stacks() -> Iterator[str]:
             frame = frame.f_back  # type: ignore[assignment]
 
 
-def of_marked(mark: tuple[str, str], env: Mapping[str, str], secrets: Collection[str]) -> str:
-    """The state of every process of this node that has an environment variable, and its stacks if py-spy tells them."""
+def describe_marked(mark: tuple[str, str], env: Mapping[str, str], secrets: Collection[str]) -> str:
+    """Describe every process of this node that has an environment variable, with its stacks if py-spy can read them."""
     spy = shutil.which("py-spy")
-    found = []
+    parts = []
     for pid in list(marked(*mark))[:_MOST_PROCESSES]:
         words = _read(Path(f"/proc/{pid}/cmdline")).replace("\0", " ").strip()
-        found.append(f"process {pid} is {_state(pid) or 'gone'}: {words[:300]}")
+        parts.append(f"process {pid} is {_state(pid) or 'gone'}: {words[:300]}")
         if spy is not None and "python" in words:
-            found.append(ask([spy, "dump", "--nonblocking", "--pid", str(pid)], env, _SPY_S).text)
+            parts.append(ask([spy, "dump", "--nonblocking", "--pid", str(pid)], env, _SPY_S).text)
     if spy is None:
-        found.append("the stacks of its processes are not known: py-spy is not installed")
-    return redacted("\n".join(found) + "\n", secrets)
+        parts.append("the stacks of its processes are not known: py-spy is not installed")
+    return redacted("\n".join(parts) + "\n", secrets)
 
 
 def _state_of(folder: Path, rank: int) -> str | None:
-    """The state of another rank's process; None if it is not a process that can be seen from here."""
+    """Return the state of another rank's process; None if it cannot be seen from here."""
     from pytest_llmbench.core.wire.step_events import StartEvent, parse_event  # noqa: PLC0415 - drivers do without it
 
     with suppress(OSError, ValueError), (folder / layout.STEPS / layout.step_log(rank)).open("rb") as log:

@@ -31,7 +31,7 @@ class RankContext:
         config: plain data for the entry function.
         device: `cuda` or `cpu`.
         token: of the run.
-        may_end_early: the session may ask for an end before the last step: see `StepLog.enough`.
+        may_end_early: the session may end the run before its last step: see `StepLog.enough`.
         simulate: a fault that a rank is to cause.
     """
 
@@ -49,7 +49,7 @@ class RankContext:
 
 
 def arrive(folder: Path) -> tuple[Task, RankContext]:
-    """Read the task of a folder, take its environment over, and find this process's place among its ranks."""
+    """Read a folder's task, adopt its environment, and find this process's rank."""
     task = Task.read(folder / layout.TASK)
     os.environ.update(task.env)
     return task, place(task, folder, os.environ)
@@ -74,7 +74,7 @@ def entry_of(task: Task) -> Callable[..., Any]:
 
 
 def token_of(folder: Path) -> str | None:
-    """The token of the run whose folder, or log, this is; None where its task is not there or names none."""
+    """Return the token of the run in a folder; None if the folder has no task or the task has no token."""
     for name in (layout.TASK, layout.COMMAND):
         with suppress(OSError, ValueError, AttributeError):
             token = read_json((folder / name).read_bytes()).get("token")
@@ -95,7 +95,7 @@ _LOCAL = (
 
 
 def place(task: Task, folder: Path, environ: Mapping[str, str]) -> RankContext:
-    """Find this process's rank, and check that the run was started in the shape it was asked for.
+    """Find this process's rank, and check that the launcher started the requested shape.
 
     The environment is that of srun, or of submitit's local executor; with neither, this is rank 0 of 1.
 
@@ -103,7 +103,7 @@ def place(task: Task, folder: Path, environ: Mapping[str, str]) -> RankContext:
         RunError: `wrong_ranks`, when the number of ranks or nodes is not the task's, or a variable
             is missing or no number.
     """
-    rank, local_rank, ranks, nodes = _placed(environ)
+    rank, local_rank, ranks, nodes = _read_place(environ)
     world_size = task.nodes * task.ranks_per_node
     if (ranks, nodes) != (world_size, task.nodes) or not local_rank < task.ranks_per_node:
         raise RunError(
@@ -119,8 +119,8 @@ def place(task: Task, folder: Path, environ: Mapping[str, str]) -> RankContext:
     )  # fmt: skip
 
 
-def _placed(environ: Mapping[str, str]) -> tuple[int, int, int, int]:
-    """Rank, local rank, number of ranks, number of nodes."""
+def _read_place(environ: Mapping[str, str]) -> tuple[int, int, int, int]:
+    """Return rank, local rank, number of ranks and number of nodes."""
     # A local run started from inside a Slurm job sees that job's variables too: they are not about it.
     if environ.get("SUBMITIT_EXECUTOR") == "local":
         names: tuple[tuple[str, ...], ...] = _LOCAL

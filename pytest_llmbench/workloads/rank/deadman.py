@@ -23,10 +23,10 @@ def hold(
     on_pause: Callable[[float], None] | None = None,
     on_look: Callable[[], None] | None = None,
 ) -> str:
-    """Block until the owner is silent or asks for the end; what a job that holds nodes runs.
+    """Block until the owner is silent or requests the end. Jobs that hold nodes run this.
 
     Args:
-        path: the file the owner keeps rewriting; a file `stop` next to it asks for the end. While the file is missing
+        path: the file the owner keeps rewriting; a file `stop` next to it requests the end. While the file is missing
             or cannot be read, it counts as unchanged.
         ttl_s: longest silence of a live owner, in seconds of this machine's monotonic clock.
         poll_s: seconds between two looks.
@@ -67,7 +67,7 @@ def watch(
     on_pause: Callable[[float], None] | None = None,
     on_look: Callable[[], None] | None = None,
 ) -> Thread:
-    """Watch the owner from a daemon thread, which calls `on_silent` once with the reason for which `hold` ends."""
+    """Watch the owner from a daemon thread, which calls `on_silent` once with the reason."""
     # Thousands of ranks look at the same file: ten looks per ttl are enough, and one a second at most.
     poll_s = min(max(ttl_s / 10, 0.05), 5.0)
     thread = Thread(

@@ -11,10 +11,10 @@ _PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp
 
 
 class Fed:
-    """Counts the sequences and tokens that a model is fed in order to be trained on them.
+    """Counts the sequences and tokens that a model is trained on.
 
     Args:
-        speaks: whether this rank's are counted in its steps; of ranks that hold one copy together, one's are.
+        speaks: whether this rank counts them in its steps; of the ranks that hold one copy together, one does.
     """
 
     def __init__(self, *, speaks: bool = True) -> None:
@@ -36,8 +36,8 @@ class Fed:
             self._dtypes.add(torch.get_autocast_dtype(device))
         return inputs
 
-    def of_step(self) -> tuple[int, int]:
-        """Sequences and tokens since the last call."""
+    def step_counts(self) -> tuple[int, int]:
+        """Return sequences and tokens since the last call."""
         counted = (self._samples, self._tokens) if self._speaks else (0, 0)
         self._samples = self._tokens = 0
         return counted
@@ -52,7 +52,7 @@ class Fed:
         pipeline: tuple[int, int] = (0, 1),
         copy: int,
     ) -> TrainingEvent:
-        """Say what was trained.
+        """Describe what was trained.
 
         Args:
             layers: of this rank's part of the model.
@@ -62,11 +62,11 @@ class Fed:
             pipeline: the same of those that share layers.
             copy: number of the copy of the model that it has a part of.
         """
-        found = self._dtypes or set(dtypes)
+        used = self._dtypes or set(dtypes)
         return TrainingEvent(
             world_size=dist.get_world_size(), tensor=tensor[1], pipeline=pipeline[1], tensor_rank=tensor[0],
             pipeline_rank=pipeline[0], copy_rank=copy, layers=layers, parameters=parameters,
-            precision=" and ".join(sorted(_PRECISIONS.get(dtype, str(dtype)) for dtype in found)),
+            precision=" and ".join(sorted(_PRECISIONS.get(dtype, str(dtype)) for dtype in used)),
             sequence_length=_only(self._lengths), micro_batch_size=_only(self._batches),
         )  # fmt: skip
 

@@ -16,17 +16,17 @@ _LEFT = "left"
 
 
 class FileBarrier:
-    """A place where some ranks wait for each other, as often as they like, each time for `timeout_s` at the most.
+    """A barrier of some ranks, for any number of waits of at most `timeout_s` each.
 
     The folder is theirs alone, on a file system that all of them share. A rank that raises inside the `with` block
-    leaves for good, and the others, told of it, do not wait for it. On a shared file system they go on within a
+    leaves a mark, and the others stop waiting for it. On a shared file system they go on within a
     fraction of a second of each other, which is short compared with seconds of measurement.
     """
 
     def __init__(self, folder: Path, rank: int, ranks: Collection[int], timeout_s: float) -> None:
         self._folder = folder
         self._rank = rank
-        self._names = {layout.rank_name(each) for each in ranks}
+        self._names = {layout.rank_name(number) for number in ranks}
         self._timeout_s = timeout_s
 
     def __enter__(self) -> Self:
@@ -37,19 +37,21 @@ class FileBarrier:
             self._sign(self._folder / _LEFT)
 
     def wait(self, what: str) -> None:
-        """Wait until every rank has come to this point, which has a name of its own.
+        """Wait until every rank has come to this point; each point has its own name.
 
         Raises:
             RunError: `left_alone`, when a rank raised or did not come in time.
         """
         place, deadline = self._folder / what, time.monotonic() + self._timeout_s
         self._sign(place)
-        while missing := self._names - _signed(place):
+        while missing := self._names - _ranks_at(place):
             # One that left after it came here does not keep the others.
-            if gone := missing & _signed(self._folder / _LEFT):
-                raise RunError("left_alone", f"{_told(gone)} failed, and was waited for at `{what}`")
+            if gone := missing & _ranks_at(self._folder / _LEFT):
+                raise RunError("left_alone", f"{_name_ranks(gone)} failed, and was waited for at `{what}`")
             if time.monotonic() > deadline:  #: error left_alone: Check: another rank failed, or did not come in time
-                raise RunError("left_alone", f"{_told(missing)} did not come to `{what}` within {self._timeout_s:g} s")
+                raise RunError(
+                    "left_alone", f"{_name_ranks(missing)} did not come to `{what}` within {self._timeout_s:g} s"
+                )
             time.sleep(_LOOK_S)
 
     def _sign(self, place: Path) -> None:
@@ -57,13 +59,13 @@ class FileBarrier:
         (place / layout.rank_name(self._rank)).touch()
 
 
-def _signed(place: Path) -> set[str]:
-    """Ranks at a place, as the server knows it: opening the folder makes an NFS client ask again."""
+def _ranks_at(place: Path) -> set[str]:
+    """List the ranks at a place. Opening the folder makes an NFS client refresh it."""
     try:
         return set(os.listdir(place))  # noqa: PTH208 - names are all that counts
     except FileNotFoundError:
         return set()
 
 
-def _told(names: set[str]) -> str:
+def _name_ranks(names: set[str]) -> str:
     return ", ".join(sorted(names)).replace("-", " ")

@@ -1,7 +1,7 @@
 """Telemetry of a rank's GPU while it trains, twice a second by NVML, in the rank's step log.
 
 It calls no CUDA, and what goes wrong here is written down and ends no training. NVML and CUDA number GPUs differently,
-and `CUDA_VISIBLE_DEVICES` may renumber them, so a GPU is known by its UUID.
+and `CUDA_VISIBLE_DEVICES` may renumber them, so a GPU is identified by its UUID.
 """
 
 import importlib
@@ -32,7 +32,7 @@ class TelemetryLog(Protocol):
 
 @contextmanager
 def sampled(context: RankContext, log: TelemetryLog) -> Iterator[None]:
-    """Sample the rank's GPU for the time of a `with` block; nothing happens for a rank without an NVIDIA GPU."""
+    """Sample the rank's GPU within this block. A rank without an NVIDIA GPU is not sampled."""
     gpu = gpu_uuid(context)
     if gpu is None:
         yield
@@ -40,11 +40,11 @@ def sampled(context: RankContext, log: TelemetryLog) -> Iterator[None]:
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError:
-        log.telemetry(_told(gpu, "nvidia-ml-py is not installed: pip install 'pytest-llmbench[torch]'"))
+        log.telemetry(_telemetry_event(gpu, "nvidia-ml-py is not installed: pip install 'pytest-llmbench[torch]'"))
         yield
         return
-    # Said before the first step, so that a reader knows from the log's beginning whether it holds samples.
-    log.telemetry(_told(gpu, None))
+    # Before the first step, so that a reader sees at the beginning of a log whether it has samples.
+    log.telemetry(_telemetry_event(gpu, None))
     sampler = _Sampler(gpu, log, nvml)
     try:
         yield
@@ -53,7 +53,7 @@ def sampled(context: RankContext, log: TelemetryLog) -> Iterator[None]:
 
 
 def gpu_uuid(context: RankContext) -> str | None:
-    """The UUID of the rank's GPU as NVML has it; None for a CPU, and for a GPU that is not NVIDIA's."""
+    """Return the UUID of the rank's GPU in NVML's form; None for a CPU or a GPU of another vendor."""
     if context.device == "cpu":
         return None
     import torch  # noqa: PLC0415 - a rank of the CPU may have none
@@ -61,12 +61,12 @@ def gpu_uuid(context: RankContext) -> str | None:
     return None if torch.version.cuda is None else gpu_identity(context)
 
 
-def _told(gpu: str, trouble: str | None) -> TelemetryEvent:
+def _telemetry_event(gpu: str, trouble: str | None) -> TelemetryEvent:
     return TelemetryEvent(gpu=gpu, period_s=GPU_PERIOD_S, trouble=trouble)
 
 
 class _Sampler:
-    """A thread that samples one GPU from now until `stop`."""
+    """A thread that samples one GPU until `stop`."""
 
     def __init__(self, gpu: str, log: TelemetryLog, nvml: ModuleType) -> None:
         self._gpu = gpu
@@ -80,7 +80,7 @@ class _Sampler:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take a last sample, which lies behind the last step, and end; nothing is written to the log any more."""
+        """Take a last sample, after the last step, and end; the log is not written to afterwards."""
         self._over.set()
         self._thread.join(_END_S)
         # What is still in a call of NVML must not write later, into a file that has the log's number by then.
@@ -128,7 +128,7 @@ class _Sampler:
         )
 
     def _ask(self, name: str, handle: Any, *args: int) -> Any:
-        """One number of the GPU; None where GPU, driver or rights do not give it."""
+        """Query one value; None if GPU, driver or rights do not allow it."""
         nvml = self._nvml
         try:
             return getattr(nvml, name)(handle, *args)
@@ -139,9 +139,9 @@ class _Sampler:
         if not self._complained:
             self._complained = True
             what = "NVML" if isinstance(error, self._nvml.NVMLError) else type(error).__name__
-            why = " ".join(f"{what}: {error}".split())[:_LONGEST_ERROR]
+            trouble = " ".join(f"{what}: {error}".split())[:_LONGEST_ERROR]
             with suppress(OSError):  # a full disk is what the rank's next event dies of
-                self._write(_told(self._gpu, why))
+                self._write(_telemetry_event(self._gpu, trouble))
 
     def _write(self, event: TelemetryEvent | GpuEvent) -> None:
         with self._writing:

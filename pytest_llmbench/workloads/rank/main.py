@@ -1,10 +1,8 @@
 """Entry point of every rank: `python -m pytest_llmbench.workloads.rank.main FOLDER`, or `run_rank` in a job."""
 
-import argparse
 import atexit
 import os
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -15,24 +13,15 @@ from pytest_llmbench.core.wire.pauses import note_pause
 from pytest_llmbench.workloads.node import machine_lock, stacks
 from pytest_llmbench.workloads.node.machine import device_name, gpu_identity, versions
 from pytest_llmbench.workloads.rank import deadman, gpu_samples
-from pytest_llmbench.workloads.rank.context import RankContext, arrive, entry_of
+from pytest_llmbench.workloads.rank.context import arrive, entry_of
 from pytest_llmbench.workloads.rank.steplog import StepLog
 
-__all__ = ["RankContext", "main", "run_rank"]
-
-# EX_TEMPFAIL of sysexits.h: nothing is wrong with the run, its owner went away.
+# EX_TEMPFAIL of sysexits.h: the run's owner went away.
 OWNER_GONE = 75
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run one rank from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m pytest_llmbench.workloads.rank.main", description=__doc__)
-    parser.add_argument("folder", help="the run's folder, holding task.json")
-    run_rank(parser.parse_args(argv).folder)
-
-
 def run_rank(folder: str) -> None:
-    """Run the task of a run's folder as the rank that the environment says.
+    """Run the task of a run's folder as the rank given by the environment.
 
     The process ends with status 75 when the run's owner goes away.
 
@@ -51,7 +40,7 @@ def run_rank(folder: str) -> None:
         if task.owner is not None:
             machine_lock.hold(task.owner.machine_lock)
             stood_still = partial(note_pause, context.folder, layout.rank_name(context.rank))
-            answering = stacks.of_rank(context)
+            answering = stacks.rank_answering(context)
             deadman.watch(
                 task.owner.path, task.owner.ttl_s, partial(_leave, log), stood_still, partial(_look_around, answering)
             )
@@ -73,17 +62,17 @@ def _look_around(answering: stacks.Answering) -> None:
     answering.look()
 
 
-def _leave(log: StepLog, why: str) -> None:
-    log.failure(f"OwnerGone: {why}")
+def _leave(log: StepLog, reason: str) -> None:
+    log.failure(f"OwnerGone: {reason}")
     os._exit(OWNER_GONE)
 
 
 def _exit_now() -> None:
-    """End a failed rank before its process group is destroyed, which would wait for ranks that may hang."""
+    """Exit before the process group is destroyed: that would wait for ranks that may hang."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)
 
 
 if __name__ == "__main__":
-    main()
+    run_rank(sys.argv[1])

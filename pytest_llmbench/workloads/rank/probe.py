@@ -8,12 +8,12 @@ that hangs can be named with its phase.
 Nothing here imports torch or pydantic: most probes look at files, and hundreds of nodes would each pay for it.
 """
 
-import argparse
 import json
 import os
 import socket
+import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,25 +38,18 @@ class ProbeLog:
         self.phase("start")
 
     def phase(self, what: str) -> None:
-        """Say what this rank does now, such as `all_reduce of 8 MiB`."""
+        """Write what this rank does now, such as `all_reduce of 8 MiB`."""
         line = f"{host_name()} {what}".encode("ascii", "replace")[: _PHASE_BYTES - 1]
         os.pwrite(self._file, line.ljust(_PHASE_BYTES - 1) + b"\n", 0)
 
 
 def host_name() -> str:
-    """This node's name: Slurm's own, where Slurm started this rank."""
+    """Return this node's name, as Slurm has it in a Slurm step."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run one rank from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m pytest_llmbench.workloads.rank.probe", description=__doc__)
-    parser.add_argument("folder", help="the step's folder, holding task.json")
-    run_probe(parser.parse_args(argv).folder)
-
-
 def run_probe(folder: str) -> None:
-    """Run the task of a step's folder as the rank that the environment says.
+    """Run the task of a step's folder as the rank given by the environment.
 
     Raises:
         LLMBenchError: the folder holds no task, or the launcher started another number of ranks.
@@ -70,10 +63,10 @@ def run_probe(folder: str) -> None:
         data = entry_of(task)(context, log)
         answer = _json({"data": data.model_dump() if hasattr(data, "model_dump") else data}, context)
     except KeyboardInterrupt:
-        raise  # whoever ends a rank that hangs looks at its phase, and not for an answer
+        raise  # a hanging rank is ended for its phase, which is written already
     except BaseException as error:  # noqa: BLE001 - whatever else it is, it is this rank's answer
         traceback.print_exc()
-        _say_why(context, log, f"{type(error).__name__}: {error}".removesuffix(": "))
+        _write_failure(context, log, f"{type(error).__name__}: {error}".removesuffix(": "))
         if context.world_size > 1:
             _leave()
     else:
@@ -81,24 +74,24 @@ def run_probe(folder: str) -> None:
         log.phase("done")
 
 
-def _owner_gone(context: RankContext, log: ProbeLog, why: str) -> None:
-    _say_why(context, log, f"OwnerGone: {why}")
+def _owner_gone(context: RankContext, log: ProbeLog, reason: str) -> None:
+    _write_failure(context, log, f"OwnerGone: {reason}")
     _leave()
 
 
 def _leave() -> None:
-    """End at once: a group of ranks that lost one may hang where it is destroyed."""
+    """Exit at once: destroying a group that lost a rank may hang."""
     os._exit(0)
 
 
-def _say_why(context: RankContext, log: ProbeLog, why: str) -> None:
-    folded = " ".join(why.split())[:_LONGEST_ERROR]
+def _write_failure(context: RankContext, log: ProbeLog, reason: str) -> None:
+    folded = " ".join(reason.split())[:_LONGEST_ERROR]
     _write(context, _json({"why": folded.encode(errors="backslashreplace").decode()}, context))
     log.phase("failed")
 
 
 def _json(answer: Mapping[str, Any], context: RankContext) -> str:
-    """The answer as strict JSON: numbers that are not finite have no place in it, and raise."""
+    """Encode the answer as strict JSON; a number that is not finite raises."""
     who = {"host": host_name(), "rank": context.rank, "local_rank": context.local_rank}
     return json.dumps({**who, **answer}, allow_nan=False)
 
@@ -108,4 +101,4 @@ def _write(context: RankContext, answer: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_probe(sys.argv[1])

@@ -24,7 +24,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 def open_store(context: RankContext, timeout_s: float) -> TCPStore:
-    """Connect this rank: rank 0 serves the store, and says in the run's folder where.
+    """Connect this rank to the store that rank 0 serves; its address is in the run's folder.
 
     Raises:
         RunError: `no_rendezvous`, when rank 0 does not show up.
@@ -57,10 +57,10 @@ def _wait_for(path: Path, timeout_s: float) -> None:
 
 @contextmanager
 def process_group(context: RankContext, timeout_s: float = 600.0) -> Iterator[torch.device]:
-    """Join this rank with the others of its run for the time of a `with` block, and yield its device.
+    """Join this rank with the others of its run within this block; yields its device.
 
     The device is the current one by then. The timeout is for the other ranks, at the start and in every collective. CPU
-    ranks speak gloo. GPU ranks speak NCCL alone: DDP, FSDP and gradient clipping need no more, and gloo in addition
+    ranks use gloo. GPU ranks use NCCL alone: DDP, FSDP and gradient clipping need no more, and gloo in addition
     would be one more network to configure between nodes.
 
     Raises:
@@ -88,7 +88,7 @@ def process_group(context: RankContext, timeout_s: float = 600.0) -> Iterator[to
 
 
 def _record_collectives(context: RankContext) -> None:
-    """Have NCCL remember its last collectives: for the session that asks, and for its own timeout."""
+    """Have NCCL record its last collectives, for a hang and for its own timeout."""
     #: variable TORCH_NCCL_TRACE_BUFFER_SIZE: in a rank on GPUs: the number of NCCL's last collectives that are kept for
     #:  a hang: 2000 unless it is set
     os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000")
@@ -103,7 +103,7 @@ def _record_collectives(context: RankContext) -> None:
 
 
 def limit_threads(device: torch.device) -> None:
-    """Let PyTorch use this rank's share of the cores; and one thread where the rank feeds a GPU.
+    """Let PyTorch use this rank's share of the cores, or one thread if the rank feeds a GPU.
 
     What such a rank computes on its cores are pieces of a few thousand tokens: to wake dozens of threads for each takes
     a hundred times longer than the work, and the GPU waits.
@@ -112,7 +112,7 @@ def limit_threads(device: torch.device) -> None:
 
 
 def _ranks_on_this_machine() -> int:
-    """How many ranks of the group run under this kernel.
+    """Count the ranks of the group that run under this kernel.
 
     Several Slurm nodes may be one machine (a test cluster, virtual nodes); counting by node name, their
     ranks would each start threads for all of its cores and mostly wait for one another.

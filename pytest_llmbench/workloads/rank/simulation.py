@@ -18,7 +18,7 @@ _MORE_THAN_ANY_MACHINE = 1 << 50
 
 
 class Simulation:
-    """The fault of one rank: of the last one, or of all on the last node if that is lost."""
+    """The fault of one rank: the last one, or all ranks of the last node for `lost-node`."""
 
     def __init__(self, fault: SimulatedFault, context: RankContext) -> None:
         self._fault, self._context = fault, context
@@ -29,7 +29,7 @@ class Simulation:
         self._struck = False
 
     def enter(self, step: int, phase: Phase) -> None:
-        """Strike if it is time: a rank enters a phase of a step."""
+        """Strike when the fault is due; called when the rank enters a phase."""
         fault = self._fault
         if not self._mine or phase != "forward" or step < fault.step:
             return
@@ -42,7 +42,7 @@ class Simulation:
             _STRIKES[fault.name](self._context)
 
     def logged(self, event: StepEvent) -> bytes:
-        """The lines of a step as this rank is to write them."""
+        """Return the log lines of a step, damaged by the fault if it is due."""
         fault = self._fault
         if event.step < fault.step:
             self._usual_s = min(self._usual_s or event.seconds, event.seconds)
@@ -79,7 +79,7 @@ def _exhaust(context: RankContext) -> None:
 
 
 def _fill_disk(_: RankContext) -> None:
-    """Let every write to a file fail from now on: the kernel refuses it by the size of the file."""
+    """Make every later write to a file fail, by the limit of file sizes."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -17,7 +17,7 @@ _MOST_BYTES = 4096
 
 
 class Spending:
-    """Takes the time of one rank; the thread that trains makes it."""
+    """Measures how one rank spends its time; created by the thread that trains."""
 
     def __init__(self, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> None:
         self._at = time.perf_counter()
@@ -25,30 +25,30 @@ class Spending:
         self._phase: Phase | None = None
         self._phases: dict[int, dict[Phase, float]] = {}
         self._files: list[int] = []
-        self._counters = dict(self._of_machine(proc, cgroups))
-        self._read = {name: _asked(counter) for name, counter in self._counters.items()}
+        self._counters = dict(self._machine_counters(proc, cgroups))
+        self._read = {name: _read_counter(counter) for name, counter in self._counters.items()}
 
     def enter(self, step: int, phase: Phase) -> None:
-        """Begin a phase of a step; the time up to now belongs to the one before."""
+        """Begin a phase of a step; the time up to now counts for the phase before."""
         self._leave()
         self._step, self._phase = step, phase
 
-    def of_step(self, step: int) -> TimeSpent:
-        """Tell what a step took, once it is over; its host may be in the next one."""
+    def step_times(self, step: int) -> TimeSpent:
+        """Return what a finished step took; the host may already be in the next one."""
         if step == self._step:
             self._leave()
-        before, self._read = self._read, {name: _asked(counter) for name, counter in self._counters.items()}
+        before, self._read = self._read, {name: _read_counter(counter) for name, counter in self._counters.items()}
         spent = {name: _difference(before[name], after) for name, after in self._read.items()}
         phases = self._phases.pop(step, None)
         return TimeSpent(phases=phases and {name: round(seconds, 7) for name, seconds in phases.items()}, **spent)
 
     def close(self) -> None:
-        """Close what was read."""
+        """Close the counters' files."""
         for file in self._files:
             os.close(file)
 
-    def _of_machine(self, proc: Path, cgroups: Path) -> Iterator[tuple[str, Callable[[], float]]]:
-        """Yield what this machine counts, each a number of seconds that only grows."""
+    def _machine_counters(self, proc: Path, cgroups: Path) -> Iterator[tuple[str, Callable[[], float]]]:
+        """Yield the counters of this machine; each is a number of seconds that only grows."""
         yield "cpu_s", time.process_time
         delays = self._opened(proc / "thread-self" / "schedstat")
         if delays is not None:
@@ -79,11 +79,11 @@ class Spending:
 
 
 def _difference(before: float | None, after: float | None) -> float | None:
-    """The growth of a counter; None where it is not known, or was set back."""
+    """Return the growth of a counter; None if it is unknown or was reset."""
     return None if before is None or after is None or after < before else round(after - before, 7)
 
 
-def _asked(counter: Callable[[], float]) -> float | None:
+def _read_counter(counter: Callable[[], float]) -> float | None:
     with suppress(OSError, ValueError, IndexError):
         return counter()
     return None
@@ -117,15 +117,15 @@ def _stalled(file: int) -> float:
 
 
 def _throttled(files: list[int]) -> float:
-    """The longest time that one of these groups, which lie within each other, was held back."""
-    found = [seconds for file in files if (seconds := _held_back(file)) is not None]
-    if not found:
+    """Return the longest throttled time of these nested groups, seconds."""
+    times = [seconds for file in files if (seconds := _held_back(file)) is not None]
+    if not times:
         raise ValueError("no group tells")
-    return max(found)
+    return max(times)
 
 
 def _held_back(file: int) -> float | None:
-    told = dict(line.split() for line in os.pread(file, _MOST_BYTES, 0).splitlines())
-    if b"throttled_usec" in told:
-        return int(told[b"throttled_usec"]) / 1e6
-    return int(told[b"throttled_time"]) / 1e9 if b"throttled_time" in told else None
+    counters = dict(line.split() for line in os.pread(file, _MOST_BYTES, 0).splitlines())
+    if b"throttled_usec" in counters:
+        return int(counters[b"throttled_usec"]) / 1e6
+    return int(counters[b"throttled_time"]) / 1e9 if b"throttled_time" in counters else None

@@ -15,18 +15,18 @@ from pytest_llmbench.workloads.rank.steplog import StepLog
 
 
 class _Mark(Protocol):
-    """A place in what a device has been asked for."""
+    """A position in a device's queue of work."""
 
     def wait(self) -> None:
-        """Return when the device has come so far."""
+        """Block until the device has reached this mark."""
 
     def since(self, earlier: Self) -> float:
-        """Seconds that the device took from an earlier mark; both are passed."""
+        """Return the seconds between an earlier mark and this one; both must have been reached."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Asked:
-    """A step that the host has asked for, and that a GPU may still be at.
+class _QueuedStep:
+    """A step that was queued, and that a GPU may not have finished.
 
     Attributes:
         numbers: loss and norm, and of a run that may end early whether it does, in the host's memory, there when `end`
@@ -60,8 +60,8 @@ class StepClock:
         self, log: StepLog, device: torch.device, *, samples: int = 0, tokens: int = 0, fed: Fed | None = None
     ) -> None:
         self._log, self._device = log, device
-        self._count = fed.of_step if fed is not None else lambda: (samples, tokens)
-        self._asked: _Asked | None = None
+        self._count = fed.step_counts if fed is not None else lambda: (samples, tokens)
+        self._queued: _QueuedStep | None = None
         self._steps, self._enough = 0, False
 
     def start(self) -> None:
@@ -72,9 +72,9 @@ class StepClock:
         self._ended_at = self._log.clock.now()
 
     def steps(self, planned: int) -> Iterator[int]:
-        """Yield the number of each step: of all, or up to the same one on all ranks if their session has seen enough.
+        """Yield the number of each step, up to the last one or an early end, which is the same on all ranks.
 
-        Rank 0 tells the others within a step, by 4 bytes; they read it when that step is logged.
+        Rank 0 broadcasts the end within a step, in 4 bytes; the ranks read it when that step is logged.
         """
         for step in range(1, planned + 1):
             yield step
@@ -83,14 +83,14 @@ class StepClock:
                 return
 
     def step(self, loss: torch.Tensor, grad_norm: torch.Tensor | float) -> None:
-        """Take note of a step, all of which has been asked for. The loss is a scalar on the device."""
+        """Record a step whose work has been queued. The loss is a scalar on the device."""
         if not isinstance(grad_norm, torch.Tensor):
             grad_norm = torch.full_like(loss, grad_norm, dtype=torch.float32)  # by a kernel: a copy would be waited for
         numbers = [loss.float(), grad_norm.float()]
         if self._log.may_end_early:
             numbers.append(torch.full((), float(self._log.enough), device=loss.device))
             dist.broadcast(numbers[-1], 0)
-        before, self._asked = self._asked, _asked(torch.stack(numbers), *self._count())
+        before, self._queued = self._queued, _queue_step(torch.stack(numbers), *self._count())
         self._steps += 1
         if self._device.type == "cuda":
             self._log.phase(self._steps, "device")
@@ -100,10 +100,10 @@ class StepClock:
 
     def finish(self) -> None:
         """Wait for the last step."""
-        last, self._asked = self._asked, None
+        last, self._queued = self._queued, None
         self._write(last)
 
-    def _write(self, step: _Asked | None) -> None:
+    def _write(self, step: _QueuedStep | None) -> None:
         if step is None:
             return
         step.end.wait()
@@ -117,12 +117,12 @@ class StepClock:
         )  # fmt: skip
 
 
-def _asked(numbers: torch.Tensor, samples: int, tokens: int) -> _Asked:
+def _queue_step(numbers: torch.Tensor, samples: int, tokens: int) -> _QueuedStep:
     device = numbers.device
     if device.type == "cuda":
         host = torch.empty(len(numbers), pin_memory=True)
         numbers = host.copy_(numbers, non_blocking=True)
-    return _Asked(numbers=numbers, end=_mark(device), samples=samples, tokens=tokens)
+    return _QueuedStep(numbers=numbers, end=_mark(device), samples=samples, tokens=tokens)
 
 
 def _mark(device: torch.device) -> _Mark:
@@ -130,7 +130,7 @@ def _mark(device: torch.device) -> _Mark:
 
 
 class _OfDevice:
-    """A mark in the current stream."""
+    """A CUDA event in the current stream."""
 
     def __init__(self) -> None:
         self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -144,7 +144,7 @@ class _OfDevice:
 
 
 class _OfHost:
-    """A mark in what the host itself does, which has come so far when it is made."""
+    """A time of the host, whose work is done when the mark is made."""
 
     def __init__(self) -> None:
         self._at = time.perf_counter()

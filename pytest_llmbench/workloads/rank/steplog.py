@@ -1,6 +1,6 @@
-"""Step log of a rank: JSON lines for the judge, and one small file that says what it does just now.
+"""Step log of a rank: JSON lines for the judge, and one small file with its current phase.
 
-`FOLDER/steps/rank-00000.jsonl` holds one event of `core.step_events` a line: `start` first, then `matmul`,
+`FOLDER/steps/rank-00000.jsonl` holds one event of `core.wire.step_events` a line: `start` first, then `matmul`,
 one `step` per optimizer step, `training`, and `end` or `failure` last. Samples of the rank's GPU are in between. It is
 strict JSON: numbers that are not finite are the texts `nan`, `inf` and `-inf`.
 
@@ -13,8 +13,10 @@ the kernel writes back, within about half a minute, and at the end of the proces
 
 import os
 import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Event, Thread
 from typing import Self
 
 from pytest_llmbench.core.errors import RunError
@@ -24,7 +26,7 @@ from pytest_llmbench.core.unix_clock import UnixClock
 from pytest_llmbench.core.wire import layout, step_events
 from pytest_llmbench.core.wire.foreign import redacted
 from pytest_llmbench.workloads.node.secret_filter import secret_values
-from pytest_llmbench.workloads.rank import enough
+from pytest_llmbench.workloads.node.shared_files import exists_now
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.simulation import Simulation
 from pytest_llmbench.workloads.rank.spending import Spending
@@ -37,7 +39,7 @@ class StepLog:
     """The log of one rank. Each event is one `write`, so that threads need no lock.
 
     Attributes:
-        may_end_early: the session may ask for an end before the last step.
+        may_end_early: the session may end the run before its last step.
         clock: of all its time stamps.
 
     Raises:
@@ -49,7 +51,7 @@ class StepLog:
         self.clock = UnixClock()
         self._context = context
         self._steps, self._asked = 0, False
-        self._enough = enough.watch(context.folder) if context.may_end_early and context.rank == 0 else None
+        self._enough = _watch_enough(context.folder) if context.may_end_early and context.rank == 0 else None
         self._spending = Spending()
         self._simulation = Simulation(context.simulate, context) if context.simulate is not None else None
         log = context.folder / layout.STEPS / layout.step_log(context.rank)
@@ -79,15 +81,15 @@ class StepLog:
         self._write(event)
 
     def matmul(self, flops_per_s: float) -> None:
-        """Write a dense matrix-product rate that this rank measured, FLOP/s."""
+        """Write a matrix-product rate that this rank measured, FLOP/s."""
         self._write(step_events.MatmulEvent(flops_per_s=flops_per_s))
 
     def training(self, event: step_events.TrainingEvent) -> None:
-        """Write what this rank trained, as it counted it, after its last step."""
+        """Write what this rank counted of its training, after its last step."""
         self._write(event)
 
     def telemetry(self, event: step_events.TelemetryEvent | step_events.GpuEvent) -> None:
-        """Write what is known of this rank's GPU; any thread may, at any time before the log is closed."""
+        """Write an event of this rank's GPU; called by any thread before the log is closed."""
         self._write(event)
 
     def step(
@@ -117,34 +119,34 @@ class StepLog:
         event = step_events.StepEvent(
             step=self._steps, seconds=seconds, tokens=tokens, samples=samples, loss=step_events.json_number(loss),
             grad_norm=step_events.json_number(grad_norm), peak_memory_bytes=peak_memory_bytes,
-            time=now if ended is None else ended, logged=now, spent=self._spending.of_step(self._steps),
+            time=now if ended is None else ended, logged=now, spent=self._spending.step_times(self._steps),
         )  # fmt: skip
         self._write_line(event.line() if self._simulation is None else self._simulation.logged(event))
 
     @property
     def enough(self) -> bool:
-        """Whether the session asks for the end. Only rank 0 hears it, and tells the others within a step.
+        """True if the session requests the end; only rank 0 reads this, and passes it on within a step.
 
         Ranks that do not end after the same step wait for one another for ever.
         """
         return self._enough is not None and self._enough.is_set()
 
     def end_early(self) -> None:
-        """Take note that the next end comes before the last step, because the session asked for it."""
+        """Mark the next end as requested by the session."""
         self._asked = True
 
     def end(self) -> None:
-        """Say that this rank finished its last step."""
+        """Write that this rank finished its last step."""
         self.phase(self._steps, "done")
         self._write(step_events.EndEvent(steps=self._steps, time=self.clock.now(), asked=self._asked))
 
     def failure(self, error: str) -> None:
-        """Say what ended this rank, without secrets; whitespace is folded, so that it stays one readable line."""
+        """Write what ended this rank: one line, without secrets."""
         folded = " ".join(redacted(harmless(error), secret_values(os.environ, ())).split())[:_LONGEST_ERROR]
         self._write(step_events.FailureEvent(error=folded, time=self.clock.now()))
 
     def phase(self, step: int, name: step_events.Phase, micro_batch: int = 0) -> None:
-        """Say what the host does now, in which 1-based step (0 before the first) and micro batch (0 in none).
+        """Write what the host does now: the 1-based step (0 before the first) and micro batch (0 in none).
 
         A GPU works behind its host's back: a rank whose kernel hangs is seen where its host next waits
         for it, in `device`. Steps have the time that each phase took.
@@ -170,3 +172,19 @@ def _create(log: Path) -> int:
             "ran_before",  #: error ran_before: the run's folder holds a log of this rank already
             f"{log} exists: this run started before, or was requeued; each run needs its own folder",
         ) from error
+
+
+_LOOK_S = 0.2
+
+
+def _watch_enough(folder: Path) -> Event:
+    """Watch for the file with which a session requests the end, from a daemon thread that sets the event."""
+    asked = Event()
+    Thread(target=_wait_for, args=(folder / layout.ENOUGH, asked), name="llmbench-enough", daemon=True).start()
+    return asked
+
+
+def _wait_for(file: Path, asked: Event) -> None:
+    while not exists_now(file):
+        time.sleep(_LOOK_S)
+    asked.set()

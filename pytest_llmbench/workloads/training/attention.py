@@ -20,17 +20,17 @@ KERNELS: Mapping[Attention, SDPBackend] = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "math": SDPBackend.MATH,
 }
-# `math` keeps all scores: it is there for whoever asks for it.
+# `math` keeps all scores, so it is used only if it is named.
 _CANDIDATES: tuple[Attention, ...] = ("cudnn", "flash", "efficient")
 _TRIAL_S = 0.1
 
 
 @contextmanager
 def kernel(recipe: Recipe, asked: Attention, device: torch.device) -> Iterator[None]:
-    """Let attention in a `with` block be computed by one kernel, the same on all ranks, or not at all; say which.
+    """Compute attention in this block with one kernel, the same on all ranks; the output names it.
 
     Kernels are tried on the recipe's model, micro batch and precision, and on how many ranks share a layer. A CPU has
-    but one, whatever is asked for.
+    only one, so the choice is ignored there.
 
     Raises:
         ConfigError: this GPU cannot compute the recipe's attention with it.
@@ -40,9 +40,9 @@ def kernel(recipe: Recipe, asked: Attention, device: torch.device) -> Iterator[N
         return
     candidates = _CANDIDATES if asked == "fastest" else (asked,)
     rates = {name: rate for name in candidates if (rate := _rate(recipe, KERNELS[name], device)) is not None}
-    found = [max(rates, key=lambda name: rates[name], default=None)]
-    dist.broadcast_object_list(found)
-    (name,) = found
+    fastest = [max(rates, key=lambda name: rates[name], default=None)]
+    dist.broadcast_object_list(fastest)
+    (name,) = fastest
     if name is None or name not in rates:
         raise ConfigError(
             f"recipe {recipe.name}: {torch.cuda.get_device_name(device)} cannot compute its attention with "
@@ -56,7 +56,7 @@ def kernel(recipe: Recipe, asked: Attention, device: torch.device) -> Iterator[N
 
 
 def _rate(recipe: Recipe, backend: SDPBackend, device: torch.device) -> float | None:
-    """How often a second a kernel computes one layer's attention and its gradient; None where it cannot."""
+    """Measure how often a second a kernel computes one layer's attention and gradient; None if it cannot."""
     shape = recipe.model
     dtype = torch.bfloat16 if recipe.precision == "bf16" else torch.float32
     heads = shape.attention_heads // recipe.parallelism.tensor

@@ -32,14 +32,14 @@ def ceiling(log: StepLog, device: torch.device, dtype: torch.dtype) -> Iterator[
     has its rank alone.
     """
     log.phase(0, "matmul")
-    together = [_measured(log, device, dtype)]
+    together = [_measure_and_log(log, device, dtype)]
     yield
     while device.type == "cpu" and (len(together) == 1 or (len(together) < _MOST and doubt(together) > 1.0)):
-        together.append(_measured(log, device, dtype))
+        together.append(_measure_and_log(log, device, dtype))
 
 
-def _measured(log: StepLog, device: torch.device, dtype: torch.dtype) -> float:
-    """Measure and log the rate of this rank; returns that of all ranks together, so that all decide alike."""
+def _measure_and_log(log: StepLog, device: torch.device, dtype: torch.dtype) -> float:
+    """Measure and log this rank's rate; on a CPU return the sum over all ranks, so that all decide alike."""
     rate = measure(device, dtype)
     log.matmul(rate)
     if device.type != "cpu":
@@ -53,7 +53,7 @@ def measure(device: torch.device, dtype: torch.dtype, seconds: float | None = No
     """Measure the dense matrix-product rate of this rank while all ranks measure theirs.
 
     Square matrices of 8192 (GPU) or 1024 (CPU) with entries from N(0, 1), in blocks of about 50 ms (25 ms) between two
-    synchronisations, for 1 s (0.15 s) unless `seconds` says otherwise; a first block warms up and sizes the others. All
+    synchronisations, for 1 s (0.15 s) or for `seconds`; a first block warms up and sizes the others. All
     ranks start together, because shared power, cooling and memory make a device alone faster than one among its
     neighbours.
 
@@ -79,7 +79,7 @@ def measure(device: torch.device, dtype: torch.dtype, seconds: float | None = No
 def rates(
     work: Work, device: torch.device, *, seconds: float, start: Work, block_s: float = _BLOCK_S["cuda"]
 ) -> Iterator[float]:
-    """Do the same work again and again, in blocks between two synchronisations of the device.
+    """Measure how often a second some work can be done, in blocks between synchronisations of the device.
 
     Args:
         work: the work; it may return before the device has finished.
@@ -100,7 +100,7 @@ def rates(
 
 
 def _block(work: Work, device: torch.device, *, products: int) -> float:
-    """Seconds that doing the work some times takes, on the host's clock and up to the last product of it."""
+    """Time some repetitions of the work on the host's clock, seconds, up to the last result."""
     synchronize(device)
     start = time.perf_counter()
     for _ in range(products):
@@ -110,7 +110,7 @@ def _block(work: Work, device: torch.device, *, products: int) -> float:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done all it was asked to; the CPU has by then."""
+    """Wait until a GPU has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -130,7 +130,7 @@ def add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) ->
 
 @cache
 def _widens(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether PyTorch adds a product of this type to fp32 there."""
+    """True if PyTorch can add a product of this type to an fp32 matrix there."""
     if device.type == "cpu":
         return False
     left, right = (torch.zeros(16, 16, dtype=dtype, device=device) for _ in range(2))

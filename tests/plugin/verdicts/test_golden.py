@@ -74,7 +74,7 @@ def test_a_training_has_its_golden_losses(user: UserFolder, golden: Path) -> Non
     user.recipe(steps=9)
     assert "recipe.steps 9, there 8" in again(user, "-n0").case.message
     golden.write_text(golden.read_text()[:-30])
-    assert "these are not golden losses" in again(user, "-n0").case.message
+    assert "no golden losses" in again(user, "-n0").case.message
 
 
 def test_the_command_refuses_what_is_no_repeat(user: UserFolder, golden: Path) -> None:

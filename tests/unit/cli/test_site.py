@@ -58,13 +58,13 @@ def test_partitions_are_read_as_sinfo_prints_them() -> None:
 @pytest.mark.parametrize(("seen", "gpu"), [(H100, "H100 80GB HBM3"), (None, None)])
 def test_a_system_file_has_what_slurm_tells_and_says_what_it_does_not(seen: Gpu | None, gpu: str | None) -> None:
     """It is valid, its name is legal and no other system's, and it never guesses the GPU model from Slurm's word."""
-    made = files._of_slurm(slurm(accounts=("ml",)), seen, {"big-cluster"})
+    made = files._describe_slurm(slurm(accounts=("ml",)), seen, {"big-cluster"})
     system = validate(System, yaml.safe_load(made.text), "made")
     assert (system.name, system.cluster, system.partition) == ("big-cluster_site", "slurm", "gpu")
     assert (system.gpus_per_node, system.account) == (8, "ml")
     assert (system.gpu.model if system.gpu else None) == gpu
     assert ("Slurm calls it h100" in made.text) == (gpu is None)
-    several = files._of_slurm(slurm(accounts=("ml", "hpc")), seen, set())
+    several = files._describe_slurm(slurm(accounts=("ml", "hpc")), seen, set())
     assert validate(System, yaml.safe_load(several.text), "made").account is None
     assert "one of ml, hpc" in several.text
 

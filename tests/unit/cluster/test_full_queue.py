@@ -73,9 +73,9 @@ def test_a_limit_is_named_once_and_waited_for_while_jobs_are_there() -> None:
     """Of this session without asking, or of this user."""
     full, squeue, said = held("7\n")
     error = QueueFullError("QOSMaxSubmitJobPerUserLimit")
-    assert [full.refused("a", error, ours=2) for _ in range(5)] == [""] * 5
+    assert [full.note_refused("a", error, ours=2) for _ in range(5)] == [""] * 5
     assert squeue.asked == 0
-    assert [full.refused("a", error, ours=0) for _ in range(5)] == [""] * 5
+    assert [full.note_refused("a", error, ours=0) for _ in range(5)] == [""] * 5
     assert len(said) == 1
 
 
@@ -83,11 +83,11 @@ def test_a_limit_that_lets_no_job_in_is_not_waited_for() -> None:
     """After three looks, as a job may have ended just now; a squeue that fails says nothing."""
     error = QueueFullError("AssocMaxSubmitJobLimit")
     full, _, _ = held("")
-    told = [full.refused("a", error, ours=0) for _ in range(3)]
+    told = [full.note_refused("a", error, ours=0) for _ in range(3)]
     assert told[:2] == ["", ""]
     assert "the limit lets none in" in told[2]
     full, squeue, _ = held(None)
-    assert [full.refused("a", error, ours=0) for _ in range(5)] == [""] * 5
+    assert [full.note_refused("a", error, ours=0) for _ in range(5)] == [""] * 5
     assert squeue.asked == 5
 
 
@@ -95,7 +95,7 @@ def test_a_limit_that_lets_no_job_in_is_not_waited_for() -> None:
 def test_jobs_of_others_may_be_hidden(limit: str) -> None:
     """So the wait for them goes on."""
     full, squeue, _ = held("")
-    assert [full.refused("a", QueueFullError(limit), ours=0) for _ in range(5)] == [""] * 5
+    assert [full.note_refused("a", QueueFullError(limit), ours=0) for _ in range(5)] == [""] * 5
     assert squeue.asked == 0
 
 
@@ -105,8 +105,8 @@ def test_the_longest_wait_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     full, _, _ = held("7", 1)
     error = QueueFullError("AssocMaxSubmitJobLimit")
-    assert full.refused("a", error, ours=1) == ""
+    assert full.note_refused("a", error, ours=1) == ""
     now[0] = 61.0
-    assert "--llmbench-max-wait 00:01:00" in full.refused("a", error, ours=1)
-    full.taken("a")
-    assert full.refused("a", error, ours=1) == ""
+    assert "--llmbench-max-wait 00:01:00" in full.note_refused("a", error, ours=1)
+    full.note_accepted("a")
+    assert full.note_refused("a", error, ours=1) == ""

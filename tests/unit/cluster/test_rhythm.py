@@ -26,7 +26,7 @@ def queries(seconds: int, *, changed: bool, stirred: bool, last: bool = False) -
             rhythm.stir(last=last)
         if rhythm.due(last=last):
             asked.append(clock.now - 1000.0)
-            rhythm.asked(changed=changed, last=last, took_s=0.0)
+            rhythm.note_answer(changed=changed, last=last, took_s=0.0)
     return asked
 
 
@@ -49,9 +49,9 @@ def test_one_query_serves_the_events_of_a_moment() -> None:
     """It comes 2 s after the first of them; where nothing else is waited for, 0.25 s."""
     clock = Clock()
     rhythm = Rhythm(clock)
-    rhythm.asked(changed=False, last=False, took_s=0.0)
+    rhythm.note_answer(changed=False, last=False, took_s=0.0)
     for last, pause_s in ((False, 2.0), (True, 0.25)):
-        rhythm.asked(changed=False, last=False, took_s=0.0)
+        rhythm.note_answer(changed=False, last=False, took_s=0.0)
         rhythm.stir(last=last)
         assert rhythm.next - clock.now == pause_s
         clock.now += 0.1
@@ -63,5 +63,5 @@ def test_an_answer_that_took_long_is_not_asked_for_again_at_once() -> None:
     """A controller that is away costs half a minute each time."""
     clock = Clock()
     rhythm = Rhythm(clock)
-    rhythm.asked(changed=True, last=True, took_s=30.0)
+    rhythm.note_answer(changed=True, last=True, took_s=30.0)
     assert rhythm.next == clock.now + 30.0

@@ -17,7 +17,7 @@ from pytest_llmbench.cluster.allocation import ExistingJob, HeldJob, JobEndedErr
 from pytest_llmbench.cluster.executors import JobRequest
 from pytest_llmbench.cluster.heartbeat import Heartbeat, write_stop
 from pytest_llmbench.cluster.settings import Settings
-from pytest_llmbench.cluster.slurm import controller, queue_limit, watchman
+from pytest_llmbench.cluster.slurm import controller, full_queue, watchman
 from pytest_llmbench.cluster.slurm import queue as module
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, NotYetError
 from pytest_llmbench.cluster.slurm.marks import JobMarks
@@ -837,7 +837,7 @@ def test_a_step_that_fails_while_the_controller_is_away_waits_for_it(
 @pytest.fixture
 def waiting(commands: Commands, slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeldJob:
     """A job that is to hold nodes, and that has waited for longer than it may, once Slurm shows it."""
-    monkeypatch.setattr(queue_limit, "_MINUTE_S", 0.0)
+    monkeypatch.setattr(full_queue, "_MINUTE_S", 0.0)
     request = JobRequest(
         name="hold", folder=tmp_path, nodes=1, tasks_per_node=1, gpus_per_node=0, time_min=5, comment="", use_srun=False
     )

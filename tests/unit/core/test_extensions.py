@@ -64,12 +64,12 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path
     for module in ("saw_of_ours", "acme_tools", "other_tools"):
         sys.modules.pop(module, None)
-    extensions._announced.cache_clear()
+    extensions._entry_points.cache_clear()
 
 
 def tools() -> Extensions[Tool]:
     """What is found now."""
-    extensions._announced.cache_clear()
+    extensions._entry_points.cache_clear()
     return Extensions("tool", "tools", named(Tool))
 
 

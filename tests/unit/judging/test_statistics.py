@@ -12,7 +12,7 @@ from pytest_llmbench.core.quantity import UNITS
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.judging.flops import flops_per_token
-from pytest_llmbench.judging.statistics import STATISTICS, Measurement, judged_steps, measure, window
+from pytest_llmbench.judging.statistics import STATISTICS, Measurement, judged_steps, measure, steady_of, window
 from pytest_llmbench.judging.telemetry import RULES
 from tests.conftest import known
 
@@ -163,3 +163,14 @@ def test_every_number_of_a_good_run_is_finite_and_a_quantity(steps: tuple[Step, 
     """What passed the gate yields only numbers that can be compared."""
     for metric in measure(measurement(steps)).values():
         assert str(metric.quantity)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [Step(step=5, seconds=1e308, tokens=9), Step(step=5, seconds=1.0, tokens=10**300)],
+    ids=["time", "tokens"],
+)
+def test_numbers_too_large_to_add_have_no_steady_part(damaged: Step) -> None:
+    """A damaged log may have durations, or numbers of tokens, whose sums are not finite."""
+    steps = [*(Step(step=number, seconds=1e308, tokens=8) for number in range(1, 5)), damaged]
+    assert steady_of(steps) is None

@@ -8,9 +8,9 @@ import pytest
 
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
+from pytest_llmbench.readers.steps.gpu_window import read_telemetry
 from pytest_llmbench.readers.steps.progress import event_lines, last_step
 from pytest_llmbench.readers.steps.step_log import read_steps
-from pytest_llmbench.readers.steps.telemetry import read_telemetry
 from tests.support.gpu_logs import POWER_W, sample, samples, step, told, write_rank
 
 STEPS = 30
@@ -52,7 +52,7 @@ def test_logs_without_samples_are_left_at_their_first_step(tmp_path: Path, monke
             read.append(line.number)
             yield line
 
-    monkeypatch.setattr("pytest_llmbench.readers.steps.telemetry.event_lines", counted)
+    monkeypatch.setattr("pytest_llmbench.readers.steps.gpu_window.event_lines", counted)
     assert read_telemetry(tmp_path, steps) == ()
     assert read == [1, 2, 3]  # start, matmul, the first step
 

@@ -16,7 +16,7 @@ from pytest_llmbench.core.plain import read_json
 from pytest_llmbench.core.wire.answers import ProbeAnswer
 from pytest_llmbench.workloads.node.files import wrong_with
 from pytest_llmbench.workloads.node.installed import installed
-from pytest_llmbench.workloads.node.machine import of_node
+from pytest_llmbench.workloads.node.machine import node_software
 from pytest_llmbench.workloads.node.processes import ask
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog
@@ -126,7 +126,7 @@ def facts(context: RankContext, log: ProbeLog) -> HostFacts:
 def software(root: Path) -> dict[str, str]:
     """Versions of the installed software by name. PyTorch's is read without importing it."""
     versions = {
-        **of_node(),
+        **node_software(),
         **installed(),
         "driver's cuda": driver_cuda(),
         "cuda toolkit": toolkit(text_of(root / "usr/local/cuda/version.json") or ""),

@@ -13,7 +13,7 @@ from pytest_llmbench.workloads.rank.steplog import StepLog
 
 
 def train(context: RankContext, log: StepLog) -> None:
-    """Train the recipe that is `context.config` with DeepSpeed and log every step, as `workloads.torch.run` does.
+    """Train the recipe that is `context.config` with DeepSpeed and log every step.
 
     Raises:
         ConfigError: the recipe is invalid, does not divide over the ranks, or its data cannot be used.

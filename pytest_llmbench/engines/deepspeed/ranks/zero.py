@@ -125,7 +125,7 @@ class ZeroModel:
         flat = USABLE and setup.stage == 0 and setup.recipe.precision == "bf16"
         self._optimizer: torch.optim.Optimizer = (FlatAdamW if flat else torch.optim.AdamW)(
             list(model.parameters()),
-            # DeepSpeed takes a step without a gradient to make the optimizer's state: it must change nothing.
+            # DeepSpeed takes a step without a gradient to make the optimizer's state. At rate 0 it changes no weight.
             lr=0.0,
             betas=settings.betas,
             eps=settings.eps,

@@ -53,7 +53,7 @@ def _loop(training: MegatronTraining, log: StepLog) -> None:
 
 
 def _forward_backward(training: MegatronTraining, log: StepLog, step: int) -> torch.Tensor:
-    """Accumulate the gradient of one step; returns this copy's mean loss, or 0 on a rank that does not know it."""
+    """Accumulate the gradient of one step; returns this copy's mean loss, or 0 on a rank without the loss."""
     recipe = training.recipe
     starts = range(0, training.copy_batch, recipe.micro_batch_size)
     first = (step - 1) * recipe.samples_per_step + training.copy * training.copy_batch
@@ -77,7 +77,7 @@ def _forward_backward(training: MegatronTraining, log: StepLog, step: int) -> to
 
 
 def _finish_gradients(enter: Callable[..., None], *chunks: Any, **how: Any) -> None:
-    """Wait for the gradients of other ranks: all of this rank's own are there."""
+    """Wait for the gradients of other ranks, when this rank's own are complete."""
     enter("sync")
     finalize_model_grads(*chunks, **how)
 
@@ -85,7 +85,7 @@ def _finish_gradients(enter: Callable[..., None], *chunks: Any, **how: Any) -> N
 def _forward(
     training: MegatronTraining, enter: Callable[..., None], micro_batches: Iterator[tuple[int, int]], chunk: Any
 ) -> tuple[torch.Tensor, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]]:
-    """One micro batch through one chunk, as the schedule asks for it: the output, and how it becomes a loss."""
+    """Run one micro batch through one chunk; returns the output and the function that makes a loss of it."""
     micro_batch, first = next(micro_batches)
     inputs = targets = positions = None
     if any(get_attr_wrapped_model(chunk, name) for name in ("pre_process", "post_process")):
@@ -99,7 +99,7 @@ def _forward(
 
 
 def _mean_loss(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loss to go back from, and the same to keep."""
+    """Return the loss for the backward pass, and a copy to log."""
     loss = losses.float().mean()
     return loss, loss.detach().clone()
 
@@ -109,7 +109,7 @@ def _update(training: MegatronTraining, step: int) -> torch.Tensor | float:
     settings = training.recipe.optimizer
     for group in training.optimizer.param_groups:
         group["lr"] = learning_rate(settings, step, training.recipe.steps)
-        # Megatron-Core says which parameters decay; what would obey is its scheduler, which is not used here.
+        # Megatron-Core marks the parameters that decay for its own scheduler, which is not used here.
         group["weight_decay"] = settings.weight_decay * group["wd_mult"]
     _, norm, _ = training.optimizer.step()
     # A step whose fp16 gradients overflow is left out, and the norm with it.
@@ -117,6 +117,6 @@ def _update(training: MegatronTraining, step: int) -> torch.Tensor | float:
 
 
 def _mean_over_copies(training: MegatronTraining, loss: torch.Tensor) -> torch.Tensor:
-    """Let every rank know the mean of the copies' losses; the ranks that do not know their copy's give 0."""
+    """Return the mean of the copies' losses on every rank; ranks without a loss contribute 0."""
     dist.all_reduce(loss)
     return loss / training.copies

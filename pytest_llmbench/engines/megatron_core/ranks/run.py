@@ -12,7 +12,7 @@ from pytest_llmbench.workloads.rank.steplog import StepLog
 
 
 def train(context: RankContext, log: StepLog) -> None:
-    """Train the recipe that is `context.config` with Megatron-Core and log every step, as `workloads.torch.run` does.
+    """Train the recipe that is `context.config` with Megatron-Core and log every step.
 
     Raises:
         ConfigError: the recipe is invalid, does not divide over the ranks, or its data cannot be used.
@@ -29,7 +29,7 @@ def train(context: RankContext, log: StepLog) -> None:
 
 
 def _join(context: RankContext, recipe: Recipe) -> None:
-    """Settle what Megatron-Core finds when it is imported."""
+    """Prepare the process before Megatron-Core is imported."""
     if not recipe.compile:
         os.environ["TORCHDYNAMO_DISABLE"] = "1"
     if context.device == "cpu":

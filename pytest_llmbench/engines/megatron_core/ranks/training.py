@@ -20,7 +20,7 @@ from pytest_llmbench.engines.megatron_core.ranks.model import DTYPE, build, tran
 from pytest_llmbench.workloads.rank.fed import Fed
 from pytest_llmbench.workloads.training.tokens import Tokens, open_tokens, stable_seed
 
-# As in `workloads.torch.run`: of parameters and dropout.
+# Seed of parameters and dropout, as in engine torch.
 _SEED = 1
 
 
@@ -34,7 +34,7 @@ class MegatronTraining:
         copies: how many copies of the model there are.
         copy: number of this rank's copy, which trains on sequences `copy * copy_batch` and following of every step.
         copy_batch: sequences per step of one copy.
-        speaks: whether this rank is the one of its copy that knows the loss and counts the tokens.
+        speaks: whether this rank is the one of its copy that has the loss and counts the tokens.
         fed: counts what the model is fed.
     """
 
@@ -97,7 +97,7 @@ def prepare(recipe: Recipe, options: MegatronCoreOptions, device: torch.device) 
 
 
 def trained(training: MegatronTraining) -> TrainingEvent:
-    """Say what this rank trained: its part of the model."""
+    """Describe this rank's part of the model, as it was trained."""
     tensor = parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_tensor_model_parallel_world_size()
     pipeline = (
         parallel_state.get_pipeline_model_parallel_rank(),
@@ -124,7 +124,7 @@ def trained(training: MegatronTraining) -> TrainingEvent:
 
 
 def _spread(chunks: list[Any], recipe: Recipe, options: MegatronCoreOptions, config: TransformerConfig) -> list[Any]:
-    """Have the copies of the model average their gradients."""
+    """Wrap the chunks so that the copies of the model average their gradients."""
     sharded = recipe.parallelism.sharding == "optimizer"
     settings = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
@@ -136,7 +136,7 @@ def _spread(chunks: list[Any], recipe: Recipe, options: MegatronCoreOptions, con
 
 
 def _optimizer(recipe: Recipe, options: MegatronCoreOptions, config: TransformerConfig, chunks: list[Any]) -> Any:
-    """Build the optimizer, and tell the schedule how to scale losses."""
+    """Build the optimizer, and give the schedule its loss scale."""
     settings, sharded = recipe.optimizer, recipe.parallelism.sharding == "optimizer"
     optimizer = get_megatron_optimizer(
         OptimizerConfig(

@@ -59,14 +59,14 @@ def _our_name(chunk: nn.Module, name: str) -> str:
 
 
 def _in_their_order(name: str, whole: torch.Tensor, heads: int) -> torch.Tensor:
-    """Rows of query, key and value, which we keep apart, are together head by head in Megatron-Core."""
+    """Reorder our rows of query, key and value head by head, as Megatron-Core has them."""
     if not name.endswith("qkv.weight"):
         return whole
     return whole.view(3, heads, -1, whole.shape[1]).transpose(0, 1).reshape(whole.shape)
 
 
 def _share(whole: torch.Tensor, parameter: Any) -> torch.Tensor:
-    """This tensor-parallel rank's part of a matrix, as Megatron-Core marks it on the parameter; 0 beyond its rows."""
+    """Return this tensor-parallel rank's part of a matrix, padded with zeros beyond its rows."""
     if not getattr(parameter, "tensor_model_parallel", False):
         return _padded(whole, parameter.shape[0])
     ranks: int = parallel_state.get_tensor_model_parallel_world_size()

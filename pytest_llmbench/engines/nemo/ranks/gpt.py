@@ -121,7 +121,7 @@ def _config(recipe: Recipe) -> Any:
         position_embedding_type="rope" if model.positions == "rope" else "learned_absolute",
         hidden_dropout=model.dropout,
         attention_dropout=model.dropout,
-        # Neither Apex nor Transformer Engine is asked for, so that the same program runs wherever NeMo does.
+        # The local layers run wherever NeMo does, also without Apex and Transformer Engine.
         transformer_layer_spec=lambda _: get_gpt_layer_local_spec(),
         bias_dropout_fusion=False,
         masked_softmax_fusion=False,
@@ -142,7 +142,7 @@ def _forward(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 class _NoTokenizer:
-    """Replacement of a tokenizer: the data are numbers already."""
+    """Stands in for a tokenizer: the data are token ids already."""
 
     eos_id, eod, bos_id, pad_id = 0, 0, 1, 2
 
@@ -151,8 +151,8 @@ class _NoTokenizer:
         self.unique_identifiers = {"vocab_size": vocab_size}
 
 
-class _Data(llm.MockDataModule):  # type: ignore[misc]  # NeMo's classes are not known here
-    """NeMo's module for made-up data, with the recipe's sequences instead of random ones, which no model can learn."""
+class _Data(llm.MockDataModule):  # type: ignore[misc]  # NeMo has no types
+    """NeMo's module for mock data, with the recipe's sequences; a model can learn nothing of random ones."""
 
     def __init__(self, recipe: Recipe, tokenizer: _NoTokenizer) -> None:
         super().__init__(

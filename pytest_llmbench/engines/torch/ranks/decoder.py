@@ -199,7 +199,7 @@ def _draw(shape: torch.Size, std: float, seed: int, device: torch.device) -> tor
 
 
 def _like(whole: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:
-    """Shard a tensor that every rank holds whole like a parameter, without communication."""
+    """Shard a tensor that every rank holds whole, like a parameter and without communication."""
     if not isinstance(parameter, DTensor):
         return whole
     return distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)

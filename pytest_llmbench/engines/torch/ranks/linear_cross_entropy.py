@@ -76,7 +76,7 @@ def parts(tokens: int, vocab_size: int) -> int:
 
 
 class _FusedCrossEntropy(torch.autograd.Function):
-    """Computes both gradients on the way forward, while the logits are there, for a loss of weight 1."""
+    """Computes both gradients in the forward pass, while the logits exist, for a loss of weight 1."""
 
     @staticmethod
     def forward(
@@ -94,7 +94,9 @@ class _FusedCrossEntropy(torch.autograd.Function):
             total = torch.zeros((), device=hidden.device)
             of_hidden, of_weight = torch.empty_like(hidden), torch.zeros_like(weight, dtype=torch.float32)
             number = parts(len(hidden), len(weight))
-            for some, wanted, out in zip(*(each.chunk(number) for each in (hidden, targets, of_hidden)), strict=True):
+            for some, wanted, out in zip(
+                *(tensor.chunk(number) for tensor in (hidden, targets, of_hidden)), strict=True
+            ):
                 losses, gradient = step(some @ weight.T, wanted, share, vocab_size)
                 total += losses.sum()
                 torch.mm(gradient, weight, out=out)

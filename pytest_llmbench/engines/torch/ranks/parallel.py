@@ -91,7 +91,7 @@ def _shard(model: Decoder, recipe: Recipe, device: torch.device, world_size: int
 
 
 def _units(model: Decoder) -> list[list[nn.Module]]:
-    """Parts that are gathered and reduced together: blocks in a row, and the parameters outside of them.
+    """Group what is gathered and reduced together: consecutive blocks, and the parameters outside of blocks.
 
     FSDP's hooks take the host as long, for each unit, as a GPU takes for a small block's pass.
     """

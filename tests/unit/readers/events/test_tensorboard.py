@@ -60,7 +60,7 @@ def test_every_cut_of_a_real_file(sample: Callable[[str], Path], tmp_path: Path)
     for cut in set(range(1, len(whole), 97)) - set(ends):
         *found, damage = read_scalars([write(tmp_path, whole[:cut])], {TIMING})
         assert isinstance(damage, Damage)
-        assert damage.why == "the file is cut off"
+        assert damage.reason == "the file is cut off"
         before = [item for item in everything if item.record < damage.record]
         assert [(item.record, item.value) for item in found if isinstance(item, Scalar)] == [
             (item.record, item.value) for item in before if isinstance(item, Scalar)

@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pytest
 
-from pytest_llmbench.workloads.node.stacks import Answering, of_marked, of_rank, own_stacks
+from pytest_llmbench.workloads.node.stacks import Answering, describe_marked, rank_answering, thread_stacks
 from pytest_llmbench.workloads.rank.context import RankContext
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -42,7 +42,7 @@ def test_every_other_thread_is_told() -> None:
     told: list[str] = []
 
     def tell() -> None:
-        told.extend(own_stacks())
+        told.extend(thread_stacks())
 
     thread = threading.Thread(target=tell, name="teller")
     thread.start()
@@ -80,7 +80,7 @@ def test_a_stopped_rank_is_told_by_another(tmp_path: Path, stopped: int) -> None
     }  # fmt: skip
     (tmp_path / "steps/rank-00001.jsonl").write_text(json.dumps(start) + "\n")
     (tmp_path / "asked").write_text("1")
-    answering = of_rank(context(tmp_path))
+    answering = rank_answering(context(tmp_path))
     answering.look()
     assert not (tmp_path / "stacks/rank-00001.txt").exists()
     answering.look()
@@ -92,24 +92,24 @@ def test_processes_of_a_framework_are_told(tmp_path: Path, stopped: int, monkeyp
     """The driver tells state and command of each process, asks py-spy if it is there, and leaves secrets out."""
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     mark = ("LLMBENCH_HOSTFILE", "/here")
-    told = of_marked(mark, {}, ["time.sleep"])
+    told = describe_marked(mark, {}, ["time.sleep"])
     assert f"process {stopped} is stopped (T)" in told
     assert "-c import time; ***(600)" in told
     assert told.endswith("the stacks of its processes are not known: py-spy is not installed\n")
     (tmp_path / "py-spy").write_text("""#!/bin/sh\necho 'Thread 1 (idle): "MainThread"'\necho "    $@"\n""")
     (tmp_path / "py-spy").chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    told = of_marked(mark, {"PATH": "/usr/bin:/bin"}, ())
+    told = describe_marked(mark, {"PATH": "/usr/bin:/bin"}, ())
     assert f'Thread 1 (idle): "MainThread"\n    dump --nonblocking --pid {stopped}' in told
 
 
 def test_nccl_tells_what_it_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where PyTorch has NCCL's flight recorder, a rank writes its collectives next to its stacks."""
     (tmp_path / "asked").write_text("1")
-    of_rank(context(tmp_path)).look()
+    rank_answering(context(tmp_path)).look()
     assert [path.name for path in (tmp_path / "stacks").iterdir()] == ["rank-00000.txt"]
     recorder = ModuleType("torch._C._distributed_c10d")
     monkeypatch.setattr(recorder, "_dump_nccl_trace_json", lambda *_: b'{"entries": []}', raising=False)
     monkeypatch.setitem(sys.modules, recorder.__name__, recorder)
-    of_rank(context(tmp_path)).look()
+    rank_answering(context(tmp_path)).look()
     assert json.loads((tmp_path / "stacks/rank-00000.nccl.json").read_text()) == {"entries": []}

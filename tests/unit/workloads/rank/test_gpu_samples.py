@@ -20,8 +20,8 @@ import pytest
 
 from pytest_llmbench.core.wire.step_events import EndEvent, Event, GpuEvent, TelemetryEvent, parse_event
 from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure
+from pytest_llmbench.readers.steps.gpu_window import read_telemetry
 from pytest_llmbench.readers.steps.step_log import read_steps
-from pytest_llmbench.readers.steps.telemetry import read_telemetry
 from pytest_llmbench.workloads.rank import gpu_samples
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.steplog import StepLog

@@ -11,7 +11,7 @@ import pytest
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.wire.again import refused
 from pytest_llmbench.readers.steps.step_log import read_steps
-from pytest_llmbench.workloads.rank.main import OWNER_GONE, main
+from pytest_llmbench.workloads.rank.main import OWNER_GONE, run_rank
 from tests.unit.workloads.conftest import Launch
 
 # Rank 1 fails while the others are connected to it and do not come back.
@@ -79,7 +79,7 @@ def test_a_wrong_shape_is_refused_before_anything_is_written(tmp_path: Path, mon
         monkeypatch.setenv(f"SLURM_{name}", value)
         monkeypatch.delenv(f"SLURM_STEP_NUM_{name}", raising=False)
     with pytest.raises(RunError, match="asks for 2 nodes with 8 ranks each; the launcher started 8 ranks on 1"):
-        main([str(tmp_path)])
+        run_rank(str(tmp_path))
     assert not (tmp_path / "steps").exists()
 
 
@@ -90,11 +90,11 @@ def test_a_second_start_is_refused_and_leaves_word_of_it(tmp_path: Path, monkeyp
     )
     for name in ("SUBMITIT_EXECUTOR", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
-    main([str(tmp_path)])
+    run_rank(str(tmp_path))
     log = tmp_path / "steps" / "rank-00000.jsonl"
     before = log.read_bytes()
     assert refused(tmp_path) is None
     with pytest.raises(RunError, match="needs its own folder"):
-        main([str(tmp_path)])
+        run_rank(str(tmp_path))
     assert log.read_bytes() == before != b""
     assert (refused(tmp_path) or "").startswith("rank-00000 on ")

@@ -36,12 +36,12 @@ def test_time_goes_to_the_phase_that_it_passes_in() -> None:
     began = time.perf_counter()
     time.sleep(0.02)
     spending.enter(1, "forward")
-    phases = known(spending.of_step(1).phases)
+    phases = known(spending.step_times(1).phases)
     assert set(phases) == {"data", "forward"}
     assert 0.02 <= phases["data"] <= sum(phases.values()) + 1e-6 <= time.perf_counter() - began + 1e-5
     time.sleep(0.02)
     spending.enter(2, "data")
-    assert known(spending.of_step(2).phases)["data"] < 0.02
+    assert known(spending.step_times(2).phases)["data"] < 0.02
 
 
 def test_a_host_that_is_ahead_of_its_gpu_keeps_its_steps_apart() -> None:
@@ -50,30 +50,30 @@ def test_a_host_that_is_ahead_of_its_gpu_keeps_its_steps_apart() -> None:
     spending.enter(1, "forward")
     time.sleep(0.02)
     spending.enter(2, "data")
-    assert set(known(spending.of_step(1).phases)) == {"forward"}
-    assert set(known(spending.of_step(2).phases)) == {"data"}
+    assert set(known(spending.step_times(1).phases)) == {"forward"}
+    assert set(known(spending.step_times(2).phases)) == {"data"}
 
 
 def test_counters_are_the_growth_since_the_step_before(tmp_path: Path) -> None:
     """Delay, quota and memory are those of the step, the quota that of any group above the process."""
     spending = Spending(*machine(tmp_path, delay_ns=10**9, throttled_us=10**6, stalled_us=10**6))
     machine(tmp_path, delay_ns=10**9 + 5 * 10**6, throttled_us=10**6 + 4000, stalled_us=10**6 + 3000)
-    spent = spending.of_step(1)
+    spent = spending.step_times(1)
     assert (spent.delayed_s, spent.throttled_s, spent.memory_stalled_s) == (0.005, 0.004, 0.003)
-    assert spending.of_step(2).delayed_s == 0.0
+    assert spending.step_times(2).delayed_s == 0.0
     spending.close()
 
 
 def test_an_unknown_counter_is_not_0(tmp_path: Path) -> None:
     """A kernel that does not tell, one that tells nonsense, and a counter that was set back give None."""
     (tmp_path / "nothing").mkdir()
-    spent = Spending(tmp_path / "nothing", tmp_path / "nothing").of_step(1)
+    spent = Spending(tmp_path / "nothing", tmp_path / "nothing").step_times(1)
     assert (spent.phases, spent.delayed_s, spent.throttled_s, spent.memory_stalled_s) == (None, None, None, None)
     proc, cgroups = machine(tmp_path, delay_ns=10**9, throttled_us=500)
     spending = Spending(proc, cgroups)
     machine(tmp_path, delay_ns=10, throttled_us=100)
     (proc / "pressure" / "memory").write_text("nonsense\n")
-    spent = spending.of_step(1)
+    spent = spending.step_times(1)
     assert (spent.delayed_s, spent.throttled_s, spent.memory_stalled_s) == (None, None, None)
 
 
@@ -85,7 +85,7 @@ def test_the_groups_of_the_older_kernels_are_read(tmp_path: Path) -> None:
     stat.write_text("nr_periods 9\nthrottled_time 1000000\n")
     spending = Spending(proc, cgroups)
     stat.write_text("nr_periods 9\nthrottled_time 3000000\n")
-    assert spending.of_step(1).throttled_s == 0.002
+    assert spending.step_times(1).throttled_s == 0.002
 
 
 def test_files_are_closed() -> None:
