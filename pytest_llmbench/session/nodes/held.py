@@ -204,10 +204,12 @@ class HeldNodes:
             needed = run.topology.nodes * (run.spec.group or 1)  # groups get the fit nodes in order
             if everything is None and needed <= len(fit):
                 continue
-            reason = everything or f"{unfit}; {len(fit)} fit nodes are too few for {needed}"
+            message = f"gated: {unfit}; {len(fit)} fit nodes are too few for {needed}"
+            if everything is not None:
+                message = f"gated: {everything}"
             self.schedule.waiting.remove(run)
             #: problem gated: too few nodes passed the checks; the run is a SKIP that names the check and the node
-            self.schedule.fail(run, Problem(kind="gated", message=f"gated: {reason}"))
+            self.schedule.fail(run, Problem(kind="gated", message=message))
         if unfit and self.schedule.waiting:
             self._say(f"runs go to the {len(fit)} fit nodes ({', '.join(fit)}): {unfit}")
         return fit
