@@ -120,8 +120,26 @@ def test_each_goal_is_missed_by_itself(guide: str, missed: list[str]) -> None:
     """By counts that do not depend on the patterns."""
     page = CHECKOUT / "docs" / "how-to" / "page.md"
     goals = prose.goals(list(prose.sentences(page, 1, guide)))
-    assert len(goals) == 3
+    assert len(goals) == 7
     assert [any(words in goal.name for words in missed) for goal in goals] == [not goal.met for goal in goals]
+
+
+@pytest.mark.parametrize(
+    ("code", "missed"),
+    [
+        ('"""Does not work."""\n', "docstrings that deny"),
+        ("# It never works.\nx = 1\n", "comments that deny"),
+        ("x = 1  # Slurm knows it\n", "comments that have things"),
+        ('"""The log says it."""\n', "docstrings that have things"),
+        ("# noqa: no word of it\nx = 1  # noqa: X  # works\n", None),
+    ],
+)
+def test_docstrings_and_comments_have_goals_of_their_own(tmp_path: Path, code: str, missed: str | None) -> None:
+    """A comment of a tool (`noqa`) is left out."""
+    (tmp_path / "module.py").write_text(code)
+    names = [goal.name for goal in prose.goals(prose.of_file(tmp_path / "module.py")) if not goal.met]
+    assert len(names) == (missed is not None)
+    assert all(name.startswith(str(missed)) for name in names)
 
 
 def test_the_whole_project_is_read_and_meets_its_goals() -> None:

@@ -9,7 +9,7 @@ from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord
 
 
-class Facts:
+class ReportedFacts:
     """Base of facts: each field is a property, and one that is None is left out."""
 
     def properties(self) -> dict[str, Any]:
@@ -19,7 +19,7 @@ class Facts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PlaceFacts(Facts):
+class PlaceFacts(ReportedFacts):
     """The place of a test."""
 
     test: str
@@ -31,7 +31,7 @@ class PlaceFacts(Facts):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class VerdictFacts(Facts):
+class VerdictFacts(ReportedFacts):
     """The verdict of a test."""
 
     verdict: str
@@ -41,7 +41,7 @@ class VerdictFacts(Facts):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunFacts(Facts):
+class RunFacts(ReportedFacts):
     """The run of a test. Those behind `simulated` are absent as long as it has not run."""
 
     runs: str | None
@@ -93,7 +93,7 @@ class RunFacts(Facts):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReferenceFacts(Facts):
+class ReferenceFacts(ReportedFacts):
     """The threshold that a test applies, also without a measurement."""
 
     reference: str
@@ -107,7 +107,7 @@ class ReferenceFacts(Facts):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NumberFacts(Facts):
+class NumberFacts(ReportedFacts):
     """The number that a test judged, and what judged it."""
 
     speed_judged: str | None = None
@@ -146,7 +146,7 @@ class NumberFacts(Facts):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HistoryFacts(Facts):
+class HistoryFacts(ReportedFacts):
     """The comparison of a run with earlier ones."""
 
     baseline: str
@@ -160,7 +160,7 @@ class HistoryFacts(Facts):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CheckFacts(Facts):
+class CheckFacts(ReportedFacts):
     """The check of a test, and its node. Those behind `nodes` are absent as long as it was not made."""
 
     check: str
@@ -190,7 +190,7 @@ class CheckFacts(Facts):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HealthFacts(Facts):
+class HealthFacts(ReportedFacts):
     """The result of a check for a node, or for all of them."""
 
     measured: str | None
