@@ -60,7 +60,7 @@ def of_rank(step: StepEvent, rank: int) -> StepEvent:
 
 
 def training(rank: int, ranks: int, parameters: int) -> TrainingEvent:
-    """Counts of a rank that has a whole copy of a model of one layer, and was fed micro batches of 2 sequences of 32 tokens."""
+    """Counts of a rank with a whole copy of a model of one layer, fed micro batches of 2 sequences of 32 tokens."""
     return TrainingEvent(
         world_size=ranks, tensor=1, pipeline=1, tensor_rank=0, pipeline_rank=0, copy_rank=rank, layers=1,
         parameters=parameters, precision="fp32", sequence_length=32, micro_batch_size=2,
