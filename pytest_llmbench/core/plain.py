@@ -16,7 +16,7 @@ from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.files import PRIVATE, write_text
 
 
-class Bounds:
+class NumberBounds:
     """Bounds of a number: `ge`, `gt`, `le` or `lt`; pydantic reads them, too."""
 
     def __init__(self, **bounds: int) -> None:
@@ -27,8 +27,8 @@ class Bounds:
         return {**handler(source), **self.bounds}
 
 
-Positive = Annotated[int, Bounds(ge=1)]
-PositiveSeconds = Annotated[float, Bounds(gt=0)]
+Positive = Annotated[int, NumberBounds(ge=1)]
+PositiveSeconds = Annotated[float, NumberBounds(gt=0)]
 
 T = TypeVar("T")
 
@@ -196,7 +196,7 @@ def _fit_composed(origin: Any, inner: tuple[Any, ...], data: Any, key: str) -> A
     return value
 
 
-def _refuse_outside(value: float, bounds: Bounds, key: str) -> None:
+def _refuse_outside(value: float, bounds: NumberBounds, key: str) -> None:
     """Refuse a number out of the bounds that tasks have: `ge` and `gt`."""
     least, below = bounds.bounds.get("ge", -math.inf), bounds.bounds.get("gt", -math.inf)
     if value < least:

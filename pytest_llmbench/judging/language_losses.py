@@ -53,9 +53,8 @@ def first_loss(model: ModelShape, initial_std: float) -> tuple[float, float]:
 
     A model that knows nothing gives each of V tokens the same probability: ln V. Logits are products of a normed vector
     (√h long) with rows of the embedding (√h s long, s their deviation): they scatter by √h s, which adds h s² / 2. The
-    row
-    of the input token is part of that vector, as the embedding is tied: where its logit h s is more than ln V, it
-    counts.
+    row of the input token is part of that vector, as the embedding is tied: its logit h s counts if it is more than
+    ln V.
     """
     uniform, own = math.log(model.vocab_size), model.hidden_size * initial_std
     return uniform - _CHANCE_NAT, max(uniform, own) + own * initial_std / 2 + _CHANCE_NAT

@@ -159,7 +159,7 @@ def judge_unsure(job: OurJob, watched: WatchedJob, facts: Facts, now: float) -> 
 
 
 def needs_explanation(watched: WatchedJob, status: JobStatus) -> bool:
-    """Whether an end may come from a node: of a failed node, or of a job that nobody asked Slurm to cancel."""
+    """Whether an end may come from a node: of a failed node, or of a job canceled without a request."""
     unasked = status.state is JobState.CANCELLED and watched.over is None
     return bool(status.nodelist) and (unasked or status.state is JobState.NODE_FAIL)
 

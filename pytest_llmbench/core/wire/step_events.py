@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from pytest_llmbench.core.plain import Bounds, json_of
+from pytest_llmbench.core.plain import NumberBounds, json_of
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -21,10 +21,10 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 GPU_PERIOD_S = 0.5
 
 _TOO_LARGE = 2**63
-_Count = Annotated[int, Bounds(ge=0, lt=_TOO_LARGE)]
-_PositiveCount = Annotated[int, Bounds(ge=1, lt=_TOO_LARGE)]
-_NonNegative = Annotated[float, Bounds(ge=0)]
-_Positive = Annotated[float, Bounds(gt=0)]
+_Count = Annotated[int, NumberBounds(ge=0, lt=_TOO_LARGE)]
+_PositiveCount = Annotated[int, NumberBounds(ge=1, lt=_TOO_LARGE)]
+_NonNegative = Annotated[float, NumberBounds(ge=0)]
+_Positive = Annotated[float, NumberBounds(gt=0)]
 _AnyNumber = float | Literal["nan", "inf", "-inf"]
 
 
@@ -62,7 +62,7 @@ class StartEvent(_Event):
     """
 
     event: Literal["start"] = "start"
-    schema: Annotated[int, Bounds(ge=1, le=1)]  # a literal would take `true`, too
+    schema: Annotated[int, NumberBounds(ge=1, le=1)]  # a literal would take `true`, too
     rank: _Count
     world_size: _PositiveCount
     local_rank: _Count

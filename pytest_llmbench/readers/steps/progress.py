@@ -28,7 +28,7 @@ class EventLine:
     Attributes:
         number: 1-based.
         event: its content; None where it is not exactly one event.
-        why: the reason if it is not readable.
+        reason: the fault that makes it unreadable; empty otherwise.
     """
 
     number: int
