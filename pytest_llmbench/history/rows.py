@@ -24,7 +24,7 @@ _NOT_TRAINED = {
     "name", "description", "source", "time_limit", "deadlines", "prepare", "references", "statistic_of_record", "steps",
     "end", "warm_up", "nodes", "gpus_per_node", "scale", "engine",
 }  # fmt: skip
-# Severities of a fault of the device itself; a wrong setting is none.
+# Severities of a fault of the device itself, unlike that of a wrong setting.
 _BLAMES = {Severity.ISOLATE, Severity.REBOOT, Severity.RESET}
 # Problems that a run of one node has because of that node.
 _BLAMING_PROBLEMS = {"job_node_fail", "no_gpu", "wrong_hardware"}

@@ -21,7 +21,7 @@ from pytest_llmbench.judging.statistics import judged_steps
 
 # Healthy nodes of one model are within this of each other.
 _SLOWER_NODE = 0.02
-# Of GPUs of one model in one run: what differs more is no scatter.
+# Most that GPUs of one model scatter in one run.
 _UNLIKE = 0.1
 # The least share of the published peak that large matrix products reach on a GPU in good order.
 _LEAST_OF_PEAK = 0.5

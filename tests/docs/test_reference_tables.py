@@ -39,11 +39,11 @@ def test_every_table_that_has_rows_is_in_a_document(name: str) -> None:
 def test_a_comment_explains_a_name() -> None:
     """At the end of a line, over lines of its own, and in several places; other comments explain nothing."""
     text = (
-        "x = 1  #: problem hang: no step\n    #: test property slot: a number,\n    #:  from 0\ny = 2\n"
+        "x = 1  #: problem hang: no step\n    #: suite property slot: a number,\n    #:  from 0\ny = 2\n"
         "#: another y: z\n# problem hang: no\n"
     )
     assert list(reference.notes_in(text)) == [
-        ("problem", "hang", "no step"), ("test property", "slot", "a number, from 0"),
+        ("problem", "hang", "no step"), ("suite property", "slot", "a number, from 0"),
     ]  # fmt: skip
     assert reference.notes()["problem"]["wrong_hardware"].count("; ") == 2
 

@@ -28,9 +28,7 @@ class MegatronCoreOptions(Strict):
     GPUs where it is installed, else `local`. The output of every rank names the layers in use.
     """
     attention: Attention | Literal["unfused"] = "fastest"
-    """Attention kernel as with engine torch; `unfused` is Megatron-Core's own, which keeps scores unless checkpointing
-    is `selective`, with fusion `none`.
-    """
+    """Attention kernel as with engine torch; `unfused` is Megatron-Core's own, which keeps scores in memory."""
     pad_vocabulary: bool = True
     """The embedding gets rows of probability 0, up to a multiple of 128 × `tensor`, for aligned products.
 
