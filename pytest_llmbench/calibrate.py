@@ -65,7 +65,7 @@ def calibrated_file(options: argparse.Namespace) -> tuple[str, list[str]]:
     """The references as YAML or JSON, and warnings about them.
 
     Raises:
-        ConfigError: the records are not those of good runs of one recipe on one machine.
+        ConfigError: the records must be those of good runs of one recipe on one machine.
     """
     runs = _runs(options.records, options.recipe)
     recipe = runs[0].record.recipe
@@ -95,7 +95,7 @@ def golden_file(options: argparse.Namespace) -> tuple[str, list[str]]:
     """Golden losses as JSON, and warnings about them.
 
     Raises:
-        ConfigError: the records are not those of repeats of one training.
+        ConfigError: the records must be those of repeats of one training.
     """
     runs = _runs(options.records, options.recipe)
     refuse_unlike(runs)

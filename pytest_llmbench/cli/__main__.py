@@ -1,4 +1,4 @@
-"""`python -m pytest_llmbench.cli`, where the command `llmbench` is not on PATH."""
+"""`python -m pytest_llmbench.cli`: `llmbench` by the name of its module."""
 
 from pytest_llmbench.cli.app import main
 

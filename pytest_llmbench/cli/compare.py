@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pytest_llmbench.cli.history import DEFAULT, Where, existing
+from pytest_llmbench.cli.history import DEFAULT, Where, open_existing
 from pytest_llmbench.cli.output import RUN_DIR, AsJson, print_json, print_table
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import for_people
@@ -56,7 +56,7 @@ def _lines(before: str, after: str, url: str) -> "list[Compared]":
     # A history shows the difference between runs, also of sessions that are given as folders.
     if "://" not in url and not Path(url).expanduser().exists():
         return compare_sessions(_runs(before, None), _runs(after, None))
-    with existing(url) as history:
+    with open_existing(url) as history:
         old, new = _runs(before, history), _runs(after, history)
         until = min((run.time for run in new if run.time is not None), default=0.0)
         recipes = {run.series.recipe for run in old} & {run.series.recipe for run in new}

@@ -29,11 +29,11 @@ DEFAULT = "llmbench-history.db"
 
 
 @contextmanager
-def existing(url: str) -> Iterator["History"]:
-    """Open a history that exists: a misspelt file must not become an empty one.
+def open_existing(url: str) -> Iterator["History"]:
+    """Open an existing history, so that a misspelt file is an error instead of a new database.
 
     Raises:
-        ConfigError: see `open_history`; also if there is no such file.
+        ConfigError: the file is missing, or `open_history` refuses it.
     """
     from pytest_llmbench.history.database import open_history  # noqa: PLC0415  # engines: `--help` starts sooner
 
@@ -84,7 +84,7 @@ def show(
     from pytest_llmbench.history.importing import add_tag  # noqa: PLC0415
     from pytest_llmbench.history.queries import find_session, list_sessions, show_session  # noqa: PLC0415
 
-    with existing(history) as opened:
+    with open_existing(history) as opened:
         if session is None:
             if tag is not None:
                 raise ConfigError("--tag names one session: llmbench history show SESSION --tag NAME")
@@ -130,7 +130,7 @@ def series(
     """
     from pytest_llmbench.history.queries import SeriesPoint, read_series  # noqa: PLC0415
 
-    with existing(history) as opened:
+    with open_existing(history) as opened:
         points = read_series(opened, recipe, metric, last=last, series=number)
     if changes is not None:
         _print_changes(f"{recipe} {metric}", points, changes, as_json=as_json)
@@ -220,7 +220,7 @@ def ledger(
     """List nodes, GPUs and other parts with their faults, and which nodes to avoid."""
     from pytest_llmbench.history.ledger import Rule, entries_of, list_devices  # noqa: PLC0415
 
-    with existing(history) as opened:
+    with open_existing(history) as opened:
         devices = list_devices(opened, node=node, device=device, rule=Rule(days=days, repeats=repeats))
         about = device or node
         entries = entries_of(opened, about, limit=last) if about is not None else []

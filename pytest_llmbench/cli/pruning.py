@@ -19,7 +19,7 @@ from pytest_llmbench.session.journal.earlier import processes_of
 from pytest_llmbench.session.journal.journal import Journal, is_owned
 
 _DAY_S = 86400.0
-# A session renews its sign of life every few seconds; clocks of two hosts, and caches of file systems, differ by less.
+# A session renews its sign of life every few seconds. Clocks of hosts and caches of file systems differ by less.
 _LIVES_S = 600.0
 _FIELD = "\x1f"
 
@@ -32,7 +32,6 @@ class OldSession:
         folder: the folder.
         age_days: days since its last change.
         size: of its files, bytes.
-        fate: whether it is kept, would be deleted, or has been.
         reason: the reason to keep it; empty for one that may go.
     """
 
@@ -44,7 +43,7 @@ class OldSession:
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The row of the table."""
+        """The row of the table and of JSON."""
         return {
             "session": self.folder.name, "age_days": round(self.age_days, 1), "bytes": self.size, "fate": self.fate,
             "why": self.reason,
@@ -60,7 +59,7 @@ def choose(run_dir: Path, older_than: float | None, keep: int | None) -> list[Ol
         keep: number of newest sessions that stay.
 
     Raises:
-        ConfigError: there is no such folder.
+        ConfigError: the folder is missing.
     """
     _jobs.cache_clear()
     sessions = []
@@ -84,7 +83,7 @@ def delete(session: OldSession) -> OldSession:
     path = session.folder / layout.JOURNAL
     try:
         if path.exists():
-            with closing(Journal(path)):  # as long as it is open here, no other process resumes the session
+            with closing(Journal(path)):  # the open journal locks out a process that would resume the session
                 shutil.rmtree(session.folder)
         else:
             shutil.rmtree(session.folder)
@@ -117,12 +116,12 @@ def _sign_of_life(folder: Path) -> str:
         return "it has processes on this machine"
     if clusters - {"local", "debug"}:
         return _sign_in_slurm(session)
-    # Without a journal it is a replay, which has no jobs, or it lost its journal.
+    # Without a journal it is a replay, which starts no jobs, or it lost its journal.
     return "" if path.exists() or shutil.which("squeue") is None else _sign_in_slurm(session)
 
 
 def _sign_in_slurm(session: Session) -> str:
-    """The reason to keep a session for its jobs: it has some, or Slurm cannot be asked."""
+    """The reason to keep a session for its jobs, which Slurm lists or fails to list; empty without jobs."""
     if shutil.which("squeue") is None:
         return "Slurm's commands are not on PATH, and it may have jobs"
     try:
@@ -137,7 +136,7 @@ def _sign_in_slurm(session: Session) -> str:
 
 @cache
 def _jobs() -> tuple[tuple[str, str], ...]:
-    """Script and comment of each job of this user: Slurm is asked once, and only if a session may have some."""
+    """Script and comment of each job of this user; Slurm is asked once."""
     text = commands.run(["squeue", "--me", "--noheader", f"--format=%o{_FIELD}%k"])
     rows = (line.partition(_FIELD) for line in text.splitlines())
     return tuple((script, comment) for script, _, comment in rows)

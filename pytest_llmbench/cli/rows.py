@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.checks.base import all_checks
-from pytest_llmbench.cli.site.reading import in_site
+from pytest_llmbench.cli.site.reading import call_in_site
 from pytest_llmbench.cluster.recipes import RECIPES
 from pytest_llmbench.cluster.system import ELSEWHERE, LOCAL, SLURM, SYSTEMS, load_system
 from pytest_llmbench.core.paths import shipped
@@ -24,12 +24,12 @@ Row = dict[str, Any]
 
 
 def rows_of(kind: str) -> tuple[list[Row], list[str]]:
-    """Make the rows of a kind, and the reasons why extensions of other packages are not among them.
+    """The rows of a kind, and the faults of extensions of other packages that are left out.
 
     Raises:
         ConfigError: the ini file of this folder, or a file of a recipe or a system, is wrong.
     """
-    return in_site(lambda config: (list(_ROWS[kind](config)), lending.unusable()))
+    return call_in_site(lambda config: (list(_ROWS[kind](config)), lending.unusable()))
 
 
 def _recipes(config: pytest.Config) -> Iterator[Row]:
@@ -133,7 +133,7 @@ _ROWS: Mapping[str, Callable[[pytest.Config], Iterator[Row]]] = {
     "references": _references,
     "schemas": _schemas,
 }
-# A terminal has no room for more; JSON has all.
+# Columns that a terminal has room for; JSON has all.
 COLUMNS = {
     "recipes": ("recipe", "engine", "nodes", "gpus_per_node", "description"),
     "systems": ("system", "cluster", "gpus_per_node", "gpu", "description"),

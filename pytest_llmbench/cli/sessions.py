@@ -169,7 +169,7 @@ def _exit_code(sight: "Sight", *, once: bool) -> int | None:
 
 
 def _notes(sight: "Sight", folder: Path) -> list[str]:
-    """News that a picture cannot show."""
+    """The lines under a picture: its age, the missing sign of life, or the end of the session."""
     notes, snapshot = [], sight.snapshot
     if sight.torn:
         notes.append(f"shown is the state before: {sight.torn}")
@@ -214,7 +214,7 @@ def _lines(*, once: bool) -> _Show:
             console = console_for(width, coloured=wide and not os.environ.get("NO_COLOR"))
             lines = table_lines(sight.snapshot, console, len(sight.snapshot.tasks) + 2)
         else:
-            lines = [*changes.of(sight.snapshot), *([counts(sight.snapshot)] if last else [])]
+            lines = [*changes.update(sight.snapshot), *([counts(sight.snapshot)] if last else [])]
         _write("".join(f"{line.rstrip()}\n" for line in (*lines, *notes)))
 
     return show
@@ -232,7 +232,7 @@ def _table() -> _Show:
         console = console_for(max(10, width - 1), coloured=not os.environ.get("NO_COLOR"))
         lines = table_lines(sight.snapshot, console, max(1, height - _ROOM), () if last else notes)
         screen.draw(lines, width)
-        if last:  # the last line says how it ended
+        if last:  # the end of the session stays under the table
             _write("".join(f"\n{note}" for note in notes) + "\n")
 
     return show

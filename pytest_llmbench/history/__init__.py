@@ -1,1 +1,1 @@
-"""The history: records of many sessions in one database, and what they say together."""
+"""The history: records of many sessions in one database, and comparisons over time."""

@@ -1,4 +1,4 @@
-"""`--compare-to`: the earlier runs of the history that a new run is compared with, and the verdict."""
+"""`--llmbench-compare-to`: the earlier runs of the history that a new run is compared with, and the verdict."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ from pytest_llmbench.history.rows import MetricRow, measurement_of
 from pytest_llmbench.history.scatter import LEAST_PAST
 from pytest_llmbench.history.wanted import Wanted
 
-# The newest of these earlier runs show the difference between runs.
+# This many earlier runs, the newest, show the difference between runs.
 _MOST_PAST = 50
 # Number of runs of a recipe that are read to find a baseline.
 _MOST_RUNS = 2000
@@ -32,10 +32,10 @@ _SPEED = "throughput"
 
 
 def check_wanted(history: History, wanted: Wanted) -> None:
-    """Check that the history has the tag or the commit of a baseline.
+    """Check that the history has the tag or the commit of a baseline, before the session starts.
 
     Raises:
-        ConfigError: it has not.
+        ConfigError: the tag or the commit is missing.
     """
     if wanted.kind in {"last", "best"}:
         return
@@ -51,12 +51,12 @@ def check_wanted(history: History, wanted: Wanted) -> None:
 def compare_with_baseline(
     history: History, session: str, runs: Sequence[Sequence[RunRecord]], wanted: Wanted
 ) -> list[Compared]:
-    """Compare runs with the baseline of each.
+    """Compare new runs with the baseline of each.
 
     Args:
         history: has the earlier runs.
-        session: id of the session of the new ones: its own records are never a baseline.
-        runs: those that are judged together, together.
+        session: id of the new runs' session, whose records are left out of the baseline.
+        runs: the new runs, grouped as they are judged.
         wanted: the baseline that the user asked for.
     """
     lines: list[Compared | tuple[Compared, NumberPair]] = []
@@ -75,20 +75,20 @@ def compare_with_baseline(
 
 
 def _comparable(runs: Sequence[PastRun], statistic_of_record: str) -> Compared:
-    """The number of new runs to compare, without a verdict; or the verdict on runs that cannot be compared."""
-    name = runs[0].name
+    """The statistic to compare new runs by; for incomparable runs, their verdict."""
+    run = runs[0].name
     if runs[0].simulated is not None:
         reason = f"simulated fault {runs[0].simulated}: no measurement"
-        return Compared(name=name, verdict=Verdict.SKIP, reason=reason)
+        return Compared(name=run, verdict=Verdict.SKIP, reason=reason)
     if problem := next((run.problem for run in runs if run.problem is not None), None):
         reason = f"the run cannot be judged ({problem.partition(':')[0]}), and so not be compared"
-        return Compared(name=name, verdict=Verdict.SKIP, reason=reason)
+        return Compared(name=run, verdict=Verdict.SKIP, reason=reason)
     candidates = (_SPEED, statistic_of_record, *runs[0].metrics)
-    metric = next((each for each in candidates if all(_is_usable(run.metrics.get(each)) for run in runs)), None)
+    metric = next((name for name in candidates if all(_is_usable(run.metrics.get(name)) for run in runs)), None)
     if metric is None:
         reason = "no number of it has an interval and a direction: too few steps, or none with a duration; train longer"
-        return Compared(name=name, verdict=Verdict.INCONCLUSIVE, reason=reason)
-    return Compared(name=name, metric=metric)
+        return Compared(name=run, verdict=Verdict.INCONCLUSIVE, reason=reason)
+    return Compared(name=run, metric=metric)
 
 
 def _is_usable(row: MetricRow | None) -> bool:
@@ -105,7 +105,7 @@ def _baseline(
 ) -> Compared | tuple[Compared, NumberPair]:
     """The pair of the new runs and their baseline; without a baseline, the verdict.
 
-    A new recipe is skipped; one that ran before on another machine, or was changed, is not decided.
+    A new recipe is SKIP; one that ran before on another machine, or was changed, is INCONCLUSIVE.
     """
     series, metric = new[0].series, line.metric
     have = f"{counted(len(earlier), 'earlier run')} of {series.recipe}"
@@ -136,7 +136,7 @@ def _baseline(
 def _earlier_runs(
     connection: Connection, session: str, recipe: str, metric: str, measurements: Sequence[str]
 ) -> list[PastRun]:
-    """The earlier runs of a recipe on any machine, oldest first, without other readings of these measurements."""
+    """Earlier runs of a recipe on any machine, oldest first; further readings of these measurements are left out."""
     newest = (
         "SELECT n.id FROM llmbench_runs n WHERE n.series IN (SELECT id FROM llmbench_series WHERE recipe = :recipe) "
         "AND n.session <> :session AND n.counts AND (n.measurement IS NULL OR n.measurement NOT IN :measurements) "
@@ -151,7 +151,7 @@ def _choose(connection: Connection, runs: Sequence[PastRun], wanted: Wanted) -> 
     if wanted.kind == "best":
         return [*runs]
     if wanted.kind == "last":
-        # Of sessions in which it could be measured.
+        # Sessions in which it was measured.
         measured = dict.fromkeys(run.session for run in reversed(runs) if run.problem is None)
         sessions = {*[*measured][: wanted.count]}
     else:

@@ -15,7 +15,7 @@ from pytest_llmbench.judging.interval.student import above
 
 WINDOW = 50
 P_VALUE = 0.001
-# A point may be weaker by this factor while the points around it are not yet known.
+# Candidates may be weaker by this factor: the points around them are still unsettled.
 _WEAK = 10.0
 _LEAST_WINDOW = 4
 
@@ -26,9 +26,9 @@ class ChangePoint:
 
     Attributes:
         index: position of the first value after the change, from 0.
-        before, after: means of the values from the change point before to this one, and from here to the next.
-        p: upper bound on the probability that values of one mean differ as much at any place between the change points
-            around this one, by Student's t test, two-sided.
+        before, after: means of the values up to the neighbouring change points.
+        p: upper bound on the probability that values of one mean differ as much at any place between the neighbours, by
+            Student's t test, two-sided.
     """
 
     index: int
@@ -54,18 +54,18 @@ def change_points(
         least_change: smallest change, as a share of the mean before.
 
     Raises:
-        ValueError: a value is not finite, or an argument is out of its range.
+        ValueError: a value is NaN or infinite, or an argument is out of its range.
     """
     if window < _LEAST_WINDOW or not 0.0 < p_value < 1.0 or least_change < 0.0:
         raise ValueError(f"window {window} >= 4, 0 < p_value {p_value} < 1, least_change {least_change} >= 0 must hold")
     if not all(map(math.isfinite, values)):
         raise ValueError("a series has only finite values: leave out the others")
-    weak = _strong(values, _weak(values, window, min(_WEAK * p_value, 0.5)), p_value, least_change)
-    places = _fitted(values, [point.index for point in weak])
-    return _strong(values, places, p_value, least_change)
+    candidates = _find_candidates(values, window, min(_WEAK * p_value, 0.5))
+    kept = _keep_strong(values, candidates, p_value, least_change)
+    return _keep_strong(values, _fit_places(values, [point.index for point in kept]), p_value, least_change)
 
 
-def _weak(values: Sequence[float], window: int, p_value: float) -> list[int]:
+def _find_candidates(values: Sequence[float], window: int, p_value: float) -> list[int]:
     """The places of all windows that may be change points."""
     places: set[int] = set()
     start = 0
@@ -87,8 +87,8 @@ def _divide(values: Sequence[float], start: int, end: int, p_value: float) -> li
 
 
 def _most_different(values: Sequence[float]) -> int:
-    """The place that parts values into two that differ most by their energy distance, the second of any length."""
-    # sums[k][t]: of the distances of value k from the first t values.
+    """The place whose two parts have the largest energy distance; the second part may end anywhere."""
+    # sums[k][t] adds the distances of value k from the first t values.
     sums = []
     for k, value in enumerate(values):
         row = [0.0]
@@ -114,7 +114,9 @@ def _most_different(values: Sequence[float]) -> int:
     return place
 
 
-def _strong(values: Sequence[float], places: Sequence[int], p_value: float, least_change: float) -> list[ChangePoint]:
+def _keep_strong(
+    values: Sequence[float], places: Sequence[int], p_value: float, least_change: float
+) -> list[ChangePoint]:
     """Remove the weakest place until all others are strong: each removal changes the test of its neighbours."""
     left = [*places]
     points = [_point(values, left, number) for number in range(len(left))]
@@ -139,12 +141,12 @@ def _point(values: Sequence[float], places: Sequence[int], number: int) -> Chang
     start = places[number - 1] if number else 0
     end = places[number + 1] if number + 1 < len(places) else len(values)
     before, after = values[start : places[number]], values[places[number] : end]
-    # One of so many places was chosen as the best.
+    # Bonferroni: the place was chosen from this many.
     p = min(1.0, (end - start - 1) * _p(before, after))
     return ChangePoint(index=places[number], before=fmean(before), after=fmean(after), p=p)
 
 
-def _fitted(values: Sequence[float], places: Sequence[int]) -> list[int]:
+def _fit_places(values: Sequence[float], places: Sequence[int]) -> list[int]:
     """Move each place to where two means fit the values between its neighbours best, by least squares."""
     moved = [*places]
     for number in range(len(moved)):
@@ -152,9 +154,8 @@ def _fitted(values: Sequence[float], places: Sequence[int]) -> list[int]:
         end = moved[number + 1] if number + 1 < len(moved) else len(values)
         part = values[start:end]
         middle = fmean(part)
-        total = left = 0.0
-        best = -math.inf
-        # Of sums about the middle, so that large values with small differences lose no digits.
+        left, best = 0.0, -math.inf
+        # Sums about the middle keep all digits of large values with small differences.
         total = math.fsum(value - middle for value in part)
         for at in range(1, len(part)):
             left += part[at - 1] - middle
@@ -165,7 +166,7 @@ def _fitted(values: Sequence[float], places: Sequence[int]) -> list[int]:
 
 
 def _p(left: Sequence[float], right: Sequence[float]) -> float:
-    """Two-sided p of Student's t test for two samples with one variance; 1 where there is nothing to test."""
+    """Two-sided p of Student's t test for two samples with one variance; 1 for fewer than three values."""
     freedom = len(left) + len(right) - 2
     if freedom < 1:
         return 1.0
@@ -173,7 +174,7 @@ def _p(left: Sequence[float], right: Sequence[float]) -> float:
     difference = abs(means[0] - means[1])
     squares = math.fsum((value - mean) ** 2 for part, mean in zip((left, right), means, strict=True) for value in part)
     error = math.sqrt(squares / freedom * (1 / len(left) + 1 / len(right)))
-    # Values that are the same to the last digits have no scatter but that of rounding.
+    # The scatter of values that agree to the last digits is that of rounding.
     least = 1e-12 * max(map(abs, means))
     if error <= least:
         return 0.0 if difference > least else 1.0

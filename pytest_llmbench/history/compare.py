@@ -18,14 +18,14 @@ from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.interval.student import quantile
 from pytest_llmbench.judging.telemetry import Better
 
-# In so many comparisons of sessions any number is called worse by chance. A gate that compares every night would call a
-# healthy system slow three or four times a year at the usual 1 %.
+# Share of comparisons of sessions in which chance calls any number worse. With the usual 1 %, a gate that compares
+# every night would call a healthy system slow three or four times a year.
 ALPHA_OF_SESSION = ALPHA / 5
-# An interval that reaches so far to the worse, as a share, would hide what matters.
+# An interval that reaches this far to the worse, as a share, could hide a regression that matters.
 COARSE = 0.05
-# A number without a verdict: it has no direction, no interval, or is zero.
+# Verdict of a number that lacks a direction or an interval, or is zero.
 NOT_JUDGED = "-"
-# An end of a run's own interval is so many standard errors away as if they were known with these degrees of freedom.
+# Degrees of freedom by which an end of a run's own interval is turned into a standard error.
 _FREEDOM_WITHIN = 8.0
 
 
@@ -35,13 +35,13 @@ class Change:
 
     Attributes:
         before, after: means of the runs, in `unit`.
-        runs_before, runs_after: their numbers.
+        runs_before, runs_after: numbers of runs.
         share: the change as a share of the mean before.
-        low, high: the interval of the share; None where one run does not say how well it is known.
+        low, high: the interval of the share; None if a run lacks its own interval.
         better: direction of an improvement.
-        deviation: standard deviation of the number of one run, as a share; None where it is not known.
+        deviation: standard deviation of the number of one run, as a share; None if unknown.
         alpha: probability that an end of the interval is wrong.
-        reason: the reason that the interval is missing.
+        reason: the reason for a missing interval.
     """
 
     before: float
@@ -87,7 +87,7 @@ class Change:
 
 
 def usual_spread(*, gpus: int, scale: str) -> BetweenRuns | None:
-    """The difference between runs that is known of other systems; None on CPUs and of tiny shapes."""
+    """The difference between runs as other systems have it; None on CPUs and for scale smoke."""
     return USUAL_BETWEEN_RUNS if gpus and scale == "full" else None
 
 
@@ -103,19 +103,18 @@ def measure_change(
     """Compare a number of two sets of runs.
 
     The interval is that of the ratio of both means. It covers the noise of the steps within each run, and the
-    difference between runs of one system: as other series of it or other systems have it, and as `past` and the new
-    runs show it.
+    difference between runs of one system, from `past`, the new runs, and other series or other systems.
 
     Args:
         before: the number of each earlier run, at least one, all in one unit.
         after: the number of each new run.
-        past: the number of earlier runs of the same series, in order of time; it takes 3 to use them.
-        usual: the difference between runs that is known of other systems; without it, `past` must have 3 runs.
+        past: the number of earlier runs of the same series, in order of time; used from 3 runs on.
+        usual: the difference between runs of other systems; without it, `past` must have 3 runs.
         shared: the scatter of other series of this system, used instead of `usual`.
         alpha: probability that an end of the interval is wrong.
 
     Raises:
-        ValueError: a set is empty, units differ, or the mean before is not above 0.
+        ValueError: a set is empty, units differ, or the mean before is 0 or less.
     """
     if problem := not_comparable(before, after):
         raise ValueError(problem)
@@ -139,9 +138,9 @@ def measure_change(
         own += shared
     elif usual is not None:
         own += usual_scatter(usual, error_before)
-    # No run is better known than by its own steps: earlier runs that are alike beyond that may be copies of one.
+    # A run's own steps limit how well it is measured: earlier runs that agree better may be copies of one.
     deviation = max(own.deviation, error_before)
-    # Of new runs that are less well known by their own steps than the earlier ones.
+    # The extra noise of new runs that are measured less well than the earlier ones.
     more = max(0.0, error_after**2 - error_before**2)
     width = quantile(1 - alpha, own.freedom) * math.sqrt(
         deviation**2 / len(before) + (deviation**2 + more) / len(after)
@@ -150,7 +149,7 @@ def measure_change(
 
 
 def not_comparable(before: Sequence[MetricRow], after: Sequence[MetricRow]) -> str:
-    """The reason that two sets have no ratio of their means; empty if they have one."""
+    """The obstacle to a ratio of the means of two sets; empty if there is a ratio."""
     if not before or not after:
         return "two sets with at least one run each can be compared"
     units = {row.unit for row in (*before, *after)}
@@ -161,10 +160,10 @@ def not_comparable(before: Sequence[MetricRow], after: Sequence[MetricRow]) -> s
 
 
 def _error(row: MetricRow) -> float | None:
-    """Standard error of a run's number by its own steps, as a share; None where it has no interval."""
+    """Standard error of a run's number by its own steps, as a share; None without an interval."""
     if row.low is None or row.high is None or row.value <= 0.0:
         return None
-    # The other side has what a slow start may still hide, which is the same in runs of one length.
+    # The wider side allows for a slow start, which is the same in runs of one length.
     half = min(row.high - row.value, row.value - row.low)
     return max(half, 0.0) / (row.value * quantile(1 - ALPHA, _FREEDOM_WITHIN))
 
@@ -182,8 +181,8 @@ class NumberPair:
         metric: name of the statistic.
         before, after: the number in each earlier run, and in each later one.
         past: the number in runs before the later ones, in order of time.
-        usual: the difference between such runs that is known of other systems; None if none is.
-        candidates: number of the sessions of which `before` is the best, else 1.
+        usual: the difference between such runs of other systems; None if unknown.
+        candidates: number of sessions from which `before` was chosen as the best, else 1.
     """
 
     metric: str
@@ -195,7 +194,7 @@ class NumberPair:
 
     @property
     def kind(self) -> tuple[str, BetweenRuns | None]:
-        """Pairs of one kind share their scatter."""
+        """The key of the pairs that share their scatter."""
         return self.metric, self.usual
 
     @property
@@ -210,7 +209,7 @@ class NumberPair:
 
 
 def compare_runs(pairs: Sequence[NumberPair]) -> list[Change]:
-    """Compare all numbers of a session: together they are wrong in a share `ALPHA_OF_SESSION` of all sessions."""
+    """Compare all numbers of a session; any of them is wrong in at most a share `ALPHA_OF_SESSION` of sessions."""
     kinds: dict[tuple[str, BetweenRuns | None], list[Scatter]] = {}
     for pair in pairs:
         kinds.setdefault(pair.kind, []).append(pair.scatter)
@@ -231,12 +230,12 @@ class Compared:
 
     Attributes:
         name: recipe, or key of the first of the later runs.
-        metric: the statistic; empty where no number can be compared.
+        metric: the statistic; empty for incomparable runs.
         verdict: PASS, FAIL (it became worse, beyond what is uncertain), INCONCLUSIVE, SKIP, ERROR, or `-` for a number
-            that has no direction or no interval.
-        change: None where nothing was compared.
-        sessions: those of the earlier runs, where a history chose them.
-        reason: the reason that it is not a PASS, or a note about it.
+            that lacks a direction or an interval.
+        change: the change; None for incomparable runs.
+        sessions: sessions of the earlier runs that the history chose.
+        reason: the reason of the verdict, or a note.
     """
 
     name: str
@@ -248,12 +247,12 @@ class Compared:
 
 
 def verdict_of_change(change: Change) -> Verdict:
-    """FAIL for a regression, PASS for none, INCONCLUSIVE where the interval is missing or too wide."""
+    """FAIL for a regression, INCONCLUSIVE for an interval that is missing or too wide, else PASS."""
     return {True: Verdict.FAIL, False: Verdict.PASS, None: Verdict.INCONCLUSIVE}[change.regressed]
 
 
 def run_of_record(record: RunRecord) -> PastRun:
-    """A run as the history has it, from its record alone."""
+    """The run of a record, in the form in which the history returns runs."""
     return PastRun(
         session=record.session, name=record.key, time=record.timings.started, series=series_of(record),
         problem=problem_of(record), simulated=record.simulated,
@@ -264,12 +263,12 @@ def run_of_record(record: RunRecord) -> PastRun:
 def compare_sessions(
     before: Sequence[PastRun], after: Sequence[PastRun], past: Mapping[str, Sequence[PastRun]] | None = None
 ) -> list[Compared]:
-    """Compare the runs of two sessions, recipe by recipe.
+    """Compare the runs of an earlier and a later session, recipe by recipe.
 
     Args:
         before: runs of the earlier session.
-        after: those of the later one.
-        past: earlier runs by recipe, where there is a history: they show the difference between runs.
+        after: runs of the later one.
+        past: runs of the history by recipe, which show the difference between runs.
     """
     lines: list[tuple[str, Compared | NumberPair]] = []
     for recipe in sorted({run.series.recipe for run in (*before, *after)}):
@@ -285,7 +284,7 @@ def compare_sessions(
 
 
 def _obstacle(recipe: str, old: Sequence[PastRun], new: Sequence[PastRun]) -> Compared | None:
-    """The reason that the runs of a recipe cannot be compared; None if they can."""
+    """The verdict on incomparable runs of a recipe; None if they are comparable."""
     sides = ((old, "earlier"), (new, "later"))
     for runs, word in sides:
         if not runs:
@@ -307,7 +306,7 @@ def _obstacle(recipe: str, old: Sequence[PastRun], new: Sequence[PastRun]) -> Co
 def _numbers(
     recipe: str, old: Sequence[PastRun], new: Sequence[PastRun], past: Sequence[PastRun]
 ) -> Iterator[Compared | NumberPair]:
-    """Yield each number of a recipe that can be compared, or the reason that it cannot."""
+    """Yield a pair for each number of a recipe, or, for an incomparable one, its verdict."""
     series, runs = new[0].series, (*old, *new)
     past = [run for run in past if run.series == series and run.problem is None]
     for metric in sorted({name for run in runs for name in run.metrics}):

@@ -1,4 +1,4 @@
-"""The database of a history: SQLite in a file, or PostgreSQL. Its tables are made where there are none."""
+"""The database of a history: SQLite in a file, or PostgreSQL. A new database gets its tables when it is opened."""
 
 import re
 import sqlite3
@@ -14,7 +14,7 @@ from pytest_llmbench.core.files import make_folder
 LEGAL = "a file, sqlite:///FILE, or postgresql://USER@HOST/DATABASE"
 # Seconds to wait for another process that writes.
 _PATIENCE_S = 60
-# Any number, as long as every process takes the same one: one of them at a time writes to PostgreSQL.
+# The key of PostgreSQL's advisory lock, any number: one process at a time writes.
 _LOCK = 0x6C6C6D62
 # Another version of the tables needs another number here.
 SCHEMA_VERSION = 1
@@ -86,12 +86,12 @@ CREATE TABLE llmbench_sightings (
 CREATE INDEX llmbench_sightings_by_device ON llmbench_sightings (device, time);
 CREATE INDEX llmbench_sightings_that_blame ON llmbench_sightings (blames, time);
 """
-# SQLite has no type of its own for it.
+# SQLite stores booleans as numbers.
 sqlite3.register_converter("BOOLEAN", lambda value: value != b"0")
 
 
 class Connection:
-    """A connection within a transaction. Statements name their parameters as `:name`; a list stands for `IN :name`."""
+    """A connection within a transaction. Statements name parameters as `:name`, or `IN :name` for a list."""
 
     def __init__(self, raw: Any, backend: str) -> None:
         self._raw = raw
@@ -116,18 +116,18 @@ class Connection:
         if rows:
             names = ", ".join(f":{name}" for name in rows[0])
             statement = f"INSERT INTO {table} ({names.replace(':', '')}) VALUES ({names})"
-            self._raw.cursor().executemany(self._translated(statement), [dict(row) for row in rows])
+            self._raw.cursor().executemany(self._translate(statement), [dict(row) for row in rows])
 
     def _execute(self, statement: str, parameters: dict[str, Any]) -> Any:
         for name, value in [*parameters.items()]:
             if isinstance(value, list | tuple):
-                numbered = {f"{name}_{number}": each for number, each in enumerate(value)}
+                numbered = {f"{name}_{number}": element for number, element in enumerate(value)}
                 parameters |= numbered
                 places = ", ".join(f":{number}" for number in numbered) or "NULL"
                 statement = re.sub(rf":{name}\b", f"({places})", statement)
-        return self._raw.execute(self._translated(statement), parameters)
+        return self._raw.execute(self._translate(statement), parameters)
 
-    def _translated(self, statement: str) -> str:
+    def _translate(self, statement: str) -> str:
         if self._backend == "sqlite":
             return statement
         return re.sub(r":(\w+)", r"%(\1)s", statement.replace("%", "%%"))
@@ -152,28 +152,28 @@ class History:
         """A connection that sees one state of the database.
 
         Raises:
-            ConfigError: the database cannot be read.
+            ConfigError: reading failed.
         """
-        with self._connected("read") as connection:
+        with self._connect("read") as connection:
             sqlite = self.backend == "sqlite"
             connection.rows("BEGIN" if sqlite else "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             yield connection
 
     @contextmanager
     def writing(self, verb: str = "written") -> Iterator[Connection]:
-        """A transaction that is there as a whole, or not at all. Processes that write at once wait for each other.
+        """A transaction that is written whole or rolled back. Processes that write at once wait for each other.
 
         Raises:
-            ConfigError: the database cannot be written.
+            ConfigError: writing failed.
         """
-        with self._connected(verb) as connection:
+        with self._connect(verb) as connection:
             # A transaction that reads first and then writes would fail if another one has written in between.
             sqlite = self.backend == "sqlite"
             connection.rows("BEGIN IMMEDIATE" if sqlite else f"SELECT pg_advisory_xact_lock({_LOCK})")
             yield connection
 
     @contextmanager
-    def _connected(self, verb: str) -> Iterator[Connection]:
+    def _connect(self, verb: str) -> Iterator[Connection]:
         errors: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
         try:
             if self.backend == "sqlite":
@@ -187,7 +187,7 @@ class History:
                 yield Connection(raw, self.backend)
                 raw.commit()
             finally:
-                raw.close()  # undoes what is not committed
+                raw.close()  # rolls back what is uncommitted
         except ImportError as error:
             raise ConfigError(
                 f"PostgreSQL needs psycopg, which cannot be loaded ({error}): pip install 'pytest-llmbench[postgresql]'"
@@ -200,13 +200,10 @@ class History:
 
 @contextmanager
 def open_history(given: str | Path) -> Iterator[History]:
-    """Open a history, and make its tables in a database that has none.
-
-    Args:
-        given: a file, or a URL of SQLite or PostgreSQL.
+    """Open a history in a file, or at a URL of SQLite or PostgreSQL; a new database gets the tables.
 
     Raises:
-        ConfigError: it cannot be meant or reached, is not a history, or has another schema version.
+        ConfigError: the URL is wrong, the database unreachable or foreign, or its schema has another version.
     """
     history = _history_of(str(given))
     if history.backend == "sqlite":
@@ -249,10 +246,10 @@ def _sqlite(path: str) -> sqlite3.Connection:
 
 
 def _make_tables(connection: Connection, history: History) -> None:
-    """Make the tables where there are none.
+    """Make the tables of a new database, and check the schema version of any other.
 
     Raises:
-        ConfigError: another version of this package made them; they are left as they are.
+        ConfigError: another version of this package made the tables; they stay as they are.
     """
     known = {
         "sqlite": "SELECT count(*) FROM sqlite_master WHERE name = 'llmbench_schema'",

@@ -1,4 +1,4 @@
-"""Records of sessions into the history: each once, whole, and never another under the same name."""
+"""Import of sessions' records into the history: each once and whole; the first one of a name stays."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,13 +8,14 @@ from typing import Any
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import counted
+from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.history.database import Connection, History
-from pytest_llmbench.history.rows import FiledRecord, metrics_of, read_record, series_of, uuids_in
+from pytest_llmbench.history.rows import FiledRecord, gpu_uuids, metrics_of, read_record, series_of
 from pytest_llmbench.session.folder import has_ended, record_files
 
-# More records without a verdict are counted, and not named.
+# This many records without a verdict are named, the others counted.
 _MOST_DOUBTS = 5
 
 
@@ -23,10 +24,10 @@ class Imported:
     """The outcome of an import.
 
     Attributes:
-        new: number of records that the history did not have.
-        renewed: number of records of a session that had not ended, in another state than before.
-        known: number of records that it had.
-        refused: one sentence for each record that could not be imported.
+        new: number of new records.
+        renewed: number of changed records of sessions that were still running at the last import.
+        known: number of records that the history had.
+        refused: one sentence for each refused record.
         sessions: ids of the sessions.
         empty: paths without a record of a session.
         unjudged: one sentence for each new record without a verdict of a test.
@@ -42,7 +43,7 @@ class Imported:
 
     @property
     def doubts(self) -> list[str]:
-        """The first records without a verdict, and how many more there are."""
+        """The sentences of the first records without a verdict, and the number of the others."""
         more = len(self.unjudged) - _MOST_DOUBTS
         rest = [f"and {counted(more, 'further record')} without a verdict"] if more > 0 else []
         return [*self.unjudged[:_MOST_DOUBTS], *rest]
@@ -58,8 +59,8 @@ class About:
     """Facts of a session that its records lack.
 
     Attributes:
-        version: of pytest-llmbench; None where it is not known.
-        git_commit: of the checkout that has the tests.
+        version: version of pytest-llmbench, if known.
+        git_commit: commit of the checkout that has the tests.
         tags: names for the session.
     """
 
@@ -69,15 +70,15 @@ class About:
 
 
 def import_sessions(history: History, paths: Iterable[Path], about: About | None = None) -> Imported:
-    """Import the sessions in some folders; report what is damaged, and import the rest.
+    """Import the sessions in some folders; damaged records are reported, all others imported.
 
     Args:
         history: gets the records.
         paths: sessions' folders, or folders of sessions' folders.
-        about: facts to note with each of them.
+        about: facts to note with each session.
 
     Raises:
-        ConfigError: a path is not there, or the history cannot be written.
+        ConfigError: a path is missing, or writing the history failed.
     """
     imported, seen = Imported(), set()
     for path in paths:
@@ -101,17 +102,16 @@ def records_in(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def read_session(folder: Path) -> tuple[list[FiledRecord], list[str]]:
-    """The readable records of a session's folder, and the reasons why others cannot be read."""
+    """The readable records of a session's folder, and the damage of each of the others."""
     records, refused = [], []
-    gpus: dict[tuple[str, str], str] = {}
-    for about, path in records_in(folder):
-        if about == "check":
-            gpus |= uuids_in(path)
+    gpus: dict[tuple[str, str], str] = {}  # all records share it, and use it once all are read
     for about, path in records_in(folder):
         try:
-            records.append(read_record(path, about, gpus))
+            records.append(filed := read_record(path, about, gpus))
         except ConfigError as error:
             refused.append(str(error))
+        else:
+            gpus.update(gpu_uuids(filed.record) if isinstance(filed.record, HealthRecord) else {})
     return records, refused
 
 
@@ -130,8 +130,8 @@ def _import_folder(history: History, folder: Path, about: About, imported: Impor
         imported.refused.append(f"{error}; its records count as those of a session that did not end")
         ended = False
     by_session: dict[str, list[FiledRecord]] = {}
-    for each in filed:
-        by_session.setdefault(each.record.session, []).append(each)
+    for record in filed:
+        by_session.setdefault(record.record.session, []).append(record)
     for session, records in by_session.items():
         add_records(history, session, records, ended=ended, about=about, imported=imported)
 
@@ -139,18 +139,18 @@ def _import_folder(history: History, folder: Path, about: About, imported: Impor
 def add_records(
     history: History, session: str, records: Sequence[FiledRecord], *, ended: bool, about: About, imported: Imported
 ) -> None:
-    """Write the records of one session, in one transaction.
+    """Write the records of one session, at least one, in one transaction, and count them in `imported`.
 
     Args:
         history: gets the records.
-        session: its id.
-        records: at least one.
-        ended: none of them will change any more.
+        session: id of the session.
+        records: its records.
+        ended: True if all of them are final.
         about: further facts of the session.
-        imported: is added to.
+        imported: the outcome so far.
 
     Raises:
-        ConfigError: the history cannot be written.
+        ConfigError: writing the history failed.
     """
     with history.writing() as connection:
         imported.sessions.append(session)
@@ -200,12 +200,13 @@ def _forget(connection: Connection, run: Mapping[str, Any]) -> None:
 def _note_session(
     connection: Connection, session: str, records: Sequence[FiledRecord], *, ended: bool, about: About
 ) -> bool:
-    """Write the row of a session, and return whether it had ended at its last import."""
+    """Write the row of a session; return whether it had ended at its last import."""
     known = connection.rows("SELECT * FROM llmbench_sessions WHERE id = :session", session=session)
     began = min(record.time for record in records)
     if not known:
         first = records[0].record
-        versions = (each.record.made_by.llmbench_version for each in records if each.record.made_by is not None)
+        makers = (filed.record.made_by for filed in records)
+        versions = (maker.llmbench_version for maker in makers if maker is not None)
         new = {
             "id": session, "began": began, "system": first.system, "cluster": first.cluster,
             "version": about.version or next(versions, None), "git_commit": about.git_commit, "ended": ended,
@@ -253,7 +254,7 @@ def _add(connection: Connection, filed: FiledRecord) -> None:
 
 
 def _counts(connection: Connection, row: Mapping[str, Any]) -> bool:
-    """True if a run is a measurement of its own. If a run was read twice, the one that is not a replay counts."""
+    """True if a run is a measurement of its own. Of a run and its replay, the run counts."""
     if row["simulated"] is not None:
         return False
     if row["measurement"] is None:
@@ -267,7 +268,7 @@ def _counts(connection: Connection, row: Mapping[str, Any]) -> bool:
 
 
 def _id_of(connection: Connection, table: str, key: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> int:
-    """The id of the row with a key, which is inserted with `more` if it is missing."""
+    """The id of the row with this key; a missing row is inserted, with `more`."""
     select = f"SELECT id FROM {table} WHERE {' AND '.join(f'{name} = :{name}' for name in key)}"
     if connection.value(select, **key) is None:
         connection.insert(table, [{**key, **(more or {})}])

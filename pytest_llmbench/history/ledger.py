@@ -1,4 +1,4 @@
-"""The ledger: what sessions recorded about nodes, GPUs and ports, and which nodes to avoid for it."""
+"""The ledger: the recorded facts about nodes, GPUs and ports, and the nodes to avoid for their faults."""
 
 import time
 from collections.abc import Mapping
@@ -19,8 +19,8 @@ class Rule:
     """The condition under which a session avoids a node.
 
     Attributes:
-        days: faults count for so long.
-        repeats: sessions that found a fault of the node itself, from which on it is avoided.
+        days: age up to which a fault counts.
+        repeats: number of sessions with a fault of the node itself from which on it is avoided.
     """
 
     days: float = DAYS
@@ -33,12 +33,12 @@ class Entry:
 
     Attributes:
         kind: `node`, `gpu` or `part`.
-        name: of a node; UUID of a GPU where it is known; node and name of any other part.
+        name: name of a node; UUID of a GPU, if known; node and name of any other part.
         node: the last node that it was seen on.
         first, last: Unix times of the first and the last record about it.
-        sessions: how many had it.
-        faults: sessions that found a fault of it, or of its node, within the rule's days.
-        avoid: the reason to avoid the node; None where it may be used.
+        sessions: number of sessions that had it.
+        faults: number of sessions with a fault of it, or of its node, within the rule's days.
+        avoid: the reason to avoid the node; None if it may be used.
     """
 
     kind: str
@@ -51,43 +51,31 @@ class Entry:
     avoid: str | None
 
 
-def avoided(history: History, rule: Rule | None = None, now: float | None = None) -> dict[str, str]:
-    """The nodes to avoid, each with the reason.
+def nodes_to_avoid(history: History, rule: Rule | None = None, now: float | None = None) -> dict[str, str]:
+    """The nodes to avoid, each with the reason; `now` is a Unix time, by default that of the clock.
 
     A node is avoided after faults of its own in several sessions: findings that ask for a repair, a reboot or a reset,
     a run that lost it or its GPUs, a group of nodes that was slower than the others. A fault that all nodes of a
-    session have is taken for that of a setting. Simulated faults do not count.
-
-    Args:
-        history: the history.
-        rule: the condition.
-        now: Unix time; by default that of the clock.
+    session have is taken for that of a setting. Simulated faults are left out.
     """
     with history.reading() as connection:
-        return _avoided(connection, rule or Rule(), time.time() if now is None else now)
+        return _select_faulty(connection, rule or Rule(), time.time() if now is None else now)
 
 
 def list_devices(
     history: History, *, node: str | None = None, device: str | None = None, rule: Rule | None = None,
     now: float | None = None,
 ) -> list[Entry]:  # fmt: skip
-    """The devices of the history, by node.
-
-    Args:
-        history: the history.
-        node: only those of this node.
-        device: only the one of this name.
-        rule: the condition under which a node is avoided.
-        now: Unix time; by default that of the clock.
+    """The devices of the history, by node; or those of one node, or the one of this name.
 
     Raises:
-        ConfigError: there is no such node or device.
+        ConfigError: the node or the device is unknown.
     """
     now = time.time() if now is None else now
     column, wanted = ("node", node) if device is None else ("name", device)
     condition = "1 = 1" if wanted is None else f"d.{column} = :wanted"
     with history.reading() as connection:
-        avoid = _avoided(connection, rule or Rule(), now)
+        avoid = _select_faulty(connection, rule or Rule(), now)
         faults = _faults(connection, rule or Rule(), now)
         rows = connection.rows(
             "SELECT d.kind, d.name, d.node, min(i.time) AS first, max(i.time) AS last, "
@@ -120,7 +108,7 @@ def entries_of(history: History, name: str, *, limit: int = 100) -> list[dict[st
 
 
 def _faults(connection: Connection, rule: Rule, now: float) -> Mapping[str, Mapping[str, str]]:
-    """Sessions that found a fault of a node itself within the rule's days, each with the fault, newest first."""
+    """By node, the sessions within the rule's days with a fault of the node itself, newest first, and that fault."""
     rows = connection.rows(
         "SELECT d.node, r.session, i.said FROM llmbench_sightings i JOIN llmbench_devices d ON d.id = i.device "
         "JOIN llmbench_runs r ON r.id = i.run WHERE i.blames = :blames AND i.time >= :since AND r.simulated IS NULL "
@@ -133,7 +121,7 @@ def _faults(connection: Connection, rule: Rule, now: float) -> Mapping[str, Mapp
     return faults
 
 
-def _avoided(connection: Connection, rule: Rule, now: float) -> dict[str, str]:
+def _select_faulty(connection: Connection, rule: Rule, now: float) -> dict[str, str]:
     reasons = {}
     for node, sessions in _faults(connection, rule, now).items():
         if len(sessions) >= rule.repeats:

@@ -10,7 +10,7 @@ from pytest_llmbench.core.wire import layout
 from pytest_llmbench.history.database import Connection, History
 from pytest_llmbench.history.rows import MetricRow, Series
 
-# Of these earlier runs the scatter is taken.
+# Number of earlier runs whose scatter is used.
 _MOST_BEFORE = 50
 _SERIES_COLUMNS = ", ".join(f"s.{name}" for name in Series.__slots__)
 
@@ -20,8 +20,8 @@ class SeriesPoint(NamedTuple):
 
     Attributes:
         time: Unix time at which it began.
-        git_commit: of the framework's checkout, else of the session's; None where neither is known.
-        series: number of the series: those of another machine or setup have another.
+        git_commit: commit of the framework's checkout, else of the session's, if known.
+        series: number of the series, one for each machine and setup.
     """
 
     session: str
@@ -46,10 +46,10 @@ class PastRun:
     """A run of the history that can be compared.
 
     Attributes:
-        time: Unix time at which it began; None where it is not known.
-        problem: the reason that it cannot be judged; None of a sane one.
+        time: Unix time at which it began, if known.
+        problem: the problem of an unjudged run; None of a sane one.
         simulated: the fault that it simulated; None of a real run.
-        metrics: by name.
+        metrics: its numbers by name.
     """
 
     session: str
@@ -62,7 +62,7 @@ class PastRun:
 
 
 def list_sessions(history: History, limit: int = 50) -> list[dict[str, Any]]:
-    """The newest sessions, newest first, each with its number of records and of verdicts by word."""
+    """The newest sessions, newest first, with their numbers of runs, checks and verdicts."""
     newest = f"SELECT id FROM llmbench_sessions ORDER BY began DESC, id DESC LIMIT {limit}"
     with history.reading() as connection:
         sessions = connection.rows(
@@ -84,10 +84,10 @@ def list_sessions(history: History, limit: int = 50) -> list[dict[str, Any]]:
 
 
 def show_session(history: History, given: str) -> dict[str, Any]:
-    """Everything of one session.
+    """The facts, tags and records of one session, with numbers and verdicts.
 
     Raises:
-        ConfigError: there is none of that name.
+        ConfigError: the name is unknown or ambiguous.
     """
     with history.reading() as connection:
         session = find_session(connection, given)
@@ -119,26 +119,26 @@ def show_session(history: History, given: str) -> dict[str, Any]:
 
 
 def find_session(connection: Connection, given: str) -> str:
-    """The id of a session that is named whole, by a beginning that no other has, or by the name of its folder.
+    """The id of a session that is given by its id, by a unique beginning of it, or by the name of its folder.
 
     Raises:
-        ConfigError: there is none, or several.
+        ConfigError: the name is unknown or ambiguous.
     """
     begins = "SELECT id FROM llmbench_sessions WHERE substr(id, 1, :length) = :given ORDER BY id LIMIT 6"
-    found = connection.column(begins, given=given, length=len(given))
-    if given in found:
+    matches = connection.column(begins, given=given, length=len(given))
+    if given in matches:
         return given
-    if not found:  # `--llmbench-session-name` names the folder, and not the session
+    if not matches:  # `--llmbench-session-name` gives the folder its name
         escaped = given.replace("!", "!!").replace("%", "!%").replace("_", "!_")
         names = {f"like_{about}": f"%/{escaped}/{name}/%" for about, name in layout.FOLDERS.items()}
         inside = " OR ".join(f"path LIKE :{name} ESCAPE '!'" for name in names)
-        found = connection.column(
+        matches = connection.column(
             f"SELECT DISTINCT session FROM llmbench_runs WHERE {inside} ORDER BY 1 LIMIT 6", **names
         )
-    if len(found) == 1:
-        return str(found[0])
-    if found:
-        raise ConfigError(f"several sessions have the name {given!r}: {', '.join(found)}; write the whole id of one")
+    if len(matches) == 1:
+        return str(matches[0])
+    if matches:
+        raise ConfigError(f"several sessions have the name {given!r}: {', '.join(matches)}; write the whole id of one")
     newest = connection.column("SELECT id FROM llmbench_sessions ORDER BY began DESC LIMIT 5")
     raise ConfigError(f"{unknown('session', given, newest)} (the newest; `llmbench history show` has all)")
 
@@ -146,17 +146,17 @@ def find_session(connection: Connection, given: str) -> str:
 def read_series(
     history: History, recipe: str, metric: str, *, last: int | None = None, series: int | None = None
 ) -> list[SeriesPoint]:
-    """The measured values of a metric of a recipe, oldest first; simulated runs and second readings are left out.
+    """The measured values of a metric of a recipe, oldest first, without simulated runs and second readings.
 
     Args:
         history: the history.
-        recipe: its name.
+        recipe: name of the recipe.
         metric: name of a statistic.
-        last: at most this many, the newest.
-        series: number of one series only.
+        last: number of newest values.
+        series: number of the only series.
 
     Raises:
-        ConfigError: no run of the recipe is there, or none has the metric.
+        ConfigError: the recipe, the metric or the series is unknown.
     """
     with history.reading() as connection:
         numbers = connection.column("SELECT id FROM llmbench_series WHERE recipe = :recipe", recipe=recipe)
@@ -205,13 +205,13 @@ def runs_before(history: History, recipe: str, until: float, *, leave_out: Colle
 
 
 def past_runs(connection: Connection, condition: str, metric: str | None = None, **parameters: Any) -> list[PastRun]:
-    """The runs `r` that a condition chooses, oldest first.
+    """The runs that a condition chooses, oldest first.
 
     Args:
         connection: reads the history.
-        condition: in SQL, of runs `r` and their series `s`.
-        metric: read this number alone.
-        parameters: of the condition.
+        condition: SQL about runs `r` and their series `s`.
+        metric: the only number to read.
+        parameters: parameters of the condition.
     """
     only = "" if metric is None else "AND m.name = :metric"
     rows = connection.rows(
@@ -229,8 +229,8 @@ def past_runs(connection: Connection, condition: str, metric: str | None = None,
                 session=row["session"], name=row["run"], time=row["time"], problem=row["problem"],
                 simulated=row["simulated"], series=Series(**{name: row[name] for name in Series.__slots__}),
                 metrics={
-                    each["name"]: MetricRow(**{name: each[name] for name in MetricRow.__slots__})
-                    for each in (row, *more) if each["name"] is not None
+                    line["name"]: MetricRow(**{name: line[name] for name in MetricRow.__slots__})
+                    for line in (row, *more) if line["name"] is not None
                 },
             )
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A record as rows of the history's tables: plain values, without a database."""
+"""A record as rows of the history's tables, in plain values."""
 
 import hashlib
 import json
@@ -19,12 +19,12 @@ from pytest_llmbench.judging.contradictions import contradictions
 from pytest_llmbench.judging.statistics import Statistic
 from pytest_llmbench.judging.telemetry import Better
 
-# Parts of a recipe that do not change how fast it trains.
+# Parts of a recipe without effect on how fast it trains.
 _NOT_TRAINED = {
     "name", "description", "source", "time_limit", "deadlines", "prepare", "references", "statistic_of_record", "steps",
     "end", "warm_up", "nodes", "gpus_per_node", "scale", "engine",
 }  # fmt: skip
-# Severities of a fault of the device itself, unlike that of a wrong setting.
+# Severities of a fault of the device itself, as opposed to a wrong setting.
 _BLAMES = {Severity.ISOLATE, Severity.REBOOT, Severity.RESET}
 # Problems that a run of one node has because of that node.
 _BLAMING_PROBLEMS = {"job_node_fail", "no_gpu", "wrong_hardware"}
@@ -40,7 +40,7 @@ class Series:
     """Properties that two runs share if their numbers may be compared.
 
     Attributes:
-        hardware: device of the ranks; `unknown` where no rank got that far.
+        hardware: device of the ranks, or `unknown`.
         setup: digest of what the recipe trains: model, batch, precision, options of the engine.
     """
 
@@ -66,11 +66,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricRow:
-    """One measured number of a run; attributes as of `Metric`.
-
-    Attributes:
-        better: direction of an improvement; None where the statistic declares none.
-    """
+    """One measured number of a run, with its interval, both in `unit`; `better` is the direction of an improvement."""
 
     name: str
     value: float
@@ -87,7 +83,7 @@ class FiledRecord:
     Attributes:
         content: digest of the record.
         time: Unix time at which the run or check began.
-        gpus: UUIDs of the session's GPUs, as of `uuids_in`.
+        gpus: result of `gpu_uuids` for all checks of the session.
     """
 
     record: RunRecord | HealthRecord
@@ -98,7 +94,7 @@ class FiledRecord:
 
     @property
     def run_row(self) -> dict[str, Any]:
-        """Its row in the table of runs and checks, without id, `series` and `counts`."""
+        """The row in the table of runs and checks, without id, `series` and `counts`."""
         record = self.record
         row = {
             "session": record.session, "about": record.about, "name": record.name, "time": self.time,
@@ -132,12 +128,12 @@ def read_record(path: Path, about: str, gpus: Mapping[tuple[str, str], str]) -> 
     """Read the record in a file.
 
     Args:
-        path: the record.
+        path: file of the record.
         about: `run` or `check`.
-        gpus: of the session, as of `uuids_in`.
+        gpus: result of `gpu_uuids` for all checks of the session; it may be filled later.
 
     Raises:
-        ConfigError: it is not a record of this schema version, is damaged, or contradicts itself.
+        ConfigError: the record has another schema version, is damaged, or contradicts itself.
     """
     try:
         content = json.dumps(json.loads(path.read_bytes()), sort_keys=True)
@@ -153,21 +149,21 @@ def read_record(path: Path, about: str, gpus: Mapping[tuple[str, str], str]) -> 
 def file_record(
     record: RunRecord | HealthRecord, path: Path, content: str, gpus: Mapping[tuple[str, str], str] | None = None
 ) -> FiledRecord:
-    """A record with its time.
+    """A record with the time at which it began, which its session's name has if the record lacks it.
 
     Raises:
-        ConfigError: neither it nor its session has one.
+        ConfigError: both lack a time.
     """
     times = record.timings
     known = (times.started, times.submitted, times.ended, _time_of(record.session))
     began = next((at for at in known if at is not None), None)
     if began is None:
         raise ConfigError(f"{path}: it has no time, and neither has the name of session {record.session}")
-    return FiledRecord(record=record, path=path, content=content, time=began, gpus=gpus or {})
+    return FiledRecord(record=record, path=path, content=content, time=began, gpus={} if gpus is None else gpus)
 
 
 def problem_of(record: RunRecord) -> str | None:
-    """The reason that a run cannot be judged, in words; None of a sane one."""
+    """The problem of an unjudged run in words; None of a sane one."""
     return None if record.problem is None else f"{record.problem.kind}: {record.problem.message}"
 
 
@@ -181,7 +177,7 @@ def _time_of(session: str) -> float | None:
 
 
 def series_of(record: RunRecord) -> Series:
-    """The series that a run belongs to."""
+    """The series of a run."""
     return Series(
         recipe=record.recipe.name, engine=record.recipe.engine, scale=record.recipe.scale, system=record.system,
         nodes=record.nodes, gpus=record.gpus, ranks=record.ranks, hardware=record.device or "unknown",
@@ -196,13 +192,13 @@ def setup_of(recipe: Recipe) -> str:
 
 
 def measurement_of(steps: tuple[Step, ...]) -> str | None:
-    """Digest of the steps of a run: no two runs have steps that took equally long to the last digit."""
+    """Digest of the steps of a run, equal only for the same run: durations differ in their last digits."""
     facts = [(step.step, step.seconds, step.tokens, step.loss) for step in steps]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest() if facts else None
 
 
 def metrics_of(record: RunRecord) -> tuple[MetricRow, ...]:
-    """The numbers of a run. Their direction is what their statistic declares, else that of a rate or a time."""
+    """The numbers of a run. The statistic declares their direction; else rates should rise, and times fall."""
     statistics = _statistics(record)
     by_sense: dict[str | None, Better | None] = {"rate": "higher", "time": "lower", None: None}
     return tuple(
@@ -216,7 +212,7 @@ def metrics_of(record: RunRecord) -> tuple[MetricRow, ...]:
 def _statistics(record: RunRecord) -> Mapping[str, Statistic]:
     try:
         return statistics_of(get_engine(record.recipe.engine))
-    except ConfigError:  # of a package that is not installed here
+    except ConfigError:  # the engine's package is missing here
         return {}
 
 
@@ -236,7 +232,7 @@ def _sighting(
 
 
 def _sightings_of_run(record: RunRecord) -> Iterator[dict[str, Any]]:
-    """Yield what a run shows of its nodes and GPUs."""
+    """Yield the facts of a run about its nodes and GPUs."""
     outcome, words, blames = "ran", f"{record.key}: {record.recipe.name}", False
     is_real = record.simulated is None
     if record.problem is not None:
@@ -260,8 +256,8 @@ def _sightings_of_run(record: RunRecord) -> Iterator[dict[str, Any]]:
 
 
 def _sightings_of_check(record: HealthRecord, gpus: Mapping[tuple[str, str], str]) -> Iterator[dict[str, Any]]:
-    """Yield what a check shows of nodes, their GPUs and other parts."""
-    # What is wrong with every node is more likely the fault of a setting.
+    """Yield the facts of a check about nodes, their GPUs and other parts."""
+    # A fault that every node has is more likely that of a setting.
     per_kind: dict[str, set[str]] = {}
     for finding in record.report.findings:
         if finding.host is not None and finding.severity in _BLAMES:
@@ -285,7 +281,7 @@ def _sightings_of_check(record: HealthRecord, gpus: Mapping[tuple[str, str], str
 
 
 def _device_of(fact: Finding | Reading, gpus: Mapping[tuple[str, str], str]) -> tuple[str, str, str]:
-    """The device of a subject: a GPU by its UUID where it is known, another part by its node and name."""
+    """The device of a subject: a GPU by its UUID, if known, another part by its node and name."""
     host = fact.host or ""
     if not fact.subject:
         return "node", host, host
@@ -296,15 +292,9 @@ def _device_of(fact: Finding | Reading, gpus: Mapping[tuple[str, str], str]) -> 
     return "gpu", uuid or f"{host} GPU {gpu[1]}", host
 
 
-def uuids_in(path: Path) -> dict[tuple[str, str], str]:
-    """UUIDs of GPUs by node and bus, and by node and number, where the health record in a file lists them.
-
-    A file that cannot be read has none; the import reports it.
-    """
-    try:
-        listed = HealthRecord.read(path).report.evidence.get("gpus")
-    except ConfigError:
-        return {}
+def gpu_uuids(record: HealthRecord) -> dict[tuple[str, str], str]:
+    """UUIDs of GPUs by node and bus, and by node and number, as a check's evidence lists them."""
+    listed = record.report.evidence.get("gpus")
     uuids: dict[tuple[str, str], str] = {}
     for host, gpus in listed.items() if isinstance(listed, Mapping) else ():
         for index, text in enumerate(gpus if isinstance(gpus, list) else ()):

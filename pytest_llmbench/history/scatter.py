@@ -1,4 +1,4 @@
-"""The scatter of the runs of one series, and what other series of the same sessions add to it."""
+"""The scatter of the runs of one series, combined with that of other series and other systems."""
 
 import itertools
 import math
@@ -9,9 +9,9 @@ from statistics import fmean
 from pytest_llmbench.core.quantity import BetweenRuns
 from pytest_llmbench.history.change_points import change_points
 
-# It takes so many earlier runs to use their scatter.
+# Number of earlier runs from which on their scatter is used.
 LEAST_PAST = 3
-# Degrees of freedom that other series may be worth. Fewer than 4 add nothing to what is known of other systems.
+# Degrees of freedom that other series may be worth. From 4 on they are better than the scatter of other systems.
 _FREEDOMS = tuple(4.0 * 1.5**power for power in range(-5, 12))
 _LEAST_FREEDOM = 4.0
 # The logarithm of the likelihood falls by this to a limit that holds with 95 %: half of chi square at 90 %, one side.
@@ -24,7 +24,7 @@ class Scatter:
 
     Attributes:
         squares: sum of the squares of the differences, each as a share of the mean.
-        freedom: degrees of freedom; 0 where nothing is known.
+        freedom: degrees of freedom; 0 without data.
     """
 
     squares: float
@@ -40,14 +40,14 @@ class Scatter:
 
 
 def scatter_of_runs(past: Sequence[float], before: Sequence[float], after: Sequence[float]) -> Scatter:
-    """The scatter of the runs of one series, without those whose mean is not above 0.
+    """The scatter of the runs of one series; parts with a mean of 0 or less are left out.
 
-    Earlier runs scatter about the mean of their time: a change of the system that the history shows is not scatter.
+    Earlier runs scatter about the mean between two change points of the history.
 
     Args:
-        past: earlier runs, in order of time; it takes 3 to use them.
-        before: those of the baseline.
-        after: the new ones.
+        past: earlier runs, in order of time; used from 3 runs on, and instead of `before`.
+        before: runs of the baseline.
+        after: new runs.
     """
     parts: list[Sequence[float]] = [after]
     if len(past) >= LEAST_PAST:
@@ -64,22 +64,17 @@ def scatter_of_runs(past: Sequence[float], before: Sequence[float], after: Seque
 
 
 def usual_scatter(usual: BetweenRuns, error: float) -> Scatter:
-    """The scatter that is known of other systems.
-
-    Args:
-        usual: the difference between runs there.
-        error: standard error of a run of this series by its own steps, as a share.
-    """
+    """The scatter of other systems, with the standard error of a run by its own steps, as a share."""
     return Scatter(usual.freedom * (usual.spread**2 + error**2), usual.freedom)
 
 
 def shared_scatter(series: Iterable[Scatter]) -> Scatter | None:
-    """The scatter to expect of one more series of the same kind; None where the series are too few or too different.
+    """The scatter to expect of one more series of the same kind; None if the series are too few or too different.
 
     The variances of series are taken as drawn from one inverse gamma distribution, as in a moderated t-test (Smyth,
     "Linear models and empirical Bayes methods", 2004): the more alike the series scatter, the more degrees of freedom
-    it has. The result has the smallest number of them that the series do not refute with 95 %. So a few series that
-    are alike by chance count for little, and so do series of which some scatter more.
+    it has. The result has the smallest number of them within 95 % confidence, so a few series that are alike by chance
+    count for little.
     """
     known = [one for one in series if one.freedom > 0.0 and one.squares > 0.0]
     if len(known) < 2:
@@ -99,7 +94,8 @@ def _fit(series: Sequence[Scatter], freedom: float) -> tuple[float, float]:
     for _ in range(40):
         middle = (low + high) / 2
         # The slope of the likelihood falls as the shared variance grows.
-        slope = sum((one.freedom + freedom) * _weight(one, freedom, middle) - one.freedom for one in series)
+        prior = freedom * math.exp(middle)
+        slope = sum((one.freedom + freedom) * one.squares / (one.squares + prior) - one.freedom for one in series)
         low, high = (middle, high) if slope > 0.0 else (low, middle)
     log_variance = (low + high) / 2
     likelihood = 0.0
@@ -109,8 +105,3 @@ def _fit(series: Sequence[Scatter], freedom: float) -> tuple[float, float]:
         likelihood += math.lgamma(half + other) - math.lgamma(half) - math.lgamma(other)
         likelihood += half * log_ratio - (half + other) * math.log1p(math.exp(log_ratio))
     return math.exp(log_variance), likelihood
-
-
-def _weight(scatter: Scatter, freedom: float, log_variance: float) -> float:
-    """The share of a series' own squares in its own and the shared ones together."""
-    return scatter.squares / (scatter.squares + freedom * math.exp(log_variance))

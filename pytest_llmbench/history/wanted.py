@@ -1,4 +1,4 @@
-"""The baseline that a user asks for, as text."""
+"""The value of `--llmbench-compare-to`: the baseline that a user asks for."""
 
 import re
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ class Wanted:
     """The earlier runs to compare with.
 
     Attributes:
-        kind: `last`: those of the newest sessions; `best`: of the one session with the best mean; `tag`: of all
-            sessions with that tag; `commit`: of all runs of that commit.
+        kind: `last` is the newest sessions, `best` the session with the best mean, `tag` all sessions with that tag,
+            `commit` all runs of that commit.
         name: the tag, or the beginning of the commit.
-        count: sessions of `last`.
+        count: number of sessions for `last`.
     """
 
     kind: Literal["last", "best", "tag", "commit"]
@@ -30,7 +30,7 @@ class Wanted:
         """Read a baseline.
 
         Raises:
-            ConfigError: it cannot be meant.
+            ConfigError: the text has another form.
         """
         kind, colon, name = text.strip().partition(":")
         if kind == "last" and (not colon or (name.isascii() and name.isdecimal() and 0 < int(name) <= 1000)):

@@ -8,26 +8,26 @@ from itertools import pairwise
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import Step, StepSeries
 
-# A line's time is taken after its duration is, and ranks wait for each other in between: up to 0.06 s in our logs. On
-# CPUs that others use as well, a rank may wait for its turn in between.
+# A line is stamped later than its step ends, as ranks wait for each other in between: up to 0.06 s in our logs, and
+# longer on shared CPUs.
 _SHARE, _LATE_S, _LATE_ON_CPUS_S = 0.02, 0.25, 2.0
-# Of 290 public logs of runs on GPUs the fastest step takes the median's time by 1.32, and on busy CPUs by 1.63.
+# In 290 public logs of runs on GPUs the median step takes at most 1.32 times as long as the fastest, on busy CPUs 1.63.
 _FASTER, _FASTER_ON_CPUS, _FEWEST = 1.9, 4.0, 3
-# What is logged of a model may take time that a rate leaves out, but no half of it.
+# Logging may take time that a rate leaves out, but less than half of it.
 _BUSY = 1.5
-# By times in whole seconds, shorter ones say too little.
+# Spans of time stamps in whole seconds are compared from this length on.
 _LEAST_S = 10.0
-# A night in which clocks change.
+# Daylight saving time moves a clock by this.
 _CLOCK_CHANGE_S = 3600.0
 
-# Between which values a number was before it was rounded.
+# Lowest and highest value that a printed number can have had before it was rounded.
 _Range = tuple[float, float]
 
 
 def same_work(steps: Sequence[Step], rates: Mapping[str, str]) -> Iterator[str]:
-    """Yield where a rate times the step's duration, by the samples of the step, is not the same in all lines.
+    """Yield the two lines whose work per sample (rate × duration / samples) differs most, if by more than rounding.
 
-    `rates` has the unit of each reported name that is so much work per second.
+    `rates` maps the reported name of each rate to its unit.
     """
     for name, unit in rates.items():
         works = list(_works(steps, name))
@@ -43,7 +43,7 @@ def same_work(steps: Sequence[Step], rates: Mapping[str, str]) -> Iterator[str]:
 
 
 def _works(steps: Sequence[Step], name: str) -> Iterator[tuple[Step, _Range]]:
-    """Yield the lines that say a rate, and the work for each sample that follows from it."""
+    """Yield each line that has the rate, with the work per sample that follows from it."""
     lines = [step for step in steps if step.seconds and step.samples and name in step.reported]
     durations, rates = _rounded([step.seconds or 0.0 for step in lines]), _rounded([s.reported[name] for s in lines])
     for step, duration, rate in zip(lines, durations, rates, strict=True):
@@ -55,9 +55,9 @@ def _at(step: Step, name: str) -> str:
 
 
 def steady(steps: Sequence[Step], topology: Topology) -> Iterator[str]:
-    """Yield the step that is so much faster than the median that it cannot have done the same work.
+    """Yield the fastest step, if it is too fast to have done the same work as the median step.
 
-    All steps do. A step may be slow by other work, but no step is much faster than most are.
+    All steps do the same work: other work may make a step slower, and only less work makes it much faster.
     """
     timed = [step for step in steps if step.seconds]
     usual = stats.median(step.seconds or 0.0 for step in timed) if len(timed) >= _FEWEST else 0.0
@@ -70,9 +70,12 @@ def steady(steps: Sequence[Step], topology: Topology) -> Iterator[str]:
 
 
 def counted(steps: Sequence[Step], name: str, samples: int) -> Iterator[str]:
-    """Yield where the samples consumed so far are not those of the steps so far, or do not grow by them.
+    """Yield the lines whose count of consumed samples differs from the samples of the steps up to there.
 
-    The lines report what was consumed under `name`; `samples` are those of a step, by the recipe.
+    Args:
+        steps: lines of the log.
+        name: name under which they report the count.
+        samples: samples of a step by the recipe.
     """
     first = next((step for step in steps if name in step.reported), None)
     if first is not None and first.samples == samples and first.reported[name] != first.step * samples:
@@ -93,9 +96,9 @@ def counted(steps: Sequence[Step], name: str, samples: int) -> Iterator[str]:
 
 
 def against_times(series: StepSeries, topology: Topology) -> Iterator[str]:
-    """Yield where the time from one line to the next is not that of the steps between them.
+    """Yield the lines whose time stamps are further apart, or closer, than the steps between them took.
 
-    Evaluations and checkpoints are not in the steps' time; they are listed, and no comparison spans one.
+    Pairs of lines with an evaluation or a checkpoint between them are left out.
     """
     stamps = [step.at for step in series.steps if step.at is not None]
     resolution = 1.0 if all(stamp.is_integer() for stamp in stamps) else 0.0
@@ -113,7 +116,7 @@ def against_times(series: StepSeries, topology: Topology) -> Iterator[str]:
 
 
 def _logged_s(before: Step, step: Step) -> float:
-    """How long the steps between two lines took by the second line, whose mean may be about the first one's, too."""
+    """Duration of the steps between two lines by the second one, whose mean may include the step of the first."""
     twice = step.step - step.interval < before.step
     return (step.seconds or 0.0) * step.interval - (before.seconds or 0.0) * before.interval * twice
 
@@ -121,13 +124,13 @@ def _logged_s(before: Step, step: Step) -> float:
 def product(
     steps: Sequence[Step], rate: str, factors: tuple[str, str], slack: Callable[[Step], float]
 ) -> Iterator[str]:
-    """Yield where a rate is not the product of two other numbers of its line, all by name.
+    """Yield the lines in which a rate differs from the product of two other numbers of the line.
 
-    `slack` is the allowed difference, as a share, in addition to rounding.
+    `rate` and `factors` are reported names; `slack` is the allowed difference as a share, in addition to rounding.
     """
     lines = [step for step in steps if all(step.reported.get(name) for name in (rate, *factors))]
-    said, first, second = (_rounded([step.reported[name] for step in lines]) for name in (rate, *factors))
-    for step, *ranges in zip(lines, said, first, second, strict=True):
+    columns = (_rounded([step.reported[name] for step in lines]) for name in (rate, *factors))
+    for step, *ranges in zip(lines, *columns, strict=True):
         share = slack(step)
         if not _meet(ranges[0], _times(_times(ranges[1], ranges[2]), (1 - share, 1 + share))):
             factors_logged = " × ".join(f"{name} {step.reported[name]:g}" for name in factors)
@@ -145,17 +148,21 @@ def asked(
     per_second: str | None = None,
     slack: Callable[[Step], float] = lambda _: 0.0,
 ) -> Iterator[str]:
-    """Yield where a rate is not the recipe's work of a step in the time that the same line says of it.
+    """Yield the first line whose rate differs from the recipe's work of a step in the time that the line reports.
 
-    `per_second` is the name of how many steps a second has; without it, the line's seconds count. `slack` is the
-    allowed difference, as a share, in addition to rounding.
+    Args:
+        steps: lines of the log.
+        rate: reported name of the rate.
+        work: work of a step by the recipe, in the unit of the rate times seconds.
+        per_second: reported name of the steps per second; None for the line's own seconds.
+        slack: allowed difference as a share, in addition to rounding.
     """
     times = {step.step: step.reported.get(per_second) if per_second else step.seconds for step in steps}
     lines = [step for step in steps if times[step.step] and step.reported.get(rate)]
     logged = _rounded([times[step.step] or 0.0 for step in lines])
     due = [_times(span, (work, work)) if per_second else _over(work, span) for span in logged]
-    for step, said, owed in zip(lines, _rounded([step.reported[rate] for step in lines]), due, strict=True):
-        if not _meet(said, _times(owed, (1 - slack(step), 1 + slack(step)))):
+    for step, reported, owed in zip(lines, _rounded([step.reported[rate] for step in lines]), due, strict=True):
+        if not _meet(reported, _times(owed, (1 - slack(step), 1 + slack(step)))):
             time = f"{per_second} {times[step.step]:g}" if per_second else f"{times[step.step]:.6g} s"
             yield (
                 f"step {step.step} says {rate} {step.reported[rate]:g} and {time}, where the recipe's step is {work:g}"
@@ -165,9 +172,9 @@ def asked(
 
 
 def no_slower(series: StepSeries, topology: Topology) -> Iterator[str]:
-    """Yield where by the lines' times the median step takes about twice its logged duration.
+    """Yield a contradiction if by the time stamps of the lines the median step takes about twice its logged duration.
 
-    Time between steps (input, logs) is in no step's duration; a little of it becomes a finding.
+    Durations leave out the time between steps (input, logs); a small share of such time is a finding instead.
     """
     ratio = pace(series)
     if ratio is not None and ratio > (_FASTER if topology.gpus else _FASTER_ON_CPUS):
@@ -192,10 +199,10 @@ def pace(series: StepSeries) -> float | None:
 
 
 def against_wall(series: StepSeries, topology: Topology) -> Iterator[str]:
-    """Yield where the run's own clock `wall` is not that of the lines' times, or steps do not fit between lines.
+    """Yield the lines whose clock `wall` contradicts their time stamps, or in which steps take longer than `wall`.
 
-    Evaluations, checkpoints and what is logged may come between, so that steps may take less than all of the time; but
-    none takes much less than it was busy by `train_wall`. All three are in whole seconds.
+    Steps may take less than the time between two lines, as evaluations and checkpoints lie there too, but at least
+    their busy time `train_wall`. All three clocks are in whole seconds.
     """
     late = _LATE_S if topology.gpus else _LATE_ON_CPUS_S
     for before, step in pairwise(series.steps):
@@ -211,14 +218,14 @@ def against_wall(series: StepSeries, topology: Topology) -> Iterator[str]:
                 f"up to step {step.step}, {step.step - before.step} steps took {logged:.6g} s by the line about them, "
                 f"and {wall:g} s by `wall`"
             )
-    for step in series.steps[1:]:  # the first one's rate is without its first step
+    for step in series.steps[1:]:  # the rate of the first line leaves out its first step
         busy, logged = step.reported.get("train_wall"), (step.seconds or 0.0) * step.interval
         if busy is not None and logged and busy > _BUSY * logged + 1.0 + late:
             yield f"step {step.step} was busy for {busy:g} s by `train_wall`, where its rate is of {logged:.4g} s"
 
 
 def lasted(steps: Sequence[Step], topology: Topology, seconds: float) -> Iterator[str]:
-    """Yield where more time passed from one of these lines to another than all that was timed takes."""
+    """Yield a contradiction if the lines span more time than the `seconds` that all timed steps took."""
     stamped = [(step.at, step.step) for step in steps if step.at is not None]
     if len(stamped) < 2:
         return
@@ -246,9 +253,9 @@ def _meet(one: _Range, other: _Range) -> bool:
 
 
 def _rounded(values: Sequence[float]) -> list[_Range]:
-    """The range of each value before it was printed with the decimals of the one that has most.
+    """Range of each value before it was printed, with as many decimals as the value that shows most.
 
-    From a million on there may be six digits alone.
+    Values of a million and more may have been printed with six digits.
     """
     places = max((decimals(value) for value in values), default=0)
     halves = [max(0.5 * 10.0**-places, 0.5e-5 * abs(value) if abs(value) >= 1e6 else 0.0) for value in values]
@@ -256,5 +263,5 @@ def _rounded(values: Sequence[float]) -> list[_Range]:
 
 
 def decimals(value: float) -> int:
-    """How many decimals a number has, of at most nine: it may have been divided by a thousand since it was read."""
+    """Count a number's decimals, up to nine, as it may have been divided by a thousand after it was read."""
     return len(f"{value:.9f}".rstrip("0").partition(".")[2]) if math.isfinite(value) else 0

@@ -1,4 +1,4 @@
-"""Contradictions of a run record with itself: a number that its steps do not give, a verdict that its numbers deny."""
+"""Contradictions inside a run record: between its numbers and its steps, or its verdicts and its numbers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -20,8 +20,8 @@ _STILL_STEPS = 3
 def contradictions(record: RunRecord, statistics: Mapping[str, Statistic]) -> Iterator[str]:
     """Yield the contradictions of a record with itself: the key, and both values.
 
-    A run with a problem measured nothing, so only its verdicts are compared. Numbers of other statistics than those of
-    the recipe's engine are left alone.
+    Only the verdicts of a run with a problem are compared, as such a run has no numbers. Numbers of statistics outside
+    `statistics`, those of the recipe's engine, are skipped.
     """
     yield from _check_verdicts(record, statistics)
     if record.problem is not None:
@@ -84,7 +84,7 @@ def _check_ranks(record: RunRecord) -> Iterator[str]:
 
 
 def _check_metric(name: str, metric: Metric, statistic: Statistic, measurement: Measurement) -> Iterator[str]:
-    """Compare a number and its interval with those that the steps give."""
+    """Compare a number and its interval with those computed from the steps."""
     key = f"metrics.{name}"
     least_is_zero = statistic.steady is None
     if not isfinite(metric.value) or (metric.value <= 0.0 and not least_is_zero):
@@ -139,7 +139,7 @@ def _check_verdicts(record: RunRecord, statistics: Mapping[str, Statistic]) -> I
 def _check_number(
     key: str, judgement: Judgement, metrics: Mapping[str, Metric], statistics: Mapping[str, Statistic]
 ) -> Iterator[str]:
-    """See that what was judged is there: its number, and its interval where its steps decide."""
+    """Check that the judged number is in the record, and its interval if the statistic is judged by one."""
     name, statistic = judgement.statistic, statistics.get(judgement.statistic or "")
     if name is None or statistic is None:
         return
@@ -151,13 +151,13 @@ def _check_number(
         return
     if metrics[name].sense is not None and judgement.low is None and judgement.high is None:
         yield f"{key}.low, high: none, but its verdict is {judgement.verdict}, and {name} is judged by its interval"
-    said = _number_in(judgement.measured or "")
-    if said is not None and not isclose(said, judgement.value, rel_tol=_SAME):
+    shown = _number_in(judgement.measured or "")
+    if shown is not None and not isclose(shown, judgement.value, rel_tol=_SAME):
         yield f"{key}.value: {judgement.value}, but {key}.measured is {judgement.measured}"
 
 
 def _check_bounds(key: str, judgement: Judgement) -> Iterator[str]:
-    """Compare a verdict with its bounds: an interval that lies whole on the other side of one denies it."""
+    """Compare a verdict with its bounds: an interval wholly on the other side of a bound contradicts the verdict."""
     known = [number for number in (judgement.low, judgement.high, judgement.value) if number is not None]
     if not known:
         return

@@ -1,6 +1,6 @@
-"""Feasibility: what share of the hardware's published peak a reference asks for, known before anything runs.
+"""Feasibility of a reference before a run: the share of the GPUs' published peak that its bound needs.
 
-Only the model's FLOPs count: a run that recomputes activations has less of the peak left for them.
+The share counts model FLOPs alone; a run that recomputes activations has less of the peak left for them.
 """
 
 import math
@@ -14,7 +14,7 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.judging.flops import flops_per_token
 from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Speed, Statistic
 
-# Above this share of the peak a threshold is doubted. Korthikanti et al. 2022 ("Reducing Activation Recomputation in
+# A bound above this share of the peak gets a warning. Korthikanti et al. 2022 ("Reducing Activation Recomputation in
 # Large Transformer Models") report 56 % for models of up to a trillion parameters on A100.
 ATTAINABLE = 0.65
 _ATTAINED = f"{100 * ATTAINABLE:g} % of it"
@@ -49,7 +49,7 @@ class Peak:
 
     @property
     def limit(self) -> str:
-        """The throughput that the peak allows, and the one that can be hoped for, in words."""
+        """The throughput at the peak and at the attainable share of it, as words for a message."""
         most = self.flops_per_s / self.flops_per_token
         hoped_for = f"{for_people(ATTAINABLE * most)} at {_ATTAINED}"
         return f"at most {for_people(most)} words/s at the published peak of {self}, {hoped_for}"
@@ -58,7 +58,7 @@ class Peak:
         return f"{self.topology.gpus} × {self.gpu} ({_rate(self.flops_per_s)}, {self.recipe.precision})"
 
 
-# FLOP/s of all GPUs that a value, in the base unit of its dimension, stands for.
+# FLOP/s of all GPUs that follow from a value in the base unit of its dimension.
 _FLOPS_PER_S: Mapping[Speed, Callable[[float, Peak], float]] = {
     "tokens_per_s": lambda value, peak: value * peak.flops_per_token,
     "samples_per_s": lambda value, peak: value * peak.recipe.sequence_length * peak.flops_per_token,
@@ -72,11 +72,15 @@ _FLOPS_PER_S: Mapping[Speed, Callable[[float, Peak], float]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Demand:
-    """Demand of one bound of a reference on the GPUs.
+    """Speed that one bound of a reference needs from the GPUs.
 
-    `share` is its share of the published peak of all GPUs of the run; above 1 no run can meet it. `nodes` is that share
-    in nodes, not rounded; None where more nodes do not help, as the bound is one per GPU or the batch grows with the
-    ranks.
+    Attributes:
+        reference: name of the reference.
+        bound: operator and value.
+        share: needed share of the published peak of all GPUs of the run; above 1 the bound is impossible.
+        nodes: number of nodes at their peak with this speed, unrounded; None if more nodes would be useless, as the
+            bound is per GPU or the batch grows with the ranks.
+        peak: the GPUs.
     """
 
     reference: str
@@ -87,16 +91,16 @@ class Demand:
 
     @property
     def impossible(self) -> bool:
-        """True if it asks for more than the published peak."""
+        """True if the bound needs more than the published peak."""
         return self.share > 1.0 + 1e-9
 
     @property
     def bold(self) -> bool:
-        """True if it asks for more than can be hoped for."""
+        """True if the bound needs more than the attainable share of the peak."""
         return self.share > ATTAINABLE + 1e-9
 
     def nodes_at(self, share: float) -> int | None:
-        """Whole nodes it takes when each gives this share of its peak; None where no number of them is enough."""
+        """Nodes needed if each reaches this share of its peak; None if any number of nodes is too few."""
         if self.nodes is None or not math.isfinite(self.nodes):
             return None
         return max(1, math.ceil(self.nodes / share - 1e-9))
@@ -119,7 +123,7 @@ class Demand:
 
 
 def demand(reference: Reference, statistic: Statistic, peak: Peak) -> Demand | None:
-    """Hold a reference against the peak; None where it asks for no speed: it bounds another thing, or from above."""
+    """Compare a reference with the peak; None if its statistic is unrelated to speed or its bound is an upper limit."""
     speed = statistic.speed
     if speed is None:
         return None

@@ -1,7 +1,7 @@
-"""Findings: remarks for the owner of a run that can be judged, and its slow node. They change no verdict.
+"""Findings: remarks about a sane run and its slow node, for its owner. Verdicts are independent of them.
 
-Judged steps of several kinds are among them: a mean over a warm-up that lasts longer than its rule, an evaluation or a
-drift says little about the next steps. On CPUs, which other processes use as well, steps are never steady.
+Some report unlike steps: a mean that includes a longer warm-up, an evaluation or a drift is a poor forecast of the next
+steps. Steps on CPUs are exempt, as other processes make them unsteady.
 """
 
 import math
@@ -21,26 +21,26 @@ from pytest_llmbench.judging.statistics import judged_steps
 
 # Healthy nodes of one model are within this of each other.
 _SLOWER_NODE = 0.02
-# Most that GPUs of one model scatter in one run.
+# GPUs of one model in one run scatter by less than this share.
 _UNLIKE = 0.1
 # The least share of the published peak that large matrix products reach on a GPU in good order.
 _LEAST_OF_PEAK = 0.5
-# By which share the time from step to step may be more than the steps' own.
+# The time from one step to the next may exceed the step's own duration by this share.
 _BETWEEN = 0.2
-# Time outside of steps that is worth a word: this share of the run, and long enough to be no end of a process.
+# Time outside of steps is reported above this share of the run and above the seconds that ending or starting takes.
 _OUTSIDE_SHARE, _AROUND_S, _START_S = 0.2, 5.0, 60.0
-# Fewer steps do not show which are unlike the others.
+# Outliers among steps need at least this many steps.
 _FEWEST = 10
 # A slow step is this much above the median: in scaled MADs, and as a share of it.
 _SLOW_MADS, _SLOW_SHARE = 6.0, 0.2
 # MAD of normal noise as a standard deviation.
 _SCALED = 1.4826
-# A drift is worth a word from this share on, where it is so many times its standard error.
+# A drift is reported above this share of the mean and this many standard errors.
 _DRIFT_SHARE, _DRIFT_ERRORS = 0.01, 4.0
 
 
 def findings(e: Evidence) -> tuple[str, ...]:
-    """All findings of a run, a sentence each."""
+    """Collect all findings of a run, a sentence each."""
     return (
         *_throttled(e),
         *_unlike_ranks(e),
@@ -54,7 +54,7 @@ def findings(e: Evidence) -> tuple[str, ...]:
 
 
 def slowest_node(ranks: Sequence[RankInfo], telemetry: Sequence[GpuTelemetry]) -> str | None:
-    """The nodes that stand out by their GPUs, in words; None where nothing compares: one node, or CPUs.
+    """Describe the nodes that stand out by their GPUs; None if there is one node, or CPUs alone.
 
     Args:
         ranks: all of the run.
@@ -77,7 +77,7 @@ def slowest_node(ranks: Sequence[RankInfo], telemetry: Sequence[GpuTelemetry]) -
 
 
 def _slow_nodes(what: str, unit: str, values: Mapping[int, float], hosts: Mapping[int, str]) -> Iterator[str]:
-    """Yield a node whose slowest GPU is slower than those of the others usually are."""
+    """Yield the node whose slowest GPU is slower than the median of the other nodes' slowest GPUs."""
     slowest: dict[str, int] = {}
     for rank in sorted(hosts, key=lambda rank: values[rank]):
         slowest.setdefault(hosts[rank], rank)
@@ -112,7 +112,7 @@ def _throttled(e: Evidence) -> Iterator[str]:
 
 def _unlike_ranks(e: Evidence) -> Iterator[str]:
     clocks = {gpu.rank: gpu.sm_clock_mhz for gpu in e.series.telemetry if gpu.sm_clock_mhz is not None}
-    rates = _product_rates(e.series.ranks) if e.topology.gpus else {}  # CPUs that others use as well are too unsteady
+    rates = _product_rates(e.series.ranks) if e.topology.gpus else {}  # rates of shared CPUs are too unsteady
     for what, unit, values in (("clocks", "MHz", clocks), ("matrix-product rates", "TFLOP/s", rates)):
         if len(values) < 2:
             continue
@@ -129,7 +129,7 @@ def _unlike_ranks(e: Evidence) -> Iterator[str]:
 def _far_from_peak(e: Evidence) -> Iterator[str]:
     if e.peak_tflops is None:
         return
-    peak, _ = e.peak_tflops  # fp32 without TF32: it is unknown which of the two a framework's products are
+    peak, _ = e.peak_tflops  # for fp32 the peak without TF32, as a framework may use either
     rates = _product_rates(e.series.ranks)
     low = [f"{_place(e, rank)} {rate:.4g} TFLOP/s" for rank, rate in rates.items() if rate < _LEAST_OF_PEAK * peak]
     if low:

@@ -31,12 +31,12 @@ def _positions(model: ModelShape, sequence_length: int) -> int:
     return sequence_length * model.hidden_size if model.positions == "learned" else 0
 
 
-# A tokenizer's own tokens (OPT's has 50265 where its model has 50272), and tables that are padded to be divided.
+# A tokenizer may have fewer tokens than the model's table, which is padded (OPT: 50265 of 50272).
 _VOCABULARY = 0.01
 
 
 def vocabulary(model: ModelShape) -> Span:
-    """How many tokens the tokenizer of such a model may have."""
+    """Least and most tokens that the tokenizer of such a model may have."""
     return Span((1 - _VOCABULARY) * model.vocab_size, (1 + _VOCABULARY) * model.vocab_size)
 
 
@@ -45,9 +45,9 @@ def parameters_of_stages(
 ) -> tuple[Span, ...]:
     """Count the parameters of a rank of each pipeline stage, as Megatron cuts a decoder.
 
-    Tensor-parallel ranks share the matrices, the biases of those that are cut by columns (3 h of attention, 4 h of the
-    feed-forward), and the vocabulary. Each has the rest of every layer, 2 h of biases and 4 h of norms. The last stage
-    has a copy of the tied token embedding. The vocabulary is padded to a multiple of `padded_to` for each rank at most.
+    Tensor-parallel ranks share the matrices, the biases of column-parallel ones (3 h of attention, 4 h of the
+    feed-forward), and the vocabulary. Each rank has the rest of every layer: 2 h of biases and 4 h of norms. The last
+    stage has a copy of the tied token embedding. The vocabulary is padded to at most a multiple of `padded_to` a rank.
     """
     h, ranks, stages = model.hidden_size, parallelism.tensor, parallelism.pipeline
     layers = model.layers // stages * ((12 * h * h + 7 * h) // ranks + 6 * h)

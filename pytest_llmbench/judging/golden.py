@@ -1,8 +1,8 @@
 """Golden losses: the loss of every step of a training, and by how much repeats of it differ.
 
-The tolerance comes from the repeats alone. Each is compared with the mean of the others: how far it is away at its
-worst step, in units of their spread there. The next run may be as far away as these numbers allow, with 99 %
-certainty. Repeats that are the same in every bit leave no tolerance at all.
+The tolerance comes from the repeats alone. Each repeat is compared with the mean of the others: its distance at its
+worst step, in units of their spread there. The tolerance is the 99 % prediction limit of that distance for the next
+run. It is 0 if the repeats are equal in every bit.
 """
 
 import math
@@ -24,15 +24,15 @@ from pytest_llmbench.judging.interval.student import quantile
 
 # Neighbouring steps whose spread counts for one, on either side.
 _NEIGHBOURS = 5
-# How much the worst steps of repeats differ, as the standard deviation of a logarithm, as known before from so many
-# degrees of freedom.
+# Prior for the scatter of the repeats' worst distances: standard deviation of their logarithm, and its degrees of
+# freedom.
 _USUAL_SCATTER, _FREEDOM = 0.7, 4.0
 _LEAST_WORST = 0.01
-# A repeat is odd that is so many times further from its nearest than the others are, and by this share of what the
-# losses change: last bits that grow may differ by any factor.
+# A repeat is odd if its distance to the nearest other is this many times the usual one, and above this share of the
+# range of the losses: differences of last bits may grow by any factor.
 _APART, _HARMFUL = 10.0, 0.01
-# Facts of a run that change no loss.
-_NO_MATTER = {"system", "recipe.warm_up", "recipe.statistic_of_record", "recipe.end"}
+# Facts of a run that leave its losses as they are.
+_IRRELEVANT_FACTS = {"system", "recipe.warm_up", "recipe.statistic_of_record", "recipe.end"}
 
 
 class GoldenStep(Strict):
@@ -78,7 +78,7 @@ class GoldenLosses(Document):
         return f"GoldenLosses({self.recipe}, {len(self.runs)} runs)"
 
     def __contains__(self, losses: object) -> bool:
-        """Hold the losses of a run, and of each that is judged together with it, against these.
+        """Compare the losses of a run, and of the runs that are judged together with it, with these.
 
         Raises:
             RunError: `other_training`, if they are of another training.
@@ -104,7 +104,7 @@ class Losses:
 class Deviation(NamedTuple):
     """The step at which losses are furthest from golden ones: loss, distance and allowed distance, nat.
 
-    `beyond` are all steps that are further away than they may be.
+    `beyond` lists all steps whose distance exceeds the allowed one.
     """
 
     run: str
@@ -124,7 +124,7 @@ def golden_losses(runs: Mapping[str, RunRecord], date: str, resolution: float) -
         resolution: of a loss in a framework's log, nat; 0 for losses that have all their bits.
 
     Raises:
-        ConfigError: they are too few, or do not repeat each other as runs of one training do.
+        ConfigError: there are too few runs, or they differ by more than repeats of one training.
     """
     if len(runs) < LEAST_RUNS:
         raise ConfigError(f"{len(runs)} runs given: golden losses take at least {LEAST_RUNS}, better 5 or more")
@@ -191,7 +191,7 @@ def _units(distance: float, tolerance: float) -> float:
 
 
 def _training(record: RunRecord) -> dict[str, str]:
-    return {name: str(value) for name, value in facts_of(record).items() if name not in _NO_MATTER}
+    return {name: str(value) for name, value in facts_of(record).items() if name not in _IRRELEVANT_FACTS}
 
 
 def _losses(name: str, steps: Sequence[Step]) -> dict[int, float]:
@@ -203,7 +203,7 @@ def _losses(name: str, steps: Sequence[Step]) -> dict[int, float]:
 
 
 def _refuse_odd(curves: Mapping[str, Mapping[int, float]]) -> None:
-    """See that repeats differ from each other alike."""
+    """Refuse repeats that are copies, and one that is much further from the others than they are from each other."""
     same = [pair for pair in combinations(curves, 2) if curves[pair[0]] == curves[pair[1]]]
     if same:
         one, other = same[0]
@@ -242,7 +242,7 @@ def _tolerances(columns: Sequence[Sequence[float]]) -> list[float]:
         )
         for run in range(count)
     ]
-    # A run may lie in the middle of the others by chance.
+    # The least value keeps the logarithm finite for a run that lies in the middle of the others by chance.
     logs = [math.log(max(distance, _LEAST_WORST)) for distance in worst]
     known = _FREEDOM + count - 1
     scatter = math.sqrt((_FREEDOM * _USUAL_SCATTER**2 + (count - 1) * stats.variance(logs)) / known)
@@ -251,7 +251,7 @@ def _tolerances(columns: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _spreads(variances: Sequence[float]) -> list[float]:
-    """Standard deviations, each over some neighbours; before runs part, that of the first step at which they have."""
+    """Standard deviation at each step, over its neighbours; steps before the runs diverge get the first above 0."""
     spreads: list[float] = []
     for number in range(len(variances)):
         near = variances[max(0, number - _NEIGHBOURS) : number + _NEIGHBOURS + 1]

@@ -1,4 +1,4 @@
-"""Good runs that a threshold is made of: which records may count, and how fast each run was."""
+"""Good runs from which a threshold is calculated: checks of their records, and the speed of each run."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,27 +15,27 @@ from pytest_llmbench.judging.contradictions import contradictions
 from pytest_llmbench.judging.recount import measurement_of_record
 from pytest_llmbench.judging.statistics import Measurement, Statistic, interval_of
 
-# Of fewer, nobody can tell which one is sick.
+# The least number of runs among which a sick one stands out.
 LEAST_RUNS = 3
-# Keys of a recipe that change nothing in what is trained, or how.
-_WORDS = {"references", "description", "source", "prepare", "deadlines", "time_limit"}
+# Keys of a recipe that leave the training itself as it is.
+_NOTES = {"references", "description", "source", "prepare", "deadlines", "time_limit"}
 
 
 @dataclass(frozen=True)
 class GoodRun:
-    """One run that a threshold is made of, with the path of its record."""
+    """One run from which a threshold is calculated, with the path of its record."""
 
     path: Path
     record: RunRecord
 
     @cached_property
     def measurement(self) -> Measurement:
-        """Its steps, judged again by today's rule."""
+        """Its steps, judged again by the current rule."""
         return measurement_of_record(self.record)
 
     @property
     def id(self) -> str:
-        """The run's own name, whatever its record's file is called."""
+        """Session and key of the run, independent of its record's file name."""
         return f"{self.record.session}/{self.record.key}"
 
     @cached_property
@@ -44,13 +44,13 @@ class GoodRun:
         return [step.seconds for step in self.record.steps]
 
     def metric(self, name: str, statistic: Statistic) -> Metric:
-        """One of its numbers, with the interval of today's rule."""
+        """One of its numbers, with the interval of the current rule."""
         value = self.record.metrics[name].value
         known = interval_of(self.measurement, statistic, value)
         return Metric(value=value, unit=statistic.unit, rule=statistic.rule, **known)
 
     def value(self, name: str, statistic: Statistic) -> float:
-        """The number that meets a threshold: of the steady part, or with its pauses where that is slower."""
+        """The number to compare with a threshold: that of the steady part, or with its pauses if this is slower."""
         metric, steady = self.metric(name, statistic), self.measurement.steady
         if metric.amount is None or steady is None:
             return metric.value
@@ -59,12 +59,12 @@ class GoodRun:
 
 
 def refuse_unfit(runs: Sequence[GoodRun], statistics: Mapping[str, Statistic], wanted: Sequence[str]) -> None:
-    """Refuse runs that are not enough good runs of one recipe on one machine.
+    """Require enough good runs of one recipe on one machine.
 
     Args:
-        runs: as they were given.
+        runs: the runs that the user named.
         statistics: those of the recipe's engine.
-        wanted: the statistics that a threshold is wanted for.
+        wanted: names of the statistics that get a threshold.
 
     Raises:
         ConfigError: a line for each reason.
@@ -79,7 +79,7 @@ def refuse_unfit(runs: Sequence[GoodRun], statistics: Mapping[str, Statistic], w
 
 
 def refuse_unlike(runs: Sequence[GoodRun]) -> None:
-    """Refuse runs that are not sane runs of one training, each given once.
+    """Require sane runs of one training, each of them once.
 
     Raises:
         ConfigError: a line for each reason.
@@ -90,7 +90,7 @@ def refuse_unlike(runs: Sequence[GoodRun]) -> None:
 
 
 def doubts(runs: Sequence[GoodRun], statistics: Mapping[str, Statistic]) -> Iterator[str]:
-    """Yield warnings about runs that count all the same."""
+    """Yield warnings about runs that are accepted."""
     for run in runs:
         missed = [judgement.reference or judgement.test for judgement in _failed(run, statistics, of_speed=True)]
         if missed:
@@ -106,7 +106,7 @@ def machine_of(record: RunRecord, nameless: set[str]) -> AppliesTo:
     """The machine that a threshold of this run is for; names of systems in `nameless` stand for any machine.
 
     Raises:
-        ConfigError: neither its GPUs nor its system name one.
+        ConfigError: the run used CPUs on such a system, so its machine is unknown.
     """
     system = None if record.system in nameless else record.system
     gpu = record.device.removeprefix("NVIDIA ") if record.device and record.gpus else None
@@ -119,7 +119,7 @@ def machine_of(record: RunRecord, nameless: set[str]) -> AppliesTo:
 
 
 def _unusable(record: RunRecord) -> str | None:
-    """The reason why a run measured nothing."""
+    """The reason why a run is without a measurement."""
     if record.simulated is not None:
         return f"it was made with --simulate {record.simulated}: a fault was caused in it on purpose"
     problem = record.problem
@@ -127,7 +127,7 @@ def _unusable(record: RunRecord) -> str | None:
 
 
 def _unfit(run: GoodRun, statistics: Mapping[str, Statistic], wanted: Sequence[str]) -> Iterator[str]:
-    """Yield the reasons why one run cannot count."""
+    """Yield the reasons why one run is unfit for a threshold."""
     record = run.record
     if record.early is not None and record.early.ended_early:
         yield f"it was ended early, after {record.early.done} of {record.early.planned} steps"
@@ -140,7 +140,7 @@ def _unfit(run: GoodRun, statistics: Mapping[str, Statistic], wanted: Sequence[s
 
 
 def _unsuitable(run: GoodRun, statistics: Mapping[str, Statistic], wanted: Sequence[str]) -> Iterator[str]:
-    """Yield the reasons why a sane run of all its steps cannot count."""
+    """Yield the reasons why a sane and complete run is unfit for a threshold."""
     record = run.record
     if record.recipe.scale != "full":
         yield f"scale {record.recipe.scale}: a threshold for a machine applies at scale full only"
@@ -175,7 +175,7 @@ def _failed(run: GoodRun, statistics: Mapping[str, Statistic], *, of_speed: bool
 
 
 def _repeated(runs: Sequence[GoodRun]) -> Iterator[str]:
-    """Yield every pair of records that are of one run, by its name or by its steps."""
+    """Yield every pair of records that belong to one run by its id or by its step times."""
     for one, other in combinations(runs, 2):
         if one.id == other.id:
             yield f"{one.path} and {other.path} are the same run, {one.id}: give each run once"
@@ -184,7 +184,7 @@ def _repeated(runs: Sequence[GoodRun]) -> Iterator[str]:
 
 
 def _different(runs: Sequence[GoodRun]) -> Iterator[str]:
-    """Yield in what the runs are not runs of one recipe on one machine."""
+    """Yield every fact of recipe and machine in which the runs differ."""
     facts = [facts_of(run.record) for run in runs]
     for key in dict.fromkeys(key for of_run in facts for key in of_run):
         values: dict[str, Path] = {}
@@ -200,7 +200,7 @@ def facts_of(record: RunRecord) -> dict[str, object]:
     recipe = {
         key if key == "name" else f"recipe.{key}": value
         for key, value in record.recipe.model_dump().items()
-        if key not in _WORDS
+        if key not in _NOTES
     }
     recipe["recipe"] = recipe.pop("name")
     machine = {key: getattr(record, key) for key in ("system", "device", "nodes", "ranks", "gpus")}

@@ -1,4 +1,4 @@
-"""Groups of nodes that train the same: how much slower each is than the others, and how surely."""
+"""Groups of nodes that train the same recipe: how much slower each is than the others, with an interval."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,10 +10,10 @@ from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.interval.student import quantile
 
-# The MAD of normally distributed values is their standard deviation divided by this, and as a measure of that worth
-# a share of the degrees of freedom.
+# For normally distributed values, standard deviation / MAD, and the efficiency of the MAD as a share of the degrees of
+# freedom.
 _MAD_TO_SIGMA, _MAD_WORTH = 1.4826, 0.37
-# The variance of a median of many values is that of their mean by this.
+# Variance of the median of many values / variance of their mean.
 _OF_MEDIAN = math.pi / 2
 _FEW = 3
 
@@ -34,7 +34,7 @@ class Lag:
     others: int
 
     def within(self, tolerance: float) -> bool | None:
-        """True if the group is as fast as the others, within the tolerance; None where that is not decided."""
+        """True if the group is as fast as the others within the tolerance, False if slower, None if undecided."""
         return True if self.high <= tolerance else False if self.low > tolerance else None
 
 
@@ -46,15 +46,16 @@ def share_of_alpha(groups: int) -> float:
 def lags(groups: Mapping[str, Sequence[Steady]]) -> dict[str, Lag]:
     """Compare each group with the others by the steady part of its runs, at `share_of_alpha`.
 
-    Runs of one system differ by themselves. How much is known from others (0.3 %), and from the scatter of these groups
-    about their median, which a minority of slow ones does not move. Fewer than two groups are not compared.
+    Runs of one system differ by themselves. The size of this difference comes from earlier runs (0.3 %) and from the
+    scatter of these groups about their median, which is robust against a minority of slow ones. The result is empty for
+    fewer than two groups.
     """
     if len(groups) < 2:
         return {}
     means = {name: fmean(run.mean for run in runs) for name, runs in groups.items()}
     lows = {name: fmean(run.low for run in runs) for name, runs in groups.items()}
     highs = {name: fmean(run.high for run in runs) for name, runs in groups.items()}
-    # Two values have no scatter apart from their difference.
+    # The scatter of two values is their difference itself, so it counts from three groups on.
     usual, worth = USUAL_BETWEEN_RUNS, _MAD_WORTH * (len(groups) - 1) if len(groups) > 2 else 0.0
     freedom = usual.freedom + worth
     deviation = math.sqrt((usual.freedom * usual.spread**2 + worth * _scatter([*means.values()]) ** 2) / freedom)
@@ -68,7 +69,7 @@ def lags(groups: Mapping[str, Sequence[Steady]]) -> dict[str, Lag]:
         ratio = means[name] / middle
         lags_of_groups[name] = Lag(
             share=ratio - 1,
-            # However unsure they are, steps take some time.
+            # A step time is above 0 however wide the interval is.
             low=ratio * max(0.0, 1 - math.hypot(between, 1 - lows[name] / means[name], high / middle - 1)) - 1,
             high=ratio * (1 + math.hypot(between, highs[name] / means[name] - 1, 1 - low / middle)) - 1,
             seconds=means[name],
@@ -79,6 +80,6 @@ def lags(groups: Mapping[str, Sequence[Steady]]) -> dict[str, Lag]:
 
 
 def _scatter(values: Sequence[float]) -> float:
-    """The standard deviation of values, as a share, that a minority of slow ones does not move."""
+    """Standard deviation of values as a share, by the MAD, which is robust against a minority of slow ones."""
     middle = median(values)
     return _MAD_TO_SIGMA * median(abs(math.log(value / middle)) for value in values)

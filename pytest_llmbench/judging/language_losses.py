@@ -1,4 +1,4 @@
-"""Between which bounds the losses of a language model that starts from random values can be."""
+"""Bounds of the losses of a language model that starts from random values."""
 
 import math
 from functools import cache
@@ -9,20 +9,20 @@ from pytest_llmbench.core.recipe.topology import Topology
 
 # How far chance, in initial values and in one step's data, moves a first loss.
 _CHANCE_NAT = 0.5
-# Deviations from the mean that no step of any run shows.
+# Every step of every run is within this many standard deviations of the mean.
 _DEVIATIONS = 8.0
 # Losses of bf16 and fp16 are rounded on their way.
 _ROUNDING = 0.02
-# Spread of a model's losses over tokens, where the data are not known; of text it is 2 to 3.
+# Standard deviation of a model's loss over tokens if the data are unknown; for text it is 2 to 3.
 _OF_TEXT_NAT = 3.0
-# By so much of the largest loss may ranks differ whose documents differ.
+# Ranks with different documents may differ by this share of the largest loss.
 _OF_DOCUMENTS = 0.25
 
 
 def expected_of(
     recipe: Recipe, topology: Topology, *, parameters: int, initial_std: float, own_losses: bool = True
 ) -> Expected:
-    """Losses and counts to expect of a whole decoder that is trained on cross entropy from random values.
+    """Losses and counts to expect of a whole decoder, trained from random values on cross entropy.
 
     `parameters` are those of one copy as its ranks count them, `initial_std` is of its matrices; with `own_losses` each
     rank logs the loss of its own sequences.
@@ -51,9 +51,9 @@ def expected_of(
 def first_loss(model: ModelShape, initial_std: float) -> tuple[float, float]:
     """Least and most that the first loss can be, nat per token.
 
-    A model that knows nothing gives each of V tokens the same probability: ln V. Logits are products of a normed vector
+    An untrained model gives each of V tokens about the same probability: ln V. Logits are products of a normed vector
     (√h long) with rows of the embedding (√h s long, s their deviation): they scatter by √h s, which adds h s² / 2. The
-    row of the input token is part of that vector, as the embedding is tied: its logit h s counts if it is more than
+    row of the input token is part of that vector, as the embedding is tied: its logit h s is the loss if it is above
     ln V.
     """
     uniform, own = math.log(model.vocab_size), model.hidden_size * initial_std
@@ -62,7 +62,7 @@ def first_loss(model: ModelShape, initial_std: float) -> tuple[float, float]:
 
 @cache
 def zipf(vocab_size: int) -> tuple[float, float]:
-    """Entropy of the law of `workloads.tokens`, and the standard deviation of a token's surprise, nat."""
+    """Entropy of the tokens of `workloads.tokens`, and the standard deviation of a token's surprise, in nat."""
     harmonic = math.fsum(1 / rank for rank in range(1, vocab_size + 1))
     surprises = [(1 / (rank * harmonic), math.log(rank * harmonic)) for rank in range(1, vocab_size + 1)]
     entropy = math.fsum(share * surprise for share, surprise in surprises)

@@ -1,4 +1,4 @@
-"""Search for outliers among many alike: by median and MAD, which a minority of bad ones does not move."""
+"""Search for outliers among similar values by median and MAD, which are robust against a minority of bad ones."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from pytest_llmbench.core.errors import RunError
 
 # The MAD of normally distributed values is their standard deviation divided by this.
 _MAD_TO_SIGMA = 1.4826
-# Of two that differ, nobody can say which is the bad one.
+# Two values that differ leave open which one is bad.
 _FEWEST = 3
 
 
@@ -28,7 +28,7 @@ class Outlier:
 
     @property
     def text(self) -> str:
-        """Its distance, in words; values carry no unit here."""
+        """The distance from the median as words for a message, without a unit."""
         side = "below" if self.deviation < 0 else "above"
         return f"{abs(self.deviation):.1%} {side} the median {self.median:.6g} of {self.among}"
 
@@ -39,18 +39,17 @@ def outliers(
     """Find the values that differ from the rest.
 
     An outlier lies more than `factor` scaled MADs (1.4826 · MAD) from the median, and at least `tolerance` of the
-    median away: among values that agree to 0.1 %, one that is off by 0.3 % is not a fault. The MAD is that of the
-    ratios'
-    logarithms: rates cannot fall below 0, so differences would miss one that is forty times too slow.
+    median away, so that a value 0.3 % off counts as healthy among values that agree to 0.1 %. The MAD is that of the
+    logarithms of the ratios, as differences would miss a rate that is forty times too slow.
 
     Args:
         values: one number for each name, all of the same unit.
         tolerance: the least distance from the median that counts, as a fraction of it.
         side: the bad side: low for rates, high for times.
-        factor: scaled MADs; with 5, none of a thousand healthy values is flagged.
+        factor: scaled MADs; with 5, all of a thousand healthy values pass.
 
     Returns:
-        The outliers by name, in the order of the values; none for fewer than three values, or if the median is 0.
+        The outliers by name, in the order of the values; empty for fewer than three values, or if the median is 0.
 
     Raises:
         RunError: `not_finite` or `negative`, when a value is.

@@ -20,9 +20,9 @@ from pytest_llmbench.core.wire.foreign import REDACTED
 from pytest_llmbench.judging.ceiling import doubt, rates_together
 from pytest_llmbench.judging.statistics import Measurement, judged_steps
 
-# The mathematical functions of another machine may round the last digit otherwise.
+# Mathematical functions of another machine may round the last digit differently.
 _TOLERANCE = 1e-9
-# A rule in words is that of the version that wrote it.
+# The wording of a rule depends on the version that wrote it.
 _NOT_COMPARED = {"rule"}
 
 
@@ -30,7 +30,7 @@ def measurement_of(
     recipe: Recipe, series: StepSeries, *, gpus: int, early: EarlyVerdict | None, counts_flops: bool = True,
     peak_flops_per_s: float | None = None,
 ) -> Measurement:  # fmt: skip
-    """The inputs of a run's statistics, whose judged steps end with the last look. See `Measurement`."""
+    """Build the inputs of a run's statistics; after an early verdict the judged steps end at its last look."""
     early = early if early is not None and early.looks else None
     rates = rates_together(series.ranks)
     return Measurement(
@@ -50,7 +50,7 @@ def measurement_of(
 
 
 def measurement_of_record(record: RunRecord) -> Measurement:
-    """The inputs of a run's statistics as far as its record has them: the peak of its GPUs is in its system's file."""
+    """Build the inputs of a run's statistics from its record, which lacks the published peak of its GPUs."""
     series = StepSeries(
         ranks=record.rank_info, steps=record.steps, unread=len(record.unreadable), totals=record.totals,
         telemetry=record.telemetry,
@@ -77,7 +77,7 @@ def differences(where: str, kept: Any, computed: Any) -> Iterator[str]:
         if not same(kept, computed):
             yield _difference(where, kept, computed)
         return
-    # The version that wrote the record may not have had all fields.
+    # The version that wrote the record may have had fewer fields.
     names = sorted(kept.model_fields_set) if isinstance(kept, BaseModel) else sorted(parts.keys() | others.keys())
     for name in names:
         if name in _NOT_COMPARED and isinstance(kept, BaseModel):
@@ -89,7 +89,7 @@ def differences(where: str, kept: Any, computed: Any) -> Iterator[str]:
 
 
 def same(kept: Any, computed: Any) -> bool:
-    """True if two plain values are equal, but for the last digits of a float and for secrets that were taken out."""
+    """True if two plain values are equal, apart from the last digits of a float and from redacted secrets."""
     if isinstance(kept, bool) or isinstance(computed, bool) or kept is None or computed is None:
         return kept is computed
     if isinstance(kept, int | float) and isinstance(computed, int | float):

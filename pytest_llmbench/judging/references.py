@@ -1,4 +1,4 @@
-"""Whether a reference is for a machine at all, and whether readings lie within the bounds of those that are."""
+"""Selects the references that apply to a machine, and compares readings with their bounds."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,15 +34,15 @@ class Machine:
 def same_gpu(model: str, device: str) -> bool:
     """True if a device is that GPU model, named with or without its vendor in front.
 
-    An `A100-SXM4-80GB` is not an `A10`, an `H200 NVL` not an `H200`, and a MIG slice of a GPU is not the GPU.
+    `A100-SXM4-80GB` differs from `A10`, `H200 NVL` from `H200`, and a MIG slice from its GPU.
     """
     return device == model or device.endswith(f" {model}")
 
 
 def why_not_applicable(reference: Reference, machine: Machine) -> str | None:
-    """The reason why a reference is not for this machine and scale; None when it is.
+    """The reason why a reference is inapplicable to this machine and scale; None if it applies.
 
-    A portable reference is for every machine, an absolute one for the full recipe on the hardware it names.
+    A portable reference applies to every machine, an absolute one to the full recipe on the hardware that it names.
     """
     wanted = reference.applies_to
     if wanted is None:
@@ -62,11 +62,11 @@ def why_not_applicable(reference: Reference, machine: Machine) -> str | None:
 def missed(
     readings: Sequence[Reading], references: Sequence[Reference], *, system: str, device: str, action: str = ""
 ) -> Iterator[Finding]:
-    """Yield a finding for every reading that misses a reference of its statistic which is for this machine.
+    """Yield a finding for every reading that misses an applicable reference of its statistic.
 
     Args:
         readings: the measured values.
-        references: bounds; those for other machines, or other numbers of nodes or GPUs, do not count.
+        references: bounds; those for other machines, or other numbers of nodes or GPUs, are skipped.
         system: name of the system file.
         device: the GPU model as the driver names it, or `cpu`.
         action: recommended action if a bound is missed.
@@ -95,7 +95,7 @@ def missed(
 
 
 def unbounded(readings: Sequence[Reading], references: Sequence[Reference], *, system: str, device: str) -> bool:
-    """True if something was measured, and no reference of its statistics is for this machine."""
+    """True if there are readings, and all references of their statistics are for other machines."""
     return bool(readings) and not any(
         reference.statistic == reading.statistic and applies(reference, reading, system, device)
         for reference in references
@@ -104,6 +104,6 @@ def unbounded(readings: Sequence[Reading], references: Sequence[Reference], *, s
 
 
 def applies(reference: Reference, reading: Reading, system: str, device: str) -> bool:
-    """True if a reference is for the machine and the number of nodes and GPUs of a reading."""
+    """True if a reference applies to the machine and the number of nodes and GPUs of a reading."""
     machine = Machine(system=system, device=device, gpus=reading.gpus, nodes=reading.nodes, scale="full")
     return why_not_applicable(reference, machine) is None

@@ -1,4 +1,4 @@
-"""Steps that a framework skipped as their gradients overflowed: they train nothing, and count in its rates."""
+"""Steps that a framework skipped because their gradients overflowed: they are untrained, yet counted in its rates."""
 
 import statistics as stats
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ _NAME = "number_of_skipped_iterations"
 
 
 def too_many(recipe: Recipe, series: StepSeries) -> Iterator[str]:
-    """Yield a sentence where too many of the judged steps were skipped."""
+    """Yield the problem in a sentence if too many of the judged steps were skipped."""
     count, whole = _count(recipe, series)
     if count > _MOST * whole:
         yield (
@@ -23,7 +23,7 @@ def too_many(recipe: Recipe, series: StepSeries) -> Iterator[str]:
 
 
 def some(recipe: Recipe, series: StepSeries) -> Iterator[str]:
-    """Yield a sentence where few enough steps were skipped to judge the others, with their effect on the rate."""
+    """Yield the number of skipped steps and their effect on the rate, if few enough for the others to be judged."""
     count, whole = _count(recipe, series)
     if 0 < count <= _MOST * whole:
         yield (
@@ -33,7 +33,7 @@ def some(recipe: Recipe, series: StepSeries) -> Iterator[str]:
 
 
 def _count(recipe: Recipe, series: StepSeries) -> tuple[float, int]:
-    """How many steps were skipped, and of how many: by the log's sums since the warm-up, else by its lines."""
+    """Count skipped and all judged steps, by the log's running sums since the warm-up, else by its lines."""
     if not series.skipped:
         judged = judged_steps(recipe, series.steps)
         return sum(step.reported.get(_NAME, 0.0) for step in judged), sum(step.interval for step in judged)
@@ -43,7 +43,7 @@ def _count(recipe: Recipe, series: StepSeries) -> tuple[float, int]:
 
 
 def _faster(judged: Sequence[Step]) -> str:
-    """Compare the lines with a skipped step with the others, where each line counts its own."""
+    """Describe how lines with a skipped step change the mean duration, if each line has its own count."""
     lines = [(step.reported[_NAME], step.seconds) for step in judged if _NAME in step.reported and step.seconds]
     skipped, made = ([seconds for count, seconds in lines if bool(count) == kind] for kind in (True, False))
     if not skipped or not made:

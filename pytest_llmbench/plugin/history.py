@@ -17,7 +17,7 @@ from pytest_llmbench.history.baselines import check_wanted, compare_with_baselin
 from pytest_llmbench.history.compare import Compared
 from pytest_llmbench.history.database import open_history
 from pytest_llmbench.history.importing import About, import_sessions, records_in
-from pytest_llmbench.history.ledger import avoided
+from pytest_llmbench.history.ledger import nodes_to_avoid
 from pytest_llmbench.history.wanted import Wanted
 from pytest_llmbench.judging.interval.decide import RULE
 from pytest_llmbench.plugin.options import Options, options_of
@@ -45,7 +45,7 @@ def consult(options: Options, *, is_worker: bool) -> Mapping[str, str]:
     with open_history(place) as history:
         if wanted is not None:
             check_wanted(history, wanted)
-        return avoided(history) if avoid else {}
+        return nodes_to_avoid(history) if avoid else {}
 
 
 def compare_with_history(

@@ -1,4 +1,4 @@
-"""The report protocol: a finished session, and the look-up of reports by name."""
+"""The report protocol: the finished session that a report gets, and the registry of reports by name."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ def read_finished(folder: Path) -> FinishedSession:
     """Read a session's plan and records.
 
     Raises:
-        ConfigError: the folder is not a session's, or a record in it cannot be read.
+        ConfigError: the folder must be a session's, with records that are whole.
     """
     planned = read_plan(folder)
     runs, checks = read_records(folder, RunRecord), read_records(folder, HealthRecord)
@@ -43,7 +43,7 @@ def read_finished(folder: Path) -> FinishedSession:
     return FinishedSession(id=name, folder=folder, planned=planned, runs=runs, checks=checks)
 
 
-# Writes what it wants, and returns lines for the terminal, if any.
+# A report writes its files into the session's folder, and returns lines for the terminal, if any.
 ReportWriter = Callable[[FinishedSession], Iterable[str] | None]
 
 

@@ -14,8 +14,7 @@ from pytest_llmbench.engines.base import BatchLog, Evaluate, get_engine, statist
 from pytest_llmbench.judging.references import Machine, why_not_applicable
 from pytest_llmbench.reporting.base import FinishedSession
 
-# The worst first.
-_WORST = (Verdict.ERROR, Verdict.FAIL, Verdict.XFAIL, Verdict.INCONCLUSIVE, Verdict.PASS, Verdict.SKIP)
+_WORST_FIRST = (Verdict.ERROR, Verdict.FAIL, Verdict.XFAIL, Verdict.INCONCLUSIVE, Verdict.PASS, Verdict.SKIP)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,11 +22,11 @@ class Batch:
     """The runs of one recipe in the order of their groups.
 
     Attributes:
-        recipe: its name.
-        records: of each run, with its verdicts.
-        reference: its lower bound on the statistic of record parts success from failure.
-        applies: that reference is for the machine of these runs.
-        file: the output of the source's evaluator: a line of names, then one for each run.
+        recipe: name of the recipe.
+        records: record of each run, with its verdicts.
+        reference: a run succeeds from its lower bound on the statistic of record on.
+        applies: True if the reference is for the machine of these runs.
+        file: CSV that the source's evaluator wrote, with a line for each run.
     """
 
     recipe: str
@@ -37,7 +36,7 @@ class Batch:
     file: bytes
 
     def describe(self) -> Iterator[str]:
-        """Yield a line for each run: its end by that evaluator, and by our tests."""
+        """Yield a line for each run: the evaluator's result, then the verdict of our tests."""
         names, *rows = self.file.decode().splitlines()
         runs = counted(len(rows), "run")
         yield f"{self.recipe}: {runs}, success from {self.reference.at_least} on; {names} | verdict"
@@ -52,14 +51,14 @@ class Batch:
 
 
 def report_batches(session: FinishedSession) -> Iterator[str]:
-    """Write the files of the sources' evaluators, and yield the lines of `Batch.describe`.
+    """Write the evaluators' files into `batches/`, and yield the lines of `Batch.describe`: the report `batches`.
 
     Raises:
-        ConfigError: a log cannot be read.
-        OSError: a file cannot be written.
+        ConfigError: a log is unreadable.
+        OSError: writing a file failed.
     """
     folder = session.folder / "batches"
-    evaluated = batches(session.planned.runs, session.runs)
+    evaluated = evaluate_batches(session.planned.runs, session.runs)
     for batch in evaluated:
         make_folder(folder)
         (folder / f"{batch.recipe}.csv").write_bytes(batch.file)
@@ -68,11 +67,11 @@ def report_batches(session: FinishedSession) -> Iterator[str]:
         yield f"as the source's evaluator writes them: {folder}"
 
 
-def batches(runs: Sequence[RunSpec], records: Mapping[str, RunRecord]) -> list[Batch]:
-    """Evaluate the runs of every recipe whose source has an evaluator, and that has a bound to evaluate by.
+def evaluate_batches(runs: Sequence[RunSpec], records: Mapping[str, RunRecord]) -> list[Batch]:
+    """Evaluate the runs of each recipe whose source has an evaluator, and that has a bound to evaluate by.
 
     Raises:
-        ConfigError: a log cannot be read.
+        ConfigError: a log is unreadable.
     """
     by_recipe: dict[str, list[RunSpec]] = {}
     for run in runs:
@@ -100,7 +99,7 @@ def _batch(name: str, records: Sequence[RunRecord]) -> Batch | None:
         records=tuple(records),
         reference=reference,
         applies=bool(fitting),
-        file=_evaluated(engine.evaluate, records, reference.at_least, unit),
+        file=_evaluate(engine.evaluate, records, reference.at_least, unit),
     )
 
 
@@ -115,13 +114,13 @@ def _applies(reference: Reference, records: Iterable[RunRecord]) -> bool:
     return bool(machines) and all(why_not_applicable(reference, machine) is None for machine in machines)
 
 
-def _evaluated(evaluate: Evaluate, records: Iterable[RunRecord], bound: Quantity | None, unit: str) -> bytes:
+def _evaluate(evaluate: Evaluate, records: Iterable[RunRecord], bound: Quantity | None, unit: str) -> bytes:
     threshold = bound.to(unit).value if bound is not None else 0.0
     return evaluate([BatchLog(path=_log_of(record), hosts=record.hosts) for record in records], threshold)
 
 
 def _log_of(record: RunRecord) -> Path:
-    """The framework's log: that of a run of ours, or the one that was handed in."""
+    """The framework's log: that of a run of this session, or the replayed one."""
     place = Path(record.replayed or record.folder)
     if place.is_file():
         return place
@@ -129,7 +128,7 @@ def _log_of(record: RunRecord) -> Path:
 
 
 def _verdict(record: RunRecord, reference: Reference) -> str:
-    """The verdict of the test of that bound, or, without one, the worst verdict on the run."""
+    """The verdict of the test of this bound; without such a test, the worst verdict on the run."""
     of_bound = {judgement.verdict for judgement in record.judgements if judgement.reference == reference.name}
     ends = of_bound or {judgement.verdict for judgement in record.judgements}
-    return next((verdict for verdict in _WORST if verdict in ends), "")
+    return next((verdict for verdict in _WORST_FIRST if verdict in ends), "")

@@ -1,6 +1,6 @@
 """The judged steps of a run as one benchmark of pytest-benchmark, a round per step.
 
-pytest-benchmark offers no way to add a measurement made elsewhere, so this file knows its `Metadata`.
+It builds pytest-benchmark's internal `Metadata`, the only way to add a measurement that was made elsewhere.
 """
 
 from types import SimpleNamespace
@@ -11,10 +11,7 @@ from pytest_llmbench.judging.statistics import judged_steps
 
 
 def add_rounds(benchmarks: list[Any], record: RunRecord) -> None:
-    """Append one benchmark to `BenchmarkSession.benchmarks`; a run that was not sane adds none.
-
-    Every judged step's seconds become one round of one iteration.
-    """
+    """Append a sane run to `BenchmarkSession.benchmarks`: each judged step's seconds are a round of one iteration."""
     if record.problem is not None:
         return
     from pytest_benchmark.stats import Metadata  # noqa: PLC0415 - an optional plugin

@@ -66,7 +66,7 @@ def write_metrics(session: FinishedSession, path: Path) -> None:
     """Write the numbers of a session as OpenMetrics, in one step: a collector reads the old file or the new one.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: writing failed.
     """
     write_text(path, openmetrics(samples_of(session)))
 
@@ -94,7 +94,7 @@ def openmetrics(samples: Iterable[Sample]) -> str:
 
 
 def samples_of(session: FinishedSession) -> list[Sample]:
-    """Every number of a session, once. A missing number has no sample."""
+    """Each measured number of a session, once."""
     samples = [*_session_samples(session)]
     for run in session.runs.values():
         labels = {"run": run.key, "recipe": run.recipe.name, "system": run.system}
@@ -121,7 +121,7 @@ def samples_of(session: FinishedSession) -> list[Sample]:
 
 
 def fitness(checks: Mapping[str, HealthRecord]) -> dict[str, bool]:
-    """Whether each node may train, by name; without the nodes that some check could not judge."""
+    """Whether each fully judged node may train, by name."""
     hosts = {host for check in checks.values() for host in check.hosts}
     unfit = {host for check in checks.values() for host in check.unfit()}
     judged: set[str] = set()
@@ -152,9 +152,9 @@ def _in_base_unit(name: str, about: str, value: float, unit: str, labels: Mappin
     try:
         base, suffix = Quantity(value, unit).base, _SUFFIXES[UNITS[unit][0]]
     except (UnitError, KeyError):
-        return  # not finite, or of a unit without a base
+        return  # infinite, NaN, or a unit without a base
     plain = re.sub("[^a-z0-9_]", "_", name.lower())
-    # Not `samples_per_s_samples_per_second`.
+    # A name that ends with its unit keeps one of both.
     plain = re.sub(rf"_{suffix}$", "", re.sub(r"_per_s(_|$)", r"_per_second\1", plain)) or plain
     yield Sample(plain, suffix, about, base, labels)
 
@@ -163,7 +163,7 @@ def write_csv(session: FinishedSession, folder: Path) -> list[Path]:
     """Write each table of `COLUMNS` as CSV with a head line, in UTF-8. A missing number is an empty field.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: writing failed.
     """
     texts = {name: io.StringIO() for name in COLUMNS}
     writers = {name: csv.DictWriter(texts[name], columns, lineterminator="\n") for name, columns in COLUMNS.items()}

@@ -1,4 +1,4 @@
-"""The health table: a line per check, then a paragraph per node that is not fit."""
+"""The health table: a line per check, then a paragraph per unfit node."""
 
 import textwrap
 from collections import Counter
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pytest_llmbench.core.quantity import listed
 
 _VERDICTS = ("FAIL", "ERROR", "SKIP", "PASS")
-# Shown for a check that passes although no bound applied to its measured values.
+# Shown for a check that passes without a bound on its measured values.
 NO_BOUND = "no bound"
 
 
@@ -42,7 +42,7 @@ def render_health(rows: Sequence[Mapping[str, object]], screen: int) -> Iterator
 def _details(
     verdict: str, word: str, texts: Sequence[tuple[Mapping[str, object], str]], everyone: set[str], screen: int
 ) -> Iterator[tuple[str, str]]:
-    """Yield each text once, with every check and node that it is true of."""
+    """Yield each text once, with all checks and nodes that have it."""
     alike: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for row, text in texts:
         host, plain = str(row.get("host") or ""), " ".join(text.split())

@@ -20,7 +20,7 @@ def point_to_latest(folder: Path) -> None:
     """Make the link `latest` lead to a session's folder. One step replaces the old link.
 
     Raises:
-        OSError: the file system has no links, or something else has that name.
+        OSError: the file system lacks links, or another file has that name.
     """
     link, new = folder.with_name(layout.LATEST), folder.with_name(f".{layout.LATEST}.{secrets.token_hex(4)}")
     if link.exists() and not link.is_symlink():
@@ -34,13 +34,13 @@ def point_to_latest(folder: Path) -> None:
 
 
 def list_sessions(run_dir: Path) -> None:
-    """Bring `index.json` up to date: every session that has a verdict, the latest first.
+    """Bring `index.json` up to date: each session that has a verdict, the latest first.
 
-    Folders that are in the list are not read again; deleted ones leave it. If two sessions end at once, one may be
+    Only new and changed verdicts are read; deleted folders leave the list. If two sessions end at once, one may be
     missing until the next session ends.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: writing failed.
     """
     path = run_dir / layout.INDEX
     known = _known(path)
@@ -60,7 +60,7 @@ def list_sessions(run_dir: Path) -> None:
 
 
 def _known(path: Path) -> dict[str, Mapping[str, Any]]:
-    """The entries of a list; empty if it cannot be read."""
+    """The entries of the list by folder; empty if it is damaged."""
     try:
         index = json.loads(path.read_bytes())
         if index["schema_version"] == _SCHEMA:

@@ -17,7 +17,7 @@ def render(rows: Sequence[Mapping[str, object]], width: int) -> Iterator[tuple[s
     together are under each test.
 
     Args:
-        rows: the properties of each test's report. A test that measured nothing has an em dash, never a number.
+        rows: the properties of each test's report. A missing number is an em dash.
         width: of the terminal; the names of references are left out if the table would be wider.
     """
     table = [_COLUMNS, *(tuple(_cell(row, column) for column in _COLUMNS) for row in rows)]
@@ -43,14 +43,14 @@ def render(rows: Sequence[Mapping[str, object]], width: int) -> Iterator[tuple[s
             notes.append((verdict, str(row.get("reason", ""))))
             notes.append((verdict, f"cause: {row['cause']}" if row.get("cause") else ""))
         for colour, text in notes:
-            yield from ((colour, f"    {line}") for line in _wrapped(text, width - 4))
+            yield from ((colour, f"    {line}") for line in _wrap(text, width - 4))
         if is_last and verdict in {"FAIL", "INCONCLUSIVE", "ERROR"} and row.get("run_record"):
             yield verdict, f"    run record: {row['run_record']}"
     yield from (("", line) for line in _places(rows, width))
 
 
 def _places(rows: Sequence[Mapping[str, object]], width: int) -> Iterator[str]:
-    """Yield which nodes each run was on, unless all were on one and the same."""
+    """Yield the nodes of each run, unless all runs were on one node."""
     runs: dict[tuple[str, ...], dict[str, None]] = {}
     for row in rows:
         hosts = tuple(filter(None, str(row.get("hosts") or "").split(",")))
@@ -59,11 +59,11 @@ def _places(rows: Sequence[Mapping[str, object]], width: int) -> Iterator[str]:
     if len(runs) < 2 and all(len(hosts) < 2 for hosts in runs):
         return
     for hosts, names in runs.items():
-        yield from _wrapped(f"on {listed(hosts)}: {', '.join(names)}", width)
+        yield from _wrap(f"on {listed(hosts)}: {', '.join(names)}", width)
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    # Whole words only: a path cut at a hyphen cannot be copied.
+def _wrap(text: str, width: int) -> list[str]:
+    # Words stay whole, so that a path can be copied.
     return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False, break_long_words=False)
 
 

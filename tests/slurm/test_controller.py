@@ -246,8 +246,7 @@ def test_what_waits_is_launched_when_the_controller_is_back(
 ) -> None:
     """However long it was away, and though it refuses everything at first: no run is given up for it."""
     (mine.path / "conftest.py").write_text(
-        "from pytest_llmbench.session import launches, schedule\n"
-        "launches.PAUSES_S, schedule.QUIET_S = (2.0, 15.0), 0.5\n"
+        "from pytest_llmbench.session import schedule\nschedule.PAUSES_S, schedule.QUIET_S = (2.0, 15.0), 0.5\n"
     )
     mine.recipe(**LONG | {"steps": 100})
     mine.recipe("tiny2")

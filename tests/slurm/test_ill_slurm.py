@@ -26,8 +26,8 @@ MODES = {"session": ("--nodes", "1"), "run": ()}
 IMPATIENT = """
 from pytest_llmbench.cluster import executors
 from pytest_llmbench.cluster.slurm import queries
-from pytest_llmbench.session import launches
-queries.TIMEOUT_S, executors._SEARCH_S, executors._SEARCH_PERIOD_S, launches.PAUSES_S = 6.0, 3.0, 0.5, (0.5, 1.0)
+from pytest_llmbench.session import schedule
+queries.TIMEOUT_S, executors._SEARCH_S, executors._SEARCH_PERIOD_S, schedule.PAUSES_S = 6.0, 3.0, 0.5, (0.5, 1.0)
 """
 LONG: dict[str, Any] = {"steps": 300, "options": {"step_s": 0.03}, "time_limit": "00:10:00"}
 

@@ -1,5 +1,6 @@
 """`llmbench init` and `llmbench doctor`: a new site, and its login node."""
 
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -45,7 +46,7 @@ def examine_machine(*, as_json: AsJson = False) -> None:
 
     parts = examine()
     if as_json:
-        print_json([part.plain for part in parts])
+        print_json([asdict(part) for part in parts])
     else:
         for part in parts:
             typer.echo(harmless("\n".join(part.lines)))

@@ -9,18 +9,18 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 
 from pytest_llmbench.checks.host.base import is_network, kind_of
 from pytest_llmbench.checks.host.nodes.files import mount_of
 from pytest_llmbench.cli.site.probe import SlurmFacts, ask_slurm, missing_commands
-from pytest_llmbench.cli.site.reading import in_site
+from pytest_llmbench.cli.site.reading import call_in_site
 from pytest_llmbench.cluster.system import LOCAL, SYSTEMS, System, gpus_here, load_system
 from pytest_llmbench.core.errors import ClusterError, ConfigError, unknown
 from pytest_llmbench.core.files import refuse_shared
@@ -37,16 +37,16 @@ _RUNTIMES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Examined:
     """One part of this machine.
 
     Attributes:
-        part: its name.
-        state: `missing` where it is absent, `wrong` where it cannot be used as it is.
-        found: the part that is there, or the reason against its use.
-        command: gets or repairs it; empty where it is fine.
-        needed: whether the tests of this folder need it.
+        part: name of the part.
+        state: `missing` if it is absent, `wrong` if it needs a repair.
+        found: version or place of the part, or the fault.
+        command: the command that installs or repairs it; empty for `ok`.
+        needed: True if the tests of this folder need it.
     """
 
     part: str
@@ -56,29 +56,12 @@ class Examined:
     needed: bool = True
 
     @property
-    def plain(self) -> dict[str, Any]:
-        """The row as JSON has it."""
-        return asdict(self)
-
-    @property
     def lines(self) -> Iterator[str]:
-        """The lines of the terminal."""
+        """Yield the lines for a terminal."""
         aside = " (nothing in this folder needs it)" if self.state != "ok" and not self.needed else ""
         yield f"{self.state:8} {self.part:22} {' '.join(self.found.split())}{aside}"
         if self.command:
             yield f"{'':8} {'':22} -> {self.command}"
-
-
-def _ok(part: str, found: str, *, needed: bool = True) -> Examined:
-    return Examined(part=part, state="ok", found=found, needed=needed)
-
-
-def _missing(part: str, found: str, command: str, *, needed: bool = True) -> Examined:
-    return Examined(part=part, state="missing", found=found, command=command, needed=needed)
-
-
-def _wrong(part: str, found: str, command: str = "", *, needed: bool = True) -> Examined:
-    return Examined(part=part, state="wrong", found=found, command=command, needed=needed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,12 +69,12 @@ class SiteNeeds:
     """Needs of the tests of a folder.
 
     Attributes:
-        system: the system of its ini file, or the one that is here.
-        slurm: whether runs are Slurm jobs.
-        partition, account: for them; None for Slurm's own defaults.
+        system: the system of its ini file, or this machine.
+        slurm: True if runs are Slurm jobs.
+        partition, account: those of the jobs; None for Slurm's own defaults.
         run_dir: the folder of sessions.
-        engines: names of the engines of its own recipes; `torch` where it has none.
-        fault: the reason why its ini file, or a file that it names, cannot be used.
+        engines: names of the engines of its own recipes; `torch` without recipes.
+        fault: the fault of its ini file, or of a file that this names.
     """
 
     system: System
@@ -104,9 +87,9 @@ class SiteNeeds:
 
 
 def examine() -> list[Examined]:
-    """Look at each part. Nothing is started but commands that answer at once."""
+    """Look at each part, by commands that answer at once."""
     try:
-        needs = in_site(_needs)
+        needs = call_in_site(_needs)
     except ConfigError as error:
         system = load_system(LOCAL, SYSTEMS.usable().values())
         needs = SiteNeeds(system=system, slurm=not missing_commands(), run_dir=Path("reports"), fault=str(error))
@@ -118,7 +101,7 @@ def examine() -> list[Examined]:
 
 
 def _needs(config: pytest.Config) -> SiteNeeds:
-    # pytest only warns of a misspelt key. It has no list of the keys in the file, which has one of several formats.
+    # pytest only warns of a misspelt key, and its parsers of the several formats keep the keys to themselves.
     text = config.inipath.read_text(encoding="utf-8") if config.inipath is not None else ""
     for key in re.findall(r"^\s*(llmbench_\w+)\s*=", text, re.MULTILINE):
         if key not in INI_KEYS:
@@ -138,22 +121,22 @@ def _needs(config: pytest.Config) -> SiteNeeds:
 
 def _python() -> Iterator[Examined]:
     where = "in a virtual environment" if sys.prefix != sys.base_prefix else "not in a virtual environment"
-    yield _ok("Python", f"{platform.python_version()}, {where}, {sys.executable}")
+    yield Examined("Python", "ok", f"{platform.python_version()}, {where}, {sys.executable}")
     try:
         ENGINES.names()
     except ConfigError as error:
-        yield _wrong("pytest-llmbench", str(error), "pip install -e CHECKOUT")
+        yield Examined("pytest-llmbench", "wrong", str(error), "pip install -e CHECKOUT")
     else:
-        yield _ok("pytest-llmbench", _version("pytest-llmbench") or "without metadata")
+        yield Examined("pytest-llmbench", "ok", _version("pytest-llmbench") or "without metadata")
     for part in ("pytest", "submitit"):
         found = _version(part)
-        yield _ok(part, found) if found else _missing(part, "", f"pip install {part}")
+        yield Examined(part, "ok", found) if found else Examined(part, "missing", "", f"pip install {part}")
 
 
 def _site(needs: SiteNeeds) -> Examined:
     if needs.fault:
-        return _wrong("this folder", needs.fault, "llmbench validate systems/*.yaml recipes/*.yaml")
-    return _ok("this folder", f"system {needs.system.name} ({needs.system.description or 'no description'})")
+        return Examined("this folder", "wrong", needs.fault, "llmbench validate systems/*.yaml recipes/*.yaml")
+    return Examined("this folder", "ok", f"system {needs.system.name} ({needs.system.description or 'no description'})")
 
 
 def _torch(needs: SiteNeeds) -> Examined:
@@ -164,13 +147,14 @@ def _torch(needs: SiteNeeds) -> Examined:
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     file = Path(places[0], "version.py") if places else None
     if file is None or not file.is_file():
-        return _missing("PyTorch", "not installed", "pip install 'pytest-llmbench[torch]'", needed=needed)
+        return Examined("PyTorch", "missing", "not installed", "pip install 'pytest-llmbench[torch]'", needed=needed)
     facts = runpy.run_path(str(file))
     built = next((f"{name} {facts[key]}" for name, key in (("CUDA", "cuda"), ("ROCm", "hip")) if facts.get(key)), "CPU")
     found = f"{facts.get('__version__')}, for {built}"
     if built == "CPU" and (needs.system.gpus_per_node or gpus_here()):
-        return _wrong("PyTorch", f"{found}; the nodes have GPUs", "pip install --force-reinstall torch", needed=needed)
-    return _ok("PyTorch", found, needed=needed)
+        cure = "pip install --force-reinstall torch"
+        return Examined("PyTorch", "wrong", f"{found}; the nodes have GPUs", cure, needed=needed)
+    return Examined("PyTorch", "ok", found, needed=needed)
 
 
 def _engines(needs: SiteNeeds) -> Iterator[Examined]:
@@ -179,33 +163,33 @@ def _engines(needs: SiteNeeds) -> Iterator[Examined]:
         missing = engine.missing()
         if missing is None:
             found = "can run here" if engine.kind == "ranks" else "runs in the environment that the system's file names"
-            yield _ok(part, found, needed=needed)
+            yield Examined(part, "ok", found, needed=needed)
         else:
             reason, _, command = missing.rpartition(": ")
-            yield _missing(part, reason, command, needed=needed)
+            yield Examined(part, "missing", reason, command, needed=needed)
     for name, reason in ENGINES.broken().items():
-        yield _wrong(f"engine {name}", reason, needed=name in needs.engines)
+        yield Examined(f"engine {name}", "wrong", reason, needed=name in needs.engines)
 
 
 def _slurm(needs: SiteNeeds) -> Iterator[Examined]:
     if missing := missing_commands():
         cure = "apt-get install slurm-client, or load your site's module of Slurm"
-        yield _missing("Slurm", f"not on PATH: {', '.join(missing)}", cure, needed=needs.slurm)
+        yield Examined("Slurm", "missing", f"not on PATH: {', '.join(missing)}", cure, needed=needs.slurm)
         return
     try:
         slurm = ask_slurm()
     except ClusterError as error:
-        yield _wrong("Slurm", str(error), "scontrol ping", needed=needs.slurm)
+        yield Examined("Slurm", "wrong", str(error), "scontrol ping", needed=needs.slurm)
         return
-    yield _ok("Slurm", f"{slurm.version}, cluster {slurm.cluster}", needed=needs.slurm)
+    yield Examined("Slurm", "ok", f"{slurm.version}, cluster {slurm.cluster}", needed=needs.slurm)
     yield _partition(needs, slurm)
     accounts = ", ".join(slurm.accounts)
     if needs.account and slurm.accounts and needs.account not in slurm.accounts:
         found = f"{needs.account}; yours are {accounts}"
-        yield _wrong("account", found, "set `account` in the system's file", needed=needs.slurm)
+        yield Examined("account", "wrong", found, "set `account` in the system's file", needed=needs.slurm)
     else:
         found = needs.account or (f"Slurm's default of {accounts}" if accounts else "Slurm names none for you")
-        yield _ok("account", found, needed=needs.slurm)
+        yield Examined("account", "ok", found, needed=needs.slurm)
 
 
 def _partition(needs: SiteNeeds, slurm: SlurmFacts) -> Examined:
@@ -214,8 +198,9 @@ def _partition(needs: SiteNeeds, slurm: SlurmFacts) -> Examined:
     wanted = needs.partition or default
     if wanted is None or set(wanted.split(",")) - set(names):
         found = f"{wanted or 'no default'}; there are {', '.join(names) or 'none'}"
-        return _wrong("partition", found, "sinfo -s, then set `partition` in the system's file", needed=needs.slurm)
-    return _ok("partition", wanted, needed=needs.slurm)
+        cure = "sinfo -s, then set `partition` in the system's file"
+        return Examined("partition", "wrong", found, cure, needed=needs.slurm)
+    return Examined("partition", "ok", wanted, needed=needs.slurm)
 
 
 def _run_folder(needs: SiteNeeds) -> Examined:
@@ -224,19 +209,19 @@ def _run_folder(needs: SiteNeeds) -> Examined:
     mount = mount_of(there)
     found, own = f"{folder} on {kind_of(mount)}", "set llmbench_run_dir in pytest.ini to a folder of your own"
     if not there.is_dir() or not os.access(there, os.W_OK):
-        return _wrong(part, f"{found}: cannot be written", own)
+        return Examined(part, "wrong", f"{found}: cannot be written", own)
     try:
         refuse_shared(folder)
     except ConfigError as error:
-        return _wrong(part, str(error), own)
+        return Examined(part, "wrong", str(error), own)
     if needs.slurm and not is_network(mount) and not _is_alone():
         shared = "set llmbench_run_dir in pytest.ini to a folder that all nodes share"
-        return _wrong(part, f"{found}, which nodes do not share", shared)
-    return _ok(part, found)
+        return Examined(part, "wrong", f"{found}, which nodes do not share", shared)
+    return Examined(part, "ok", found)
 
 
 def _is_alone() -> bool:
-    """Whether each node of Slurm is this machine."""
+    """True if each node of Slurm is this machine."""
     try:
         hosts = ask_slurm().hosts
     except ClusterError:
@@ -246,7 +231,7 @@ def _is_alone() -> bool:
 
 
 def _runtime(name: str, *, needed: bool) -> Examined:
-    """A runtime of containers: pyxis is a part of srun, and Docker may have a command and no daemon."""
+    """A container runtime: pyxis is a part of srun, and Docker needs its daemon."""
     command, cure = _RUNTIMES[name]
     path = shutil.which(command)
     asked = {"pyxis": [command, "--help"], "docker": [command, "version", "--format", "{{.Server.Version}}"]}.get(name)
@@ -256,22 +241,22 @@ def _runtime(name: str, *, needed: bool) -> Examined:
             answer = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=_ANSWER_S).stdout
         except subprocess.TimeoutExpired:
             found = f"{path} does not answer within {_ANSWER_S:.0f} s"
-            return _wrong(name, found, shlex.join(asked), needed=needed)
+            return Examined(name, "wrong", found, shlex.join(asked), needed=needed)
         except OSError:
             answer = ""
     if path is None or (name == "pyxis" and "--container-image" not in answer):
-        return _missing(name, "not here", cure, needed=needed)
+        return Examined(name, "missing", "not here", cure, needed=needed)
     if name == "docker" and not answer.strip():
-        return _wrong(name, f"{path}, and no Docker daemon answers it", "docker info", needed=needed)
-    return _ok(name, path, needed=needed)
+        return Examined(name, "wrong", f"{path}, and no Docker daemon answers it", "docker info", needed=needed)
+    return Examined(name, "ok", path, needed=needed)
 
 
 def _gpus(needs: SiteNeeds) -> Examined:
     gpus, needed = gpus_here(), bool(needs.system.gpus_per_node) and not needs.slurm
     if gpus:
-        return _ok("GPUs", f"{gpus} on this machine", needed=needed)
+        return Examined("GPUs", "ok", f"{gpus} on this machine", needed=needed)
     found = "none on this machine" if gpus == 0 else "none of NVIDIA's on this machine"
-    return _missing("GPUs", found, "nvidia-smi", needed=needed)
+    return Examined("GPUs", "missing", found, "nvidia-smi", needed=needed)
 
 
 def _version(package: str) -> str | None:

@@ -28,19 +28,19 @@ _CI = {"github": ".github/workflows/llmbench.yml", "gitlab": ".gitlab-ci.yml"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SiteMachine:
-    """The system of a new site: the keys of its file, and notes on what its author has to decide or add."""
+    """The system of a new site: the keys of its file, and notes on decisions that are left to its author."""
 
     keys: Mapping[str, Any]
     notes: Sequence[str]
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the system."""
         return str(self.keys["name"])
 
     @property
     def gpus(self) -> int:
-        """GPUs of a node; 0 where that is not known."""
+        """GPUs of a node; 0 if unknown."""
         return int(self.keys.get("gpus_per_node") or 0)
 
     @property
@@ -51,11 +51,11 @@ class SiteMachine:
 
 
 def write_site(folder: Path, ci: str, engine: str) -> list[dict[str, Any]]:
-    """Write what is not there yet, and tell what became of each file.
+    """Write the missing files of a site, and return a row with the fate of each file.
 
     Raises:
-        ConfigError: there is no such engine.
-        OSError: the folder cannot be written.
+        ConfigError: the engine is unknown.
+        OSError: writing a file failed.
     """
     get_engine(engine)
     machine = probe_machine()
@@ -79,7 +79,7 @@ def write_site(folder: Path, ci: str, engine: str) -> list[dict[str, Any]]:
 
 
 def _owner_of_ini(folder: Path) -> str | None:
-    """The file that pytest takes its configuration from, if it is not `pytest.ini` itself."""
+    """The file with pytest's configuration, if it is another than `pytest.ini`."""
     for name in _INI:
         if (folder / name).exists():
             return None if name == "pytest.ini" else name
@@ -91,7 +91,7 @@ def _owner_of_ini(folder: Path) -> str | None:
 
 
 def _texts(machine: SiteMachine, ci: str, engine: str) -> Iterator[tuple[str, str]]:
-    """Each file of a site: name, text."""
+    """Yield name and text of each file of a site."""
     facts = {
         "system": machine.name,
         "engine": engine,
@@ -102,33 +102,33 @@ def _texts(machine: SiteMachine, ci: str, engine: str) -> Iterator[tuple[str, st
         "python": sys.executable,
         "nodes": " --nodes 2" if machine.keys["cluster"] == "slurm" else "",
     }
-    yield "pytest.ini", _filled("pytest_ini.txt", facts)
+    yield "pytest.ini", _fill("pytest_ini.txt", facts)
     yield f"systems/{machine.name}.yaml", f"# yaml-language-server: $schema=../schemas/system.json\n{machine.text}"
-    yield "recipes/first.yaml", _filled("first.txt", facts)
-    yield "test_training.py", _filled("test_training.txt", facts)
-    yield "test_nodes.py", _filled("test_nodes.txt", facts)
+    yield "recipes/first.yaml", _fill("first.txt", facts)
+    yield "test_training.py", _fill("test_training.txt", facts)
+    yield "test_nodes.py", _fill("test_nodes.txt", facts)
     for kind in ("recipe", "system"):
         yield f"schemas/{kind}.json", (shipped("schemas") / f"{kind}.json").read_text(encoding="utf-8")
     if ci in _CI:
-        yield _CI[ci], _filled(f"{ci}.txt", facts)
+        yield _CI[ci], _fill(f"{ci}.txt", facts)
     yield ".gitignore", "reports/\nreport.xml\n__pycache__/\n.pytest_cache/\n"
-    yield "README.md", _filled("readme.txt", facts)
+    yield "README.md", _fill("readme.txt", facts)
 
 
-def _filled(name: str, facts: dict[str, str]) -> str:
-    """A template with its names (`@name@` in it) filled in."""
+def _fill(name: str, facts: dict[str, str]) -> str:
+    """Fill in the names (`@name@`) of a template."""
     text = (files("pytest_llmbench.cli.site") / "templates" / name).read_text(encoding="utf-8")
     return _Named(text).substitute(facts)
 
 
 class _Named(Template):
-    """Its names are between at signs: dollars belong to shells and to CI."""
+    """A template whose names are between at signs, as shells and CI use dollars."""
 
     pattern = r"@(?:(?P<named>[a-z]+)@|(?P<braced>(?!))|(?P<escaped>(?!))|(?P<invalid>(?!)))"  # type: ignore[assignment]
 
 
 def probe_machine() -> SiteMachine:
-    """Describe the cluster of this login node; this machine, where no Slurm answers."""
+    """Describe the cluster of this login node, or, without an answer of Slurm, this machine."""
     known = SYSTEMS.usable().values()
     here = load_system(LOCAL, known)
     names = {path.stem.lower() for folder in known for path in folder.glob("*.yaml")} | _RESERVED
@@ -176,6 +176,6 @@ def _unknown_gpu(gpus: int | None, gpu: Gpu | None) -> list[str]:
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """A legal name that no other system has."""
+    """Turn a name into a legal one that is free."""
     legal = re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip("._-")[:80] or "site"
     return f"{legal}_site" if legal.lower() in taken else legal

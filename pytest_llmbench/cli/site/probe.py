@@ -19,11 +19,10 @@ class Partition:
     """A partition, as sinfo shows it.
 
     Attributes:
-        name: its name.
-        default: whether jobs without a partition go there.
-        nodes: number of its nodes.
-        gpus: GPUs of each of them; None where they differ.
-        gres: Slurm's name of the GPU model; empty where it has none, or several.
+        default: True if jobs without a partition go there.
+        nodes: number of nodes.
+        gpus: GPUs of each node; None if nodes differ.
+        gres: Slurm's name of the GPU model; empty unless there is exactly one.
     """
 
     name: str
@@ -38,11 +37,9 @@ class SlurmFacts:
     """A Slurm that answers.
 
     Attributes:
-        cluster: its name.
-        version: its version.
-        partitions: all of them.
-        accounts: accounts of this user; empty where Slurm keeps none, or does not say.
-        hosts: addresses of its nodes, as Slurm has them: numbers or names.
+        cluster: name of the cluster.
+        accounts: accounts of this user; empty without an accounting database.
+        hosts: addresses of its nodes: IP addresses or names.
     """
 
     cluster: str
@@ -60,7 +57,7 @@ class SlurmFacts:
 
 
 def missing_commands() -> list[str]:
-    """Slurm's commands that are not on PATH."""
+    """Slurm's commands that PATH lacks."""
     return [name for name in NEEDED_COMMANDS if shutil.which(name) is None]
 
 
@@ -68,9 +65,9 @@ def ask_slurm() -> SlurmFacts:
     """Ask sinfo, scontrol and sacctmgr.
 
     Raises:
-        ClusterError: Slurm is not there, or does not answer; in its own words.
+        ClusterError: Slurm is missing or fails; the message is Slurm's.
     """
-    _see_that_it_answers()
+    _ping()
     settings = commands.run(["scontrol", "show", "config"])
     return SlurmFacts(
         cluster=_setting(settings, "ClusterName"),
@@ -81,8 +78,8 @@ def ask_slurm() -> SlurmFacts:
     )
 
 
-def _see_that_it_answers() -> None:
-    """Ask for the controller alone, which is answered at once; every other command tries again for up to a minute."""
+def _ping() -> None:
+    """Ping the controller, which is answered at once; every other command retries for up to a minute."""
     answer = commands.ask(["scontrol", "ping"], lambda: _PING_S)
     if answer.code or " is UP" not in answer.stdout:
         message = commands.plain(answer.stdout.replace("*", "")) or commands.slurm_words(answer.stderr)

@@ -2,7 +2,7 @@
 
 import contextlib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import pytest
@@ -13,17 +13,17 @@ from pytest_llmbench.plugin import lending
 T = TypeVar("T")
 
 
-def in_site(work: Callable[[pytest.Config], T], words: Sequence[str] = ()) -> T:
-    """Call `work` with the configuration that pytest makes of this folder and these words; no test is collected.
+def call_in_site(work: Callable[[pytest.Config], T]) -> T:
+    """Call `work` with pytest's configuration for this folder, before any collection.
 
     Raises:
-        ConfigError: pytest refuses the folder's ini file, a `conftest.py`, or the words.
+        ConfigError: pytest refuses the folder's ini file or a `conftest.py`.
     """
     site = _Site(work)
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         # Its rewriting of assertions warns of each module that was imported before it, such as this one.
-        pytest.main([*words, "--assert=plain"], plugins=[site])
+        pytest.main(["--assert=plain"], plugins=[site])
     if site.error is not None:
         raise site.error
     if not site.results:
@@ -32,7 +32,7 @@ def in_site(work: Callable[[pytest.Config], T], words: Sequence[str] = ()) -> T:
 
 
 class _Site(Generic[T]):
-    """Takes the place of the session, once pytest is configured."""
+    """A plugin that calls `work` instead of running a session."""
 
     def __init__(self, work: Callable[[pytest.Config], T]) -> None:
         self.results: list[T] = []

@@ -1,4 +1,4 @@
-"""Causes that a run may have, by the durations of its steps, the times of its ranks, and its GPUs."""
+"""Candidates for the cause of a missed speed, from the durations of steps, the times of ranks, and the GPUs."""
 
 import math
 import statistics as stats
@@ -20,18 +20,19 @@ from pytest_llmbench.judging.cause.evidence import (
 
 # A step at the start counts as slow from this factor on; a slow start is at most this share of all steps.
 _SLOW, _MOST_OF_ALL = 1.15, 2 / 3
-# Noise has many causes: one that is seen as such goes before it.
+# Noise has many causes, so its weight is reduced in favour of causes that are seen directly.
 _NOISE_COUNTS = 0.5
-# A rank is late by this share of a step at least, and by so many standard errors; together the late ones come last in
-# so many of the steps.
+# A rank counts as late from this share of a step and this many standard errors on, if the late ranks together come
+# last in this share of the steps.
 _LATE, _ERRORS, _LAST = 0.05, 4.0, 0.6
-# One that is late in some steps only has this share of all late steps; equal ranks would have it by chance so rarely.
+# A rank that is late only in some steps must have this share of all late steps, with a probability by chance below
+# this one.
 _OFTEN, _CHANCE = 0.9, 1e-3
 # The share of a rank's delay that one of its counters has to explain.
 _MOSTLY = 0.5
-# Shares of a step from which on a time is too long: of all ranks' data and lost CPU, and of the transfer of gradients.
+# Shares of a step above which a time is too long: for data and lost CPU on the usual rank, and for gradient transfer.
 _LONG, _LONG_TRANSFER = 0.1, 0.25
-# A host that waits for its GPU for less than this share of a step may keep it waiting.
+# A host that waits for its GPU for at least this share of a step keeps it busy, so its own delays cost nothing.
 _BUSY_HOST = 0.05
 # Healthy GPUs of one model are within this of each other; a GPU is throttled in this share of its samples at least.
 _SLOWER, _THROTTLED = 0.03, 0.05
@@ -94,7 +95,7 @@ def _noise(m: Missed) -> Iterator[Candidate]:
 
 
 def _late_ranks(m: Missed) -> list[RankTimes]:
-    """The ranks that the others wait for, the latest first; empty where it is not always the same."""
+    """The ranks that the others wait for, the latest first; empty if it is another rank from step to step."""
     if m.own is None or len(m.own) < 2 or m.record.times is None:
         return []
     by_time = sorted(m.ranks, key=lambda times: (m.own or {})[times.rank])
@@ -133,7 +134,7 @@ def _straggler(m: Missed, late: list[RankTimes]) -> Candidate:
 
 
 def _reason_of_delay(m: Missed, worst: RankTimes, late: Sequence[int], behind: float) -> tuple[CauseKind, str]:
-    """The reason for a late rank, by the counters of its host."""
+    """Kind and words of the reason for a late rank, from the counters of its host."""
     for kind, of, words in _REASONS:
         value, normal = of(worst), m.usual(of, late)
         if value is not None and normal is not None and value - normal >= _MOSTLY * behind:
@@ -142,7 +143,7 @@ def _reason_of_delay(m: Missed, worst: RankTimes, late: Sequence[int], behind: f
 
 
 def _held_up(m: Missed) -> Iterator[Candidate]:
-    """Yield the one rank that the others wait for again and again, as it stands still in some of the steps."""
+    """Yield the one rank that stands still in some of the steps, so that the others wait for it."""
     steps = m.record.times.steps if m.record.times is not None else 0
     held_up = {times.rank: round((times.late or 0.0) * steps) for times in m.ranks}
     total = sum(held_up.values())
@@ -165,7 +166,7 @@ def _held_up(m: Missed) -> Iterator[Candidate]:
 
 
 def _chance(number: int, total: int, ranks: int) -> float:
-    """Probability that one of several equal ranks has this number of all late steps."""
+    """Probability that one of several equal ranks has at least `number` of all late steps by chance."""
     share = 1 / ranks
     ways = (math.comb(total, k) * share**k * (1 - share) ** (total - k) for k in range(number, total + 1))
     return ranks * sum(ways)
@@ -184,7 +185,7 @@ _LOST: tuple[tuple[CauseKind, Callable[[RankTimes], float | None], str], ...] = 
 
 
 def _lost_by_all(m: Missed) -> Iterator[Candidate]:
-    """Yield the times that are lost on the usual rank."""
+    """Yield the delays that the median rank has, too."""
     hidden = any(times.phases.get("device", 0.0) >= _BUSY_HOST * m.step_s for times in m.ranks)
     median = " (median of all ranks)" if len(m.ranks) > 1 else ""
     for kind, of, words in () if hidden else _LOST:  # a GPU has work while its host waits
@@ -216,7 +217,7 @@ def _throttled(m: Missed) -> Iterator[Candidate]:
     free = [clock for rank, clock in clocks.items() if rank not in held]
     clock = clocks.get(worst.rank)
     weight, slower = _share(worst), ""
-    if free and clock is not None:  # the cost of a slowdown shows only beside others
+    if free and clock is not None:  # the cost of a slowdown shows only in comparison with other GPUs
         weight = 1 - clock / stats.median(free)
         slower = f"; its SM clock was {for_people(clock)} MHz, that of the others {for_people(stats.median(free))} MHz"
     names = [f"{name} in {worst.reasons[name]}" for name in SLOWDOWNS.values() if worst.reasons.get(name)]

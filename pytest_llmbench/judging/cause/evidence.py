@@ -1,4 +1,4 @@
-"""The evidence that a cause is found in, and the words for it."""
+"""Evidence about a missed speed, and the types of a cause."""
 
 import math
 import statistics as stats
@@ -21,7 +21,7 @@ CauseKind = Literal[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cause:
-    """The part of a run that most of a missed speed comes from; `rank` and `host` are None where it is not one."""
+    """The main cause of a missed speed; `rank` and `host` are None for a cause that concerns all ranks."""
 
     kind: CauseKind
     sentence: str
@@ -34,10 +34,13 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
-    """A cause that a run may have, and the seconds of a step that it costs (`weight`).
+    """A possible cause.
 
-    It counts by the factor `counts` where others are seen more directly. With `shown`, its seconds are known well
-    enough for what a step would take without it.
+    Attributes:
+        cause: the cause.
+        weight: seconds of a step that it costs.
+        counts: factor of the weight in the comparison with other causes; below 1 if they are seen more directly.
+        shown: whether the weight is accurate enough to report the duration of a step without this cause.
     """
 
     cause: Cause
@@ -50,8 +53,12 @@ class Candidate:
 class Missed:
     """A run that missed a speed.
 
-    `needed_s` are the seconds of a step with which it would have met the threshold. With `by_interval` its steady part
-    was judged, without the slow start; with `decided` it missed for sure.
+    Attributes:
+        record: its record.
+        steady: its steady part.
+        needed_s: seconds of a step that would meet the threshold.
+        by_interval: whether its steady part was judged, without the slow start.
+        decided: whether the threshold is certainly missed; else the comparison is undecided.
     """
 
     record: RunRecord
@@ -67,7 +74,7 @@ class Missed:
 
     @cached_property
     def typical(self) -> tuple[Step, ...]:
-        """The steps among them that are alike."""
+        """The judged steps without slow start and pauses."""
         return alike(self.judged)
 
     @property
@@ -77,18 +84,18 @@ class Missed:
 
     @property
     def ranks(self) -> tuple[RankTimes, ...]:
-        """How its ranks spent their time; empty where they do not tell."""
+        """The times of its ranks; empty if their logs lack them."""
         return self.record.times.ranks if self.record.times is not None else ()
 
     @property
     def separable(self) -> bool:
-        """True if ranks wait for one another only where the step log sees it."""
+        """True if the step log covers all places where ranks wait for one another."""
         layout = self.record.recipe.parallelism
         return layout.tensor == layout.pipeline == 1 and layout.sharding in {"none", "optimizer"}
 
     @cached_property
     def own(self) -> dict[int, float] | None:
-        """Seconds of a step that each rank takes without waiting for others; None where one is not known."""
+        """Seconds of a step that each rank takes without waiting for others; None if one is unknown."""
         known = {times.rank: times.own_s for times in self.ranks if times.own_s is not None}
         whole = self.separable and len(known) == len(self.ranks) == self.record.ranks
         return known if whole and known else None
@@ -104,31 +111,31 @@ class Missed:
         return f"rank {rank} on {self.hosts.get(rank, 'an unknown host')}" + (f" ({gpu})" if gpu else "")
 
     def usual(self, of: Callable[[RankTimes], float | None], without: Sequence[int] = ()) -> float | None:
-        """The usual value of a rank, which half of them do not exceed; None where one is not known."""
+        """The lower median of a value over the ranks outside `without`; None if it is unknown for one of them."""
         values = [of(times) for times in self.ranks if times.rank not in without]
         known = [value for value in values if value is not None]
         return stats.median_low(known) if known and len(known) == len(values) else None
 
 
 def data_s(times: RankTimes) -> float | None:
-    """Time until a rank has its batch."""
+    """Seconds of a step until a rank has its batch."""
     return times.phases.get("data")
 
 
 def throttled_s(times: RankTimes) -> float | None:
-    """Time in which a CPU quota held a rank back: a group's counter adds up its CPUs, so at most all of its delay."""
+    """Seconds of a step in which a CPU quota held a rank back, at most its delay, as the counter adds up all CPUs."""
     if times.throttled_s is None or times.delayed_s is None:
         return times.throttled_s
     return min(times.throttled_s, times.delayed_s)
 
 
 def crowded_s(times: RankTimes) -> float | None:
-    """Time in which others had a rank's CPU."""
+    """Seconds of a step in which a rank waited for a CPU that other processes used."""
     return None if times.delayed_s is None else times.delayed_s - (throttled_s(times) or 0.0)
 
 
 def seconds(value: float) -> str:
-    """A duration for people."""
+    """A duration in s or ms, for messages."""
     if not math.isfinite(value):
         return f"{value} s"
     return f"{for_people(1e3 * value, 3)} ms" if value < 1.0 else f"{for_people(value, 3)} s"

@@ -1,6 +1,6 @@
-"""Finds the cause of a missed speed: of all that cost time, the one that cost most; or the reason why none is known.
+"""Finds the main cause of a missed speed, the one that costs most time, or the reason why it is unknown.
 
-`docs/measurements/causes_cpu_2026-11-23.yaml` has how often that was right, by injected causes.
+`docs/measurements/causes_cpu_2026-11-23.yaml` has the share of injected causes that it found.
 """
 
 import math
@@ -11,20 +11,20 @@ from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.judging.cause.candidates import find_candidates
 from pytest_llmbench.judging.cause.evidence import Cause, Missed, seconds
 
-# A cause costs this share of a step at least; and this one, or this share of what is missing.
+# A cause must cost the first share of a step, and either the second share of it or the third of the missing time.
 _LEAST, _ENOUGH, _OF_MISSING = 0.05, 0.25, 0.5
-# From this share of a step on, a rank's own work is most of it; of a GPU, its matrix products are.
+# Shares of a step from which on it counts as compute: a rank's own work, and the matrix products of a GPU.
 _OWN_WORK, _PRODUCTS = 0.5, 0.4
 
 
 def find_cause(record: RunRecord, needed_s: float, *, by_interval: bool, decided: bool) -> Cause | None:
-    """Name the cause of a missed threshold on the speed of a run; None if it is only open, and nothing stands out.
+    """Find the cause of a missed threshold on speed; None if the comparison is undecided and all causes are small.
 
     Args:
         record: the run.
-        needed_s: seconds of a step with which it would have met the threshold.
-        by_interval: the steady part was judged.
-        decided: it missed for sure.
+        needed_s: seconds of a step that would meet the threshold.
+        by_interval: whether the steady part was judged.
+        decided: whether the threshold is certainly missed.
     """
     if record.steady is None:
         return Cause(kind="not known", sentence="fewer than 4 judged steps have a duration")
@@ -43,7 +43,7 @@ def find_cause(record: RunRecord, needed_s: float, *, by_interval: bool, decided
 
 
 def _none_stands_out(m: Missed) -> Cause:
-    """No fault is seen: the run's own work takes that long, or the evidence is not enough."""
+    """The cause of a miss without a visible fault: the run's own work, or unknown for want of evidence."""
     fraction = m.record.metrics.get("matmul_fraction")
     share = 0.0 if fraction is None else fraction.value / 100
     rate = f"; at the measured rate its matrix products alone would take {seconds(share * m.step_s)}" if share else ""
@@ -66,7 +66,7 @@ def _none_stands_out(m: Missed) -> Cause:
 
 
 def _reason_unknown(m: Missed) -> str:
-    """The reason for missing evidence of what ranks do in a step."""
+    """The reason for which the times of ranks within a step are unknown."""
     gap = next((f"rank {times.rank}: {times.gap}" for times in m.ranks if times.gap), None)
     if gap is not None:
         return f"the step logs do not tell how the ranks spent their steps: {gap}"

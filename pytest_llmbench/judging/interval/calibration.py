@@ -1,4 +1,4 @@
-"""A bound from good runs: as tight as they allow, so that a healthy run seldom misses it."""
+"""A bound from good runs: the tightest one that a healthy run seldom misses."""
 
 import math
 import statistics as stats
@@ -9,29 +9,29 @@ from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.judging.interval.steady import ALPHA, BETWEEN_RUNS, FREEDOM
 from pytest_llmbench.judging.interval.student import above, quantile
 
-# A run is left out that differs from the median by more than so many median absolute deviations, and by more than
-# so many times what runs of one system differ anyway.
+# A run is left out if it differs from the median by more than this many median absolute deviations, and by more than
+# this many times the usual standard deviation between runs of one system.
 _DEVIATIONS, _TIMES = 5.0, 3.0
-# Of so many runs one may be left out. If more stand out, they are not runs of one system.
+# One run of this many may be left out. More outliers mean that the runs are from different systems.
 _ONE_OF = 4
-# A wider margin finds no slow system: such runs are not of one system in one state.
+# Runs that need a wider margin are from different systems or states, and the bound would miss slow systems.
 _WIDEST = 0.2
-# With a wider one that somebody chose, a run of half the speed is fast enough.
+# Largest margin that a user may choose; with more, a run at half the speed would pass.
 _WIDEST_CHOSEN = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calibrated:
-    """A bound, and what it is made of. A run is judged by it with the interval of the run alone.
+    """A bound, and the numbers that it follows from. A later run is compared with it by its own interval alone.
 
     Attributes:
-        bound: that a run has to reach, in the unit of the runs.
-        method: how it was made, for the reader of the reference.
-        n, mean: of the runs it was made of.
-        spread: standard deviation between runs, as a share of the mean: of these, and as known before.
-        freedom: degrees of freedom with which that is known.
-        margin: from the mean to the bound, as a share of the mean.
-        least_margin: a healthy run misses a bound with a smaller margin more often than alpha.
+        bound: value that a run has to reach, in the unit of the runs.
+        method: its method in words, for the reader of the reference.
+        n, mean: number and mean of the good runs.
+        spread: standard deviation between runs as a share of the mean, from these runs and the prior.
+        freedom: degrees of freedom of `spread`.
+        margin: distance from the mean to the bound, as a share of the mean.
+        least_margin: smallest margin that a healthy run misses with probability alpha.
         left_out: positions of the runs that were left out.
         false_alarm: probability that a healthy run misses the bound.
     """
@@ -57,19 +57,19 @@ def calibrate(
     between_runs: float = BETWEEN_RUNS,
     freedom: float = FREEDOM,
 ) -> Calibrated:
-    """Make a bound of good runs: a limit that the next run like them misses with probability alpha.
+    """Calculate a bound from good runs: a limit that the next run like them misses with probability alpha.
 
     Args:
-        values: one of each run, such as its throughput.
-        lower_is_better: they are times, and the bound is above them.
+        values: one number of each run, such as its throughput.
+        lower_is_better: the numbers are times, and the bound is above them.
         less: a plain margin instead of that limit, as a share of the mean.
         alpha: probability that a healthy run misses the bound.
-        between_runs: standard deviation of runs of one system, as a share, known before.
-        freedom: degrees of freedom with which that is known.
+        between_runs: prior standard deviation of runs of one system, as a share.
+        freedom: degrees of freedom of `between_runs`.
 
     Raises:
-        ValueError: there are no runs, one is not a number above 0, all are equal, they differ too much, or the margin
-            is not between 0 and 0.5.
+        ValueError: `values` is empty, has a value that must be above 0, is constant or scatters too much, or the margin
+            is outside 0 to 0.5.
     """
     if not values or min(values) <= 0 or not math.isfinite(sum(values)):
         raise ValueError("a bound is made of numbers above 0, at least one")

@@ -1,4 +1,4 @@
-"""A measured number and a threshold: met, missed, or not decided, with the reason and what would decide."""
+"""Compares a measured number with a threshold: met, missed, or undecided with the number of steps or runs needed."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from pytest_llmbench.judging.interval.steady import ALPHA
 
 Op = Literal[">=", ">", "<=", "<"]
 
-# Raised whenever the same steps could end in another verdict.
+# Version of the rule; it increases with every change by which the same steps could get another verdict.
 RULE = "steady-1"
 _HOPELESS = 100_000
 _NOTHING = "Fewer than 4 of its judged steps have a duration: train at least 20 steps after the warm-up"
@@ -25,17 +25,17 @@ _NOTHING = "Fewer than 4 of its judged steps have a duration: train at least 20 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """How a comparison of a measured number with a threshold ended.
+    """Result of the comparison of a measured number with a threshold.
 
     Attributes:
-        holds: whether it holds; None where that is not decided.
-        low, high: the interval that decided, in the number's unit; None for a run too short to have one.
+        holds: True if the threshold is met, False if it is missed, None if that is undecided.
+        low, high: the interval that was compared, in the number's unit; None for a run that is too short for one.
         claim: subject of the verdict: many runs of this system, or this run alone.
-        alpha: probability that an end of it is wrong.
-        steady: the number itself in the steady part of the run, or of all runs that are judged together.
+        alpha: probability of an error at either end of the interval.
+        steady: the number in the steady part of the run, or of all runs that are judged together.
         by_rule: whether the number itself, by its statistic's own rule, meets the threshold.
-        needed: number of runs that would decide, if a number does; None also of a comparison that is decided.
-        why: for a comparison that is not decided, the reason and what would decide.
+        needed: number of runs that would decide; None if the comparison is decided, or any number would be too small.
+        why: for an undecided comparison, the reason and what would decide; empty otherwise.
     """
 
     holds: bool | None
@@ -61,13 +61,13 @@ def decide(
     """Compare a number that follows from the duration of a step with a threshold, by the steady state of its runs.
 
     Args:
-        metric: the number, of all runs; it has an amount.
+        metric: the number of all runs, with an amount.
         runs: the steady state of each; None for one with too few steps.
         op: the comparison.
         bound: the threshold, in any unit of the metric's dimension.
         between: how runs of one system differ; None for a verdict about a single run alone.
-        alpha: probability of an error on either side, with which the runs were read.
-        early: the looks at a single run while it went on, if there were any.
+        alpha: probability of an error on either side, the same as in the steady states.
+        early: the looks at a single run before its end, if there were any.
     """
     claim: Literal["system", "run"] = "run" if between is None else "system"
     known = [run for run in runs if run is not None]
@@ -79,7 +79,7 @@ def decide(
         wide = pool(known, between_runs=between.spread, freedom=between.freedom, alpha=alpha)
     rate, limit = metric.sense == "rate", bound.to(metric.unit).value
     low, high = span(metric, wide)
-    # A rate that can never be reached, and a time that nothing is below.
+    # A time of 0 or less is out of reach, and every run is above a rate of 0 or less.
     seconds = (metric.amount / limit if rate else limit / metric.amount) if limit > 0.0 else math.inf if rate else 0.0
     side = wide.decide(seconds)
     asks_for_fast, needed = (op in {">=", ">"}) == rate, None
@@ -105,7 +105,7 @@ def decide(
 
 
 def _lost(steady: Steady, seconds: float, early: EarlyVerdict | None) -> bool:
-    """True if a run that was looked at misses a bound even if the rest runs at the peak of the GPUs."""
+    """True if a run misses a bound at an early look even if the rest runs at the peak of the GPUs."""
     if early is None or early.peak_step_s is None or early.look == early.planned:
         return False
     rest = early.planned - early.look
@@ -129,19 +129,18 @@ def apart(metric: Metric, op: Op, other: Metric) -> Decision:
 
 
 def _ends(metric: Metric) -> tuple[float, float]:
-    """The interval of a number. Steps that scatter much leave a rate without an upper end."""
+    """The interval of a number, infinite at an open end: steps that scatter much leave a rate without an upper end."""
     if metric.low is None and metric.high is None:
         return metric.value, metric.value
     return (-math.inf if metric.low is None else metric.low), (math.inf if metric.high is None else metric.high)
 
 
 def in_doubt(metric: Metric, op: Op, bound: Quantity, ranks: Sequence[RankInfo]) -> Decision | None:
-    """Leave a comparison of a share open where the ceiling that the ranks measured does not decide it; else None.
+    """An undecided comparison if the uncertain ceiling of a share leaves it open; None if the number itself decides.
 
-    A second measurement that is much lower makes the highest rate no less true, so an error for every threshold would
-    be a false alarm on each loaded machine. But the load may have slowed the highest one as well, so the share lies
-    between that of the highest rate and that of a rate as much higher again. A threshold that both meet, or both miss,
-    is decided.
+    The ceiling is the highest matrix-product rate of the ranks. Other programs that slowed some measurements may have
+    slowed the highest one as well, by the same factor, so the share lies between `low` and `high`. A threshold that
+    both ends meet, or both miss, is decided.
     """
     if metric.low is None or metric.high is None:
         return None
@@ -154,7 +153,7 @@ def in_doubt(metric: Metric, op: Op, bound: Quantity, ranks: Sequence[RankInfo])
 
 
 def span(metric: Metric, steady: Steady) -> tuple[float | None, float | None]:
-    """The interval of a number that has an amount; None for an end that any number may be beyond."""
+    """The interval of a number that has an amount; None for an open end."""
     ends = (steady.high, steady.low) if metric.sense == "rate" else (steady.low, steady.high)
     low, high = (_value(metric, end) for end in ends)
     return low, high
@@ -168,7 +167,7 @@ def _value(metric: Metric, seconds: float) -> float | None:
 
 
 def _why(side: str, steady: Steady, seconds: float, between: BetweenRuns | None, runs: int, needed: int | None) -> str:
-    """The reason in a sentence, and what to do."""
+    """The reason of an undecided comparison in a sentence, and what to do."""
     if side == "too_short" and runs > 1:
         return f"One of the runs has too few judged steps: train at least {steady.least} after the warm-up"
     if side == "too_short":
@@ -190,7 +189,7 @@ def _why(side: str, steady: Steady, seconds: float, between: BetweenRuns | None,
 
 
 def _more(steady: Steady, seconds: float, between: BetweenRuns | None, runs: int, needed: int | None) -> str:
-    """How many steps, or runs, would decide, if any number does."""
+    """The number of steps or runs that would decide, or the advice if any number is too small."""
     steps = steps_to_decide(steady, seconds) if runs == 1 else None
     if steps is not None and steps < _HOPELESS:
         return f"About {for_people(steps, 2)} steps after the warm-up would decide: train longer"

@@ -9,7 +9,7 @@ from pytest_llmbench.core.record.steady import Pauses
 # deviation), and by more than this share of the median.
 _DEVIATIONS = 6.0
 _SHARE = 0.2
-# More of them than these are another way of running, which may be part of the speed.
+# Pauses are few up to these limits; more of them may be part of the speed.
 _IN_A_ROW = 3
 _OF_ALL = 0.05
 # A slow start is at most this share of all.
@@ -18,18 +18,18 @@ _NORMAL_MAD = 1.4826
 
 
 def find_pauses(seconds: Sequence[float], *, least_first: int = 1) -> Pauses:
-    """Find the steps that stand out.
+    """Find the steps whose duration stands out.
 
     Args:
-        seconds: of each step, at least one.
-        least_first: number of slow steps from which on a slow start is one.
+        seconds: duration of each step, at least one.
+        least_first: least number of slow steps at the beginning that count as a slow start.
     """
     ordered = sorted(seconds)
     usual = _middle(ordered)
     nearer = _SHARE * usual
     if ordered[-1] - usual <= nearer and usual - ordered[0] <= nearer:
         return Pauses(usual=usual)
-    # First they fall, then they rise: quickly sorted.
+    # Distances of sorted values fall and then rise, which Python sorts in linear time.
     away = sorted([abs(duration - usual) for duration in ordered])
     limit = max(_DEVIATIONS * _NORMAL_MAD * _middle(away), nearer)
     if away[-1] <= limit:
@@ -51,7 +51,7 @@ def find_pauses(seconds: Sequence[float], *, least_first: int = 1) -> Pauses:
 
 
 def without_pauses(seconds: Sequence[float], pauses: Pauses) -> list[float]:
-    """The same steps, as if the run had not paused."""
+    """The durations with each pause replaced by the usual duration."""
     steady = list(seconds)
     for position in pauses.at:
         steady[position] = pauses.usual

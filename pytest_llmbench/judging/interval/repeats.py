@@ -1,4 +1,4 @@
-"""Several runs of one system: one interval of them all, and how many runs or steps would decide."""
+"""Several runs of one system: their common interval, and the number of runs or steps that would decide."""
 
 import math
 import statistics as stats
@@ -12,9 +12,9 @@ _MOST_RUNS = 100
 
 
 def share_of_look(look: int) -> float:
-    """The part of alpha that may be spent at a look, from 0, after each of which there are twice as many runs.
+    """The part of alpha that may be spent at a look, counted from 0; the number of runs doubles from look to look.
 
-    All shares together are less than alpha, however many looks there are.
+    The sum of all parts stays below alpha for any number of looks.
     """
     return ALPHA * 0.5 ** (look + 1)
 
@@ -22,13 +22,13 @@ def share_of_look(look: int) -> float:
 def pool(
     runs: Sequence[Steady], *, between_runs: float = BETWEEN_RUNS, freedom: float = FREEDOM, alpha: float = ALPHA
 ) -> Steady:
-    """Make one steady state of several runs: a claim of the system.
+    """Combine the steady states of several runs into one, for a claim about the system.
 
-    The more runs there are, the more their own difference counts, and the less `between_runs`, the standard deviation
-    known before as a share with `freedom` degrees of freedom. The runs were judged with `alpha`, too.
+    The more runs there are, the more their own scatter counts, and the less the prior: `between_runs`, a standard
+    deviation as a share with `freedom` degrees of freedom. `alpha` is the one of the steady states.
 
     Raises:
-        ValueError: there are no runs.
+        ValueError: `runs` is empty.
     """
     if not runs:
         raise ValueError("no runs to pool: give at least one")
@@ -67,7 +67,7 @@ def pool(
 def steps_to_decide(run: Steady, bound: float) -> int | None:
     """The number of steps, with those left out, that would decide if the run went on as it did.
 
-    None where more steps alone would not decide: it drifts or pauses, is on the bound, or runs differ by more. The
+    None if any number of steps is too small: the run drifts or pauses, is on the bound, or runs differ by more. The
     bound is in seconds per step.
     """
     match run.decide(bound):
@@ -80,8 +80,8 @@ def steps_to_decide(run: Steady, bound: float) -> int | None:
     distance = abs(run.mean - bound)
     if distance <= run.between:
         return None
-    # Both the half width and what a hidden fall adds to it become smaller with more steps, the difference between runs
-    # does not: `hidden * part + hypot(within * part, between) = distance`.
+    # More steps shrink the half width and what a hidden fall adds to it, while the difference between runs stays:
+    # `hidden * part + hypot(within * part, between) = distance`.
     hidden = (run.mean - run.low if bound < run.mean else run.high - run.mean) - run.half_width
     left = distance**2 - run.between**2
     root = math.sqrt(run.within**2 * left + (hidden * run.between) ** 2)
@@ -92,10 +92,17 @@ def steps_to_decide(run: Steady, bound: float) -> int | None:
 def runs_to_decide(
     together: Steady, bound: float, *, runs: int = 1, freedom: float = FREEDOM, alpha: float = ALPHA
 ) -> int | None:
-    """The number of runs, with the `runs` of this pool, that would decide if the others differed from them as they do.
+    """The number of runs, these included, that would decide if further runs scattered like these.
 
-    None where no number up to 100 would: one is too short or pauses, or they drift too much or are on the bound, which
-    is in seconds per step. `freedom` and `alpha` as of `pool`.
+    Args:
+        together: the pooled steady state of the runs.
+        bound: seconds per step.
+        runs: number of the pooled runs.
+        freedom: degrees of freedom of the prior that was pooled with them.
+        alpha: probability of an error on either side.
+
+    Returns:
+        At most 100; None if that is too few: a run is too short or pauses, or the runs drift or are on the bound.
     """
     if together.decide(bound) not in {"within_noise", "drifts"}:
         return None

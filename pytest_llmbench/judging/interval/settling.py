@@ -1,4 +1,4 @@
-"""The slow start of a run: how many steps to leave out, by a test of the steps themselves."""
+"""The slow start of a run: the number of steps to leave out, by a test of the steps themselves."""
 
 import math
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ _MOST = 2 / 3
 
 
 def slow_start(seconds: Sequence[float], *, batch: int = _BATCH) -> int:
-    """Return how many steps at the beginning are a slow start: 0 where they are like the rest.
+    """Return the number of steps at the beginning that are a slow start; 0 if they are like the rest.
 
-    The cut is where the rest has the smallest standard error (MSER-5 of White, 1997). That rule alone cuts where the
-    data please, and makes the rest look better than it is. So a cut counts only if what it leaves out is slower than
-    the rest, by more than chance, and levels off: it is not a drift that goes on.
+    The cut is where the rest has the smallest standard error (MSER-5 of White, 1997). That rule alone would also cut at
+    chance variations and make the rest look more certain than it is. So a cut counts only if the steps before it are
+    slower than the rest by more than chance, and level off, which tells them from a drift.
 
     Args:
-        seconds: of each step.
-        batch: steps of which the mean is looked at.
+        seconds: duration of each step.
+        batch: steps in each mean that the rule reads.
     """
     cut = batch * _truncation([sum(steps) / batch for steps in zip(*[iter(seconds)] * batch, strict=False)])
     if cut < 2:
@@ -43,7 +43,7 @@ def slow_start(seconds: Sequence[float], *, batch: int = _BATCH) -> int:
 
 
 def _truncation(means: Sequence[float]) -> int:
-    """How many of these means to leave out, at most half, so that the rest has the smallest standard error."""
+    """Number of means to leave out, at most half, so that the rest has the smallest standard error."""
     n = len(means)
     best, cut = math.inf, 0
     sums = [0.0, *accumulate(reversed(means))]

@@ -7,27 +7,27 @@ from operator import mul
 
 from pytest_llmbench.judging.interval.student import quantile
 
-# Correlation of neighbours is underestimated where there are few steps, and never above this believed.
+# Few steps underestimate the correlation of neighbours, so it is raised, up to this limit.
 _MOST_CORRELATION = 0.97
 _FEW, _VERY_FEW = 40, 20
-# So many independent steps there are at least, where there are few steps and very few.
+# Least number of independent steps to assume, for few steps and for very few.
 _INDEPENDENT, _INDEPENDENT_OF_VERY_FEW = 4.0, 2.8
 # Means of batches show a dependence over more than one step.
 _BATCHES = 10
-# Above this quantile the correction for skew, which is one for small deviations, exceeds what it corrects.
+# The correction for skew holds for small deviations; above this quantile it would be larger than the error it corrects.
 _MOST_LEAN = 3.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spread:
-    """Distance of the mean of some steps from that of many more like them, as far as it is known.
+    """Uncertainty of the mean of some steps: its distance from the mean of many more like them.
 
     Attributes:
         half_width: the true mean is closer than this with confidence 1 - alpha on either side, seconds.
         error: standard error of the mean, seconds.
         correlation: of neighbouring steps, raised by its own uncertainty.
-        independent: number of independent steps that tell as much.
-        lean: seconds by which the interval reaches further to the side of single far steps; below 0 to fast ones.
+        independent: number of independent steps with the same standard error.
+        lean: seconds by which the interval reaches further to the side of outliers; negative towards fast ones.
     """
 
     half_width: float
@@ -38,13 +38,13 @@ class Spread:
 
 
 def spread(residuals: Sequence[float], alpha: float, *, fitted: int = 1, many: bool = False) -> Spread:
-    """Estimate the error of a mean from what the steps differ from it.
+    """Estimate the error of a mean from the residuals of the steps.
 
     Args:
-        residuals: of each step from the mean, or from a line through the steps, in order; at least 2.
+        residuals: difference of each step from the mean, or from a line through the steps, in order; at least 2.
         alpha: probability of being beyond the half width on one side.
-        fitted: numbers that were fitted: 1 for a mean, 2 for a line.
-        many: a long run; means of batches are looked at, too.
+        fitted: number of fitted parameters: 1 for a mean, 2 for a line.
+        many: a long run, for which means of batches count as well.
     """
     m = len(residuals)
     squared = list(map(mul, residuals, residuals))
@@ -78,7 +78,7 @@ def _grid(freedom: float) -> float:
 
 
 def _of_batches(residuals: Sequence[float], alpha: float) -> float:
-    """Half width by means of batches, which are taken for independent."""
+    """Half width by the means of batches, which are assumed to be independent."""
     size = len(residuals) // _BATCHES
     first = len(residuals) - size * _BATCHES
     means = [sum(residuals[start : start + size]) / size for start in range(first, len(residuals), size)]

@@ -1,6 +1,6 @@
-"""The steady state of a run: the interval of its mean step time, and why it is as wide as it is.
+"""The steady state of a run: the interval of its mean step time, with the parts that make up its width.
 
-The rule, and which error rates were measured for it: `docs/measurements/verdicts_cpu_2026-11-23.yaml`.
+The rule and its measured error rates are in `docs/measurements/verdicts_cpu_2026-11-23.yaml`.
 """
 
 import math
@@ -18,21 +18,21 @@ from pytest_llmbench.judging.interval.spread import spread
 from pytest_llmbench.judging.interval.student import quantile
 
 ALPHA = 0.01
-# Fewer steps decide nothing; more are needed where a slow start was found.
+# Least number of steps for a verdict; after a slow start (at least three slow steps) more are needed.
 LEAST = 20
 _LEAST_WITH_START, _STARTED = 30, 3
-# Lines that are means over several steps say more each.
+# Least number of lines for a verdict, if each is a mean over at least this many steps.
 LEAST_LINES, STEPS_OF_A_LINE = 5, 5
 _BATCH = 5
 # A line through the steps counts as a drift from here on, in standard errors.
 _DRIFTS = 2.0
 _SETTLED = 0.01
-# A fall that the noise may hide counts so far, as a share of what would count as a drift.
+# The interval allows for a fall hidden by noise, as a share of what would count as a drift.
 _HIDDEN = 0.4
 _LEAST_FOR_A_LINE = 4
-# Longer runs are read as means of some steps each, so many at most.
+# Longer runs are reduced to this many means of consecutive steps at most.
 _MOST = 400
-# Between runs of one system, where a reference does not name its own.
+# Default standard deviation between runs of one system, for references without their own.
 BETWEEN_RUNS, FREEDOM = USUAL_BETWEEN_RUNS.spread, USUAL_BETWEEN_RUNS.freedom
 
 
@@ -47,11 +47,11 @@ def steady_state(
     """Find the steady state of a run and the interval of its mean.
 
     With an alpha of 1 %, at most 1 % of verdicts were wrong in every simulated cell of the domain: 25 to 5,000 steps
-    (fewer than 20 after the warm-up, or 5 lines, decide nothing), noise with a coefficient of variation of 0.05 to 6 %
+    (a verdict needs at least 20 after the warm-up, or 5 lines), noise with a coefficient of variation of 0.05 to 6 %
     and a correlation of neighbours up to 0.9, bounds 0.5 to 5 % away; drift, pauses, evaluations, and slow starts whose
     excess fades with a time constant of up to 0.3 of the steps. Limits: noise may hide the end of a longer slow start;
     runs of one system that differ by more than 0.6 % need a calibrated `between_runs`, or several runs; pauses rarer
-    than one in n / 4.6 steps may not be seen, and pauses shorter than a line are part of the speed.
+    than one in n / 4.6 steps may be missed, and pauses shorter than a line are part of the speed.
 
     Args:
         seconds: per step, of each step or of each line that is a mean over several.
@@ -61,7 +61,7 @@ def steady_state(
         between_runs: standard deviation of runs of one system, as a share; None where the claim is of this run alone.
 
     Raises:
-        ValueError: there are no steps, or one took no time, or one is not a number.
+        ValueError: `seconds` is empty, or has a value that must be a number above 0.
     """
     _refuse(seconds)
     after = seconds[skip:] or seconds
@@ -73,7 +73,7 @@ def steady_state(
     cut = slow_start(read, batch=1 if lines else _BATCH)
     start = pauses.first + cut * size
     judged = after[start:]
-    # One or two slow lines at the beginning may as well contain a pause.
+    # One or two slow lines at the beginning may be due to a pause within them.
     surely = not lines or cut > _BATCH
     level, *others = _levels(read, cut, judged, pauses, alpha, surely=surely)
     least = LEAST_LINES if lines else _LEAST_WITH_START if start >= _STARTED else LEAST
@@ -98,17 +98,22 @@ def steady_state(
 
 
 def _refuse(seconds: Sequence[float]) -> None:
-    # The sum finds NaN, which the least hides.
+    # `min` may overlook NaN; the sum does contain it.
     if not seconds or min(seconds) <= 0 or not math.isfinite(sum(seconds)):
         raise ValueError("step times must be numbers above 0, at least one")
 
 
 class _Level(NamedTuple):
-    """Mean of some steps, with all that makes it unsure, in seconds.
+    """Mean of some steps, with the parts of its uncertainty, in seconds.
 
-    `width` is the half width of its interval, which reaches `lean` further to one side; a line through the steps
-    changes by `change` from the first to the last, by `chance` alone at most so much; they may become faster by
-    `falls`.
+    Attributes:
+        steps: number of the steps.
+        mean: their mean.
+        width: half width of its interval.
+        lean: by which the interval reaches further to one side.
+        change: of a line through the steps, from the first to the last.
+        chance: largest change that noise alone explains.
+        falls: by which the steps may still become faster, hidden by noise.
     """
 
     steps: int
@@ -143,9 +148,10 @@ class _Level(NamedTuple):
 def _levels(
     read: Sequence[float], cut: int, judged: Sequence[float], pauses: Pauses, alpha: float, *, surely: bool
 ) -> tuple[_Level, ...]:
-    """The level of the judged steps, and of other ways to read the same steps, where these may be right.
+    """The level of the judged steps, then the levels of other plausible readings of the same steps.
 
-    `read` are the steps without pauses, of which `cut` are a slow start, `surely` if it levels off.
+    `read` are the steps without pauses, of which the first `cut` are a slow start; `surely` is False if they may be a
+    pause instead.
     """
     many = len(judged) > _MOST
     level = _level(read[cut:], alpha, many=many, started=cut > 0)
@@ -155,7 +161,7 @@ def _levels(
         others = [] if surely and _levels_off(level, uncut) else [uncut]
     if pauses.few:
         return (level, *others)
-    # Too many for pauses. Where they come at equal distances, whole periods are what repeats.
+    # Too many slow steps to be pauses. If they come at equal distances, the means of whole periods are judged.
     if pauses.period is not None and pauses.regular and len(judged) >= LEAST_LINES * pauses.period:
         periods = _means(judged, pauses.period)
         return (_level(_means(periods, -(-len(periods) // _MOST)), alpha, many=many), *others)
@@ -174,7 +180,7 @@ def _level(steps: Sequence[float], alpha: float, *, many: bool, started: bool = 
     )
     change, chance = slope * m, _DRIFTS * math.sqrt(12) * line.error
     around = line if abs(change) > chance else spread(centred, alpha, many=many)
-    # The end of a slow start may hide in the noise.
+    # Noise may hide the end of a slow start.
     falls = max(0.0, (chance if started else _HIDDEN * chance) - change)
     return _Level(m, mean, around.half_width, around.lean, change, chance, falls)
 
@@ -185,12 +191,12 @@ def _times(m: int) -> tuple[float, ...]:
 
 
 def _levels_off(rest: _Level, uncut: _Level) -> bool:
-    """The rest falls less than a line through all steps, by more than chance: the cut is not a part of a drift."""
+    """True if the rest falls more slowly than a line through all steps by more than chance, unlike in a drift."""
     return rest.change / rest.steps - uncut.change / uncut.steps > rest.chance / rest.steps
 
 
 def _means(steps: Sequence[float], size: int) -> Sequence[float]:
-    """Means of `size` steps each; the first steps are left out where the last mean would lack some."""
+    """Means of `size` consecutive steps; the steps that are left over are dropped at the beginning."""
     if size == 1:
         return steps
     return [sum(part) / size for part in zip(*[islice(steps, len(steps) % size, None)] * size, strict=True)]

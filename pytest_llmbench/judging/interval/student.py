@@ -1,4 +1,4 @@
-"""Quantiles of Student's t distribution, for degrees of freedom that need not be whole."""
+"""Quantiles of Student's t distribution, also for fractional degrees of freedom."""
 
 import math
 from functools import lru_cache
@@ -26,7 +26,7 @@ def quantile(probability: float, freedom: float) -> float:
     for _ in range(60):
         over = above(t, freedom) - (1 - probability)
         low, high = (t, high) if over > 0 else (low, t)
-        # Newton's step, and half of the bracket where that leaves it.
+        # Newton's step, or bisection if that step leaves the bracket.
         step = t + over / _density(t, freedom)
         nearer = step if low < step < high else (low + high) / 2
         if abs(nearer - t) <= 1e-12 * t:
@@ -46,7 +46,7 @@ def above(t: float, freedom: float) -> float:
 
 
 def _incomplete_beta(a: float, b: float, x: float, y: float) -> float:
-    """Regularized incomplete beta function of x = 1 - y, each given, as neither is exact from the other."""
+    """Regularized incomplete beta function of x = 1 - y; both are given, as the subtraction would lose digits."""
     if x in {0.0, 1.0}:
         return x
     log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(y)

@@ -15,16 +15,16 @@ from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
-from pytest_llmbench.reporting.ci.annotations import annotated
+from pytest_llmbench.reporting.ci.annotations import annotate_tests
 from pytest_llmbench.reporting.ci.summary import summary
 from pytest_llmbench.reporting.ci.verdict import (
     DETAILED,
     SessionOutcome,
     SessionVerdict,
     Word,
-    counted_verdicts,
+    count_verdicts,
     decide,
-    detailed,
+    detailed_exit_code,
 )
 from pytest_llmbench.reporting.sessions import list_sessions
 
@@ -68,7 +68,7 @@ class Conclusion:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self._bench.options.exit_codes == "detailed" and session.exitstatus == 1:
             word, _ = self._decide(1)
-            session.exitstatus = detailed(word, 1)
+            session.exitstatus = detailed_exit_code(word, 1)
 
     def compare_with(self, failed: Collection[str]) -> None:
         """Note failures of ours that the terminal shows as something else.
@@ -89,8 +89,10 @@ class Conclusion:
 
     def annotations(self) -> Iterator[str]:
         """Yield the annotations of GitHub Actions, if this is one of its jobs."""
-        if os.environ.get("GITHUB_ACTIONS") == "true":  #: variable GITHUB_ACTIONS: `true`: failed tests are annotated
-            yield from annotated(self.rows, self._config.rootpath, warned=self.warned)
+        if (
+            os.environ.get("GITHUB_ACTIONS") == "true"
+        ):  #: variable GITHUB_ACTIONS: `true`: failed tests are annotate_tests
+            yield from annotate_tests(self.rows, self._config.rootpath, warned=self.warned)
 
     def write(self, exit_code: int) -> None:
         """Write `summary.md` and, last of all in the session's folder, `verdict.json`.
@@ -101,7 +103,7 @@ class Conclusion:
         folder = self._bench.session.folder
         word, reason = self._decide(_plain(exit_code))
         verdict = SessionVerdict(
-            verdict=word, reason=reason, counts=dict(counted_verdicts(self.rows)), exit_code=exit_code,
+            verdict=word, reason=reason, counts=dict(count_verdicts(self.rows)), exit_code=exit_code,
             session=self._bench.session.id, ended=dt.datetime.now().astimezone().isoformat(timespec="seconds"),
             llmbench_version=__version__,
         )  # fmt: skip

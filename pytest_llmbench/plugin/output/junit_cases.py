@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree as ET
 
 from pytest_llmbench.plugin.pytest_private import bin_xml_escape
-from pytest_llmbench.reporting.ci.case import lines_of
+from pytest_llmbench.reporting.ci.case import evidence_lines
 
 _OUTPUT = "system-out"
 
@@ -31,7 +31,7 @@ def complete(cases: Sequence[ET.Element], records: str, *, places: bool) -> None
             for attribute in ("file", "line"):
                 if attribute in properties:
                     case.set(attribute, properties[attribute])
-        text = bin_xml_escape("\n".join(lines_of(properties, records)) + "\n")
+        text = bin_xml_escape("\n".join(evidence_lines(properties, records)) + "\n")
         # Readers take the first, or all: what a test printed comes after its evidence.
         output = case.find(_OUTPUT)
         if output is None:

@@ -48,7 +48,7 @@ class LiveLine:
             self._draw(snapshot)
             self._pause_s = min(max(_REDRAW_S, (time.thread_time() - began) / _SHARE), _MOST_S)
         elif kind == "lines":
-            for line in self._lines.of(snapshot):
+            for line in self._lines.update(snapshot):
                 self.note(line)
 
     def note(self, text: str) -> None:

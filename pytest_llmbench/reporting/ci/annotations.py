@@ -6,20 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.text import harmless
-from pytest_llmbench.reporting.ci.case import bound, measured
+from pytest_llmbench.reporting.ci.case import format_bound, format_measured
 
-# GitHub shows no more of a step.
+# GitHub shows this many of a step.
 _MOST = 10
 _LEVELS = {"FAIL": "error", "ERROR": "error", "INCONCLUSIVE": "error"}
 
 
-def annotated(rows: Iterable[Mapping[str, Any]], root: Path, *, warned: bool) -> Iterator[str]:
+def annotate_tests(rows: Iterable[Mapping[str, Any]], root: Path, *, warned: bool) -> Iterator[str]:
     """Yield a line for each test that failed, at most ten: the last then counts the others.
 
     Args:
         rows: the properties of each verdict.
         root: pytest's root folder, of which `file` is a part.
-        warned: a test that is INCONCLUSIVE does not fail the session.
+        warned: INCONCLUSIVE tests are warnings only.
     """
     marked = [row for row in rows if row["verdict"] in _LEVELS]
     marked.sort(key=lambda row: ("ERROR", "FAIL", "INCONCLUSIVE").index(str(row["verdict"])))
@@ -33,14 +33,14 @@ def annotated(rows: Iterable[Mapping[str, Any]], root: Path, *, warned: bool) ->
 
 def _message(row: Mapping[str, Any]) -> str:
     parts = [str(row.get("reason") or row.get("verdict"))]
-    if (number := measured(row)) and row.get("threshold"):
-        parts.append(f"measured {number}, bound {bound(row)}")
+    if (number := format_measured(row)) and row.get("threshold"):
+        parts.append(f"measured {number}, bound {format_bound(row)}")
     parts += [f"{name}: {row[name]}" for name in ("cause", "action", "hosts") if row.get(name)]
     return harmless("\n".join(parts))
 
 
 def _place(row: Mapping[str, Any], root: Path) -> dict[str, str]:
-    """The test's file as GitHub knows it, relative to the checkout, and its line."""
+    """The test's file, relative to GitHub's checkout, and its line."""
     if not row.get("file"):
         return {}
     path = root / str(row["file"])
@@ -51,11 +51,11 @@ def _place(row: Mapping[str, Any], root: Path) -> dict[str, str]:
 
 def _command(level: str, title: str, message: str, place: Mapping[str, str]) -> str:
     properties = {**place, "title": " ".join(harmless(title).split())}
-    given = ",".join(f"{name}={_escaped(value, of_property=True)}" for name, value in properties.items())
-    return f"::{level} {given}::{_escaped(message)}"
+    given = ",".join(f"{name}={_escape(value, of_property=True)}" for name, value in properties.items())
+    return f"::{level} {given}::{_escape(message)}"
 
 
-def _escaped(text: str, *, of_property: bool = False) -> str:
-    """A text as GitHub reads it, with line feeds, and in a property with commas and colons, escaped."""
+def _escape(text: str, *, of_property: bool = False) -> str:
+    """Escape line feeds for GitHub, and in a property also commas and colons."""
     plain = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return plain.replace(":", "%3A").replace(",", "%2C") if of_property else plain

@@ -10,17 +10,17 @@ _SHARE = 100.0
 _DIGITS = 6
 
 
-def lines_of(row: Mapping[str, Any], records: str) -> Iterator[str]:
-    """Yield what was measured, its bound and interval, the hosts and the record; then why, if there is a reason.
+def evidence_lines(row: Mapping[str, Any], records: str) -> Iterator[str]:
+    """Yield the measured number, bound, interval, hosts and record of a test, then its reasons, if any.
 
     Args:
-        row: the properties of the test's report; of numbers in XML, their texts.
-        records: path of the session's folder as a reader of the lines finds it.
+        row: the properties of the test's report; from XML, numbers are texts.
+        records: path of the session's folder for the reader of the lines.
     """
     unit = str(row.get("unit") or "")
     yield f"verdict: {row.get('verdict')}"
-    yield f"measured: {measured(row) or 'nothing'}"
-    yield f"bound: {bound(row) or 'none'}"
+    yield f"measured: {format_measured(row) or 'nothing'}"
+    yield f"bound: {format_bound(row) or 'none'}"
     yield f"interval: {_interval(row, unit) or 'none'}"
     yield f"hosts: {', '.join(filter(None, str(row.get('hosts') or '').split(','))) or 'none'}"
     yield f"record: {records}/{row['record']}" if row.get("record") else "record: none"
@@ -29,7 +29,7 @@ def lines_of(row: Mapping[str, Any], records: str) -> Iterator[str]:
             yield f"{name}: {' '.join(harmless(str(row[name])).split())}"
 
 
-def measured(row: Mapping[str, Any]) -> str:
+def format_measured(row: Mapping[str, Any]) -> str:
     """The measured number with its unit and statistic, or the text of a check; empty without a measurement."""
     value = number(row.get("value"))
     if value is None:
@@ -37,13 +37,13 @@ def measured(row: Mapping[str, Any]) -> str:
     return f"{for_people(value, _DIGITS)} {row.get('unit') or ''} ({row.get('statistic') or 'no statistic'})"
 
 
-def bound(row: Mapping[str, Any]) -> str:
-    """The bound that the test compared with, with as many digits as the measured number; empty without one."""
+def format_bound(row: Mapping[str, Any]) -> str:
+    """The bound of the test, with as many digits as the measured number; empty without one."""
     return bounds_for_people(str(row.get("threshold") or row.get("bound") or ""), _DIGITS)
 
 
 def number(value: object) -> float | None:
-    """A number, also as a text, as in XML; None for anything else."""
+    """A number, which may be a text from XML; None for anything else."""
     try:
         return float(str(value))
     except ValueError:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_llmbench.core.text import harmless
-from pytest_llmbench.reporting.ci.case import bound, measured
+from pytest_llmbench.reporting.ci.case import format_bound, format_measured
 from pytest_llmbench.reporting.ci.verdict import SessionVerdict
 
-# GitHub takes at most 1 MiB a step, and nobody reads as much.
+# GitHub takes at most 1 MiB a step.
 _MOST_ROWS, _MOST_CAUSES, _LONGEST = 200, 20, 300
 _ORDER = ("ERROR", "FAIL", "INCONCLUSIVE", "INCOMPLETE", "XFAIL", "SKIP", "PASS")
 _SPECIAL = re.compile(r"([\\`*_\[\]#|~$])")
@@ -25,13 +25,13 @@ _TO_DO = {
 def summary(
     verdict: SessionVerdict, rows: Sequence[Mapping[str, Any]], records: str, notes: Iterable[str] = ()
 ) -> Iterator[str]:
-    """Yield the lines.
+    """Yield the lines of the summary.
 
     Args:
-        verdict: on the session.
-        rows: the properties of each verdict; the worst are shown first, and a part of very many.
-        records: path of the session's folder, as a reader finds it.
-        notes: further sentences, which may have text of others.
+        verdict: the verdict on the session.
+        rows: the properties of each verdict; the worst come first, and the table ends after 200.
+        records: path of the session's folder for the reader.
+        notes: further sentences, which may quote foreign text.
     """
     counts = ", ".join(f"{verdict.counts[name]} {name}" for name in _ORDER if verdict.counts.get(name))
     yield f"# Cluster verdict: {verdict.verdict}"
@@ -58,7 +58,7 @@ def summary(
 
 
 def markdown(text: str) -> str:
-    """A text of others in one line of Markdown, without its effect as markup, HTML or a border of a table."""
+    """Escape a foreign text: one line of Markdown, free of markup, HTML and table borders."""
     line = " ".join(harmless(text).split())
     short = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
     return _SPECIAL.sub(r"\\\1", html.escape(short, quote=False)).replace("://", ":\u200b//")
@@ -71,12 +71,12 @@ def _sentence(text: str) -> str:
 def _cells(row: Mapping[str, Any]) -> Iterator[str]:
     hosts = [*filter(None, str(row.get("hosts") or "").split(","))]
     places = f"{', '.join(hosts[:4])}{f' and {len(hosts) - 4} more' if len(hosts) > 4 else ''}"
-    cells = (row["verdict"], row["test"], places, measured(row), bound(row), row.get("record"))
+    cells = (row["verdict"], row["test"], places, format_measured(row), format_bound(row), row.get("record"))
     yield from (markdown(str(cell or "")) for cell in cells)
 
 
 def _causes(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield each cause and reason once, with the number of tests it is of."""
+    """Yield each cause or reason once, with its first test and the number of others."""
     alike: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row["verdict"] in {"PASS", "SKIP"}:

@@ -1,4 +1,4 @@
-"""The verdict on a whole session in one word, for gates that read no XML."""
+"""The verdict on a whole session in one word, in `verdict.json`, for gates without an XML reader."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,8 +11,8 @@ from pytest_llmbench.core.schema import Document
 
 # The worst first.
 Word = Literal["broken", "incomplete", "slow", "undecided", "nothing_judged", "pass"]
-# Exit codes: of a session that judged no speed, and, with `llmbench_exit_codes = detailed`, of one whose tests failed.
-# Those of pytest end at 6.
+# Exit code of a session without a verdict on speed, and, with `llmbench_exit_codes = detailed`, of failed tests.
+# pytest's own codes end at 6.
 NOTHING_JUDGED = 10
 DETAILED: Mapping[Word, int] = {"slow": 1, "undecided": 11, "incomplete": 12, "broken": 13}
 
@@ -43,11 +43,11 @@ class SessionOutcome:
 
     Attributes:
         rows: the properties of each verdict, of tests and of groups of nodes.
-        incomplete: required clauses that were not judged, by name.
+        incomplete: names of required clauses that are unjudged.
         unjudged: runs without a verdict on their speed.
-        runs: runs of the session.
+        runs: number of runs.
         speed_required: a run without such a verdict fails the session.
-        simulated: its runs had a fault of `--llmbench-simulate`.
+        simulated: True with a fault of `--llmbench-simulate`.
         exit_code: pytest's exit code.
     """
 
@@ -61,17 +61,16 @@ class SessionOutcome:
 
 
 def decide(outcome: SessionOutcome) -> tuple[Word, str]:
-    """The worst word that is true of the session, and the reason that it is not `pass`.
+    """The worst word that holds for the session, with its reason; `pass` only if a test passed and all others do too.
 
-    A session is `pass` only if a test passed, and nothing else is true of it: an exit code other than 0 that no
-    verdict explains is `broken`, and so is an unknown verdict.
+    An unknown verdict is `broken`, and so is an exit code other than 0 without a verdict that explains it.
     """
-    return next(_worse(outcome), ("pass", ""))
+    return next(_faults(outcome), ("pass", ""))
 
 
-def _worse(outcome: SessionOutcome) -> Iterator[tuple[Word, str]]:
-    """Yield what keeps a session from being `pass`, the worst first."""
-    counts, code = counted_verdicts(outcome.rows), outcome.exit_code
+def _faults(outcome: SessionOutcome) -> Iterator[tuple[Word, str]]:
+    """Yield everything that keeps a session from `pass`, the worst first."""
+    counts, code = count_verdicts(outcome.rows), outcome.exit_code
     errors, fails, open_ = counts[Verdict.ERROR], counts[Verdict.FAIL], counts[Verdict.INCONCLUSIVE]
     if strange := sorted(set(counts) - {str(verdict) for verdict in Verdict}):
         yield "broken", f"unknown verdicts: {', '.join(strange)}"
@@ -86,11 +85,6 @@ def _worse(outcome: SessionOutcome) -> Iterator[tuple[Word, str]]:
         yield "slow", f"{counted(fails, 'test')} missed a threshold, or found a node unfit"
     if open_:
         yield "undecided", f"{counted(open_, 'test')} measured a number that is too close to its threshold"
-    yield from _nothing(outcome, counts)
-
-
-def _nothing(outcome: SessionOutcome, counts: Mapping[str, int]) -> Iterator[tuple[Word, str]]:
-    """Yield why a session without a failure judged nothing all the same."""
     if outcome.simulated:
         yield "nothing_judged", "the session had a simulated fault, so it measured nothing"
     if not counts.get(Verdict.PASS, 0) + counts.get(Verdict.XFAIL, 0):
@@ -100,11 +94,11 @@ def _nothing(outcome: SessionOutcome, counts: Mapping[str, int]) -> Iterator[tup
         yield "nothing_judged", f"no threshold judged the speed of {listed(outcome.unjudged) or 'a run'}"
 
 
-def counted_verdicts(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
+def count_verdicts(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
     """Tests by verdict."""
     return Counter(str(row["verdict"]) for row in rows)
 
 
-def detailed(word: Word, exit_code: int) -> int:
+def detailed_exit_code(word: Word, exit_code: int) -> int:
     """The exit code by `llmbench_exit_codes = detailed`: the kind of failure where tests failed."""
     return DETAILED.get(word, exit_code) if exit_code == 1 else exit_code

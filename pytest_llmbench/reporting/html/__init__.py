@@ -1,1 +1,1 @@
-"""The report of a session for people: one HTML file that needs no network, made from the session's folder alone."""
+"""The report of a session for people: one HTML file that works offline, made from the session's folder alone."""

@@ -19,7 +19,7 @@ class SessionComparison:
         numbers: texts of each number: recipe, statistic, earlier, now, change, kind of the verdict, and reason.
         verdicts: tests whose verdicts differ, or that only one has: name, earlier verdict, verdict now.
         differences: facts of the runs that differ, such as versions: run, fact, earlier, now.
-        damage: the parts of the earlier session that cannot be read.
+        damage: unreadable parts of the earlier session.
     """
 
     earlier: str

@@ -1,8 +1,7 @@
 """Figures of runs and checks as plain data for plotly.js, each with its numbers in a sentence.
 
-They are built with full precision; `Figure.json` rounds. The page's script fills in what all figures share and replaces
-named colours by those of the light or the dark page. plotly.js reads texts as HTML of its own, so foreign ones are
-escaped in addition.
+They have full precision; `Figure.json` rounds. The page's script adds the layout that all figures share, and replaces
+named colours by those of the light or the dark page. plotly.js reads texts as HTML, so `label` escapes foreign ones.
 """
 
 import html
@@ -75,28 +74,28 @@ class Figure:
     @property
     def json(self) -> Any:
         """The input of the page's script, with few digits."""
-        return _rounded({"data": self.data, "layout": self.layout})
+        return _round_numbers({"data": self.data, "layout": self.layout})
 
 
-def _rounded(data: Any) -> Any:
-    """Plain data as JSON has it; a number that is not finite becomes null."""
+def _round_numbers(data: Any) -> Any:
+    """Round numbers for JSON; NaN and infinity become null."""
     if isinstance(data, float):
         if not math.isfinite(data):
             return None
         short = float(f"{data:.{_DIGITS}g}")
         return int(short) if short.is_integer() else short
     if isinstance(data, Mapping):
-        return {str(key): _rounded(value) for key, value in data.items()}
+        return {str(key): _round_numbers(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [_rounded(value) for value in data]
+        return [_round_numbers(value) for value in data]
     return data
 
 
-def thinned(values: Sequence[float | None], most: int) -> list[int]:
+def thin(values: Sequence[float | None], most: int) -> list[int]:
     """Positions of the values to draw: the lowest and the highest of each stretch, and both ends.
 
     Args:
-        values: in order; one that is None or not finite is left out, unless all are few enough.
+        values: in order; of more than `most`, only finite ones are kept.
         most: the number of points, at least 4.
     """
     count = len(values)
@@ -115,7 +114,7 @@ def thinned(values: Sequence[float | None], most: int) -> list[int]:
 
 
 def label(text: str) -> str:
-    """A foreign text as a figure may show it."""
+    """A foreign text, shortened and escaped for a figure."""
     plain = harmless(text)
     return html.escape(plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST]}…", quote=False)
 
@@ -144,7 +143,7 @@ def stretch(x0: float, x1: float, words: str, corner: str = "top left") -> dict[
 def heat_map(
     x: Sequence[Any], y: Sequence[str], z: Sequence[Sequence[float | None]], unit: str, *, reverse: bool = False
 ) -> dict[str, Any]:
-    """Values by two names; a missing one is a gap, and never a 0."""
+    """Values by two names; a missing one is a gap."""
     return {
         "type": "heatmap", "x": x, "y": [label(name) for name in y], "z": z,
         "colorscale": "@reversed" if reverse else "@scale", "colorbar": {"ticksuffix": f" {unit}"},
@@ -159,12 +158,7 @@ def sentence(parts: Iterable[str]) -> str:
 
 
 def step_figures(run: RunRecord, points: int) -> Iterator[Figure]:
-    """Yield the figures of a run that has steps.
-
-    Args:
-        run: its record.
-        points: the most points of one curve.
-    """
+    """Yield the figures over the steps of a run, with at most this many points in a curve."""
     timed = [step for step in run.steps if step.seconds is not None and step.seconds > 0.0]
     if timed:
         yield _step_time(run, timed, points)
@@ -194,7 +188,7 @@ def _bounds_of(run: RunRecord) -> Iterator[tuple[str, str, Quantity, Metric]]:
 
 def _step_time(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
     seconds = [float(step.seconds or 0.0) for step in steps]
-    places = thinned(seconds, points)
+    places = thin(seconds, points)
     shapes, words = _warm_up(run, steps)
     left_out = (
         "" if len(places) == len(steps) else f"drawn are {len(places)} of {len(steps)}: the extremes of each part"
@@ -222,7 +216,7 @@ def _step_time(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
         if _is_near(limit, seconds):
             shapes.append(level(limit, f"{word} {_s(limit)}", below=limit < stats.median(seconds)))
             limits.append(limit)
-    # A step of the warm-up, such as one that compiles, may not squeeze all others.
+    # A slow step of the warm-up, such as one that compiles, would squeeze all others.
     top = whole = 1.15 * max(*seconds, *limits, 0.0)
     if known := [step.seconds for step in judged_steps(run.recipe, steps) if step.seconds is not None]:
         lower = 1.25 * max([*known, *limits])
@@ -253,7 +247,7 @@ def _throughput(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
                 below = bound.value < stats.median(rates)
                 shapes.append(level(bound.value, f"{_SIGNS[operator]} {bound}", below=below))
                 top = max(top, bound.value)
-    curve = _curve(steps, rates, thinned(rates, points), "throughput")
+    curve = _curve(steps, rates, thin(rates, points), "throughput")
     if len({step.tokens for step in steps}) == 1 and len(steps) == sum(bool(step.seconds) for step in run.steps):
         # The page's script computes it from the step times.
         curve = {"is": "curve", "mode": curve["mode"], "name": "throughput", "amount": steps[0].tokens}
@@ -269,7 +263,7 @@ def _loss(steps: Sequence[Step], points: int) -> Figure:
         caption.append(f"first {first}, last {last}, lowest {lowest} nat")
     if ill := [step.step for step, loss in zip(steps, losses, strict=True) if not math.isfinite(loss)]:
         caption.append(f"not a finite number in {counted(len(ill), 'step')}: {listed(ill)}")
-    data = [_curve(steps, losses, thinned(losses, points), "loss")]
+    data = [_curve(steps, losses, thin(losses, points), "loss")]
     return _figure("Loss", caption, data, (), "nat per token", None)
 
 
@@ -290,13 +284,13 @@ def _curve(steps: Sequence[Step], values: Sequence[float], places: Sequence[int]
 
 
 def _interval(low: float, mean: float, high: float, values: Sequence[float]) -> list[dict[str, Any]]:
-    """A mean and its interval; an interval wider than what it is drawn around is left to the caption."""
+    """A mean and its interval; one much wider than the values is only in the caption."""
     is_narrow = high - low < _FAR * (max(values) - min(values) + 1e-12)
     return [*([band(low, high)] if is_narrow else []), level(mean, "", SECOND, dash="dot")]
 
 
 def _warm_up(run: RunRecord, steps: Sequence[Step]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The stretch of the steps that are not judged, and its words for the caption."""
+    """The shapes of warm-up and slow start, and their words for the caption."""
     judged = judged_steps(run.recipe, steps)
     left = run.steady.left_out if run.steady is not None else 0
     first = judged[0].step if judged else None
@@ -327,12 +321,12 @@ def _s(seconds: float) -> str:
 
 
 def rank_figures(run: RunRecord, folder: Path, log_bytes: int) -> Iterator[Figure]:
-    """Yield the figures by rank of a run, as far as its record and its step logs have what they need.
+    """Yield the figures by rank for which the run's record and step logs have data.
 
     Args:
-        run: its record.
-        folder: the folder of its logs.
-        log_bytes: the most bytes of step logs to read; 0 for none.
+        run: record of the run.
+        folder: folder of its logs.
+        log_bytes: step logs larger than this together are left out.
     """
     if run.times is not None and any(rank.phases for rank in run.times.ranks):
         yield _phases(run.times)
@@ -364,9 +358,9 @@ def _over_steps(ranks: Mapping[str, Mapping[int, float]]) -> Figure:
     caption = (
         f"{counted(len(ranks), 'rank')} over {counted(len(steps), 'step')}: own time of a step, without waiting for "
         f"others. Longest on average {slow} with {for_people(means[slow])} s, shortest {fast} with "
-        f"{for_people(means[fast])} s{_left_out(len(ranks), len(shown))}."
+        f"{for_people(means[fast])} s{_describe_omitted(len(ranks), len(shown))}."
     )
-    # Few steps have a mark each, and none between them.
+    # Each of few steps has a mark.
     axis = {"title": {"text": "step"}, "showgrid": False, **({"dtick": 1} if len(steps) < 13 else {})}
     return _by_rank("Ranks over time", caption, [part[0] for part in parts], shown, z, axis, wide=True)
 
@@ -380,7 +374,7 @@ def _phases(times: RunTimes) -> Figure:
     caption = (
         f"Mean of {counted(len(ranks), 'rank')} over {counted(times.steps, 'typical step')}: "
         f"{', '.join(f'{phase} {for_people(mean, 3)} s' for phase, mean in means.items())}"
-        f"{_left_out(len(ranks), len(shown))}."
+        f"{_describe_omitted(len(ranks), len(shown))}."
     )
     z = [[ranks[name].get(phase) for phase in phases] for name in shown]
     return _by_rank("Time of a step by rank and phase", caption, phases, shown, z, {"showgrid": False})
@@ -441,7 +435,7 @@ def _logs(folder: Path) -> list[Path]:
 
 
 def _own_times(path: Path) -> dict[int, float]:
-    """The seconds of each step that a rank did not wait for others; a line that cannot be read is left out."""
+    """The seconds of each step without a rank's wait for others; unreadable lines are left out."""
     own = {}
     with path.open("rb") as file:
         for line_of_log in file:
@@ -450,7 +444,7 @@ def _own_times(path: Path) -> dict[int, float]:
             try:
                 event: Mapping[str, Any] = json.loads(line_of_log)
                 phases = (event.get("spent") or {}).get("phases") or {}
-                # On a GPU the host's wait is for its own GPU as well, and nothing can be taken off.
+                # The host's wait for its own GPU is part of `sync`: with a GPU, the whole step counts.
                 wait = 0.0 if "device" in phases else float(phases.get("sync", 0.0))
                 own[int(event["step"])] = max(float(event["seconds"]) - wait, 0.0)
             except (ValueError, KeyError, TypeError, AttributeError):
@@ -467,7 +461,7 @@ def _most_different(values: Mapping[str, float]) -> list[str]:
     return [name for name in values if name in kept]
 
 
-def _left_out(ranks: int, shown: int) -> str:
+def _describe_omitted(ranks: int, shown: int) -> str:
     return f"; drawn are the {shown} that differ most of {ranks}" if shown < ranks else ""
 
 
@@ -479,7 +473,7 @@ def check_figures(check: HealthRecord) -> Iterator[Figure]:
             curve = Curve.model_validate(evidence["curve"])
             references = _REFERENCES.validate_python(evidence.get("references", []))
         except ValidationError:
-            return  # the evidence of a check of another package: its readings are in the table
+            return  # a check of another package; the table has its readings
         if curve.points:
             yield _collective(check.check, curve, references)
     pairs = [reading for reading in check.report.readings if reading.unit == "GB/s" and _BETWEEN in reading.subject]
@@ -531,8 +525,7 @@ def _bandwidth_bounds(references: Sequence[Reference]) -> Iterator[tuple[str, in
         size = sizes.get(reference.statistic.removeprefix(_BUSBW))
         for operator, bound in reference.bounds:
             if bound.dimension == "bandwidth" and (size is not None or reference.statistic == _PEAK):
-                sign = {">=": "≥", "<=": "≤"}[operator]
-                words = f"reference {reference.name}: {reference.statistic} {sign} {bound}"
+                words = f"reference {reference.name}: {reference.statistic} {_SIGNS[operator]} {bound}"
                 yield words, size, bound.to("GB/s").value
 
 

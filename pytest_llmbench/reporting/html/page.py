@@ -1,4 +1,4 @@
-"""The page: templates, style, script and figures in one file that asks no network for anything."""
+"""The page of the report: templates, style, script and figures in one file that works offline."""
 
 import base64
 import gzip
@@ -20,7 +20,7 @@ from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.reporting.html.comparison import SessionComparison, compare
 from pytest_llmbench.reporting.html.rows import KINDS, MEANINGS, counts, node_map, verdict_rows
-from pytest_llmbench.reporting.html.sections import Sections, indented, utc
+from pytest_llmbench.reporting.html.sections import Sections, format_json, utc
 from pytest_llmbench.session.folder import SessionFolder, read_folder
 
 if TYPE_CHECKING:
@@ -34,30 +34,27 @@ _ATTENTION = ("fail", "error", "missing", "incomplete", "inconclusive")
 
 
 def write_page(folder: Path, *, output: Path | None = None, earlier: Path | None = None) -> Path:
-    """Write the report of a session, from what lies in its folder alone.
+    """Write the report of a session from its folder, and return the file: `output`, or `report.html` in that folder.
 
     Args:
-        folder: the session's.
-        output: the file to write; None for `report.html` in that folder.
-        earlier: the folder of a session to compare with.
-
-    Returns:
-        The file.
+        folder: folder of the session.
+        output: the file to write.
+        earlier: folder of a session to compare with.
 
     Raises:
-        ConfigError: a folder must be that of a session, or plotly's script is not installed.
-        OSError: the file cannot be written.
+        ConfigError: a folder must be that of a session, and plotly must be installed.
+        OSError: writing the file failed.
     """
     session = read_folder(folder)
     compared = compare(session, read_folder(earlier)) if earlier is not None else None
     path = output if output is not None else folder / layout.PAGE
-    # It has excerpts of logs and scripts in it, which are this user's alone.
+    # It quotes logs and scripts, which are private to this user.
     write_parts(path, parts_of_page(session, compared), mode=PRIVATE)
     return path
 
 
 def parts_of_page(session: SessionFolder, compared: SessionComparison | None = None) -> Iterator[str]:
-    """Yield the report in parts: that of 10,000 runs has 80 MB."""
+    """Yield the report in parts; with 10,000 runs it has 80 MB."""
     rows = verdict_rows(session)
     sections = Sections(session, rows)
     runs, checks = sections.runs(), sections.checks()
@@ -72,7 +69,7 @@ def parts_of_page(session: SessionFolder, compared: SessionComparison | None = N
         policy=_policy(page_script, plotly),
         style=_markup(_file("report.css")),
         script=_markup(page_script),
-        plotly=_packed(plotly) if plotly is not None else None,
+        plotly=_compress(plotly) if plotly is not None else None,
         plotly_version=_version_of(plotly),
         session=session,
         rows=rows,
@@ -92,7 +89,7 @@ def parts_of_page(session: SessionFolder, compared: SessionComparison | None = N
         nodes=node_map(session.checks),
         compared=compared,
         environments=sections.environments,
-        recipes={(name, indented(json.loads(text))): number for (name, text), number in sections.recipes.items()},
+        recipes={(name, format_json(json.loads(text))): number for (name, text), number in sections.recipes.items()},
         rules=sections.rules,
         contradictions=[row for row in rows if row.contradiction],
     )
@@ -107,27 +104,24 @@ def _environment() -> "jinja2.Environment":
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        # Whatever a record, a log or a test says: no control character reaches the page. Markup is ours.
+        # Control characters of records, logs and tests are removed. `Markup` is this package's own.
         finalize=lambda value: harmless(value) if type(value) is str else value,
     )
     environment.filters["data"] = _json
-    environment.filters["laid_away"] = _laid_away
+    environment.filters["as_comment"] = _wrap_in_comment
     return environment
 
 
 def _json(data: object) -> Any:
-    """Plain data for a script element of the page: no text in it ends that element."""
+    """Plain data for a script element; texts that could end the element are escaped."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character, escaped in (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026"), ("--", "-\\u002d")):
         text = text.replace(character, escaped)
     return _markup(text)
 
 
-def _laid_away(markup: str) -> Any:
-    """A part of the page as a comment, which costs a browser nothing until the page's script makes elements of it.
-
-    Foreign text in it is escaped already; nothing in it ends the comment.
-    """
+def _wrap_in_comment(markup: str) -> Any:
+    """A part of the page as a comment, from which the page's script makes elements when they are looked at."""
     return _markup(f"<!--\n{markup.replace('--', '-&#45;')}-->")
 
 
@@ -144,10 +138,10 @@ def _file(name: str) -> str:
 
 @cache
 def _plotly() -> bytes:
-    """The script of plotly.js. Importing plotly would take a second.
+    """The script of plotly.js, found without importing plotly, which would take a second.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: plotly must be installed.
     """
     plotly = importlib.util.find_spec("plotly")
     for place in (plotly.submodule_search_locations if plotly is not None else None) or ():
@@ -157,21 +151,20 @@ def _plotly() -> bytes:
     raise ConfigError("the report needs plotly: pip install plotly")
 
 
-def _packed(script: bytes) -> Any:
-    """A script as a browser unpacks it when the first figure is looked at: a third of its size, parsed later."""
+def _compress(script: bytes) -> Any:
+    """Compress a script to a third; the page unpacks it when the first figure is looked at."""
     return _markup(base64.b64encode(gzip.compress(script, compresslevel=6, mtime=0)).decode("ascii"))
 
 
 def _version_of(plotly: bytes | None) -> str:
-    """The version that plotly.js names in its first lines."""
     words = (plotly or b"")[:200].decode("ascii", errors="replace").split()
     return words[words.index("plotly.js") + 1] if "plotly.js" in words[:-1] else ""
 
 
 def _policy(page_script: str, plotly: bytes | None) -> str:
-    """The page's content security policy: it loads nothing, and runs these two scripts alone, whatever text it has."""
+    """The page's content security policy: only these two scripts run, and every download is refused."""
     scripts = [page_script.encode(), *([plotly] if plotly is not None else [])]
-    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(each).digest()).decode()}'" for each in scripts)
+    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(script).digest()).decode()}'" for script in scripts)
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
         "form-action 'none'"
@@ -179,7 +172,6 @@ def _policy(page_script: str, plotly: bytes | None) -> str:
 
 
 def _sentence(numbers: Mapping[str, int]) -> str:
-    """The verdicts in one sentence."""
     total, passed = sum(numbers.values()), numbers.get("pass", 0)
     if not total:
         return "No test was declared"
@@ -191,7 +183,6 @@ def _sentence(numbers: Mapping[str, int]) -> str:
 
 
 def _facts(session: SessionFolder) -> Iterator[tuple[str, str]]:
-    """Yield name and text of each fact of the whole session."""
     known = session.verdicts.facts if session.verdicts is not None else {}
     began = next((event for event in session.events if event.event == "began"), None)
     starts, ends, hosts = [], [], dict[str, None]()

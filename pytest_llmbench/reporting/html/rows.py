@@ -1,4 +1,4 @@
-"""The verdicts of a session as rows of the report: one for each declared test, also of those that have none."""
+"""The verdicts of a session as rows of the report: one for each declared test, judged or missing."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from pytest_llmbench.core.record.verdicts import Property
 from pytest_llmbench.reporting.health import NO_BOUND
 from pytest_llmbench.session.folder import SessionFolder
 
-# Kinds of rows, the worst first, with word and meaning. A pass by which nothing was compared is not shown as a pass.
+# Kinds of rows, the worst first, with word and meaning. A pass without a threshold is a kind of its own.
 _KINDS = (
     ("fail", "FAIL", "a number missed its threshold"),
     ("error", "ERROR", "the run or check cannot be judged"),
@@ -36,12 +36,12 @@ class VerdictRow:
     """One verdict.
 
     Attributes:
-        test: node id, or the name of a verdict that no test has.
+        test: node id, or the name of a verdict of the session itself.
         kind: one of `KINDS`.
         about: `run`, `check`, `clause`, or empty.
         subject: name of the run, the check or the clause.
         hosts: the nodes, separated by commas.
-        statistic, measured, threshold, interval, reference, reason, cause: texts for people, empty where there is none.
+        statistic, measured, threshold, interval, reference, reason, cause: texts for people, or empty.
         contradiction: how the file of verdicts and the record differ; empty where they agree.
     """
 
@@ -61,7 +61,7 @@ class VerdictRow:
 
     @property
     def word(self) -> str:
-        """Its verdict in words."""
+        """The verdict in words."""
         return KINDS[self.kind]
 
     @property
@@ -78,8 +78,8 @@ class VerdictRow:
 def verdict_rows(session: SessionFolder) -> list[VerdictRow]:
     """Every verdict of a session, the worst first.
 
-    There is one row for each test that the file of verdicts has, and one for each declared test and each verdict of a
-    record that it lacks. A clause has a row if it is INCOMPLETE, as it is an error in the JUnit report then.
+    Rows come from the file of verdicts, then from records, then from the journal and the declared tests. A clause has a
+    row if it is INCOMPLETE: it is an error in the JUnit report then.
     """
     recorded = dict(_recorded_rows(session))
     rows = [_row_of_properties(properties) for properties in (session.verdicts.tests if session.verdicts else ())]
@@ -103,7 +103,7 @@ def counts(rows: Iterable[VerdictRow]) -> dict[str, int]:
 
 
 def worst(rows: Sequence[VerdictRow]) -> str:
-    """The worst kind among rows; `missing` where there are none."""
+    """The worst kind among rows; `missing` without any."""
     return min((row.kind for row in rows), key=ORDER.__getitem__, default="missing")
 
 
@@ -113,9 +113,8 @@ class NodeMap:
 
     Attributes:
         checks: names of the checks, in their order.
-        nodes: kind and reason of each check, by node; `all nodes together` is one of them. The kind is empty where the
-            check has no verdict on the node.
-        left_out: number of nodes that are not shown.
+        nodes: kind and reason of each check, by node and for `all nodes together`; the kind is empty without a verdict.
+        left_out: number of further nodes.
     """
 
     checks: Sequence[str]
@@ -124,7 +123,7 @@ class NodeMap:
 
 
 def node_map(checks: Mapping[str, HealthRecord]) -> NodeMap | None:
-    """The map of a session with checks; None of one without."""
+    """The map of a session's checks; None without checks."""
     records = [*checks.values()]
     hosts = dict.fromkeys(host for check in records for host in check.hosts)
     rows = {host: [_cell(check, host) for check in records] for host in hosts}
@@ -142,7 +141,7 @@ def node_map(checks: Mapping[str, HealthRecord]) -> NodeMap | None:
 
 
 def _cell(check: HealthRecord, host: str | None) -> tuple[str, str]:
-    """Kind and reason of a check's verdict on a node, or on all together (None)."""
+    """Kind and reason of a check's verdict on a node, or, for None, on all together."""
     if host is not None and host not in check.hosts:
         return "", ""
     of_cluster = check.scope == "cluster"
@@ -154,12 +153,7 @@ def _cell(check: HealthRecord, host: str | None) -> tuple[str, str]:
 
 
 def kind_of(verdict: str, *, compared: bool) -> str:
-    """The kind of a verdict.
-
-    Args:
-        verdict: its word.
-        compared: a threshold was compared; without one, a PASS is `unbounded`.
-    """
+    """The kind of a verdict; a PASS is `unbounded` unless a threshold was `compared`."""
     if verdict == Verdict.PASS:
         return "pass" if compared else "unbounded"
     return verdict.lower() if verdict.lower() in KINDS else "missing"
@@ -200,7 +194,7 @@ def _row_of_properties(properties: Mapping[str, Property]) -> VerdictRow:
 
 
 def _recorded_rows(session: SessionFolder) -> Iterator[tuple[str, VerdictRow]]:
-    """Yield the verdicts that the records have, by test."""
+    """Yield test and row of each verdict in the records."""
     for key, run in session.runs.items():
         hosts = ",".join(run.hosts)
         for judgement in run.judgements:
@@ -233,9 +227,8 @@ def _row_of_judgement(judgement: Judgement, about: str, subject: str, hosts: str
 
 
 def _row_of_journal(test: Declared, verdict: str | None) -> VerdictRow:
-    """The row of a declared test that neither the file of verdicts nor a record has."""
+    """The row of a declared test whose verdict is in the journal at most."""
     about, subject = ("check", test.check) if test.check is not None else ("run", test.run)
-    # The journal has the verdict alone: a pass of it proves nothing.
     reason = "only the journal has this verdict: what was compared is not on record"
     if verdict is None:
         reason = "no verdict is on record: the session was killed, or its files are damaged"

@@ -28,12 +28,12 @@ from pytest_llmbench.workloads.node.secret_filter import secret_values
 _ALL_POINTS, _LEAST_POINTS, _MOST_POINTS = 48_000, 24, 600
 _ALL_TEXT, _MOST_TEXT = 3_000_000, 6_000
 _ALL_STEP_LOGS, _MOST_STEP_LOGS = 6_000_000, 2_000_000
-# Of more runs, all but the worst third of this number have no figures by rank, and fewer numbers.
+# Beyond this number of runs, only the worst third of it has figures by rank and all numbers.
 _MOST_WHOLE = 300
 _LEAST_TEXT = 1_000
 # Sections of further runs are made when they are opened: a browser takes seconds for so many elements.
 _MOST_ELEMENTS = 50
-# Longer tables of readings have a line for each statistic.
+# Beyond this number of readings, the table has a line for each statistic.
 _MOST_READINGS = 32
 _EXPORT = re.compile(r"^(?:export )?(\w+)=(.*)$", re.MULTILINE)
 _LONGEST_SCRIPT = 1 << 20
@@ -44,9 +44,9 @@ class Excerpt:
     """A part of a text file.
 
     Attributes:
-        place: its path.
-        text: the part that is shown; empty where there is none.
-        note: the part that is left out, or the reason why nothing is shown; empty if it is whole.
+        place: path of the file.
+        text: the shown part.
+        note: the omitted part, or the reason for an empty text; empty if the file is shown whole.
     """
 
     place: str
@@ -55,10 +55,10 @@ class Excerpt:
 
 
 class ShownTexts:
-    """Reads files of runs for a report, and takes secrets out of them.
+    """Reads scripts and logs of runs for a report, and removes secrets.
 
-    The secrets are those that this process can see, those that the scripts of the session export, and those whose marks
-    the driver of a run left. The settings of the session are not known here, as a report is made from its folder.
+    Secrets are those in this process's environment, those that scripts of the session export, and those that the driver
+    of a run marked.
     """
 
     def __init__(self, folders: Iterable[Path]) -> None:
@@ -68,7 +68,7 @@ class ShownTexts:
                 self._known |= secret_values(dict(_exports(_head(script, _LONGEST_SCRIPT))), ())
 
     def script(self, folder: Path, most: int) -> Excerpt | None:
-        """The script of a run; None for one without any, such as ranks of our own in a step of Slurm."""
+        """The script of a run; None without one, as for the ranks of a Slurm step."""
         scripts = _scripts(folder)
         if not scripts:
             return None
@@ -89,7 +89,7 @@ class ShownTexts:
             return Excerpt(str(path), note=f"it cannot be read: {error.strerror}")
         text = data.decode("utf-8", errors="replace")
         if size > most:
-            # A secret that is cut in two is not found: the first line, which may be a part, is left out.
+            # The first line may hold half a secret, which the redaction would miss: it is left out.
             text = text.partition("\n")[2]
         return self._excerpt(path, text, folder, f"the last {most:,} of {size:,} bytes" if size > most else "")
 
@@ -100,7 +100,7 @@ class ShownTexts:
 
 
 def _scripts(folder: Path) -> list[Path]:
-    """Scripts that started a run, the framework's own first."""
+    """Scripts that started a run, the framework's first."""
     own = folder / layout.SCRIPT
     return [path for path in (own, *sorted((folder / layout.LOGS).glob("*.sh"))) if path.is_file()]
 
@@ -125,22 +125,20 @@ def _exports(script: str) -> Iterable[tuple[str, str]]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSection:
-    """A run.
+    """A run on the page.
 
     Attributes:
-        name: its key.
-        kind: the worst verdict on it.
+        name: key of the run.
+        kind: kind of the worst verdict on it.
         rows: its verdicts.
-        brief: it is one of very many runs, and none of the worst: less of it is shown.
-        later: it becomes part of the page only when it is opened.
-        records: those of all runs.
-        broken: the reason that its record cannot be read; empty where it can.
+        brief: a shorter section, for the better ones of very many runs.
+        later: True if the page's script makes its elements when it is opened.
+        records: records of all runs, read on access.
+        broken: the damage of its record; empty if it is readable.
         headline: the statistic of record, in words.
-        facts: name and text of each.
-        figures: in the order of the page.
-        environment, recipe: numbers of its versions and its recipe on the page; 0 for none.
-        log, script: excerpts.
-        path: of its folder.
+        facts: name and text of each fact.
+        environment, recipe: numbers of its versions and its recipe on the page; 0 without them.
+        path: the run's folder.
     """
 
     name: str
@@ -161,18 +159,18 @@ class RunSection:
 
     @property
     def record(self) -> RunRecord | None:
-        """Its record, read each time; None where it cannot be read."""
+        """The record, read at each access; None if it is damaged."""
         return self.records.get(self.name)
 
     @property
     def metrics(self) -> Iterator[tuple[str, str, str]]:
-        """Statistic, value and interval of each number; of a brief section, those with a verdict or an interval."""
+        """Statistic, value and interval of each number; a brief section has those with a verdict or an interval."""
         judged = {row.statistic for row in self.rows}
         record = self.record
         for name, metric in (record.metrics if record is not None else {}).items():
             between = ""
             if metric.low is not None and metric.high is not None:
-                # A forecast from few and noisy steps reaches below 0, which no speed and no time does.
+                # The forecast from few noisy steps may reach below 0; speeds and times end there.
                 low = metric.low if metric.sense is None else max(metric.low, 0.0)
                 between = f"{for_people(low)} to {for_people(metric.high)}"
             if not self.brief or between or name in judged:
@@ -181,13 +179,14 @@ class RunSection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckSection:
-    """A check.
+    """A check on the page.
 
     Attributes:
-        name, kind, rows, broken, figures, path: as of a run.
+        kind: kind of the worst verdict on it.
+        broken: the damage of its record; empty if it is readable.
         readings: statistic, node, part and value; or statistic, number of values, lowest, median and highest.
-        single: `readings` are single values.
-        evidence: as JSON; empty if it is too long for the page.
+        single: True if `readings` are single values.
+        evidence: JSON; empty if it is too long for the page.
     """
 
     name: str
@@ -206,9 +205,9 @@ class Sections:
     """Makes the sections of one session.
 
     Attributes:
-        environments: number of each set of versions that runs have.
-        recipes: number of each recipe, by name and JSON.
-        rules: how each statistic is computed.
+        environments: page number of each set of versions.
+        recipes: page number of each recipe, by name and JSON.
+        rules: rule of computation of each statistic.
     """
 
     def __init__(self, session: SessionFolder, rows: Sequence[VerdictRow]) -> None:
@@ -270,7 +269,7 @@ class Sections:
         )
 
     def _readable_bytes(self, folder: Path) -> int:
-        """Bytes of a run's step logs, 0 if they are too many. The worst runs come first, and use up the limit."""
+        """Bytes of a run's step logs; 0 once the worst runs, which come first, used up the limit."""
         size = size_of_step_logs(folder)
         if size > min(self._step_logs, _MOST_STEP_LOGS):
             return 0
@@ -285,7 +284,7 @@ class Sections:
             return CheckSection(name=name, kind=worst(rows), rows=rows, broken=broken, path=str(folder))
         readings = record.report.readings
         single = len(readings) <= _MOST_READINGS
-        evidence = indented(record.report.evidence) if record.report.evidence else ""
+        evidence = format_json(record.report.evidence) if record.report.evidence else ""
         return CheckSection(
             name=name,
             kind=worst(rows),
@@ -300,20 +299,19 @@ class Sections:
 
 
 def utc(at: float | None) -> str:
-    """A Unix time for people and programs; empty where it is not known, or none."""
+    """A Unix time as text; empty if it is unknown."""
     try:
         return dt.datetime.fromtimestamp(at or 0.0, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if at else ""
     except (OverflowError, ValueError, OSError):
         return f"{at} (no time)"
 
 
-def indented(data: object) -> str:
-    """Data as JSON for people."""
+def format_json(data: object) -> str:
+    """JSON for people."""
     return json.dumps(data, indent=1, ensure_ascii=False, default=str)
 
 
 def _facts(run: RunRecord) -> Iterator[tuple[str, str]]:
-    """Yield name and text of each known fact of a run."""
     times, words = run.timings, {"steps_s": "in steps", "before_s": "before the first", "around_s": "otherwise"}
     facts = {
         "device": f"{run.gpus} × {run.device}" if run.gpus and run.device else (run.device or "unknown"),
@@ -339,7 +337,12 @@ def _facts(run: RunRecord) -> Iterator[tuple[str, str]]:
 
 def _single_values(readings: Sequence[Reading]) -> Iterator[Sequence[str]]:
     for reading in readings:
-        yield reading.statistic, reading.host or "all nodes", reading.subject, _shown(reading.value, reading.unit)
+        yield (
+            reading.statistic,
+            reading.host or "all nodes",
+            reading.subject,
+            _format_value(reading.value, reading.unit),
+        )
 
 
 def _ranges(readings: Sequence[Reading]) -> Iterator[Sequence[str]]:
@@ -351,11 +354,11 @@ def _ranges(readings: Sequence[Reading]) -> Iterator[Sequence[str]]:
         values = [reading.value for reading in of_name]
         lowest = min(of_name, key=lambda reading: reading.value)
         where = " ".join(part for part in (lowest.host, lowest.subject) if part)
-        low, middle, high = (_shown(value, unit) for value in (min(values), median(values), max(values)))
+        low, middle, high = (_format_value(value, unit) for value in (min(values), median(values), max(values)))
         yield name, str(len(values)), f"{low} ({where})" if where else low, middle, high
 
 
-def _shown(value: float, unit: str) -> str:
+def _format_value(value: float, unit: str) -> str:
     try:
         return str(Quantity(value, unit))
     except UnitError:

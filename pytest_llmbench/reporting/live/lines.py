@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from pytest_llmbench.reporting.live.words import counts, described
+from pytest_llmbench.reporting.live.words import counts, describe_task
 from pytest_llmbench.session.live.snapshot import LiveSnapshot, word_of
 
-# A shorter session has its verdicts alone.
+# A shorter session prints its verdicts alone.
 FIRST_S = 10.0
 SIGN_S = 60.0
 # Runs under way are named, up to this number.
@@ -24,8 +24,8 @@ class StateLines:
         self._words: dict[tuple[str, str], str] = {}
         self._last_at: float | None = None
 
-    def of(self, snapshot: LiveSnapshot) -> Iterator[str]:
-        """Yield the lines that a picture adds."""
+    def update(self, snapshot: LiveSnapshot) -> Iterator[str]:
+        """Yield a line for each change since the last picture; without changes, a sign of life a minute."""
         if snapshot.at - snapshot.began < self.first_s:
             return
         changed = False
@@ -35,7 +35,7 @@ class StateLines:
             if word != before:
                 self._words[task.about, task.name] = word
                 changed = True
-                yield described(task)
+                yield describe_task(task)
         if changed or self._last_at is None:
             self._last_at = snapshot.at
         elif snapshot.at - self._last_at >= SIGN_S:
@@ -43,4 +43,4 @@ class StateLines:
             yield counts(snapshot)
             under_way = [task for task in snapshot.tasks if task.state == "running"]
             if len(under_way) <= _FEW:
-                yield from (described(task) for task in under_way)
+                yield from (describe_task(task) for task in under_way)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, TextIO
 
 _CLEAR_BELOW = "\x1b[J"
-# Of an unfinished line, what is kept to write it again.
+# Characters of an unfinished line that are kept, to write it again.
 _MOST = 4096
 
 
@@ -31,7 +31,7 @@ class BlockScreen:
     def write(self, text: str) -> int:
         """Write a text where the block was."""
         with self._lock:
-            self.file.write(self._taken_away())
+            self.file.write(self._erase())
             written = self.file.write(text)
             self._unfinished = (self._unfinished + text).rpartition("\n")[2][-_MOST:]
             return written
@@ -40,11 +40,11 @@ class BlockScreen:
         """Redraw the block, in one write.
 
         Args:
-            lines: may have colours; none is wider than the terminal.
-            width: of the terminal.
+            lines: at most as wide as the terminal; they may have colours.
+            width: columns of the terminal.
         """
         with self._lock:
-            gone = self._taken_away(width)
+            gone = self._erase(width)
             begin = "\n" if self._unfinished and lines else ""
             self.file.write(gone + begin + "\n".join(lines))
             self.file.flush()
@@ -54,15 +54,15 @@ class BlockScreen:
         """Take the block away."""
         with self._lock:
             if self._drawn:
-                self.file.write(self._taken_away(width))
+                self.file.write(self._erase(width))
                 self.file.flush()
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is the file's."""
+        """Pass every other attribute on to the file."""
         return getattr(self.file, name)
 
-    def _taken_away(self, width: int | None = None) -> str:
-        """The text that takes the block away. A terminal that has become narrower has wrapped its lines."""
+    def _erase(self, width: int | None = None) -> str:
+        """The text that takes the block away, also after a narrower terminal has wrapped its lines."""
         if not self._drawn:
             return ""
         width = max(1, width or self._width)

@@ -34,10 +34,9 @@ class _LiveColumn:
     """One column.
 
     Attributes:
-        least: width of the terminal from which it is shown. If the columns do not fit, those with the largest are left
-            out, the last first.
-        most: of its own width.
-        shortest: of its own width where there is not enough room; None for one that is whole or not there.
+        least: width of the terminal from which it is shown. The columns with the largest are dropped first.
+        most: its largest width.
+        shortest: its smallest width where room is scarce; None for a column that must stay whole or go.
     """
 
     title: str
@@ -62,7 +61,7 @@ _COLUMNS = (
 
 
 def _cells(task: LiveTask, snapshot: LiveSnapshot) -> dict[str, str]:
-    """The text of a run in each column; empty where it is not known."""
+    """The text of a run in each column; unknown ones are empty."""
     projected = task.projected if task.state == "running" else None
     measured = "" if projected is None or projected.value is None else f"{speed(projected)} {projected.unit}"
     left, hours = "", task.hours(snapshot.at)
@@ -93,20 +92,20 @@ def urgency(task: LiveTask) -> tuple[int, float]:
 
 
 def table_lines(snapshot: LiveSnapshot, console: Console, height: int, notes: Sequence[str] = ()) -> list[str]:
-    """Draw a picture of a session as lines that a terminal takes; none is wider than the console, nor are there more.
+    """Draw a picture of a session as at most `height` lines, each at most as wide as the console.
 
     Args:
         snapshot: the picture.
-        console: has the width and colours; nothing is printed to its file.
-        height: most lines.
-        notes: said under the counters, such as that the picture is old.
+        console: gives width and colours; its file stays untouched.
+        height: the most lines.
+        notes: lines under the counters, such as that the picture is old.
     """
     from rich.console import Group  # noqa: PLC0415  # heavy, and needed on terminals only
     from rich.text import Text  # noqa: PLC0415
 
     head = [Text(counts(snapshot), style="bold", no_wrap=True, overflow="ellipsis")]
     head += [Text(plain(note), style="bold red") for note in notes]
-    # A number of rows that fits where no note is longer than a line; what does not fit is cut off at the end.
+    # One line a note is assumed; the end of the table is cut off if a note is longer.
     rows = heapq.nsmallest(max(0, height - len(head) - 1), snapshot.tasks, key=urgency)
     parts = [*head, _table(snapshot, rows, console.width)] if rows else head
     with console.capture() as drawn:
@@ -134,7 +133,7 @@ def _table(snapshot: LiveSnapshot, rows: Sequence[LiveTask], width: int) -> Tabl
 
 
 def _widths(columns: Sequence[_LiveColumn], cells: Mapping[str, Sequence[str]], width: int) -> dict[_LiveColumn, int]:
-    """The columns that fit, with their widths: a number that is cut would be another number."""
+    """The columns that fit, with their widths; columns of numbers are dropped whole, as a cut number misleads."""
     from rich.cells import cell_len  # noqa: PLC0415  # heavy, and needed on terminals only
 
     widths = {column: min(column.most, max(map(cell_len, (column.title, *cells[column.title])))) for column in columns}

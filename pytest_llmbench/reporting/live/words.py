@@ -6,12 +6,12 @@ from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.session.live.snapshot import LiveSnapshot, LiveTask, Projected, word_of
 
-# In this order, whatever is in the picture.
-_WORDS = ("running", "starting", "checking", "pending", "waiting", "ended")
+# States in the order of the counters; verdicts follow.
+_STATES = ("running", "starting", "checking", "pending", "waiting", "ended")
 _DAY_S = 86400
 
 
-def described(task: LiveTask) -> str:
+def describe_task(task: LiveTask) -> str:
     """One run or check in one line."""
     name, word = plain(task.name), word_of(task)
     if task.state != "running":
@@ -22,21 +22,15 @@ def described(task: LiveTask) -> str:
     if task.words_per_s is not None:
         parts.append(f"{task.words_per_s:,.0f} words/s")
     if task.projected is not None and task.projected.bound:
-        parts.append(f"{against(task.projected)}: {task.projected.verdict} so far")
+        number = f"{speed(task.projected)} {task.projected.unit} " if task.projected.value is not None else ""
+        parts.append(f"{number}{task.projected.bound}: {task.projected.verdict} so far")
     if task.eta_s is not None:
         parts.append(f"{duration(task.eta_s)} to go")
     return ", ".join(parts)
 
 
-def against(projected: Projected) -> str:
-    """A number with its interval, and its bound: `1,024 [998 to 1,050] words/s >= 900 words/s`."""
-    if projected.value is None:
-        return projected.bound
-    return " ".join(filter(None, (f"{speed(projected)} {projected.unit}", projected.bound)))
-
-
 def speed(projected: Projected) -> str:
-    """A number with its interval, without its unit; a number without an interval has a `?`, for it decides nothing."""
+    """A number with its interval, without its unit: `1,024 [998 to 1,050]`; without an interval, `1,024 ?`."""
     if projected.value is None:
         return ""
     if projected.low is None and projected.high is None:
@@ -49,7 +43,7 @@ def speed(projected: Projected) -> str:
 def counts(snapshot: LiveSnapshot) -> str:
     """All runs and checks by state and verdict, hours and time."""
     numbers = snapshot.counters
-    order = [*(word for word in _WORDS if word in numbers), *(word for word in numbers if word not in _WORDS)]
+    order = [*(word for word in _STATES if word in numbers), *(word for word in numbers if word not in _STATES)]
     runs, checks = len(snapshot.runs), len(snapshot.tasks) - len(snapshot.runs)
     what = " and ".join(counted(number, word) for number, word in ((checks, "check"), (runs, "run")) if number)
     states = ", ".join(f"{numbers[word]:,} {word}" for word in order)
@@ -78,5 +72,5 @@ def clock_time(at: float) -> str:
 
 
 def plain(text: str) -> str:
-    """A text of others in one line that no terminal obeys."""
+    """A foreign text in one line, free of terminal codes."""
     return " ".join(harmless(text).split())

@@ -13,7 +13,7 @@ from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, R
 from pytest_llmbench.core.record.records import RunRecord, Timings, write_model
 from pytest_llmbench.history.database import History, open_history
 from pytest_llmbench.history.importing import import_sessions
-from pytest_llmbench.history.ledger import Rule, avoided, entries_of, list_devices
+from pytest_llmbench.history.ledger import Rule, entries_of, list_devices, nodes_to_avoid
 
 DAY_S = 86_400.0
 NOW = 1_790_000_000.0
@@ -55,13 +55,13 @@ def check(
 def test_a_node_is_avoided_after_two_sessions_with_faults(history: History, tmp_path: Path) -> None:
     """Two faults of one session are one; after 14 days a fault is forgotten."""
     check(history, tmp_path, 10.0, fault("n1"), fault("n1", kind="xid"))
-    assert avoided(history, now=NOW) == {}
+    assert nodes_to_avoid(history, now=NOW) == {}
     check(history, tmp_path, 1.0, fault("n1"), fault("n2", severity=Severity.MONITOR))
-    (why,) = avoided(history, now=NOW).values()
+    (why,) = nodes_to_avoid(history, now=NOW).values()
     assert "faults in 2 sessions of the last 14 days, the newest in s001.00" in why
-    assert avoided(history, now=NOW + 5 * DAY_S) == {}
-    assert set(avoided(history, Rule(days=30.0, repeats=2), now=NOW + 5 * DAY_S)) == {"n1"}
-    assert avoided(history, Rule(repeats=3), now=NOW) == {}
+    assert nodes_to_avoid(history, now=NOW + 5 * DAY_S) == {}
+    assert set(nodes_to_avoid(history, Rule(days=30.0, repeats=2), now=NOW + 5 * DAY_S)) == {"n1"}
+    assert nodes_to_avoid(history, Rule(repeats=3), now=NOW) == {}
 
 
 def test_a_node_that_failed_under_a_run_is_blamed(history: History, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_setting_is_no_fault_of_a_node(history: History, tmp_path: Path) -> No
             fault("n1", kind="a"),
             fault("n2", kind="a"),
         )
-    assert avoided(history, now=NOW) == {}
+    assert nodes_to_avoid(history, now=NOW) == {}
 
 
 def test_a_gpu_keeps_its_history_on_another_node(history: History, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import Judgement, Problem, RunRecord, Verdict
-from pytest_llmbench.reporting.batches import Batch, batches
+from pytest_llmbench.reporting.batches import Batch, evaluate_batches
 from tests.conftest import TINY
 from tests.support.shipped import shipped_recipes
 
@@ -37,7 +37,7 @@ def made(folder: Path, group: int, recipe: Recipe = CHAT, log: str | None = None
 def evaluated(*records: RunRecord) -> list[Batch]:
     """The batches of records that came in this order."""
     specs = [RunSpec(key=each.key, recipe=each.recipe, group=int(each.key[-1])) for each in records]
-    return batches(specs, {record.key: record for record in records})
+    return evaluate_batches(specs, {record.key: record for record in records})
 
 
 def judged(verdict: Verdict, reference: str = "lambda_900_per_node") -> Judgement:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Verdict, write_model
 from pytest_llmbench.plugin.output.junit_cases import complete, lasting
-from pytest_llmbench.reporting.ci.annotations import annotated
+from pytest_llmbench.reporting.ci.annotations import annotate_tests
 from pytest_llmbench.reporting.ci.summary import markdown, summary
-from pytest_llmbench.reporting.ci.verdict import DETAILED, SessionOutcome, SessionVerdict, decide, detailed
+from pytest_llmbench.reporting.ci.verdict import DETAILED, SessionOutcome, SessionVerdict, decide, detailed_exit_code
 from pytest_llmbench.reporting.sessions import list_sessions, point_to_latest
 
 ROWS = st.lists(st.sampled_from([*map(str, Verdict), "LATER"]), max_size=6)
@@ -41,7 +41,7 @@ def test_a_pass_is_what_is_left(verdicts: list[str], code: int, simulated: bool,
     assert bool(reason) == (word != "pass")
     if "ERROR" in verdicts or "LATER" in verdicts or code not in {0, 1, 10}:
         assert word == "broken"
-    assert detailed(word, code) in ({*DETAILED.values()} if code == 1 and word in DETAILED else {code})
+    assert detailed_exit_code(word, code) in ({*DETAILED.values()} if code == 1 and word in DETAILED else {code})
 
 
 @given(st.text(max_size=60))
@@ -52,7 +52,7 @@ def test_text_of_others_is_no_markup(text: str) -> None:
     assert not re.search(r"(?<!\\)[|`\[\]<]", cell)
     assert "<" not in cell
     row = {"verdict": "FAIL", "test": f"a::b[{text},c:d]", "file": "a.py", "line": 3, "reason": f"50% of {text}\n::x::"}
-    (line,) = annotated([row], Path("/nowhere"), warned=False)
+    (line,) = annotate_tests([row], Path("/nowhere"), warned=False)
     assert "\n" not in line
     head, _, message = line.removeprefix("::error ").partition("::")
     assert head.startswith("file=a.py,line=3,title=")
@@ -64,11 +64,11 @@ def test_text_of_others_is_no_markup(text: str) -> None:
 def test_annotations_are_as_many_as_github_shows() -> None:
     """Ten: errors first, and the last counts the others."""
     rows = [{"verdict": "FAIL", "test": f"t{i}"} for i in range(12)] + [{"verdict": "ERROR", "test": "e"}]
-    lines = [*annotated([*rows, {"verdict": "PASS", "test": "p"}], Path("/"), warned=False)]
+    lines = [*annotate_tests([*rows, {"verdict": "PASS", "test": "p"}], Path("/"), warned=False)]
     assert len(lines) == 10
     assert lines[0].startswith("::error title=ERROR e::")
     assert lines[-1].endswith("4 more tests failed: see the summary of the job")
-    (warned,) = annotated([{"verdict": "INCONCLUSIVE", "test": "t"}], Path("/"), warned=True)
+    (warned,) = annotate_tests([{"verdict": "INCONCLUSIVE", "test": "t"}], Path("/"), warned=True)
     assert warned.startswith("::warning ")
 
 

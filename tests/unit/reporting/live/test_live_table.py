@@ -11,7 +11,7 @@ from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.reporting.live.lines import StateLines
 from pytest_llmbench.reporting.live.screen import BlockScreen
 from pytest_llmbench.reporting.live.table import console_for, table_lines
-from pytest_llmbench.reporting.live.words import described, duration
+from pytest_llmbench.reporting.live.words import describe_task, duration
 from pytest_llmbench.session.live.snapshot import LiveSnapshot, LiveTask, Projected
 from tests.support.screens.terminal import Terminal
 
@@ -84,7 +84,7 @@ def test_what_does_not_fit_is_counted_and_the_urgent_is_shown() -> None:
 def test_texts_of_others_are_harmless() -> None:
     """What a log or Slurm says neither colours nor moves anything on the terminal."""
     evil = PENDING.model_copy(update={"detail": "\x1b[2Jgone\x07 [red]\nnext", "name": "a\x1b[31mb"})
-    for text in ("\n".join(drawn(picture(evil), 180)), described(evil)):
+    for text in ("\n".join(drawn(picture(evil), 180)), describe_task(evil)):
         assert "\x1b" not in text
         assert "\x07" not in text
         assert "gone" in text
@@ -112,12 +112,12 @@ def test_lines_tell_changes_and_signs_of_life() -> None:
     """Nothing in the first seconds; then a line for each change, and one a minute where nothing changes."""
     lines, waiting = StateLines(), LiveTask(name="a", steps=8)
     running = waiting.model_copy(update={"state": "running", "step": 3})
-    assert list(lines.of(picture(running, at=901.0))) == []
-    assert list(lines.of(picture(running, waiting.model_copy(update={"name": "b"}), at=911.0))) == ["a: step 3/8"]
-    assert list(lines.of(picture(running, at=970.0))) == []
-    assert list(lines.of(picture(running, at=971.0))) == ["1 run: 1 running; 0 node-hours, 1:11", "a: step 3/8"]
+    assert list(lines.update(picture(running, at=901.0))) == []
+    assert list(lines.update(picture(running, waiting.model_copy(update={"name": "b"}), at=911.0))) == ["a: step 3/8"]
+    assert list(lines.update(picture(running, at=970.0))) == []
+    assert list(lines.update(picture(running, at=971.0))) == ["1 run: 1 running; 0 node-hours, 1:11", "a: step 3/8"]
     done = waiting.model_copy(update={"state": "judged", "verdict": Verdict.PASS})
-    assert list(lines.of(picture(done, at=972.0))) == ["a: PASS"]
+    assert list(lines.update(picture(done, at=972.0))) == ["a: PASS"]
 
 
 @pytest.mark.parametrize(
