@@ -89,9 +89,7 @@ class Conclusion:
 
     def annotations(self) -> Iterator[str]:
         """Yield the annotations of GitHub Actions, if this is one of its jobs."""
-        if (
-            os.environ.get("GITHUB_ACTIONS") == "true"
-        ):  #: variable GITHUB_ACTIONS: `true`: failed tests are annotate_tests
+        if os.environ.get("GITHUB_ACTIONS") == "true":  #: variable GITHUB_ACTIONS: `true`: failed tests are annotated
             yield from annotate_tests(self.rows, self._config.rootpath, warned=self.warned)
 
     def write(self, exit_code: int) -> None:
