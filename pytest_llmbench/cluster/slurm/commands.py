@@ -23,13 +23,8 @@ _SILENCE = re.compile(
     r"communication|transmission|standby|unexpected (rpc|message)|not respond|receive fail|send fail|try again",
     re.IGNORECASE,
 )
-<<<<<<< HEAD
-# Slurm's words for one job too many. Its sentence on "job submit limit, user's size and/or time limits" is left
-# out: it stands for limits on a single job as well.
-=======
 # Slurm's words for one job too many. Its sentence on "job submit limit, user's size and/or time limits" is left out: it
 # stands for limits on a single job as well.
->>>>>>> main
 _FULL = re.compile(
     r"\b(?P<limit>(?:Assoc|QOS)(?:Max|Grp)SubmitJobs?(?:Per[A-Z]\w+)?Limit)\b|temporarily unable to accept job|"
     r"Resource temporarily unavailable"

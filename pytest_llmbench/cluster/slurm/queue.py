@@ -159,11 +159,7 @@ def judge_unsure(job: OurJob, watched: WatchedJob, facts: Facts, now: float) -> 
 
 
 def needs_explanation(watched: WatchedJob, status: JobStatus) -> bool:
-<<<<<<< HEAD
-    """Whether an end may come from a node: of a failed node, or of a job canceled without a request."""
-=======
     """Whether an end may come from a node: the node failed, or the job was cancelled before its run was over."""
->>>>>>> main
     unasked = status.state is JobState.CANCELLED and watched.over is None
     return bool(status.nodelist) and (unasked or status.state is JobState.NODE_FAIL)
 

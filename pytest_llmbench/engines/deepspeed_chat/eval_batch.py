@@ -67,10 +67,6 @@ def as_csv(rows: Iterable[LogRow]) -> bytes:
 
 def _judge(path: Path, threshold: float) -> LogRow:
     hosts: list[str] = []
-<<<<<<< HEAD
-    # Bytes outside of UTF-8 are replaced.
-=======
->>>>>>> main
     with path.open("rb") as log:
         for raw, *_ in pieces(log, lambda: _NEEDLES):
             line = raw.decode("utf-8", errors="replace")
