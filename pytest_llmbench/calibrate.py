@@ -114,11 +114,11 @@ def _reference(
     """One reference, and warnings about it."""
     is_time = Quantity(0.0, statistic.unit).dimension == "time"
     try:
-        found = calibrate([run.value(name, statistic) for run in runs], lower_is_better=is_time, less=options.less)
+        result = calibrate([run.value(name, statistic) for run in runs], lower_is_better=is_time, less=options.less)
     except ValueError as error:
         raise ConfigError(f"{name}: {error}") from error
-    kept = [run for number, run in enumerate(runs) if number not in found.left_out]
-    outliers = f"outliers {', '.join(runs[number].id for number in found.left_out)}" if found.left_out else ""
+    kept = [run for number, run in enumerate(runs) if number not in result.left_out]
+    outliers = f"outliers {', '.join(runs[number].id for number in result.left_out)}" if result.left_out else ""
     if len(kept) < LEAST_RUNS:
         raise ConfigError(f"{name}: without {outliers} {len(kept)} runs are left, and it takes {LEAST_RUNS}: give more")
     machine = machine_of(runs[0].record, _NAMELESS)
@@ -126,16 +126,16 @@ def _reference(
     if options.name is not None:
         label = options.name if alone else f"{options.name}_{name}"
     slow, fast = ("at_most", "at_least") if is_time else ("at_least", "at_most")
-    bounds = {slow: Quantity(found.bound, statistic.unit).shown(6)}
-    method, mean = found.method[0].upper() + found.method[1:], Quantity(found.mean, statistic.unit)
+    bounds = {slow: Quantity(result.bound, statistic.unit).shown(6)}
+    method, mean = result.method[0].upper() + result.method[1:], Quantity(result.mean, statistic.unit)
     reason = (
-        f"{method}: {mean} in the mean, {100 * found.spread:.2g} % between runs, so the bound is "
-        f"{100 * found.margin:.2g} % from it."
+        f"{method}: {mean} in the mean, {100 * result.spread:.2g} % between runs, so the bound is "
+        f"{100 * result.margin:.2g} % from it."
     )
     if outliers:
         reason += f" Not counted: {outliers}."
     if options.too_fast is not None:
-        too_fast = _too_fast(found, options.too_fast, is_time=is_time)
+        too_fast = _too_fast(result, options.too_fast, is_time=is_time)
         bounds[fast] = Quantity(too_fast, statistic.unit).shown(6)
         reason += f" A run {100 * options.too_fast:g} % faster than their mean has not trained this recipe."
     facts = {
@@ -144,21 +144,21 @@ def _reference(
     }  # fmt: skip
     reference = validate(Reference, facts, label)
     warnings = [f"{name}: not counted: {outliers}. Find out why they differ"] if outliers else []
-    if found.margin < found.least_margin:
+    if result.margin < result.least_margin:
         warnings.append(
-            f"{name}: with a margin of {100 * found.margin:.2g} % a healthy run misses the bound in "
-            f"{100 * found.false_alarm:.2g} % of cases: give at least {100 * found.least_margin:.2g} % for 1 %"
+            f"{name}: with a margin of {100 * result.margin:.2g} % a healthy run misses the bound in "
+            f"{100 * result.false_alarm:.2g} % of cases: give at least {100 * result.least_margin:.2g} % for 1 %"
         )
     return reference, [*warnings, *_own_verdicts(kept, reference, statistic)]
 
 
-def _too_fast(found: Calibrated, share: float, *, is_time: bool) -> float:
-    if share < found.least_margin:
+def _too_fast(result: Calibrated, share: float, *, is_time: bool) -> float:
+    if share < result.least_margin:
         raise ConfigError(
             f"--too-fast {100 * share:g} %: healthy runs are faster than that in more than 1 % of cases: give at least "
-            f"{100 * found.least_margin:.2g} %, better 10 %"
+            f"{100 * result.least_margin:.2g} %, better 10 %"
         )
-    return found.mean * (1 - share if is_time else 1 + share)
+    return result.mean * (1 - share if is_time else 1 + share)
 
 
 def _source(runs: Sequence[GoodRun]) -> str:

@@ -218,10 +218,10 @@ def ledger(
     as_json: AsJson = False,
 ) -> None:
     """List nodes, GPUs and other parts with their faults, and which nodes to avoid."""
-    from pytest_llmbench.history.ledger import Rule, entries_of, list_devices  # noqa: PLC0415
+    from pytest_llmbench.history.ledger import entries_of, list_devices  # noqa: PLC0415
 
     with open_existing(history) as opened:
-        devices = list_devices(opened, node=node, device=device, rule=Rule(days=days, repeats=repeats))
+        devices = list_devices(opened, node=node, device=device, days=days, repeats=repeats)
         about = device or node
         entries = entries_of(opened, about, limit=last) if about is not None else []
     if as_json:

@@ -61,7 +61,11 @@ def report_session(
     if form is not ReportFormat.HTML:
         if compare is not None:
             raise ConfigError(f"--compare is for --format html; llmbench compare has the numbers, not {form}")
-        _print_written(_write_numbers(folder, form, output), as_json=as_json)
+        paths = [str(path) for path in _write_numbers(folder, form, output)]
+        if as_json:
+            print_json({"written": paths})
+        else:
+            typer.echo("\n".join(map(harmless, paths)))
         return
     from pytest_llmbench.reporting.html.page import write_page  # noqa: PLC0415
     from pytest_llmbench.reporting.html.rows import KINDS, counts, verdict_rows  # noqa: PLC0415
@@ -87,13 +91,6 @@ def _write_numbers(folder: Path, form: ReportFormat, output: Path | None) -> lis
     path = output or Path(f"{name}-openmetrics.prom")
     write_metrics(finished, path)
     return [path]
-
-
-def _print_written(paths: list[Path], *, as_json: bool) -> None:
-    if as_json:
-        print_json({"written": [str(path) for path in paths]})
-    else:
-        typer.echo("\n".join(harmless(str(path)) for path in paths))
 
 
 def prune_sessions(

@@ -1,4 +1,4 @@
-"""Allocations: nodes held for the session. Runs are launched on leases of them."""
+"""Allocations: the sources of the nodes on which a session launches its runs."""
 
 import math
 import os
@@ -27,7 +27,7 @@ from pytest_llmbench.workloads.rank.deadman import hold
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Waiting:
-    """The allocation is not there yet, for a reason such as `Priority`.
+    """The reason why nodes are still awaited, such as `Priority`.
 
     Attributes:
         starts: Unix time at which Slurm expects to start the job that will hold the nodes; None if unknown.
@@ -50,7 +50,7 @@ class JobEndedError(ClusterError):
 
 
 class Allocation:
-    """The source of the nodes of runs. This one holds none: every run is a Slurm job of its own size.
+    """The source of the nodes of runs, and the base of those that hold nodes; here every run is a Slurm job of its own.
 
     Attributes:
         job: the Slurm job that holds the nodes, if one does.
@@ -69,19 +69,19 @@ class Allocation:
         """Ask for the nodes; return without waiting for them.
 
         Raises:
-            ClusterError: the request can never be met.
+            ClusterError: Slurm refuses the request.
         """
 
     def hosts(self) -> tuple[str, ...] | Waiting | None:
-        """The nodes held; Waiting while they are not there; None when each run brings its own.
+        """The nodes held; Waiting until they are there; None when each run brings its own.
 
         Raises:
-            ClusterError: the allocation is lost, or will never start.
+            ClusterError: the allocation is lost, or its job is pending for a reason that lasts.
         """
         return None
 
     def ends_at(self) -> float:
-        """Unix time at which Slurm takes the nodes back, asked when they are there; infinite if no job holds them."""
+        """Unix time at which Slurm takes the nodes back, once they are there; infinite unless a job holds them."""
         return math.inf
 
     def release(self) -> None:
@@ -89,7 +89,7 @@ class Allocation:
 
 
 class HeldJob(Allocation):
-    """A Slurm job that does nothing but hold nodes, and ends itself when its owner falls silent.
+    """A Slurm job that only holds nodes, and ends itself when its owner falls silent.
 
     Attributes:
         request: the request for it.
@@ -137,19 +137,19 @@ class HeldJob(Allocation):
                 self._limit.enforce(self.job)
             reason = f"{status.reason or 'no reason given'}{f'; not available: {gone}' if gone else ''}"
             return Waiting(reason=f"job {job_id} {status.word or 'PENDING'} ({reason})", starts=status.starts)
-        if not self._hosts and (why := self._limit.why_ended(self.job, status)):
-            raise ClusterError(why, job_id=job_id)
+        if not self._hosts and (reason := self._limit.why_ended(self.job, status)):
+            raise ClusterError(reason, job_id=job_id)
         raise JobEndedError(job_id, status, self._log)
 
     def _judge_held(self, status: JobStatus) -> JobStatus:
-        """The status of the job, which has run; with its first node, if that has lost the job's script."""
+        """The status of a job that has run; its first node failed if the job's script is lost there."""
         judged = judge_holder(status)
         if judged.state is JobState.NODE_FAIL and judged is not status:
             return replace(judged, nodelist=self._hosts[0], failed=self._hosts[:1])
         return judged
 
     def ends_at(self) -> float:
-        """By the time limit that was asked for."""
+        """Unix time at which the requested time limit is over, counted from now."""
         return time.time() + 60.0 * self.request.time_min
 
     def release(self) -> None:
@@ -160,7 +160,7 @@ class HeldJob(Allocation):
 
 
 class ExistingJob(Allocation):
-    """The Slurm job that pytest itself runs inside (salloc, sbatch): used, never cancelled."""
+    """The Slurm job that pytest itself runs inside (salloc, sbatch): its nodes are used, and it is left to the user."""
 
     def __init__(self, settings: Settings, slurm: Slurm) -> None:
         self._settings = settings
@@ -169,7 +169,7 @@ class ExistingJob(Allocation):
 
     def start(self) -> None:
         """Look up the job's nodes."""
-        # It has no token of ours: it is the one that the user has now, and its submit time must not change.
+        # The user's job lacks our token: it is recognised by its user and by the submit time that is seen first.
         identity = JobIdentity(uid=os.environ.get("SLURM_JOB_UID") or str(os.getuid()))
         self.job = self._slurm.watch(existing_allocation() or "", identity)
         self._slurm.confirm(self.job)
@@ -198,13 +198,13 @@ class ExistingJob(Allocation):
         return self._hosts
 
     def ends_at(self) -> float:
-        """As Slurm tells the job."""
+        """Unix time in `SLURM_JOB_END_TIME`; infinite where that is missing."""
         text = os.environ.get("SLURM_JOB_END_TIME", "")
         return float(text) if text.isdecimal() else math.inf
 
 
 def refusal(error: ClusterError, request: JobRequest, slurm: Slurm) -> ClusterError:
-    """Slurm's own words on a request that came to nothing, what was asked, and what there is."""
+    """The error for a request that failed: the options asked for, Slurm's own words, and the partitions there are."""
     asked = [f"--nodes {request.nodes}", f"--time {request.time_min}"]
     asked += [f"--gpus-per-node {request.gpus_per_node}"] if request.gpus_per_node else []
     asked += [f"--{name} {value}" for name, value in request.slurm.items() if name != "comment"]
@@ -218,7 +218,7 @@ def refusal(error: ClusterError, request: JobRequest, slurm: Slurm) -> ClusterEr
 
 
 def describe_end(job_id: str, status: JobStatus, log: Path | None = None) -> str:
-    """Say how a Slurm job ended under us, and what that means."""
+    """Describe how a Slurm job of the session ended, what that means, and what to do about it."""
     meaning = {
         JobState.COMPLETED: "it ended itself, because pytest had given no sign of life for longer than "
         "llmbench_heartbeat_timeout: pytest was stopped, or the file system with the session's folder stood still",

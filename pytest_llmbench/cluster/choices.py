@@ -1,4 +1,4 @@
-"""The runs there could be, made when they are asked for: hundreds of recipes on thousands of groups are a million."""
+"""The possible runs of a session, each made at its first use: recipes times groups of nodes may be a million."""
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -8,16 +8,16 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 
 
 class RunChoices(Mapping[str, RunSpec]):
-    """Every run there could be, by key: each recipe once, or once on each group of nodes."""
+    """Every possible run by key: each recipe once, or once on each group of nodes."""
 
     def __init__(self, recipes: Mapping[str, Recipe], groups: int) -> None:
-        """Take the recipes by name, and the number of groups; with one, the nodes are not split."""
+        """Take the recipes by name, and the number of groups of nodes; 1 stands for all nodes together."""
         self._recipes = recipes
         self._groups = groups
         self._made: dict[str, RunSpec] = {}
 
     def of(self, recipe: str) -> list[RunSpec]:
-        """The runs of one recipe, in the order of the groups; none of an unknown one."""
+        """The runs of one recipe, in the order of the groups; empty for an unknown recipe."""
         return [self[key] for key in self._keys(recipe)] if recipe in self._recipes else []
 
     @property
@@ -26,14 +26,14 @@ class RunChoices(Mapping[str, RunSpec]):
         return list(self._recipes)
 
     def __getitem__(self, key: str) -> RunSpec:
-        """Make a run, once."""
+        """The run of a key, made at its first use."""
         if key not in self._made:
             name, group = self._parts(key)
             self._made[key] = RunSpec(key=key, recipe=self._recipes[name], group=group)
         return self._made[key]
 
     def __contains__(self, key: object) -> bool:
-        """Whether there could be such a run, without making it."""
+        """Whether a key belongs to a possible run, without making that run."""
         try:
             return isinstance(key, str) and self._parts(key)[0] in self._recipes
         except KeyError:
@@ -45,7 +45,7 @@ class RunChoices(Mapping[str, RunSpec]):
             yield from self._keys(name)
 
     def __len__(self) -> int:
-        """How many runs there could be."""
+        """The number of possible runs."""
         return len(self._recipes) * self._groups
 
     def _keys(self, name: str) -> Iterator[str]:
@@ -58,12 +58,12 @@ class RunChoices(Mapping[str, RunSpec]):
         """Recipe and group of a key.
 
         Raises:
-            KeyError: no group has such a number.
+            KeyError: the number of the group is malformed or out of range.
         """
         if self._groups == 1:
             return key, None
         name, _, number = key.rpartition("-group")
-        # Only as it is written by us: `01` is another text.
+        # Only the form that `_keys` writes: `01` is another key.
         if not (number.isdecimal() and number.isascii() and not number.startswith("0")):
             raise KeyError(key)
         if not 1 <= int(number[:9]) <= self._groups or len(number) > 9:
@@ -72,14 +72,14 @@ class RunChoices(Mapping[str, RunSpec]):
 
 
 class ReplayChoices(Mapping[str, RunSpec]):
-    """The runs whose logs are there to be replayed, by key."""
+    """The runs whose logs can be replayed, by key."""
 
     def __init__(self, specs: Mapping[str, RunSpec]) -> None:
-        """Take them as they were found."""
+        """Take the runs by key."""
         self._specs = specs
 
     def of(self, recipe: str) -> list[RunSpec]:
-        """The runs of one recipe, repeats among them; none of one without logs."""
+        """The runs of one recipe with their repeats; empty for a recipe without logs."""
         return self._runs_by_recipe.get(recipe, [])
 
     @property
@@ -103,5 +103,5 @@ class ReplayChoices(Mapping[str, RunSpec]):
         return iter(self._specs)
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of runs."""
         return len(self._specs)

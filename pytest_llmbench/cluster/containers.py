@@ -25,7 +25,7 @@ def inside(container: Container, words: Sequence[str], folder: str, variables: I
 
     The run's folder is mounted at its own path, and the environment variables of these names go inside.
     """
-    if container.runtime == "pyxis":  # srun has opened it already
+    if container.runtime == "pyxis":  # srun starts its tasks inside the image
         return list(words)
     runtime = {"enroot": _enroot, "docker": _docker}[container.runtime]
     return [*runtime(container, folder, variables), *words]
@@ -39,7 +39,7 @@ def _enroot(container: Container, folder: str, variables: Iterable[str]) -> list
         *(word for mount in mounts for word in ("--mount", shlex.quote(mount))),
         *(word for name in variables for word in ("--env", name)),
         *map(shlex.quote, container.args), shlex.quote(container.image),
-        # It has no option for it.
+        # enroot lacks an option for the working directory.
         "env", f"--chdir={shlex.quote(container.workdir or folder)}",
     ]  # fmt: skip
 

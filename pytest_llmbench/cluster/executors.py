@@ -1,6 +1,6 @@
-"""Submitting through submitit: Slurm, this machine, or this very process. Nothing else imports submitit.
+"""Submits jobs through submitit: to Slurm, on this machine, or in this process.
 
-It is imported where it is used: a session that only collects tests must not pay for it.
+This is the only module that imports submitit, and it does so inside functions to keep collection fast.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pytest_llmbench.core.wire.beginning import SUBMITTED, Beginning, job_file
 if TYPE_CHECKING:
     import submitit
 
-# A job that sbatch has sent off may show itself in the queue only once the controller has worked off what it has to do.
+# A job that sbatch has sent off may appear in the queue only after a busy controller has caught up.
 _SEARCH_S = 20.0
 _SEARCH_PERIOD_S = 2.0
 # What submitit replaces wherever it stands in a path.
@@ -90,10 +90,10 @@ class JobRequest:
             "gpus_per_node": self.gpus_per_node or None,
             "time": self.time_min,
             "comment": self.comment,
-            "exclusive": True,  # a measurement shares its nodes with nobody
+            "exclusive": True,  # a measurement has its nodes to itself
             "wckey": None,  # submitit's default is refused where wckeys are enforced
             "setup": self._setup or None,
-            # srun does not take the batch job's CPUs per task over; a rank may use all it can get.
+            # srun drops the batch job's CPUs per task; without binding, a rank may use all that it can get.
             "srun_args": [*self._srun_logs, "--mem=0", "--kill-on-bad-exit=1", "--cpu-bind=none", *self.srun_args]
             if self.use_srun
             else None,
@@ -104,21 +104,21 @@ class JobRequest:
 
     @property
     def _setup(self) -> list[str]:
-        """The shell lines, where pytest stands as ever."""
+        """The shell lines, run in pytest's working directory also where the job's is its folder."""
         if not self.setup or not _has_percent(self.folder):
             return list(self.setup)
         there, back = (f"cd {shlex.quote(str(path))}" for path in (Path.cwd(), self.folder))
         return [there, *self.setup, back]
 
     def _log(self, task: str, ending: str) -> str:
-        """The log file of a task, by submitit's name for it, as Slurm's own pattern: of the folder, no `%` is one."""
+        """The log file of a task, with submitit's name for it, as a pattern for Slurm that escapes the folder's `%`."""
         return f"{str(self.folder).replace('%', '%%')}/%j_{task}_log.{ending}"
 
     @property
     def _srun_logs(self) -> list[str]:
-        """Submitit writes the folder as it is; where that would not do, these come after it and win.
+        """Options of srun for its logs in a folder with a `%`; they come after submitit's own, and win.
 
-        Slurm 22.05 replaces some percent signs of a step's log twice, but none of the folder that it is relative to.
+        They are relative to the folder, because Slurm 22.05 replaces some percent signs of a step's log twice.
         """
         if not _has_percent(self.folder):
             return []
@@ -133,7 +133,7 @@ class JobRequest:
 
     @property
     def step_setup(self) -> tuple[str, ...]:
-        """Shell lines before a task of such an srun, which begin where pytest stands."""
+        """Shell lines before a task of an srun from outside of the job, run in pytest's working directory."""
         return (f"cd {shlex.quote(str(Path.cwd()))}", *self.setup) if _has_percent(self.folder) else self.setup
 
     @property
@@ -146,12 +146,12 @@ class JobRequest:
 
     @property
     def identity(self) -> JobIdentity:
-        """By what Slurm's job will be known to be this one."""
+        """The marks by which the job of this request is recognised in Slurm."""
         return JobIdentity(token=next(iter(self.comment.split()), ""), name=self.name, script=str(self.script))
 
     @property
     def script(self) -> Path:
-        """Script for sbatch; Slurm shows where it lay, whatever becomes of it."""
+        """Script for sbatch; Slurm shows this path also after the file was renamed."""
         return self.folder.absolute() / "submission.sh"
 
     @property
@@ -180,7 +180,7 @@ class Accepted:
     """A job that Slurm has taken.
 
     Attributes:
-        job: it, whose id is not contradicted so far.
+        job: the job; a later look at the queue may show that its id is another's.
         stderr: file for the output of the batch script and srun.
         note: oddities of the submission, for people.
     """
@@ -223,11 +223,11 @@ def submit_slurm(
 ) -> Accepted:
     """Submit a public function of this package, with texts and numbers, to Slurm, and watch the job.
 
-    Slurm is first asked whether it could ever start such a job, because without `EnforcePartLimits` it
-    accepts one that cannot and leaves it pending for ever. With `seen`, the job is looked at before we return.
+    Slurm is first asked whether it could ever start such a job: without `EnforcePartLimits` it accepts impossible ones
+    and leaves them pending for ever. With `seen`, the queue is read again before the return.
 
     Raises:
-        NoAnswerError: whether Slurm took it is unknown; if it appears in the queue later, it will do nothing.
+        NoAnswerError: whether Slurm took it is unknown; if it appears in the queue later, it stays idle.
         ClusterError: Slurm refuses, in its own words.
     """
     folder = request.folder
@@ -245,10 +245,10 @@ def submit_slurm(
 
 
 def let_begin(request: JobRequest, job: OurJob, note: str = "") -> Accepted:
-    """Let a job begin that Slurm has taken; calling it again does nothing."""
+    """Let a job begin that Slurm has taken. Safe to call twice."""
     folder = request.folder
     script = folder / f"{job.id}_submission.sh"
-    # A job waits for its file under this name: one whose id we do not know never begins.
+    # A job waits for its file under this name, so only a job whose id reached us begins.
     for path, name in ((folder / SUBMITTED, job_file(folder, job.id)), (request.script, script)):
         if not name.exists():
             path.rename(name)
@@ -256,7 +256,7 @@ def let_begin(request: JobRequest, job: OurJob, note: str = "") -> Accepted:
 
 
 def _run_sbatch(slurm: Slurm, request: JobRequest, script: Path, *, seen: bool) -> tuple[OurJob, str]:
-    """Have sbatch submit a script; return the job, watched, and what was odd about it."""
+    """Submit a script by sbatch; return the job, which is watched from then on, and a note on anything odd."""
     began = time.monotonic()
     try:
         answer = slurm.queries.ask(["sbatch", "--parsable", str(script)])
@@ -287,14 +287,14 @@ def _run_sbatch(slurm: Slurm, request: JobRequest, script: Path, *, seen: bool) 
 
 
 def _is_ours(slurm: Slurm, job: OurJob, *, seen: bool) -> bool:
-    """With `seen`, look whether it is a job of another user, instead of at the next query for all."""
+    """Whether a submitted job is ours, as far as the last query shows; with `seen`, Slurm is asked at once."""
     if seen:
         slurm.refresh()
     return slurm.status(job).state is not JobState.LOST
 
 
 def _search(slurm: Slurm, request: JobRequest, patience_s: float) -> OurJob | None:
-    """Look for a job by its token until it is there, and watch it."""
+    """Look for a job by its token for `patience_s` seconds, and watch it."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
@@ -319,7 +319,7 @@ def submit_local(request: JobRequest, module: str, folder: str) -> Submitted:
         command=f"{request.interpreter} -u -m {module} {shlex.quote(folder)}",
         tasks_per_node=request.tasks_per_node,
         cuda_devices=",".join(map(str, range(request.gpus_per_node))),
-        # A backstop only: the run's own deadline comes first and can say why.
+        # A backstop only: the run's own deadline comes first and records the reason.
         timeout_min=request.time_min + 5,
         setup=request.setup,
     )
@@ -336,9 +336,9 @@ def _local_folder(folder: Path) -> Path:
 
 
 def _controller(**how: Any) -> subprocess.Popen[bytes]:
-    """Start submitit's controller, however often pytest takes a variable of its own away while it is copied.
+    """Start submitit's controller, once more whenever pytest removed a variable while the environment was copied.
 
-    It does so in another thread, at each phase of each test; submitit starts nothing before it has its copy.
+    pytest sets and removes its variables in another thread; submitit copies the environment before it starts anything.
     """
     from submitit.local.local import start_controller  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The owner's sign of life. Heartbeat of a pytest process: its jobs and ranks end themselves when it stops."""
+"""Heartbeat of a pytest process, its sign of life: its jobs and ranks end themselves when it stops."""
 
 import contextlib
 import threading
@@ -27,13 +27,13 @@ def timeout_of(text: str) -> float:
 
 
 def write_stop(folder: Path, reason: str) -> None:
-    """Tell whatever watches a session's folder that its owner is done, with the reason."""
+    """Mark a session's folder with the reason why its owner is done, for the jobs and ranks that watch it."""
     with contextlib.suppress(OSError):  # a full disk: they will notice the silence instead
         write_text(folder / layout.STOP, f"{reason}\n")
 
 
 def read_stop(folder: Path) -> str | None:
-    """The reason why the owner of a session's folder is done; None while it is not, or while that is unknown."""
+    """The reason why the owner of a session's folder is done; None while it goes on, or the file is unreadable."""
     try:
         return (folder / layout.STOP).read_text(encoding="utf-8").strip()
     except OSError:
@@ -43,9 +43,8 @@ def read_stop(folder: Path) -> str | None:
 class Heartbeat:
     """Writes a growing counter to `session/owner` until it is stopped.
 
-    The counter, not the file's time, is what watchers compare: clocks of two hosts may differ. It begins with the time:
-    of a process that takes a session on, no sign may be like one of the process before it, after which a watcher that
-    looked at both would see no change.
+    Watchers compare the counter instead of the file's time, because clocks of two hosts may differ. It begins with the
+    time in nanoseconds, so that a process which resumes a session writes other numbers than the process before it.
 
     Attributes:
         path: the file.
@@ -66,7 +65,7 @@ class Heartbeat:
         return self
 
     def stop(self) -> None:
-        """Fall silent, and tell watchers to end at once. Safe to call twice, and where `start` never came so far."""
+        """Fall silent, and make watchers end at once. Safe to call twice, and before `start`."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -75,6 +74,6 @@ class Heartbeat:
     def _beat(self) -> None:
         while not self._stop.wait(PERIOD_S):
             self._count += 1
-            # A full or briefly unreachable disk must not end the thread; the next beat may succeed.
+            # The thread outlives a full or briefly unreachable disk: the next beat may succeed.
             with contextlib.suppress(OSError):
                 write_text(self.path, f"{self._count}\n")

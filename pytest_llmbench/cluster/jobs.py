@@ -62,7 +62,7 @@ class Job(ABC):
         """End it, and return when it is on its way out."""
 
     def last_words(self) -> str:
-        """Return the launcher's own output about the end; empty if only the ranks have logs, or it said nothing."""
+        """Return the launcher's own output about the end; empty if it is silent, or only the ranks have logs."""
         return ""
 
 
@@ -90,10 +90,10 @@ class StepJob(JobOnSlurm):
         self._log = log
         self._failed_at: float | None = None
         make_folder(log.parent)
-        # Right before, and again right after: see `status`.
+        # Here right before the launch, and in `_while_running` right after it.
         slurm.confirm(holder)
         self._launched = time.monotonic()
-        # An earlier launch of the same run may have left its words, which are evidence, and not ours.
+        # An earlier launch of the same run may have left output, which is kept as evidence and skipped here.
         self._log_begins = log.stat().st_size if log.exists() else 0
         with log.open("ab") as stderr:
             # A session of its own, so that Ctrl-C at the terminal reaches pytest alone, which then ends it in order.
@@ -103,11 +103,11 @@ class StepJob(JobOnSlurm):
             )  # fmt: skip
 
     def status(self) -> JobStatus:
-        """The step's state; when its allocation went, the allocation's."""
+        """The step's state, or the allocation's if that has ended."""
         code = self._process.poll()
         if code is None:
             return self._while_running()
-        if code == 0:  # also where srun has nothing left to wait for, because the step's only node is gone
+        if code == 0:  # srun exits with 0 also when the step's only node is gone
             words = self.last_words()
             return (
                 JobStatus(state=JobState.COMPLETED) if failed_node(words) is None else self._describe_end(words, code)
@@ -115,15 +115,15 @@ class StepJob(JobOnSlurm):
         return self._judge_failure(code)
 
     def _while_running(self) -> JobStatus:
-        """Its allocation's state. A step that got into a job that is not ours any more is ended at once."""
-        since, self._launched = self._launched, float("-inf")  # asked for once: Slurm may not answer for long
+        """The state while srun runs. A step is ended at once if its job's id has become another job's."""
+        since, self._launched = self._launched, float("-inf")  # asked for once: Slurm may be silent for long
         holder = judge_holder(self._slurm.status(self.ours, since=since))
         if holder.state is JobState.LOST:
             self.cancel()
         return holder if holder.state in {JobState.LOST, JobState.SUSPENDED} else JobStatus(state=JobState.RUNNING)
 
     def _judge_failure(self, code: int) -> JobStatus:
-        """Tell a step that failed from one whose job was taken away or forgotten, which Slurm shows a moment later."""
+        """Distinguish a failed step from one whose job was taken away or forgotten, as Slurm shows a moment later."""
         now = time.monotonic()
         if self._failed_at is None:
             self._failed_at = now
@@ -136,13 +136,13 @@ class StepJob(JobOnSlurm):
             return holder
         since = now - self._failed_at
         unsaid = self._slurm.looking or (self._slurm.silent and since < _UNSAID_S)
-        # Steps of a job that a restarted controller does not know are ended; the job is lost, or back, in a while.
+        # A restarted controller ends the steps of a job that it has forgotten; the job is lost, or back, in a while.
         if holder.word == "COMPLETING" or since < _HINDSIGHT_S or unsaid or self._slurm.misses(self.ours):
             return JobStatus(state=JobState.RUNNING)
         return self._describe_end(self.last_words(), code)
 
     def _describe_end(self, words: str, code: int) -> JobStatus:
-        """How it ended while its job goes on; of a node that failed, with what Slurm shows of it, if it still does."""
+        """How the step ended while its job goes on; for a failed node, with the state and reason that Slurm shows."""
         status = _parse_end(words, code)
         if status.state is not JobState.NODE_FAIL:
             return status
@@ -157,7 +157,7 @@ class StepJob(JobOnSlurm):
 
     def cancel(self) -> None:
         """Have srun end its tasks: it forwards SIGTERM, then KillWait, then SIGKILL."""
-        # Where somebody waits for us, the rest of the time is for the job that holds the nodes.
+        # Where the session has to end soon, the other half of the time is for the job that holds the nodes.
         _terminate(self._process, min(_TERMINATE_GRACE_S, max(0.0, self._slurm.queries.left_s / 2)))
 
     def last_words(self) -> str:
@@ -166,7 +166,7 @@ class StepJob(JobOnSlurm):
 
 
 def _parse_end(words: str, code: int) -> JobStatus:
-    """How a step ended whose job goes on, by what srun printed."""
+    """Read from srun's output how a step ended whose job goes on."""
     node, reason = failed_node(words), cancelled(words)
     if node is not None:
         return JobStatus(state=JobState.NODE_FAIL, reason="Slurm's word to the step", nodelist=node)
@@ -184,12 +184,12 @@ class SlurmJob(JobOnSlurm):
         super().__init__(submitted.job, slurm, (), f"sbatch {submitted.script}", submitted.note)
         self._stderr = submitted.stderr
         self._waits = False
-        # At the end of the first task, whether it returned or raised.
+        # Written at the end of the first task, whether it returned or raised.
         self._result = result_file(submitted.stderr.parent, self.job_id)
         self._expected = False
 
     def status(self) -> JobStatus:
-        """Slurm's word on it, which is asked for when its files say that it ends. They say first that it has begun."""
+        """Slurm's state of the job, asked for once its result file is there; its log shows the start before Slurm."""
         # One look at the disk is enough at a job that waits: there may be thousands, several times a second.
         begun = not self._waits or self._stderr.exists()
         if not self._expected and begun and self._result.exists():
@@ -224,7 +224,7 @@ class LocalJob(Job):
         self._driven = driven
 
     def status(self) -> JobStatus:
-        """RUNNING while the controller lives. Its exit code says nothing about the ranks: they have to."""
+        """RUNNING while the controller lives, then COMPLETED: whether the ranks failed is in their own logs."""
         return JobStatus(state=JobState.COMPLETED if self._job.done() else JobState.RUNNING)
 
     def cancel(self) -> None:
@@ -260,14 +260,14 @@ class FinishedJob(Job):
         return JobStatus(state=JobState.FAILED, reason=f"{type(self._error).__name__}: {self._error}")
 
     def cancel(self) -> None:
-        """Do nothing: it is over."""
+        """Return at once, because the run is over."""
 
 
 def await_an_end(jobs: Iterable[Job], longest_s: float) -> bool:
-    """Wait until a process of one of the jobs ends, or as long as that.
+    """Wait until a process of one of the jobs ends, at most `longest_s` seconds.
 
     Returns:
-        False, at once, if no job has a process that runs here, or the kernel (before Linux 5.3) cannot tell us.
+        False, at once, if all processes have ended or run elsewhere, or the kernel (before Linux 5.3) lacks pidfds.
     """
     running = [job.process for job in jobs if job.process is not None and job.process.returncode is None]
     ends = select.poll()
@@ -290,7 +290,7 @@ def end_all(jobs: Sequence[Job], slurm: Slurm) -> None:
     """End jobs side by side, and return when they are on their way out.
 
     Raises:
-        ClusterError: some could not be ended.
+        ClusterError: ending one of them failed.
     """
     for job in jobs:
         if isinstance(job, StepJob):

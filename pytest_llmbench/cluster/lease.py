@@ -1,4 +1,4 @@
-"""Leases: the nodes of an allocation, lent to runs so that no two share one."""
+"""Leases: nodes of an allocation, each lent to one run at a time."""
 
 from collections.abc import Sequence
 
@@ -9,16 +9,16 @@ Lease = tuple[str, ...]
 
 
 class TooFewLeftError(ClusterError):
-    """A run does not fit on the nodes that are left after others were lost."""
+    """A run needs more nodes than are left after others were lost."""
 
 
 class LeasePool:
-    """The hosts of one allocation, but for those that are `out`: they are never lent.
+    """Lends the hosts of one allocation to runs; `out` are its other hosts, which are kept out.
 
-    Its owner is a single thread, so there is no lock.
+    A single thread uses it, so it works without a lock.
 
     Attributes:
-        lost: hosts that have failed since.
+        lost: hosts that have failed since the allocation began.
     """
 
     def __init__(self, hosts: Sequence[str], out: Sequence[str] = ()) -> None:
@@ -28,7 +28,7 @@ class LeasePool:
         self.lost: Lease = ()
 
     def lose(self, hosts: Sequence[str]) -> None:
-        """Lend these hosts no more."""
+        """Stop lending these hosts, because they failed."""
         self.lost += tuple(host for host in self._hosts if host in hosts and host not in self.lost)
         self._free = [host for host in self._free if host not in self.lost]
 
@@ -40,8 +40,8 @@ class LeasePool:
         """Lend `nodes` hosts, or None while too few are free.
 
         Raises:
-            TooFewLeftError: the pool has not that many any more.
-            ClusterError: the pool will never have that many.
+            TooFewLeftError: too few are left after others were lost.
+            ClusterError: the whole allocation is smaller.
         """
         if len(self._left) < nodes <= len(self._hosts):
             raise TooFewLeftError(
@@ -60,11 +60,11 @@ class LeasePool:
         return tuple(lent)
 
     def acquire_group(self, group: int, nodes: int) -> Lease | None:
-        """Lend the `group`-th `nodes` hosts, counted from 1, or None while not all of them are free.
+        """Lend the `group`-th `nodes` hosts, counted from 1, or None while one of them is in use.
 
         Raises:
             TooFewLeftError: one of its hosts was lost.
-            ClusterError: the pool has no such group.
+            ClusterError: the allocation is too small for the group.
         """
         self._replace_lost(nodes)
         hosts = self._hosts[(group - 1) * nodes : group * nodes]
@@ -84,7 +84,7 @@ class LeasePool:
         return hosts
 
     def _replace_lost(self, nodes: int) -> None:
-        """Put hosts that are in no group of `nodes` into the places of lost ones."""
+        """Put hosts that are left over from the groups of `nodes` into the places of lost ones."""
         hosts = list(self._hosts)
         places = range(len(hosts) // nodes * nodes)
         spare = [place for place in range(len(places), len(hosts)) if hosts[place] not in self.lost]
@@ -95,7 +95,7 @@ class LeasePool:
         self._hosts = tuple(hosts)
 
     def beyond_groups(self, nodes: int) -> tuple[str, ...]:
-        """The hosts that are in no group of `nodes`."""
+        """The hosts that are left over from the groups of `nodes`."""
         return self._hosts[len(self._hosts) // nodes * nodes :]
 
     def release(self, lease: Lease) -> None:

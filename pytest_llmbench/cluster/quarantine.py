@@ -22,10 +22,10 @@ _HEAD = "# Nodes that llmbench found bad. Take a line away to let its node back 
 
 
 def read_quarantine(path: Path) -> dict[str, str]:
-    """Nodes by name, each with what the list says of it; none where there is no list yet.
+    """Read the reason of each node on the list; empty while the file is missing.
 
     Raises:
-        ConfigError: it is there and cannot be read.
+        ConfigError: the file is unreadable.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -45,7 +45,7 @@ def read_quarantine(path: Path) -> dict[str, str]:
 def remove_bad(bad: Mapping[str, str], settings: Settings, session: Session) -> Iterator[str]:
     """Put bad nodes on the quarantine list, and yield lines for people: on Slurm, also the commands that drain them.
 
-    A node that could not be judged is not a bad one: those have findings.
+    `bad` has the reason of each node with findings; a node that a check failed to judge stays out of it.
     """
     if settings.simulate is not None:
         yield from ([f"NOT QUARANTINED, with --llmbench-simulate {settings.simulate}: {', '.join(bad)}"] if bad else [])
@@ -65,7 +65,7 @@ def barred_nodes(settings: Settings) -> dict[str, str]:
     """Nodes to keep off, each with the reason: those in quarantine, and those to avoid for their history.
 
     Raises:
-        ConfigError: the quarantine list cannot be read.
+        ConfigError: the quarantine list is unreadable.
     """
     listed = read_quarantine(settings.quarantine) if settings.quarantine is not None else {}
     in_it = f"in quarantine ({settings.quarantine})"
@@ -76,7 +76,7 @@ def barred_nodes(settings: Settings) -> dict[str, str]:
 
 
 def refuse_quarantined(hosts: Sequence[str], settings: Settings) -> None:
-    """Hold the nodes that a session got against those to keep off: Slurm excludes them, an allocation may not.
+    """Check the nodes that a session got against those to keep off, which an allocation of the user's may hold.
 
     Raises:
         ClusterError: one of them is in quarantine, or to avoid.
@@ -99,10 +99,10 @@ def drain_command(host: str, reason: str, session: str) -> list[str]:
 
 
 def add_to_quarantine(path: Path, bad: Mapping[str, str], session: str) -> list[str]:
-    """Add nodes that are not in the list yet, and return their names. Sessions that write at once wait for each other.
+    """Add the nodes that are new to the list, and return their names. Sessions that write at once wait for each other.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: writing the file failed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)

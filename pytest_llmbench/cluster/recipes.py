@@ -1,4 +1,4 @@
-"""Folders of recipes that packages bring, and the names in a recipe that engines and statistics have to know."""
+"""Folders of recipes that packages bring, and checks of recipes against their engines and the system."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ RECIPES: Extensions[Path] = Extensions("folder of recipes", "recipes", _accept)
 
 
 def check_recipes(recipes: Iterable[Recipe]) -> None:
-    """See that each recipe's engine knows its options, and every statistic it names; an engine that is broken may.
+    """Check each recipe's options and the statistics that it names against its engine; those of a broken engine pass.
 
     Raises:
         ConfigError: one names something that is unknown, or a bound in a unit of another kind.
@@ -36,7 +36,7 @@ def check_recipes(recipes: Iterable[Recipe]) -> None:
         try:
             engine = get_engine(recipe.engine)
         except ExtensionError:
-            continue  # a session that plans no run of it does not need the engine
+            continue  # only a session that plans a run of the recipe needs the engine
         except ConfigError as error:
             raise ConfigError(f"recipe {recipe.name}: {error}") from error
         options_of(recipe, engine.options)
@@ -62,10 +62,10 @@ def _check_statistics(recipe: Recipe, statistics: Mapping[str, Statistic]) -> No
 
 
 def with_references(recipe: Recipe, own: Sequence[Reference], settings: Settings) -> Recipe:
-    """A recipe with its system's own references, and without those that want no test on it.
+    """Add the system's own references to a recipe, and leave out those for other machines or scales.
 
     Raises:
-        ConfigError: two of them cannot both hold.
+        ConfigError: two of them contradict each other.
     """
     taken = {reference.name for reference in own}
     kept = tuple(
@@ -80,7 +80,7 @@ def with_references(recipe: Recipe, own: Sequence[Reference], settings: Settings
 
 
 def _is_elsewhere(reference: Reference, settings: Settings) -> bool:
-    """Whether a reference wants no test here: it is surely for another machine than this system, or another scale."""
+    """Whether a reference is left out here, being surely for another machine than this system, or another scale."""
     wanted, gpu = reference.applies_to, settings.system.gpu
     if reference.elsewhere == "skip" or wanted is None or wanted.gpu is None:
         return False

@@ -19,7 +19,7 @@ from pytest_llmbench.core.wire import layout
 
 
 class Replayed(Strict):
-    """Logs that were made elsewhere, and what they cannot say of themselves."""
+    """Logs that were made elsewhere, with the facts that are missing from them."""
 
     logs: Path
     """The folder or the one file they are in."""
@@ -67,7 +67,7 @@ class EarlyPlan(Strict):
     """Reason why the run has to run whole."""
 
 
-# It becomes a folder, also where a session is read again that somebody else left: no key leads out of the session's.
+# A key becomes a folder, which stays inside the session's also where a session of somebody else is read again.
 _FOLDER_NAME, _LONGEST_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$", 100
 FolderName = Annotated[str, Field(pattern=_FOLDER_NAME, max_length=150)]
 
@@ -179,7 +179,7 @@ class Plan(Strict):
 
     @property
     def empty(self) -> bool:
-        """Whether no test waits for anything of ours."""
+        """Whether the plan is without runs and checks."""
         return not self.runs and not self.checks
 
 
@@ -206,7 +206,7 @@ def session_name(text: str) -> str:
     """Read the name of a session, which becomes a folder.
 
     Raises:
-        ConfigError: it cannot be one.
+        ConfigError: the text is unfit as the name of a folder.
     """
     if not re.fullmatch(_FOLDER_NAME, text) or len(text) > _LONGEST_NAME or text in {layout.LATEST, layout.INDEX}:
         raise ConfigError(

@@ -32,7 +32,7 @@ class Settings:
         time_min: wall-clock limit of each Slurm job, and of every run in it, minutes.
         max_wait_min: how long a Slurm job may wait in the queue, minutes; None for any time.
         repeat: runs of each recipe that are judged together; None leaves each test the number that its marker has.
-        rerun: whether a run that decides nothing is made again, within its time limit.
+        rerun: whether an inconclusive run is made again, within its time limit.
         max_runs: runs at once; None for as many as there are nodes.
         budget: most GPU-hours of a session; None for any number.
         retries: further attempts of a run that a fault of the infrastructure ended.
@@ -44,7 +44,7 @@ class Settings:
         gate: whether what costs GPU-hours stays away from nodes that a check found unfit; auto, where both are there.
         nccl: whether links are measured although a node failed another check.
         quarantine: the list of unfit nodes, honoured and added to.
-        avoided: nodes to keep off for what the history says of them, each with the reason.
+        avoided: nodes to keep off because of their history, each with the reason.
         early_verdict: whether runs are ended as soon as every threshold of their tests is decided.
         heartbeat_timeout: silence of pytest after which its jobs and ranks end themselves, seconds.
         simulate: a fault that the ranks of every run cause on purpose.
@@ -78,7 +78,7 @@ class Settings:
 
     @property
     def gpus_of_a_node(self) -> int | None:
-        """GPUs of a node as the user or the system's file says; None where neither does."""
+        """GPUs of a node by the user's option, else by the system's file; None where both leave it open."""
         return self.gpus_per_node if self.gpus_per_node is not None else self.system.gpus_per_node
 
     @property
@@ -113,7 +113,7 @@ class Settings:
 
     @property
     def left_over(self) -> int:
-        """How many of the session's nodes are in no group, because they are too few for one."""
+        """How many of the session's nodes are left over, because they are too few for a group."""
         return (self.nodes or 0) % self.nodes_per_run if self.nodes_per_run and self.cluster == "slurm" else 0
 
     def time_limit_min(self, recipe: Recipe) -> int:
@@ -135,8 +135,8 @@ def existing_nodes() -> int | None:
 def resolve_cluster(asked: str, system: str | None, replay: Path | None = None) -> tuple[str, ClusterName | None]:
     """Turn `--cluster`, `--system` and `--replay` into the system's name and how jobs get there.
 
-    `auto` means what the system file says (None here), and without one Slurm when this process is
-    inside a Slurm job or `sbatch` is on PATH, else this machine.
+    `auto` leaves the way to the system file (None here). Without a file, it is Slurm when this process is inside a
+    Slurm job or `sbatch` is on PATH, else this machine.
     """
     if replay is not None:
         return system or ELSEWHERE, "replay"
@@ -153,10 +153,10 @@ def resolve_cluster(asked: str, system: str | None, replay: Path | None = None) 
 
 
 def check(settings: Settings) -> None:
-    """Refuse combinations that cannot be meant.
+    """Refuse options that contradict each other.
 
     Raises:
-        ConfigError: says which and what to write.
+        ConfigError: names the options, and what to write instead.
     """
     s = settings
     if s.rerun and s.early_verdict:

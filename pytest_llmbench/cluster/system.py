@@ -1,7 +1,7 @@
 """Systems: one cluster each, described by a YAML file.
 
-Three need no file: `local` is this machine, probed; `slurm` is a Slurm nothing is known of, whose GPU counts come
-from the options or the recipes and whose peak is unknown; `elsewhere` is the same for logs that are replayed.
+Three work without a file: `local` is this machine, probed; `slurm` is a Slurm cluster with an unknown peak, whose GPU
+counts come from the options or the recipes; `elsewhere` is the unknown cluster of logs that are replayed.
 """
 
 import os
@@ -99,10 +99,10 @@ class System(Strict):
 
 
 def load_system(name_or_file: str, folders: Iterable[Path]) -> System:
-    """Find a system by name in `folders`, or read the file given; `local` and `slurm` need none.
+    """Find a system by name in `folders` or among the three built-in ones, or read the file given.
 
     Raises:
-        ConfigError: no such system (the known ones are listed), or its file is wrong.
+        ConfigError: the system is unknown (the known ones are listed), or its file is wrong.
     """
     known = _systems_in(folders)
     if name_or_file == LOCAL:
@@ -123,8 +123,8 @@ def load_system(name_or_file: str, folders: Iterable[Path]) -> System:
 def probe_local(known: Iterable[System] = ()) -> System:
     """Describe this machine: its GPUs by nvidia-smi, else its CPUs.
 
-    The peak of a GPU that a known system has too is taken from there; any other has none, and
-    statistics that need it are left out.
+    The peak is that of a known system with the same GPU; for other GPUs it is missing, and statistics that need it are
+    left out.
     """
     gpus = _nvidia_smi()
     if gpus:
@@ -159,7 +159,7 @@ def _installed_gpus() -> tuple[Gpu, ...]:
 
 
 def gpus_here() -> int | None:
-    """GPUs of this machine, by nvidia-smi or their device files; None where there may be some that are not NVIDIA's."""
+    """GPUs of this machine, by nvidia-smi or their device files; None where there may be GPUs of another vendor."""
     return None if Path("/dev/kfd").exists() else _gpus_on(os.environ.get("PATH", ""))
 
 
@@ -196,7 +196,7 @@ def _read(path: Path) -> System:
 
 
 def _nvidia_smi() -> list[str]:
-    """Names of this machine's GPUs; none without a working driver."""
+    """Names of this machine's GPUs; empty without a working driver."""
     if shutil.which("nvidia-smi") is None:
         return []
     done = subprocess.run(

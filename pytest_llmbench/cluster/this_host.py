@@ -23,10 +23,10 @@ class ThisHost(Allocation):
         self._lock: int | None = None
 
     def hosts(self) -> tuple[str, ...] | Waiting:
-        """This host, as soon as no other session measures on it and no rank of one is left.
+        """This host, as soon as other sessions and the ranks that they left behind are gone from it.
 
         Raises:
-            ClusterError: a lock cannot be opened.
+            ClusterError: opening a lock failed.
         """
         try:
             return self._waiting() or (socket.gethostname(),)

@@ -15,19 +15,6 @@ _DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
-    """The condition under which a session avoids a node.
-
-    Attributes:
-        days: age up to which a fault counts.
-        repeats: number of sessions with a fault of the node itself from which on it is avoided.
-    """
-
-    days: float = DAYS
-    repeats: int = REPEATS
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
     """A device.
 
@@ -37,7 +24,7 @@ class Entry:
         node: the last node that it was seen on.
         first, last: Unix times of the first and the last record about it.
         sessions: number of sessions that had it.
-        faults: number of sessions with a fault of it, or of its node, within the rule's days.
+        faults: number of sessions with a fault of it, or of its node, within the days of the query.
         avoid: the reason to avoid the node; None if it may be used.
     """
 
@@ -51,20 +38,22 @@ class Entry:
     avoid: str | None
 
 
-def nodes_to_avoid(history: History, rule: Rule | None = None, now: float | None = None) -> dict[str, str]:
-    """The nodes to avoid, each with the reason; `now` is a Unix time, by default that of the clock.
+def nodes_to_avoid(
+    history: History, *, days: float = DAYS, repeats: int = REPEATS, now: float | None = None
+) -> dict[str, str]:
+    """The nodes to avoid, with the reason, for faults in `repeats` sessions of the last `days` before a Unix time.
 
     A node is avoided after faults of its own in several sessions: findings that ask for a repair, a reboot or a reset,
     a run that lost it or its GPUs, a group of nodes that was slower than the others. A fault that all nodes of a
     session have is taken for that of a setting. Simulated faults are left out.
     """
     with history.reading() as connection:
-        return _select_faulty(connection, rule or Rule(), time.time() if now is None else now)
+        return _select_faulty(_faults(connection, days, time.time() if now is None else now), days, repeats)
 
 
 def list_devices(
-    history: History, *, node: str | None = None, device: str | None = None, rule: Rule | None = None,
-    now: float | None = None,
+    history: History, *, node: str | None = None, device: str | None = None, days: float = DAYS,
+    repeats: int = REPEATS, now: float | None = None,
 ) -> list[Entry]:  # fmt: skip
     """The devices of the history, by node; or those of one node, or the one of this name.
 
@@ -75,8 +64,8 @@ def list_devices(
     column, wanted = ("node", node) if device is None else ("name", device)
     condition = "1 = 1" if wanted is None else f"d.{column} = :wanted"
     with history.reading() as connection:
-        avoid = _select_faulty(connection, rule or Rule(), now)
-        faults = _faults(connection, rule or Rule(), now)
+        faults = _faults(connection, days, now)
+        avoid = _select_faulty(faults, days, repeats)
         rows = connection.rows(
             "SELECT d.kind, d.name, d.node, min(i.time) AS first, max(i.time) AS last, "
             "count(DISTINCT r.session) AS sessions FROM llmbench_devices d "
@@ -107,13 +96,13 @@ def entries_of(history: History, name: str, *, limit: int = 100) -> list[dict[st
         )
 
 
-def _faults(connection: Connection, rule: Rule, now: float) -> Mapping[str, Mapping[str, str]]:
-    """By node, the sessions within the rule's days with a fault of the node itself, newest first, and that fault."""
+def _faults(connection: Connection, days: float, now: float) -> Mapping[str, Mapping[str, str]]:
+    """By node, the sessions of the last `days` with a fault of the node itself, newest first, and that fault."""
     rows = connection.rows(
         "SELECT d.node, r.session, i.said FROM llmbench_sightings i JOIN llmbench_devices d ON d.id = i.device "
         "JOIN llmbench_runs r ON r.id = i.run WHERE i.blames = :blames AND i.time >= :since AND r.simulated IS NULL "
         "ORDER BY i.time DESC, i.run, i.number",
-        blames=True, since=now - rule.days * _DAY_S,
+        blames=True, since=now - days * _DAY_S,
     )  # fmt: skip
     faults: dict[str, dict[str, str]] = {}
     for row in rows:
@@ -121,13 +110,13 @@ def _faults(connection: Connection, rule: Rule, now: float) -> Mapping[str, Mapp
     return faults
 
 
-def _select_faulty(connection: Connection, rule: Rule, now: float) -> dict[str, str]:
+def _select_faulty(faults: Mapping[str, Mapping[str, str]], days: float, repeats: int) -> dict[str, str]:
     reasons = {}
-    for node, sessions in _faults(connection, rule, now).items():
-        if len(sessions) >= rule.repeats:
+    for node, sessions in faults.items():
+        if len(sessions) >= repeats:
             newest, fault = next(iter(sessions.items()))
             reasons[node] = (
-                f"faults in {counted(len(sessions), 'session')} of the last {rule.days:g} days, the newest in "
+                f"faults in {counted(len(sessions), 'session')} of the last {days:g} days, the newest in "
                 f"{newest}: {' '.join(fault.split())}"
             )
     return reasons

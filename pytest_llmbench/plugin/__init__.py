@@ -1,4 +1,4 @@
-"""The pytest plugin: hooks that only delegate. Each feature lives in the module its name says.
+"""The pytest plugin: hooks that only delegate to the modules of the features.
 
 Every session of pytest imports this file. A hook that only a session of ours needs imports its module when called.
 """
@@ -40,7 +40,7 @@ def pytest_load_initial_conftests(
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Say which short forms of options belong to others, where one is on the command line."""
+    """List the short forms of options that belong to other plugins, where one is on the command line."""
     return options.left_out_lines(config) if options.uses_left_out(config) else []
 
 
@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Refuse options that cannot be meant before anything is collected."""
+    """Refuse illegal options before anything is collected."""
     if ours.is_begun(session.config):
         from pytest_llmbench.plugin.register import refuse  # noqa: PLC0415  # heavy
 
@@ -63,7 +63,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Look for tests in no session's folder: there may be thousands of runs in it."""
+    """Skip folders of sessions, which may hold thousands of runs."""
     return True if ours.is_session_folder(collection_path) else None
 
 

@@ -1,8 +1,8 @@
 """The beginning of a session of ours, as late as it can be.
 
-Most sessions of pytest have no test of ours, and the modules that make a session take a second to import. So the
-session begins while pytest is configured only where the user gave an option of ours, and else with the first test of
-ours that is collected.
+Most sessions of pytest are without tests of ours, and the modules that make a session take a second to import. So the
+session begins while pytest is configured only where the user gave an option of ours, and otherwise with the first test
+of ours that is collected.
 """
 
 import importlib

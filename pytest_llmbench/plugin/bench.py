@@ -49,7 +49,7 @@ class Waiter(Protocol):
 
 
 class Bench:
-    """Resolved lazily: a session without our tests reads no recipe and probes no machine.
+    """The state of one session, resolved lazily: only tests of ours make it read recipes and probe the machine.
 
     Attributes:
         options: the user's.
@@ -72,7 +72,7 @@ class Bench:
         """This session's id and folder.
 
         Raises:
-            ConfigError: there is a session of that name, or none to resume.
+            ConfigError: the name is taken, or the session to resume is missing.
         """
         if self._given_session is not None:
             return self._given_session
@@ -85,11 +85,11 @@ class Bench:
 
     @cached_property
     def journal(self) -> Journal | None:
-        """The session's journal, made when its runs start; a replay has none.
+        """The session's journal, made when its runs start; None in a replay.
 
         Raises:
             ConfigError: another process has the session, or its journal is damaged.
-            OSError: it cannot be written.
+            OSError: writing it failed.
         """
         if self.settings.replay is not None:
             return None
@@ -104,10 +104,10 @@ class Bench:
 
     @cached_property
     def settings(self) -> Settings:
-        """Options of the user.
+        """The settings that the user's options amount to.
 
         Raises:
-            ConfigError: it cannot be meant.
+            ConfigError: two options contradict each other, or a name is unknown.
         """
         return settings_of(self.options, is_worker=hasattr(self._config, "workerinput"))
 
@@ -130,34 +130,34 @@ class Bench:
         """Every recipe by name, at the scale asked for, with this site's own references added.
 
         Raises:
-            ConfigError: a file is wrong, a reference names an unknown statistic or recipe, or two cannot both hold.
+            ConfigError: a file is wrong, a reference names an unknown statistic or recipe, or references contradict.
         """
-        found = {name: recipe for recipes in self._files.values() for name, recipe in recipes.items()}
+        read = {name: recipe for recipes in self._files.values() for name, recipe in recipes.items()}
         own = self.settings.system.references
-        strangers = set(own) - set(found)
+        strangers = set(own) - set(read)
         if strangers:
             raise ConfigError(
-                f"system {self.settings.system.name}: references: {unknown('recipe', min(strangers), found)}"
+                f"system {self.settings.system.name}: references: {unknown('recipe', min(strangers), read)}"
             )
-        merged = {name: with_references(recipe, own.get(name, ()), self.settings) for name, recipe in found.items()}
+        merged = {name: with_references(recipe, own.get(name, ()), self.settings) for name, recipe in read.items()}
         check_recipes(merged.values())
         return merged
 
     @cached_property
     def recipes_of_unmarked(self) -> Collection[str]:
-        """The recipes of a test that names none: the user's own where there are any, and all whose logs are replayed.
+        """The recipes of a test without names of recipes: the user's own; all in a replay, or if the user has none.
 
-        A forgotten marker must not plan every published benchmark.
+        So a forgotten marker plans the user's own benchmarks instead of every published one.
         """
         installed = RECIPES.usable().values()
         own = [name for path, recipes in self._files.items() if path.parent not in installed for name in recipes]
         return own if own and self.settings.replay is None else self.recipes
 
     def check(self) -> None:
-        """Resolve everything the user named, and see that reports can be written.
+        """Resolve everything the user named, and check that reports can be written.
 
         Raises:
-            ConfigError: something cannot be meant, or the run directory cannot be written, or others can write there.
+            ConfigError: an option is illegal, the run directory is read-only, or other users can write there.
         """
         _ = self.choices
         there = next(path for path in (self.run_dir, *self.run_dir.parents) if path.exists())
@@ -172,7 +172,7 @@ class Bench:
         """With `--resume`, become the owner of the session, before any worker or test looks into its folder.
 
         Raises:
-            ConfigError: it lives, or there is nothing to resume.
+            ConfigError: the session still lives, or left too little to be resumed.
         """
         if self.options.resume is None or self._config.option.collectonly:
             return
@@ -182,10 +182,10 @@ class Bench:
 
     @cached_property
     def choices(self) -> RunChoices | ReplayChoices:
-        """Every run there could be, by key: each recipe once, or once on each group of nodes.
+        """Every possible run by key: each recipe once, or once on each group of nodes.
 
         Raises:
-            ConfigError: see `recipes`; or there is nothing to replay.
+            ConfigError: a recipe is wrong, or the logs to replay are missing.
         """
         settings = self.settings
         if settings.replay is not None:
@@ -204,7 +204,7 @@ class Bench:
         return settings.nodes or 1
 
     def check_nodes_are_held(self) -> None:
-        """See that checks have nodes to look at, and know what is to be there.
+        """Check that the session holds nodes for its checks, and that the number of their GPUs is known.
 
         Raises:
             ConfigError: the number of nodes, or their GPUs, are unknown.
@@ -226,10 +226,10 @@ class Bench:
             )
 
     def check_budget(self) -> None:
-        """See that the planned runs and checks cannot take more than `--llmbench-budget`.
+        """Check that the planned runs and checks stay within `--llmbench-budget`.
 
         Raises:
-            ConfigError: they could.
+            ConfigError: by their time limits, they could take more.
         """
         settings = self.settings
         if settings.budget is None or settings.replay is not None:
@@ -251,7 +251,7 @@ class Bench:
         """Set what the collected tests need, each run and check once.
 
         Raises:
-            ConfigError: an engine or check that is needed cannot be used, here or on the nodes.
+            ConfigError: an engine or check that is needed is unusable, here or on the nodes.
         """
         asked: dict[str, int] = {}
         for test in tests:
@@ -272,7 +272,7 @@ class Bench:
             for known, names in needed for name in names if not known.is_ours(name)
             if (entry := getattr(known.load(name), "entry", None)) is not None
         }  # fmt: skip
-        # In this order: settings that cannot be used are an error only of a session with tests of ours.
+        # In this order: only in a session with tests of ours are unusable settings an error.
         if entries and self.settings.replay is None and self.settings.cluster != "debug":
             refuse_unimportable(entries, self.settings)
         if runs and self.settings.early_verdict and self.settings.replay is None:
@@ -301,10 +301,10 @@ class Bench:
         return run.model_copy(update={"early": early_plan(run, waiting, self.settings)})
 
     def add_repeats(self, series: str, number: int, look: int) -> tuple[RunSpec, ...]:
-        """Plan further runs of a series up to that number, and return those that were not planned before."""
+        """Plan further runs of a series up to that number, and return the new ones."""
         first = next(run for run in self.planned.runs if run.key == series)
         have = max(run.repeat for run in self.planned.runs if run.series == series)
-        new = tuple(first.repeated(each, look) for each in range(have + 1, number + 1))
+        new = tuple(first.repeated(repeat, look) for repeat in range(have + 1, number + 1))
         self.planned = self.planned.model_copy(update={"runs": (*self.planned.runs, *new)})
         return new
 

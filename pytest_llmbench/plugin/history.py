@@ -32,7 +32,7 @@ def consult(options: Options, *, is_worker: bool) -> Mapping[str, str]:
     """Check that the history has what the options need, and return the nodes to avoid.
 
     Raises:
-        ConfigError: there is none, it cannot be opened, or it lacks the tag or the commit.
+        ConfigError: the history is missing or unreadable, or it lacks the tag or the commit.
     """
     place, wanted, avoid = options.history, options.compare_to, options.avoid_from_history == "yes"
     if place is None:
@@ -61,7 +61,7 @@ def compare_with_history(
         wanted: the baseline.
 
     Raises:
-        ConfigError: the history cannot be read.
+        ConfigError: the history is unreadable.
     """
     series: dict[str, list[RunRecord]] = {}
     for run in runs:
@@ -97,7 +97,7 @@ def _make_row(compared: Compared, records: list[RunRecord], wanted: Wanted) -> d
 
 
 def keep(config: pytest.Config, session: Session, record_store: RecordStore) -> Reported | None:
-    """Import the records of a session that is over; None where there is no history."""
+    """Import the records of a session that is over into the history; None without `--llmbench-history`."""
     place = options_of(config).history
     if place is None:
         return None

@@ -20,7 +20,7 @@ _MINUTE_S = 60.0
 _DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
 _ALL = sys.maxsize
 _RAISED_AT_MOST = 2  # as the first or the second of a session
-# Major numbers of Linux: consoles, /dev/tty, pseudo-terminals. One that hung up does not call itself a terminal.
+# Major numbers of Linux: consoles, /dev/tty, pseudo-terminals. `isatty` is false for a terminal that hung up.
 _TERMINALS = {4, 5, *range(136, 144)}
 
 
@@ -29,11 +29,11 @@ class Interruption:
 
     The first signal is raised as a KeyboardInterrupt at once only in the body of a test and in the setup of a fixture;
     anywhere else it is noted, and pytest ends after what it is doing. The second is raised wherever it comes, but for
-    the end of the session: there the reports come first. Later ones are never raised: they would cut off how pytest
+    the end of the session: there the reports come first. Later ones are ignored: they would interrupt pytest while it
     ends for the second.
 
     Attributes:
-        by: the first signal, or the limit that was reached, in words; None while there is none.
+        by: the first signal, or the limit that was reached, in words; None until then.
         received: set with the first signal.
     """
 
@@ -52,15 +52,15 @@ class Interruption:
     def take_signals(self, ask_to_end: Callable[[str], None]) -> None:
         """Handle signals from now on, unless another handler is installed.
 
-        `ask_to_end` is called with the first signal where it is not raised.
+        `ask_to_end` is called with the first signal where that is only noted.
         """
         self._ask_to_end = ask_to_end
         for number, default in _DEFAULTS.items():
             if signal.getsignal(number) is default:
                 self._old[number] = signal.signal(number, self._hear)
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-            # Started by `nohup pytest ... &`. What we start would inherit that, and submitit ends ranks by SIGINT. A
-            # handler is not inherited.
+            # Started by `nohup pytest ... &`. Our child processes would inherit that SIGINT is ignored, and submitit
+            # ends ranks by SIGINT. With a handler, they start with the default.
             signal.signal(signal.SIGINT, lambda _number, _frame: None)
 
     def end_after(self, minutes: int) -> None:
@@ -71,7 +71,7 @@ class Interruption:
         self._timer.start()
 
     def _reach(self, limit: str) -> None:
-        """Send the main thread a signal that it takes: nothing else ends a test's body that sleeps."""
+        """Send the main thread a signal that it takes: only that ends a test's body that sleeps."""
         with self._giving_back:
             if self._heard or self._timer is None:
                 return  # the session ends already
@@ -95,7 +95,7 @@ class Interruption:
                 signal.signal(number, handler)
 
     def bear_all(self) -> None:
-        """Raise no signal any more: the session ends anyway, and its reports come first."""
+        """Ignore all further signals: the session ends anyway, and its reports come first."""
         self._borne = _ALL
 
     @contextlib.contextmanager
@@ -109,23 +109,23 @@ class Interruption:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_pyfunc_call(self) -> Generator[None, object, object]:
-        """A test's body can be ended at any time: innermost, so that no wrapper of others is."""
+        """Let the first signal end a test's body at once; innermost, so that wrappers of others stay whole."""
         with self.bearing(0):
             return (yield)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_fixture_setup(self) -> Generator[None, object, object]:
-        """So can the setup of a fixture."""
+        """Let the first signal end the setup of a fixture at once."""
         with self.bearing(0):
             return (yield)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self) -> None:
-        """Pytest ends by what was raised: no further signal may cut that short."""
+        """Ignore further signals, because pytest ends by the one that was raised."""
         self.bear_all()
 
     def pytest_sessionfinish(self) -> None:
-        """The XML is written: this was registered before its writer, and is called after it."""
+        """Give the signals back once the XML is written: registered before its writer, this is called after it."""
         self.give_signals_back()
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:

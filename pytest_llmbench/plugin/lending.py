@@ -15,7 +15,7 @@ from pytest_llmbench.reporting.base import REPORTS
 
 
 def lend(config: pytest.Config) -> None:
-    """Have them found by name until the session is over.
+    """Let the engines and checks of `conftest.py` files be found by name until the session is over.
 
     Raises:
         ConfigError: a name comes twice.
@@ -32,6 +32,6 @@ def lend(config: pytest.Config) -> None:
 
 
 def unusable() -> list[str]:
-    """The reasons why extensions of other packages cannot be used: one line each."""
-    known: tuple[Extensions[Any], ...] = (ENGINES, CHECKS, READERS, SHARED, RECIPES, SYSTEMS, REPORTS)
-    return [reason for each in known for reason in each.broken().values()]
+    """The reasons why extensions of other packages are unusable: one line each."""
+    kinds: tuple[Extensions[Any], ...] = (ENGINES, CHECKS, READERS, SHARED, RECIPES, SYSTEMS, REPORTS)
+    return [reason for extensions in kinds for reason in extensions.broken().values()]

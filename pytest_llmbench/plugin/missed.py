@@ -15,7 +15,7 @@ class MissedEvents:
     """Events before the session of ours began, as far as its reports have them.
 
     Attributes:
-        session: pytest's; None while it has not started.
+        session: pytest's; None until it starts.
         start: time at which it started.
         collected: reports of the collectors that failed or were skipped.
     """
@@ -36,7 +36,7 @@ class MissedEvents:
 
 
 class MissedLoop(MissedEvents):
-    """Events before the session began in a controller of xdist, whose workers alone know whether any test is ours.
+    """Events before the session began in a controller of xdist, where only the workers see which tests are ours.
 
     Attributes:
         id: that of the session, if it begins.
@@ -54,17 +54,17 @@ class MissedLoop(MissedEvents):
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Tell a worker its session: it may have tests of ours."""
+        """Send a worker the session that begins if it has tests of ours."""
         tell_worker(node, self.id, self.folder)
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_xdist_node_collection_finished(self) -> None:
-        """Begin if the worker that has collected has planned something. No test runs before all have collected."""
+        """Begin if the worker that has collected has planned something. Tests run only after all have collected."""
         self._begin_if_planned()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """Begin at the end for tests that were planned while xdist ended the session, of which it tells nothing."""
+        """Begin at the end for tests that were planned while xdist ended the session, which then skips the hook."""
         try:
             return (yield)
         finally:

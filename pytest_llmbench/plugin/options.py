@@ -43,10 +43,10 @@ class Option:
 
     Attributes:
         section: its section of `pytest --help`; None for a key of ini files alone.
-        help: starts with a capital; no full stop after a single phrase.
+        help: its text in `pytest --help`; starts with a capital, and ends without a full stop if it is one phrase.
         parse: turns its text into a value, or raises ConfigError; None for a flag.
         metavar: the form of its value, or its legal words.
-        default: the meaning of leaving it out, for people; empty where there is none.
+        default: the meaning of leaving it out, for people, or empty.
         short: whether it also has the form `--NAME`, as the options in README.md do.
         ini: whether ini files may have it.
         bare: its value where the command line names it without one; None where it needs a value.
@@ -149,7 +149,7 @@ def _option(
     value: Any = None,
     **form: Any,
 ) -> Any:
-    """Declare an option as a field; `value` is the field's where the user gives none."""
+    """Declare an option as a field; `value` is the field's default."""
     usual = {"short": False, "ini": True, "bare": None, "repeatable": False}
     declared = {"section": section, "help": help_, "parse": parse, "metavar": metavar, "default": default}
     metadata = {**declared, **usual, **form}
@@ -178,13 +178,13 @@ def _flag(help_: str, **form: Any) -> Any:
 
 
 def _switch(help_: str, **form: Any) -> Any:
-    """Declare a key of ini files that is yes or no."""
+    """Declare a key of ini files with the values `yes` and `no`."""
     return _words(None, help_, "no|yes", **form)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """The options of a session. Paths are absolute; None and empty mean that the user has not given one."""
+    """The options of a session. Paths are absolute; None and empty stand for an option that the user left out."""
 
     nodes: int | None = _option(
         Section.WHERE, "Number of nodes; on Slurm the session holds them until its end",
@@ -392,7 +392,7 @@ def read_options(config: pytest.Config) -> Options:
 
 
 def read_option(config: pytest.Config, option: Option) -> Any:
-    """Read one option; None where it is not given.
+    """Read one option; None where the user left it out.
 
     Raises:
         ConfigError: its ini value is illegal.
@@ -413,7 +413,7 @@ def read_option(config: pytest.Config, option: Option) -> Any:
 
 
 def run_dir_of(config: pytest.Config) -> Path:
-    """Read the folder of all sessions' folders alone, for a process in which no session of ours has begun yet."""
+    """Read the folder of all sessions' folders alone, for a process in which the session has yet to begin."""
     option = next(option for option in OPTIONS if option.key == "run_dir")
     given: Path | None = read_option(config, option)
     return given or config.invocation_params.dir / option.default

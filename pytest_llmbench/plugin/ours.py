@@ -25,7 +25,7 @@ BEGUN = pytest.StashKey[bool]()
 
 
 def is_session_folder(path: Path) -> bool:
-    """Whether a folder has the results of a session of ours, and so no test: pytest would look at each run's folder."""
+    """Whether a folder has the results of a session of ours: pytest would look for tests in each run's folder."""
     named = path.name == layout.LATEST or _SESSION.match(path.name) is not None
     return named and (path / layout.JOURNAL).is_file()
 
@@ -35,7 +35,7 @@ class FeasibilityWarning(pytest.PytestWarning):
 
 
 def keep_warning(config: pytest.Config) -> None:
-    """Keep the warning a warning where an ini file turns warnings into errors: that is about code, not about numbers.
+    """Keep the warning a warning where an ini file turns warnings into errors, which is meant for faults of code.
 
     The line comes after those of the ini file and before `-W` on the command line, which is obeyed.
     """
@@ -49,7 +49,7 @@ def is_of_ours(thing: object) -> bool:
 
 
 def tell_worker(node: Any, session: str, folder: Path) -> None:
-    """Tell a worker of xdist the id and folder of its session: plain text only, which is all that crosses."""
+    """Send a worker of xdist the id and folder of its session, as plain text, which is all that crosses."""
     node.workerinput[WORKER_INPUT] = {"id": session, "folder": str(folder)}
 
 

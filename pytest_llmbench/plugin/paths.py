@@ -1,4 +1,4 @@
-"""A path behind an option of ours names no tests, so pytest's configuration must not come from its folder.
+"""Keeps pytest from taking its configuration from the folder of a path that belongs to an option of ours.
 
 pytest decides on its ini file before it loads plugins, while `--system` is unknown to it: the FILE of `--system FILE`
 looks like a test to run. Written `--system=FILE`, it is one word that begins with a dash.
@@ -24,11 +24,11 @@ def refuse_foreign_config(config: pytest.Config, parser: pytest.Parser, args: Se
 
     Args:
         config: pytest's, before conftest files are loaded.
-        parser: pytest's, which knows none of our options yet.
+        parser: pytest's, without our options so far.
         args: the words that pytest will parse, including the ini file's `addopts`.
 
     Raises:
-        UsageError: the configuration may be another; says what to write.
+        UsageError: the configuration may be another; the message has what to write.
     """
     words = [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *map(os.fspath, config.invocation_params.args)]
     read_as, meant = (parser.parse_known_args(line) for line in (words, [*_joined(words, parser)]))
@@ -75,7 +75,7 @@ def _joined(words: Iterable[str], parser: pytest.Parser) -> Iterator[str]:
 
 
 def _is_free(form: str, parser: pytest.Parser) -> bool:
-    """Whether no other plugin has declared the option."""
+    """Whether the option is still undeclared by other plugins."""
     try:
         return form in parser.parse_known_and_unknown_args([form])[1]
     except pytest.UsageError:  # it is known, and lacks its value

@@ -20,13 +20,13 @@ from pytest_llmbench.plugin.verdict.unfinished import Reports
 
 
 def register(config: pytest.Config, missed: MissedEvents | None) -> None:
-    """Register what this process needs, and nothing that costs anything before a test asks for a run.
+    """Register what this process needs; whatever is costly waits until a test asks for a run.
 
     Args:
         config: pytest's.
         missed: events before; None where the session begins while pytest is configured.
     """
-    if missed is None:  # else no conftest file of the rootdir lends anything, and those of other folders may not
+    if missed is None:  # else conftest files of the rootdir lack such hooks, and those of other folders are left out
         with usage_errors():
             lending.lend(config)
     if is_worker(config):
@@ -41,10 +41,10 @@ def register(config: pytest.Config, missed: MissedEvents | None) -> None:
 
 
 def refuse(config: pytest.Config) -> None:
-    """Refuse options that cannot be meant before anything is collected.
+    """Refuse illegal options before anything is collected.
 
     Raises:
-        UsageError: there is one, or there is nothing to resume.
+        UsageError: an option is illegal, or the session to resume is missing.
     """
     if is_worker(config):
         return

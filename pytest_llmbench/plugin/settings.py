@@ -1,4 +1,4 @@
-"""The settings of a session: what the options, the system's file and the cluster that is here come to."""
+"""Makes the settings of a session from the options, the system's file and the cluster that is here."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +21,7 @@ def settings_of(options: Options, *, is_worker: bool) -> Settings:
         is_worker: whether this process is a worker of xdist, whose controller has asked the history already.
 
     Raises:
-        ConfigError: two of them contradict each other, or one names what is not there.
+        ConfigError: two of them contradict each other, or one names something that is missing.
     """
     system_name, cluster = cluster_settings.resolve_cluster(options.cluster, options.system, options.replay)
     system = load_system(system_name, with_installed(options.systems, SYSTEMS))

@@ -32,7 +32,7 @@ from pytest_llmbench.session.runner import Runner
 
 
 class Supervisor:
-    """Starts the runs once the tests are known, and leaves nothing behind."""
+    """Starts the runs once the tests are known, and ends all that still runs with the session."""
 
     def __init__(
         self, config: pytest.Config, bench: Bench, progress: LiveLine, interruption: Interruption, results: Results
@@ -49,8 +49,8 @@ class Supervisor:
         """Start every planned run; the waiter gives tests their records.
 
         Raises:
-            ConfigError: nothing can be written where the reports should go, no node is held for the checks, or runs
-                and checks could take more than the budget.
+            ConfigError: the folder of the reports is read-only, the checks lack nodes, or runs and checks could take
+                more than the budget.
         """
         self._bench.check_nodes_are_held()
         self._bench.check_budget()
@@ -76,7 +76,7 @@ class Supervisor:
                     self._runner.start(self._bench.planned)
             self._point_to_latest()
         except Exception as error:
-            # There is no record to add to. The runner is stopped with the session: whoever waits has the reason before.
+            # Records are missing so far. The runner is stopped with the session; tests that wait get the reason first.
             self.results.store = None
             if isinstance(error, OSError):
                 raise ConfigError(
@@ -85,7 +85,7 @@ class Supervisor:
             raise
 
     def _point_to_latest(self) -> None:
-        """Let `latest` lead to this session, which has begun. If the file system refuses it, nothing else fails."""
+        """Let `latest` lead to this session, which has begun. A file system that refuses it costs only a note."""
         try:
             point_to_latest(self._bench.session.folder)
         except OSError as error:
@@ -107,7 +107,7 @@ class Supervisor:
             self._bench.plan(declared_tests(session.items), check_names(session.items))
 
     def pytest_report_collectionfinish(self, config: pytest.Config) -> list[str]:
-        """Say what will run where."""
+        """Print what will run where."""
         runs_tests = not (config.option.collectonly or options.plan_only(config))
         if self._bench.planned.empty:
             return []
@@ -178,7 +178,7 @@ class Supervisor:
         return True
 
     def _stop(self) -> None:
-        """End all runs. A second signal means that the user does not want to wait: the processes end by themselves."""
+        """End all runs. After a second signal the user is in a hurry: the processes are left to end by themselves."""
         if self._runner is None:
             return
         try:
@@ -194,7 +194,7 @@ class Supervisor:
         return self._live.latest if self._live is not None else None
 
     def _end_live(self, exit_code: int) -> None:
-        """Tell those who watch how the session ended."""
+        """Let `llmbench watch` and other readers of the live state see how the session ended."""
         if self._live is not None:
             self._live.stop(self.results.word, exit_code)
 
@@ -204,15 +204,15 @@ class Supervisor:
         `--llmbench-session-time` does the same when it is reached.
         """
 
-        def end(why: str) -> None:
-            session.shouldstop = why
-            self.begin_no_more(why)
+        def end(reason: str) -> None:
+            session.shouldstop = reason
+            self.begin_no_more(reason)
 
         self._interruption.take_signals(end)
         if (longest := self._bench.options.session_time) is not None:
             self._interruption.end_after(longest)
 
-    def begin_no_more(self, why: str = "") -> None:
-        """Begin nothing that has not begun, and return at once; `why` stands in the records of runs that this ends."""
+    def begin_no_more(self, reason: str = "") -> None:
+        """Cancel what has yet to begin, and return at once; the records of the runs that this ends have the reason."""
         if self._runner is not None:
-            self._runner.begin_no_more(why)
+            self._runner.begin_no_more(reason)

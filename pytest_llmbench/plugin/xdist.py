@@ -1,7 +1,7 @@
 """pytest-xdist: the controller owns the runs, the workers only wait for their records.
 
-Workers know the tests, the controller does not; so the first worker that has collected writes the plan
-to the session's folder, and the controller starts it.
+Only the workers collect the tests, so the first one that has collected writes the plan to the session's folder, and
+the controller starts it.
 """
 
 import threading
@@ -37,16 +37,16 @@ def session_of_worker(config: pytest.Config) -> Session:
 
 
 class Worker:
-    """In a worker: tell the controller what runs the tests need, then wait for records on disk."""
+    """In a worker: write down which runs the tests need, then wait for their records on disk."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Every worker collects the same tests, so they all write the same plan; the last one in wins nothing.
+        """Write the plan, which is the same in every worker, because all collect the same tests.
 
-        In a refused session, xdist gets no test.
+        In a refused session, the list of tests is emptied for xdist.
         """
         try:
             self._bench.plan(declared_tests(session.items), check_names(session.items))
@@ -60,7 +60,7 @@ class Worker:
 
 
 class Controller:
-    """In the controller: tell workers the session, start the runs when their plan is there, show progress."""
+    """In the controller: send workers the session, start the runs when their plan is there, show progress."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Controller:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Tell a worker its session."""
+        """Send a worker its session."""
         tell_worker(node, self._bench.session.id, self._bench.session.folder)
 
     @pytest.hookimpl(tryfirst=True)
@@ -94,7 +94,7 @@ class Controller:
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
         """Stop waiting, before anyone else acts: the supervisor, registered earlier and so called later, ends the runs.
 
-        The session may end while they are only being started, and a half-started process cannot be ended.
+        The session may end while they are only being started, and only processes that have started can be ended.
         """
         self._over.set()
         self._interruption.bear_all()
@@ -114,7 +114,7 @@ class Controller:
         return Plan.model_validate_json(path.read_bytes()) if path.exists() else None
 
     def _end_the_loop(self) -> None:
-        """End xdist's loop after the first signal, between two of its events: there it is not inside a hook."""
+        """End xdist's loop after the first signal, between two of its events, where it is outside of all hooks."""
         self._interruption.received.wait()
         session = self._config.pluginmanager.get_plugin("dsession")
         if session is not None:
@@ -124,13 +124,13 @@ class Controller:
     def _raise_signal(self) -> None:
         raise KeyboardInterrupt(self._interruption.by)
 
-    def _give_up(self, why: str) -> None:
-        """End the session, and the waiting of its workers: no record will ever come."""
-        self._progress.note(why)
+    def _give_up(self, reason: str) -> None:
+        """End the session, and the waiting of its workers for records that will be missing."""
+        self._progress.note(reason)
         session = self._config.pluginmanager.get_plugin("dsession")
         if session is not None:
-            session.shouldstop = why  # first: a test that hears of the end is over at once, and is followed by no other
-        write_stop(self._bench.session.folder, why)
+            session.shouldstop = reason  # first: the stop ends a waiting test at once, and it shall be the last one
+        write_stop(self._bench.session.folder, reason)
 
     def _take_on_repeats(self) -> None:
         """Make the further runs that workers ask for."""

@@ -1,7 +1,7 @@
 """JSON Schemas of the files that people write and of the records that programs read, made from the models.
 
-A schema refuses a key that the loader refuses. It knows less about values: two keys that contradict each other, or a
-bound in a unit of another kind, only the loader finds.
+A schema refuses the keys that the loader refuses. Only the loader finds keys that contradict each other, and bounds in
+a unit of another kind.
 """
 
 import json
@@ -34,10 +34,10 @@ def schema_of(kind: str) -> Schema:
     """The JSON Schema of one of `SCHEMAS`.
 
     Raises:
-        KeyError: there is none of that kind.
+        KeyError: the kind is unknown.
     """
     version, title, make = SCHEMAS[kind]
-    # No server has it yet: the id is a name alone.
+    # A name alone, because the schemas lack an address on the web so far.
     head = {"$schema": _DIALECT, "$id": f"urn:pytest-llmbench:schema:{kind}:{version}", "title": title}
     return {**head, **make()}
 
@@ -200,7 +200,7 @@ def _partial(defs: dict[str, Schema], roots: list[str]) -> dict[str, Schema]:
     for name in merged:
         defs[name].pop("required", None)
         for field in defs[name].get("properties", {}).values():
-            if "oneOf" in field:  # what told its models apart may be in another block
+            if "oneOf" in field:  # the key that distinguishes its models may be in another block
                 field["anyOf"] = field.pop("oneOf")
                 field.pop("discriminator", None)
     return defs

@@ -1,4 +1,4 @@
-"""Every fault of a recipe file or a system file: where a session stops at the first, an author wants to see all."""
+"""Finds all faults of a recipe file or a system file for its author, where a session stops at the first."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ class FileFault:
 
     Attributes:
         file: the file.
-        line: its line, from 1; None where it is about the whole file, or about a key that is not there.
+        line: its line, from 1; None for a fault of the whole file, or a key that is missing.
         key: the key, dotted from the top of the file; empty for the whole of it.
         message: the fault, and the legal values.
     """
@@ -52,9 +52,9 @@ def vet(path: Path) -> list[FileFault]:
     except ConfigError as error:
         return [FileFault(file=path, key="", message=str(error).removeprefix(f"{path}: "))]
     if {"recipes", "family"} & data.keys():
-        faults = list(_recipes(path, data))
+        faults = list(_family_faults(path, data))
     elif {"name", "cluster"} & data.keys():
-        faults = list(_system(path, data))
+        faults = list(_system_faults(path, data))
     else:
         message = "neither a recipe file, with the keys family and recipes, nor a system file, with name and cluster"
         faults = [FileFault(file=path, key="", message=message)]
@@ -62,7 +62,7 @@ def vet(path: Path) -> list[FileFault]:
     return [replace(fault, line=lines.of(fault.key)) for fault in dict.fromkeys(faults)]
 
 
-def _system(path: Path, data: Mapping[str, Any]) -> Iterator[FileFault]:
+def _system_faults(path: Path, data: Mapping[str, Any]) -> Iterator[FileFault]:
     try:
         system = validate(System, data, str(path))
     except FaultsError as error:
@@ -73,7 +73,7 @@ def _system(path: Path, data: Mapping[str, Any]) -> Iterator[FileFault]:
         try:
             check = get_check(name)
         except ExtensionError:
-            continue  # a session that does not select it does not need it
+            continue  # only a session that selects the check needs it
         except ConfigError:
             yield FileFault(file=path, key=key, message=unknown("check", name, CHECKS.usable()))
             continue
@@ -84,7 +84,7 @@ def _system(path: Path, data: Mapping[str, Any]) -> Iterator[FileFault]:
                 yield FileFault(file=path, key=f"{key}.options.{fault.key}".rstrip("."), message=fault.message)
 
 
-def _recipes(path: Path, data: Mapping[str, Any]) -> Iterator[FileFault]:
+def _family_faults(path: Path, data: Mapping[str, Any]) -> Iterator[FileFault]:
     try:
         family = validate(RecipeFamily, data, str(path))
     except FaultsError as error:
@@ -97,41 +97,45 @@ def _recipes(path: Path, data: Mapping[str, Any]) -> Iterator[FileFault]:
             yield FileFault(file=path, key=f"recipes.{name}", message=str(error).removeprefix(f"{path}: "))
             continue
         for scale, keys in laid_out.items():
-            yield from _recipe(path, family, name, scale, keys)
+            yield from _recipe_faults(path, family, name, scale, keys)
 
 
-def _recipe(path: Path, family: RecipeFamily, name: str, scale: Scale, keys: Mapping[str, Any]) -> Iterator[FileFault]:
+def _recipe_faults(
+    path: Path, family: RecipeFamily, name: str, scale: Scale, keys: Mapping[str, Any]
+) -> Iterator[FileFault]:
     """The faults of one recipe at one scale, each at the key that has it: in the recipe, or in what is laid with it."""
     blocks = {f"recipes.{name}": family.recipes[name], "defaults": family.defaults}
     blocks = {"smoke": family.smoke, **blocks} if scale == "smoke" else blocks
 
-    def at(key: str, message: str) -> FileFault:
-        block = next((each for each, told in blocks.items() if key and _has(told, key.split("."))), f"recipes.{name}")
+    def fault_at(key: str, message: str) -> FileFault:
+        holders = (block for block, content in blocks.items() if key and _has(content, key.split(".")))
+        block = next(holders, f"recipes.{name}")
         return FileFault(file=path, key=f"{block}.{key}".rstrip("."), message=message)
 
     try:
         engine = get_engine(str(keys.get("engine")))
     except ExtensionError:
-        engine = None  # a session that plans no run of it does not need the engine
+        engine = None  # only a session that plans a run of the recipe needs the engine
     except ConfigError as error:
         engine = None
         if "engine" in keys:
-            yield at("engine", str(error))
+            yield fault_at("engine", str(error))
     try:
         recipe = validate(Recipe, keys, in_file(path, name, scale))
         if engine is not None:
             check_recipes([recipe])
     except FaultsError as error:
-        yield from (at(fault.key, fault.message) for fault in error.faults if not fault.where.endswith(": options"))
+        own = (fault for fault in error.faults if not fault.where.endswith(": options"))
+        yield from (fault_at(fault.key, fault.message) for fault in own)
     except ConfigError as error:
-        yield at("references", str(error).removeprefix(f"recipe {name}, ").removeprefix(f"recipe {name}: "))
+        yield fault_at("references", str(error).removeprefix(f"recipe {name}, ").removeprefix(f"recipe {name}: "))
     options = keys.get("options", {})
     if engine is None or not isinstance(options, Mapping):
         return
     try:
         validate(engine.options, options, "")
     except FaultsError as error:
-        yield from (at(f"options.{fault.key}".rstrip("."), fault.message) for fault in error.faults)
+        yield from (fault_at(f"options.{fault.key}".rstrip("."), fault.message) for fault in error.faults)
 
 
 def _has(block: Any, parts: Sequence[str]) -> bool:
@@ -157,8 +161,8 @@ class _Lines:
     def of(self, key: str) -> int | None:
         """The line of a dotted key, or of the last key on the way to it that is there; None for the whole file."""
         node, line, rest = self._root, None, key
-        while rest and (found := _inner(node, rest)) is not None:
-            node, line, rest = found
+        while rest and (inner := _inner(node, rest)) is not None:
+            node, line, rest = inner
         return line
 
 

@@ -1,4 +1,4 @@
-"""Running Slurm's commands: what they print is read as bytes, and what steers them is on their command line."""
+"""Runs Slurm's commands: their output is read as bytes, and their options come from the command line alone."""
 
 import contextlib
 import ctypes
@@ -14,16 +14,16 @@ from pytest_llmbench.core.errors import ClusterError
 
 TIMEOUT_S = 60.0
 _PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)  # now: a forked child of a process with threads must not load anything
+_libc = ctypes.CDLL(None)  # loaded here: a forked child of a process with threads could hang while it loads
 _LOOK_S = 0.1
-# What its commands say when the controller is away, busy, or just back.
+# Messages of Slurm's commands while the controller is away, busy, or just back.
 _SILENCE = re.compile(
     r"time[d ]*out|unable to (contact|connect|establish)|connect(ion)? (refused|reset|fail|timed)|zero bytes|"
     r"did not answer|"
     r"communication|transmission|standby|unexpected (rpc|message)|not respond|receive fail|send fail|try again",
     re.IGNORECASE,
 )
-# Slurm's words for one job too many. Its sentence on "job submit limit, user's size and/or time limits" is no use: it
+# Slurm's words for one job too many. Its sentence on "job submit limit, user's size and/or time limits" is left out: it
 # stands for limits on a single job as well.
 _FULL = re.compile(
     r"\b(?P<limit>(?:Assoc|QOS)(?:Max|Grp)SubmitJobs?(?:Per[A-Z]\w+)?Limit)\b|temporarily unable to accept job|"
@@ -52,7 +52,7 @@ _OF_SRUN = frozenset(
 
 
 class NoAnswerError(ClusterError):
-    """Slurm did not answer, or the effect of a command is unknown; it may answer if it is asked again."""
+    """Slurm was silent, or the effect of a command is unknown; it may answer if it is asked again."""
 
 
 class NotYetError(NoAnswerError):
@@ -60,7 +60,7 @@ class NotYetError(NoAnswerError):
 
 
 class QueueFullError(NotYetError):
-    """Slurm does not take a job because its queue has too many; it may when one of them has ended.
+    """Slurm refuses a job because its queue is full; it may take it when another job has ended.
 
     Attributes:
         limit: Slurm's name of the limit.
@@ -74,7 +74,7 @@ class QueueFullError(NotYetError):
 
 
 def full_queue(words: str) -> str:
-    """The limit on the number of jobs in the queue that a refusal of Slurm names; empty if it names none."""
+    """The limit on the number of jobs in the queue that a refusal of Slurm names; empty for any other refusal."""
     match = _FULL.search(words)
     return "" if match is None else match["limit"] or "MaxJobCount"
 
@@ -89,7 +89,7 @@ class SlurmAnswer:
 
 
 def _last_words(process: subprocess.Popen[bytes]) -> str:
-    """Its complaints before it was killed, such as that it looks for its configuration again."""
+    """Messages of a command that was killed, such as that it looks for its configuration again."""
     with contextlib.suppress(subprocess.TimeoutExpired):  # another process that it started may have its output
         return slurm_words(process.communicate(timeout=_LOOK_S)[1].decode("utf-8", errors="replace"))
     return ""
@@ -99,7 +99,7 @@ def run(command: Sequence[str]) -> str:
     """Run one Slurm command and return what it printed.
 
     Raises:
-        ClusterError: it is not installed, failed (with Slurm's own words) or did not answer.
+        ClusterError: it is missing, failed (with Slurm's own words) or hung.
     """
     return succeeded(command, ask(command))
 
@@ -108,7 +108,7 @@ def succeeded(command: Sequence[str], answer: SlurmAnswer) -> str:
     """The output of a command.
 
     Raises:
-        NoAnswerError: the controller could not be reached.
+        NoAnswerError: the controller was out of reach.
         ClusterError: it failed otherwise; with Slurm's own words.
     """
     if answer.code == 0:
@@ -119,7 +119,7 @@ def succeeded(command: Sequence[str], answer: SlurmAnswer) -> str:
 
 
 def is_silence(words: str) -> bool:
-    """Whether a command failed because the controller could not be reached, and not because it said no."""
+    """Whether a command failed because the controller was out of reach; a refusal is an answer."""
     return _SILENCE.search(words) is not None
 
 
@@ -128,15 +128,15 @@ def ask(
 ) -> SlurmAnswer:
     """Run one Slurm command to its end, whatever that is; `questions` are its input.
 
-    Bytes that are no UTF-8 are replaced: a reason or a comment may be in any encoding. It may take `limit_s` seconds in
-    all, which are asked for again while it runs, as they may become less.
+    Undecodable bytes are replaced: a reason or a comment may be in any encoding. `limit_s` returns the seconds that it
+    may take in all, and is called again while it runs, as they may become less.
 
     Raises:
-        NoAnswerError: it did not end in time, and was killed.
-        ClusterError: it is not installed.
+        NoAnswerError: it took too long, and was killed.
+        ClusterError: it is missing, or its start failed.
     """
     text, began = " ".join(command), time.monotonic()
-    # A file: `communicate` takes no input a second time, and after its first timeout writes nothing more of it.
+    # A file, because `communicate` drops the rest of its input after its first timeout.
     asked = os.memfd_create("questions")
     try:
         os.pwrite(asked, questions, 0)
@@ -175,12 +175,12 @@ def ask(
 
 
 def _end_with_us() -> None:
-    """In a child: die with the thread that waits for it, so that nothing is submitted for a session that is dead."""
+    """Make a forked sbatch die with the thread that waits for it, so that only living sessions submit jobs."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def slurm_words(stderr: str) -> str:
-    """Keep what Slurm says, without the `sbatch: error:` in front of each line."""
+    """Slurm's messages on one line, without the `sbatch: error:` in front of each."""
     lines = (plain(line) for line in stderr.splitlines())
     words = (line.split(": error: ", 1)[-1].split("error: ", 1)[-1] for line in lines if line)
     return "; ".join(dict.fromkeys(words))
@@ -196,7 +196,7 @@ def clean_environment(extra: Mapping[str, str] | Iterable[tuple[str, str]] = ())
 
     Inside a job, SLURM_NTASKS, SLURM_CPU_BIND and the like would silently change every srun and sbatch that we start.
     A user's SBATCH_PARTITION would win over `--partition`, since ours are written into the script. SLURM_CONF stays:
-    it says which cluster.
+    it names the cluster.
     """
     # pytest changes its own variables meanwhile, in another thread.
     keep = {
@@ -206,7 +206,7 @@ def clean_environment(extra: Mapping[str, str] | Iterable[tuple[str, str]] = ())
 
 
 def ignored_options() -> list[str]:
-    """Variables of the user's that Slurm's commands would take as options, and ours do not."""
+    """Variables of the user's that Slurm's commands take as options, and that llmbench removes for its own."""
     own = () if "SLURM_JOB_ID" in os.environ else _OF_SRUN  # inside a job, Slurm has set those
     return sorted(
         name for name in list(os.environ) if name in own or (_is_option(name) and not name.startswith(_NOT_THE_USERS))

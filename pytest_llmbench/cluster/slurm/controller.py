@@ -22,7 +22,7 @@ class SlurmController:
     def __init__(self, queries: SlurmQueries) -> None:
         self._queries = queries
         self._silent_since: float | None = None
-        self._told_silence = False
+        self._noted_silence = False
         self._back_at = -_NEVER
         self._knew_no_node = False
         self._testing = threading.Lock()
@@ -30,32 +30,32 @@ class SlurmController:
 
     @property
     def was_silent(self) -> bool:
-        """Whether it did not answer when it was asked last."""
+        """Whether the last question to it was left unanswered."""
         return self._silent_since is not None
 
     @property
     def silent_s(self) -> float:
-        """For how many seconds it has not answered; 0 where it does."""
+        """Seconds since it fell silent; 0 while it answers."""
         return 0.0 if self._silent_since is None else time.monotonic() - self._silent_since
 
     @property
     def is_just_back(self) -> bool:
-        """Whether it was away a moment ago: it may not know its nodes yet, and take jobs that ended for alive."""
+        """Whether it was away a moment ago: it may still miss its nodes, and take jobs that ended for alive."""
         return time.monotonic() - self._back_at <= _BACK_S
 
     def note_answer(self, error: str, began: float) -> None:
-        """Say once that it is silent, when it was so twice or for long, and once that it answers again.
+        """Add one note when it was silent twice or for long, and one when it answers again.
 
         Args:
-            error: of a command; empty where it had none.
+            error: of a command; empty where it succeeded.
             began: our clock when the command began.
         """
         if not is_silence(error):
-            if self._told_silence:
+            if self._noted_silence:
                 self._queries.notes.append(f"Slurm answers again, after {self.silent_s:.0f} s")
             if self._silent_since is not None:
                 self._back_at = time.monotonic()
-            self._silent_since, self._told_silence = None, False
+            self._silent_since, self._noted_silence = None, False
             return
         twice = self._silent_since is not None
         self._silent_since = self._silent_since or began
@@ -63,19 +63,19 @@ class SlurmController:
             self.say_silent(error)
 
     def say_silent(self, reason: str) -> None:
-        """Say that it is silent, if that was not said since it last answered."""
-        if not self._told_silence:
-            self._told_silence = True
+        """Add the note that it is silent, once until it answers again."""
+        if not self._noted_silence:
+            self._noted_silence = True
             self._queries.notes.append(
                 f"Slurm does not answer ({reason}): what runs goes on, what waits is launched when it does; it is "
                 f"asked again every {QUIET_S:.0f} s"
             )
 
     def test(self, shape: Hashable, script: Path) -> None:
-        """See to it that Slurm could ever start a job like that of a script; asked once for each shape.
+        """Check that Slurm could ever start a job like that of a script, once for each shape.
 
         Raises:
-            ClusterError: it could not, in its own words, or does not answer.
+            ClusterError: Slurm refuses such a job, in its own words, or is silent.
         """
         with self._testing:
             if shape not in self._tested:
@@ -88,10 +88,10 @@ class SlurmController:
                 self._knew_no_node = False
 
     def soften_if_just_back(self, refusal: ClusterError, began: float) -> ClusterError:
-        """A refusal; one for now, where the controller may not know its nodes yet after a restart.
+        """The refusal, as a temporary one where the controller may still miss its nodes after a restart.
 
-        Nobody may have asked while it was away: one that knows none of its nodes was just started, too. That is
-        believed once, since nodes may be down for good.
+        A restart may have passed unseen: a controller that lists every node as down or unknown counts as just started,
+        but only once, since nodes may be down for good.
 
         Args:
             refusal: of a command.

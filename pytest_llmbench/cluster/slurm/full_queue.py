@@ -1,4 +1,4 @@
-"""Limits of the queue: jobs that Slurm does not take because it is full, and jobs that wait in it for too long."""
+"""Limits of the queue: jobs that Slurm refuses because it is full, and jobs that wait in it for too long."""
 
 import os
 import time
@@ -14,15 +14,15 @@ from pytest_llmbench.core.durations import format_minutes
 from pytest_llmbench.core.errors import ClusterError
 
 _MINUTE_S = 60.0
-# A cancellation that failed, or came to nothing, is tried again after this.
+# A cancellation that failed, or was without effect, is tried again after this.
 _AGAIN_S = 30.0
-# A job may end between a refusal and the question for the jobs that are there.
+# Refusals in a row with an empty queue until waiting is given up: a job may end between a refusal and the look at it.
 _SURE = 3
 
 
 @dataclass
 class FullQueue:
-    """Decides for how long it is of use to hold back what Slurm refuses.
+    """Decides for how long jobs are held back that Slurm refuses because its queue is full.
 
     Attributes:
         longest_min: how long a job may be held back, minutes; None for any time.
@@ -37,9 +37,9 @@ class FullQueue:
     _named: set[str] = field(default_factory=set)
 
     def note_refused(self, name: str, error: QueueFullError, *, ours: int) -> str:
-        """Note that a job was refused; return why waiting is of no use, or nothing if it is.
+        """Note that a job was refused; return the reason to give it up, or an empty text to hold it back.
 
-        A limit that lets no job at all into the queue refuses the same while no job is in it.
+        A limit that refuses jobs also while the queue is empty will always do so: waiting is useless.
 
         Args:
             name: of the job.
@@ -67,7 +67,7 @@ class FullQueue:
         self._without_jobs.pop(name, None)
 
     def _any_job(self, error: QueueFullError) -> bool:
-        """Whether a job is in the queue that may count; so it is taken where Slurm does not say."""
+        """Whether a job is in the queue that may count; assumed where Slurm hides jobs or is silent."""
         if not error.counts_this_user:  # jobs of others count, which Slurm may hide
             return True
         answer, failed = self.queries.answer(["squeue", "--noheader", f"--user={os.getuid()}", "--format=%i"])
@@ -90,7 +90,7 @@ class QueueLimit:
     def enforce(self, job: OurJob) -> None:
         """Cancel a watched job that has waited for too long, without waiting long for Slurm's answer.
 
-        A silent controller may have started it: nothing is done until Slurm shows that it still waits.
+        A silent controller may have started it: it is cancelled only while Slurm shows that it still waits.
         """
         longest, now = self.longest_min, time.monotonic()
         if longest is None or self.slurm.silent or self.slurm.waited_s(job) <= _MINUTE_S * longest:
@@ -107,7 +107,7 @@ class QueueLimit:
         Aside(lambda: self._cancel(job), "scancel").done(GLANCE_S)
 
     def why_ended(self, job: OurJob, status: JobStatus) -> str:
-        """The reason for the end of a job that never began, if it is its long wait; else empty."""
+        """The reason for the end of a job that was cancelled for its long wait; empty for any other job."""
         return self._reasons.get(job, "") if status.state in {JobState.CANCELLED, JobState.LOST} else ""
 
     def _cancel(self, job: OurJob) -> None:

@@ -26,7 +26,7 @@ def parse_pair(text: str) -> tuple[str, str]:
     """Read `KEY=VALUE`.
 
     Raises:
-        ConfigError: the key is unknown, or one that this package sets itself, or the value cannot stand in a script.
+        ConfigError: the key is unknown, or one that this package sets itself, or the value is unfit for a script.
     """
     key, equals, value = text.partition("=")
     key, value = key.strip(), value.strip()

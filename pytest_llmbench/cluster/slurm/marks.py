@@ -1,4 +1,4 @@
-"""Past events of jobs, which `scontrol show job` has and squeue does not: preemption and suspension."""
+"""Past events of jobs that only `scontrol show job` shows: preemption and suspension."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ _MARKS = re.compile(r" PreemptTime=(?P<preempted>\S+) SuspendTime=(?P<suspended>
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobMarks:
-    """Past events of a job: the time as Slurm prints it, empty if it never happened.
+    """Past events of a job, each the time as Slurm prints it, or empty.
 
     Attributes:
         preempted: time at which a job of higher priority got its nodes; it may run on for a grace time.

@@ -19,14 +19,14 @@ from pytest_llmbench.cluster.slurm.states import (
 )
 from pytest_llmbench.core.errors import ClusterError
 
-# Whoever has other runs to look after waits no longer than this for an answer: what was known last stands.
+# Longest wait for an answer while other runs need attention; after it, the last known state stands.
 GLANCE_S = 2.0
-# What was done to a job is asked for when a run is over, and others wait.
+# Longest wait for the past events of a job, which are asked for when its run is over and others wait.
 _MARKS_S = 10.0
 _NEVER = float("inf")
-# Whoever waits for the end of a session is told what for after this long.
+# At the end of a session, a wait that is longer than this is shown to the user.
 _PATIENCE_S = 1.0
-# Commands that change nothing.
+# Commands that only ask.
 _QUESTIONS = ("squeue", "sacct", "sinfo")
 # States of a node, as sinfo begins them.
 _UNAVAILABLE = ("down", "drain", "fail", "maint", "unknown", "power", "not_responding", "reboot")
@@ -36,7 +36,7 @@ _REFUSED_PERIOD_S = 30.0
 
 
 class IllNode(NamedTuple):
-    """A node that no job can get, with its state and the reason, in Slurm's words."""
+    """A node that is out of service, with its state and the reason, in Slurm's words."""
 
     name: str
     state: str
@@ -44,7 +44,7 @@ class IllNode(NamedTuple):
 
     @property
     def has_failed(self) -> bool:
-        """Whether it failed, and is not only kept for an administrator."""
+        """Whether it failed, rather than being kept out by an administrator."""
         return self.state.startswith(("down", "fail", "comp")) or self.state.endswith("*")
 
 
@@ -54,7 +54,7 @@ def describe_nodes(nodes: Iterable[IllNode]) -> str:
 
 
 class SlurmQueries:
-    """Slurm's commands, cut off when the session cannot wait any more.
+    """Runs Slurm's commands, and cuts them off when the session has to end.
 
     Attributes:
         notes: lines for people, oldest first; the reader that shows them removes them.
@@ -73,7 +73,7 @@ class SlurmQueries:
         self._end_by = min(self._end_by, time.monotonic() + seconds)
 
     def ask_no_more(self) -> None:
-        """Cut off every command that only asks, also the running one: the session does not wait for its answer."""
+        """Cut off every command that only asks, also the running one: the session ends without its answer."""
         self._asks = False
 
     def ask(self, command: Sequence[str], timeout_s: float | None = None, questions: bytes = b"") -> SlurmAnswer:
@@ -81,7 +81,7 @@ class SlurmQueries:
 
         Raises:
             NoAnswerError: it was cut off.
-            ClusterError: it is not installed.
+            ClusterError: it is missing.
         """
         waits: list[str] = []
         began = time.monotonic()
@@ -106,14 +106,14 @@ class SlurmQueries:
         """Run one of Slurm's commands and return what it printed.
 
         Raises:
-            ClusterError: it is not installed, failed or did not answer.
+            ClusterError: it is missing, failed or hung.
         """
         return succeeded(command, self.ask(command))
 
     def marks(self, submitted: Mapping[str, str]) -> dict[str, JobMarks]:
         """Past events of jobs by id, by one command, of those that were submitted at the given times.
 
-        It fails as a whole, with an empty answer, where one job is not known any more.
+        The whole answer is empty where Slurm has forgotten one of the jobs.
         """
         try:
             answer = self.ask(SHOW_JOBS, _MARKS_S, questions(submitted)).stdout
@@ -122,7 +122,7 @@ class SlurmQueries:
         return {job_id: marks for job_id, at, marks in marks_in(answer) if submitted.get(job_id) == at}
 
     def suspended_s(self, job: OurJob, submitted: str) -> float | None:
-        """For how many seconds a job was suspended in all, as sacct has it; None where it does not say."""
+        """Seconds for which a job was suspended in all, by sacct; None where sacct leaves it open."""
         fields = "JobIDRaw,Submit,JobName,Suspended"
         command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--delimiter={FIELD}", f"--format={fields}"]
         answer, _ = self.answer([*command, f"--jobs={job.id}"], _MARKS_S)
@@ -136,7 +136,7 @@ class SlurmQueries:
         return None
 
     def refusing_node(self, hosts: Iterable[str]) -> str:
-        """The node among these that refuses jobs because it remembers their ids from before a restart; else nothing.
+        """The node among these that refuses jobs because it remembers their ids from before a restart; else empty.
 
         One query answers for all jobs, and for half a minute.
         """
@@ -169,11 +169,11 @@ class SlurmQueries:
         return ", ".join(dict.fromkeys(f"{name} ({nodes} nodes, limit {limit})" for name, nodes, limit in rows))
 
     def unavailable(self, nodelist: str = "") -> str:
-        """List the nodes that no job can get, with state and reason, for people; empty when there are none."""
+        """List the nodes that are out of service, with state and reason, for people."""
         return describe_nodes(self.ill_nodes(nodelist))
 
     def ill_nodes(self, nodelist: str = "") -> list[IllNode]:
-        """The nodes that no job can get; of the whole cluster where no list of nodes is given."""
+        """The nodes that are out of service, in a list of nodes or in the whole cluster."""
         rows = self._sinfo(("%N", "%T", "%E"), "--Node", *([f"--nodes={nodelist}"] if nodelist else []))
         # While its last job is being cleaned up, a failed node is `completing`; the reason is there already.
         return [

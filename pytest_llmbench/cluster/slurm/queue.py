@@ -1,8 +1,8 @@
 """Watching jobs: their states in Slurm, and whether each id still belongs to the job that is meant.
 
 Slurm gives an id out again: at the latest after MaxJobId jobs, at the earliest when its controller was killed before it
-had saved a job, and then even to another job of the same session. So an id alone is never looked at, used or cancelled:
-see `OurJob`.
+had saved a job, and then even to another job of the same session. So whatever looks at, uses or cancels a job takes an
+`OurJob`, which has more marks than the id.
 """
 
 import os
@@ -22,15 +22,15 @@ from pytest_llmbench.cluster.slurm.rhythm import Rhythm
 from pytest_llmbench.cluster.slurm.states import JobIdentity, JobRow, JobState, JobStatus, OurJob, describe_status
 from pytest_llmbench.core.errors import ClusterError
 
-# Slurm may not know a job for a while (a restart, a fail-over); it is not lost before this.
+# Slurm may list a job only after a while (a restart, a fail-over); a job that is missing for longer is lost.
 PATIENCE_S = 120.0
-# It may be silent for longer, until what does not run yet is given up. A run never is: it has its ranks.
+# Silence of Slurm after which jobs that still wait are given up. Jobs that run are kept, because their ranks report.
 SILENCE_S = 7200.0
-# An epilog may take minutes. A job that Slurm still closes after this has an end that is known, or never will be.
+# An epilog may take minutes. A job that Slurm still closes after this is judged by what is known of its end by then.
 CLOSING_S = 300.0
 # A command that is killed has ended within this time.
 _KILLED_S = 2.0
-# Steps go into a job that was seen as ours no longer ago than this.
+# A step is started in a job that was seen as ours within this time.
 _FRESH_S = 1.0
 # A job whose run is over leaves by itself: its processes have ended, or Slurm was asked. After this, it is cancelled.
 _LEAVING_S = 15.0
@@ -47,10 +47,10 @@ class WatchedJob:
         seen: our clock before the last query that found it as the job that is meant: squeue, or scontrol while it runs.
         watched: our clock when it was submitted, or taken over from an earlier process.
         answered: our clock when Slurm last answered about it.
-        closing: our clock when it was first seen `COMPLETING`: nothing can start in it any more.
+        closing: our clock when it was first seen `COMPLETING`: Slurm starts steps in it only before that.
         ending: whether its files show that it is about to end.
-        missing: whether Slurm, when it answered last, did not know it.
-        stray: whether its id is another job's, and it was never seen: it may be in the queue under another id.
+        missing: whether Slurm's last answer lacked it.
+        stray: whether its id turned out to be another job's before it was seen: it may be queued under another id.
         over: our clock when its run was over, whatever Slurm's state of it is.
         marks: its past events, asked for when its end was seen.
         marks_now: its past events while it ran, and our clock before they were asked for.
@@ -87,12 +87,12 @@ class Facts:
     Attributes:
         began: our clock before the first question.
         took_s: seconds that squeue took.
-        silent: whether the controller did not answer.
+        silent: whether the controller was silent.
         rows: jobs that squeue shows.
-        error: the reason why squeue failed, or else sacct; empty where neither did.
+        error: the reason why squeue failed, or else sacct; empty where both answered.
         ends: jobs that sacct shows, asked about those that squeue lacks, or that close for too long.
         marks: past events of the jobs that ended, by id.
-        ill: nodes that no job can get, by the node list that was asked for.
+        ill: nodes that are out of service, by the node list that was asked for.
     """
 
     began: float
@@ -129,7 +129,7 @@ def judge_unsure(job: OurJob, watched: WatchedJob, facts: Facts, now: float) -> 
     """Decide on a job that squeue lacks, or that Slurm has been closing for too long.
 
     sacct lags behind by seconds: its "still running" is believed only until squeue's silence lasts. A job is lost once
-    Slurm, when it answers, has not known it for a while, or once another job has its id.
+    Slurm's answers have lacked it for a while, or once another job has its id.
     """
     changes: Changes = {"missing": False}
     for row in facts.ends:
@@ -150,7 +150,7 @@ def judge_unsure(job: OurJob, watched: WatchedJob, facts: Facts, now: float) -> 
         changes |= {"stray": watched.seen == NEVER}
         changes["status"] = JobStatus(state=JobState.LOST, reason=_reason_of_stranger(watched, stranger))
     elif facts.silent and status.state is not JobState.PENDING:
-        # Silence proves nothing about it. What counts is how long Slurm, when it answers, does not know it.
+        # Silence leaves its state open: only the time counts in which Slurm answers and the job is missing.
         changes["answered"] = now
     elif silence > (SILENCE_S if facts.silent else PATIENCE_S):
         reason = facts.error or "neither squeue nor sacct lists it"
@@ -159,7 +159,7 @@ def judge_unsure(job: OurJob, watched: WatchedJob, facts: Facts, now: float) -> 
 
 
 def needs_explanation(watched: WatchedJob, status: JobStatus) -> bool:
-    """Whether an end may come from a node: of a failed node, or of a job that nobody asked Slurm to cancel."""
+    """Whether an end may come from a node: the node failed, or the job was cancelled before its run was over."""
     unasked = status.state is JobState.CANCELLED and watched.over is None
     return bool(status.nodelist) and (unasked or status.state is JobState.NODE_FAIL)
 
@@ -167,7 +167,7 @@ def needs_explanation(watched: WatchedJob, status: JobStatus) -> bool:
 def explain(watched: WatchedJob, status: JobStatus, facts: Facts) -> JobStatus:
     """Add the node that failed, or that refused to start the job.
 
-    slurmd refuses a job whose id it knows from a start that the controller has forgotten, and cancels it.
+    slurmd refuses and cancels a job whose id it remembers from a start that the controller has forgotten.
     """
     if not needs_explanation(watched, status):
         return status
@@ -206,7 +206,7 @@ class Slurm:
         notes: lines for people, oldest first; the reader that shows them removes them.
         queries: Slurm's commands.
         controller: whether it answers.
-        strays: jobs that Slurm may have taken without saying so, and that were not found so far.
+        strays: jobs that Slurm may have taken without an answer, and that are still to be found.
         past: jobs that are known to be over, or to be looked after.
     """
 
@@ -229,7 +229,7 @@ class Slurm:
 
     @property
     def silent(self) -> bool:
-        """Whether the controller did not answer when it was asked last, or does not at this moment."""
+        """Whether the last question was left unanswered, or the present one has been open for long."""
         query = self._query
         late = self.looking and query is not None and time.monotonic() - query.began >= GLANCE_S
         return self.controller.was_silent or late
@@ -269,8 +269,7 @@ class Slurm:
     def status(self, job: OurJob, *, since: float = NEVER) -> JobStatus:
         """Return the last known status of a watched job, asking Slurm if the answer is old, or older than `since`.
 
-        It does not wait for a Slurm that hangs: while that has no answer, the last one stands. It asks nothing while no
-        watched job lives.
+        While Slurm hangs, the last answer stands. Once all watched jobs have ended, only `since` makes it ask.
         """
         asked_for = self._jobs[job].seen < since and not self.silent
         if asked_for or self.looking or (self._any_lives and self._rhythm.due(last=self._all_end)):
@@ -278,19 +277,19 @@ class Slurm:
         return self._jobs[job].status
 
     def waited_s(self, job: OurJob) -> float:
-        """For how many seconds a watched job had waited in the queue when Slurm last showed it there; 0 if it is not.
+        """Seconds that a watched job had waited in the queue when Slurm last showed it there; 0 for any other job.
 
-        A job whose nodes start up waits no more.
+        The wait ends when the job's nodes start up.
         """
         watched = self._jobs[job]
         waits = watched.status.word == "PENDING" and not watched.missing
         return max(0.0, watched.seen - watched.watched) if waits else 0.0
 
     def confirm(self, job: OurJob) -> None:
-        """See to it that a job runs right now, and is the one that is meant.
+        """Check that a job runs right now, and is the one that is meant.
 
         Raises:
-            NoAnswerError: it does not, or Slurm does not say so; `status` tells what became of it.
+            NoAnswerError: it has another state, which `status` returns, or Slurm leaves it open.
         """
         since = time.monotonic() - _FRESH_S
         shut_off = self.controller.was_silent and time.monotonic() < self._rhythm.next
@@ -305,20 +304,20 @@ class Slurm:
     def hosts(self, job: OurJob) -> tuple[str, ...]:
         """The nodes of a watched job, as they were last seen; empty while it waits, and while Slurm closes it.
 
-        While Slurm closes a job, it names only those of its nodes that are not ready for others.
+        While Slurm closes a job, it names only those of its nodes that are still busy with it.
 
         Raises:
-            ClusterError: scontrol cannot tell their names.
+            ClusterError: scontrol failed to expand their names.
         """
         status = self._jobs[job].status
         return self.queries.hosts(status.nodelist) if status.nodelist and status.word != "COMPLETING" else ()
 
     def misses(self, job: OurJob) -> bool:
-        """Whether Slurm, when it answered last, did not know a job: it comes back, or is lost in a while."""
+        """Whether Slurm's last answer lacked a job, which comes back, or is lost in a while."""
         return self._jobs[job].missing
 
     def refusing(self, job: OurJob) -> str:
-        """The node of a job that runs, as Slurm says, which has refused to start it for its id; empty for none.
+        """The node that refused a job for its id although Slurm shows the job as running; empty for other jobs.
 
         slurmd remembers the id of a job that its controller has forgotten. Slurm drains the node, and leaves the new
         job of that id as if it ran.
@@ -329,9 +328,9 @@ class Slurm:
             return ""
 
     def marks(self, job: OurJob, *, recent: bool = False) -> JobMarks | None:
-        """Past events of a watched job, as far as Slurm still knows; None where it does not, or is silent.
+        """Past events of a watched job; None where Slurm has forgotten the job, or is silent.
 
-        An answer of a moment ago is `recent`: the next question finds events that came since.
+        With `recent`, an answer of a moment ago will do: the next question finds later events.
         """
         watched, began = self._jobs[job], time.monotonic()
         if watched.marks is not None or self.silent:
@@ -346,13 +345,13 @@ class Slurm:
         return marks
 
     def suspended_s(self, job: OurJob) -> float | None:
-        """For how many seconds a watched job was suspended in all, as sacct has it; None where it does not say."""
+        """Seconds for which a watched job was suspended in all, by sacct; None where sacct leaves it open."""
         return self.queries.suspended_s(job, self._jobs[job].submitted)
 
     def refresh(self, within_s: float | None = None) -> None:
         """Ask for every living watched job; return with the answer, or after `within_s` seconds of waiting for it.
 
-        Without a limit, nothing that was asked before counts as the answer.
+        Without a limit, the answer is one to a question that was asked after this call.
         """
         if within_s is None and (earlier := self._query) is not None:
             earlier.done(None)
@@ -393,14 +392,14 @@ class Slurm:
                 self._apply(watched, judge_unsure(job, watched, facts, now))
             self.strays += [watched.identity for watched in unsure.values() if watched.stray]
         changed = before != [watched.status for watched in wanted.values()]
-        # Whoever asks a silent controller waits half a minute each time, and has runs to look after.
+        # A question to a silent controller takes half a minute, so the next one comes at least as much later.
         self._rhythm.note_answer(changed=changed, last=self._all_end, took_s=facts.took_s if facts.silent else 0.0)
 
     def _ask_squeue(
         self, jobs: Mapping[OurJob, WatchedJob], wanted: Mapping[OurJob, WatchedJob], began: float
     ) -> Facts:
         """Ask squeue for all jobs, and scontrol and sinfo for those that ended."""
-        # A controller that is back may have others for alive than before.
+        # A controller that is back may take jobs for alive that had ended.
         all_of_them = self.controller.was_silent or self.controller.is_just_back
         ids = dict.fromkeys(job.id for job in (jobs if all_of_them else wanted))
         rows, error = self.queries.squeue(f"--jobs={','.join(ids)}")
@@ -450,10 +449,10 @@ class Slurm:
             self.notes.append(f"cancelled: job {', '.join(revived)}, whose run is over, and which Slurm took for alive")
 
     def find(self, identity: JobIdentity) -> str | None:
-        """Find a job that Slurm has taken without saying so, and that is not watched yet; None where there is none.
+        """Find a job that Slurm has taken without an answer, and that is still unwatched; None if it is missing.
 
         Raises:
-            ClusterError: Slurm does not answer.
+            ClusterError: squeue failed.
         """
         rows, error = self.queries.squeue(f"--name={identity.name}")
         if error:
@@ -466,10 +465,10 @@ class Slurm:
         return None
 
     def cancel(self, *jobs: OurJob) -> None:
-        """Cancel watched jobs, all at once: one that is gone is not an error, one of another user is left alone.
+        """Cancel watched jobs, all at once; jobs that are gone, and jobs of other users, are left alone.
 
         Raises:
-            ClusterError: they could not be seen to be ours, or not be cancelled.
+            ClusterError: it is unknown whether they are still ours, or scancel failed.
         """
         if jobs and (ours := self._alive(jobs)):
             self.queries.run(["scancel", *ours])
@@ -478,7 +477,7 @@ class Slurm:
         """Cancel a watched job if it waits in the queue; one that has begun is left alone.
 
         Raises:
-            ClusterError: it could not be seen to be ours, or not be cancelled.
+            ClusterError: it is unknown whether it is still ours, or scancel failed.
         """
         if ours := self._alive([job]):
             self.queries.run(["scancel", "--state=PENDING", *ours])
@@ -499,7 +498,7 @@ class Slurm:
         """Cancel the strays that have shown themselves since; return their ids.
 
         Raises:
-            ClusterError: Slurm does not answer.
+            ClusterError: squeue or scancel failed.
         """
         strays = [self.watch(job_id, stray) for stray in self.strays if (job_id := self.find(stray)) is not None]
         self.cancel(*strays)

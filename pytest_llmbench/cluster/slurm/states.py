@@ -8,12 +8,12 @@ from enum import StrEnum
 
 from pytest_llmbench.cluster.slurm.commands import plain
 
-# Before and between the fields of an answer: nothing that people write into a comment or a reason.
+# Separators before and between the fields of an answer: control characters, which comments and reasons lack.
 RECORD, FIELD = "\x1e", "\x1f"
 SQUEUE_FIELDS = ("%i", "%T", "%r", "%N", "%V", "%U", "%j", "%o", "%S", "%k")
 SACCT_FIELDS = ("JobIDRaw", "State", "Reason", "NodeList", "Submit", "UID", "JobName", "Comment")
 
-# A pending job with one of these reasons waits for an administrator, not for nodes.
+# A pending job with one of these reasons waits for an administrator rather than for nodes.
 _HOPELESS = frozenset(
     (
         "AccountNotAllowed", "BadConstraints", "InvalidAccount", "InvalidQOS", "JobHeldAdmin",
@@ -26,7 +26,7 @@ _LIMIT_OF_A_JOB = re.compile(r"(?:Assoc|QOS)(?:Max\w*Per(?:Job|Node)(?:Limit)?|M
 
 
 def is_hopeless(reason: str) -> bool:
-    """Whether a job that waits for this reason, in Slurm's words, will never start as it is."""
+    """Whether a job that waits for this reason, in Slurm's words, will wait for ever as it is."""
     first = reason.partition(",")[0]
     return first in _HOPELESS or _LIMIT_OF_A_JOB.fullmatch(first) is not None
 
@@ -68,8 +68,8 @@ class JobStatus:
         reason: the reason why it is pending or ended, in Slurm's word.
         nodelist: its nodes in Slurm's notation, empty while it is pending.
         word: the state as Slurm printed it.
-        starts: Unix time at which Slurm expects to start it; None where it does not say, or has started it. Two
-            answers that differ in it alone are equal: a new guess changes nothing about the job.
+        starts: Unix time at which Slurm expects to start it; None without a forecast, and after its start. Two answers
+            that differ in it alone are equal, because it is only a guess.
         failed: its nodes that Slurm shows as failed, after it ended for a failed node.
     """
 
@@ -82,15 +82,15 @@ class JobStatus:
 
     @property
     def alive(self) -> bool:
-        """Whether the job has not ended."""
+        """Whether the job waits, runs or is suspended."""
         return self.state in _ALIVE
 
 
 def judge_holder(status: JobStatus) -> JobStatus:
     """The status of a job that holds nodes and has run.
 
-    It lost its first node if its script is missing there. If it waits, its start was forgotten: its nodes are free, as
-    far as Slurm knows, and slurmd ends its steps.
+    It lost its first node if its script is missing there. If it waits, the controller has forgotten its start: Slurm
+    takes its nodes for free, and slurmd ends its steps.
     """
     if status.state is JobState.PENDING:
         reason = "it waits in the queue again: Slurm's controller was killed before it had saved its start"
@@ -108,12 +108,12 @@ def parse_state(word: str) -> JobState:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobIdentity:
-    """By what a job is known to be the one that is meant. Its submit time joins this as soon as it was seen.
+    """The marks by which a job is recognised. Its submit time is added as soon as it was seen.
 
     Attributes:
         token: the first word of its comment; empty for the job that pytest itself runs inside.
         name: its name; likewise.
-        uid: the number of its user; empty where the token tells.
+        uid: the number of its user; empty where the token is enough.
         script: its submission script, which lies in the session's folder: sites rewrite comments.
     """
 
@@ -125,7 +125,7 @@ class JobIdentity:
 
 @dataclass(frozen=True, slots=True)
 class OurJob:
-    """A job by everything that tells it from others: Slurm may give its id out again, even within one session."""
+    """A job with all that distinguishes it from others: Slurm may give its id out again, even within one session."""
 
     id: str
     identity: JobIdentity
@@ -133,7 +133,7 @@ class OurJob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobRow:
-    """One job as squeue or sacct shows it; sacct shows no script."""
+    """One job as squeue or sacct shows it; its script comes from squeue alone."""
 
     job_id: str
     status: JobStatus
@@ -150,7 +150,7 @@ class JobRow:
         )
 
     def ends(self, identity: JobIdentity, submitted: str, comment: str | None) -> bool:
-        """Whether this is the job that is meant, as sacct shows it, which may not keep comments."""
+        """Whether this is the job that is meant, as sacct shows it, which may have dropped its comment."""
         kept = not self.comment.split() or self._has_token(identity) or self.comment == comment
         return (not identity.token or kept) and self._is_like(identity, submitted)
 
@@ -174,7 +174,7 @@ class JobRow:
 
 
 def job_rows(records: Iterable[str]) -> Iterator[JobRow]:
-    """Read jobs. The comment is the last field: whatever is in it, the others are what they are."""
+    """Read jobs. The comment is the last field, so that a separator in it leaves the others intact."""
     for record in records:
         fields = record.removesuffix("\n").split(FIELD, len(SQUEUE_FIELDS) - 1)
         if len(fields) != len(SQUEUE_FIELDS):
@@ -204,12 +204,12 @@ def parse_duration(text: str) -> float | None:
 
 
 def parse_time(text: str) -> str:
-    """A time as Slurm prints it; empty where it has none."""
+    """A time as Slurm prints it; empty in place of Slurm's words for a missing time."""
     return "" if text in {"None", "Unknown", "N/A"} else text
 
 
 def parse_unix_time(text: str) -> float | None:
-    """Read a time as Slurm prints it, in the time zone of this process; None if it has none, or cannot be read."""
+    """Read a time as Slurm prints it, in the time zone of this process; None if it is missing or unreadable."""
     try:
         return datetime.fromisoformat(text).timestamp() if parse_time(text) else None
     except (ValueError, OverflowError):

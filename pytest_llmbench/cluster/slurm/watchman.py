@@ -1,9 +1,9 @@
-"""A small process that outlives pytest: it cancels the jobs of a session that died and that nothing resumes.
+"""A small process that outlives pytest: it cancels the waiting jobs of a session that died without being resumed.
 
-A job that runs ends itself when its session falls silent, and can be adopted until then. One that waits in the queue
-cannot end itself, and neither can one that an sbatch still submits after the death of pytest. After an end in order no
-job is left, but a controller that was killed may take one for alive again that had ended: that one is cancelled, too.
-The watchman runs on pytest's own machine, so it dies with that.
+A job that runs ends itself when its session falls silent, and can be adopted until then. A job that waits in the queue,
+or that an sbatch submits after the death of pytest, has to be cancelled. After an orderly end all jobs are gone, but a
+controller that was killed may take an ended job for alive again: that one is cancelled, too. The watchman runs on
+pytest's own machine, and dies with it.
 """
 
 import contextlib
@@ -13,14 +13,14 @@ from pathlib import Path
 from pytest_llmbench.cluster.slurm.commands import clean_environment
 from pytest_llmbench.core.wire import layout
 
-# Less than the jobs bear: those that wait hold nothing that could be lost, and are to leave the queue in a minute.
+# Shorter than the patience of jobs that run: those that wait have little to lose, and leave the queue in a minute.
 RESUMED_WITHIN_S = 30.0
 # A controller that was just killed is back after this, in all likelihood.
 AFTER_END_S = 15.0
-# A command of Slurm that has not answered by then hangs.
+# A command of Slurm that takes longer than this hangs.
 ANSWER_S = 20.0
-# After an end in order, it asks once more at most, this long after a command that has not answered in this time: a
-# minute later, nothing is left of the session.
+# After an orderly end, it asks at most twice, with this limit on each answer and this pause between them: a minute
+# later, the session is gone as a whole.
 LAST_ANSWER_S = 10.0
 # Arguments: the sign of life, the end in order, seconds, token, seconds for a command's answer, and after an end in
 # order seconds before the first command, and for it. Its input ends with pytest, however that ends.

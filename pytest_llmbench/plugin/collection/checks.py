@@ -51,7 +51,7 @@ def parametrize(metafunc: pytest.Metafunc, nodes: int) -> None:
 
 
 def _chosen(metafunc: pytest.Metafunc) -> dict[str, Check | None]:
-    """The checks of a test by name; None for one that cannot be used, which is refused where it is selected."""
+    """The checks of a test by name; None for one that is unusable, which is refused where it is selected."""
     usable = all_checks()
     known = {**usable, **dict.fromkeys(CHECKS.broken())}
     marked = {name for marker in metafunc.definition.iter_markers("check") for name in marker.args}
@@ -72,12 +72,12 @@ def key_of(item: pytest.Item, fixture: str, kind: type[WaitedKey]) -> WaitedKey 
 def check_names(items: Sequence[pytest.Item]) -> list[str]:
     """The checks that collected tests wait for, in the order they run."""
     asked = {key.check for item in items if (key := key_of(item, "health", CheckKey)) is not None}
-    # A session without our tests imports no check.
+    # Checks are imported only in a session with tests of ours.
     return [name for name in (*all_checks(), *CHECKS.broken()) if name in asked] if asked else []
 
 
 def refuse_unknown(system: str, validation: dict[str, CheckSettings]) -> None:
-    """Hold what a system's file says of checks against the checks there are.
+    """Check the settings of checks in a system's file against the checks there are.
 
     Raises:
         ConfigError: it names an unknown check, option or statistic, or a bound in a unit of another kind.
@@ -87,7 +87,7 @@ def refuse_unknown(system: str, validation: dict[str, CheckSettings]) -> None:
         try:
             check = get_check(name)
         except ExtensionError:
-            continue  # a session that selects other checks does not need it
+            continue  # only a session that selects the check needs it
         except ConfigError as error:
             raise ConfigError(f"system {system}: validation: {error}") from error
         validate(check.options, settings.options, f"{where}: options")
@@ -118,8 +118,8 @@ class Health:
     Attributes:
         record: the whole evidence.
         slot: the node's; None for all of them.
-        faults: findings that keep the node from training; empty if there are none.
-        hints: findings that do not keep it from training.
+        faults: findings that keep the node from training; empty if it is fit.
+        hints: findings with which the node may train.
     """
 
     def __init__(self, record: HealthRecord, slot: int | None) -> None:

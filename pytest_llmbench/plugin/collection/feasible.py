@@ -1,4 +1,4 @@
-"""A threshold that the hardware cannot meet is an error of collection; a bold one is a warning."""
+"""Makes a threshold beyond the hardware an error of collection, and a bold one a warning."""
 
 import warnings
 from collections.abc import Generator, Iterator, Sequence
@@ -19,7 +19,7 @@ from pytest_llmbench.session.planning import demand_of
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> Generator[None]:
     """Judge the tests that everything else has left: outermost, so that `-k` and `--last-failed` came first."""
     result = yield
-    if options.plan_only(session.config):  # the plan itself says it
+    if options.plan_only(session.config):  # the plan itself shows such thresholds
         return result
     asked = list(_demands(items))
     doubted = {str(demand): item for item, demand in asked if demand.bold and not demand.impossible}
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
-    """Fail a plan of what cannot be met, as one of what cannot run."""
+    """Fail a plan with an impossible threshold, as one with an impossible run."""
     result = yield
     if options.plan_only(session.config) and any(demand.impossible for _, demand in _demands(session.items)):
         session.testsfailed += 1
@@ -61,7 +61,7 @@ def _demands(items: Sequence[pytest.Item]) -> Iterator[tuple[pytest.Item, Demand
 
 
 def _report(item: pytest.Item, text: str) -> None:
-    """Report an item as one that could not be collected."""
+    """Report an item as an error of its collection."""
     # With its name the text is unlike any other's: xdist shows equal ones once, taking them for those of two workers.
     longrepr = f"{text}\n{item.nodeid}"
     report = pytest.CollectReport(nodeid=item.nodeid, outcome="failed", longrepr=longrepr, result=[])
@@ -69,7 +69,7 @@ def _report(item: pytest.Item, text: str) -> None:
 
 
 def _warning_is_error(item: pytest.Item, text: str) -> bool:
-    """Warn, and say whether the user wants that to be an error."""
+    """Warn, and return whether the user's filters make an error of that."""
     # Of several workers that collect the same tests, the first alone is heard.
     heard = getattr(item.config, "workerinput", {}).get("workerid", "gw0") == "gw0"
     with warnings.catch_warnings(record=not heard):

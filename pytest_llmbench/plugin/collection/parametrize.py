@@ -17,7 +17,7 @@ EVERY = "*"
 
 
 class RunKey(str):
-    """The parameter of our `run`: a parameter of another fixture of that name is not a run.
+    """The parameter of our `run`; its type separates it from parameters of other fixtures of that name.
 
     Attributes:
         repeats: number of runs that are judged together; the key is that of the first.
@@ -28,10 +28,10 @@ class RunKey(str):
     repeats: int
 
     def __new__(cls, key: str, repeats: int) -> Self:
-        """Make a key that remembers the number of runs."""
-        made = super().__new__(cls, key)
-        made.repeats = repeats
-        return made
+        """Make a key with the number of runs."""
+        run_key = super().__new__(cls, key)
+        run_key.repeats = repeats
+        return run_key
 
 
 def make_cases(metafunc: pytest.Metafunc) -> None:
@@ -58,18 +58,18 @@ def parametrize(
     unmarked: Collection[str],
     repeat: int | None,
 ) -> None:
-    """Give a test that asks for `run` one case per run there could be, and with `reference` one per reference of it.
+    """Give a test that asks for `run` one case per possible run, and with `reference` one per reference of each.
 
     Args:
         metafunc: the test.
-        choices: every run there could be, by key.
+        choices: every possible run, by key.
         recipes: the names of all recipes, also of those without a run, as of a recipe without logs to replay.
         unmarked: those of a test without the marker.
-        repeat: runs that are judged together, whatever the marker says; None leaves that to it, and then to the logs.
+        repeat: runs that are judged together, which overrides the marker; None leaves that to it, and then to the logs.
 
     Raises:
-        ConfigError: the marker names an unknown recipe, or no number of runs that can be made; or `reference` is asked
-            for where `run` is another fixture.
+        ConfigError: the marker names an unknown recipe or an illegal number of runs, or `reference` is asked for where
+            `run` is another fixture.
     """
     if not is_ours(metafunc, "run"):
         raise ConfigError(
@@ -95,10 +95,10 @@ def parametrize(
 
 
 def refuse_forked(metafunc: pytest.Metafunc) -> None:
-    """See that a test of ours stays in the process of pytest.
+    """Check that a test of ours stays in the process of pytest.
 
     Raises:
-        ConfigError: pytest-forked would run it in a child, which waits for ever: no thread of the parent's is in it.
+        ConfigError: pytest-forked would run it in a child, which lacks the parent's threads, and so waits for ever.
     """
     option = metafunc.config.getoption("forked", False)
     if option or metafunc.definition.get_closest_marker("forked") is not None:
@@ -110,7 +110,7 @@ def refuse_forked(metafunc: pytest.Metafunc) -> None:
 
 
 def _repeats(metafunc: pytest.Metafunc) -> int | None:
-    """How many runs the closest marker asks for; None where none does."""
+    """The number of runs that the closest marker asks for; None without such a marker."""
     name, asked = metafunc.function.__name__, None
     for marker in metafunc.definition.iter_markers("recipe"):
         if strangers := set(marker.kwargs) - {"repeats"}:

@@ -1,4 +1,4 @@
-"""`-k`: an expression that names no check leaves the checks alone; one that names no recipe gets a hint."""
+"""`-k`: an expression that is about recipes alone keeps the checks; one without a recipe gets a hint."""
 
 import difflib
 import re
@@ -21,7 +21,7 @@ _CLOSE, _FEW = 3, 8
 
 @pytest.hookimpl(tryfirst=True, wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
-    """Prepare the items for `-k`, and see whether it left any of the runs."""
+    """Prepare the items for `-k`, and keep a hint for the user if it left none of the runs."""
     _keep_checks(config, items)
     runs = _runs(items)
     yield
@@ -54,7 +54,7 @@ def _hint(word: str, runs: list[pytest.Item], recipes: Iterable[str]) -> str:
 def _keep_checks(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let every check match an expression that names runs only: who asks for both suites wants the nodes checked.
 
-    One that names a check, or the test of the checks, means what it says.
+    An expression that names a check, or the test of the checks, selects as pytest reads it.
     """
     checks = [item for item in items if key_of(item, "health", CheckKey) is not None]
     words = _WORD.findall(config.option.keyword or "")

@@ -35,8 +35,8 @@ class Conclusion:
     """Concludes from all verdicts of a session.
 
     Attributes:
-        rows: the properties of ended verdict.
-        clauses: how ended required clause ended.
+        rows: the properties of each verdict.
+        clauses: how each required clause ended.
         unjudged: runs without a verdict on their speed, by the reason.
         overruled: tests whose failure something else reported as passed.
         notes: further sentences for the summary.
@@ -58,7 +58,7 @@ class Conclusion:
 
     @property
     def warned(self) -> bool:
-        """Whether a test that is INCONCLUSIVE does not fail."""
+        """Whether a test that is INCONCLUSIVE only warns."""
         return self._bench.options.inconclusive == "warn"
 
     def settle(self, session: pytest.Session) -> None:
@@ -80,7 +80,7 @@ class Conclusion:
         self.overruled = list(dict.fromkeys([*self.overruled, *(test for test in ours if test not in failed)]))
 
     def lines(self) -> Iterator[str]:
-        """Yield lines for the terminal about tests whose verdict others do not show."""
+        """Yield lines for the terminal about tests whose verdict other plugins hide."""
         if self.overruled:
             yield (
                 f"llmbench: a conftest.py or another plugin reported {len(self.overruled)} failed tests as something "
@@ -89,16 +89,14 @@ class Conclusion:
 
     def annotations(self) -> Iterator[str]:
         """Yield the annotations of GitHub Actions, if this is one of its jobs."""
-        if (
-            os.environ.get("GITHUB_ACTIONS") == "true"
-        ):  #: variable GITHUB_ACTIONS: `true`: failed tests are annotate_tests
+        if os.environ.get("GITHUB_ACTIONS") == "true":  #: variable GITHUB_ACTIONS: `true`: failed tests are annotated
             yield from annotate_tests(self.rows, self._config.rootpath, warned=self.warned)
 
     def write(self, exit_code: int) -> None:
         """Write `summary.md` and, last of all in the session's folder, `verdict.json`.
 
         Raises:
-            OSError: a file cannot be written; there is no verdict then.
+            OSError: writing a file failed; the verdict is missing then.
         """
         folder = self._bench.session.folder
         word, reason = self._decide(_plain(exit_code))
@@ -119,7 +117,7 @@ class Conclusion:
         """Take away the reports of an earlier process of this session, which `--resume` goes on with.
 
         Raises:
-            OSError: one cannot be taken away.
+            OSError: removing one failed.
         """
         folder = self._bench.session.folder
         was_concluded = (folder / layout.VERDICT).exists()
@@ -132,7 +130,7 @@ class Conclusion:
         """Have the session in the list of all sessions.
 
         Raises:
-            OSError: the list cannot be written.
+            OSError: writing the list failed.
         """
         list_sessions(self._bench.session.folder.parent)
 
@@ -164,7 +162,7 @@ _FAILING = {str(Verdict.FAIL), str(Verdict.ERROR), str(Verdict.INCONCLUSIVE)}
 
 
 def fails(verdict: object, *, warned: bool) -> bool:
-    """Whether a test with this verdict fails; `warned`: one that is INCONCLUSIVE does not."""
+    """Whether a test with this verdict fails; with `warned`, an INCONCLUSIVE one passes."""
     return str(verdict) in _FAILING and not (warned and verdict == Verdict.INCONCLUSIVE)
 
 
@@ -187,7 +185,7 @@ class Overruled:
 
         Args:
             report: of any test and phase.
-            warned: whether INCONCLUSIVE does not fail a test; asked only about a test of ours.
+            warned: whether INCONCLUSIVE only warns; called only about a test of ours.
         """
         if report.failed:
             self._failed.add(report.nodeid)

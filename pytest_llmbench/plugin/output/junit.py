@@ -1,11 +1,11 @@
-"""JUnit XML: always in the session's folder, and where `--junitxml` says as well.
+"""JUnit XML: always in the session's folder, and at the path of `--junitxml` as well.
 
 Provenance of the session's runs is in the properties of the test suite.
 
 From the start of the runs on, the report is whole at any moment: it has every declared test, those that have their
 verdict as at the end, and the others as errors. So a process that is killed leaves a report that is true. pytest's
 writer closes a case at the teardown of its test, but a plugin may then call that test again. So a verdict is final with
-pytest's last word on its test, and no test of a worker that died has it before the session ends.
+pytest's last word on its test, which for the tests of a worker that died comes at the end of the session.
 """
 
 import contextlib
@@ -28,8 +28,8 @@ from pytest_llmbench.plugin.output.refreshing import Refreshing
 from pytest_llmbench.plugin.pytest_private import LogXML, NodeReporter, xml_key
 from pytest_llmbench.plugin.verdict.unfinished import report_of
 
-# The case of what is judged at the end of a session, as long as it has none. It keeps a report from being all green
-# before groups of nodes, the history and required clauses have had their say.
+# The case of what is judged at the end of a session, until that is judged. It keeps a report from being all green
+# before groups of nodes, the history and required clauses have their verdicts.
 _END = "session::end"
 _NO_VERDICT = "no verdict yet: pytest still runs, or was killed before it could report"
 
@@ -99,9 +99,9 @@ class JUnit:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
-        """Remove the report that an earlier session left where this one's is to be: a killed one may have none yet.
+        """Remove the report of an earlier session at this one's path: this one may be killed before it writes its own.
 
-        Not before: options that are refused leave everything as it is.
+        It happens at collection, so that a session with illegal options leaves everything as it is.
         """
         if self._writer is not None and self._asked:
             remove_earlier(Path(self._writer.logfile))
@@ -126,7 +126,7 @@ class JUnit:
         """Put the report into its place, right after the writer: the hooks of others may read it next.
 
         Raises:
-            OSError: it cannot be put there.
+            OSError: replacing the file failed.
         """
         self._final.close()
 
@@ -135,13 +135,13 @@ class JUnit:
     ) -> None:
         """Write the report as it is to be if this process is killed, now and whenever a test is over.
 
-        The report of an earlier session must not be taken for this one's.
+        So an earlier session's report is replaced at once, and a killed session leaves errors in place of a green file.
 
         Args:
             tests: the declared ones, by node id.
-            facts: the properties of one that has no verdict; called by another thread.
+            facts: the properties of one that waits for its verdict; called by another thread.
             records: path of the session's folder, as a reader of the report finds it.
-            tell: called once if it cannot be written, by another thread.
+            tell: called once if writing it fails, by another thread.
         """
         report, so_far = self._writer, self._so_far
         if report is None or so_far is None or is_special(report.logfile):
@@ -166,7 +166,7 @@ class JUnit:
         self._refreshing.start()
 
     def stop(self) -> None:
-        """Write no more than the final report. Safe to call twice."""
+        """Stop writing intermediate reports; only the final one follows. Safe to call twice."""
         if self._refreshing is not None:
             self._refreshing.stop()
 
@@ -179,18 +179,18 @@ class JUnit:
             yield
 
     def add_error(self, nodeid: str, properties: Mapping[str, Any]) -> None:
-        """Add a test that nothing else reports: an error, with its properties and their reason."""
+        """Add a test that is otherwise unreported: an error, with its properties and their reason."""
         if self._writer is not None:
             _add_error(self._writer, nodeid, properties)
 
     def add_verdict(self, report: pytest.TestReport) -> None:
-        """Add a verdict that no test has: a report of its call."""
+        """Add a verdict without a test: a report of its call."""
         if self._writer is not None:
             _add(self._writer, report)
             _add(self._writer, report_of(report.nodeid, dict(report.user_properties), "teardown", "passed"))
 
     def close(self, nodeid: str, properties: Mapping[str, Any], *, error: bool = False) -> None:
-        """Add its properties to a test that has its outcome, and whose teardown is never reported; maybe an error."""
+        """Close the case of a test that has its outcome and lacks a report of its teardown; maybe as an error."""
         if self._writer is not None:
             _add(self._writer, report_of(nodeid, properties, "teardown", "failed" if error else "passed"))
 
@@ -204,7 +204,7 @@ class JUnit:
         """Complete the cases of ours, before the report is written.
 
         `file` and `line` are attributes unless the user has named a family of XML: pytest's `xunit1` has them anyway,
-        `xunit2` must not have them.
+        and the schema of `xunit2` forbids them.
 
         Args:
             records: path of the session's folder, as a reader of the report finds it.
@@ -213,7 +213,7 @@ class JUnit:
             self._complete(self._writer, records)
 
     def _complete(self, writer: LogXML, records: str) -> None:
-        places = "junit_family" not in self._config._inicfg  # noqa: SLF001 - getini does not tell a default
+        places = "junit_family" not in self._config._inicfg  # noqa: SLF001 - getini returns the default as well
         # A case that is over keeps its element.
         complete([case.to_xml() for case in writer.node_reporters_ordered], records, places=places)
 
@@ -221,7 +221,7 @@ class JUnit:
         """Copy the report next to the records.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: writing it failed.
         """
         if not self._wanted:
             return
@@ -231,11 +231,11 @@ class JUnit:
                 shutil.copyfile(self._config.stash[xml_key].logfile, new)
 
     def discard(self) -> None:
-        """Write no file of ours: this session had no runs, or there is no place for it."""
+        """Leave our file unwritten: this session was without runs, or was refused."""
         self._wanted = False
         self.stop()
         if self._own is not None:
-            # Unregistering alone would not do: pytest is already going through its list of who finishes.
+            # Unregistering alone is too late: pytest has its list of the hooks to call at the end already.
             self._own.wanted = False
             self._config.pluginmanager.unregister(self._own)
             self._own = None
@@ -286,7 +286,7 @@ class SoFar:
         writer.finalize = close  # type: ignore[method-assign]  # its cases forget their test when they are closed
 
     def add_collector(self, report: pytest.CollectReport) -> None:
-        """Take a collector that failed or was skipped: nothing more is reported of it."""
+        """Take a collector that failed or was skipped: its report is complete."""
         if not report.passed:
             self._collected.append(self._writer.node_reporter(report))
 
@@ -304,7 +304,7 @@ class SoFar:
             return nodeid in self._final
 
     def cases(self) -> tuple[list[ET.Element], set[str]]:
-        """Copies of the cases that can change no more, and the node ids of their tests."""
+        """Copies of the cases that are final, and the node ids of their tests."""
         with self._lock:
             reporters, tests = [*chain(self._collected, *self._final.values())], {*self._final}
         return [_copy(reporter.to_xml()) for reporter in reporters], tests
@@ -344,13 +344,13 @@ _XML = b"<?xml"
 
 
 def is_special(logfile: str) -> bool:
-    """Whether a report goes to a device or a pipe, which cannot be replaced: it is written there once."""
+    """Whether a report goes to a device or a pipe, where it is written once instead of being replaced."""
     path = Path(logfile)
     return path.exists() and not path.is_file()
 
 
 def remove_earlier(path: Path) -> None:
-    """Remove an XML file, and nothing that the user may have named by mistake."""
+    """Remove an XML file; any other file, which the user may have named by mistake, stays."""
     with contextlib.suppress(OSError):  # it is written later, or the user hears of it then
         if path.is_file():
             with path.open("rb") as file:

@@ -16,7 +16,7 @@ def complete(cases: Sequence[ET.Element], records: str, *, places: bool) -> None
     Args:
         cases: the elements of test cases.
         records: path of the session's folder, as a reader of the file finds it.
-        places: whether to add `file` and `line` as attributes, which Jenkins' schema does not know.
+        places: whether to add `file` and `line` as attributes, which Jenkins' schema lacks.
     """
     all_cases = [(case, properties_of(case)) for case in cases]
     ours = [(case, properties) for case, properties in all_cases if "verdict" in properties]
@@ -42,11 +42,11 @@ def complete(cases: Sequence[ET.Element], records: str, *, places: bool) -> None
 
 def properties_of(case: ET.Element) -> dict[str, str]:
     """The properties of a test case."""
-    return {each.get("name", ""): each.get("value", "") for each in case.iter("property")}
+    return {element.get("name", ""): element.get("value", "") for element in case.iter("property")}
 
 
 def lasting(name: str, properties: Mapping[str, str]) -> str:
-    """The name of a case that stays the same in other sessions: it has the node, and no slot.
+    """The name of a case that stays the same in other sessions: it has the node in place of the slot.
 
     A slot, or a group of one node, is another node in the next session, and a history by name would mix them.
     """

@@ -1,4 +1,4 @@
-"""The live view in pytest's own terminal: a table under the results, or plain lines where nothing can be redrawn."""
+"""The live view in pytest's own terminal: a table under the results, or plain lines on other kinds of output."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from pytest_llmbench.reporting.live.table import console_for, table_lines
 from pytest_llmbench.session.live.snapshot import LiveSnapshot
 
 _REDRAW_S, _MOST_S = 1.0, 2.0
-# A large table is drawn less often: no more than this share of one processor goes into it.
+# A large table is drawn less often: at most this share of one processor goes into it.
 _SHARE = 0.02
 # Rows of the terminal that the table leaves to the results above it.
 _LEFT = 4
@@ -95,7 +95,7 @@ class LiveLine:
             if reporter is None:
                 return
             if self._screen is None:
-                # pytest has no hook that is called before it writes: whatever it writes goes through this.
+                # pytest lacks a hook that is called before it writes, so all that it writes goes through this.
                 self._screen = BlockScreen(reporter._tw._file)  # noqa: SLF001 - as said above
                 reporter._tw._file = self._screen  # noqa: SLF001 - as said above
             width, height = _size()
@@ -121,7 +121,7 @@ class LiveLine:
 
 
 def is_ci() -> bool:
-    """Whether a CI system runs this, as they say by the variable CI."""
+    """Whether a CI system runs this, by the variable CI that they set."""
     return os.environ.get("CI", "").lower() not in _NO
 
 

@@ -38,10 +38,10 @@ def suite_facts(
     Args:
         bench: the planned session.
         records: path of the session's folder, as readers on other machines find it.
-        unfit: nodes that must not train, and why.
+        unfit: nodes that are unfit to train, and why.
         unjudged: runs without a verdict on their speed, by the reason.
         groups: groups of nodes, compared.
-        not_tested: nodes that no run had.
+        not_tested: nodes that were left without a run.
     """
     settings, session = bench.settings, bench.session
     return {
@@ -74,8 +74,8 @@ def suite_properties(runs: Mapping[str, Glance]) -> dict[str, str]:
     """The versions, provenance and command of runs, by run key.
 
     Returns:
-        Facts that are the same in all runs under their name, the others as `name[run key]`. A run that did not get far
-        enough to say anything of itself does not count as different.
+        Facts that are the same in all runs under their name, the others as `name[run key]`. A run that ended before it
+        had any facts is left out of that comparison.
     """
     facts = {key: dict(run.facts) for key, run in runs.items() if run.facts}
     properties = {}
@@ -94,7 +94,7 @@ def judgements(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[
     for row in rows:
         about = next((word for word in ("run", "check") if word in row), None)
         if about is None:
-            continue  # it never got as far as a run
+            continue  # it ended before it had a run or a check
         value, known = row.get("value"), {**row, **bounds(row.get("threshold"), row.get("unit"))}
         judgement = Judgement(
             test=str(row["test"]),
@@ -108,7 +108,7 @@ def judgements(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[
 
 
 def bounds(threshold: str | None, unit: str | None) -> dict[str, float]:
-    """The numbers of a threshold as programs read it, in a unit; empty where it has none in that."""
+    """The numbers of a threshold as programs read it, in a unit; empty where it is in other units."""
     numbers: dict[str, float] = {}
     for part in (threshold or "").split(" and "):
         op, _, number = part.strip().partition(" ")

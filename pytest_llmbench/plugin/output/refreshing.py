@@ -1,13 +1,13 @@
-"""A file that is written again in the background whenever it has changed, so seldom that it costs next to nothing."""
+"""A file that is written again in the background whenever it has changed, so seldom that its cost is negligible."""
 
 import threading
 import time
 import traceback
 from collections.abc import Callable
 
-# Nobody needs it sooner.
+# Readers of the file can wait this long.
 SHORTEST_S = 2.0
-# Of the time, no more than this share is spent on it: a report of ten thousand tests takes seconds to write.
+# At most this share of the time is spent on writing: a report of ten thousand tests takes seconds.
 SHARE = 0.01
 
 
@@ -24,7 +24,7 @@ class Refreshing:
 
         Args:
             write: writes it; called by one thread at a time.
-            tell: called with the reason why it could not be written.
+            tell: called with the reason why writing it failed.
         """
         self._write = write
         self._tell = tell
@@ -43,7 +43,7 @@ class Refreshing:
         self._changed.set()
 
     def stop(self) -> None:
-        """Write no more; what is being written now is finished before. Safe to call twice."""
+        """Stop writing, as soon as a file that is being written is complete. Safe to call twice."""
         self._over.set()
         self._changed.set()
         if self._thread.is_alive():

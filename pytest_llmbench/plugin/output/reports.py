@@ -1,4 +1,4 @@
-"""Reports: of packages, of conftest files and plugins, and ours. One that fails costs neither a verdict nor another."""
+"""Reports: of packages, of conftest files and plugins, and ours. If one fails, verdicts and other reports stay."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Reported:
     Attributes:
         name: of the report, or of the plugin that makes it.
         lines: for the terminal.
-        failure: the reason why it could not be made; None where it was.
+        failure: the reason why making it failed; None where it was made.
     """
 
     name: str
@@ -43,7 +43,7 @@ def make_reports(session: FinishedSession, config: pytest.Config) -> list[Report
 def pytest_llmbench_session_report(session: FinishedSession, config: pytest.Config) -> None:
     """Hand the judged steps to pytest-benchmark, where it writes or compares anything."""
     theirs = getattr(config, "_benchmarksession", None)
-    # Its table of step times is of no use to whoever did not ask pytest-benchmark for anything.
+    # Its table of step times is only for users who asked pytest-benchmark for something.
     if theirs is not None and any((theirs.json, theirs.save, theirs.autosave, theirs.compare)):
         for record in session.runs.values():
             add_rounds(theirs.benchmarks, record)

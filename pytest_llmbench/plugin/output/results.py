@@ -35,8 +35,8 @@ class Results:
     """The verdicts of a session's tests, groups and clauses.
 
     Attributes:
-        store: has the records; None where nothing was started.
-        runs_tests: whether tests are run, and not only looked at.
+        store: has the records; None until runs are started.
+        runs_tests: whether tests are run, rather than only collected or planned.
         has_junit: whether the XML of this process is on disk.
     """
 
@@ -78,7 +78,7 @@ class Results:
         self._waiting = {*tests}
         self._judged_runs = JudgedRuns(self._bench.planned.tests)
 
-        def tell(reason: str) -> None:  # it is tried again, at the latest at the end, and costs no verdict
+        def tell(reason: str) -> None:  # it is tried again, at the latest at the end, and the verdicts are kept
             if self.store is not None:
                 self.store.notes.append(f"a report cannot be written: {reason}")
 
@@ -91,13 +91,13 @@ class Results:
         )
 
     def refuse(self, reason: str) -> None:
-        """Note that the session cannot begin."""
+        """Note the reason why the session was refused."""
         self._reports.note_end(reason)
         self._junit.discard()
         self._is_refused = True
 
     def take(self, report: pytest.TestReport) -> None:
-        """Gather the verdict of a test that is over, and tell a broken run once."""
+        """Gather the verdict of a test that is over, and report a broken run once."""
         self._overruled.correct(report, lambda: self._conclusion.warned)
         self._broken.shorten(report)
         properties = outcome.verdict_of(report)
@@ -113,7 +113,7 @@ class Results:
 
     @property
     def complete(self) -> bool:
-        """Whether no test waits any more."""
+        """Whether every planned test has its verdict."""
         return not self._waiting
 
     def finish(self, session: pytest.Session) -> None:
@@ -154,9 +154,9 @@ class Results:
             self._conclusion.settle(session)
 
     def end(self, session: pytest.Session) -> None:
-        """Write the verdict on the session, after everything else has had its say in its exit code, then note the end.
+        """Write the verdict on the session, after all other plugins have set their exit code, then note the end.
 
-        Nothing is written afterwards: a session that is killed before lacks its end, and `--resume` completes it.
+        The end is the last thing written: a session that is killed before lacks it, and `--resume` completes it.
         """
         if self.unwritten:
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
@@ -175,7 +175,7 @@ class Results:
             return
         try:
             self._conclusion.enlist()
-        except OSError as error:  # it costs no evidence, and the next session lists this one
+        except OSError as error:  # the evidence is complete, and the next session lists this one
             self._progress.note(f"the list of sessions could not be written: {error}")
         if self.store is not None and self._all_judged and self.has_junit and not self.unwritten:
             self.store.note_end(self._bench.planned)
@@ -183,7 +183,7 @@ class Results:
 
     @property
     def word(self) -> str:
-        """The verdict on the session in one word, as `verdict.json` has it; `broken` where it could not be written."""
+        """The verdict on the session in one word, as `verdict.json` has it; `broken` where that is missing."""
         try:
             return SessionVerdict.read(self._bench.session.folder / layout.VERDICT).verdict
         except ConfigError:
@@ -191,7 +191,7 @@ class Results:
 
     @property
     def unwritten(self) -> bool:
-        """Whether a report or evidence could not be written, or did not stay what was written."""
+        """Whether writing a report or evidence failed, or evidence was changed afterwards."""
         lacks = self.store is not None and bool(self.store.unwritten or self.store.lost)
         return lacks or any(report.failure for report in self._made)
 
@@ -202,7 +202,7 @@ class Results:
         return [*speed.lines(self._unjudged), *self._groups.lines, *lost]
 
     def summarise(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the verdict table, and leave the tests that nothing else reports to pytest's own list of errors."""
+        """Print the verdict table, and add the tests that are otherwise unreported to pytest's own list of errors."""
         terminal.add_reports(terminalreporter, self._unreported)
         if checked := [row for row in self._rows if "check" in row]:
             terminal.health_table(terminalreporter, checked, self._bench)
@@ -211,8 +211,8 @@ class Results:
         self._summarise_session(terminalreporter)
 
     def _summarise_session(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print what is true of the session, and of no test alone."""
-        if self._rows and (fault := self._bench.settings.simulate) is not None:  # settings that are wrong have none
+        """Print what is true of the session as a whole."""
+        if self._rows and (fault := self._bench.settings.simulate) is not None:  # with rows, the settings are legal
             terminalreporter.write_line(terminal.simulated(fault), red=True, bold=True)
         runs = self.store.runs.glances if self.store is not None else {}
         if early := {key: run.early for key, run in runs.items() if run.early is not None and run.problem is None}:
@@ -243,7 +243,7 @@ class Results:
         """Have the reports of tests on disk after this, in which pytest's writer is called.
 
         Raises:
-            OSError: one cannot be written.
+            OSError: writing one failed.
         """
         with self._junit.written():
             yield
@@ -251,7 +251,7 @@ class Results:
         self.has_junit = True
 
     def _finish_tests(self, session: pytest.Session) -> None:
-        """Give every declared test that has no verdict its one, and see that the session does not end well with it."""
+        """Give every unfinished test its verdict, and fail the session if there is one."""
         tests = list(self._reports.unfinished(self._bench.planned.tests, session))
         self._all_judged = not tests
         for test in tests:
@@ -290,7 +290,7 @@ class Results:
         self._take_verdicts(rows, session)
 
     def _take_verdicts(self, rows: Iterable[Mapping[str, Any]], session: pytest.Session) -> None:
-        """Add verdicts that no test has to the table, the report and the requirements."""
+        """Add verdicts without a test to the table, the report and the requirements."""
         for row in rows:
             self._rows.append(row)
             properties = {name: value for name, value in row.items() if name != "test"}
@@ -303,7 +303,7 @@ class Results:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _judge_clauses(self, session: pytest.Session) -> None:
-        """Hold what is required against what was judged: a clause that is INCOMPLETE fails the session."""
+        """Judge the required clauses: one that is INCOMPLETE fails the session."""
         self._clauses = self._requirements.verdicts()
         self._junit.describe_session({f"clause[{ended.clause.name}]": str(ended.verdict) for ended in self._clauses})
         incomplete = [ended for ended in self._clauses if ended.verdict is Verdict.INCOMPLETE]
@@ -315,16 +315,16 @@ class Results:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _verdicts(self) -> SessionVerdicts:
-        """All of them, for reports that are made from the session's folder."""
-        ended = [
-            RecordedClause(name=each.clause.name, tests=each.clause.tests, verdict=each.verdict, reason=each.reason)
-            for each in self._clauses
+        """All verdicts, for reports that are made from the session's folder."""
+        clauses = [
+            RecordedClause(name=ended.clause.name, tests=ended.clause.tests, verdict=ended.verdict, reason=ended.reason)
+            for ended in self._clauses
         ]
         return SessionVerdicts(
             session=self._bench.session.id,
             facts=self._suite_facts,
             tests=tuple({name: _plain(value) for name, value in row.items()} for row in self._rows),
-            clauses=tuple(ended),
+            clauses=tuple(clauses),
             notes=tuple(self._notes),
         )
 
@@ -340,7 +340,7 @@ class Results:
 
     @property
     def _not_tested(self) -> str:
-        """The nodes of the session that no run had, by name where every run had its own of them."""
+        """The nodes of the session that were left without a run, by name where every run had nodes of its own."""
         if self.store is not None and self.store.checks:
             return ""  # checks looked at every node
         left, settings = self.store.left_over if self.store is not None else (), self._bench.settings
@@ -348,7 +348,7 @@ class Results:
 
 
 class SafeReports:
-    """Innermost around the report writers: a full disk costs a file, not the terminal's summary."""
+    """Innermost around the report writers, so that the terminal's summary comes also when the disk is full."""
 
     def __init__(self, results: Results, progress: LiveLine) -> None:
         self._results = results
@@ -356,7 +356,7 @@ class SafeReports:
 
     @pytest.hookimpl(trylast=True, wrapper=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
-        """Say which report could not be written, and fail the session for it."""
+        """Write the reports; if one fails, note that and fail the session."""
         try:
             with self._results.junit_written():
                 result = yield

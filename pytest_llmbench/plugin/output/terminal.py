@@ -64,7 +64,7 @@ def _dead(bench: Bench) -> Iterator[str]:
 
 
 def simulated(fault: SimulatedFault) -> str:
-    """Say that nothing of this session is a measurement."""
+    """The line that marks a session with a simulated fault, whose numbers are worthless as measurements."""
     return f"llmbench: SIMULATED FAULT {fault}: a rank of each run causes it; this session measures nothing"
 
 
@@ -86,7 +86,7 @@ def shown_as_failed(reporter: pytest.TerminalReporter) -> set[str]:
 
 
 def health_table(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str, object]], bench: Bench) -> None:
-    """Print how each check ended, and every node that is not fit with what to do about it."""
+    """Print how each check ended, and every unfit node with what to do about it."""
     reporter.section("llmbench health", sep="=")
     for verdict, line in render_health(rows, width(reporter)):
         reporter.write_line(line, **_MARKUP.get(verdict, {}))
@@ -102,7 +102,7 @@ def verdict_table(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str,
 
 
 def clauses(reporter: pytest.TerminalReporter, verdicts: Sequence[ClauseVerdict]) -> None:
-    """Print how ended required clause ended, and why it is INCOMPLETE."""
+    """Print how each required clause ended, and why it is INCOMPLETE."""
     reporter.section("llmbench requirements", sep="=")
     longest = max(len(ended.clause.name) for ended in verdicts)
     for ended in verdicts:
@@ -115,14 +115,14 @@ def clauses(reporter: pytest.TerminalReporter, verdicts: Sequence[ClauseVerdict]
 
 
 def speed_lines(reporter: pytest.TerminalReporter, lines: Iterable[str], *, required: bool) -> None:
-    """Say of which runs no speed was judged, and what comes of it."""
+    """Print which runs lack a verdict on their speed, and what comes of it."""
     for line in lines:
         ends = f" (--llmbench-require-verdict: exit code {EXIT_CODE} if nothing else is wrong)" if required else ""
         reporter.write_line(f"{line}{ends}", yellow=True)
 
 
 def early_lines(reporter: pytest.TerminalReporter, looks: Mapping[str, EarlyVerdict]) -> None:
-    """Say of early run by which of its steps it was judged, or why it ran whole; and what that saved."""
+    """Print by which of its steps each early run was judged, or why it ran whole; and what that saved."""
     for key, early in looks.items():
         reporter.write_line(f"early verdict of {key}: {early}")
     for unit in dict.fromkeys(early.unit for early in looks.values()):
@@ -136,7 +136,7 @@ def early_lines(reporter: pytest.TerminalReporter, looks: Mapping[str, EarlyVerd
 
 
 def report_lines(reporter: pytest.TerminalReporter, report: Reported, folder: Path) -> None:
-    """Print what a report says, if anything, and where the page for people is."""
+    """Print the lines of a report, and where the page for people is."""
     if report.is_page:
         reporter.write_line(f"report: {folder / layout.PAGE}")
     if report.lines:

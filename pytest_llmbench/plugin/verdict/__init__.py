@@ -1,1 +1,1 @@
-"""From records to verdicts: test outcomes, comparisons, and tests that never finished."""
+"""From records to verdicts: test outcomes, comparisons, and tests that were left unfinished."""

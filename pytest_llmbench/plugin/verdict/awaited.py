@@ -1,4 +1,4 @@
-"""The work of the fixtures: they wait for the record of a run or a check, and end a test that it cannot judge."""
+"""The work of the fixtures: they wait for the record of a run or a check, and end a test that lacks a measurement."""
 
 from collections.abc import Iterator
 
@@ -34,7 +34,7 @@ def judged_run(request: pytest.FixtureRequest) -> Iterator[Run]:
     for record in records[repeats:]:
         if record.problem is not None and record.problem.kind == "not_repeated":
             attempt.refused = record.problem.message
-            records = [each for each in records if each.look < attempt.look]
+            records = [earlier for earlier in records if earlier.look < attempt.look]
             break
     outcome.note(item, **facts.facts_of_run(first, len(records)))
     for record in records:
@@ -87,7 +87,7 @@ def judged_health(request: pytest.FixtureRequest) -> Health:
 
 def _wait_for_record(request: pytest.FixtureRequest, kind: type[AnyRecord], subject: str, number: int = 1) -> AnyRecord:
     """The record that a fixture is about, as soon as it is there; of several runs that with a number."""
-    # Without a test that names the fixture, the session may not have begun.
+    # Unless a test names the fixture among its arguments, the session may still have to begin.
     waiter = bench_of(request.config).waiter if is_begun(request.config) else None
     key = getattr(request, "param", None)
     if waiter is None or key is None:

@@ -63,10 +63,10 @@ class JudgedComparison:
         number: the measured side.
         op: the comparison.
         bound: the other side.
-        holds: whether it holds for certain; None where that is not decided.
+        holds: whether it holds for certain; None where that is undecided.
         decisive: the number that decided: `number`, or one of its parts.
         decision: the interval that judged; None where the rule of the statistic did.
-        cause: cause of a speed that does not meet the bound.
+        cause: cause of a speed that misses the bound, or may miss it.
     """
 
     number: Number
@@ -118,11 +118,12 @@ def judge(
 
 
 def _judge_each(number: Number, op: Op, bound: Quantity, between: BetweenRuns | None) -> JudgedComparison:
-    """Compare the number of each run: a miss counts for more than a run that does not decide."""
+    """Compare the number of each run: a miss counts for more than an undecided run."""
     judged = [judge(part, op, bound, between) for part in number.parts]
-    missed = [each for each in judged if each.holds is False]
-    undecided = [each for each in judged if each.holds is None]
-    nearest = (min if op in {">=", ">"} else max)(judged, key=lambda each: each.number.metric.quantity.base)
+    missed = [comparison for comparison in judged if comparison.holds is False]
+    undecided = [comparison for comparison in judged if comparison.holds is None]
+    least = min if op in {">=", ">"} else max
+    nearest = least(judged, key=lambda comparison: comparison.number.metric.quantity.base)
     return replace((missed or undecided or [nearest])[0], number=number)
 
 
@@ -133,7 +134,7 @@ def asks_for_speed(statistic: str, engine: str, op: Op, bound: Quantity) -> bool
 
 
 def _find_cause(number: Number, op: Op, bound: Quantity, *, decided: bool) -> Cause | None:
-    """Find the cause by the slowest of the runs; None where no speed was missed, and where nothing stands out."""
+    """Find the cause by the slowest of the runs; None where the bound is about something else, or the cause unclear."""
     if not asks_for_speed(number.statistic, number.record.recipe.engine, op, bound):
         return None
     time = bound.dimension == "time"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def declared_test(item: pytest.Item, lines: dict[int, int | None] | None = None) -> Declared | None:
-    """The task that a test waits for; None for a test that is not ours.
+    """The task that a test waits for; None for a test of another kind.
 
     Args:
         item: the test.
@@ -36,7 +36,7 @@ def declared_test(item: pytest.Item, lines: dict[int, int | None] | None = None)
 
 
 def judge(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
-    """Give a test of ours its verdict; no other is touched."""
+    """Give a test of ours its verdict, and leave other tests alone."""
     test = declared_test(item)
     if test is not None:
         outcome.judge(item, call, report, lambda: known_facts(test, bench_of(item.config)))
@@ -48,10 +48,10 @@ def _line(item: pytest.Item, lines: dict[int, int | None] | None) -> int | None:
     if lines is not None and function in lines:
         return lines[function]
     line = item.location[1]
-    found = None if line is None else line + 1
+    from_one = None if line is None else line + 1
     if lines is not None:
-        lines[function] = found
-    return found
+        lines[function] = from_one
+    return from_one
 
 
 def declared_tests(items: Sequence[pytest.Item]) -> list[Declared]:

@@ -1,4 +1,4 @@
-"""Messages of a comparison that failed or is not decided: how far apart, the cause, and where the evidence is."""
+"""Messages of a comparison that failed or is undecided: how far apart, the cause, and where the evidence is."""
 
 import math
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ from pytest_llmbench.judging.statistics import SHARED, window
 from pytest_llmbench.plugin.verdict.compare import JudgedComparison, Number
 from pytest_llmbench.session.ending.causes import log_to_read
 
-# Further away from its bound, the noise of a number is of no interest.
+# Further away from its bound, the noise of a number is left out of messages.
 _NEAR_PERCENT = 20.0
 
 
 def undecided(judged: JudgedComparison) -> list[str]:
-    """Write why a comparison is not decided, what would decide it, and where the evidence is."""
+    """Write why a comparison is undecided, what would decide it, and where the evidence is."""
     number, decision, unit = judged.decisive, judged.decision, judged.bound.unit
     if decision is None:
         return []
@@ -94,7 +94,7 @@ def _evidence(number: Number) -> list[str]:
 
 
 def _distance(measured: Quantity, threshold: Quantity, side: str) -> str:
-    """Say how far a number is from the bound it missed, as a share of it where "90 % below" would tell little."""
+    """Write how far a number is from the bound it missed; as a share of the bound where that is far."""
     percent = measured.difference_percent(threshold)
     if percent is None:
         return side
@@ -112,8 +112,8 @@ def _short(path: Path) -> str:
 
 
 def explain_losses(worst: Deviation, records: Sequence[RunRecord], golden: GoldenLosses) -> list[str]:
-    """Say where losses are furthest from golden ones, by how much, and what else differs."""
-    record = next(each for each in records if each.key == worst.run)
+    """Write where losses are furthest from golden ones, by how much, and what else differs."""
+    record = next(record for record in records if record.key == worst.run)
     allowed = for_people(worst.tolerance) if worst.tolerance else "no difference in any bit"
     unlike = [
         f"{name} {record.versions.get(name)}, there {version}" for name, version in golden.versions.items()
@@ -134,7 +134,7 @@ def explain_losses(worst: Deviation, records: Sequence[RunRecord], golden: Golde
 
 
 def describe(reference: Reference) -> list[str]:
-    """Say what a reference is and where it comes from."""
+    """Write what a reference asks for, and where it comes from."""
     meant = str(reference.applies_to or "any machine")
     return [
         f"reference: {reference.name} ({reference.asked}) for {meant}",

@@ -42,7 +42,7 @@ class VerdictFacts(ReportedFacts):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts(ReportedFacts):
-    """The run of a test. Those behind `simulated` are absent as long as it has not run."""
+    """The run of a test. Those behind `simulated` are absent until it has run."""
 
     runs: str | None
     """Names of the runs that are judged together, separated by commas; absent for a single one."""
@@ -161,7 +161,7 @@ class HistoryFacts(ReportedFacts):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckFacts(ReportedFacts):
-    """The check of a test, and its node. Those behind `nodes` are absent as long as it was not made."""
+    """The check of a test, and its node. Those behind `nodes` are absent until it was made."""
 
     check: str
     """Check."""
@@ -217,7 +217,7 @@ def facts_of_run(record: RunRecord, repeats: int = 1, *, made: bool = True) -> d
     Args:
         record: the run, or the first of several.
         repeats: number of runs that are judged together.
-        made: whether it was; else there is no evidence to point to.
+        made: whether it was made; otherwise the properties of its evidence are left out.
     """
     runs = [repeat_key(record.key, number) for number in range(1, repeats + 1)]
     evidence: dict[str, Any] = {}
@@ -248,7 +248,7 @@ def facts_of_check(record: HealthRecord, slot: int | None, *, made: bool = True)
     Args:
         record: the check.
         slot: number of the node; None for all of them.
-        made: whether it was; else there is no evidence to point to.
+        made: whether it was made; otherwise the properties of its evidence are left out.
     """
     host = record.host(slot)
     evidence: dict[str, Any] = {}

@@ -13,7 +13,7 @@ from pytest_llmbench.judging.interval.decide import RULE
 from pytest_llmbench.judging.statistics import judged_steps, steady_of
 from pytest_llmbench.plugin.verdict.facts import facts_of_run
 
-# Healthy nodes of one model are within 0.4 %, and one run of each of a few groups tells them apart by 1.2 to 1.9 %.
+# Healthy nodes of one model are within 0.4 %, and with one run of each of a few groups, 1.2 to 1.9 % can be resolved.
 USUAL_TOLERANCE = Quantity(3.0, "%")
 _ON_CPUS = "rates on CPUs and at scale smoke scatter too much to be compared, unless you set llmbench_group_tolerance"
 _VERDICTS = {True: Verdict.PASS, False: Verdict.FAIL, None: Verdict.INCONCLUSIVE}
@@ -46,7 +46,7 @@ def compare_groups(
     Args:
         runs: all of the session.
         records: those there are, by key.
-        tolerance: by how much a group may be slower; None where the user names none.
+        tolerance: by how much a group may be slower; None for the usual one.
     """
     recipes: dict[str, dict[int, list[RunSpec]]] = {}
     for run in runs:
@@ -65,7 +65,7 @@ def compare_groups(
 def _compare_recipe(
     groups: Sequence[Sequence[RunSpec]], records: Mapping[str, RunRecord], tolerance: Quantity | None
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """The verdicts on the groups of a recipe, and the reasons why others have none."""
+    """The verdicts on the groups of a recipe, and the reasons why others are left out."""
     ran = {group[0].key: [records[run.key] for run in group if run.key in records] for group in groups}
     judged = {key: [each for each in of_one if each.problem is None] for key, of_one in ran.items()}
     usable = {key: of_one for key, of_one in judged.items() if of_one}

@@ -51,7 +51,7 @@ class Comparison:
         """Whether it holds for certain.
 
         Raises:
-            InconclusiveError: the number is not known well enough.
+            InconclusiveError: the number is too uncertain.
         """
         self.asked = True
         if self.judged.holds is None:
@@ -144,12 +144,12 @@ class Measured(Quantity):
         """Whether `self op bound` holds for certain.
 
         Raises:
-            InconclusiveError: it is not known well enough.
+            InconclusiveError: the number is too uncertain.
         """
         return bool(self._compare(op, bound, between))
 
     def _order(self, op: Op, other: object) -> Comparison | bool:
-        """Compare as `max`, `min` and `sorted` need it, where one of these asks: by the plain numbers, for no verdict.
+        """Compare by the plain numbers, without a verdict, where `max`, `min` or `sorted` asks.
 
         They compare with `<` and `>` alone, from a call; a comparison in the code of a test is its own instruction.
         """
@@ -199,6 +199,6 @@ def explain_comparison(op: str, left: object, right: object) -> list[str] | None
         return explain(judge(left.number, _MIRRORED[_MIRRORED[op]], right, USUAL_BETWEEN_RUNS, other))
     if isinstance(right, Reference) and op == "in":
         judged = [judge(left.number, known, bound, right.between) for known, bound in right.bounds]
-        missed = next((each for each in judged if each.holds is False), None)
+        missed = next((comparison for comparison in judged if comparison.holds is False), None)
         return None if missed is None else [*explain(missed), *describe(right)]
     return None

@@ -77,7 +77,7 @@ def _describe_steady_part(number: Number, decision: Decision) -> str | None:
 
 
 def broken(record: RunRecord) -> str:
-    """Say why a run cannot be judged, and where to look."""
+    """Write why a run lacks a measurement, and where to look."""
     problem = record.problem
     if problem is None:
         return ""
@@ -123,9 +123,9 @@ def judge(
         report: of that phase.
         known: facts of the time before it began.
 
-    An exception in the test body other than a failed assertion (units that do not match, a statistic without a meaning)
-    means that the test could not judge. pytest reports a failure of the setup phase as an error, in the terminal and in
-    JUnit, so such a report is turned into one.
+    An exception in the test body other than a failed assertion (units that differ, a statistic without a meaning) is
+    an ERROR. pytest reports a failure of the setup phase as an error, in the terminal and in JUnit, so such a report is
+    turned into one.
     """
     if report.when == "teardown" and "verdict" in dict(item.user_properties):
         return
@@ -184,7 +184,7 @@ def _first_line(call: pytest.CallInfo[None]) -> str:
 def settle_expected(item: pytest.Item, report: pytest.TestReport, verdict: Verdict, reason: str) -> tuple[Verdict, str]:
     """The verdict and its reason where the test's reference expects a failure; the report follows.
 
-    Nothing else changes: not an ERROR, not an INCONCLUSIVE, and not a failure of anything but that threshold.
+    Only a PASS, or a FAIL by that very threshold, changes; any other failure, ERROR and INCONCLUSIVE stay.
     """
     callspec = getattr(item, "callspec", None)
     reference = callspec.params.get("reference") if callspec is not None else None

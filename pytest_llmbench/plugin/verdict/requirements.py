@@ -1,4 +1,4 @@
-"""`--llmbench-require FILE`: clauses that have to be judged. A clause with a test that was not is INCOMPLETE."""
+"""`--llmbench-require FILE`: clauses that have to be judged. A clause with an unjudged test is INCOMPLETE."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,7 +47,7 @@ def read_requirements(path: Path) -> tuple[Clause, ...]:
     """Read the clauses of a file.
 
     Raises:
-        ConfigError: it cannot be read, requires nothing, or a clause or its test is not text.
+        ConfigError: the file is unreadable or empty, or a clause or its test is something else than text.
     """
     clauses = read_yaml(path)
     if not clauses:
@@ -72,7 +72,7 @@ class Requirements:
     """Required verdicts of a session, and whether they were reached.
 
     Attributes:
-        clauses: none without `--llmbench-require`.
+        clauses: those of the file; empty without `--llmbench-require`.
     """
 
     def __init__(self, config: pytest.Config, path: Path | None) -> None:
@@ -92,7 +92,7 @@ class Requirements:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        """In a worker of xdist, tell the controller what it does not see."""
+        """In a worker of xdist, send the controller the tests that were deselected, which only workers see."""
         output = getattr(self._config, "workeroutput", None)
         if output is not None:
             output[_DESELECTED] = sorted(self._deselected)
@@ -104,7 +104,7 @@ class Requirements:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Note the tests that a worker deselected; one that crashed reports none, and its successor does."""
+        """Note the tests that a worker deselected; after a crash, its successor reports them."""
         self._deselected.update((getattr(node, "workeroutput", None) and node.workeroutput.get(_DESELECTED, ())) or ())
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -155,7 +155,7 @@ def _matches(wanted: str, test: str) -> bool:
 
 
 def _find_end(report: pytest.TestReport) -> tuple[Verdict, str] | None:
-    """How a report says that its test ended; None for one that decides nothing."""
+    """The verdict and reason in a report; None for a report that leaves the end of its test open."""
     properties: Mapping[str, object] = dict(report.user_properties)
     if "verdict" in properties:
         return Verdict(str(properties["verdict"])), str(properties.get("reason", ""))

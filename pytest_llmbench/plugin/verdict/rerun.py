@@ -23,10 +23,10 @@ class Attempt:
     """Progress of `--llmbench-inconclusive rerun` with one test.
 
     Attributes:
-        runs: number of runs that the next call judges; 0 where none were added.
+        runs: number of runs that the next call judges; 0 until runs are added.
         look: number of that look.
         again: whether to call the test again.
-        refused: reason why a further run was not made.
+        refused: reason why a further run was refused.
     """
 
     runs: int = 0
@@ -71,11 +71,11 @@ class TestCalls:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Refuse a test that passes while one of its comparisons does not count.
+        """Refuse a test that passes while one of its comparisons is without effect.
 
         Raises:
-            RunError: one was never asked for its truth, or does not hold.
-            InconclusiveError: one is not decided, with the reason why no more runs are made.
+            RunError: the truth of one was left unasked, or one is false.
+            InconclusiveError: one is undecided, with the reason why further runs are refused.
         """
         run = item.stash.get(RUN, None)
         try:
@@ -96,7 +96,7 @@ class TestCalls:
         return result
 
     def _find_reason_against(self, run: Run) -> str:
-        """The reason why more runs cannot decide, or have no time; empty if they can."""
+        """The reason why more runs would be useless, or lack the time; empty if they can decide."""
         records = run.records
         if records[0].cluster == "replay":
             return "logs are replayed"
@@ -116,18 +116,18 @@ class TestCalls:
 
 
 def refuse_idle_comparisons(run: Run, since: int | None) -> None:
-    """See that each comparison of a test that is about to pass was asked for its truth, and holds.
+    """Check that each comparison of a test that is about to pass was asked for its truth, and holds.
 
-    A comparison that decides nothing would look like a verdict. That also holds for one that does not hold and
-    fails nothing, as in `if run.throughput >= bound: ...`, `x or y`, `not x`, or under `pytest.raises`.
+    A comparison without effect would look like a verdict: one that is left unasked, or one that is false while the
+    test passes, as in `if run.throughput >= bound: ...`, `x or y`, `not x`, or under `pytest.raises`.
 
     Args:
         run: the run of the test.
-        since: number of comparisons that are known to count; None where the test has not passed.
+        since: number of comparisons that are known to count; None where the test failed.
 
     Raises:
         RunError: `not_asked` or `does_not_hold`.
-        InconclusiveError: one is not decided, and the test went on.
+        InconclusiveError: one is undecided, and the test went on.
     """
     if since is None:
         return

@@ -28,15 +28,15 @@ class Run:
         record: that of the first.
         used: the quantities that the test asked for, in order.
         comparisons: those of its quantities, in order.
-        look: number of times that runs of this series were judged before and decided nothing.
+        look: number of times that runs of this series were judged before, without a decision.
         losses: the losses of all its steps, to be compared with golden ones.
     """
 
     def __init__(self, record: RunRecord, *repeats: RunRecord, may_repeat: bool = False) -> None:
-        """Take the records of the runs; `may_repeat` if more follow where these decide nothing."""
+        """Take the records of the runs; `may_repeat` if more follow where these leave the verdict open."""
         self.record = record
         self.records = (record, *repeats)
-        self.look = max(each.look for each in self.records)
+        self.look = max(made.look for made in self.records)
         self.used: list[Measured] = []
         self.comparisons = Comparisons()
         self.losses = Losses(self.records)
@@ -51,7 +51,7 @@ class Run:
         """Return one statistic of this run, or of all runs that are judged together.
 
         Raises:
-            RunError: there is no such statistic, or it has no meaning for this run, or for one of them.
+            RunError: the statistic is unknown, or without a meaning for this run, or for one of them.
         """
         if statistic not in self._statistics:  #: error unknown_statistic: there is no statistic of that name
             raise RunError("unknown_statistic", unknown("statistic", statistic, self._statistics))
@@ -71,16 +71,16 @@ class Run:
             rule = self._statistics[statistic].rule
             uncounted = get_engine(record.recipe.engine).uncounted(record.recipe)
             unknown_of_gpus = gaps(record.telemetry, record.gpus) if statistic in RULES else []
-            why = f"it has {', '.join(record.metrics)}"
+            reason = f"it has {', '.join(record.metrics)}"
             if record.early is not None and record.early.ended_early and self._statistics[statistic].needs_all_steps:
-                why = "the run was ended early, and that needs all of its steps: leave out --llmbench-early-verdict"
+                reason = "the run was ended early, and that needs all of its steps: leave out --llmbench-early-verdict"
             elif unknown_of_gpus:
-                why = f"telemetry of its GPUs is incomplete: {'; '.join(unknown_of_gpus)}"
+                reason = f"telemetry of its GPUs is incomplete: {'; '.join(unknown_of_gpus)}"
             elif uncounted is not None and statistic in _OF_FLOPS:
-                why = f"{uncounted}, so the model's FLOPs are unknown; {why}"
+                reason = f"{uncounted}, so the model's FLOPs are unknown; {reason}"
             which = "this run" if len(self.records) == 1 else f"run {record.key}"
             raise RunError(
-                "no_measurement", f"{statistic} ({rule}) is not available for {which} on {self.machine}: {why}"
+                "no_measurement", f"{statistic} ({rule}) is not available for {which} on {self.machine}: {reason}"
             )  #: error no_measurement: the test asks for a statistic that has no meaning for this run
         count = len(self.records)
         alpha = alpha_of(record, count) if self._share is None else self._share / count

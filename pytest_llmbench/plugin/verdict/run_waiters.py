@@ -17,14 +17,14 @@ from pytest_llmbench.session.live.writer import LiveWriter
 from pytest_llmbench.session.record_store import AnyRecord, RecordStore
 
 _LOOK_S = 0.2
-# Asks for runs, up to one with a number, of the series with a key, for a look with a number.
+# Asks for further runs: key of the series, number of the last run, number of the look that needs it.
 Repeat = Callable[[str, int, int], None]
 
 
 class RunWaiter:
     """Waits for a record in the store of this process, and shows the progress of all runs meanwhile.
 
-    The first signal that ends the session makes the runner end its runs, which have a record soon: so it is not raised.
+    The first signal that ends the session makes the runner end its runs, which soon have a record, so it is only noted.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class FileWaiter:
             pytest.fail(str(error), pytrace=False)
 
     def _wait_for(self, path: Path, what: str) -> None:
-        """Block until a file is there. When the controller dies or gives up, it will never be."""
+        """Block until a file is there; fail the test if the controller dies or gives up before."""
         seen, moved = "", time.monotonic()
         while not path.exists():
-            why = read_stop(self._session.folder)
-            if why is not None and not path.exists():  # records are written before the end is noted
-                pytest.fail(f"{what}: the controller left no record: {why}", pytrace=False)
+            reason = read_stop(self._session.folder)
+            if reason is not None and not path.exists():  # records are written before the end is noted
+                pytest.fail(f"{what}: the controller left no record: {reason}", pytrace=False)
             time.sleep(_LOOK_S)
             sign = self._sign()
             if sign != seen:

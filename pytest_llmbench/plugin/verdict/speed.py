@@ -1,4 +1,4 @@
-"""Green means judged: which runs of a session have no verdict on their speed, why, and what to do."""
+"""Green means judged: which runs of a session lack a verdict on their speed, why, and what to do."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ _JUDGED = {str(Verdict.PASS), str(Verdict.FAIL), str(Verdict.INCONCLUSIVE), str(
 def find_judged_speeds(run: Run, reference: Reference | None) -> list[str]:
     """The statistics of speed that a test compared with a threshold that a slow run misses.
 
-    A bound that is only a floor, or in the other direction, or was measured itself, judges no speed.
+    A bound that is only a floor, is in the other direction, or was measured itself, is left out.
     """
     floor = reference if reference is not None and reference.floor else None
     bounds = {f"{op} {bound.plain}" for op, bound in floor.bounds} if floor is not None else set()
@@ -41,7 +41,7 @@ def not_judged(
 ) -> dict[str, list[str]]:
     """The runs without a verdict on their speed, by the reason.
 
-    A run that is an ERROR says so itself, in each of its tests.
+    A run that is an ERROR is left out: each of its tests shows that.
 
     Args:
         runs: all of the session.

@@ -1,4 +1,4 @@
-"""Declared tests that nothing was reported of: at the end of the session each gets its one verdict, ERROR."""
+"""Declared tests without a report: at the end of the session each gets its one verdict, ERROR."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Unfinished:
     Attributes:
         test: the test.
         reason: the reason for its ERROR.
-        properties: its properties, where its verdict was decided and only its teardown was not reported.
+        properties: its properties, where its verdict was decided and only the report of its teardown is missing.
         crash: whether pytest's writer has its error already.
     """
 
@@ -76,15 +76,15 @@ class Reports:
         self._end = str(excinfo.value) or "Ctrl-C"
 
     def pytest_internalerror(self) -> None:
-        """Note that pytest broke down; it says itself how."""
+        """Note that pytest broke down; its own output shows how."""
         self._end = "an internal error of pytest or a plugin"
 
     def note_end(self, reason: str) -> None:
-        """Note the reason why the session cannot begin."""
+        """Note the reason why the session was refused."""
         self._end = reason
 
     def unfinished(self, tests: Sequence[Declared], session: pytest.Session) -> Iterator[Unfinished]:
-        """Yield every declared test that has no verdict, or whose teardown was not reported."""
+        """Yield every declared test that lacks its verdict, or the report of its teardown."""
         for test in tests:
             seen = self._tests.get(test.test, _Reported())
             if seen.over and seen.properties is not None:
@@ -106,7 +106,7 @@ class Reports:
 
 
 def verdict_of_unfinished(test: Unfinished, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The properties of a test that has no other verdict. A PASS whose number was not recorded is an ERROR."""
+    """The properties of an unfinished test. A PASS whose number is missing from the record is an ERROR."""
     if test.lacks_number:
         reason = f"it had passed, but its number was not recorded: {test.reason}"
         return {**facts, **(test.properties or {}), "verdict": str(Verdict.ERROR), "reason": reason}
@@ -121,7 +121,7 @@ def report_of(
     when: Literal["setup", "call", "teardown"],
     outcome: Literal["passed", "failed", "skipped"],
 ) -> pytest.TestReport:
-    """A report as pytest makes it, of a test that pytest reports nothing of."""
+    """A report in pytest's form, for a test that pytest leaves without one."""
     file = nodeid.split("::", maxsplit=1)[0]
     reason = str(properties.get("reason", ""))
     longrepr = {"passed": None, "failed": reason, "skipped": (file, 1, f"{properties['verdict']}: {reason}")}[outcome]
@@ -131,7 +131,7 @@ def report_of(
 
 
 def report_of_verdict(nodeid: str, properties: Mapping[str, Any], *, warned: bool) -> pytest.TestReport:
-    """A report of a verdict that has no test; one that is a SKIP is skipped, with `warned` an INCONCLUSIVE one, too."""
+    """A report of a verdict without a test; a SKIP is skipped, and with `warned` an INCONCLUSIVE verdict, too."""
     verdict = properties["verdict"]
     if verdict == Verdict.PASS:
         return report_of(nodeid, properties, "call", "passed")

@@ -13,7 +13,7 @@ from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, R
 from pytest_llmbench.core.record.records import RunRecord, Timings, write_model
 from pytest_llmbench.history.database import History, open_history
 from pytest_llmbench.history.importing import import_sessions
-from pytest_llmbench.history.ledger import Rule, entries_of, list_devices, nodes_to_avoid
+from pytest_llmbench.history.ledger import entries_of, list_devices, nodes_to_avoid
 
 DAY_S = 86_400.0
 NOW = 1_790_000_000.0
@@ -60,8 +60,8 @@ def test_a_node_is_avoided_after_two_sessions_with_faults(history: History, tmp_
     (why,) = nodes_to_avoid(history, now=NOW).values()
     assert "faults in 2 sessions of the last 14 days, the newest in s001.00" in why
     assert nodes_to_avoid(history, now=NOW + 5 * DAY_S) == {}
-    assert set(nodes_to_avoid(history, Rule(days=30.0, repeats=2), now=NOW + 5 * DAY_S)) == {"n1"}
-    assert nodes_to_avoid(history, Rule(repeats=3), now=NOW) == {}
+    assert set(nodes_to_avoid(history, days=30.0, repeats=2, now=NOW + 5 * DAY_S)) == {"n1"}
+    assert nodes_to_avoid(history, repeats=3, now=NOW) == {}
 
 
 def test_a_node_that_failed_under_a_run_is_blamed(history: History, tmp_path: Path) -> None:
