@@ -1,4 +1,4 @@
-"""What follows from a session's records and logs: verdicts reached again, and the files that are derived from them."""
+"""Verdicts reached again from a session's records and logs, and the files that are derived from these."""
 
 import datetime as dt
 import json
