@@ -19,6 +19,8 @@ _CHAT = re.compile(rb"Throughput: |Execution time|dist_world_size|Beginning of E
 _TIME = re.compile(rb"\d+user |_TRAINING:")
 _EVENTS = "events.out.tfevents.1700000000.host.1.0"
 _SMALL = {"sequence_length": 32, "global_batch_size": 8, "micro_batch_size": 2}
+# 17,888 parameters.
+_ONE_LAYER = {"layers": 1, "hidden_size": 32, "attention_heads": 2, "vocab_size": 128}
 
 
 def megatron_lm() -> Iterator[Subject]:
@@ -128,8 +130,7 @@ def step_log() -> Iterator[Subject]:
     """Our own step logs."""
     files = {f"steps/{name}": text for name, text in data("steps/steps/rank-00000.jsonl",
                                                           "steps/steps/rank-00001.jsonl").items()}  # fmt: skip
-    model = {"layers": 1, "hidden_size": 32, "attention_heads": 2, "vocab_size": 128}
-    judge = runs(recipe("tiny", "torch", **_SMALL, steps=20, model=model))
+    judge = runs(recipe("tiny", "torch", **_SMALL, steps=20, model=_ONE_LAYER))
     yield from _ranks("2 CPU ranks", files, judge)
 
 
@@ -137,9 +138,9 @@ def telemetry() -> Iterator[Subject]:
     """What two GPUs did, in step logs that are written here as ranks write them."""
     with TemporaryDirectory() as folder:
         for rank in range(2):
-            write_rank(Path(folder), rank, 20, [told(rank), *samples(20.5)])
+            write_rank(Path(folder), rank, 20, [told(rank), *samples(20.5)], parameters=17_888)
         files = {f"steps/{path.name}": path.read_bytes() for path in sorted(Path(folder, "steps").iterdir())}
-    judge = runs(recipe("watched", "torch", **_SMALL, steps=20, gpus_per_node=2), "H200", gpus=2)
+    judge = runs(recipe("watched", "torch", **_SMALL, steps=20, gpus_per_node=2, model=_ONE_LAYER), "H200", gpus=2)
     yield from _ranks("2 GPUs", files, judge, re.compile(rb'"(?:gpu|telemetry|step)"'))
 
 
