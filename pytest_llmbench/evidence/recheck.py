@@ -1,4 +1,4 @@
-"""What follows from a session's records and logs: verdicts reached again, and the files that are derived from them."""
+"""Recomputes verdicts and derived files from a session's records and logs."""
 
 import datetime as dt
 import json

@@ -67,7 +67,7 @@ def as_csv(rows: Iterable[LogRow]) -> bytes:
 
 def _judge(path: Path, threshold: float) -> LogRow:
     hosts: list[str] = []
-    # Bytes that are no UTF-8 are replaced.
+    # Bytes outside UTF-8 are replaced.
     with path.open("rb") as log:
         for raw, *_ in pieces(log, lambda: _NEEDLES):
             line = raw.decode("utf-8", errors="replace")

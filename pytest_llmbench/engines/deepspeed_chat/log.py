@@ -76,7 +76,7 @@ class _Log:
     world_size: int | None = None
     exits: int = 0
     samples: int | None = None  # of one optimizer step
-    accumulates: bool = False  # then batches are no steps, and only DeepSpeed's timer counts steps
+    accumulates: bool = False  # several batches make a step, and only DeepSpeed's timer counts steps
     batches: int | None = None  # of an epoch; None before the first
     ppo: bool = False
     evaluating: str = ""

@@ -27,9 +27,9 @@ _ITERATION = re.compile(
 )
 # The rest of a line that lost its beginning. A line of source that is quoted has no digit here.
 _ELAPSED = re.compile(r"elapsed time per iteration \(\w+\): *[\d.]", re.ASCII)
-# What stands in the place of the time, and is none.
+# Another text in the brackets that usually hold the time.
 _OTHER_TIME = re.compile(r"\[[^\[\]]{0,40}:[^\[\]]{0,20}\] ?$")
-# The beginning of a line that lost its rest; `validation loss at iteration 10 |` is none.
+# The beginning of an iteration line that lost its rest; `validation loss at iteration 10 |` differs.
 _BEGUN = re.compile(r"\biteration +\d+/", re.ASCII)
 _KEY = re.compile(r"[A-Za-z][\w /().,%-]*", re.ASCII)
 _IN_BRACKETS = re.compile(r"\([^()]*\)")

@@ -87,7 +87,7 @@ def _argument_rules(recipe: Recipe, own: Mapping[str, Any]) -> Rules:
     }
     same = {name: Same(field=field, allowed=(value,)) for name, (field, value) in fields.items()}
     same["trainer.precision"] = Same(field="precision", allowed=_PRECISIONS[recipe.precision])
-    granularity = ("full", None) if how == "none" else (how,)  # of no layers, full is none
+    granularity = ("full", None) if how == "none" else (how,)  # `full` of zero layers is NeMo's word for none
     same["model.activations_checkpoint_granularity"] = Same(field=_CHECKPOINTING_FIELD, allowed=granularity)
     if how == "none":
         same["model.activations_checkpoint_num_layers"] = Same(field=_CHECKPOINTING_FIELD, allowed=(0, None))
@@ -167,7 +167,7 @@ class Nemo(External):
         return said.model_copy(
             update={
                 "steps": tuple(_add_samples(events.steps, recipe)),
-                # Not the log's: its steps are not used, so a bar that another rank's words cut in two is no loss.
+                # From the event file, as its steps are used: a progress bar that another rank's words cut in two is harmless.
                 "unreadable": events.unreadable,
                 "unread": events.unread,
                 "unread_after": events.unread_after,

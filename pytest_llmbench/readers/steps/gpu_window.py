@@ -13,7 +13,7 @@ from pytest_llmbench.core.record.telemetry import GAP_PERIODS, POWER_CAP, SLOWDO
 from pytest_llmbench.core.wire.step_events import Event, GpuEvent, StepEvent, TelemetryEvent
 from pytest_llmbench.readers.steps.progress import event_lines, rank_logs
 
-# An energy that can be wrong by a larger share than this is none.
+# An energy with a larger relative error than this is left out.
 MOST_ERROR = 0.1
 
 
