@@ -1,4 +1,4 @@
-"""The engine protocol, and the look-up of engines by name."""
+"""The engine protocol, its common defaults, and the look-up of engines by name."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,9 +26,9 @@ class RankTask:
         entry: `package.module:function`; it is called with
             `(workloads.rank.context.RankContext, workloads.rank.steplog.StepLog)`.
         config: plain data, handed to each rank as `RankContext.config`.
-        env: environment variables of the ranks, where the system's file has no others for them; set before anything
-            else is imported.
-        ends_early: all ranks end after the same step when `StepLog.enough` of rank 0 is true.
+        env: environment variables of the ranks, which those of the system's file override; set before all other
+            imports.
+        ends_early: whether all ranks end after the same step when `StepLog.enough` of rank 0 is true.
     """
 
     entry: str
@@ -46,13 +46,12 @@ class Command:
             `torchrun` once on each node as torchrun, which starts the ranks, `deepspeed` on the first node with a
             hostfile of all.
         argv: the program and its arguments; for `torchrun` and `deepspeed` the script they start and its arguments.
-            A word may use the shell variables of a run's script (`$LLMBENCH_HOSTS` and the like); nothing else in it
-            is the shell's.
+            A word may use the shell variables of a run's script, such as `$LLMBENCH_HOSTS`; all else in it is quoted.
         launcher_args: arguments of torchrun or deepspeed themselves.
         env: environment variables of this command alone.
         folder: folder in which it starts; by default the run's.
-        bare: outside the container, where the environment has one.
-        shell: `argv` is one word: lines for bash.
+        bare: whether it runs outside the container of the environment.
+        shell: whether `argv` is a single word with lines for bash.
     """
 
     launcher: Literal["once", "node", "srun", "torchrun", "deepspeed"]
@@ -98,8 +97,8 @@ class BatchLog:
     """One run of a batch.
 
     Attributes:
-        path: its log, which need not be there.
-        hosts: the nodes it had, if these are recorded.
+        path: its log, which may be missing.
+        hosts: its nodes, as far as they are recorded.
     """
 
     path: Path
@@ -111,17 +110,17 @@ Evaluate = Callable[[Sequence[BatchLog], float], bytes]
 
 
 class Engine(Protocol):
-    """The framework that trains. A package announces its engines in the entry points `pytest_llmbench.engines`.
+    """The framework that trains. A package registers its engines in the entry points `pytest_llmbench.engines`.
 
     Attributes:
-        name: the name under which it is announced.
+        name: the name under which it is registered.
         kind: `ranks`, when every rank is our own process and keeps a step log, or `command`, when the framework is
             a command whose only evidence is its log.
         options: the model of a recipe's `options`.
         statistics: rules of this engine alone, by name.
         proof: the proof that a run did all its work, in words.
         log_per_run: whether, of logs made elsewhere, each file in a folder is a run of its own.
-        evaluate: the source's own evaluator of a batch, one run on each group of nodes; None where it has none.
+        evaluate: the source's own evaluator of a batch, one run on each group of nodes; None without one.
     """
 
     name: str
@@ -133,16 +132,16 @@ class Engine(Protocol):
     evaluate: Evaluate | None
 
     def missing(self) -> str | None:
-        """Return what is not installed and how to get it; None if the engine can run."""
+        """Return the missing packages and how to install them; None if the engine can run."""
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
-        """Yield every reason why this recipe cannot run on this topology."""
+        """Yield every reason that keeps this recipe from running on this topology."""
 
     def counts_flops(self, recipe: Recipe) -> bool:
         """True if a step trains the whole decoder on every token, so that `judging.flops` applies."""
 
     def uncounted(self, recipe: Recipe) -> str | None:
-        """Return the reason why FLOPs are not counted; None where they are."""
+        """Return the reason that keeps FLOPs from being counted; None if they are counted."""
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
         """Return values to compare a run's claims with, in addition to or instead of the recipe's fields."""
@@ -154,7 +153,7 @@ class Engine(Protocol):
         """Read what was logged so far under a run's folder."""
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
-        """Yield contradictions of a finished log with itself or the recipe that are not checked for in every log."""
+        """Yield contradictions of a finished log with itself or the recipe that are specific to this engine."""
 
     def expected(self, recipe: Recipe, topology: Topology) -> Expected | None:
         """Return what our own ranks must report of this training; None for a command."""
@@ -201,6 +200,6 @@ def options_of(recipe: Recipe, model: type[EngineOptions]) -> EngineOptions:
     """Validate the recipe's `options` as the engine's model.
 
     Raises:
-        ConfigError: a key is unknown or a value is not legal.
+        ConfigError: a key is unknown or a value is invalid.
     """
     return validate(model, recipe.options, f"recipe {recipe.name}: options")

@@ -93,7 +93,7 @@ class External(EngineDefaults, ABC):
 
 
 def _log_interval(recipe: Recipe) -> int | None:
-    """Return the framework's log interval in steps; None where the recipe's arguments have none."""
+    """Return the framework's log interval in steps by the recipe's arguments; None without one."""
     arguments = recipe.options.get("arguments")
     interval = str(arguments.get("log-interval")) if isinstance(arguments, Mapping) else ""
     return (int(interval) or None) if interval.isdecimal() else None

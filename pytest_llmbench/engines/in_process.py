@@ -69,5 +69,5 @@ class InProcess(EngineDefaults):
 def _installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # the package above it is not there either
+    except ModuleNotFoundError:  # the parent package is missing, too
         return False

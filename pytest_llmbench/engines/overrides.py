@@ -1,11 +1,11 @@
-"""Refusals that several engines share, and a recipe's `options.arguments`, which have to agree with its fields.
+"""Rules for a recipe's `options.arguments`, which must agree with its fields, and refusals that engines share.
 
-So the plan, the model's FLOPs, the references and the gate are about the training that runs. An argument is one of:
+They make sure that plan, FLOPs, references and gate are about the training that runs. An argument is one of:
 
-- one for a field of the recipe, or another name for it: it must agree, or the recipe is refused
-- one that changes how much work a step or a run is, and that no field has: the recipe is refused
-- one that changes neither the model nor its work
-- any other: the work of a step is unknown, and statistics of the model's FLOPs have no value
+- another name for a field of the recipe: it must agree, or the recipe is refused
+- a change of the work of a step or a run that the recipe's fields leave out: the recipe is refused
+- harmless: model and work stay as they are
+- any other: the work of a step is unknown, and statistics of the model's FLOPs are left out
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -21,8 +21,8 @@ class Same:
     """An argument that a field of the recipe decides.
 
     Attributes:
-        field: of the recipe.
-        allowed: legal value of the argument, as the recipe has it.
+        field: name of the field.
+        allowed: values of the argument that agree with the field.
     """
 
     field: str
@@ -35,9 +35,9 @@ class Rules:
 
     Attributes:
         same: arguments that fields of the recipe decide, by name.
-        refused: arguments with unknown work, and the effect of each.
-        harmless: names of arguments that change neither the model nor its work ...
-        families: ... and what such names begin with.
+        refused: refused arguments by name, with the effect of each.
+        harmless: names of arguments that leave the model and its work as they are.
+        families: beginnings of further names of harmless arguments.
     """
 
     same: Mapping[str, Same]
@@ -102,7 +102,7 @@ def _words(allowed: tuple[Any, ...]) -> str:
 
 
 def batch_problem(recipe: Recipe, topology: Topology) -> Iterator[str]:
-    """Yield why the global batch does not divide into micro batches on this many copies of the model."""
+    """Yield a refusal if the global batch is indivisible into micro batches on this many copies of the model."""
     copies = max(1, topology.world_size // recipe.parallelism.model_parallel_size)
     if recipe.samples_per_step % (copies * recipe.micro_batch_size) == 0:
         return
@@ -123,7 +123,7 @@ def _fitting(recipe: Recipe, who: str, most: int = 1024) -> str:
 def precision_problem(
     recipe: Recipe, topology: Topology, supported: tuple[str, ...] = get_args(Precision)
 ) -> Iterator[str]:
-    """Yield why this engine cannot train in this precision on these devices."""
+    """Yield a refusal if this engine or these devices lack the recipe's precision."""
     if recipe.precision not in supported:
         yield f"recipe {recipe.name}: precision {recipe.precision} is not one of {', '.join(supported)}"
     elif recipe.precision != "fp32" and topology.device == "cpu":

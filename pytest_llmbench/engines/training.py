@@ -1,4 +1,4 @@
-"""Whether what a framework logs of its steps is a training: losses that move, steps that are made, a rate that fits."""
+"""Checks that a framework's log is from a training: plausible losses, and a rate that fits the recipe's work."""
 
 import math
 import statistics as stats
@@ -9,14 +9,14 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.judging.flops import flops_per_token
 
-# Fewer lines have no last quarter.
+# Least number of lines, so that there is a last quarter.
 _FEWEST = 4
 # An untrained model's loss, as a share of ln(vocabulary): JSC's 13B begins at 1.23 of it, in the mean of ten steps that
 # already learn.
 _LEAST_AT_START, _MOST_AT_START = 0.4, 2.0
-# How many steps the first line may be about, to speak of an untrained model.
+# Last step whose loss counts as that of an untrained model.
 _START = 10
-# What of the loss a benchmark of hundreds of steps cannot have left behind.
+# Least share of the first loss that remains after the hundreds of steps of a benchmark.
 _NOTHING_LEFT = 0.01
 # Smaller TFLOP/s, printed with one decimal, are too coarse to compare.
 _READABLE_TFLOPS = 5.0
@@ -42,7 +42,7 @@ def check_missing_losses(series: StepSeries) -> Iterator[str]:
 
 
 def check_first_loss(recipe: Recipe, series: StepSeries) -> Iterator[str]:
-    """Yield a first loss that is not that of an untrained model."""
+    """Yield a first loss outside of the range of an untrained model."""
     first = next((step for step in series.steps if step.loss is not None), None)
     if first is None or first.loss is None or first.step > _START:
         return
@@ -55,7 +55,7 @@ def check_first_loss(recipe: Recipe, series: StepSeries) -> Iterator[str]:
 
 
 def check_logged_rate(recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
-    """Yield a logged rate and step time whose product is not the work of the recipe's step."""
+    """Yield a logged rate and step time whose product differs from the work of the recipe's step."""
     flops = [work for step in series.steps if (work := _step_flops(step, topology)) is not None]
     if not flops:
         return

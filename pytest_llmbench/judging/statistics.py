@@ -1,7 +1,7 @@
 """Statistics: named rules that turn a run's judged steps into one number with a unit.
 
-Every statistic reads the same `Measurement`. One that has no meaning for a run (MFU without a known
-peak, say) returns None and is left out of the record: it is never 0.
+Every statistic reads the same `Measurement`. A statistic without a meaning for a run (MFU without a known peak, say)
+returns None, and the record then lacks it.
 """
 
 import math
@@ -36,7 +36,7 @@ _DIMENSIONS_OF_SPEED = {
     "compute rate per GPU",
 }
 
-# What a number says about the speed of a run, over all ranks unless it says otherwise.
+# Relations of a number to the speed of a run, over all ranks unless they are `per_gpu`.
 Speed = Literal[
     "tokens_per_s",
     "samples_per_s",
@@ -55,16 +55,16 @@ class Measurement:
     Attributes:
         recipe: the recipe.
         steps: every step of the run, in order.
-        judged: those left by the recipe's warm-up rule.
-        unread: how many lines of its log could not be read, which leaves rules over all lines without a value.
-        gpus: GPUs in all; 0 on the CPU.
+        judged: the steps after the warm-up by the recipe's rule.
+        unread: number of unreadable lines in its log; rules over all lines have no value if there are any.
+        gpus: number of GPUs; 0 on CPUs.
         totals: values that the framework logged for the whole run, by name.
         matmul_flops_per_s: highest matrix-product rate that all ranks showed together, FLOP/s.
-        matmul_doubt: how many times higher that may be, if another program slowed every measurement.
+        matmul_doubt: factor by which that may be too low, if another program slowed the measurements.
         peak_flops_per_s: published peak of all GPUs together at the recipe's precision, FLOP/s.
-        counts_flops: whether a step trains the whole decoder on every token, as the formula of its FLOPs has it.
+        counts_flops: whether a step trains the whole decoder on every token, which the formula of FLOPs assumes.
         telemetry: values of each rank's GPU in the judged steps.
-        early: the looks at the run while it went on, if there were any; judged are the steps up to the last one.
+        early: the looks at the run before its end, if there were any; the judged steps end at the last look.
     """
 
     recipe: Recipe
@@ -82,57 +82,57 @@ class Measurement:
 
     @property
     def seconds(self) -> float | None:
-        """Wall clock of the judged steps; None where one of them has none."""
+        """Wall clock of the judged steps; None if it is unknown for one of them."""
         return _sum((step.seconds, step.interval) for step in self.judged)
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Tokens of the judged steps by their wall clock; None where one of them lacks either."""
+        """Tokens per second of the judged steps; None if tokens or duration of one of them are unknown."""
         return ratio(_sum((step.tokens, step.interval) for step in self.judged), self.seconds)
 
     @cached_property
     def steady(self) -> Steady | None:
-        """The steady part of the judged steps; None of fewer than 4, and where a step has no duration."""
+        """The steady part of the judged steps; None for fewer than 4 steps, or if one lacks a duration."""
         if self.early is None:
             return steady_of(self.judged)
         return steady_of(self.judged, plan=self.early.planned - self.recipe.warm_up.steps)
 
     @property
     def seconds_of_step(self) -> float | None:
-        """Mean wall clock of a judged step."""
+        """Mean wall clock of a judged step; None if it is unknown for one of them."""
         return ratio(self.seconds, sum(step.interval for step in self.judged))
 
     @property
     def watched(self) -> Watched:
-        """The values of all GPUs in the judged steps."""
+        """The telemetry of all GPUs in the judged steps."""
         tokens = _sum((step.tokens, step.interval) for step in self.judged)
         return Watched(ranks=self.telemetry, gpus=self.gpus, tokens=tokens)
 
     @property
     def samples_per_s(self) -> float | None:
-        """Sequences of the judged steps by their wall clock; None where one of them lacks either."""
+        """Sequences per second of the judged steps; None if sequences or duration of one of them are unknown."""
         return ratio(_sum((step.samples, step.interval) for step in self.judged), self.seconds)
 
     @property
     def starves_gpu(self) -> bool:
-        """Whether a GPU does little but wait for the next kernel, so that its share of a peak says nothing."""
+        """True if the GPUs mostly wait for the next kernel, so that a share of their peak would be meaningless."""
         return self.gpus > 0 and self.recipe.scale == "smoke"
 
     @property
     def model_flops_per_s(self) -> float | None:
-        """Model FLOPs of the judged steps by their wall clock; None where that is not known, or they are not."""
+        """Model FLOP/s of the judged steps; None if the token rate or the FLOPs of a step are unknown."""
         if self.tokens_per_s is None or not self.counts_flops:
             return None
         return self.tokens_per_s * flops_per_token(self.recipe.model, self.recipe.sequence_length)
 
 
 def steady_of(judged: Sequence[Step], alpha: float = ALPHA, plan: int | None = None) -> Steady | None:
-    """Find the steady part of judged steps; None of fewer than 4, and where a step has no duration.
+    """Find the steady part of judged steps; None for fewer than 4 steps, or if one lacks a duration.
 
     Args:
         judged: the steps.
-        alpha: probability of an error on either side; at all looks together, of a run that was looked at.
-        plan: how many steps there were to be, of such a run.
+        alpha: probability of an error on either side; for a run with early looks, at all looks together.
+        plan: planned number of judged steps of a run with early looks; None for other runs.
     """
     seconds = [step.seconds for step in judged]
     known = [duration for duration in seconds if duration is not None and duration > 0.0]
@@ -141,10 +141,10 @@ def steady_of(judged: Sequence[Step], alpha: float = ALPHA, plan: int | None = N
     tokens = [step.tokens for step in judged]
     counted = [count for count in tokens if count]
     if len(counted) == len(tokens) and len(set(counted)) > 1:
-        # Of batches that differ, the time for the same number of tokens.
+        # If batches differ, durations are scaled to the same number of tokens.
         usual = stats.fmean(counted)
         known = [duration * usual / count for duration, count in zip(known, counted, strict=True)]
-    if min(known) <= 0.0 or not math.isfinite(sum(known)):  # of damaged numbers, as large as they can be
+    if min(known) <= 0.0 or not math.isfinite(sum(known)):  # damaged numbers may be extremely large
         return None
     line = min(step.interval for step in judged)
     if plan is not None:
@@ -153,7 +153,7 @@ def steady_of(judged: Sequence[Step], alpha: float = ALPHA, plan: int | None = N
 
 
 def _sum(terms: Iterable[tuple[float | None, int]]) -> float | None:
-    """Sum value × count; None if there is nothing to sum or a value is missing: a part is not a measurement."""
+    """Sum value × count; None for an empty sum, or if a value is missing."""
     products = [None if value is None else value * count for value, count in terms]
     return (
         math.fsum(product for product in products if product is not None) if products and None not in products else None
@@ -161,17 +161,17 @@ def _sum(terms: Iterable[tuple[float | None, int]]) -> float | None:
 
 
 def ratio(amount: float | None, by: float | None) -> float | None:
-    """Divide, where there is something to divide."""
+    """Divide; None if a number is missing or the divisor is 0."""
     return None if amount is None or not by else amount / by
 
 
 def judged_steps(recipe: Recipe, steps: Sequence[Step]) -> tuple[Step, ...]:
-    """Apply the recipe's warm-up rule: `skip_first` leaves what is about steps above `warm_up.steps` alone."""
+    """Apply the recipe's warm-up rule: `skip_first` keeps the lines that cover only steps above `warm_up.steps`."""
     return tuple(step for step in steps if step.step - step.interval >= recipe.warm_up.steps)
 
 
 def alike(judged: Sequence[Step]) -> tuple[Step, ...]:
-    """The steps among these that are neither a slow start nor, if they are few, pauses."""
+    """The judged steps without a slow start, and without pauses if these are few."""
     steady = steady_of(judged)
     if steady is None:
         return tuple(judged)
@@ -195,16 +195,17 @@ class Statistic:
 
     Attributes:
         unit: unit of its value.
-        rule: its rule, in words, for reports.
-        compute: the value, or None where it has no meaning.
-        speed: its relation to the speed of the run, so that a bound on it can be compared with the published peak of
-            the GPUs; None where it says nothing, or counts more than the model's FLOPs.
-        of_speed: whether a bound on it asks how fast the training is; None as its unit says, a rate or a time.
-        steady: how it follows from the mean duration of a step: an amount of something by it, a number of steps times
-            it, or the duration itself. The steady state of a run then judges a bound on it; else its own rule does.
-        of_ceiling: it is a share of the matrix-product rate that the ranks measured, and as well known as that.
-        better: direction of its improvement; None where neither is. One that has an amount need not declare
-            it: a rate is better if it is higher, a time if it is lower.
+        rule: its rule in words, for reports.
+        compute: calculates the value, or returns None if it is meaningless for the run.
+        speed: its relation to the speed of the run, by which a bound on it is compared with the published peak of the
+            GPUs; None without such a relation, or if it counts more than the model's FLOPs.
+        of_speed: whether a bound on it is about the speed of the training; by default this follows from its unit.
+        steady: its relation to the mean duration of a step: `rate` for an amount / duration, `time` for a number of
+            steps × duration, `step` for the duration itself. Bounds on it are then judged by the steady state of the
+            run; None if they are judged by its own rule.
+        of_ceiling: whether it is a share of the matrix-product rate that the ranks measured, with its uncertainty.
+        better: direction of its improvement; None if there is none. By default it follows from `steady`: higher for a
+            rate, lower for a time.
     """
 
     unit: str
@@ -225,7 +226,7 @@ class Statistic:
 
     @property
     def needs_all_steps(self) -> bool:
-        """True if the early steps cannot predict this statistic."""
+        """True if the statistic needs the whole run, so that an early end leaves it without a value."""
         return self.steady is None
 
 
@@ -239,12 +240,12 @@ class _Relations(TypedDict, total=False):
 
 
 def rate(unit: str, rule: str, compute: Compute, **relations: Unpack[_Relations]) -> Statistic:
-    """Build a statistic that is better if it is higher. For `relations` see `Statistic`."""
+    """Build a statistic for which higher is better; `relations` are further fields of `Statistic`."""
     return Statistic(unit=unit, rule=rule, compute=compute, better="higher", **relations)
 
 
 def time(rule: str, compute: Compute, **relations: Unpack[_Relations]) -> Statistic:
-    """Build a statistic in seconds that is better if it is lower. For `relations` see `Statistic`."""
+    """Build a statistic in seconds, for which lower is better; `relations` are further fields of `Statistic`."""
     return Statistic(unit="s", rule=rule, compute=compute, better="lower", **relations)
 
 
@@ -354,12 +355,12 @@ def _accept(_: str, thing: object) -> Statistic:
     return thing
 
 
-# The rules that runs of every engine can be judged by: these, and those that other packages bring.
+# Statistics for runs of every engine: those above, and those that plugins register.
 SHARED: Extensions[Statistic] = Extensions("statistic", "statistics", _accept)
 
 
 def measure(m: Measurement, statistics: Mapping[str, Statistic] = STATISTICS) -> dict[str, Metric]:
-    """Compute every statistic that has a meaning for this run. The run must have passed the sanity gate."""
+    """Compute every statistic that is meaningful for this run, which must have passed the sanity gate."""
     metrics = {}
     ended_early = m.early is not None and m.early.ended_early
     for name, statistic in statistics.items():
@@ -371,7 +372,7 @@ def measure(m: Measurement, statistics: Mapping[str, Statistic] = STATISTICS) ->
 
 
 def interval_of(m: Measurement, statistic: Statistic, value: float) -> dict[str, Any]:
-    """Fields of a metric that say how well it is known, by the steady state of the run or by its ceiling."""
+    """Fields of a metric for its interval: `low`, `high`, `sense` and `amount`, as far as they are known."""
     if statistic.of_ceiling and m.matmul_doubt > 1.0:
         return {"low": value / m.matmul_doubt, "high": value}
     seconds = m.seconds_of_step
@@ -384,6 +385,6 @@ def interval_of(m: Measurement, statistic: Statistic, value: float) -> dict[str,
         return fields
     if not is_rate:
         return fields | {"low": amount * m.steady.low, "high": amount * m.steady.high}
-    # Few steps may be compatible with any rate.
+    # After few steps the upper end of a rate may be open.
     high = amount / m.steady.low if m.steady.low > 0.0 else None
     return fields | {"low": amount / m.steady.high, "high": high}

@@ -1,7 +1,6 @@
-"""Telemetry of all GPUs of a run in its judged steps, in one number each; or the reason why it is unknown.
+"""Statistics over the telemetry of all GPUs of a run in its judged steps, and the reasons for unknown values.
 
-A number covers every GPU, or there is none: power, energy and the absence of throttling are unknown for a run if one of
-its GPUs was not watched.
+Every number covers all GPUs: power, energy and throttling of a run are unknown if one of its GPUs was unwatched.
 """
 
 import math
@@ -25,7 +24,7 @@ class Watched:
     tokens: float | None
 
     def every(self, of: Callable[[GpuTelemetry], float | None]) -> list[float] | None:
-        """One number of each GPU; None where one is missing, or where ranks shared a GPU."""
+        """One number of each GPU; None if one is missing, or if ranks shared a GPU."""
         values = [value for gpu in self.ranks if (value := of(gpu)) is not None]
         different = len({gpu.gpu for gpu in self.ranks}) == len(self.ranks)
         return values if values and different and len(values) == len(self.ranks) == self.gpus else None
@@ -44,7 +43,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class TelemetryRule:
-    """How one number comes about: unit, rule in words, the number (None where unknown), and the better direction."""
+    """Rule of one number: its unit, its words for reports, the calculation (None if unknown), the better direction."""
 
     unit: str
     words: str
@@ -129,7 +128,7 @@ RULES: Mapping[str, TelemetryRule] = {
 
 
 def gaps(ranks: Sequence[GpuTelemetry], gpus: int) -> list[str]:
-    """The reasons why something is not known of the `gpus` of a run; none where no rank watched a GPU."""
+    """The reasons for unknown values of the `gpus` of a run; empty if its ranks are without telemetry."""
     reasons: dict[str, list[int]] = {}
     shared: dict[str, list[int]] = {}
     for telemetry in ranks:
@@ -149,5 +148,5 @@ def _named(ranks: Sequence[int]) -> str:
 
 
 def first_of(reasons: Sequence[str]) -> str:
-    """The first, and how many more there are."""
+    """The first reason, and the number of the others."""
     return reasons[0] + (f", and {len(reasons) - 1} more" if len(reasons) > 1 else "")

@@ -276,7 +276,7 @@ class Bench:
         if entries and self.settings.replay is None and self.settings.cluster != "debug":
             refuse_unimportable(entries, self.settings)
         if runs and self.settings.early_verdict and self.settings.replay is None:
-            runs = tuple(self._looked_at(run, tests) for run in runs)
+            runs = tuple(self._plan_early_end(run, tests) for run in runs)
         gate = bool(checks) and (self.settings.gate == "on" or (self.settings.gate == "auto" and bool(runs)))
         self.planned = Plan(runs=runs, checks=tuple(checks), gate=gate, tests=tuple(tests))
 
@@ -296,7 +296,7 @@ class Bench:
         problem = Problem(kind="no_log", message=message)
         return repeat.model_copy(update={"replayed": first.replayed.model_copy(update={"problem": problem})})
 
-    def _looked_at(self, run: RunSpec, tests: Sequence[Declared]) -> RunSpec:
+    def _plan_early_end(self, run: RunSpec, tests: Sequence[Declared]) -> RunSpec:
         waiting = [test for test in tests if test.run == run.series]
         return run.model_copy(update={"early": early_plan(run, waiting, self.settings)})
 

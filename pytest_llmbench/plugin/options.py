@@ -321,7 +321,9 @@ class Options:
     systems: tuple[Path, ...] = ()
 
 
-OPTIONS = tuple(Option(name=each.name.replace("_", "-"), **each.metadata) for each in fields(Options) if each.metadata)
+OPTIONS = tuple(
+    Option(name=field_.name.replace("_", "-"), **field_.metadata) for field_ in fields(Options) if field_.metadata
+)
 KEY = pytest.StashKey[Options]()
 INI_KEYS = (*(f"{_PREFIX}{option.key}" for option in OPTIONS if option.ini), *(_PREFIX + kind for kind in FOLDERS))
 

@@ -31,18 +31,18 @@ def refuse_foreign_config(config: pytest.Config, parser: pytest.Parser, args: Se
         UsageError: the configuration may be another; the message has what to write.
     """
     words = [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *map(os.fspath, config.invocation_params.args)]
-    read_as, meant = (parser.parse_known_args(line) for line in (words, [*_joined(words, parser)]))
+    read_as, meant = (parser.parse_known_args(line) for line in (words, [*_join_values(words, parser)]))
     started = config.invocation_params.dir
     if not (read_as.inifilename or read_as.rootdir):
         taken, own = (_ancestor(line.file_or_dir, started) for line in (read_as, meant))
         same = _config_folder(taken) == _config_folder(own)
         if not same or (_config_folder(own) is None and not own.is_relative_to(taken)):
-            joined = next(word for word in _joined(words, parser) if word not in words)
+            joined = next(word for word in _join_values(words, parser) if word not in words)
             raise pytest.UsageError(
                 f"{joined.replace('=', ' ', 1)}: pytest takes the path for tests, and looks for its ini file there: "
                 f"write {shlex.quote(joined)}"
             )
-    known = parser.parse_known_args(list(_joined(args, parser)), namespace=copy.copy(config.option))
+    known = parser.parse_known_args(list(_join_values(args, parser)), namespace=copy.copy(config.option))
     known.confcutdir = config.known_args_namespace.confcutdir
     config.known_args_namespace = known
 
@@ -60,7 +60,7 @@ def _config_folder(folder: Path) -> Path | None:
     return next((place for place in places if any((place / name).is_file() for name in _CONFIG_FILES)), None)
 
 
-def _joined(words: Iterable[str], parser: pytest.Parser) -> Iterator[str]:
+def _join_values(words: Iterable[str], parser: pytest.Parser) -> Iterator[str]:
     """The words, where the value of an option of ours that is a path is joined to it by `=`."""
     takes_value = {form for option in OPTIONS if option.parse and option.bare is None for form in option.forms}
     rest = iter(words)

@@ -1,1 +1,1 @@
-"""Parsers shared by engines and checks: they turn output into values, and damage never makes them fail."""
+"""Parsers shared by engines and checks: they turn output into values, and survive any damage in it."""

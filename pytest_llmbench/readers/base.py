@@ -1,4 +1,4 @@
-"""The reader protocol: reading the log of a framework, and the look-up of readers by name."""
+"""The type of a reader of a framework's log, and the look-up of readers by name."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from pytest_llmbench.readers.log import no_claims
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogReader:
-    """The words of one framework.
+    """Reader of the logs of one framework.
 
     Attributes:
-        name: the name under which it is announced.
-        dialect: makes the reader of one log, which gets its lines in order and without a launcher's prefix; it raises
-            `Unreadable` for a line that looks like a step and cannot be parsed.
-        claims: reads the settings of the training that one line prints.
-        needles: of both: other lines may be left out. Without any, every line is read.
+        name: the name under which it is registered.
+        dialect: returns a parser for one log. The parser is called with each line in order, without a launcher's
+            prefix; it raises `Unreadable` for a damaged step line.
+        claims: returns the settings of the training that one line prints.
+        needles: words of lines with items or claims; lines without them may be skipped. If empty, every line is read.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Items that a line of a log can contain. A dialect turns lines into these; `log` makes a step series of them."""
+"""Items that a line of a log can contain. Dialects turn lines into items, and `log` turns items into a step series."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -7,27 +7,26 @@ from pytest_llmbench.core.record.claims import ClaimName
 
 
 class Unreadable(Exception):  # noqa: N818 - it is a finding about a line, no error of ours
-    """A line that looks like a step and cannot be parsed; the message is the reason."""
+    """A damaged step line; the message is the reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepLine:
-    """A line about one optimizer step, or about several whose mean it gives. A missing value is None.
+    """A line about one optimizer step, or with the means of several. A missing value is None.
 
     Attributes:
-        step: 1-based number of the last step it is about.
-        interval: how many steps it is about; None for as many as there are since the line before it.
-        first_apart: whether such a log has a line for step 1 alone, in addition to those of its interval, whose step is
-            in the next line's mean, too.
-        at: when it was printed, in seconds by the log's own clock.
-        revises: whether it may add to, or correct, an earlier line about the same step.
+        step: 1-based number of its last step.
+        interval: number of its steps; None for all steps since the line before.
+        first_apart: whether such logs have an additional line for step 1 alone, which the next line's mean includes.
+        at: time of printing, in seconds by the log's own clock.
+        revises: whether it may complete or correct an earlier line about the same step.
         seconds: duration of one step.
         tokens: tokens of one step over all ranks.
         samples: sequences of one step over all ranks.
         loss: nat per token; may be NaN or infinite.
         grad_norm: may be NaN or infinite.
         peak_memory_bytes: highest of the ranks that log it.
-        reported: further numbers by the framework's own words.
+        reported: further numbers by the framework's own names.
     """
 
     step: int
@@ -46,7 +45,7 @@ class StepLine:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """A number about the whole run; the first of a name counts."""
+    """A number about the whole run; the first one of each name counts."""
 
     name: str
     value: float
@@ -54,28 +53,28 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Something happened once more; how often it did is a total of that name."""
+    """One event of a kind; their number becomes a total of that name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class WorldSize:
-    """Number of ranks in the framework's log; it prints it once at the start of a run."""
+    """Number of ranks, which the framework prints once at the start of a run."""
 
     ranks: int
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The framework's announcement of its first step, once a run and with the time."""
+    """The framework's announcement of its first step, printed once per run with the time."""
 
     words: str
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Launcher's line about the number of ranks that it starts on a host, by the given name; every line counts."""
+    """A launcher's line with the number of ranks that it starts on a host; every line counts."""
 
     host: str
     ranks: int
@@ -90,7 +89,7 @@ class LogInterval:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A setting of the training as the framework prints it, see `core.record.claims`; every print of it counts."""
+    """A setting of the training as the framework prints it (a claim of `core.record.claims`); every line counts."""
 
     name: ClaimName
     value: float | str
@@ -99,19 +98,19 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """An evaluation or a checkpoint, whose time is in no step."""
+    """An evaluation or a checkpoint, whose time is outside of steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class BadEnd:
-    """A launcher's report that a process ended with an error; it may have done all its work before."""
+    """A launcher's report that a process ended with an error, perhaps after it did all its work."""
 
     words: str
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Number of steps skipped, at a number of steps done or skipped."""
+    """Number of skipped steps so far, up to `step` of all steps."""
 
     step: int
     so_far: int
@@ -128,8 +127,8 @@ class Completed:
 class Failed:
     """The framework's report of a failure, which explains a run without `Completed`.
 
-    Whether a line with one of `words.FAILURES` is a failure may not depend on the lines before it: a second pass reads
-    it after all others.
+    Dialects must recognize lines with one of `patterns.FAILURES` by themselves, as a second pass reads them after all
+    other lines.
     """
 
     words: str
@@ -140,11 +139,11 @@ Item = StepLine | Total | Count | WorldSize | Node | Begun | LogInterval | Pause
 
 @dataclass(frozen=True, slots=True)
 class Needles:
-    """Words of which a meaningful line contains at least one: a line with none of them need not be read.
+    """Words of which every meaningful line contains at least one, so that other lines may be skipped.
 
     Attributes:
-        always: in the whole log, in addition to the words of failures. Without any, every line is read.
-        first: further words until the first step: those of the training that is about to begin.
+        always: words in the whole log, in addition to those of failures. If empty, every line is read.
+        first: further words that count up to the first step, for the settings of the training.
     """
 
     always: tuple[bytes, ...] = ()
@@ -152,15 +151,14 @@ class Needles:
 
     @property
     def all(self) -> tuple[bytes, ...]:
-        """Both, each once."""
+        """All words, each once."""
         return tuple(dict.fromkeys((*self.always, *self.first)))
 
 
 EVERY_LINE = Needles()
 
-# A dialect returns the items of one line without its prefix, in order. For a line that looks like a step and cannot be
-# parsed it raises Unreadable, its only exception.
+# Returns the items of one line without its prefix, in order; Unreadable for a damaged step line is its only exception.
 Parse = Callable[[str], Iterable[Item]]
 
-# The settings that one line prints, and what it counts beside steps.
+# Returns the settings that one line prints, and its count of skipped steps.
 Claims = Callable[[str], Iterable[Said | Skipped]]

@@ -1,4 +1,4 @@
-"""Lines of a log as the framework wrote them: without the prefixes, colours and progress bars of what carried them."""
+"""Lines of a log as the framework wrote them: prefixes, colours and progress bars are removed."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-# Longer than any line that means anything; a log without line ends must not fill the memory.
+# Longer than every meaningful line; the limit protects the memory from a log without line ends.
 _LONGEST = 65536
 _TAIL = 65536
 _BLOCK = 1 << 17
@@ -18,7 +18,7 @@ _ESCAPES = re.compile(
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # window titles
     r"|\x1b[@-Z\\-_]"
 )
-# A time that a launcher or a collector of logs puts before each line, the same for all ranks.
+# A time that a launcher or a collector of logs puts before each line.
 _STAMP = re.compile(r"\s*(\[)?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?(?(1)\]):? ", re.ASCII)
 # Each of these may stand before a line, and more than one of them: `0: [default3]: iteration ...`.
 _PREFIX = re.compile(
@@ -43,12 +43,12 @@ class Line:
     """One line.
 
     Attributes:
-        text: as the framework wrote it, without what came before and without its end.
+        text: the framework's text, without prefix and line end.
         source: the prefix, which separates ranks that share a file; empty without one.
         file: the file's name.
         number: 1-based number in the file, by line feeds.
         place: a number that grows from line to line of a file, even if a carriage return ends them.
-        whole: whether all of it is there, its end included; a log that was cut off ends without one, and one that was
+        whole: whether the line is complete. The last line of a log that was cut off lacks its end, and a log that was
             truncated, or whose disk lost a part, has NULs.
     """
 
@@ -61,14 +61,14 @@ class Line:
 
 
 def read_lines(path: Path, needles: Callable[[], Sequence[bytes]] = tuple) -> Iterator[Line]:
-    """Yield the lines of a file one by one, whatever is in it. A carriage return ends a line, too.
+    """Yield the lines of a file one by one, for any content. A carriage return ends a line, too.
 
-    A file that cannot be read has none. A line longer than 64 KiB is cut off.
+    An unreadable file yields an empty sequence. A line longer than 64 KiB is cut off.
 
     Args:
         path: the file.
-        needles: called for each block of a file; if it returns any, lines without them may be left out,
-            which is much faster.
+        needles: called for each block of a file; if it returns words, lines without them may be skipped, which is much
+            faster.
     """
     try:
         with path.open("rb", buffering=0) as file:
@@ -78,7 +78,7 @@ def read_lines(path: Path, needles: Callable[[], Sequence[bytes]] = tuple) -> It
 
 
 def last_lines(path: Path) -> list[Line]:
-    """Read the lines in the last 64 KiB of a file, at constant cost; their numbers start where the reading does."""
+    """Read the lines in the last 64 KiB of a file, at constant cost; their numbers count from the first line read."""
     try:
         with path.open("rb") as file:
             start = file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
@@ -89,7 +89,7 @@ def last_lines(path: Path) -> list[Line]:
 
 
 def split_prefix(text: str) -> tuple[str, str]:
-    """Split what launchers put before a line from the line: `("[default3]:", " iteration ...")`."""
+    """Split a line into the prefixes of launchers and the rest: `("[default3]:", " iteration ...")`."""
     end, source = 0, ""
     while match := _PREFIX.match(text, end) or _STAMP.match(text, end):
         end = match.end()
@@ -99,15 +99,15 @@ def split_prefix(text: str) -> tuple[str, str]:
 
 def _lines(file: BinaryIO, name: str, needles: Callable[[], Sequence[bytes]] = tuple) -> Iterator[Line]:
     for raw, number, place, whole in pieces(file, needles):
-        left = raw.lstrip(b"\0")  # a file truncated while it is written has a hole
+        left = raw.lstrip(b"\0")  # a file that was truncated during writing has a hole of NULs
         text = left.decode("utf-8", errors="replace")
         source, text = split_prefix(_ESCAPES.sub("", text) if "\x1b" in text else text)
-        # A hole within the line may have been digits.
+        # Digits may have been lost in a hole within the line.
         yield Line(text=text, source=source, file=name, number=number, place=place, whole=whole and b"\0" not in left)
 
 
 def pieces(file: BinaryIO, needles: Callable[[], Sequence[bytes]] = tuple) -> Iterator[tuple[bytes, int, int, bool]]:
-    """Yield what is between line ends, the number of its line, its place, and whether it is whole; see `Line`."""
+    """Yield the bytes between line ends with the `number`, `place` and `whole` of their `Line`."""
     begun, too_long, number, read = b"", False, 1, 0
     while chunk := file.read(_BLOCK):
         block = begun + chunk
@@ -136,7 +136,7 @@ def _spans(block: bytes, end: int, needles: Sequence[bytes]) -> Iterator[tuple[i
         yield from ((match.start(), match.end() - 1) for match in _LINE.finditer(block, 0, end))
         return
     begin = 0
-    # To look for one byte takes a twentieth of the time for a word, and much noise consists of few different bytes.
+    # The search for a byte takes a twentieth of that for a word, and much noise consists of few different bytes.
     absent = {byte for byte in set(b"".join(needles)) if byte not in block}
     hits = {needle: block.find(needle, 0, end) for needle in needles if absent.isdisjoint(needle)}
     while hits := {needle: hit for needle, hit in hits.items() if hit >= 0}:

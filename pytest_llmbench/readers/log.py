@@ -1,7 +1,7 @@
-"""A framework's log files, read with its dialect, become a step series.
+"""Reads a framework's log files with its dialect into a step series.
 
-A doubtful line never becomes a number: one that looks like a step and cannot be parsed is counted and shown, and a
-second run in the same files is named. Only steps are kept in memory, however long the log is.
+Damaged step lines are counted and shown instead of being read as numbers, and a second run in the same files is
+reported. Memory holds the steps alone, for logs of any length.
 """
 
 import re
@@ -31,7 +31,7 @@ _MOST_LABELS = 100_000
 
 
 def no_claims(text: str) -> Iterable[items.Said | items.Skipped]:  # noqa: ARG001 - see `items.Claims`
-    """Read no claims."""
+    """The default for frameworks without claims in their logs."""
     return ()
 
 
@@ -41,18 +41,18 @@ def read_log(
     claims: items.Claims = no_claims,
     needles: items.Needles = items.EVERY_LINE,
 ) -> StepSeries:
-    """Read log files, in the order given, as one log. Lines without any of the `needles` may be left out.
+    """Read log files, in the order given, as one log. Lines without any of the `needles` may be skipped.
 
-    The reason of a failure matters only in a log without proof of completion. So the words of failures are searched for
-    in a second pass, and only in such a log.
+    The reason of a failure matters only in a log without proof of completion, so only such a log gets a second pass
+    that searches for the words of failures.
     """
     collected, files = _Collected(), tuple(paths)
     wanted = tuple((*words, NEEDLE) if words else () for words in (needles.all, needles.always))
     for line in collected.lines(files, lambda: wanted[collected.begun]):
         collected.take_cut_off(line)
-        for said in claims(line.text):
-            collected.claim(said, line)
-            if not collected.begun:  # later, settings are not looked for
+        for claim in claims(line.text):
+            collected.claim(claim, line)
+            if not collected.begun:  # after the first step, lines with settings may be skipped
                 collected.stamp(line)
         try:
             for item in parse(line.text):
@@ -75,20 +75,20 @@ def last_step(path: Path, parse: items.Parse) -> Progress | None:
     last = None
     for line in last_lines(path):  # in order, as a dialect may remember the lines before
         with suppress(items.Unreadable):
-            said = list(parse(line.text)) if line.whole else []
-            last = next((item for item in reversed(said) if isinstance(item, items.StepLine)), last)
+            line_items = list(parse(line.text)) if line.whole else []
+            last = next((item for item in reversed(line_items) if isinstance(item, items.StepLine)), last)
     return Progress(step=last.step, seconds=last.seconds) if last is not None else None
 
 
 def last_words(path: Path) -> str:
-    """Return the last line that a log has so far, with its prefix; empty without one. A label is not one."""
+    """Return the last line of a log so far with its prefix, labels left out; empty without a line."""
     lines = ((line.source, labels_in(line.text)[1].strip()) for line in reversed(last_lines(path)))
     return next((f"{source} {text}".strip() for source, text in lines if text), "")
 
 
 @dataclass(slots=True)
 class _Collected:
-    """The items read so far. Steps are kept by source: ranks that share a file may all log them.
+    """The items read so far. Steps are kept by source, as several ranks that share a file may log them.
 
     Attributes:
         completed: the framework's statement that it did all its work.
@@ -124,7 +124,7 @@ class _Collected:
         return bool(self._steps)
 
     def lines(self, files: Sequence[Path], needles: Callable[[], Sequence[bytes]]) -> Iterator[Line]:
-        """Yield the lines of the files without their labels, see `read_lines`."""
+        """Yield the lines of the files from `read_lines`, without their labels."""
         for self._file, path in enumerate(files):
             yield from map(self._label, read_lines(path, needles))
 
@@ -137,7 +137,7 @@ class _Collected:
         return replace(line, text=rest)
 
     def take(self, item: items.Item, line: Line) -> None:
-        """Record an item. A line that was cut off may have lost digits, so its numbers are not used."""
+        """Record an item. Numbers of a line that was cut off are dropped, as they may have lost digits."""
         match item:
             case items.StepLine() if damage := _damage(item, line):
                 self.refuse(line, f"step {item.step} {damage}")
@@ -170,7 +170,7 @@ class _Collected:
                 self._bad_ends[words] = None
 
     def take_cut_off(self, line: Line) -> None:
-        """Keep the first message of Slurm that it ended the run at its time limit."""
+        """Keep Slurm's first message about the end of the run at its time limit."""
         if words := cut_off(line.text):
             candidate = ((self._file, line.place), words)
             self._cut_off = min(self._cut_off or candidate, candidate)
@@ -181,23 +181,23 @@ class _Collected:
             first, last = self._stamped.get(failed, (at, at))
             self._stamped[failed] = (min(first, at), max(last, at))
 
-    def claim(self, said: items.Said | items.Skipped, line: Line) -> None:
-        """Keep where a setting was printed first, unless the line was cut off."""
-        if isinstance(said, items.Skipped):
+    def claim(self, item: items.Said | items.Skipped, line: Line) -> None:
+        """Keep a setting with the place of its first print, or a count of skipped steps, of a complete line."""
+        if isinstance(item, items.Skipped):
             if line.whole:
-                self._skipped[said.step] = max(said.so_far, self._skipped.get(said.step, 0))
+                self._skipped[item.step] = max(item.so_far, self._skipped.get(item.step, 0))
         elif line.whole and len(self._claims) < _MOST_CLAIMS:
             where = f"{line.file}:{line.number}"
-            self._claims.setdefault(said, Claim(name=said.name, value=said.value, where=where, stage=said.stage))
+            self._claims.setdefault(item, Claim(name=item.name, value=item.value, where=where, stage=item.stage))
 
     def refuse(self, line: Line, reason: str) -> None:
-        """Count a line that could not be read, and keep the first of them."""
+        """Count an unreadable line, and keep the first ones for the report."""
         self._unread_after[max((next(reversed(steps)) for steps in self._steps.values()), default=0)] += 1
         if len(self._unreadable) < _MOST_REPORTED:
             self._unreadable.append(f"{line.file}:{line.number}: {reason}")
 
     def series(self) -> StepSeries:
-        """Return the series of the log, with the reason of a failure only if the run was not completed."""
+        """Return the series of the log; failures of a run that completed are left out."""
         # Ranks that share a log print the same steps; the longest list is complete.
         furthest = max(self._steps.values(), key=len, default={})
         counts: Counter[str] = Counter()
@@ -226,7 +226,7 @@ class _Collected:
         )
 
     def _take_failure(self, words: str, line: Line) -> None:
-        """Keep the first failure of those nearest to the cause; a second pass reads lines out of order."""
+        """Keep the first failure among those nearest to the cause; by place, as a second pass reads out of order."""
         candidate = ((remoteness(words), self._file, line.place), words.strip())
         self._failure = min(self._failure or candidate, candidate, key=lambda failure: failure[0])
 
@@ -236,14 +236,14 @@ class _Collected:
         before = self._files.setdefault(line.source, line.file)
         self._files[line.source] = line.file
         both_began = {before, line.file} <= {file for file, _ in self._sized}
-        if step.step > last and before != line.file and both_began:  # else a log that was split, or a copy of it
+        if step.step > last and before != line.file and both_began:  # otherwise the files are parts or copies of a log
             self._restart(line, f"step {step.step} in another file than step {last}")
         elif step.step > last or (step.step == last and step.revises):
             steps[step.step] = step
             if self._pausing:
                 self._paused.add(step.step)
                 self._pausing = False
-        elif repr(steps.get(step.step)) != repr(step):  # else a copy; repr, as NaN is not equal to itself
+        elif repr(steps.get(step.step)) != repr(step):  # otherwise a copy; repr, as NaN differs from itself
             after = f"after step {last}" if step.step < last else "again, with other numbers"
             self._restart(line, f"step {step.step} {after}")
 
@@ -255,7 +255,7 @@ class _Collected:
         self._world_size = self._world_size or size.ranks
 
     def _take_begin(self, words: str, line: Line) -> None:
-        """Compare announced starts: two runs that different ranks log have no steps in common."""
+        """Compare announced starts, which reveal two runs even if different ranks logged them."""
         if words != (self._begin or words):
             self._restart(line, f"{words!r} after {self._begin!r}")
         self._begin = words
@@ -271,16 +271,16 @@ def _damage(item: items.StepLine, line: Line) -> str:
 
 
 def _with_intervals(lines: Sequence[items.StepLine], paused: AbstractSet[int]) -> Iterator[Step]:
-    """Yield the steps with the number of steps that each line is the mean of.
+    """Yield the steps with the number of steps in each line's mean.
 
-    The first line of a log that starts in the middle is about no more steps than the second; of a single line
-    nothing tells that it does not start at step 1.
+    The first line of a log that starts in the middle is assumed to cover at most as many steps as the second; a single
+    line is assumed to start at step 1.
     """
     apart = any(line.first_apart for line in lines)
     before = max(0, 2 * lines[0].step - lines[1].step) if len(lines) > 1 else 0
     for line in lines:
-        said = {name: getattr(line, name) for name in _OF_STEP}
-        yield Step(interval=line.interval or max(1, line.step - before), paused=line.step in paused, **said)
+        values = {name: getattr(line, name) for name in _OF_STEP}
+        yield Step(interval=line.interval or max(1, line.step - before), paused=line.step in paused, **values)
         if not (apart and line.step == 1):
             before = line.step
 

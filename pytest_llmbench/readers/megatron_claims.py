@@ -1,4 +1,4 @@
-"""Claims of Megatron-LM about the training that it starts, and of NeMo, which is built on Megatron-Core.
+"""Reads the claims of Megatron-LM, and of NeMo on Megatron-Core, about the training that they start.
 
 Rank 0 prints all arguments, `  num_layers ...................................... 12`, and one rank of each part of the
 model prints how many parameters it holds.
@@ -57,7 +57,7 @@ def said(text: str) -> Iterator[Said]:
 
 
 def _parameters(text: str) -> Iterator[Said]:
-    """Read the parameters of a part of the model; logs from before pipelines name tensor ranks only."""
+    """Read the parameters of a part of the model; the oldest logs name tensor ranks alone."""
     if match := _WEIGHTS.match(text):
         yield Said("precision", _PRECISIONS.get(match[1], match[1]))
     if match := _PARAMETERS.search(text):
@@ -83,7 +83,7 @@ def _eight_bits(text: str) -> str | None:
 
 
 def _checkpointing(text: str) -> str | None:
-    """Translate older arguments, which checkpointed whole layers: a switch, then one of two methods."""
+    """Translate older arguments, a switch and later one of two methods, which checkpointed whole layers."""
     return {"None": "none", "False": "none", "True": "full", "uniform": "full", "block": "full"}.get(text, text)
 
 

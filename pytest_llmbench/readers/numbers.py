@@ -1,4 +1,4 @@
-"""Parse the numbers that a step line requires: without one the line is unreadable."""
+"""Parses the numbers that a step line requires; a missing or damaged one makes the line unreadable."""
 
 import math
 import re
@@ -8,12 +8,12 @@ from pytest_llmbench.readers import patterns
 from pytest_llmbench.readers.items import Unreadable
 
 _COUNT = re.compile(r"\d{1,15}", re.ASCII)
-# Blanks that programs put around a number. Another blank of Unicode, such as a unit separator, is damage.
+# Blanks that programs put around a number. All other blanks of Unicode, such as a unit separator, are damage.
 _BLANKS = " \t\r\n"
 
 
 def as_number(value: object) -> float | None:
-    """Read what a line or a JSON object has for a number, which may be NaN or infinite; None if it is not a number."""
+    """Convert a text or a JSON value to a number, which may be NaN or infinite; None for any other value."""
     if isinstance(value, str):
         return patterns.number(value.strip(_BLANKS))
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -28,7 +28,7 @@ def number(name: str, value: object) -> float:
     """Read a number, which may be NaN or infinite.
 
     Raises:
-        Unreadable: it is not a number.
+        Unreadable: `value` is another type or text.
     """
     result = as_number(value)
     if result is None:
@@ -40,7 +40,7 @@ def count(name: str, value: object) -> int:
     """Read a whole number from 1 on.
 
     Raises:
-        Unreadable: it is not a number.
+        Unreadable: `value` is anything else.
     """
     text = str(value) if type(value) is int and 0 < value < 10**15 else value
     if not isinstance(text, str) or not _COUNT.fullmatch(text := text.strip(_BLANKS)) or int(text) < 1:
@@ -52,7 +52,7 @@ def duration(name: str, value: object) -> float:
     """Read a finite number above 0.
 
     Raises:
-        Unreadable: it is not a number.
+        Unreadable: `value` is anything else.
     """
     result = number(name, value)
     if not 0.0 < result < math.inf:
@@ -67,7 +67,7 @@ def _short(value: object) -> str:
 
 
 def unix_time(stamp: str) -> float | None:
-    """Turn the time of a line into a Unix time, as if its place were at zone 0; None where there is no such time."""
+    """Convert the local time of a line to a Unix time as if it were UTC; None for an impossible time."""
     try:
         return datetime.fromisoformat(stamp).replace(tzinfo=UTC).timestamp()
     except ValueError:

@@ -1,9 +1,9 @@
-"""Patterns common to every framework's log: numbers, and the words with which a program fails."""
+"""Patterns common to all frameworks' logs: numbers, and the messages of programs that fail."""
 
 import re
 
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
-# Lightning pads what has no decimals: `nan.0`.
+# Lightning pads numbers without decimals: `nan.0`.
 _NOT_FINITE = re.compile(r"([+-]?(?:nan|inf(?:inity)?))(?:\.0*)?", re.IGNORECASE | re.ASCII)
 
 # The reason is in the last line of a traceback.
@@ -37,7 +37,7 @@ FAILURES = (
 
 
 def number(text: str) -> float | None:
-    """Read a number, as frameworks print them; NaN and infinities are numbers, any other text is None."""
+    """Read a number as frameworks print it, NaN and infinities included; None for any other text."""
     if _NUMBER.fullmatch(text):
         return float(text)
     match = _NOT_FINITE.fullmatch(text)

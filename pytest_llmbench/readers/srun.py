@@ -1,12 +1,12 @@
-"""Reader of the messages of srun when tasks of a step end badly.
+"""Reads the messages of srun about tasks that end with an error.
 
     srun: error: n4: task 6: Killed
     srun: launch/slurm: _step_signal: Terminating StepId=17.0
     slurmstepd-n1: error: *** STEP 17.0 ON n1 CANCELLED AT 2026-11-23T03:11:26 ***
     srun: error: n1: tasks 0-1: Terminated
 
-The tasks before srun begins to end the step are the cause. It ends all others, and lists them in the same words. A step
-that another user or Slurm ends is cancelled, or aborted, before any of its tasks is signalled:
+Tasks listed before srun begins to end the step are the cause; srun then ends all others and lists them in the same
+words. If a user or Slurm ends a step, the message about that comes before those about its tasks:
 
     srun: Job step aborted: Waiting up to 7 seconds for job step to finish.
     slurmstepd-n3: error: *** STEP 77.0 ON n3 CANCELLED AT 2026-11-23T03:29:08 DUE TO TIME LIMIT ***
@@ -44,12 +44,12 @@ class EndedTasks:
 
 
 def first_to_end(text: str) -> tuple[EndedTasks, ...]:
-    """Return the tasks that ended by themselves, before srun ended the rest; empty where srun names none."""
+    """Return the tasks that ended by themselves, before srun ended the rest; empty if srun lists none of them."""
     return tuple(_until_ending(text))
 
 
 def cancelled(text: str) -> str | None:
-    """The reason why the step was ended from outside, in Slurm's words, perhaps empty; None if it was not."""
+    """Slurm's reason for an end from outside, which may be empty; None for a step that ended by itself."""
     aborted = False
     for line in text.splitlines():
         if match := _CANCELLED.search(line):
@@ -61,13 +61,13 @@ def cancelled(text: str) -> str | None:
 
 
 def failed_node(text: str) -> str | None:
-    """The node that srun lost; None where it lost none."""
+    """The node that failed by srun's messages; None without such a message."""
     match = _NODE_FAILURE.search(text)
     return match["node"] if match else None
 
 
 def blamed_node(text: str, hosts: Collection[str]) -> str | None:
-    """The node that Slurm's messages blame, if it is one of these hosts; None where they name none, or several."""
+    """The one node that Slurm's messages blame, if it is one of these hosts; None otherwise."""
     (named, *others) = {match["node"] for match in _BLAMED.finditer(text)} or {""}
     return named if named in hosts and not others else None
 
@@ -81,7 +81,7 @@ def _until_ending(text: str) -> Iterator[EndedTasks]:
 
 
 def _numbers(ranges: str) -> Iterator[int]:
-    """Expand `0,2-3`, up to the most tasks of a Slurm step: a damaged line may name billions."""
+    """Expand `0,2-3`. Numbers beyond the tasks of a Slurm step are dropped, as a damaged line may name billions."""
     for first, last in _RANGE.findall(ranges):
         if int(last or first) < _MOST_TASKS:
             yield from range(int(first), int(last or first) + 1)

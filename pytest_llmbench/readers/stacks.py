@@ -1,4 +1,4 @@
-"""The stacks that the processes of a run wrote down, because it may hang."""
+"""Reads the stacks that the processes of a run wrote when they were asked because it may hang."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_llmbench.core.wire import layout
 
-# In the stack of the main thread: it does what may take minutes, and is over by itself.
+# Work that may take minutes and then ends by itself, by the files in the stack of the main thread.
 _PAUSES = {
     "compiles": re.compile(r"torch/_dynamo/convert_frame\.py|torch/_inductor/(graph|codecache)\.py|triton/compiler/"),
     "reads or writes a checkpoint": re.compile(r"torch/serialization\.py|torch/distributed/checkpoint/"),
@@ -22,7 +22,7 @@ class Answers:
 
     Attributes:
         stacks: by file name.
-        states: the state of processes that could not answer, as others saw it, by file name.
+        states: the kernel's state of processes that were unable to answer, by file name.
     """
 
     stacks: dict[str, str]
@@ -30,7 +30,7 @@ class Answers:
 
     @property
     def pause(self) -> str | None:
-        """Work of one of the processes that may take long, in words; None if none does any."""
+        """Long work of one of the processes, as words for a message; None without such work."""
         main = [text for stacks in self.stacks.values() for text in _main_threads(stacks)]
         return next((words for words, seen in _PAUSES.items() if any(map(seen.search, main))), None)
 

@@ -9,14 +9,14 @@ from pytest_llmbench.core.record.series import Step
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Digits:
-    """Allowed difference of a number in the log from the one in the files, which have seven digits of each.
+    """Allowed difference of a number between the log and the event files, which have seven digits.
 
     Attributes:
         name: attribute of `Step`.
-        what: the same in words.
+        what: its name in messages.
         least: rounding of the log's decimals, in the number's unit.
-        share: rounding of its digits, as a part of the number.
-        of_one: whether the log has it of the last step alone, also where its other numbers are means of several.
+        share: rounding of the log's digits, as a share of the number.
+        of_one: whether the log has the value of the last step, even in lines whose other numbers are means of several.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Digits:
     of_one: bool = True
 
     def differ(self, log: Step, event: Step) -> str | None:
-        """Describe the difference in a step; None if there is none, or a value is missing."""
+        """Describe the difference in a step; None if the values agree or one is missing."""
         one, other = getattr(log, self.name), getattr(event, self.name)
         if one is None or other is None or (log.interval > 1 and not self.of_one) or _same(one, other):
             return None
@@ -36,7 +36,7 @@ class Digits:
 
 
 def disagreements(log: Sequence[Step], events: Sequence[Step], digits: Sequence[Digits]) -> Iterator[str]:
-    """Yield the differences in the steps that both have."""
+    """Yield the differences in the steps that are in both."""
     logged = {step.step: step for step in log}
     for step in events:
         if step.step in logged:

@@ -1,1 +1,1 @@
-"""Library for code that runs on nodes: it imports neither pytest nor submitit."""
+"""Library for code that runs on nodes, independent of pytest and submitit."""

@@ -1,9 +1,8 @@
 """Stands in for CUDA on a machine without a GPU: frameworks that hard-code "cuda" train on the CPU.
 
-Megatron-Core, and with it Megatron-LM, NeMo 2 and metaseq, name CUDA in their code and take no device from
-their caller, so that nothing of them trains where there is none. With this their own, unchanged code does,
-for tests and for trying a configuration out. Only PyTorch is changed, in this process and only where CUDA is
-not available; on a machine with a GPU nothing here does anything.
+Megatron-Core, and with it Megatron-LM, NeMo 2 and metaseq, name CUDA in their code instead of taking a device from
+their caller. With this module their unchanged code trains on the CPU, for tests and for trying out a configuration.
+It changes PyTorch alone, in this process, and only on a machine without CUDA.
 
     python -m pytest_llmbench.workloads.cuda_on_cpu train.py --its --options
     torchrun --nproc-per-node 2 -m pytest_llmbench.workloads.cuda_on_cpu -m package.train --its --options
@@ -13,16 +12,16 @@ Replacements, before the framework is imported:
 * a CUDA device in a call of PyTorch is the CPU; `Tensor.cuda` and `Tensor.pin_memory` return their tensor;
 * `Tensor.type()` is `torch.cuda.FloatTensor`, because optimizers look for their parameters by that name;
 * CUDA has one device, number 0, and its random numbers are the CPU's;
-* streams do nothing, as an operation of the CPU is done when its call returns. Events read the host's clock:
-  the times between them are true times of the CPU;
-* `DistributedDataParallel` takes no `device_ids`, as of any module on the CPU;
-* device memory in use is NaN, and its statistics are empty: there is none, and nothing was measured;
-* `torch.compile` is off: it cannot trace through all this.
+* streams are empty, as an operation of the CPU is done when its call returns. Events read the host's clock, so the
+  times between them are true times of the CPU;
+* `DistributedDataParallel` ignores `device_ids`, as for any module on the CPU;
+* device memory in use is NaN, and its statistics are empty, as they are unmeasured;
+* `torch.compile` is off, as it fails to trace through these replacements.
 
 With `pretend_available`, `torch.cuda.is_available()` is true too, for programs that refuse to start otherwise
-(Megatron-LM's pretrain_gpt.py). The device then has the name `CPU instead of CUDA`, compute capability 0.0,
-older than any GPU, so that code for newer ones stays off, and NaN as its memory; and Megatron-LM's fused CUDA
-kernels are not compiled. PyTorch itself believes it too, a `DataLoader` that pins memory for instance.
+(Megatron-LM's pretrain_gpt.py). The device then has the name `CPU instead of CUDA`, NaN as its memory, and compute
+capability 0.0, below that of any GPU, so that code for newer ones stays off. The compilation of Megatron-LM's fused
+CUDA kernels is skipped. PyTorch itself sees the device, too, as in a `DataLoader` that pins memory.
 
 The device is redirected in the thread that calls `install` alone, as PyTorch's function modes are.
 """

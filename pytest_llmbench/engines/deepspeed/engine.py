@@ -26,7 +26,7 @@ class DeepSpeedEngine(InProcess):
     ends_early = True
 
     def expected(self, recipe: Recipe, topology: Topology) -> Expected:
-        # transformers keeps two positions that no token has.
+        # transformers keeps two additional, unused positions.
         number = parameters(recipe.model, recipe.sequence_length) + 2 * recipe.model.hidden_size
         return expected_of(recipe, topology, parameters=number, initial_std=0.02)
 

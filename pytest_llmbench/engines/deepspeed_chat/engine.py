@@ -1,7 +1,7 @@
 """DeepSpeed-Chat's three steps, as Lambda's fork runs them: one `deepspeed` on the first node, which prints its speed.
 
-The fork's `main.py` prints its speed once, at its end, and newer versions of DeepSpeed log no step at all. So the
-log's statement about the whole run is compared with its steps and the recipe.
+The fork's `main.py` prints its speed once, at its end, and newer versions of DeepSpeed leave out the steps. So the
+speed of the whole run is compared with the logged steps and the recipe.
 """
 
 import shlex

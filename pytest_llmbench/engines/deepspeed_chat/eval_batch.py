@@ -1,7 +1,7 @@
 """Lambda's evaluation of a batch of DeepSpeed-Chat logs, to the byte: a CSV file with a row for each log.
 
-The hosts are those of the hostfile that stands at the head of a log. The first line with a throughput counts, and
-nothing after it; the run is a `Success` from the threshold on. A log without one has -1 there and is a `Fail`.
+The hosts are those of the hostfile at the head of a log. The first line with a throughput counts, and reading ends
+there; the run is a `Success` from the threshold on. A log without such a line has -1 there and is a `Fail`.
 """
 
 import csv
@@ -30,19 +30,19 @@ class LogRow:
 
 
 def evaluate(logs: Path | Iterable[Path], threshold: float) -> bytes:
-    """Return the CSV file for a folder's logs or for the logs given; `threshold` is in samples/s.
+    """Return the CSV file for a folder's logs or for the given logs; `threshold` is in samples/s.
 
     Raises:
-        ConfigError: there is no such folder, or a log cannot be read.
+        ConfigError: the folder is missing, or a log is unreadable.
     """
     return as_csv(rows(logs, threshold))
 
 
 def rows(logs: Path | Iterable[Path], threshold: float) -> list[LogRow]:
-    """Judge the files `*.log` of a folder, in the order of their names, or the logs given, in theirs.
+    """Judge the files `*.log` of a folder, in the order of their names, or the given logs, in the given order.
 
     Raises:
-        ConfigError: there is no such folder, or a log cannot be read.
+        ConfigError: the folder is missing, or a log is unreadable.
     """
     try:
         if isinstance(logs, Path):
@@ -67,7 +67,6 @@ def as_csv(rows: Iterable[LogRow]) -> bytes:
 
 def _judge(path: Path, threshold: float) -> LogRow:
     hosts: list[str] = []
-    # Bytes outside UTF-8 are replaced.
     with path.open("rb") as log:
         for raw, *_ in pieces(log, lambda: _NEEDLES):
             line = raw.decode("utf-8", errors="replace")

@@ -1,12 +1,12 @@
 """DeepSpeed-Chat's log: its three steps, as upstream prints them and as Lambda's fork does.
 
-The step of a line may depend on the lines before it: the loss is numbered again in every epoch, upstream's throughput
-not at all, and in step 3 the actor and the critic each count for themselves. So a log is read with a `reader()` of its
-own, which keeps that state; `parse` reads one line alone. The loss is that of rank 0.
+The step of a line may depend on the lines before it: the number of the loss starts again in every epoch, upstream's
+throughput lacks a number, and in step 3 the actor and the critic count separately. So each log gets its own `reader()`,
+which keeps that state; `parse` reads one line alone. The loss is that of rank 0.
 
 Proof that the run did its work: every process `exits successfully`, as the launcher reports, or the fork's
-`Throughput:`, printed once after the last step. `saving model ...` proves nothing, because it is printed before the
-save completes.
+`Throughput:`, printed once after the last step. `saving model ...` is insufficient, as it is printed before the save
+completes.
 """
 
 import re
@@ -58,8 +58,7 @@ def parse(text: str) -> Iterable[items.Item]:
     """Read one line by itself.
 
     Raises:
-        Unreadable: it looks like a step and cannot be parsed; or it numbers one in a later epoch, which only a `reader`
-            knows.
+        Unreadable: it is a damaged step, or a step of a later epoch, which needs the state of a `reader`.
     """
     return reader()(text)
 
@@ -76,7 +75,7 @@ class _Log:
     world_size: int | None = None
     exits: int = 0
     samples: int | None = None  # of one optimizer step
-    accumulates: bool = False  # several batches make a step, and only DeepSpeed's timer counts steps
+    accumulates: bool = False  # a step has several batches, and only DeepSpeed's timer counts steps
     batches: int | None = None  # of an epoch; None before the first
     ppo: bool = False
     evaluating: str = ""

@@ -69,7 +69,7 @@ def launcher_args(options: DeepSpeedChatOptions, topology: Topology, place: Plac
     """Arguments of `deepspeed` in addition to the hostfile.
 
     Raises:
-        ConfigError: it cannot reach the other nodes.
+        ConfigError: it is unable to reach the other nodes.
     """
     extra = (*options.launcher_args, *place.environment.launcher_args)
     if topology.nodes > 1 and place.environment.container is not None and "--ssh_port" not in " ".join(extra):
@@ -160,7 +160,7 @@ def _given(recipe: Recipe, step: int) -> dict[str, Any]:
         "zero_stage": stage,
         "gradient_checkpointing": checkpoints,
         "disable_dropout": recipe.model.dropout == 0,
-        # Every rank prints it at every step, which costs time: where no speed is judged, it shows that it trains.
+        # Every rank prints the loss at every step, which costs time, so it is on only at the scale without a speed.
         "print_loss": step == 1 and recipe.scale == "smoke",
         "num_warmup_steps": recipe.steps - timed_steps(recipe),
     }

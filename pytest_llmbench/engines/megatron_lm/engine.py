@@ -65,7 +65,7 @@ _REFUSED: Mapping[str, str] = {
     "fp8-e4m3": "multiplies in 8 bits",
     "fp4-format": "multiplies in 4 bits",
 }
-# Arguments without a rule above. Each must change neither the model nor the work of a step.
+# Arguments without a rule above. Each must leave the model and the work of a step as they are.
 _HARMLESS = frozenset({
     "accumulate-allreduce-grads-in-fp32", "apply-query-key-layer-scaling", "attention-backend",
     "attention-softmax-in-fp32", "context-parallel-size", "cross-entropy-loss-fusion", "data-cache-path",
@@ -115,7 +115,7 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
     }
     free = {"max-position-embeddings"}
     same = {name: rule for name, rule in rules_of_given(arguments, _FIELDS).items() if name not in free}
-    # These have no field of the recipe. With another value, the work of a step is unknown.
+    # Arguments without a field in the recipe; with another value, the work of a step is unknown.
     shape = recipe.model
     usual = {"ffn-hidden-size": 4 * shape.hidden_size, "kv-channels": shape.hidden_size // shape.attention_heads}
     as_usual = {name for name, value in usual.items() if own.get(name) == value}
@@ -126,7 +126,7 @@ _CHECKPOINTING_FIELD = "parallelism.activation_checkpointing"
 
 
 def _vocabularies(recipe: Recipe) -> tuple[int | bool, ...]:
-    """Return the legal sizes: the model's, one less for a tokenizer that adds a token, or none."""
+    """Return the legal sizes: the model's, one less for a tokenizer that adds a token, or False for an unset one."""
     return (recipe.model.vocab_size, recipe.model.vocab_size - 1, False)
 
 
@@ -321,10 +321,10 @@ def _mean_elapsed(m: Measurement, *, all_lines: bool) -> float | None:
     return _mean(m, [step.seconds for step in lines])
 
 
-def _mean(m: Measurement, said: Sequence[float | None]) -> float | None:
-    """Return the mean over all lines; None if a line lacks the value or could not be read."""
-    values = [value for value in said if value is not None]
-    return stats.fmean(values) if values and len(values) == len(said) and not m.unread else None
+def _mean(m: Measurement, logged: Sequence[float | None]) -> float | None:
+    """Return the mean over all lines; None if a line is unreadable or lacks the value."""
+    values = [value for value in logged if value is not None]
+    return stats.fmean(values) if values and len(values) == len(logged) and not m.unread else None
 
 
 def _tokens_per_s(m: Measurement, *, all_lines: bool) -> float | None:

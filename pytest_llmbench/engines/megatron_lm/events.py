@@ -1,8 +1,8 @@
 """The event files of Megatron-LM, written with `--tensorboard-dir`, and their differences from its log.
 
-Iterations count from 1. A loss is that of its iteration and comes every `--tensorboard-log-interval`; times come with
-`--log-timers-to-tensorboard`, where the log has a line, as means over the iterations since the line before. Every tag
-has a twin, such as `lm loss vs samples`, that counts samples instead of iterations and adds nothing new.
+Iterations count from 1. Losses of single iterations come every `--tensorboard-log-interval`. Times come with
+`--log-timers-to-tensorboard` for each line of the log, as means over the iterations since the line before. Every tag
+has a redundant twin, such as `lm loss vs samples`, that counts samples instead of iterations.
 """
 
 import statistics as stats
@@ -15,7 +15,7 @@ from pytest_llmbench.readers.events.tensorboard import Collected, collect, whole
 from pytest_llmbench.readers.witness import Digits
 
 _SECONDS, _LOSS, _NORM, _BATCH = "iteration-time", "lm loss", "grad-norm", "batch-size"
-# By the words that the log has for the same.
+# Names of the same numbers in the log.
 _REPORTED = {
     "throughput": "throughput_per_gpu",
     "learning-rate": "learning_rate",
@@ -23,8 +23,8 @@ _REPORTED = {
     "samples vs steps": "consumed_samples",
 }
 _TAGS = (_SECONDS, _LOSS, _NORM, _BATCH, *_REPORTED)
-# The log has 0.1 ms, or 0.0001 s, three decimals of a norm, and a loss that over several iterations is the mean of
-# those that were not skipped.
+# The log has 0.1 ms, or 0.0001 s, three decimals of a norm, and over several iterations the mean loss of those that
+# were trained.
 _DIGITS = (
     Digits(name="seconds", what="time in seconds", least=0.51e-4),
     Digits(name="loss", what="loss", of_one=False),
@@ -34,10 +34,9 @@ _DIGITS = (
 
 
 def series(source: Path | Iterable[Path]) -> StepSeries:
-    """Read what Megatron-LM logged into a folder's event files, or into the files given: a step for each of its times.
+    """Read the event files of a folder, or the given files: a step for each time, or without times for each loss.
 
-    Without times, there is a step for each loss. Facts that event files never contain, such as whether the run was
-    completed, are None.
+    Facts outside of event files, such as whether the run was completed, are None.
     """
     files = collect(source, _TAGS, first=1)
     timed = [number for number, said in files.steps.items() if _SECONDS in said]

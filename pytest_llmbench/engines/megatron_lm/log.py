@@ -5,12 +5,12 @@ A step is a line such as
      [2026-11-21 02:46:00.792986] iteration       10/      40 | consumed samples:          320 | elapsed time per
      iteration (ms): 629.1 | ... | lm loss: 9.622718E+00 | ... | number of nan iterations:   0 |
 
-of fields `key: value |`, of which versions have more or fewer. A field without a place in `StepLine` is reported by its
-words in lower case, without the part in brackets and joined by `_`: `throughput per GPU (TFLOP/s/GPU)` is
-`throughput_per_gpu`, `TFLOPs` is `tflops`. An iteration that was skipped, or whose loss is NaN, has no `lm loss`
-(`lm-loss` in some forks). Another rank may print before a line's end does: after its last field the rest is ignored.
+of fields `key: value |`, which differ between versions. A field without a place in `StepLine` is reported by its words
+in lower case, without the part in brackets and joined by `_`: `throughput per GPU (TFLOP/s/GPU)` is
+`throughput_per_gpu`, `TFLOPs` is `tflops`. An iteration that was skipped, or whose loss is NaN, lacks `lm loss`
+(`lm-loss` in some forks). Text after the last field is ignored, as another rank may print before the line ends.
 
-Normal ends are the end of training, `--exit-interval` and `--exit-duration-in-mins`; a signal is not.
+Normal ends are the end of training, `--exit-interval` and `--exit-duration-in-mins`; an end by a signal is a failure.
 """
 
 import re
@@ -25,11 +25,11 @@ _ITERATION = re.compile(
     r"\biteration +(?P<step>\d+)/ *(?P<last>\d+) +\|",
     re.ASCII,
 )
-# The rest of a line that lost its beginning. A line of source that is quoted has no digit here.
+# The rest of a line that lost its beginning. The digit excludes quoted source code.
 _ELAPSED = re.compile(r"elapsed time per iteration \(\w+\): *[\d.]", re.ASCII)
-# Another text in the brackets that usually hold the time.
+# Damaged text in the place of the time.
 _OTHER_TIME = re.compile(r"\[[^\[\]]{0,40}:[^\[\]]{0,20}\] ?$")
-# The beginning of an iteration line that lost its rest; `validation loss at iteration 10 |` differs.
+# The beginning of a line that lost its rest; the slash excludes `validation loss at iteration 10 |`.
 _BEGUN = re.compile(r"\biteration +\d+/", re.ASCII)
 _KEY = re.compile(r"[A-Za-z][\w /().,%-]*", re.ASCII)
 _IN_BRACKETS = re.compile(r"\([^()]*\)")

@@ -78,7 +78,7 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
         "ddp-backend": Same(field="parallelism.sharding", allowed=backends),
         "checkpoint-activations": Same(field="parallelism.activation_checkpointing", allowed=(checkpoints,)),
     }
-    wide = own.get("decoder-ffn-embed-dim")  # no field of the recipe: with another value, the work is unknown
+    wide = own.get("decoder-ffn-embed-dim")  # outside of the recipe's fields, so another value makes the work unknown
     usual = {"decoder-ffn-embed-dim"} if wide == 4 * recipe.model.hidden_size else set()
     same = {name: rule for name, rule in rules_of_given(arguments, _FIELDS).items() if name != "decoder-ffn-embed-dim"}
     known = _HARMLESS | _FIELDS.keys() | usual  # of what no rule is here, the program is not given by us

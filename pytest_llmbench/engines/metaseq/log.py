@@ -2,8 +2,8 @@
 
 A step is a line `... | INFO | train_inner | {json}`, whose numbers are mostly texts; the lines `train` and `valid`
 are summaries. The loss is in bits and becomes nat. `wpb` and `bsz` are tokens and sequences of one update over all
-ranks, and `wps` counts the updates since the line before, overflows included; it is 0 where there was none before.
-Numbers from a million on have six digits. Everything else is reported by its own name.
+ranks. `wps` covers the updates since the line before, overflows included, and is 0 in the first line. Numbers from a
+million on have six digits. Everything else is reported by its own name.
 """
 
 import json
@@ -19,7 +19,7 @@ from pytest_llmbench.readers.numbers import as_number, count, duration, number, 
 _STEP = "| train_inner |"
 _GIB = 2**30
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \| \w{1,20} \| train_inner \|", re.ASCII)
-# fairseq's words end in it, metaseq's do not; both repeat it once for each step that is not made.
+# Part of the messages of fairseq and of metaseq, which repeat it once for each skipped step.
 _OVERFLOW = "gradient overflow detected"
 _WORLD_SIZE = re.compile(r"\| training on (\d{1,9}) devices", re.ASCII)
 # In the configuration that it prints, as a dictionary or a namespace.

@@ -87,7 +87,7 @@ def _argument_rules(recipe: Recipe, own: Mapping[str, Any]) -> Rules:
     }
     same = {name: Same(field=field, allowed=(value,)) for name, (field, value) in fields.items()}
     same["trainer.precision"] = Same(field="precision", allowed=_PRECISIONS[recipe.precision])
-    granularity = ("full", None) if how == "none" else (how,)  # `full` of zero layers is NeMo's word for none
+    granularity = ("full", None) if how == "none" else (how,)  # `full` of 0 layers is the same as none
     same["model.activations_checkpoint_granularity"] = Same(field=_CHECKPOINTING_FIELD, allowed=granularity)
     if how == "none":
         same["model.activations_checkpoint_num_layers"] = Same(field=_CHECKPOINTING_FIELD, allowed=(0, None))
@@ -101,7 +101,7 @@ def _argument_rules(recipe: Recipe, own: Mapping[str, Any]) -> Rules:
 _CHECKPOINTING_FIELD = "parallelism.activation_checkpointing"
 
 
-# What an override of NeMo's configuration may be; None takes it away.
+# Value of an override of NeMo's configuration; None removes the key.
 Value = str | int | float | bool | tuple[str | float, ...] | None
 
 # Around the training, for `gnu_time`.
@@ -119,7 +119,7 @@ _DIGITS = (
       for name, what in (("seconds", "time in seconds"), ("loss", "loss"), ("grad_norm", "gradient norm"))),
     Digits(name="samples", what="batch", of_one=False),
 )  # fmt: skip
-# What scripts do between a date and the training: images are loaded, jobs started.
+# Time of scripts between a date and the training, in which images are loaded and jobs started.
 _AROUND_S = 60.0
 # Event files hold 32-bit floats: above this a count of samples is rounded.
 _EXACT_BELOW = 2**24
@@ -158,7 +158,7 @@ class Nemo(External):
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
         """Read the steps from the event files, which have every digit, or else from the log.
 
-        If the log has them too, both must agree. That the run was completed is in the log alone.
+        If the log has steps, too, both must agree. The proof of completion is in the log alone.
         """
         said = super().read(folder, recipe)
         events = nemo.series(() if folder.is_file() else folder.rglob(tensorboard.PATTERN))
@@ -167,7 +167,7 @@ class Nemo(External):
         return said.model_copy(
             update={
                 "steps": tuple(_add_samples(events.steps, recipe)),
-                # From the event file, as its steps are used: a progress bar that another rank's words cut in two is harmless.
+                # Those of the event files alone: the log's steps are unused, so a damaged progress bar is harmless.
                 "unreadable": events.unreadable,
                 "unread": events.unread,
                 "unread_after": events.unread_after,
@@ -252,7 +252,7 @@ def _nvidia(m: Measurement) -> float | None:
 
 
 def _per_s(m: Measurement, of_sample: int = 1) -> float | None:
-    # NeMo 1 logs no batch; where one is logged, it is what the times are of.
+    # The times are those of the logged batch; NeMo 1 leaves it out of the log.
     logged = m.steps[-1].samples if m.steps else None
     return ratio(of_sample * (logged or m.recipe.samples_per_step), _nvidia(m))
 

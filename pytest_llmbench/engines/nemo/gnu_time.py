@@ -29,7 +29,7 @@ NEEDLES = (b"elapsed", b"_TRAINING", b"Command ")
 
 
 def parse(text: str) -> Iterable[Item]:
-    """Read one line; see `items.Parse`. No line here is a step, and none is unreadable."""
+    """Read one line, as `items.Parse`; it yields totals and failures alone, and accepts every line."""
     if (match := _TIME.search(text)) and float(match["seconds"]) < 60.0 and (seconds := _elapsed(match)) is not None:
         yield Total("user_s", float(match["user"]))
         yield Total("system_s", float(match["system"]))

@@ -37,10 +37,10 @@ class NemoLauncher(Nemo):
     options = NemoLauncherOptions
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
-        """Have the launcher write its script, and run that.
+        """Let the launcher write its script, and run the script.
 
         Raises:
-            ConfigError: there is no srun, which the launcher's script calls, or no folder of the launcher or the data.
+            ConfigError: srun, which the launcher's script calls, is missing, or a folder of the launcher or the data.
         """
         if not place.slurm:
             raise ConfigError("the script that NeMo's launcher writes calls srun: run it with --cluster slurm")
@@ -151,7 +151,7 @@ def _train_22_09(root: str, name: str, place: Place) -> list[str]:
     script = shlex.quote(f"{place.folder}/results/{name}/bignlp-{name}_submission.sh")
     edits = ["-e 's|^srun |/usr/bin/time srun |'"]
     if place.environment.container is not None:
-        # The launcher is in the image, so the node has no folder to mount over it.
+        # The launcher is in the image, and its folder is missing on the node, so its mount is removed.
         edits.append(f"-e {shlex.quote(f's|{root}:{root},||')}")
     return ["set -e", f"sed -i {' '.join(edits)} {script}", BEGIN, f". {script}", END]
 

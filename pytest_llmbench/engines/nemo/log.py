@@ -16,8 +16,8 @@ from pytest_llmbench.readers.events.tensorboard import Collected, collect, whole
 from pytest_llmbench.readers.items import Completed, Failed, Item, Said, StepLine, Unreadable, WorldSize
 from pytest_llmbench.readers.numbers import as_number, number
 
-# `Epoch 0: 100%|███| 40/40 [00:31<00:00,  1.27it/s, loss=10.9, v_num=, ..., global_step=39.00]`, and another bar or
-# a warning behind it, for a bar has no end of line.
+# `Epoch 0: 100%|███| 40/40 [00:31<00:00,  1.27it/s, loss=10.9, v_num=, ..., global_step=39.00]`; another bar or a
+# warning may follow in the same line.
 _BAR = re.compile(r"Epoch \d{1,9}:[^\[\]]{0,999}\[([^\[\]]*)(\]?)", re.ASCII)
 _LINE = re.compile(r"Training epoch \d+, iteration \d+", re.ASCII)
 _COUNT = re.compile(r"(\d{1,12})(?:\.0*)?", re.ASCII)
@@ -41,7 +41,7 @@ def parse(text: str) -> Iterable[Item]:
     """Read one line.
 
     Raises:
-        Unreadable: it looks like a step and cannot be parsed.
+        Unreadable: it is a damaged step.
     """
     if _LINE.match(text):
         yield _step(dict(_pairs(text.split(" | ")[1:], ":")))
@@ -91,8 +91,8 @@ _TAGS = (*TIMINGS, "reduced_train_loss", "grad_norm", "global_batch_size", "glob
 def series(source: Path | Iterable[Path]) -> StepSeries:
     """Read the steps that NeMo logged into a folder's event files, or into the files given.
 
-    Several files are one run that was resumed: each goes on where the one before it ended, or the run is `restarted`.
-    Facts that event files never contain, such as whether the run was completed, are None.
+    Several files are one run that was resumed: each continues where the one before it ended, or the run is `restarted`.
+    Facts outside of event files, such as whether the run was completed, are None.
     """
     files = collect(source, _TAGS, alike=TIMINGS, first=0)
     return files.series(tuple(_steps(files)))

@@ -14,7 +14,7 @@ from pytest_llmbench.engines.base import Command, Place, Script, options_of
 from pytest_llmbench.engines.external import fill
 from pytest_llmbench.engines.nemo.base import BEGIN, END, Nemo, Value, overrides
 
-# Keys of a recipe that a program of NeMo 2 is not given.
+# Keys of a recipe that are withheld from a program of NeMo 2.
 _LEFT_OUT = {"options", "references", "prepare", "description", "source", "deadlines"}
 
 

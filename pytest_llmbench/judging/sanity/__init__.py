@@ -1,4 +1,4 @@
-"""The sanity gate: a run that is not whole, finite and plausible never yields a number."""
+"""The sanity gate: only a run that is whole, finite and plausible yields a number."""
 
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.judging.sanity import losses, steps
@@ -14,7 +14,7 @@ from pytest_llmbench.judging.sanity.rates import implausible, logged, products
 
 __all__ = ["Evidence", "Origin", "first_problem", "implausible", "outside"]
 
-# The most telling ones first.
+# In the order of their use to the reader: the first problem is the one that is reported.
 _OF_RANKS = (
     unreadable, steps.one_run, ranks, origin, hosts, hardware, different, claims, counted, steps.ended_when_asked,
     steps.steps, steps.ended_whole, together, steps.work, losses.finite, losses.moving, losses.possible, losses.alike,
@@ -27,7 +27,7 @@ _OF_A_COMMAND = (
 )  # fmt: skip
 
 
-# What ranks that go on show as well.
+# Checks that also apply to ranks that are still running.
 _SO_FAR = (
     losses.finite, losses.moving, losses.possible, losses.alike, losses.falling, losses.copied, steps.work,
     steps.stamps, products,
@@ -35,11 +35,11 @@ _SO_FAR = (
 
 
 def first_problem(evidence: Evidence, *, over: bool = True) -> Problem | None:
-    """Return the first reason why the run cannot be judged, the most telling ones first.
+    """Return the first problem that keeps the run from being judged; None for a sane run.
 
     Args:
         evidence: of the run.
-        over: it has ended.
+        over: whether the run has ended.
     """
     checks = _OF_A_COMMAND if evidence.kind == "command" else _OF_RANKS if over else _SO_FAR
     for check in checks:

@@ -1,7 +1,6 @@
-"""Whether a run trained what its recipe says: each of its claims, by itself, against the recipe.
+"""Compares the claims of a log (layers, batch, layout, precision, ...) with the recipe, each by itself.
 
-A claim is compared with the recipe and never with another claim: of two ranks that say different things, one differs
-from the recipe.
+If two ranks make different claims, one of them differs from the recipe.
 """
 
 import math
@@ -17,7 +16,7 @@ _ROUNDED_COUNT = 5e-3
 
 
 def claims(e: Evidence) -> Iterator[Problem]:
-    """Name every claim that is not what the recipe says."""
+    """Refuse every claim that differs from the recipe."""
     for claim in e.series.claims:
         expected = _of_stage(due(claim.name, e), claim.stage)
         if expected is not None and not _same(claim.value, expected):
@@ -36,24 +35,24 @@ def due(name: ClaimName, e: Evidence) -> Asked:
     if name in e.asks:
         return e.asks[name]
     if name == "sharding" and _copies(e) == 1:
-        return None  # there is nothing to share
+        return None  # a single copy has all of its state to itself
     return OF_RECIPES[name](e) if name in OF_RECIPES else None
 
 
 def _of_stage(expected: Asked, stage: int) -> int | float | str | Span | None:
-    """Choose a pipeline stage's own; a stage that the recipe does not have is asked for nothing at all."""
+    """Choose the value of a pipeline stage; a stage beyond those of the recipe has to be empty."""
     if isinstance(expected, tuple):
         return expected[stage] if stage < len(expected) else Span(0, 0)
     return expected
 
 
-def _same(said: float | str, expected: float | str | Span) -> bool:
+def _same(value: float | str, expected: float | str | Span) -> bool:
     if isinstance(expected, Span):
-        slack = _ROUNDED_COUNT if isinstance(said, float) else 0.0
-        return not isinstance(said, str) and expected.low * (1 - slack) <= said <= expected.high * (1 + slack)
-    if isinstance(said, int | str) or isinstance(expected, str):
-        return said == expected
-    return math.isclose(said, expected, rel_tol=_ROUNDING)
+        slack = _ROUNDED_COUNT if isinstance(value, float) else 0.0
+        return not isinstance(value, str) and expected.low * (1 - slack) <= value <= expected.high * (1 + slack)
+    if isinstance(value, int | str) or isinstance(expected, str):
+        return value == expected
+    return math.isclose(value, expected, rel_tol=_ROUNDING)
 
 
 def _words(claim: Claim) -> str:

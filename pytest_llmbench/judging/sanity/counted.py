@@ -1,4 +1,4 @@
-"""Whether ranks counted, of their models, process group and tensors, what the recipe makes of them."""
+"""Compares what ranks counted of their model, process group and tensors with the recipe."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -9,12 +9,12 @@ from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.wire.step_events import TrainingEvent
 from pytest_llmbench.judging.sanity.evidence import Evidence, of_rank
 
-# Of a parameter at least, in the precisions that there are.
+# Least size of a parameter, in any precision.
 _BYTES = 2
 
 
 def counted(e: Evidence) -> Iterator[Problem]:
-    """Ask every rank for what it counted, and compare what all of one copy hold with the recipe's model."""
+    """Require the counts of every rank, and compare those of each copy of the model with the recipe."""
     if e.expected is None or e.expected.parameters is None:
         return
     silent = [info.rank for info in e.series.ranks if info.training is None]
@@ -38,7 +38,7 @@ def _wrong(what: str) -> Problem:
 
 
 def _layout(e: Evidence, ranks: list[TrainingEvent]) -> Iterator[Problem]:
-    """Ask for one rank on each place of each copy."""
+    """Require one rank on each place of each copy."""
     layout = e.recipe.parallelism
     copies = e.topology.world_size // layout.model_parallel_size
     due = sorted(product(range(layout.tensor), range(layout.pipeline), range(copies)))
@@ -69,7 +69,7 @@ def _models(e: Evidence, ranks: list[TrainingEvent]) -> Iterator[Problem]:
 
 
 def _too_small(e: Evidence) -> Iterator[Problem]:
-    """Ask for the memory that the parameters of a rank take at least, shared with the other copies or not."""
+    """Require a peak memory of at least the parameters of a rank, or of its share of them if they are sharded."""
     shared = e.topology.world_size if e.recipe.parallelism.sharding in {"gradients", "full"} else 1
     for info in e.series.ranks:
         peak, held = info.steps.peak_memory_bytes if info.steps else None, info.training
@@ -80,7 +80,7 @@ def _too_small(e: Evidence) -> Iterator[Problem]:
 
 
 def _unfed(ranks: dict[int, TrainingEvent]) -> Iterator[Problem]:
-    """Ask the first and the last stage, which see the tokens, for one length and one size of micro batches."""
+    """Require one shape of micro batches on the first and the last stage, which are the ones that see tokens."""
     ends = {rank: counts for rank, counts in ranks.items() if counts.pipeline_rank in (0, counts.pipeline - 1)}
     odd = [rank for rank, counts in ends.items() if None in (counts.sequence_length, counts.micro_batch_size)]
     if odd:

@@ -1,4 +1,4 @@
-"""The evidence that the sanity gate looks at."""
+"""Evidence: the inputs of the sanity gate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from pytest_llmbench.core.record.records import Problem, ProblemKind
 from pytest_llmbench.core.record.series import RankInfo, StepSeries
 from pytest_llmbench.core.wire import layout
 
-# MUNGE credentials live for 5 minutes: daemons of Slurm whose clocks are further apart do not believe each other.
+# MUNGE credentials live for 5 minutes, so clocks of Slurm nodes that work together differ by less.
 CLOCK_SKEW_S = 300.0
 
 
@@ -34,21 +34,23 @@ class Evidence:
     """Inputs of the sanity rules.
 
     Attributes:
-        kind: `ranks`, where every rank kept our own step log, or `command`, where a framework's log is all there is.
-        hosts: the nodes the run was given.
+        recipe: the recipe.
+        topology: nodes and ranks of the run.
+        series: everything that was read from the logs.
+        kind: `ranks` if every rank wrote our own step log, `command` if a framework's log is the only source.
+        hosts: the nodes that were allocated to the run.
         wall_s: time from launch to end by the observer's own clock, seconds; None for logs made elsewhere.
-        gpu: the GPU model of the system file, None if it lists none.
-        device: device of a command's ranks, as its driver found; ranks of our own report it themselves.
-        proof: missing proof of the work, in words.
-        cut_off: how the run was cut off at its time limit, as others than its log say; None if unknown.
-        doubts: contradictions in its log that the engine finds.
-        origin: of the run, as its launcher knows.
+        gpu: the GPU model of the system file; None if it lists none.
+        device: device of a command's ranks by its driver; ranks of our own report theirs in the series.
+        proof: description of the line that proves that all work was done, for a message.
+        cut_off: how the run was cut off at its time limit by sources other than its log; None if unknown.
+        doubts: contradictions that the engine found in its log.
+        origin: token and times of the launch.
         peak_tflops: lowest and highest published dense peak of one of its GPUs at the recipe's precision, TFLOP/s; of
             fp32 without and with TF32; None where unknown.
         expected: expectations on ranks of our own; None for a command.
-        early: the looks at it while it went on, if its session was to end it early.
-        asks: values to compare a run's claims with, in addition to the recipe's own fields, or instead of them, from
-            its engine.
+        early: the looks at it before its end, if its session could end it early.
+        asks: expected values of claims by the engine, which replace those of the recipe.
     """
 
     recipe: Recipe
@@ -70,11 +72,11 @@ class Evidence:
 
     @property
     def steps_due(self) -> int:
-        """Number of steps that every rank has to show."""
+        """Number of steps that every rank has to log."""
         return self.early.done if self.early is not None and self.early.ended_early else self.recipe.steps
 
 
-def of_rank(kind: ProblemKind, info: RankInfo, said: str) -> Problem:
-    """The problem that a rank's own log shows: the words of the message after the rank's name."""
-    message = f"rank {info.rank} on {info.host}{said}"
+def of_rank(kind: ProblemKind, info: RankInfo, words: str) -> Problem:
+    """Build a problem of one rank and its log; the message is the rank's name and host, then `words`."""
+    message = f"rank {info.rank} on {info.host}{words}"
     return Problem(kind=kind, message=message, log=layout.step_log(info.rank))

@@ -1,4 +1,4 @@
-"""Whether the logs of ranks are of this run and time, and of as many different ranks."""
+"""Checks that the logs of ranks are from this run and its time, and that each is from another rank."""
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -12,9 +12,9 @@ from pytest_llmbench.judging.sanity.evidence import CLOCK_SKEW_S, Evidence, of_r
 
 # A host's clock may be set while a rank runs.
 _CLOCK_SET_S = 1.0
-# How far the ends of ranks that wait for each other may be apart on one host, beside a few of their steps.
+# Largest difference between the ends of ranks on one host that wait for each other: seconds, plus this many steps.
 _APART_S, _APART_STEPS = 5.0, 4.0
-# Of so many steps two ranks cannot agree in every digit by chance.
+# Two ranks that agree in every digit of this many steps have one log.
 _ENOUGH_STEPS = 3
 
 
@@ -30,9 +30,9 @@ def origin(e: Evidence) -> Iterator[Problem]:
 
 def _of_this_run(e: Evidence, info: RankInfo) -> Iterator[Problem]:
     if e.origin.token not in (None, info.token):
-        said = f"is of run {info.token}" if info.token else "does not say which run it is of"
+        owner = f"is of run {info.token}" if info.token else "does not say which run it is of"
         #: problem other_run: a token of another run, or none
-        yield of_rank("other_run", info, f": its log {said}; this run is {e.origin.token}")
+        yield of_rank("other_run", info, f": its log {owner}; this run is {e.origin.token}")
     begin, end = e.origin.launched, e.origin.ended
     for what, time in _times(info):
         if begin is not None and time < begin - CLOCK_SKEW_S:
@@ -44,12 +44,12 @@ def _of_this_run(e: Evidence, info: RankInfo) -> Iterator[Problem]:
 def _in_order(info: RankInfo) -> Iterator[Problem]:
     for (what, time), (then, later) in pairwise(_times(info)):
         if later < time - _CLOCK_SET_S:
-            said = f": {then} {time - later:.4g} s before {what}, by the time stamps of its log"
-            yield of_rank("other_run", info, said)
+            words = f": {then} {time - later:.4g} s before {what}, by the time stamps of its log"
+            yield of_rank("other_run", info, words)
 
 
 def _times(info: RankInfo) -> list[tuple[str, float]]:
-    """When a rank did what, in the order that it has to have."""
+    """The events of a rank with their times, in the order in which they must happen."""
     times = (
         ("it started", info.started),
         ("its first step began", info.steps.began if info.steps else None),
@@ -60,7 +60,7 @@ def _times(info: RankInfo) -> list[tuple[str, float]]:
 
 
 def together(e: Evidence) -> Iterator[Problem]:
-    """Refuse ranks of one host that did not end together: no rank ends a step that another one has not begun."""
+    """Refuse ranks of one host with ends far apart, as ranks of one model wait for each other in every step."""
     if e.expected is None or not e.expected.one_model:
         return
     hosts: dict[str, list[RankInfo]] = defaultdict(list)
@@ -96,7 +96,7 @@ def different(e: Evidence) -> Iterator[Problem]:
 
 
 def _whole_gpus(e: Evidence) -> list[RankInfo]:
-    """The ranks with a whole GPU, not a slice, which may have the UUID of the whole."""
+    """The ranks with a whole GPU; MIG slices are left out, as they may have the UUID of the whole."""
     return [info for info in e.series.ranks if " MIG " not in info.device]
 
 
@@ -113,13 +113,13 @@ def _unnamed_gpus(e: Evidence) -> Iterator[Problem]:
 def _watched_another(e: Evidence, watched: Mapping[int, str | None]) -> Iterator[Problem]:
     for info in e.series.ranks:
         if None not in (info.gpu, watched.get(info.rank)) and info.gpu != watched[info.rank]:
-            said = f" trained on {info.gpu} and watched {watched[info.rank]}: its samples are of another GPU"
+            words = f" trained on {info.gpu} and watched {watched[info.rank]}: its samples are of another GPU"
             #: problem wrong_hardware: a rank that watched another GPU than it trained on
-            yield of_rank("wrong_hardware", info, said)
+            yield of_rank("wrong_hardware", info, words)
 
 
 def _shared(ranks: Sequence[RankInfo], what: str, of: Callable[[RankInfo], Hashable | None]) -> Iterator[Problem]:
-    """Name the ranks that have the same of something that no two ranks have."""
+    """Refuse ranks that share something that each rank has to itself, such as a process or a GPU."""
     groups: dict[Hashable, list[RankInfo]] = defaultdict(list)
     for info in ranks:
         if (key := of(info)) is not None:

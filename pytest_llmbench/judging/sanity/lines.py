@@ -1,4 +1,4 @@
-"""Whether every line that should be in a log is there and could be read."""
+"""Checks that a log is complete and readable."""
 
 import math
 from bisect import bisect
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.judging.sanity.evidence import Evidence
 
-# Of a framework's step lines, this share may be unreadable (two ranks that wrote at once) before nothing is judged.
+# A run is judged up to this share of unreadable step lines, as when two ranks write at once.
 _MOST_UNREAD = 0.02
 
 
@@ -26,7 +26,7 @@ def unreadable(e: Evidence) -> Iterator[Problem]:
 
 
 def lines(e: Evidence) -> Iterator[Problem]:
-    """A few unreadable lines are shown and judged without; where more is missing than they explain, nothing is."""
+    """Refuse a framework's log with too many unreadable lines, or with missing lines that these leave unexplained."""
     numbers = [step.step for step in e.series.steps]
     if e.series.unread > _MOST_UNREAD * len(numbers):
         yield from unreadable(e)
@@ -53,15 +53,15 @@ def lines(e: Evidence) -> Iterator[Problem]:
 
 
 def _interval(e: Evidence, numbers: list[int]) -> int | None:
-    """After how many steps each there is a line; None where that is not known.
+    """Steps from one line to the next; None if unknown.
 
-    A framework logs the multiples of its interval. If the log does not give the interval, it is the largest number of
-    which all are multiples, whichever of them are lost.
+    A framework logs the multiples of its interval. The interval is the one that the log reports, else the greatest
+    common divisor of the numbers of its steps, which holds for any lost lines.
     """
     regular = [number for number in numbers if number > 1 or not e.series.first_apart]
-    said = [e.series.log_interval] if e.series.log_interval else []
-    known = said or len(regular) > 1 or regular == [1]
-    return math.gcd(*regular, *said) if regular and known else None
+    reported = [e.series.log_interval] if e.series.log_interval else []
+    known = reported or len(regular) > 1 or regular == [1]
+    return math.gcd(*regular, *reported) if regular and known else None
 
 
 def _due(e: Evidence, every: int, last: int) -> set[int]:
@@ -70,7 +70,7 @@ def _due(e: Evidence, every: int, last: int) -> set[int]:
 
 
 def _unexplained(e: Evidence, numbers: list[int], missing: set[int]) -> list[int]:
-    """Return the missing steps of those gaps in which fewer lines could not be read than are missing."""
+    """Return the missing steps of the gaps in which more lines are missing than were unreadable."""
     begins = [0, *numbers]
     begin = {step: begins[bisect(begins, step) - 1] for step in sorted(missing)}
     lost = Counter(begin.values())

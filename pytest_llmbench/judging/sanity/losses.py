@@ -1,4 +1,4 @@
-"""Whether losses and gradients are those of a training, and steps no copies of others."""
+"""Checks that losses and gradients come from a training, and that each step is genuine."""
 
 import math
 import statistics as stats
@@ -12,16 +12,16 @@ from pytest_llmbench.judging.sanity.evidence import Evidence, of_rank
 
 # Two steps on different data may have one loss by chance, to the last digit that is kept.
 _STILL_STEPS = 3
-# By the words of Megatron-LM, and of metaseq and NeMo.
+# The names of the learning rate in Megatron-LM, and in metaseq and NeMo.
 _LEARNING_RATES = frozenset({"learning_rate", "lr"})
-# What all ranks are told is the same, but for rounding.
+# A loss that is averaged over all ranks is the same on each, up to rounding.
 _SAME_LOSS = 1e-3
 # Losses of a few noisy steps may wander; a training that ends this far above its start went wrong.
 _LOSS_RISE_NAT = 0.05
 
 
 def finite(e: Evidence) -> Iterator[Problem]:
-    """Refuse a loss or a gradient norm that is not finite."""
+    """Refuse a loss or a gradient norm that is NaN or infinite."""
     for step in e.series.steps:
         for name, value in (("loss", step.loss), ("grad norm", step.grad_norm)):
             if value is not None and not math.isfinite(value):
@@ -30,7 +30,7 @@ def finite(e: Evidence) -> Iterator[Problem]:
 
 
 def moving(e: Evidence) -> Iterator[Problem]:
-    """Refuse a loss that stands still, and gradients of nothing."""
+    """Refuse losses or gradient norms of ranks that stay the same, and gradient norms of 0."""
     for info in e.series.ranks:
         who = f"rank {info.rank} on {info.host}"
         if info.steps is not None and info.steps.still >= _STILL_STEPS:
@@ -42,7 +42,7 @@ def moving(e: Evidence) -> Iterator[Problem]:
 
 
 def moving_in_log(e: Evidence) -> Iterator[Problem]:
-    """Refuse the same in a framework's log, whose numbers have few digits."""
+    """Refuse constant losses, gradient norms of 0 and learning rates of 0 in a framework's log."""
     losses = [step.loss for step in e.series.steps if step.loss is not None]
     if len(losses) >= _STILL_STEPS and len(set(losses)) == 1:
         yield _idle(f"its loss is {losses[0]:.6g} in all {len(losses)} steps")
@@ -61,7 +61,7 @@ def _idle(reason: str) -> Problem:
 
 
 def possible(e: Evidence) -> Iterator[Problem]:
-    """Refuse losses that no training from the beginning has on this data."""
+    """Refuse losses outside of the bounds for a training from the beginning on this data."""
     known = [step for step in e.series.steps if step.loss is not None]
     if e.expected is None or not known:
         return
@@ -83,7 +83,7 @@ def possible(e: Evidence) -> Iterator[Problem]:
 
 
 def alike(e: Evidence) -> Iterator[Problem]:
-    """Refuse ranks that did not train one model."""
+    """Refuse ranks with gradient norms or mean losses too unlike for one model."""
     if e.expected is None or not e.expected.one_model:
         return
     if e.series.unlike_norms is not None:
@@ -91,7 +91,7 @@ def alike(e: Evidence) -> Iterator[Problem]:
     of_ranks = [(info, info.steps.quarters) for info in e.series.ranks if info.steps is not None]
     number = min((len(quarters) for _, quarters in of_ranks), default=0)
     if number and all(quarters[-1] > quarters[0] + _LOSS_RISE_NAT for _, quarters in of_ranks):
-        return  # the training of all went wrong, which tells more than how far apart they came
+        return  # the loss of all ranks rises, which `falling` reports
     for part in range(number):
         usual = stats.median(quarters[part] for _, quarters in of_ranks)
         allowed = _allowed(e, e.expected, usual, max(1, e.steps_due // number))
@@ -133,7 +133,7 @@ def falling(e: Evidence) -> Iterator[Problem]:
         )
 
 
-# Of so many logs one may have the same stretch twice by chance.
+# One of this many logs may have the same stretch twice by chance.
 _BY_CHANCE = 1e9
 _FEWEST = 5
 
@@ -148,7 +148,7 @@ def copied(e: Evidence) -> Iterator[Problem]:
 
 
 def copied_in_log(e: Evidence) -> Iterator[Problem]:
-    """Refuse lines of a framework's log that were copied from others: as many as chance does not make alike."""
+    """Refuse stretches of equal lines in a framework's log that are too long to be due to chance."""
     lines = [(step, step.seconds, step.loss) for step in e.series.steps]
     known = [(step, seconds, loss) for step, seconds, loss in lines if seconds is not None and loss is not None]
     of_a_line = _information([seconds for _, seconds, _ in known]) + _information([loss for _, _, loss in known])
@@ -166,7 +166,7 @@ def copied_in_log(e: Evidence) -> Iterator[Problem]:
 
 
 def _information(values: Sequence[float]) -> float:
-    """Information of one more value, in nat: by how many of the smallest differences neighbours differ."""
+    """Information of one more value, in nat: log of the usual difference of neighbours / the smallest difference."""
     apart = [abs(after - before) for before, after in pairwise(values)]
     ordered = sorted({value for value in values if math.isfinite(value)})
     least = min((after - before for before, after in pairwise(ordered)), default=0.0)

@@ -16,7 +16,7 @@ class Outside:
         steps_s: in steps.
         before_s: from launch to the first step, which starts ranks, builds the model and measures rates; None if
             unknown.
-        around_s: all the rest up to the end of the ranks, or of the run where theirs is not known.
+        around_s: all the rest, up to the end of the ranks or, if that is unknown, of the run.
     """
 
     steps_s: float
@@ -30,19 +30,19 @@ class Outside:
 
     @property
     def known(self) -> dict[str, float]:
-        """The parts that are known, for a record."""
+        """The known parts, for a record."""
         before = {} if self.before_s is None else {"before_s": self.before_s}
         return {"steps_s": self.steps_s, **before, "around_s": self.around_s}
 
 
 def outside(e: Evidence) -> Outside | None:
-    """The time outside of steps; None where no clock but the steps' own is known."""
+    """The time outside of steps; None if the steps' durations are the only times."""
     seconds, ranks = seconds_of(e.series.steps), [info for info in e.series.ranks if info.steps is not None]
     began = min((info.steps.began for info in ranks if info.steps), default=None)
     finished = max((info.finished for info in ranks if info.finished is not None), default=None)
     launched = e.origin.launched
     before = None if began is None or launched is None else max(0.0, began - launched)
-    if began is not None and finished is not None:  # what comes after the ranks' end is the launcher's
+    if began is not None and finished is not None:  # the time after the ranks' end belongs to the launcher
         around = finished - began - seconds
     elif e.wall_s is not None:
         around = e.wall_s - seconds - (before or 0.0)

@@ -8,12 +8,12 @@ from pytest_llmbench.core.record.series import RankInfo
 from pytest_llmbench.judging.references import same_gpu
 from pytest_llmbench.judging.sanity.evidence import Evidence
 
-# What launchers call the machine that they are on.
+# Names by which launchers refer to their own machine.
 _THIS_MACHINE = frozenset({"localhost", "127.0.0.1"})
 
 
 def ranks(e: Evidence) -> Iterator[Problem]:
-    """Ask for every rank from its start to its end."""
+    """Require the start and the end of every rank."""
     world = e.topology.world_size
     here = {info.rank for info in e.series.ranks}
     missing, more = sorted(set(range(world)) - here), sorted(here - set(range(world)))
@@ -40,7 +40,7 @@ def ranks(e: Evidence) -> Iterator[Problem]:
 
 
 def hosts(e: Evidence) -> Iterator[Problem]:
-    """Ask for the nodes that the run was given."""
+    """Require exactly the nodes that were allocated to the run, with all local ranks on each."""
     places = {info.rank: _place(info, e.hosts) for info in e.series.ranks}
     seen = sorted(set(places.values()))
     if len(seen) != e.topology.nodes or (e.hosts and set(seen) != set(e.hosts)):
@@ -82,16 +82,16 @@ def nodes_in_log(e: Evidence) -> Iterator[Problem]:
 
 
 def _place(info: RankInfo, given: tuple[str, ...]) -> str:
-    """The node that a rank ran on, by its name among those the run was given, else by its own.
+    """The node that a rank ran on, by its name in the allocation, else by its own name.
 
-    Slurm's name of a node need not be the host's, nor a container's.
+    Slurm, the host and a container may have different names for one node.
     """
     own = [name for name in (info.node, info.host) if name]
     return next((host for host in given if any(same_host(host, name) for name in own)), own[0] if own else info.host)
 
 
 def same_host(one: str, other: str) -> bool:
-    """Whether two names are of one host, one of them perhaps without its domain."""
+    """True if two names may mean one host: a name without a domain matches one with a domain."""
     one, other = one.lower().rstrip("."), other.lower().rstrip(".")
     if "." in one and "." in other:
         return one == other
@@ -99,7 +99,7 @@ def same_host(one: str, other: str) -> bool:
 
 
 def hardware(e: Evidence) -> Iterator[Problem]:
-    """Ask for one kind of device, the one in the system file."""
+    """Require one kind of device, the one in the system file."""
     devices = {info.device for info in e.series.ranks} | ({e.device} if e.device is not None else set())
     if len(devices) > 1:
         yield Problem(  #: problem wrong_hardware: ranks on different devices, or not on the system file's GPU
@@ -114,7 +114,7 @@ def hardware(e: Evidence) -> Iterator[Problem]:
 
 
 def world_size(e: Evidence) -> Iterator[Problem]:
-    """Compare the number of ranks in a log with the one that was asked for."""
+    """Compare the number of ranks in a log with that of the run."""
     if e.series.world_size not in (None, e.topology.world_size):
         yield Problem(
             kind="wrong_ranks",

@@ -1,4 +1,4 @@
-"""Whether measured rates are within what the hardware can do."""
+"""Checks that measured rates are within the limits of the hardware."""
 
 import statistics as stats
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,12 +9,12 @@ from pytest_llmbench.judging.sanity.evidence import Evidence
 
 # GPUs may run at a little more than the clock that their published peak is for.
 _MOST_OF_PEAK = 1.1
-# By the words of Megatron-LM, of JSC's version and of DeepSpeed-Chat.
+# The names of TFLOP/s per GPU in Megatron-LM, in JSC's version of it and in DeepSpeed-Chat.
 _PER_GPU = frozenset({"throughput_per_gpu", "tflops", "TFLOPs"})
 
 
 def products(e: Evidence) -> Iterator[Problem]:
-    """Refuse a measured rate of matrix products that the GPU does not have."""
+    """Refuse a measured rate of matrix products above the peak of the GPU."""
     _, peak = e.peak_tflops or (None, None)
     for info in e.series.ranks if peak is not None else ():
         if info.matmul_flops_per_s is not None and info.matmul_flops_per_s > _MOST_OF_PEAK * 1e12 * (peak or 0.0):
@@ -26,7 +26,7 @@ def products(e: Evidence) -> Iterator[Problem]:
 
 
 def logged(e: Evidence) -> Iterator[Problem]:
-    """Refuse a framework's own TFLOP/s per GPU that the GPU does not have, whatever work it counts."""
+    """Refuse a framework's own TFLOP/s per GPU above the peak of the GPU."""
     _, peak = e.peak_tflops or (None, None)
     for step in e.series.steps if peak is not None else ():
         for name in _PER_GPU & step.reported.keys():
@@ -39,9 +39,11 @@ def logged(e: Evidence) -> Iterator[Problem]:
 
 
 def implausible(metrics: Mapping[str, Metric], timed: Sequence[Step] = ()) -> Problem | None:
-    """Return why a measured number cannot be true, such as more FLOP/s than the hardware has.
+    """Return the problem of an impossible number, such as more FLOP/s than the hardware has; None without one.
 
-    The metrics are of the judged steps. `timed` are these, where each was timed by itself, at the end of its work.
+    Args:
+        metrics: numbers of the judged steps.
+        timed: the judged steps, if each was timed by itself at the end of its work; empty otherwise.
     """
     mfu = metrics.get("mfu")
     if mfu is not None and mfu.value > 100.0:
@@ -50,9 +52,8 @@ def implausible(metrics: Mapping[str, Metric], timed: Sequence[Step] = ()) -> Pr
             message=f"an MFU of {mfu.value:.4g} % is more than the hardware can do: the step times, the model "
             f"or the peak in the system file are wrong",
         )
-    # Training may have larger products than the measurement, or fewer neighbours; step times that are wrong by a factor
-    # show nevertheless. CPU ranks measure until they reach their highest rate twice, so that a load of some seconds
-    # beside one measurement does not lower it.
+    # Training may exceed the measured rate a little, with larger products or on a quieter machine. CPU ranks repeat
+    # their measurement until they reach the highest rate twice, so a load of some seconds leaves it as it is.
     fraction = metrics.get("matmul_fraction")
     if fraction is not None and fraction.value > 150.0:
         return Problem(
@@ -67,7 +68,7 @@ def implausible(metrics: Mapping[str, Metric], timed: Sequence[Step] = ()) -> Pr
 
 
 def _too_fast(timed: Sequence[Step], name: str, share: Metric | None, most: float) -> Problem | None:
-    """Say which step would have too large a share of the hardware's rate, when all of them together have `share`."""
+    """Return the problem if the fastest step exceeds the hardware, where all steps together reach `share`."""
     durations = {step.step: step.seconds for step in timed if step.seconds}
     if share is None or not durations:
         return None

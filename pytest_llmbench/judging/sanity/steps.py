@@ -1,4 +1,4 @@
-"""Whether one run did all its work, every step of it, in a time that can be true."""
+"""Checks that a run did all its steps, with the work of the recipe, in a plausible time."""
 
 import math
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from pytest_llmbench.judging.sanity.outside import seconds_of
 
 
 def completed(e: Evidence) -> Iterator[Problem]:
-    """Ask for proof that the run did all its work, or for the time limit it was meant to reach."""
+    """Require proof that the run did all its work, or that it reached the time limit by which it was to end."""
     if e.series.completed is not None:
         return
     cut_off = e.cut_off or e.series.cut_off
@@ -27,16 +27,16 @@ def completed(e: Evidence) -> Iterator[Problem]:
 
 
 def ended_whole(e: Evidence) -> Iterator[Problem]:
-    """Compare the steps that each rank says it did with those in its log."""
+    """Compare the number of steps that each rank reports at its end with the steps in its log."""
     for info in e.series.ranks:
         logged = info.steps.count if info.steps else 0
         if info.end_steps not in (None, logged):
-            said = f" says at its end that it did {info.end_steps} steps; its log has {logged}"
-            yield of_rank("steps_missing", info, said)
+            words = f" says at its end that it did {info.end_steps} steps; its log has {logged}"
+            yield of_rank("steps_missing", info, words)
 
 
 def long_enough(e: Evidence) -> Iterator[Problem]:
-    """Refuse a run that says itself that it made fewer steps."""
+    """Refuse a run with fewer steps than the recipe by its own report."""
     if e.series.short is not None:  #: problem steps_missing: fewer steps than the recipe has
         yield Problem(kind="steps_missing", message=e.series.short)
 
@@ -53,7 +53,7 @@ _WALL_CLOCK_SLACK_S = 5.0
 
 
 def steps(e: Evidence) -> Iterator[Problem]:
-    """Ask for every step from every rank."""
+    """Require every step from every rank."""
     complete = [step for step in e.series.steps if step.ranks == e.topology.world_size]
     numbers = [step.step for step in complete]
     if numbers != list(range(1, e.steps_due + 1)):
@@ -64,7 +64,7 @@ def steps(e: Evidence) -> Iterator[Problem]:
 
 
 def ended_when_asked(e: Evidence) -> Iterator[Problem]:
-    """Ask that ranks ended early if, and only if, their session asked them to."""
+    """Require an early end of all ranks if the session asked for it, and of none otherwise."""
     asked = e.early is not None and e.early.ended_early
     for info in e.series.ranks:
         if info.asked_to_end and not asked:
@@ -79,7 +79,7 @@ def ended_when_asked(e: Evidence) -> Iterator[Problem]:
 def work(e: Evidence) -> Iterator[Problem]:
     """Compare the tokens and sequences of each step with the recipe."""
     for step in e.series.steps:
-        # A framework's log rounds large counts to six digits; ours does not.
+        # A framework's log rounds large counts to six digits; our step logs are exact.
         slack = 1e-4 if e.kind == "command" else 0.0
         work = ((step.tokens, e.recipe.tokens_per_step), (step.samples, e.recipe.samples_per_step))
         if any(counted is not None and not math.isclose(counted, due, rel_tol=slack) for counted, due in work):
@@ -99,12 +99,12 @@ def clock(e: Evidence) -> Iterator[Problem]:
             kind="implausible",  #: problem implausible: steps longer than the run, or against their time stamps
             message=f"the steps add up to {seconds:.4g} s, but the run took {e.wall_s:.4g} s from launch to end",
         )
-    if not all(duration > 0.0 for duration in durations):  # NaN is not above 0 either
+    if not all(duration > 0.0 for duration in durations):  # catches NaN, too
         yield Problem(kind="implausible", message="a step took no time at all")
 
 
 def stamps(e: Evidence) -> Iterator[Problem]:
-    """Compare each rank's durations with its time stamps, and these with its host's clock."""
+    """Compare each rank's durations with its time stamps, and the time stamps with its host's clock."""
     for info in e.series.ranks:
         for fault in (info.steps.unlike_times, info.steps.unlike_clock) if info.steps else ():
             if fault is not None:
@@ -112,6 +112,6 @@ def stamps(e: Evidence) -> Iterator[Problem]:
 
 
 def doubts(e: Evidence) -> Iterator[Problem]:
-    """Pass on the contradictions that the engine found in its log."""
+    """Report the contradictions that the engine found in its log."""
     for doubt in e.doubts:
         yield Problem(kind="implausible", message=doubt)  #: problem implausible: a log that contradicts itself

@@ -44,13 +44,13 @@ def parametrize(metafunc: pytest.Metafunc, nodes: int) -> None:
     """
     keys = [
         CheckKey(name, slot)
-        for name, check in _chosen(metafunc).items()
+        for name, check in _chosen_checks(metafunc).items()
         for slot in (range(nodes) if check is not None and check.scope == "node" else (None,))
     ]
     metafunc.parametrize("health", keys, indirect=True, ids=list(keys))
 
 
-def _chosen(metafunc: pytest.Metafunc) -> dict[str, Check | None]:
+def _chosen_checks(metafunc: pytest.Metafunc) -> dict[str, Check | None]:
     """The checks of a test by name; None for one that is unusable, which is refused where it is selected."""
     usable = all_checks()
     known = {**usable, **dict.fromkeys(CHECKS.broken())}

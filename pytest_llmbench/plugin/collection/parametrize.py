@@ -76,10 +76,10 @@ def parametrize(
             f"{metafunc.function.__name__}: the fixture `reference` of pytest-llmbench needs its `run`, and here "
             "another fixture has that name: rename that one"
         )
-    names = _marked(metafunc, choices.names, recipes) or [name for name in choices.names if name in unmarked]
+    names = _marked_recipes(metafunc, choices.names, recipes) or [name for name in choices.names if name in unmarked]
     runs = [spec for name in names for spec in choices.of(name)]
     chosen = [spec for spec in runs if spec.repeat == 1]
-    asked = _repeats(metafunc) if repeat is None else repeat
+    asked = _read_repeats(metafunc) if repeat is None else repeat
     there = Counter(spec.series for spec in runs)
     keys = {spec.key: RunKey(spec.key, max(asked or 1, there[spec.key])) for spec in chosen}
     if is_ours(metafunc, "reference"):
@@ -109,7 +109,7 @@ def refuse_forked(metafunc: pytest.Metafunc) -> None:
         )
 
 
-def _repeats(metafunc: pytest.Metafunc) -> int | None:
+def _read_repeats(metafunc: pytest.Metafunc) -> int | None:
     """The number of runs that the closest marker asks for; None without such a marker."""
     name, asked = metafunc.function.__name__, None
     for marker in metafunc.definition.iter_markers("recipe"):
@@ -122,7 +122,7 @@ def _repeats(metafunc: pytest.Metafunc) -> int | None:
     return asked
 
 
-def _marked(metafunc: pytest.Metafunc, at_hand: Collection[str], recipes: Collection[str]) -> list[str]:
+def _marked_recipes(metafunc: pytest.Metafunc, at_hand: Collection[str], recipes: Collection[str]) -> list[str]:
     marked = [name for marker in metafunc.definition.iter_markers("recipe") for name in marker.args]
     if EVERY in marked:
         return list(at_hand)

@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.option.keyword and runs and not _runs(items):
         recipes = bench_of(config).recipes
         words = [word for denied, word in _WORD.findall(config.option.keyword) if not denied]
-        config.stash[_HINT] = "; ".join(hint for word in words if (hint := _hint(word, runs, recipes)))
+        config.stash[_HINT] = "; ".join(hint for word in words if (hint := _find_hint(word, runs, recipes)))
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
@@ -41,9 +41,9 @@ def _runs(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     return [item for item in items if key_of(item, "run", RunKey) is not None]
 
 
-def _hint(word: str, runs: list[pytest.Item], recipes: Iterable[str]) -> str:
+def _find_hint(word: str, runs: list[pytest.Item], recipes: Iterable[str]) -> str:
     """The recipes that a word of an expression may mean; empty if it is about a run."""
-    if _names(word, runs):
+    if _is_about(word, runs):
         return ""
     names = sorted(recipes)
     close = difflib.get_close_matches(word, names, n=_CLOSE)
@@ -58,12 +58,12 @@ def _keep_checks(config: pytest.Config, items: list[pytest.Item]) -> None:
     """
     checks = [item for item in items if key_of(item, "health", CheckKey) is not None]
     words = _WORD.findall(config.option.keyword or "")
-    if not checks or len(checks) == len(items) or any(_names(word, checks) for _, word in words):
+    if not checks or len(checks) == len(items) or any(_is_about(word, checks) for _, word in words):
         return
     for item in checks:
         item.extra_keyword_matches.update(word for denied, word in words if not denied)
 
 
-def _names(word: str, checks: list[pytest.Item]) -> bool:
+def _is_about(word: str, checks: list[pytest.Item]) -> bool:
     """Whether an expression's word is about any of these items, by their own names or those of their files."""
     return any(word.lower() in part.name.lower() for item in checks for part in item.listchain()[1:])

@@ -52,11 +52,11 @@ def lasting(name: str, properties: Mapping[str, str]) -> str:
     """
     host = properties.get("host", "")
     if properties.get("check") and properties.get("slot") and host:
-        return _renamed(name, f"{properties['check']}-slot{properties['slot']}", f"{properties['check']}-{host}")
+        return _rename_part(name, f"{properties['check']}-slot{properties['slot']}", f"{properties['check']}-{host}")
     return name
 
 
-def _renamed(name: str, part: str, new: str) -> str:
+def _rename_part(name: str, part: str, new: str) -> str:
     """A name in whose brackets one part is another: a part ends at a hyphen or the bracket."""
     before, bracket, inside = name.partition("[")
     if not bracket or not inside.endswith("]"):

@@ -37,7 +37,7 @@ class Reported:
 
 def make_reports(session: FinishedSession, config: pytest.Config) -> list[Reported]:
     """Make every report there is."""
-    return [_made(name, make) for name, make in _all(session, config)]
+    return [_make_report(name, make) for name, make in _report_writers(session, config)]
 
 
 def pytest_llmbench_session_report(session: FinishedSession, config: pytest.Config) -> None:
@@ -49,33 +49,35 @@ def pytest_llmbench_session_report(session: FinishedSession, config: pytest.Conf
             add_rounds(theirs.benchmarks, record)
 
 
-def _all(session: FinishedSession, config: pytest.Config) -> Iterator[tuple[str, Callable[[], Iterable[str] | None]]]:
+def _report_writers(
+    session: FinishedSession, config: pytest.Config
+) -> Iterator[tuple[str, Callable[[], Iterable[str] | None]]]:
     if options_of(config).report == "yes":
-        yield _PAGE, partial(_page, session)
+        yield _PAGE, partial(_write_page, session)
     for name, write in REPORTS.usable().items():
         yield name, partial(write, session)
     manager = config.pluginmanager
     plugins = [(name, plugin) for name, plugin in manager.list_name_plugin() if hasattr(plugin, _HOOK)]
     for name, plugin in plugins:
         call = manager.subset_hook_caller(_HOOK, [other for _, other in plugins if other is not plugin])
-        yield name, partial(_hooked, call, session, config)
+        yield name, partial(_call_hook, call, session, config)
 
 
-def _page(session: FinishedSession) -> None:
+def _write_page(session: FinishedSession) -> None:
     """Write `report.html`, from what lies in the session's folder by now."""
     from pytest_llmbench.reporting.html.page import write_page  # noqa: PLC0415 - costs sessions that have one alone
 
     write_page(session.folder, output=session.folder / layout.PAGE)
 
 
-def _hooked(
+def _call_hook(
     call: Callable[..., Iterable[Iterable[str] | None]], session: FinishedSession, config: pytest.Config
 ) -> Iterator[str]:
     for lines in call(session=session, config=config):
         yield from lines or ()
 
 
-def _made(name: str, make: Callable[[], Iterable[str] | None]) -> Reported:
+def _make_report(name: str, make: Callable[[], Iterable[str] | None]) -> Reported:
     try:
         return Reported(name=name, lines=tuple(map(str, make() or ())))
     except Exception as error:  # noqa: BLE001 - whatever the report of somebody else does

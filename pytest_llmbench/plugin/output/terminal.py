@@ -45,20 +45,20 @@ def header(bench: Bench, *, runs_tests: bool = True) -> list[str]:
     return [
         f"llmbench: system {name} ({what}), cluster {settings.cluster}, {where}, scale {settings.scale}",
         f"llmbench: {', then '.join(planned)}{gate}{reports}",
-        *(_resumed(bench, bench.earlier) if bench.earlier is not None else ()),
-        *(_dead(bench) if runs_tests and bench.earlier is None else ()),
+        *(_describe_resumed(bench, bench.earlier) if bench.earlier is not None else ()),
+        *(_describe_dead(bench) if runs_tests and bench.earlier is None else ()),
         *([simulated(settings.simulate)] if settings.simulate is not None else []),
         *(f"llmbench: left out: {reason}" for reason in unusable()),
     ]
 
 
-def _resumed(bench: Bench, earlier: Earlier) -> Iterator[str]:
+def _describe_resumed(bench: Bench, earlier: Earlier) -> Iterator[str]:
     kept, left, new = earlier.counts(bench.planned, bench.settings)
     looked_for = f", jobs of {left} looked for in Slurm" if bench.settings.runs_are_jobs else ""
     yield f"llmbench: resuming {bench.session.id}: {counted(kept, 'run')} kept{looked_for}, {new} to make"
 
 
-def _dead(bench: Bench) -> Iterator[str]:
+def _describe_dead(bench: Bench) -> Iterator[str]:
     if bench.settings.replay is None and (line := describe_dead_session(bench.run_dir)) is not None:
         yield f"llmbench: {line}"
 

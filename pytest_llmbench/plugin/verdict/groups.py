@@ -67,17 +67,17 @@ def _compare_recipe(
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """The verdicts on the groups of a recipe, and the reasons why others are left out."""
     ran = {group[0].key: [records[run.key] for run in group if run.key in records] for group in groups}
-    judged = {key: [each for each in of_one if each.problem is None] for key, of_one in ran.items()}
+    judged = {key: [record for record in of_one if record.problem is None] for key, of_one in ran.items()}
     usable = {key: of_one for key, of_one in judged.items() if of_one}
     left_out = {_name_group(key, ran[key]): "its run cannot be judged" for key in judged if key not in usable}
     steady = {key: _steady_parts(of_one, share_of_alpha(len(usable))) for key, of_one in usable.items()}
     known = {key: states for key, states in steady.items() if states}
     reason = ""
     if tolerance is None and not all(
-        each.gpus and each.recipe.scale == "full" for of in usable.values() for each in of
+        record.gpus and record.recipe.scale == "full" for of_one in usable.values() for record in of_one
     ):
         reason = _ON_CPUS
-    elif len({_shape(each) for of in usable.values() for each in of}) > 1:
+    elif len({_shape(record) for of_one in usable.values() for record in of_one}) > 1:
         reason = "they differ in nodes, GPUs or batch"
     elif len(known) < 2:
         few = "only one of them has" if known else "none of them has"
@@ -102,7 +102,6 @@ def _shape(record: RunRecord) -> tuple[object, ...]:
 def _make_row(
     key: str, records: Sequence[RunRecord], lag: Lag | None, groups: Mapping[str, Sequence[RunRecord]], bound: Quantity
 ) -> dict[str, Any]:
-    """The properties of a verdict."""
     verdict = Verdict.INCONCLUSIVE if lag is None else _VERDICTS[lag.within(bound.to("1").value)]
     row: dict[str, Any] = {
         "test": f"groups::{key}", **facts_of_run(records[0]), "findings": "", "statistic": "slower_than_others",
@@ -143,6 +142,5 @@ def _reasons_of(
 
 
 def _name_group(key: str, records: Sequence[RunRecord]) -> str:
-    """A group with its hosts."""
     hosts = listed(dict.fromkeys(host for record in records for host in record.hosts))
     return f"{hosts} ({key})" if hosts else key

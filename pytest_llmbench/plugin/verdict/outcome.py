@@ -48,10 +48,10 @@ def note_measured(item: pytest.Item, run: Run, reference: Reference | None = Non
 
 
 def _facts_of_number(number: Number, decisive: Number) -> dict[str, Any]:
-    each = ",".join(f"{part.metric.value:.6g}" for part in number.parts)
+    values = ",".join(f"{part.metric.value:.6g}" for part in number.parts)
     return {
         "statistic": number.statistic, "value": decisive.metric.value, "unit": number.metric.unit,
-        "each_run": each or None,
+        "each_run": values or None,
     }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""The scalars of TensorBoard's event files.
+"""Reads the scalars of TensorBoard's event files.
 
-This is our own code because the `tensorboard` package brings NumPy, gRPC and protobuf into every installation and
-ends at a damaged record as at the end of a file, where here what is missing must never go unseen.
+The `tensorboard` package would bring NumPy, gRPC and protobuf into every installation, and it treats a damaged record
+as the end of the file; this reader reports all damage.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pytest_llmbench.readers.events.tfrecord import (
     signed,
 )
 
-# Whoever keeps the files of several runs in one place puts a name before `events.out`.
+# A name may stand before `events.out`, as in collections of several runs.
 PATTERN = "*.tfevents.*"
 _BEGUN = re.compile(r"tfevents\.(\d{1,15})\.", re.ASCII)
 _MOST_REPORTED = 20
@@ -35,7 +35,7 @@ _FLOATS = {1: "f", 2: "d"}  # by TensorFlow's number of the type
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """One number: its tag, its step as the file has it, its value, when it was written; `record` counts from 1."""
+    """One number with its tag, its step in the file and the Unix time of its writing; `record` counts from 1."""
 
     file: str
     record: int
@@ -47,7 +47,7 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A record, counted from 1, that could not be read, and why."""
+    """An unreadable record, counted from 1, with the reason."""
 
     file: str
     record: int
@@ -55,7 +55,7 @@ class Damage:
 
 
 def event_files(source: Path | Iterable[Path]) -> list[Path]:
-    """The event files of a folder, or the files given, in the order in which they were begun."""
+    """The event files of a folder, or the given files, by the time of their creation."""
     if isinstance(source, Path):
         source = source.glob(PATTERN) if source.is_dir() else [source]
     return sorted(source, key=lambda path: (_file_time(path), path.name))
@@ -64,7 +64,7 @@ def event_files(source: Path | Iterable[Path]) -> list[Path]:
 def read_scalars(paths: Iterable[Path], tags: Collection[str]) -> Iterator[Scalar | Damage]:
     """Yield the scalars with these tags in the files' order, one record in memory at a time, and all damage.
 
-    A file that was cut off yields what is whole and then the damage; so does one that cannot be read.
+    A file that was cut off, or becomes unreadable, yields its complete records and then the damage.
     """
     for path in paths:
         count = 0
@@ -80,7 +80,7 @@ def read_scalars(paths: Iterable[Path], tags: Collection[str]) -> Iterator[Scala
 def collect(
     source: Path | Iterable[Path], tags: Collection[str], *, first: int, alike: Sequence[str] = ()
 ) -> Collected:
-    """Gather the scalars with these tags by step; for `first` and `alike`, see `Collected`."""
+    """Collect the scalars with these tags by step; `first` and `alike` are attributes of `Collected`."""
     collected = Collected(first=first, alike=alike)
     for item in read_scalars(event_files(source), tags):
         collected.take(item)
@@ -150,7 +150,7 @@ def _parse_tensor(tensor: list[WireField]) -> float | None:
 
 
 def whole(value: float | None) -> int | None:
-    """A count that was written as a float; None if it is not a number."""
+    """A count that was written as a float; None for None and for a fraction, NaN or infinity."""
     return int(value) if value is not None and value.is_integer() else None
 
 
@@ -159,7 +159,7 @@ class Collected:
     """Values of event files for each step, by tag.
 
     Attributes:
-        first: the number that the first step of a run has in the files.
+        first: number of a run's first step in the files.
         alike: two tags for the same number.
         steps: by step, counted from 1.
         doubtful: steps in which the two tags differ.
@@ -176,25 +176,27 @@ class Collected:
     _unread: int = 0
 
     def take(self, item: Scalar | Damage) -> None:
-        """Take note of a scalar, or of what could not be read."""
+        """Add a scalar, or count damage."""
         if isinstance(item, Damage):
             self._refuse(f"{item.file}:{item.record}: {item.reason}")
             return
         number = item.step + 1 - self.first
         if item.time is not None:
             self.times[number] = item.time
-        said = self.steps.get(number)
-        if said is None and number > next(reversed(self.steps), 0):
-            said = self.steps[number] = {}
-        if said is None or not _same(said.setdefault(item.tag, item.value), item.value):
+        values_of_step = self.steps.get(number)
+        if values_of_step is None and number > next(reversed(self.steps), 0):
+            values_of_step = self.steps[number] = {}
+        if values_of_step is None or not _same(values_of_step.setdefault(item.tag, item.value), item.value):
             reason = f"{item.tag} of step {number} a second time, and not the same: a second run in the same folder"
             self._restarted = self._restarted or f"{item.file}:{item.record}: {reason}"
-        elif len(values := {said[tag] for tag in self.alike if tag in said}) == 2 and not _same(*values):
+        elif len(values := {values_of_step[tag] for tag in self.alike if tag in values_of_step}) == 2 and not _same(
+            *values
+        ):
             self._refuse(f"{item.file}:{item.record}: {' and '.join(self.alike)} of step {number} are not the same")
             self.doubtful.add(number)
 
     def series(self, steps: tuple[Step, ...], **more: Any) -> StepSeries:
-        """Make a series of the steps, with what could not be read."""
+        """Build a series of the steps, with the unreadable records."""
         return StepSeries(
             steps=steps,
             unreadable=tuple(self._unreadable),

@@ -1,7 +1,7 @@
-"""TFRecord files: rows of checked records, read one at a time; and the wire format of the messages in them.
+"""Reads TFRecord files, one record at a time, and the wire format of the messages in them.
 
-A record is its length (uint64, little-endian), the masked CRC-32C of that, its data, and the masked CRC-32C of those.
-Event files need a small part of protocol buffers, and this module has no more of them.
+A record is its length (uint64, little-endian), the masked CRC-32C of the length, its data, and the masked CRC-32C of
+the data. This module implements the small part of protocol buffers that event files need.
 """
 
 import os
@@ -9,14 +9,14 @@ import struct
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-LONGEST = 16 * 1024 * 1024  # bytes; what is longer is passed over, for no scalar is near it
+LONGEST = 16 * 1024 * 1024  # bytes; longer records are skipped, as scalars are far shorter
 _CUT_OFF = "the file is cut off"
 
 
 def records(file: BinaryIO) -> Iterator[bytes | str]:
-    """Yield each record's data, or a message why it has none.
+    """Yield each record's data, or a message about its damage.
 
-    After a damaged record the next follows, if its begin can still be found.
+    Reading goes on after a damaged record if the start of the next one is known.
     """
     while head := file.read(12):
         if len(head) < 12:
@@ -42,7 +42,7 @@ def records(file: BinaryIO) -> Iterator[bytes | str]:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """CRC-32C, turned and shifted as TFRecord has it."""
+    """CRC-32C, rotated and with an offset, as TFRecord defines it."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
@@ -60,7 +60,7 @@ _TABLE = tuple(_crc_of_byte(byte) for byte in range(256))
 
 
 def _pass_over(file: BinaryIO, size: int) -> bool:
-    """Skip that many bytes; returns False if the file has fewer."""
+    """Skip `size` bytes; False if the file has fewer."""
     here = file.tell()
     end = file.seek(0, os.SEEK_END)
     file.seek(min(here + size, end))
@@ -72,7 +72,7 @@ _SIZES = {FIXED64: 8, FIXED32: 4}
 
 
 class Malformed(Exception):  # noqa: N818 - it is a finding about data, no error of ours
-    """Bytes that are not a message."""
+    """Bytes that break the wire format."""
 
 
 class WireField(NamedTuple):
@@ -85,10 +85,10 @@ class WireField(NamedTuple):
 
 
 def fields(message: bytes) -> Iterator[WireField]:
-    """Yield a message's fields as they come.
+    """Yield a message's fields in order.
 
     Raises:
-        Malformed: it ends within a field, or has a kind of field that event files do not.
+        Malformed: the message ends within a field, or has a kind of field that is unknown in event files.
     """
     at = 0
     while at < len(message):
@@ -110,7 +110,7 @@ def fields(message: bytes) -> Iterator[WireField]:
 
 
 def signed(integer: int) -> int:
-    """A varint as the int64 that it stands for."""
+    """Convert a varint to the int64 that it encodes."""
     return integer - (1 << 64) if integer >> 63 else integer
 
 

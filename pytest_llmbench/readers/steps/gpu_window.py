@@ -1,4 +1,4 @@
-"""One GPU over a window of time: from samples, in their order, to what the GPU did in it."""
+"""Summarizes the samples of one GPU over a window of time."""
 
 import math
 from collections import Counter, deque
@@ -13,17 +13,17 @@ from pytest_llmbench.core.record.telemetry import GAP_PERIODS, POWER_CAP, SLOWDO
 from pytest_llmbench.core.wire.step_events import Event, GpuEvent, StepEvent, TelemetryEvent
 from pytest_llmbench.readers.steps.progress import event_lines, rank_logs
 
-# An energy with a larger relative error than this is left out.
+# Largest error of an energy, as a share of it; with a larger one it is unknown.
 MOST_ERROR = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """The counter at an end of the window.
+    """The energy counter at an end of the window.
 
     Attributes:
-        millijoules: between two samples as if power were constant there.
-        error: the most that can be wrong, mJ: the counter never falls, so it was between those of the two samples.
+        millijoules: interpolated between two samples, as with constant power.
+        error: largest error, mJ; the counter only rises, so it was between the values of the two samples.
     """
 
     millijoules: float
@@ -36,8 +36,8 @@ class Energy:
 
     Attributes:
         joules: J; None if it is unknown.
-        error_j: the most that it can be wrong by, J.
-        why: the reason for an unknown energy.
+        error_j: largest error, J.
+        reason: the reason for an unknown energy.
     """
 
     joules: float | None = None
@@ -46,9 +46,9 @@ class Energy:
 
 
 def edge(at: float, before: GpuEvent | None, after: GpuEvent | None, longest_s: float) -> Edge | None:
-    """Read the counter at a Unix time between two samples, of which either may have that very time.
+    """Interpolate the counter at a Unix time between two samples, or read it if one has this very time.
 
-    None where no samples are around it, where more than `longest_s` lies between them, or one has no counter.
+    None if a sample or its counter is missing, or if more than `longest_s` seconds lie between the samples.
     """
     for sample in (before, after):
         if sample is not None and sample.time == at:
@@ -62,7 +62,7 @@ def edge(at: float, before: GpuEvent | None, after: GpuEvent | None, longest_s: 
 
 
 def between(first: Edge | None, last: Edge | None) -> Energy:
-    """Subtract the counter at the start from that at the end."""
+    """Return the energy between two ends of the window, or the reason why it is unknown."""
     if first is None or last is None:
         return Energy(reason="no samples close enough around both ends of the judged window to know its energy")
     joules, error = (last.millijoules - first.millijoules) / 1e3, (first.error + last.error) / 1e3
@@ -113,13 +113,13 @@ class _Mean:
 
 
 class GpuWindow:
-    """Takes samples and the steps of the window as they come, and keeps a few numbers of them.
+    """Accumulates samples and steps of the window in the order of the log, and keeps a few numbers of them.
 
-    Besides those it holds the samples since the last step began: to which window they belong is known at a step's
-    end and not before.
+    In addition it holds the samples since the end of the last step, until the next step shows whether they lie in the
+    window.
 
     Attributes:
-        trouble: the rank's own explanation of a gap; None so far.
+        trouble: the rank's own explanation of a gap; None without one so far.
     """
 
     def __init__(self, watching: TelemetryEvent) -> None:
@@ -143,12 +143,12 @@ class GpuWindow:
         self._waiting.append(sample)
 
     def pass_by(self, start: float) -> None:
-        """Leave out what was before a step that starts at Unix time `start`: the window begins no earlier."""
+        """Drop the samples before a step that starts at Unix time `start`, as the window begins then or later."""
         while self._waiting and self._waiting[0].time < start:
             self._last = self._waiting.popleft()
 
     def extend(self, start: float, end: float) -> None:
-        """Add a step to the window, from Unix time `start` to `end`; the first one's start is the window's."""
+        """Add a step from Unix time `start` to `end` to the window, which begins with its first step."""
         if self._start is None:
             self._start = start
         self._end = end
@@ -188,10 +188,10 @@ class GpuWindow:
         self._energy_fell |= counter_fell(self._last, sample)
 
     def close(self, rank: int) -> GpuTelemetry:
-        """Return what the GPU of a rank did, after the last step and sample."""
+        """Return the telemetry of a rank's GPU, after the last step and sample."""
         if self._start is None:
             return GpuTelemetry(rank=rank, gpu=self._gpu, gaps=("no judged step",))
-        self._take_all(self._start)  # one may be written after the step that it lies in
+        self._take_all(self._start)  # a sample may be written after the step in which it lies
         after = self._waiting[0] if self._waiting else None
         self._pass_time(self._start, after)
         last_edge = edge(self._end, self._last, after, self._longest_s)
@@ -224,7 +224,7 @@ class GpuWindow:
 
     def _energy(self, last_edge: Edge | None) -> Energy:
         if self._set_back or not self._samples or self._numbers["energy_mj"].count < self._samples:
-            return Energy()  # for a reason that is about more than the energy
+            return Energy()  # `_gaps` gives the reason, as it concerns more than the energy
         if self._energy_fell:
             return Energy(reason="its energy counter went backwards")
         return between(self._first_edge, last_edge)
@@ -248,9 +248,9 @@ class GpuWindow:
 
 
 def read_telemetry(folder: Path, judged: Sequence[Step]) -> tuple[GpuTelemetry, ...]:
-    """Read what each rank's GPU did from the start of the first judged step to the end of the last, by its own clock.
+    """Read the telemetry of each rank's GPU from the start of the first judged step to the end of the last.
 
-    Empty where nothing is judged, or no rank watches a GPU.
+    Times are by the rank's own clock. The result is empty without judged steps, or if every rank is without a GPU.
     """
     if not judged:
         return ()

@@ -1,4 +1,4 @@
-"""Sums over the steps of one rank, taken one after the other from its log."""
+"""Sums over the steps of one rank, which the reader of its log adds one by one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pytest_llmbench.core.wire.step_events import StepEvent
 
 # Time stamps are sums of durations, and a double has a quarter of a microsecond in a Unix time.
 _STAMP_S, _STAMP_SHARE = 1e-3, 1e-3
-# Steps in a row that no two stretches of a run have in common by chance, to the last digit.
+# Two stretches of this many steps that agree to the last digit are copies.
 _COPIED = 3
-# How late a step is written down is at its least the same at the beginning and at the end, but for a clock that drifts.
+# The smallest delay from the end of a step to its line may change by this much over a run, as clocks drift.
 _LATE_S, _LATE_SHARE = 5e-3, 0.02
 
 
@@ -33,7 +33,7 @@ class Summary:
         self._less_memory: str | None = None
 
     def add(self, step: StepEvent) -> None:
-        """Take the next step."""
+        """Add the next step."""
         self._numbers.append(step.step)
         self._seconds.append(step.seconds)
         self._times.append(step.time)

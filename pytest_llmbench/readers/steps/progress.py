@@ -1,4 +1,4 @@
-"""The files of step logs, line by line, and the progress of a run, at constant cost."""
+"""Reads step logs line by line, and the progress of a run at constant cost."""
 
 import math
 import os
@@ -27,8 +27,8 @@ class EventLine:
 
     Attributes:
         number: 1-based.
-        event: its content; None where it is not exactly one event.
-        why: the reason if it is not readable.
+        event: its content; None for an unreadable line.
+        reason: the reason why it is unreadable; empty otherwise.
     """
 
     number: int
@@ -37,7 +37,7 @@ class EventLine:
 
 
 def rank_logs(folder: Path) -> list[tuple[int, Path]]:
-    """Rank and log, such as `steps/rank-00000.jsonl`, of every rank of a run that has one, in order."""
+    """Rank and path of every step log of a run (`steps/rank-00000.jsonl`, ...), in the order of ranks."""
     try:
         paths = list((folder / layout.STEPS).iterdir())
     except OSError:
@@ -48,7 +48,7 @@ def rank_logs(folder: Path) -> list[tuple[int, Path]]:
 def strange_files(folder: Path) -> list[str]:
     """Return the names of other files in the folder of the ranks' logs, such as the log of a restarted rank.
 
-    What is hidden is left out: file systems leave such files behind.
+    Hidden files are left out, as file systems leave such files behind.
     """
     try:
         names = sorted(path.name for path in (folder / layout.STEPS).iterdir())
@@ -58,10 +58,10 @@ def strange_files(folder: Path) -> list[str]:
 
 
 def event_lines(path: Path) -> Iterator[EventLine]:
-    """Yield every line of a rank's log, whatever its bytes are.
+    """Yield every line of a rank's log, for any content.
 
     Raises:
-        OSError: the file cannot be read on.
+        OSError: reading failed, perhaps after some lines.
     """
     with path.open("rb") as file:
         number = 0
@@ -77,7 +77,7 @@ def _line(number: int, line: bytes) -> EventLine:
         return EventLine(number=number, event=None, reason="cut off" if len(line) < _LONGEST_LINE else "too long")
     try:
         event = parse_event(line)
-        read_json(line, once=True)  # pydantic takes the last of two values
+        read_json(line, once=True)  # refuses duplicate keys, of which pydantic takes the last
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         reason = ": ".join([".".join(map(str, problem["loc"])), problem["msg"]]).removeprefix(": ")
@@ -87,12 +87,12 @@ def _line(number: int, line: bytes) -> EventLine:
     return EventLine(number=number, event=event)
 
 
-# More than the longest event, a failure's text, and than the samples of minutes, so that the step before is found.
+# Longer than the longest event (the text of a failure) and than the samples of minutes, so it includes a step.
 _TAIL_BYTES = 1 << 17
 
 
 def last_step(folder: Path) -> Progress | None:
-    """Read the last whole step line of rank 0, or None before its first step. For display, not for judging."""
+    """Read the last complete step line of rank 0, for the display; None before its first step."""
     try:
         with (folder / layout.STEPS / layout.step_log(0)).open("rb") as log:
             log.seek(-min(_TAIL_BYTES, log.seek(0, os.SEEK_END)), os.SEEK_END)
@@ -144,12 +144,12 @@ def phases(folder: Path) -> dict[int, RankPhase]:
             rank = int(path.name.rpartition("-")[2])
             reported[rank] = RankPhase(step=int(step), phase=phase, micro_batch=int(micro_batch))
         except (OSError, ValueError):
-            continue  # being written just now
+            continue  # the rank is writing it at this moment
     return reported
 
 
 def laggards(folder: Path) -> str:
-    """Describe which ranks are behind the others, on which hosts, and where each stands."""
+    """Describe the ranks that are behind the others, with their hosts and phases."""
     standing = phases(folder)
     if not standing:
         return "no rank said where it stands"
@@ -163,7 +163,7 @@ def laggards(folder: Path) -> str:
 
 
 def named(folder: Path, ranks: Sequence[int]) -> str:
-    """Name ranks with their hosts: one alone with GPU and process, many with the hosts of the first."""
+    """Name ranks with their hosts: a single rank with GPU and process, many with the hosts of the first few."""
     starts = [start for rank in ranks[:_NAMED] if (start := _start(folder, rank)) is not None]
     hosts = ", ".join(dict.fromkeys(start.node or start.host for start in starts))
     where = f" on {hosts}" if hosts else ""

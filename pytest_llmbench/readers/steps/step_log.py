@@ -1,7 +1,7 @@
 """Reads the JSON lines that ranks write (`workloads.rank.steplog`) into a step series.
 
-Nothing in a file makes reading fail, and nothing doubtful becomes a number: a line that is not exactly one
-of the events of `core.wire.step_events` is reported as unreadable and otherwise ignored.
+Reading survives any content of a file. A line must be exactly one of the events of `core.wire.step_events`; other lines
+are reported as unreadable and otherwise ignored.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from pytest_llmbench.core.wire.step_events import (
 from pytest_llmbench.readers.steps.own_steps import Summary
 from pytest_llmbench.readers.steps.progress import event_lines, rank_logs, strange_files
 
-# Each rank computes the norm of the whole gradient, maybe in another order.
+# Each rank computes the norm of the whole gradient, perhaps in a different order.
 _SAME_NORM = 1e-3
 _OF_START = {attribute.name for attribute in fields(StartEvent)} & RankInfo.model_fields.keys() - {"rank"}
-# The first lines show what a file of garbage is; the rest is counted.
+# The first unreadable lines are shown; the rest is counted.
 _MOST_REPORTED = 20
 
 
 def read_steps(folder: Path) -> StepSeries:
-    """Read what the ranks of a run have logged so far, each in `steps/rank-00000.jsonl` and so on.
+    """Read the step logs of a run's ranks so far (`steps/rank-00000.jsonl`, ...); without logs, the series is empty.
 
-    While the run goes on, a last line may be there in part and is reported as unreadable; the next reading finds it
-    whole. Without any log, the series is empty.
+    During the run, the last line of a log may be incomplete and is then reported as unreadable; a later reading finds
+    it complete.
     """
     logs = [_RankLog(rank=rank, path=path) for rank, path in rank_logs(folder)]
     sums: dict[int, _Sum] = {}
@@ -76,7 +76,7 @@ def _steps(sums: Sequence[_Sum]) -> Iterator[Step]:
 
 @dataclass(kw_only=True, slots=True)
 class _RankLog:
-    """One rank's file, read once from front to back; only sums of its steps are kept."""
+    """Reads one rank's file once, from front to back, and keeps sums of its steps alone."""
 
     rank: int
     path: Path
@@ -107,7 +107,7 @@ class _RankLog:
         self._own_steps = summary.close()
 
     def info(self) -> RankInfo | None:
-        """Return how the rank introduced itself and how it ended."""
+        """Return the facts of the rank from its start and end; None before its start."""
         if self._start is None:
             return None
         return RankInfo(
@@ -127,13 +127,13 @@ class _RankLog:
         )
 
     def failed_at_start(self) -> str | None:
-        """Return how a rank failed that had not introduced itself yet."""
+        """Return the failure of a rank before its start event; None otherwise."""
         if self._failure is None or self._start is not None:
             return None
         return f"rank {self.rank} failed before it could introduce itself: {self._failure.error}"
 
     def unreadable_lines(self) -> Iterator[str]:
-        """Yield the lines that could not be read."""
+        """Yield the unreadable lines with their reasons."""
         yield from self._unreadable
         if self._unreported:
             yield f"{self.path.name}:{self._line}: {self._unreported} more unreadable lines up to here"
@@ -161,7 +161,7 @@ class _RankLog:
         return True
 
     def _contradicts(self, event: Event) -> str | None:
-        """Return why an event cannot follow the earlier ones; None if it can."""
+        """Return the contradiction between an event and the earlier ones; None without one."""
         match event:
             case StepEvent() | EndEvent() if self._end is not None:
                 return f"{event.event} after the end of this rank"
@@ -186,8 +186,8 @@ class _Sum:
     """One step over the ranks read so far.
 
     Attributes:
-        seconds: of the slowest rank.
-        ended: when the last rank ended it, in seconds since the start that all ranks have together.
+        seconds: duration on the slowest rank.
+        ended: end on the last rank, in seconds since the common start of all ranks.
     """
 
     number: int
@@ -209,7 +209,7 @@ class _Sum:
         self.samples += step.samples
         self.losses += float(step.loss)
         norm = float(step.grad_norm)
-        # max() would drop a NaN or keep it depending on the order of ranks.
+        # max() would drop or keep a NaN, depending on the order of ranks.
         self.grad_norm = norm if math.isnan(norm) else max(self.grad_norm, norm)
         self.grad_norm_low = min(self.grad_norm_low, norm)
         if step.peak_memory_bytes is not None:
@@ -219,9 +219,9 @@ class _Sum:
     def step(self, before: _Sum | None) -> Step:
         """Return the step of the whole run.
 
-        It lasts from the last rank's end of the step before to the last rank's end of this one: the sum of the slowest
-        ranks' seconds would count twice what one rank is late in one step and another waits for in the next. If other
-        ranks logged one than the other, it is as long as for the slowest of them.
+        It lasts from the last rank's end of the step before to the last rank's end of this one. The duration on the
+        slowest rank would count a delay twice: on the late rank, and on a rank that waits for it in the next step. That
+        duration is used if the number of ranks differs between the two steps.
         """
         seconds = self.seconds
         if before is not None and (before.number, before.ranks) == (self.number - 1, self.ranks) and self.ranks > 1:
@@ -233,7 +233,7 @@ class _Sum:
         )  # fmt: skip
 
     def unlike_norms(self) -> str | None:
-        """Return a difference of the ranks' gradient norms; NaN and infinity are reported elsewhere."""
+        """Return a difference of the ranks' gradient norms; the sanity gate reports NaN and infinity."""
         low, high = self.grad_norm_low, self.grad_norm
         if not high - low > _SAME_NORM * abs(high):
             return None

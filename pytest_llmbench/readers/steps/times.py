@@ -1,7 +1,6 @@
-"""Reads how the ranks spent their steps out of the step logs, when the typical steps have been chosen.
+"""Reads how ranks spent their typical steps, in a second pass over the step logs after these steps were chosen.
 
-This reads the logs once more. Clocks of ranks are never compared: each time is a difference on one
-clock.
+Each time is a difference on one rank's clock, so the clocks of ranks may differ.
 """
 
 import math
@@ -16,14 +15,14 @@ from pytest_llmbench.core.record.times import RankTimes, RunTimes
 from pytest_llmbench.core.wire.step_events import Phase, StepEvent, TimeSpent
 from pytest_llmbench.readers.steps.progress import event_lines, rank_logs
 
-# Phases add up to the steps, but for what a rank does between them, and for a GPU's steps that its host is ahead of.
+# Phases may differ from the duration of the steps by the time between them, and by the lead of a host over its GPU.
 _APART, _APART_S = 0.1, 1e-3
 # Share of a step from which on a rank is late.
 _LATE = 0.25
 
 
 def read_times(folder: Path, typical: Sequence[Step]) -> RunTimes | None:
-    """Read how each rank spent these steps; None if a rank measured none of it."""
+    """Read how each rank spent these steps; None if a rank measured no phases."""
     if not typical:
         return None
     numbers = {step.step for step in typical}
@@ -94,7 +93,7 @@ def _rank(
     return times.model_copy(
         update={
             "seconds": stats.fmean(step.seconds for step in steps),
-            # A phase that a step did not go through took none of its time.
+            # A phase that a step skipped took 0 s of it.
             "phases": {name: stats.fmean((e.phases or {}).get(name, 0.0) for e in known) for name in sorted(names)},
             "spread": stats.stdev(own) if len(own) == len(steps) > 1 else None,
         }
@@ -109,13 +108,13 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 @dataclass(slots=True)
 class _Arrivals:
-    """Finds the last rank to arrive in each step: the one that waits least, as all go on together.
+    """Finds the last rank to arrive in each step: the one with the shortest wait, as all go on together.
 
     Attributes:
         least: shortest wait so far of each step.
-        next: the one after it.
-        who: its rank.
-        whole: whether each rank has each wait.
+        next: second shortest wait of each step.
+        who: rank with the shortest wait.
+        whole: whether every rank has a wait for every step.
     """
 
     least: list[float]

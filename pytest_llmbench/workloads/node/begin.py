@@ -1,6 +1,6 @@
-"""Beginning of each task of a Slurm job of ours: `python -m pytest_llmbench.workloads.node.begin FOLDER`.
+"""Entry point of each task of our Slurm jobs: `python -m pytest_llmbench.workloads.node.begin FOLDER`.
 
-submitit has one as well. It loads a pickle, and costs each rank a quarter of a second of CPU time to import.
+It replaces submitit's, which loads a pickle and costs each rank a quarter of a second of CPU time to import.
 """
 
 import importlib
@@ -20,7 +20,7 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import PRIVATE, write_text
 from pytest_llmbench.core.wire.beginning import Beginning, job_file, result_file
 
-# The session renames the file to the job's id once it has that. Without the file the job runs no code.
+# The session renames the file to the job's id once it has the id. The job waits for the file before it runs any code.
 _PATIENCE_S = 60.0
 _SHORTEST_S, _LONGEST_S = 0.01, 1.0
 
@@ -29,7 +29,7 @@ def main(folder: Path) -> None:
     """Call what the folder has for the job of this process, and write how that ended.
 
     Raises:
-        ConfigError: the session has not taken the job for its own in a minute, or the file is damaged.
+        ConfigError: the session failed to claim the job within a minute, or the file is damaged.
         Exception: any exception of the function; its traceback is in the result's file too.
     """
     job, task = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_PROCID", "0")

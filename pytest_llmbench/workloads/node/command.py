@@ -39,8 +39,7 @@ def run_command(folder: str) -> None:
     """Run a run's script, and report how it ended in `driver.json`. Its output goes to `logs/output.log`.
 
     The whole process group of the script is ended with it. The process ends with status 75 when the run's owner goes
-    away, and with 128 and its number on a signal. If an earlier start has reported, it ends with status 73, and
-    touches nothing.
+    away, with 128 + its number on a signal, and with 73, before any change of the folder, if an earlier start reported.
     """
     _Driver(Path(folder)).run()
 
@@ -107,7 +106,7 @@ class _Driver:
             end_marked("LLMBENCH_HOSTFILE", env["LLMBENCH_HOSTFILE"])
 
     def _output(self, label: Label | None) -> FileIO:
-        """Open the log. On a full disk it has no label; the script reports what is wrong."""
+        """Open the log and write its label; on a full disk the label is left out, and the script reports the error."""
         output = FileIO(self._folder / layout.OUTPUT, "w")
         with suppress(OSError):
             output.write(b"" if label is None else f"{label}\n".encode())
@@ -123,7 +122,7 @@ class _Driver:
             "LLMBENCH_HOSTS": ",".join(hosts),  #: variable LLMBENCH_HOSTS: the run's nodes, separated by commas
             "LLMBENCH_HOSTFILE": str(hostfile),  #: variable LLMBENCH_HOSTFILE: a file of them, `host slots=N` a line
             #: variable LLMBENCH_FIRST_HOST: the first of them, at which ranks meet; `127.0.0.1` outside of Slurm
-            # The name of a machine outside of Slurm may not lead back to it.
+            # Outside of Slurm the name of a machine may resolve to another address.
             "LLMBENCH_FIRST_HOST": hosts[0] if in_slurm(os.environ) else "127.0.0.1",
             "LLMBENCH_PORT": str(_free_port()),  #: variable LLMBENCH_PORT: a free port of the first node
         }
@@ -134,7 +133,7 @@ class _Driver:
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         for ignored in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(ignored, signal.SIG_IGN)  # a second one must not stop the ending of what was started
+            signal.signal(ignored, signal.SIG_IGN)  # a second one would interrupt the end of the started programs
         leave(OWNER_GONE if self._owner_gone else 128 + number)
 
     def _on_silence(self, _why: str) -> None:

@@ -1,6 +1,6 @@
-"""Faults of files that must exist. Python alone is needed, 3.8 or later.
+"""Finds faults of files that must exist. It needs Python 3.8 or later alone.
 
-The source of this module is also run as a program by interpreters of other environments: see `prepared`.
+`prepared` also runs the source of this module as a program, with interpreters of other environments.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from itertools import islice
 from pathlib import Path
 
 _NAMED = 3
-# Folders looked through for one that cannot be read, when too little was found.
+# Number of folders that are searched for an unreadable one after too few files were found.
 _LOOKED_THROUGH = 1000
 
 
 def wrong_with(pattern: str, count: int | None = None, min_bytes: int | None = None) -> str:
-    """Describe what is wrong with a file, a folder, or all matches of a glob pattern; empty if nothing is.
+    """Describe the faults of a file, a folder, or all matches of a glob pattern; empty if all are as they should be.
 
     Args:
-        pattern: `**` stands for any folders, links to folders not followed; hidden files only match a pattern that
-            says so.
-        count: how many it must find at least; one without it.
-        min_bytes: the least size of each; of a folder, that of the files in it. Without it, nothing may be empty.
+        pattern: `**` matches any folders, without following links; hidden files match only a pattern that begins with
+            a dot.
+        count: least number of matches; one by default.
+        min_bytes: least size of each match, of a folder that of the files in it; above 0 by default.
     """
     try:
         paths = _matches(pattern)
@@ -47,7 +47,7 @@ def _matches(pattern: str) -> list[str]:
     folder, rest = _split(pattern)
     if rest is None:
         return [pattern]
-    os.scandir(folder).close()  # in an unreadable folder, a pattern would have no match and no error
+    os.scandir(folder).close()  # raises for an unreadable folder, which `glob` would treat as an empty one
     hidden = Path(rest).name.startswith(".")
     return [str(path) for path in sorted(folder.glob(rest)) if hidden or not path.name.startswith(".")]
 
@@ -102,7 +102,7 @@ def _size_within(folder: str, enough: int) -> int:
             try:
                 total += Path(parent, name).stat().st_size
             except OSError:
-                continue  # a broken link has no bytes
+                continue  # a broken link counts as 0 bytes
     return total
 
 

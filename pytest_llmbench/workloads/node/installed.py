@@ -1,6 +1,6 @@
-"""Installed packages of the interpreter that runs this, imported or not. Python alone is needed, 3.8 or later.
+"""Finds the installed packages of the interpreter that runs this. It needs Python 3.8 or later alone.
 
-The source of this module is also run as a program by interpreters of other environments: see `provenance`.
+`provenance` also runs the source of this module as a program, with interpreters of other environments.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 MARK = "LLMBENCH_INSTALLED "
-# By the names under which they are distributed.
+# Names of distributions.
 PACKAGES = (
     "accelerate", "apex", "datasets", "deepspeed", "fairscale", "flash-attn", "hydra-core", "lightning",
     "megatron-bridge", "megatron-core", "metaseq", "nemo-toolkit", "numpy", "nvidia-cudnn-cu11", "nvidia-cudnn-cu12",
@@ -38,9 +38,9 @@ def installed() -> dict[str, str]:
 
 
 def _folders() -> dict[str, str] | None:
-    """Map each distribution's normal name to its metadata; None if a finder of another kind has some.
+    """Map each distribution's normal name to its metadata; None if distributions may be outside of plain folders.
 
-    `importlib.metadata` finds the same, and takes longer to be imported than this takes.
+    `importlib.metadata` finds the same, but its import takes longer than this search.
     """
     metadata: dict[str, str] = {}
     if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
@@ -67,7 +67,7 @@ def _normal(name: str) -> str:
 
 
 def _version_in(path: str) -> str | None:
-    """Read the version in the head of a distribution's metadata; None if it has none."""
+    """Read the version in the head of a distribution's metadata; None without one."""
     for file in (f"{path}/METADATA", f"{path}/PKG-INFO", path):
         try:
             with open(file, encoding="utf-8", errors="replace") as lines:  # noqa: PTH123 - a text as it is
@@ -92,7 +92,7 @@ def _metadata_version(name: str) -> str | None:
 
 
 def _torch() -> dict[str, str]:
-    """Read PyTorch's versions from its one file that imports at once."""
+    """Read PyTorch's versions from `torch/version.py`, which imports fast."""
     from importlib import util  # noqa: PLC0415 - see `installed`
 
     spec = util.find_spec("torch")

@@ -1,4 +1,4 @@
-"""Resources of a rank: its GPU, its CPU cores, the software it runs with."""
+"""Resources of a rank: its GPU, its CPU cores and the software of its machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def gpu_index(local_rank: int) -> int:
     """The CUDA device of a rank: its local rank, or the only one that its process sees.
 
     Raises:
-        RunError: `no_gpu`, when the process does not see that many.
+        RunError: `no_gpu`, when the process sees fewer.
     """
     import torch  # noqa: PLC0415 - a rank without PyTorch introduces itself too
 
@@ -61,7 +61,7 @@ def device_name(context: RankContext) -> str:
 
 
 def gpu_identity(context: RankContext) -> str | None:
-    """The UUID of the rank's GPU, as CUDA has it; None for a CPU, and if PyTorch has no UUIDs."""
+    """The UUID of the rank's GPU by CUDA; None for a CPU, and if this PyTorch lacks UUIDs."""
     if context.device == "cpu":
         return None
     import torch  # noqa: PLC0415 - a rank without PyTorch introduces itself too
@@ -73,7 +73,7 @@ def gpu_identity(context: RankContext) -> str | None:
 def versions() -> dict[str, str]:
     """Versions of the installed packages and of this machine's system software, by name."""
     software = {**node_software(), **cpu(), **installed()}
-    torch = sys.modules.get("torch")  # a rank of a GPU has it by now; no other pays for the seconds of its import
+    torch = sys.modules.get("torch")  # a rank on a GPU has imported it by now; others save the seconds of the import
     if torch is not None and torch.version.cuda is not None:
         nccl = torch.cuda.nccl.version()
         software["nccl"] = ".".join(map(str, nccl))
@@ -88,7 +88,7 @@ def node_software() -> dict[str, str]:
     software = {"kernel": platform.release()}
     with suppress(OSError):
         software["os"] = platform.freedesktop_os_release()["PRETTY_NAME"]
-    # As nvidia-smi has it, which takes seconds to start where no daemon keeps the driver loaded.
+    # The same version as nvidia-smi's, which takes seconds to start without a daemon that keeps the driver loaded.
     with suppress(OSError):
         software["driver"] = _DRIVER.read_text(encoding="utf-8").strip()
     return software
@@ -101,7 +101,7 @@ def _cudnn(number: int) -> str:
 
 
 def cpu() -> dict[str, str]:
-    """The CPU model of this machine, as `cpu`; empty where the kernel does not name it, as on ARM."""
+    """The CPU model of this machine, as `cpu`; empty if the kernel leaves it out, as on ARM."""
     with suppress(OSError):
         for line in _CPUS.read_text(encoding="utf-8").splitlines():
             name, _, model = line.partition(":")
@@ -110,7 +110,7 @@ def cpu() -> dict[str, str]:
     return {}
 
 
-# What a rank holds on its GPU besides PyTorch's allocator, bytes, each until the rank ends.
+# Memory on the rank's GPU outside of PyTorch's allocator, bytes; each part is held until the rank ends.
 beside_allocator: list[int] = []
 
 
@@ -127,7 +127,7 @@ def cpu_threads(neighbours: int) -> int:
     """Number of threads for a rank that shares its machine with `neighbours` ranks, itself included."""
     cpus = len(os.sched_getaffinity(0))
     share = os.environ.get("SLURM_CPUS_PER_TASK")  #: variable SLURM_CPUS_PER_TASK: in a rank: bounds its threads
-    # srun gives each rank its share and may bind it to that. A local run inside a Slurm job is one such task.
+    # srun gives each rank its share of cores. In a local run inside a Slurm job, the variable belongs to the whole job.
     if share is not None and os.environ.get("SUBMITIT_EXECUTOR") != "local":
         return min(cpus, int(share))
     return max(1, cpus // neighbours)

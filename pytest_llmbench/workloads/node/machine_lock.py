@@ -1,23 +1,22 @@
-"""Two sessions must not measure on one machine at once: every process that loads it holds a lock as long as it lives.
+"""Keeps two sessions from measuring on one machine at once: every process that loads the machine holds a lock.
 
-A session that was killed leaves ranks behind for as long as its owner may be silent. A measurement at the same time
-would get half a machine, so the lock belongs to the ranks and not to the session alone. It is a shared `flock`: the
-kernel gives it back when the last process that holds it has ended, however it ended.
+A killed session leaves ranks behind until they notice its silence. A measurement at the same time would get half a
+machine, so the ranks hold the lock, too. It is a shared `flock`, which the kernel releases when the last process that
+holds it has ended in any way.
 """
 
 import fcntl
 import os
 from pathlib import Path
 
-# Closing any of these would give the lock back; they stay open until the process ends.
+# Closing any of these would release the lock; they stay open until the process ends.
 _held: list[int] = []
 
 
 def hold(path: Path | None) -> tuple[int, ...]:
-    """Hold a machine's lock, with all others that hold it, until this process ends; nothing is held without a path.
+    """Hold a machine's lock, shared with other processes, until this process ends; empty if `path` is None.
 
-    The descriptor is for programs that this process starts and that may outlive it: handed to them, it holds the lock
-    until they end as well.
+    Programs that may outlive this process get the returned descriptor, so that the lock is held until they end as well.
     """
     if path is None:
         return ()
@@ -28,10 +27,10 @@ def hold(path: Path | None) -> tuple[int, ...]:
 
 
 def take(path: Path) -> int | None:
-    """Hold a machine's lock alone; return the descriptor that holds it until it is closed, or None if another has it.
+    """Hold a machine's lock exclusively; return the descriptor that holds it, or None if another process has it.
 
     Raises:
-        OSError: the file cannot be opened.
+        OSError: opening the file failed.
     """
     lock = _open(path)
     try:
@@ -46,7 +45,7 @@ def is_held(path: Path) -> bool:
     """Return whether any process holds a machine's lock.
 
     Raises:
-        OSError: the file cannot be opened.
+        OSError: opening the file failed.
     """
     lock = take(path)
     if lock is None:
@@ -62,15 +61,15 @@ def holders(path: Path) -> tuple[int, ...]:
         inode = f"{path.stat().st_ino}"
     except OSError:
         return ()
-    # `1: FLOCK  ADVISORY  READ 4711 08:01:131 0 EOF`; who waits has an arrow behind the number.
+    # `1: FLOCK  ADVISORY  READ 4711 08:01:131 0 EOF`; a process that waits has an arrow after the number.
     rows = [line.split() for line in lines if "->" not in line]
     return tuple(int(row[4]) for row in rows if row[1] == "FLOCK" and row[5].rpartition(":")[2] == inode)
 
 
 def _open(path: Path) -> int:
-    """Open a lock's file, which may belong to another user: reading is enough for a `flock`.
+    """Open a lock's file, which may belong to another user, as reading is enough for a `flock`.
 
-    It is created only if it is not there: in /tmp, the kernel refuses to "open or create" the file of another user.
+    Opening and creating are separate calls, as in /tmp the kernel refuses O_CREAT for the file of another user.
     """
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Whether all is there that a run needs: looked at before its script starts, and never made here."""
+"""Checks before a run's script starts that everything it needs was prepared."""
 
 import inspect
 import json
@@ -11,7 +11,7 @@ from pytest_llmbench.workloads.node.processes import ProgramResult
 from pytest_llmbench.workloads.node.secret_filter import environment, in_python, in_shell, secret_values, tells
 
 _CHECK_S = 60.0
-# To open a container takes most of it.
+# For a check in a container; most of it is for opening the image.
 _OPEN_S = 300.0
 _MARK = "LLMBENCH_FILES "
 
@@ -37,7 +37,7 @@ def _secrets(task: CommandTask) -> Iterator[str]:
 
 
 def _missing(item: Needed, task: CommandTask, env: Mapping[str, str]) -> str:
-    """Describe what is missing of one preparation; empty if nothing is. Without its files, its check is not run."""
+    """Describe what one preparation lacks: its files, else what its check finds; empty if it is complete."""
     wrong = _wrong_files(item, task, env) or _failed_check(item, task, env)
     if not wrong:
         return ""
@@ -51,7 +51,7 @@ def _wrong_files(item: Needed, task: CommandTask, env: Mapping[str, str]) -> str
     path = task.on_node(item.path)
     if path is not None:
         return files.wrong_with(path, item.count, item.min_bytes)
-    # Only the image has it, so the interpreter inside runs the same check.
+    # The path exists only in the image, so the interpreter inside runs the same check.
     asked = f"wrong_with({item.path!r}, {item.count!r}, {item.min_bytes!r})"
     program = f"{inspect.getsource(files)}\nimport json\nprint('\\n{_MARK}' + json.dumps({asked}))\n"
     answer = in_python(task, env, program, _OPEN_S)
@@ -73,7 +73,7 @@ def _ended(answer: ProgramResult, timeout_s: float, task: CommandTask, env: Mapp
     end = f"did not end within {timeout_s:g} s" if answer.code is None else f"ended with status {answer.code}"
     if not answer.last_line:
         return f"{end} and printed nothing"
-    # The whole of what was printed: the end of a line may start in the middle of a secret.
+    # The whole output is searched, as the shown end of a line may begin in the middle of a secret.
     if tells(answer.text, secret_values(environment(task, env), task.secrets)):
         return f"{end}; what it printed has a secret in it and is not shown"
     return f"{end}; its last words: {answer.last_line}"

@@ -23,8 +23,8 @@ class ProgramResult:
     """Exit status and output of a program.
 
     Attributes:
-        code: its exit status; negative for a signal, None when it was ended for taking too long.
-        text: the end of what it printed, errors among it unless they were left out.
+        code: its exit status; negative for a signal, None if it was ended at its time limit.
+        text: the end of its output, with its errors unless they were left out.
     """
 
     code: int | None
@@ -32,7 +32,7 @@ class ProgramResult:
 
     @property
     def last_line(self) -> str:
-        """The last line that is not blank, cut to its end if it is long; empty without output."""
+        """The last line with text, cut to its end if it is long; empty without output."""
         lines = [line.strip() for line in self.text.splitlines() if line.strip()]
         return lines[-1][-300:] if lines else ""
 
@@ -40,10 +40,10 @@ class ProgramResult:
 def ask(argv: Sequence[str], env: Mapping[str, str], timeout_s: float, *, errors: bool = True) -> ProgramResult:
     """Run a program until it ends or its time is over; `env` is its whole environment.
 
-    The whole process group is ended with it. Without `errors`, what it prints as errors is not kept.
+    Its whole process group is ended with it. Without `errors`, its standard error is dropped.
 
     Raises:
-        OSError: there is no such program.
+        OSError: the program is missing.
     """
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT if errors else subprocess.DEVNULL}
     with started(argv, env=dict(env), **how) as process:
@@ -58,8 +58,8 @@ def ask(argv: Sequence[str], env: Mapping[str, str], timeout_s: float, *, errors
 def started(argv: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[bytes]]:
     """Start a program without input, in a group of its own that is ended with the block.
 
-    Also by a signal whose handler calls `leave`: one that comes while the program is being started, or before its owner
-    knows it, waits until then. Further arguments are those of `subprocess.Popen`.
+    A signal whose handler calls `leave` ends it as well; such a signal is delayed during the start, so that the program
+    is always ended with its group. Further arguments are those of `subprocess.Popen`.
     """
     here = threading.current_thread() is threading.main_thread()  # where handlers run
     if here:
@@ -142,16 +142,16 @@ def _end_group(process: subprocess.Popen[Any]) -> None:
 
 
 def end_marked(name: str, value: str) -> None:
-    """Kill every process that was started with this environment variable, whatever group it made for itself.
+    """Kill every process that was started with this environment variable, in any process group.
 
-    The ranks of torchrun, for one, are in sessions of their own, and outlive it where it is killed.
+    The ranks of torchrun, for example, are in sessions of their own and outlive a killed torchrun.
     """
     import psutil  # noqa: PLC0415 - most programs need no other end than their group's
 
     mark = f"{name}={value}".encode()
     deadline, empty_looks = time.monotonic() + _GRACE_S, 0
-    # Two looks in a row must be empty: a killed process may have started others since, and one that is just becoming
-    # another program has no environment.
+    # Two looks in a row must be empty: a killed process may have started others before, and the environment of a
+    # process is empty during its `exec`.
     while empty_looks < 2 and time.monotonic() < deadline:
         killed = becoming = False
         for process in psutil.process_iter():
@@ -160,7 +160,7 @@ def end_marked(name: str, value: str) -> None:
                 if mark in environ:
                     killed = True
                     process.kill()  # psutil compares the start time first: the number may be another process's by now
-                elif environ == [b""]:  # so has a thread of the kernel, and what has ended; these have no program
+                elif environ == [b""]:  # during `exec`; also for kernel threads and zombies, which have no program
                     becoming = bool(process.exe()) or becoming
         empty_looks = 0 if killed else empty_looks + 1
         if empty_looks < 2:
@@ -186,7 +186,7 @@ def _environ(pid: int) -> list[bytes]:
 
 
 def _alive(process: subprocess.Popen[Any]) -> bool:
-    process.poll()  # one that is not waited for counts as a member of its group
+    process.poll()  # reaps the process, which would otherwise count as a member of its group
     try:
         os.killpg(process.pid, 0)
     except ProcessLookupError:

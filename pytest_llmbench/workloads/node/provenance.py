@@ -1,4 +1,4 @@
-"""Provenance, as facts of plain text: versions, commits, digests and the environment variables that matter."""
+"""Gathers the provenance of a command's run: versions, commits, digests and environment variables, as plain text."""
 
 import inspect
 import json
@@ -17,7 +17,7 @@ from pytest_llmbench.workloads.node.machine import cpu, node_software
 from pytest_llmbench.workloads.node.processes import ask
 from pytest_llmbench.workloads.node.secret_filter import disclosed, environment, in_python, is_secret, secret_values
 
-# To open a container takes most of it.
+# Most of it is for opening a container.
 _VERSIONS_S = 300.0
 _COMMAND_S = 30.0
 _VARIABLES = (
@@ -30,7 +30,7 @@ _DIGEST = re.compile(r"@(sha256:[0-9a-f]{64})$")
 
 
 class Gathered(NamedTuple):
-    """Facts of a command's run before it starts, by name, and secrets, which no fact contains."""
+    """Facts of a command's run before it starts, by name, and the secrets that were kept out of them."""
 
     facts: dict[str, str]
     secrets: frozenset[str]
@@ -40,13 +40,13 @@ def gather(task: CommandTask, env: Mapping[str, str]) -> Gathered:
     """Gather the facts of a command's run before its script starts in this environment.
 
     Returns:
-        Facts, each of one line, and the secrets of its environment. A missing source, or one that does not answer, is
-        left out; if the framework's interpreter does not answer, `versions` gives the reason. A variable `NAME` is the
-        fact `env.NAME`. No fact has the value of a secret in it.
+        Facts of one line each, and the secrets of its environment. A variable `NAME` is the fact `env.NAME`. A source
+        that is missing or fails is left out; if the framework's interpreter fails, `versions` gives the reason. Facts
+        with the value of a secret are left out.
     """
     outside = environment(task, env)
-    # The framework's interpreter takes longest, so the others run beside it. It runs in this thread, which a signal may
-    # end.
+    # The framework's interpreter takes longest, so the others run at the same time. It runs in this thread, because
+    # signals end programs of the main thread.
     git, slurm = _in_thread(lambda: _git(task, env)), _in_thread(lambda: _slurm(env))
     versions, inside = _framework_versions(task, env)
     environ = inside or outside
@@ -93,11 +93,11 @@ def _matters(name: str, task: CommandTask) -> bool:
 
 
 def _git(task: CommandTask, env: Mapping[str, str]) -> dict[str, str]:
-    """Return commit and state of the framework's checkout; nothing for a folder inside another checkout."""
+    """Return commit and state of the framework's checkout; empty for an untracked folder inside another checkout."""
     root = None if task.root is None else task.on_node(task.root)
     if root is None:
         return {}
-    # It may belong to someone else, which git refuses, though the run executes what is in there.
+    # git refuses the checkout of another user by default; the run executes its code anyway.
     git = ["git", "-c", "safe.directory=*", "-c", "core.fsmonitor=false", "--no-optional-locks", "-C", root]
     alone = {name: value for name, value in env.items() if not name.startswith("GIT_")}
     if _words([*git, "rev-parse", "--verify", "--quiet", "HEAD:./"], alone) is None:
@@ -140,7 +140,7 @@ def _file(path: Path) -> str:
 
 
 def _words(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
-    """Return the output of a program; None if it is missing, fails or does not end."""
+    """Return the output of a program; None if it is missing, fails or exceeds its time."""
     if shutil.which(argv[0], path=env.get("PATH")) is None:
         return None
     answer = ask(argv, env, _COMMAND_S, errors=False)

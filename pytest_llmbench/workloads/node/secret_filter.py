@@ -1,6 +1,6 @@
-"""The framework's environment, and the parts of it that may be written down: never the value of a secret.
+"""Runs programs in the framework's environment, and removes the values of secrets from everything that is written.
 
-The framework's own shell and interpreter are as a run's script has them: after its setup, inside its container.
+The framework's shell and interpreter are those of a run's script: after its setup, inside its container.
 """
 
 import re
@@ -14,8 +14,8 @@ from pytest_llmbench.core.wire.foreign import LOGIN
 from pytest_llmbench.workloads.node.processes import ProgramResult, ask
 
 _SECRET_NAME = re.compile("token|key|passw|passphrase|secret|credential|auth|cookie", re.IGNORECASE)
-# A shorter value under a name like a secret's is a switch: `TOKENIZERS_PARALLELISM=false`. Hiding it would hide every
-# text with `false` or `1` in it.
+# A shorter value under the name of a secret is a switch, such as `TOKENIZERS_PARALLELISM=false`. Hiding it would hide
+# every text with `false` or `1` in it.
 _SHORTEST = 8
 _LONGEST = 1000
 
@@ -38,7 +38,7 @@ def secret_values(environ: Mapping[str, str], declared: Collection[str]) -> froz
             kept |= {text, printable(text), harmless(text)} | lines
         passwords = (login[2:-1].partition(":")[2] for login in LOGIN.findall(text))
         kept |= {password for password in passwords if len(password) >= _SHORTEST}
-    return frozenset(kept - {""})  # which is in every text: a secret of control characters has no printable part
+    return frozenset(kept - {""})  # left by a secret of control characters alone; every text contains it
 
 
 def read_secrets(files: Mapping[str, str]) -> dict[str, str]:
@@ -46,8 +46,8 @@ def read_secrets(files: Mapping[str, str]) -> dict[str, str]:
     secrets = {}
     for name, path in files.items():
         try:
-            if Path(path).is_file():  # a pipe would be waited for
-                # As a shell's "$(<file)" has it.
+            if Path(path).is_file():  # reading a pipe would block
+                # The same text as a shell's "$(<file)".
                 text = Path(path).read_text(encoding="utf-8", errors="surrogateescape")
                 secrets[name] = text.rstrip("\n").replace("\0", "")
         except OSError:
@@ -61,7 +61,7 @@ def tells(text: str, values: Collection[str]) -> bool:
 
 
 def disclosed(facts: Mapping[str, str], values: Collection[str]) -> dict[str, str]:
-    """Return the facts that contain no secret, each as one printable line."""
+    """Return the facts without a secret in them, each as one printable line."""
     lines = {name: printable(value) for name, value in facts.items() if not tells(value, values)}
     return {name: line for name, line in lines.items() if not tells(line, values)}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 def exists_now(path: Path) -> bool:
     """True if a file exists according to the server.
 
-    An NFS client may answer a plain `stat` from a remembered "no such file" for half a minute;
-    opening the folder refreshes that.
+    An NFS client may answer a plain `stat` from its cache of missing files for half a minute; opening the folder
+    refreshes that cache.
     """
     try:
         with os.scandir(path.parent) as entries:

@@ -1,8 +1,8 @@
 """The stacks of a run's processes, written to its folder when its session requests them, because the run may hang.
 
 A rank answers from a thread of its own, which runs while the rank waits for others. A rank that keeps Python's lock
-prints its stacks into its log (`print_if_silent`). For a rank that cannot act at all, another rank of its node writes
-the state that the kernel has. For a framework the driver runs `py-spy`, if that is installed and permitted.
+prints its stacks into its log (`print_if_silent`). For a rank that is stopped or blocked in the kernel, another rank of
+its node writes its state by the kernel. For a framework the driver runs `py-spy`, if that is installed and permitted.
 """
 
 import faulthandler
@@ -46,7 +46,7 @@ class Answering:
         self._follows = False
 
     def look(self) -> None:
-        """Answer a new request, if there is one. A full disk ends no rank."""
+        """Answer a new request, if there is one; a full disk is ignored, so that the rank goes on."""
         with suppress(OSError):
             asked = self._asked()
             if asked != self._answered:
@@ -121,7 +121,7 @@ def describe_marked(mark: tuple[str, str], env: Mapping[str, str], secrets: Coll
 
 
 def _state_of(folder: Path, rank: int) -> str | None:
-    """Return the state of another rank's process; None if it cannot be seen from here."""
+    """Return the state of another rank's process; None if it is in another container or its log is unreadable."""
     from pytest_llmbench.core.wire.step_events import StartEvent, parse_event  # noqa: PLC0415 - drivers do without it
 
     with suppress(OSError, ValueError), (folder / layout.STEPS / layout.step_log(rank)).open("rb") as log:

@@ -30,9 +30,9 @@ class RankContext:
         folder: the run's folder, on a file system that every node shares.
         config: plain data for the entry function.
         device: `cuda` or `cpu`.
-        token: of the run.
-        may_end_early: the session may end the run before its last step: see `StepLog.enough`.
-        simulate: a fault that a rank is to cause.
+        token: token of the run.
+        may_end_early: whether the session may end the run before its last step, by `StepLog.enough`.
+        simulate: a fault that a rank has to cause.
     """
 
     rank: int
@@ -58,8 +58,8 @@ def arrive(folder: Path) -> tuple[Task, RankContext]:
 def entry_of(task: Task) -> Callable[..., Any]:
     """Import the function that a task names.
 
-    A framework makes a million objects that stay, and none of them is garbage. Python does not look for garbage among
-    them, now or later: that would take time from the start of a rank, and then from its steps.
+    Frameworks create a million permanent objects during their import. They are excluded from garbage collection, which
+    would otherwise slow the start of a rank and later its steps.
     """
     module, _, function = task.entry.partition(":")
     collects = gc.isenabled()
@@ -74,7 +74,7 @@ def entry_of(task: Task) -> Callable[..., Any]:
 
 
 def token_of(folder: Path) -> str | None:
-    """Return the token of the run in a folder; None if the folder has no task or the task has no token."""
+    """Return the token of the run in a folder; None if the folder lacks a task or the task lacks a token."""
     for name in (layout.TASK, layout.COMMAND):
         with suppress(OSError, ValueError, AttributeError):
             token = read_json((folder / name).read_bytes()).get("token")
@@ -100,8 +100,8 @@ def place(task: Task, folder: Path, environ: Mapping[str, str]) -> RankContext:
     The environment is that of srun, or of submitit's local executor; with neither, this is rank 0 of 1.
 
     Raises:
-        RunError: `wrong_ranks`, when the number of ranks or nodes is not the task's, or a variable
-            is missing or no number.
+        RunError: `wrong_ranks`, when the number of ranks or nodes differs from the task's, or a variable is missing or
+            malformed.
     """
     rank, local_rank, ranks, nodes = _read_place(environ)
     world_size = task.nodes * task.ranks_per_node
@@ -121,7 +121,7 @@ def place(task: Task, folder: Path, environ: Mapping[str, str]) -> RankContext:
 
 def _read_place(environ: Mapping[str, str]) -> tuple[int, int, int, int]:
     """Return rank, local rank, number of ranks and number of nodes."""
-    # A local run started from inside a Slurm job sees that job's variables too: they are not about it.
+    # A local run inside a Slurm job also sees the variables of that job, which must be ignored.
     if environ.get("SUBMITIT_EXECUTOR") == "local":
         names: tuple[tuple[str, ...], ...] = _LOCAL
     elif "SLURM_PROCID" in environ:

@@ -1,7 +1,7 @@
-"""A run ends with its owner: ranks without an owner do not keep nodes busy.
+"""Ends a run with its owner, so that ranks without an owner release their nodes.
 
-The owner rewrites one file with a new counter every few seconds. Only a change of its content counts:
-file times come from another machine's clock, and skew between the two would look like silence or life.
+The owner rewrites one file with a new counter every few seconds. A change of its content is the sign of life; file
+times come from another machine's clock, so skew would be mistaken for silence or life.
 """
 
 import time
@@ -12,7 +12,7 @@ from threading import Thread
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.workloads.node.shared_files import exists_now
 
-# A process that sleeps for so much longer than it meant to stood still: its job was suspended, or its machine.
+# A process that oversleeps by this much stood still, as its job or its machine was suspended.
 _STILL_S = 3.0
 
 
@@ -26,8 +26,8 @@ def hold(
     """Block until the owner is silent or requests the end. Jobs that hold nodes run this.
 
     Args:
-        path: the file the owner keeps rewriting; a file `stop` next to it requests the end. While the file is missing
-            or cannot be read, it counts as unchanged.
+        path: the file the owner keeps rewriting; a file `stop` next to it requests the end. A missing or unreadable
+            file counts as unchanged.
         ttl_s: longest silence of a live owner, in seconds of this machine's monotonic clock.
         poll_s: seconds between two looks.
         on_pause: called with its length in seconds after each time in which this process stood still.
@@ -45,7 +45,7 @@ def hold(
             on_look()
         # Read before looking at the clock: a process that was suspended finds the owner's newer counter.
         content = _read(file)
-        # A file system that stands still keeps the owner from writing, too: the time of a look is not silence.
+        # A file system that stands still keeps the owner from writing, too, so the duration of a look is subtracted.
         changed += time.monotonic() - looking
         if content is not None and content != seen:
             seen, changed = content, time.monotonic()

@@ -1,4 +1,4 @@
-"""Counts of a rank's training, from the tensors that its model is fed and from the model itself."""
+"""Counts what a rank trains, in the tensors that its model is fed and in the model itself."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ class Fed:
     """Counts the sequences and tokens that a model is trained on.
 
     Args:
-        speaks: whether this rank counts them in its steps; of the ranks that hold one copy together, one does.
+        speaks: whether this rank reports the counts; exactly one rank of each copy of the model does.
     """
 
     def __init__(self, *, speaks: bool = True) -> None:
@@ -52,15 +52,15 @@ class Fed:
         pipeline: tuple[int, int] = (0, 1),
         copy: int,
     ) -> TrainingEvent:
-        """Describe what was trained.
+        """Build the event about the training.
 
         Args:
-            layers: of this rank's part of the model.
-            parameters: the same, as `TrainingEvent` counts them.
-            dtypes: of its matrices; the types that autocast makes of them count instead.
-            tensor: this rank among those that share matrices, and how many these are.
-            pipeline: the same of those that share layers.
-            copy: number of the copy of the model that it has a part of.
+            layers: layers in this rank's part of the model.
+            parameters: parameters in this rank's part, by the rule of `TrainingEvent`.
+            dtypes: types of its matrices; under autocast, the types that autocast uses count instead.
+            tensor: rank and size of the tensor-parallel group.
+            pipeline: rank and size of the pipeline-parallel group.
+            copy: number of the copy of the model to which the part belongs.
         """
         used = self._dtypes or set(dtypes)
         return TrainingEvent(

@@ -1,4 +1,4 @@
-"""How ranks that do not talk to each other start something together: by files in the step's folder."""
+"""A barrier of files in a shared folder, for ranks without a process group."""
 
 import os
 import time
@@ -18,9 +18,9 @@ _LEFT = "left"
 class FileBarrier:
     """A barrier of some ranks, for any number of waits of at most `timeout_s` each.
 
-    The folder is theirs alone, on a file system that all of them share. A rank that raises inside the `with` block
-    leaves a mark, and the others stop waiting for it. On a shared file system they go on within a
-    fraction of a second of each other, which is short compared with seconds of measurement.
+    The folder belongs to these ranks alone, on a file system that all of them share. A rank that raises inside the
+    `with` block leaves a mark, so that the others stop waiting for it. The ranks pass the barrier within a fraction of
+    a second of each other, which is short compared with seconds of measurement.
     """
 
     def __init__(self, folder: Path, rank: int, ranks: Collection[int], timeout_s: float) -> None:
@@ -40,12 +40,12 @@ class FileBarrier:
         """Wait until every rank has come to this point; each point has its own name.
 
         Raises:
-            RunError: `left_alone`, when a rank raised or did not come in time.
+            RunError: `left_alone`, when a rank raised or is missing after `timeout_s`.
         """
         place, deadline = self._folder / what, time.monotonic() + self._timeout_s
         self._sign(place)
         while missing := self._names - _ranks_at(place):
-            # One that left after it came here does not keep the others.
+            # A rank that failed after it came here counts as present.
             if gone := missing & _ranks_at(self._folder / _LEFT):
                 raise RunError("left_alone", f"{_name_ranks(gone)} failed, and was waited for at `{what}`")
             if time.monotonic() > deadline:  #: error left_alone: Check: another rank failed, or did not come in time

@@ -1,7 +1,7 @@
 """Telemetry of a rank's GPU while it trains, twice a second by NVML, in the rank's step log.
 
-It calls no CUDA, and what goes wrong here is written down and ends no training. NVML and CUDA number GPUs differently,
-and `CUDA_VISIBLE_DEVICES` may renumber them, so a GPU is identified by its UUID.
+It avoids CUDA, and its errors are logged while the training goes on. NVML and CUDA number GPUs differently, and
+`CUDA_VISIBLE_DEVICES` may renumber them, so a GPU is identified by its UUID.
 """
 
 import importlib
@@ -16,7 +16,7 @@ from pytest_llmbench.core.wire.step_events import GPU_PERIOD_S, GpuEvent, Teleme
 from pytest_llmbench.workloads.node.machine import gpu_identity
 from pytest_llmbench.workloads.rank.context import RankContext
 
-# A call of NVML on a lost GPU may hang. The rank does not wait for it.
+# Longest wait for the sampler at the end, as a call of NVML on a lost GPU may hang.
 _END_S = 5.0
 _LONGEST_ERROR = 500
 
@@ -32,7 +32,7 @@ class TelemetryLog(Protocol):
 
 @contextmanager
 def sampled(context: RankContext, log: TelemetryLog) -> Iterator[None]:
-    """Sample the rank's GPU within this block. A rank without an NVIDIA GPU is not sampled."""
+    """Sample the rank's GPU within this block, if it has one from NVIDIA."""
     gpu = gpu_uuid(context)
     if gpu is None:
         yield
@@ -80,10 +80,10 @@ class _Sampler:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take a last sample, after the last step, and end; the log is not written to afterwards."""
+        """Take a last sample, after the last step, and end all writing to the log."""
         self._over.set()
         self._thread.join(_END_S)
-        # What is still in a call of NVML must not write later, into a file that has the log's number by then.
+        # A thread that still hangs in NVML must be kept from writing later, as the log's descriptor may then be reused.
         with self._writing:
             self._open = False
 
@@ -128,7 +128,7 @@ class _Sampler:
         )
 
     def _ask(self, name: str, handle: Any, *args: int) -> Any:
-        """Query one value; None if GPU, driver or rights do not allow it."""
+        """Query one value; None if the GPU or the driver lacks it, or the permission is missing."""
         nvml = self._nvml
         try:
             return getattr(nvml, name)(handle, *args)
@@ -140,7 +140,7 @@ class _Sampler:
             self._complained = True
             what = "NVML" if isinstance(error, self._nvml.NVMLError) else type(error).__name__
             trouble = " ".join(f"{what}: {error}".split())[:_LONGEST_ERROR]
-            with suppress(OSError):  # a full disk is what the rank's next event dies of
+            with suppress(OSError):  # a full disk will end the rank at its next event
                 self._write(_telemetry_event(self._gpu, trouble))
 
     def _write(self, event: TelemetryEvent | GpuEvent) -> None:

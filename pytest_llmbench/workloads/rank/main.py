@@ -26,7 +26,7 @@ def run_rank(folder: str) -> None:
     The process ends with status 75 when the run's owner goes away.
 
     Raises:
-        LLMBenchError: the folder holds no task, or the launcher started another number of ranks.
+        LLMBenchError: the folder lacks a task, or the launcher started another number of ranks.
         Exception: any exception of the task; its first line is in the step log too.
     """
     task, context = arrive(Path(folder))

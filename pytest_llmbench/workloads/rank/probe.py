@@ -1,11 +1,11 @@
 """Entry point of every rank of a check's step: `python -m pytest_llmbench.workloads.rank.probe FOLDER`.
 
 `FOLDER/task.json` is a `core.wire.task.Task`. Its function is called with a `RankContext` and a `ProbeLog`, and returns
-plain data or a model: the rank's answer, in `FOLDER/answers/rank-00000.json`. A rank that raises answers with why, and
-ends well: what it found out is an answer, too. The current phase of a rank is in `FOLDER/phase/rank-00000`, so that one
-that hangs can be named with its phase.
+plain data or a model: the rank's answer, in `FOLDER/answers/rank-00000.json`. A rank that raises answers with the
+reason and ends with status 0, as the reason is a finding, too. The current phase of a rank is in
+`FOLDER/phase/rank-00000`, so that a hanging rank can be reported with its phase.
 
-Nothing here imports torch or pydantic: most probes look at files, and hundreds of nodes would each pay for it.
+This module avoids the imports of torch and pydantic: most probes read files, and would be slower on hundreds of nodes.
 """
 
 import json
@@ -38,7 +38,7 @@ class ProbeLog:
         self.phase("start")
 
     def phase(self, what: str) -> None:
-        """Write what this rank does now, such as `all_reduce of 8 MiB`."""
+        """Write the current work of this rank, such as `all_reduce of 8 MiB`."""
         line = f"{host_name()} {what}".encode("ascii", "replace")[: _PHASE_BYTES - 1]
         os.pwrite(self._file, line.ljust(_PHASE_BYTES - 1) + b"\n", 0)
 
@@ -52,7 +52,7 @@ def run_probe(folder: str) -> None:
     """Run the task of a step's folder as the rank given by the environment.
 
     Raises:
-        LLMBenchError: the folder holds no task, or the launcher started another number of ranks.
+        LLMBenchError: the folder lacks a task, or the launcher started another number of ranks.
     """
     task, context = arrive(Path(folder))
     log = ProbeLog(context)
@@ -63,7 +63,7 @@ def run_probe(folder: str) -> None:
         data = entry_of(task)(context, log)
         answer = _json({"data": data.model_dump() if hasattr(data, "model_dump") else data}, context)
     except KeyboardInterrupt:
-        raise  # a hanging rank is ended for its phase, which is written already
+        raise  # a hanging rank is ended from outside, and its phase is already written
     except BaseException as error:  # noqa: BLE001 - whatever else it is, it is this rank's answer
         traceback.print_exc()
         _write_failure(context, log, f"{type(error).__name__}: {error}".removesuffix(": "))
@@ -91,7 +91,7 @@ def _write_failure(context: RankContext, log: ProbeLog, reason: str) -> None:
 
 
 def _json(answer: Mapping[str, Any], context: RankContext) -> str:
-    """Encode the answer as strict JSON; a number that is not finite raises."""
+    """Encode the answer as strict JSON; NaN and infinities raise ValueError."""
     who = {"host": host_name(), "rank": context.rank, "local_rank": context.local_rank}
     return json.dumps({**who, **answer}, allow_nan=False)
 

@@ -1,4 +1,4 @@
-"""How the ranks of a run find each other, and become one group."""
+"""Joins the ranks of a run into one process group."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def open_store(context: RankContext, timeout_s: float) -> TCPStore:
     """Connect this rank to the store that rank 0 serves; its address is in the run's folder.
 
     Raises:
-        RunError: `no_rendezvous`, when rank 0 does not show up.
+        RunError: `no_rendezvous`, when the address of rank 0 is missing after `timeout_s`.
     """
     timeout = timedelta(seconds=timeout_s)
     path = context.folder / layout.RENDEZVOUS
@@ -57,14 +57,13 @@ def _wait_for(path: Path, timeout_s: float) -> None:
 
 @contextmanager
 def process_group(context: RankContext, timeout_s: float = 600.0) -> Iterator[torch.device]:
-    """Join this rank with the others of its run within this block; yields its device.
+    """Join this rank with the others of its run within this block; yields its device, which is the current one.
 
-    The device is the current one by then. The timeout is for the other ranks, at the start and in every collective. CPU
-    ranks use gloo. GPU ranks use NCCL alone: DDP, FSDP and gradient clipping need no more, and gloo in addition
-    would be one more network to configure between nodes.
+    The timeout is for the other ranks, at the start and in every collective. CPU ranks use gloo. GPU ranks use NCCL
+    alone, which is enough for DDP, FSDP and gradient clipping; gloo would be another network to configure.
 
     Raises:
-        RunError: `no_rendezvous`, when rank 0 does not show up; `no_gpu`, when there is no GPU for this rank.
+        RunError: `no_rendezvous`, when the address of rank 0 is missing in time; `no_gpu`, when this rank lacks a GPU.
     """
     device = _device(context)
     if context.nodes == 1:  #: variable GLOO_SOCKET_IFNAME: in a rank of a one-node run: `lo` unless it is set
@@ -81,14 +80,14 @@ def process_group(context: RankContext, timeout_s: float = 600.0) -> Iterator[to
         device_id=device if context.device == "cuda" else None,
     )
     yield device
-    # Only after success: a group that lost a rank is not destroyed but left to the end of the process,
-    # because its destructor waits for the others. Rank 0 serves the store, so all leave together.
+    # Only after success: a group that lost a rank is left to the end of the process, as its destructor waits for the
+    # others. The barrier keeps rank 0, which serves the store, until all leave.
     dist.barrier()
     dist.destroy_process_group()
 
 
 def _record_collectives(context: RankContext) -> None:
-    """Have NCCL record its last collectives, for a hang and for its own timeout."""
+    """Let NCCL record its last collectives, for the analysis of a hang and of its own timeout."""
     #: variable TORCH_NCCL_TRACE_BUFFER_SIZE: in a rank on GPUs: the number of NCCL's last collectives that are kept for
     #:  a hang: 2000 unless it is set
     os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000")
@@ -105,8 +104,8 @@ def _record_collectives(context: RankContext) -> None:
 def limit_threads(device: torch.device) -> None:
     """Let PyTorch use this rank's share of the cores, or one thread if the rank feeds a GPU.
 
-    What such a rank computes on its cores are pieces of a few thousand tokens: to wake dozens of threads for each takes
-    a hundred times longer than the work, and the GPU waits.
+    A rank that feeds a GPU computes pieces of a few thousand tokens on its cores. Waking dozens of threads for such a
+    piece takes a hundred times longer than the work, while the GPU waits.
     """
     torch.set_num_threads(1 if device.type == "cuda" else machine.cpu_threads(_ranks_on_this_machine()))
 

@@ -1,4 +1,4 @@
-"""Causes the fault of `--llmbench-simulate` in this rank: really, as far as a process can without being root."""
+"""Causes the fault of `--llmbench-simulate` in this rank; faults are real as far as a process without root can."""
 
 import errno
 import os

@@ -1,6 +1,6 @@
-"""How a rank's host spends each step: its phases, and the times in which others had its CPU or its memory.
+"""Measures how a rank's host spends each step: its phases, and the times without its CPU or its memory.
 
-A reading costs some ten microseconds: counters that the kernel keeps anyway are read from files that stay open.
+A reading costs some ten microseconds, as the counters are the kernel's and their files stay open.
 """
 
 import os
@@ -92,7 +92,8 @@ def _read_counter(counter: Callable[[], float]) -> float | None:
 def _groups(proc: Path, cgroups: Path) -> Iterator[Path]:
     """Yield the control groups of this process that may have a CPU quota, from its own up to the root.
 
-    In a container their paths may be those of the host, of which only a part is mounted: then its root is the group.
+    In a container, the paths may be those of the host while only a part of the tree is mounted; the root of this part
+    is then the group.
     """
     with suppress(OSError):
         for line in (proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines():

@@ -1,4 +1,4 @@
-"""When each step of a training ends, written down without the device ever waiting for its host."""
+"""Logs the end of each step of a training, without a wait of the device for its host."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -26,12 +26,12 @@ class _Mark(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _QueuedStep:
-    """A step that was queued, and that a GPU may not have finished.
+    """A queued step, which a GPU may still be working on.
 
     Attributes:
-        numbers: loss and norm, and of a run that may end early whether it does, in the host's memory, there when `end`
-            is passed.
-        samples, tokens: that this rank counts in it.
+        numbers: loss, norm and, in a run that may end early, whether it does, in the host's memory; valid after `end`.
+        end: mark after the work of the step.
+        samples, tokens: counts of this rank in the step.
     """
 
     numbers: torch.Tensor
@@ -43,17 +43,17 @@ class _QueuedStep:
 class StepClock:
     """Logs the steps of a rank.
 
-    A step lasts from the end of the one before to its own, so that the seconds of all steps add up to the wall clock of
-    the loop. A GPU's step is waited for when the next one has been asked for: would the host wait first, the GPU would
-    idle at every end until its next work is there. Ends are therefore the GPU's own (CUDA events): the host may look
-    late, when what it asked for since made it wait, and would count a part of the next step to this one.
+    A step lasts from the end of the one before to its own end, so that the seconds of all steps add up to the wall
+    clock of the loop. The host waits for a GPU's step after it has queued the next one, as the GPU would otherwise idle
+    at every end until its next work arrives. The ends are CUDA events: the host may look late, and by its own clock
+    would count a part of the next step to this one.
 
     Args:
-        log: of this rank.
+        log: log of this rank.
         device: the device that trains.
-        samples: sequences that this rank counts in each step.
-        tokens: the same in tokens.
-        fed: function that counts them, instead of both.
+        samples: sequences of this rank in each step.
+        tokens: tokens of this rank in each step.
+        fed: counter of sequences and tokens, instead of these constants.
     """
 
     def __init__(
@@ -85,7 +85,9 @@ class StepClock:
     def step(self, loss: torch.Tensor, grad_norm: torch.Tensor | float) -> None:
         """Record a step whose work has been queued. The loss is a scalar on the device."""
         if not isinstance(grad_norm, torch.Tensor):
-            grad_norm = torch.full_like(loss, grad_norm, dtype=torch.float32)  # by a kernel: a copy would be waited for
+            grad_norm = torch.full_like(
+                loss, grad_norm, dtype=torch.float32
+            )  # a kernel, as a copy would block the host
         numbers = [loss.float(), grad_norm.float()]
         if self._log.may_end_early:
             numbers.append(torch.full((), float(self._log.enough), device=loss.device))

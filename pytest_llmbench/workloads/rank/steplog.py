@@ -1,14 +1,14 @@
 """Step log of a rank: JSON lines for the judge, and one small file with its current phase.
 
-`FOLDER/steps/rank-00000.jsonl` holds one event of `core.wire.step_events` a line: `start` first, then `matmul`,
-one `step` per optimizer step, `training`, and `end` or `failure` last. Samples of the rank's GPU are in between. It is
-strict JSON: numbers that are not finite are the texts `nan`, `inf` and `-inf`.
+`FOLDER/steps/rank-00000.jsonl` holds one event of `core.wire.step_events` per line: `start` first, then `matmul`, one
+`step` per optimizer step, `training`, and `end` or `failure` last, with samples of the rank's GPU in between. It is
+strict JSON, with NaN and infinities as the texts `nan`, `inf` and `-inf`.
 
-`FOLDER/phase/rank-00000` holds `<step> <phase> <micro batch>`. When every rank is stuck in the same step, the
-sick one is the one that lags: the others wait for it in `sync`, it never left `forward`.
+`FOLDER/phase/rank-00000` holds `<step> <phase> <micro batch>`. If all ranks are stuck in one step, the sick rank is
+still in `forward`, while the others wait for it in `sync`.
 
-Both reach other machines without an fsync: at once on a coherent file system such as Lustre; on NFS when
-the kernel writes back, within about half a minute, and at the end of the process at the latest.
+Both files reach other machines without an fsync: at once on a coherent file system such as Lustre; on NFS when the
+kernel writes back, within about half a minute, and at the end of the process at the latest.
 """
 
 import os
@@ -36,11 +36,11 @@ _LONGEST_ERROR = 2000
 
 
 class StepLog:
-    """The log of one rank. Each event is one `write`, so that threads need no lock.
+    """The log of one rank. Each event is one `write`, which is atomic, so threads can share the log.
 
     Attributes:
-        may_end_early: the session may end the run before its last step.
-        clock: of all its time stamps.
+        may_end_early: whether the session may end the run before its last step.
+        clock: the clock of all its time stamps.
 
     Raises:
         RunError: `ran_before`, when the folder holds a log of this rank already.
@@ -107,12 +107,12 @@ class StepLog:
 
         Args:
             seconds: since the end of the step before.
-            tokens: counts of this rank, from the tensors it was fed.
-            samples: the same in sequences.
+            tokens: tokens of this rank, counted in the tensors that its model was fed.
+            samples: sequences of this rank, counted in the same tensors.
             loss: mean over this rank's tokens, nat per token.
             grad_norm: L2 norm of the whole gradient before clipping.
-            peak_memory_bytes: highest of this rank since its start; None where it is not measured.
-            ended: Unix time of its end, `seconds` after that of the step before; None for now.
+            peak_memory_bytes: highest of this rank since its start; None if it is unmeasured.
+            ended: Unix time of its end, `seconds` after the end of the step before; None for the current time.
         """
         now = self.clock.now()
         self._steps += 1
@@ -125,9 +125,9 @@ class StepLog:
 
     @property
     def enough(self) -> bool:
-        """True if the session requests the end; only rank 0 reads this, and passes it on within a step.
+        """True if the session requests the end; rank 0 alone reads this, and broadcasts it within a step.
 
-        Ranks that do not end after the same step wait for one another for ever.
+        All ranks must end after the same step, as they would otherwise wait for each other for ever.
         """
         return self._enough is not None and self._enough.is_set()
 
@@ -146,10 +146,10 @@ class StepLog:
         self._write(step_events.FailureEvent(error=folded, time=self.clock.now()))
 
     def phase(self, step: int, name: step_events.Phase, micro_batch: int = 0) -> None:
-        """Write what the host does now: the 1-based step (0 before the first) and micro batch (0 in none).
+        """Write the current phase of the host: 1-based step (0 before the first) and micro batch (0 outside of one).
 
-        A GPU works behind its host's back: a rank whose kernel hangs is seen where its host next waits
-        for it, in `device`. Steps have the time that each phase took.
+        A GPU works asynchronously, so a rank with a hanging kernel shows the phase in which its host next waits for the
+        GPU, `device`. Step events have the time of each phase.
         """
         self._spending.enter(step, name)
         os.pwrite(self._phase, f"{step} {name} {micro_batch}".ljust(_PHASE_BYTES - 1).encode("ascii") + b"\n", 0)

@@ -1,4 +1,4 @@
-"""Choice of PyTorch's attention kernel for a training: the one it names, or the one that proves fastest."""
+"""Chooses PyTorch's attention kernel for a training: the one that the options name, or the fastest of a trial."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,7 +20,7 @@ KERNELS: Mapping[Attention, SDPBackend] = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "math": SDPBackend.MATH,
 }
-# `math` keeps all scores, so it is used only if it is named.
+# `math` stores all scores, so it is used only if the options name it.
 _CANDIDATES: tuple[Attention, ...] = ("cudnn", "flash", "efficient")
 _TRIAL_S = 0.1
 
@@ -29,11 +29,11 @@ _TRIAL_S = 0.1
 def kernel(recipe: Recipe, asked: Attention, device: torch.device) -> Iterator[None]:
     """Compute attention in this block with one kernel, the same on all ranks; the output names it.
 
-    Kernels are tried on the recipe's model, micro batch and precision, and on how many ranks share a layer. A CPU has
-    only one, so the choice is ignored there.
+    The trial has the shape of the recipe: model, micro batch, precision and tensor parallelism. A CPU has one kernel,
+    so the choice is ignored there.
 
     Raises:
-        ConfigError: this GPU cannot compute the recipe's attention with it.
+        ConfigError: the kernel fails on this GPU for the recipe's attention.
     """
     if device.type == "cpu":
         yield
@@ -48,7 +48,7 @@ def kernel(recipe: Recipe, asked: Attention, device: torch.device) -> Iterator[N
             f"recipe {recipe.name}: {torch.cuda.get_device_name(device)} cannot compute its attention with "
             f"{name or ' or '.join(candidates)}: set options.attention to another of {', '.join(KERNELS)}"
         )
-    # What was compiled before, for another kernel, is kept on disk, and PyTorch would take it for this one.
+    # The tag separates compiled code on disk by kernel; PyTorch would otherwise reuse that of another kernel.
     compiled_apart = compiler_config.patch(cache_key_tag=f"attention: {name}")  # type: ignore[attr-defined]
     with sdpa_kernel(KERNELS[name]), compiled_apart:
         print(f"attention kernel: {name}", flush=True)
@@ -56,7 +56,7 @@ def kernel(recipe: Recipe, asked: Attention, device: torch.device) -> Iterator[N
 
 
 def _rate(recipe: Recipe, backend: SDPBackend, device: torch.device) -> float | None:
-    """Measure how often a second a kernel computes one layer's attention and gradient; None if it cannot."""
+    """Measure how often per second a kernel computes one layer's attention and gradient; None if the kernel fails."""
     shape = recipe.model
     dtype = torch.bfloat16 if recipe.precision == "bf16" else torch.float32
     heads = shape.attention_heads // recipe.parallelism.tensor

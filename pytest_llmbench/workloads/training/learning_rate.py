@@ -1,4 +1,4 @@
-"""The learning rate of a step, the same in every engine that we train with ourselves; it needs no PyTorch."""
+"""The learning rate of a step, shared by all in-process engines and independent of PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measured rate of matrix products of a rank's device: the ceiling for a training's rate; and products that add."""
+"""Measures the rate of matrix products of a rank's device, the ceiling of a training's rate; and adds products."""
 
 import statistics
 import time
@@ -17,7 +17,7 @@ _SIDE = {"cuda": 8192, "cpu": 1024}
 # A GPU's rate falls in the first tenths of a second, with its clock.
 _SECONDS = {"cuda": 1.0, "cpu": 0.15}
 _BLOCK_S = {"cuda": 0.05, "cpu": 0.025}
-# A CPU measures so often at the most.
+# Largest number of measurements on a CPU.
 _MOST = 6
 
 Work = Callable[[], object]
@@ -27,9 +27,9 @@ Work = Callable[[], object]
 def ceiling(log: StepLog, device: torch.device, dtype: torch.dtype) -> Iterator[None]:
     """Measure the rate before the training within the block and, on a CPU, after it, and log each measurement.
 
-    Other programs slow a CPU for seconds at a time, and a rate measured in such seconds is below what the training
-    reaches afterwards. So the highest of all counts, and a CPU measures until it has reached that a second time. A GPU
-    has its rank alone.
+    Other programs slow a CPU for seconds at a time, and a rate from such seconds is below what the training reaches
+    later. So the highest rate counts, and a CPU measures until it has reached it twice. A GPU belongs to its rank alone
+    and measures once.
     """
     log.phase(0, "matmul")
     together = [_measure_and_log(log, device, dtype)]
@@ -58,8 +58,8 @@ def measure(device: torch.device, dtype: torch.dtype, seconds: float | None = No
     neighbours.
 
     Returns:
-        The median of the blocks, FLOP/s; one product is 2 side³ operations. The best block would be too high where
-        ranks share processors: each rank has them to itself at times, and the sum of all ranks would count them twice.
+        The median of the blocks, FLOP/s; one product is 2 side³ operations. The best block would be too high for ranks
+        that share processors: each rank has them to itself at times, so the sum of all ranks would count them twice.
     """
     side = _SIDE[device.type]
     generator = torch.Generator(device).manual_seed(0)
@@ -79,17 +79,17 @@ def measure(device: torch.device, dtype: torch.dtype, seconds: float | None = No
 def rates(
     work: Work, device: torch.device, *, seconds: float, start: Work, block_s: float = _BLOCK_S["cuda"]
 ) -> Iterator[float]:
-    """Measure how often a second some work can be done, in blocks between synchronisations of the device.
+    """Measure how often per second some work can be done, in blocks between synchronisations of the device.
 
     Args:
         work: the work; it may return before the device has finished.
         device: the device that does it.
-        seconds: for how long, after the warm-up; at least one block.
-        start: called once, after the warm-up: it returns when the others are warm, too.
-        block_s: how long one block takes, seconds.
+        seconds: duration after the warm-up, seconds; at least one block is measured.
+        start: called once after the warm-up; it returns when the others are warm, too.
+        block_s: duration of one block, seconds.
 
     Yields:
-        How often a second the work was done, block by block. The caller's work in between is not included.
+        Repetitions of the work per second, for each block. Time that the caller spends between blocks is left out.
     """
     _block(work, device, products=2)
     times = max(1, round(block_s / (_block(work, device, products=2) / 2)))
@@ -118,7 +118,7 @@ def synchronize(device: torch.device) -> None:
 def add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
     """Add the product of two matrices of any precision to an fp32 one in place.
 
-    On a GPU from PyTorch 2.10 on, nothing is rounded to the precision of the factors, and nothing is written between.
+    On a GPU from PyTorch 2.10 on, one kernel adds in fp32; otherwise a product of lower precision is rounded first.
     """
     if left.dtype == total.dtype:
         total.addmm_(left, right)

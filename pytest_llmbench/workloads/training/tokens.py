@@ -1,4 +1,4 @@
-"""Training data: token sequences that depend on the recipe alone, never on how many ranks share them."""
+"""Training data: token sequences that depend on the recipe alone, for any number of ranks."""
 
 import hashlib
 from typing import Protocol
@@ -21,7 +21,7 @@ def open_tokens(recipe: Recipe) -> Tokens:
     """Open the data of a recipe.
 
     Raises:
-        ConfigError: its file is missing, cannot be read, or is too short.
+        ConfigError: its file is missing, unreadable or too short.
     """
     if isinstance(recipe.data, TokenFile):
         return FileTokens(recipe.data, recipe)
@@ -45,15 +45,15 @@ def stable_seed(*parts: int) -> int:
 class ZipfTokens:
     """Independent tokens, id k with probability proportional to 1 / (k + 1).
 
-    A model learns the frequencies within a few steps: its loss falls from about ln(vocab_size) towards
-    the entropy of the law, which is lower by 2.5 nat for 8192 ids and by 3.3 nat for 51196.
+    A model learns the frequencies within a few steps: its loss falls from about ln(vocab_size) towards the entropy of
+    this distribution, which is lower by 2.5 nat for 8192 ids and by 3.3 nat for 51196.
     """
 
     def __init__(self, data: SyntheticTokens, recipe: Recipe) -> None:
         self._seed = data.seed
         self._length = recipe.sequence_length + 1
         weights = 1.0 / torch.arange(1, recipe.model.vocab_size + 1, dtype=torch.float64)
-        # The last id has no bound: rounding may leave the sum of all a little below 1.
+        # The bound of the last id is left out, as rounding may leave the sum of all a little below 1.
         self._bounds = (weights.cumsum(0) / weights.sum())[:-1]
 
     def sequence(self, number: int) -> torch.Tensor:
@@ -67,7 +67,7 @@ class FileTokens:
     """Consecutive sequences of a file, from its start again after its end.
 
     Raises:
-        ConfigError: as in `open_tokens`; from `sequence`, when a token is not in the vocabulary.
+        ConfigError: the file is missing, unreadable or too short; from `sequence`, a token is outside the vocabulary.
     """
 
     def __init__(self, data: TokenFile, recipe: Recipe) -> None:
@@ -78,7 +78,7 @@ class FileTokens:
             self._ids = np.memmap(data.path, dtype=data.dtype, mode="r")
         except (OSError, ValueError) as error:
             raise ConfigError(f"token file {data.path}: cannot be read as {data.dtype}: {error}") from error
-        # The last token of a sequence is the first of the next one, as a target here and an input there.
+        # The last target of a sequence is the first input of the next one, so sequences overlap by one token.
         self._sequences = (len(self._ids) - 1) // self._length
         if self._sequences < recipe.samples_per_step:
             raise ConfigError(

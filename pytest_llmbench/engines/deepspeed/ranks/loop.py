@@ -27,7 +27,7 @@ def run(recipe: Recipe, context: RankContext, device: torch.device, log: StepLog
     """Train a recipe within a process group that DeepSpeed has joined.
 
     Raises:
-        ConfigError: the recipe does not divide over the ranks, or its options or data cannot be used.
+        ConfigError: the batch is indivisible by the ranks, or options or data are invalid.
     """
     if recipe.samples_per_step % (context.world_size * recipe.micro_batch_size):
         raise ConfigError(

@@ -27,7 +27,7 @@ def build(setup: Setup) -> nn.Module:
         dropout=shape.dropout,
         attention_dropout=shape.dropout,
         use_cache=False,
-        # Sequences are full: no token is special.
+        # Sequences are full, so special tokens are unused.
         pad_token_id=None,
         bos_token_id=None,
         eos_token_id=None,

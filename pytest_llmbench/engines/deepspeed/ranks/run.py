@@ -16,8 +16,8 @@ def train(context: RankContext, log: StepLog) -> None:
     """Train the recipe that is `context.config` with DeepSpeed and log every step.
 
     Raises:
-        ConfigError: the recipe is invalid, does not divide over the ranks, or its data cannot be used.
-        RunError: the ranks do not find each other, or a rank has no GPU.
+        ConfigError: the recipe or its data are invalid, or its batch is indivisible by the ranks.
+        RunError: the ranks failed to find each other, or a rank lacks a GPU.
     """
     recipe = validate(Recipe, context.config, "recipe")
     with process_group(context, recipe.deadlines.meeting_s) as device:
@@ -29,7 +29,7 @@ def train(context: RankContext, log: StepLog) -> None:
 
 
 def join(device: torch.device) -> None:
-    """Import DeepSpeed and have it use the process group that is there; no compiler is needed for it."""
+    """Import DeepSpeed with the existing process group, and without the kernels that it would compile."""
     # DeepSpeed reads both once: the first when it is imported, the second with every model.
     os.environ["DS_ACCELERATOR"] = device.type
     os.environ["LOCAL_RANK"] = str(device.index or 0)

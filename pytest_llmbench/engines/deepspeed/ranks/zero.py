@@ -1,4 +1,4 @@
-"""A model under DeepSpeed: how it comes to life, sharded or whole, and how it is trained."""
+"""A model under DeepSpeed: its construction, sharded or whole, and its training."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from pytest_llmbench.engines.deepspeed.options import DeepSpeedOptions
 from pytest_llmbench.workloads.rank.fed import Fed
 from pytest_llmbench.workloads.training.learning_rate import learning_rate
 
-# Older ones take a norm that is not finite for 1 there, and spoil all weights.
+# Older versions replace an infinite norm by 1 there, which spoils all weights.
 USABLE = hasattr(FP16_Optimizer, "_skip_invalid_grad_norm")
 
 
@@ -25,15 +25,15 @@ class FlatAdamW(FusedAdam):  # type: ignore[misc]
     """`torch.optim.AdamW` that is an instance of `FusedAdam`, with which ZeRO 0 is fast in bf16.
 
     DeepSpeed keeps the fp32 weights in one tensor only for an optimizer of its class `FusedAdam`, whose kernels nvcc
-    must compile. Any other is handed hundreds of tensors, each of which is converted, scaled and copied by kernels of
-    its own. PyTorch has the same optimizer compiled, so it is lent that class here. The gradients in fp32 are there
-    twice for a moment, 4 bytes a parameter more than tensor by tensor.
+    must compile. Other optimizers get hundreds of tensors, each of which is converted, scaled and copied by separate
+    kernels. PyTorch has the same optimizer compiled, so it gets that class here. The fp32 gradients exist twice for a
+    moment, which takes 4 bytes per parameter more.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], **settings: Any) -> None:
         self._adamw = torch.optim.AdamW(parameters, **settings)
         torch.optim.Optimizer.__init__(self, self._adamw.param_groups, self._adamw.defaults)
-        # The very same, so that what DeepSpeed does with these it does with those.
+        # Shared objects, so that changes by DeepSpeed reach the inner optimizer.
         self.param_groups, self.state = self._adamw.param_groups, self._adamw.state
 
     def step(self, closure: None = None) -> None:
@@ -46,10 +46,10 @@ class FlatAdamW(FusedAdam):  # type: ignore[misc]
 
 
 class NormTells:
-    """Stands in for DeepSpeed's search for gradients that are not finite, which makes the host wait for each of them.
+    """Replaces DeepSpeed's search for infinite gradients, in which the host waits for each gradient.
 
-    Nothing is lost: the norm of all of them, which DeepSpeed looks at next, is finite only if each is, and a step whose
-    norm is not finite is skipped just the same.
+    The result is the same: DeepSpeed next checks the norm of all gradients, which is finite only if each of them is,
+    and skips the step otherwise.
     """
 
     def has_overflow(self, _: Iterable[nn.Parameter]) -> bool:
@@ -125,7 +125,7 @@ class ZeroModel:
         flat = USABLE and setup.stage == 0 and setup.recipe.precision == "bf16"
         self._optimizer: torch.optim.Optimizer = (FlatAdamW if flat else torch.optim.AdamW)(
             list(model.parameters()),
-            # DeepSpeed takes a step without a gradient to make the optimizer's state. At rate 0 it changes no weight.
+            # DeepSpeed takes a step without a gradient to create the optimizer's state; rate 0 keeps the weights.
             lr=0.0,
             betas=settings.betas,
             eps=settings.eps,
@@ -138,7 +138,7 @@ class ZeroModel:
         )
         if flat:
             self.engine.optimizer.overflow_checker = NormTells()
-        for state in self._optimizer.state.values():  # nor must that step count as the first one
+        for state in self._optimizer.state.values():  # forgets that step in the count of steps
             state["step"].zero_()
         self.grad_norm: torch.Tensor | float = 0.0
 
@@ -153,13 +153,13 @@ class ZeroModel:
         return sum(isinstance(module, OPTDecoderLayer) for module in self.engine.module.modules())
 
     def step(self, number: int) -> None:
-        """Count a micro batch; after the last of 1-based step `number` change the weights and set `grad_norm`.
+        """Count a micro batch; after the last one of 1-based step `number` change the weights and set `grad_norm`.
 
-        That is the L2 norm of the whole gradient of all ranks before clipping.
+        `grad_norm` is the L2 norm of the whole gradient of all ranks before clipping.
         """
         last = self.engine.is_gradient_accumulation_boundary()
         plain = self._setup.stage == 0 and self._setup.recipe.precision == "fp32"
-        if last and plain:  # then DeepSpeed clips with a function of PyTorch and keeps no norm
+        if last and plain:  # DeepSpeed then clips with a function of PyTorch and drops the norm
             gradients = [parameter.grad for parameter in self.engine.module.parameters() if parameter.grad is not None]
             self.grad_norm = nn.utils.get_total_norm(gradients)
         for group in self._optimizer.param_groups:
@@ -170,5 +170,5 @@ class ZeroModel:
 
 
 def whole(parameter: nn.Parameter) -> Any:
-    """Gather a parameter that may be sharded for a `with` block; what rank 0 writes there is everyone's."""
+    """Gather a parameter that may be sharded for a `with` block; all ranks get the values that rank 0 writes there."""
     return deepspeed.zero.GatheredParameters([parameter], modifier_rank=0)

@@ -27,7 +27,7 @@ def run(recipe: Recipe, options: MegatronCoreOptions, device: torch.device, log:
     """Train a recipe within the process group that is there.
 
     Raises:
-        ConfigError: the recipe does not divide over the ranks, or its data cannot be used.
+        ConfigError: the batch is indivisible by the ranks, or the data are invalid.
     """
     training = prepare(recipe, options, device)
     implementation = transformer_impl(options, device)
@@ -109,7 +109,7 @@ def _update(training: MegatronTraining, step: int) -> torch.Tensor | float:
     settings = training.recipe.optimizer
     for group in training.optimizer.param_groups:
         group["lr"] = learning_rate(settings, step, training.recipe.steps)
-        # Megatron-Core marks the parameters that decay for its own scheduler, which is not used here.
+        # Megatron-Core's own scheduler would apply `wd_mult`; this loop sets the rates itself.
         group["weight_decay"] = settings.weight_decay * group["wd_mult"]
     _, norm, _ = training.optimizer.step()
     # A step whose fp16 gradients overflow is left out, and the norm with it.

@@ -83,7 +83,7 @@ def transformer_impl(options: MegatronCoreOptions, device: torch.device) -> Tran
     """Choose the layers to train.
 
     Raises:
-        ConfigError: the option is `transformer_engine`, and this rank cannot use it.
+        ConfigError: the option is `transformer_engine`, and this rank lacks it or a GPU.
     """
     usable = device.type == "cuda" and find_spec("transformer_engine") is not None
     if options.transformer_impl == "transformer_engine" and not usable:

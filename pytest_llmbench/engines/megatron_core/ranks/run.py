@@ -15,8 +15,8 @@ def train(context: RankContext, log: StepLog) -> None:
     """Train the recipe that is `context.config` with Megatron-Core and log every step.
 
     Raises:
-        ConfigError: the recipe is invalid, does not divide over the ranks, or its data cannot be used.
-        RunError: the ranks do not find each other, or a rank has no GPU.
+        ConfigError: the recipe or its data are invalid, or its batch is indivisible by the ranks.
+        RunError: the ranks failed to find each other, or a rank lacks a GPU.
     """
     recipe = validate(Recipe, context.config, "recipe")
     options = validate(MegatronCoreOptions, recipe.options, "options")
@@ -33,5 +33,5 @@ def _join(context: RankContext, recipe: Recipe) -> None:
     if not recipe.compile:
         os.environ["TORCHDYNAMO_DISABLE"] = "1"
     if context.device == "cpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # or it would put its tensors on a GPU that is there
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # otherwise it would put tensors on an existing GPU
         cuda_on_cpu.install()

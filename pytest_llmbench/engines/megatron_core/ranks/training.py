@@ -31,11 +31,11 @@ class MegatronTraining:
     Attributes:
         positions: [micro batch, sequence], the same in every micro batch.
         chunks: this rank's parts of the model, each in Megatron-Core's wrapper for data parallelism.
-        copies: how many copies of the model there are.
+        copies: number of copies of the model.
         copy: number of this rank's copy, which trains on sequences `copy * copy_batch` and following of every step.
         copy_batch: sequences per step of one copy.
         speaks: whether this rank is the one of its copy that has the loss and counts the tokens.
-        fed: counts what the model is fed.
+        fed: counter of sequences and tokens.
     """
 
     recipe: Recipe
@@ -56,7 +56,7 @@ def prepare(recipe: Recipe, options: MegatronCoreOptions, device: torch.device) 
     """Join the parallel groups of the recipe's layout and build this rank's part of the training.
 
     Raises:
-        ConfigError: the recipe does not divide over the ranks, or its data cannot be used.
+        ConfigError: the batch is indivisible by the ranks, or the data are invalid.
     """
     layout = recipe.parallelism
     parallel_state.initialize_model_parallel(
@@ -107,7 +107,7 @@ def trained(training: MegatronTraining) -> TrainingEvent:
         (name, parameter)
         for chunk in training.chunks
         for name, parameter in chunk.named_parameters()
-        # Tensor-parallel ranks hold alike what is not split; the last of several stages has a copy of the embedding.
+        # Tensor-parallel ranks have copies of unsplit parameters; the last of several stages has one of the embedding.
         if (tensor[0] == 0 or getattr(parameter, "tensor_model_parallel", False))
         and not (pipeline[1] > 1 and name.endswith("output_layer.weight"))
     ]

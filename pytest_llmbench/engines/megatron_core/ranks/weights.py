@@ -1,6 +1,6 @@
-"""Initial values of Megatron-Core's model: engine torch's, which depend on the seed alone, in another layout.
+"""Fills Megatron-Core's model with the initial values of engine torch, which depend on the seed alone.
 
-Megatron-Core's own initialisation differs with the number of stages, and on GPUs with the tensor-parallel ranks too.
+Megatron-Core's own initialisation depends on the number of stages and, on GPUs, of tensor-parallel ranks.
 """
 
 import re
@@ -15,7 +15,7 @@ from torch.nn import functional
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.engines.torch.ranks import decoder
 
-# Names of the matrices, theirs to ours; a norm's and a bias's values are equal in both from the start.
+# Our names of the matrices by Megatron-Core's; norms and biases have the same initial values in both.
 _OUTSIDE = {
     "embedding.word_embeddings.weight": "tokens.weight",
     "embedding.position_embeddings.weight": "positions.weight",

@@ -152,7 +152,7 @@ class _NoTokenizer:
 
 
 class _Data(llm.MockDataModule):  # type: ignore[misc]  # NeMo has no types
-    """NeMo's module for mock data, with the recipe's sequences; a model can learn nothing of random ones."""
+    """NeMo's module for mock data with the recipe's sequences, as random ones would keep the loss where it starts."""
 
     def __init__(self, recipe: Recipe, tokenizer: _NoTokenizer) -> None:
         super().__init__(

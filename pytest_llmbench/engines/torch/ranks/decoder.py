@@ -65,14 +65,14 @@ _INIT_STD = 0.006
 class Decoder(nn.Module):
     """Token and learned position embeddings, pre-norm blocks, a final norm, and the tied output embedding.
 
-    With h hidden, V tokens, S positions and L layers it has (V + S) h + L (12 h² + 13 h) + 2 h parameters.
-    Embeddings have no dropout, as in the OPT baselines.
+    With h hidden, V tokens, S positions and L layers it has (V + S) h + L (12 h² + 13 h) + 2 h parameters. Embeddings
+    are without dropout, as in the OPT baselines.
 
     Args:
         shape: the model of a recipe.
         sequence_length: number of learned positions.
-        activation_checkpointing: recompute each block in the backward pass, keep none of its activations.
-        fp32_residual: blocks add to a stream of fp32, whatever they compute in.
+        activation_checkpointing: whether to drop the activations of each block and recompute them in the backward pass.
+        fp32_residual: whether blocks add to a stream of fp32, for any precision of their computation.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Head(nn.Module):
 
 
 class FinalNorm(nn.LayerNorm):
-    """A norm whose output is in the type that it is multiplied in, so that compiled it writes nothing wider."""
+    """A norm with its output in the type of the next product, so that its compiled kernel writes that type alone."""
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Map [..., h] to the same shape."""
@@ -169,8 +169,8 @@ class FinalNorm(nn.LayerNorm):
 def initialise(model: Decoder, seed: int) -> None:
     """Fill all parameters in place, whole or sharded, with values that depend on the seed alone.
 
-    Biases are 0 and norms 1. Each rank draws every matrix whole and keeps its shard, so that it never holds more than
-    one of them whole, and none needs to be sent.
+    Biases are 0 and norms 1. Each rank draws every matrix whole and keeps its shard, so that it holds at most one whole
+    matrix at a time, without communication.
     """
     parameters = dict(model.named_parameters())
     for name, parameter in parameters.items():

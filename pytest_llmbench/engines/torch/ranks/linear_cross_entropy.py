@@ -1,8 +1,8 @@
 """Output projection and cross entropy in one, for a part of the tokens at a time.
 
-The logits of all tokens are the largest thing a small model ever holds: 65,536 tokens and 51,200 ids are 6.7 GB in
-bf16, and more elements than 32 bits can number, which slows every kernel that walks over them. Here they exist for a
-part of the tokens only, and are turned into their own gradient at once, so that no later step needs them.
+The logits of all tokens are the largest tensor of a small model: 65,536 tokens and 51,200 ids are 6.7 GB in bf16, and
+more elements than 32 bits can index, which slows every kernel on them. Here they exist for a part of the tokens at a
+time, and are replaced by their gradient at once.
 """
 
 import math
@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from pytest_llmbench.workloads.training.matmul import add_product
 
-# Of the logits that exist at a time.
+# Most logits that exist at a time.
 _ELEMENTS = 2**28
-# Matrix products are fast on whole tiles, and rows that begin at 16 bytes; no published vocabulary is so kind.
+# The vocabulary is padded to a multiple, as matrix products are fast on whole tiles and on rows aligned to 16 bytes.
 _MULTIPLE = 128
 
 LossKernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]
@@ -28,9 +28,9 @@ def losses_and_gradient(
 
     Args:
         logits: [tokens, padded vocabulary].
-        targets: [tokens], an id, or a negative number for a token that does not count.
-        share: of each token in the loss, a scalar.
-        vocab_size: columns from there on are padding: they have no part in the softmax.
+        targets: [tokens], an id, or a negative number for a token that is left out.
+        share: weight of each token in the loss, a scalar.
+        vocab_size: columns from there on are padding, which the softmax leaves out.
 
     Returns:
         The losses, nat, fp32 [tokens]; and the gradient of their sum times `share`, as large as the logits and
@@ -55,8 +55,8 @@ def linear_cross_entropy(
     Args:
         hidden: [tokens, h].
         embedding: [vocabulary, h], of any size.
-        targets: int64 [tokens]; negative for tokens that do not count.
-        step: `losses_and_gradient`, or what does the same, and may write over the logits.
+        targets: int64 [tokens]; negative for tokens that are left out.
+        step: `losses_and_gradient`, or a kernel with the same result, which may overwrite the logits.
     """
     hidden = hidden.to(product_dtype(hidden))
     loss: torch.Tensor = _FusedCrossEntropy.apply(hidden, embedding, targets, step)  # type: ignore[no-untyped-call]

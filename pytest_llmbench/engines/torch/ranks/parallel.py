@@ -21,7 +21,7 @@ _UNIT = 12_000_000
 def build_model(recipe: Recipe, options: TorchOptions, device: torch.device, world_size: int, seed: int) -> nn.Module:
     """Build the model of a recipe on its ranks, with equal values however it is spread; it maps as `Decoder` does.
 
-    It comes to life on the meta device, so that a sharded one is never whole in any memory. A rank alone has it bare.
+    It is built on the meta device, so that each rank allocates its shard alone. A single rank gets the bare model.
     """
     with torch.device("meta"):
         model = Decoder(
@@ -64,9 +64,9 @@ def clip_gradients(model: nn.Module, longest: float) -> torch.Tensor:
 
 
 def _compile(model: Decoder) -> None:
-    # Block by block: they are all alike, so one compilation serves them all, and gradients of a unit are there for
-    # their reduction as soon as its backward pass is done. Not the embeddings: compiled, the gradients of a frequent
-    # token are added one after the other, where PyTorch's own kernel sorts tokens first.
+    # Block by block: one compilation serves all of them, as they are alike, and the gradients of a unit are ready for
+    # their reduction as soon as its backward pass is done. Embeddings stay uncompiled: compiled code adds the gradients
+    # of a frequent token one after the other, while PyTorch's own kernel sorts the tokens first.
     for block in model.blocks:
         block.compile(dynamic=False)
     model.head.norm.compile(dynamic=False)
@@ -77,23 +77,23 @@ def _compile(model: Decoder) -> None:
 
 def _shard(model: Decoder, recipe: Recipe, device: torch.device, world_size: int) -> None:
     mesh = init_device_mesh(device.type, (world_size,))
-    # Parameters travel in the type they are multiplied in; gradients are summed in fp32, as under DDP.
+    # Parameters are gathered in the type of the products; gradients are summed in fp32, as under DDP.
     policy = (
         MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         if recipe.precision == "bf16"
         else MixedPrecisionPolicy()
     )
-    # Kept, they are whole from their first use in a step to its end, as are gradients while micro batches add up; what
-    # lasts is split, and each rank updates its part.
+    # Without resharding, parameters are whole from their first use in a step to its end, and so are gradients while
+    # micro batches add up. Between steps both are sharded, and each rank updates its shard.
     again = recipe.parallelism.sharding == "full"
     for unit in _units(model):
         fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=again)
 
 
 def _units(model: Decoder) -> list[list[nn.Module]]:
-    """Group what is gathered and reduced together: consecutive blocks, and the parameters outside of blocks.
+    """Group the modules that are gathered and reduced together: consecutive blocks, and the rest of the model.
 
-    FSDP's hooks take the host as long, for each unit, as a GPU takes for a small block's pass.
+    For each unit, FSDP's hooks take the host as long as the GPU takes for the pass of a small block.
     """
     units: list[list[nn.Module]] = [[]]
     for block in model.blocks:

@@ -21,11 +21,11 @@ from pytest_llmbench.workloads.training import attention, matmul
 from pytest_llmbench.workloads.training.learning_rate import learning_rate
 from pytest_llmbench.workloads.training.tokens import Tokens, batch, open_tokens, stable_seed
 
-# Of parameters and dropout, as in the OPT baselines; the data has its own.
+# Seed of parameters and dropout, as in the OPT baselines; the data has its own.
 _SEED = 1
-# DDP frees its process group with the GIL held, and waits there for gloo's thread, which may just be
-# waiting for the GIL to free its last work: about one run in ten never ended. What is kept to the end of
-# the process, when that work is long gone, cannot hang.
+# DDP frees its process group with the GIL held, and waits there for gloo's thread, which may be waiting for the GIL to
+# free its last work: about one run in ten hung. A model that is kept to the end of the process avoids this, as that
+# work is done by then.
 _kept: list[object] = []
 _DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -34,12 +34,12 @@ def train(context: RankContext, log: StepLog) -> None:
     """Train the recipe that is `context.config` and log every step, as `StepClock` does.
 
     Raises:
-        ConfigError: the recipe is invalid, does not divide over the ranks, or its data cannot be used.
-        RunError: the ranks do not find each other, or a rank has no GPU.
+        ConfigError: the recipe or its data are invalid, or its batch is indivisible by the ranks.
+        RunError: the ranks failed to find each other, or a rank lacks a GPU.
     """
     recipe = validate(Recipe, context.config, "recipe")
     options = validate(TorchOptions, recipe.options, f"recipe {recipe.name}: options")
-    # The longest wait for a rank that is only slow, not dead, is the one for its start.
+    # The longest wait for a slow but healthy rank is the one for its start.
     with process_group(context, recipe.deadlines.meeting_s) as device:
         limit_threads(device)
         training = _prepare(recipe, options, context, device)
@@ -110,7 +110,7 @@ def _loop(training: _Training, log: StepLog) -> None:
         log.phase(step, "optimizer")
         clock.step(loss, _update(training, step))
     clock.finish()
-    trained = list(training.optimizer.state)  # what never had a gradient has none
+    trained = list(training.optimizer.state)  # the parameters that had a gradient
     event = training.fed.trained(
         layers=sum(isinstance(module, Block) for module in training.model.modules()),
         parameters=sum(parameter.numel() for parameter in trained),
