@@ -8,7 +8,7 @@ _ESCAPES = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c|$)"  # titles, device control
     r"|\x1b[ -/]*[0-~]"
 )
-# Control characters except tab and line feed, marks of the direction of writing, and characters that XML refuses.
+# Control characters but tab and line feed, marks of the direction of writing, and codes that XML does not allow.
 _CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )

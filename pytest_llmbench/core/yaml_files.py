@@ -37,7 +37,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     """A safe loader that refuses what YAML would take in silence for something else than was meant."""
 
     def get_single_data(self) -> Any:
-        # Before merge keys (`<<`) are resolved, because a key that they bring in may be overridden.
+        # Before merge keys (`<<`) are resolved: a mapping may override the keys that they bring in.
         root = self.get_single_node()
         for node in _nodes(root):
             if isinstance(node, yaml.MappingNode):

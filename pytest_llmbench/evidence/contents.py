@@ -190,7 +190,7 @@ def _secrets_of_tasks(folder: Path) -> frozenset[str]:
             task = read_json(path.read_bytes())
             env, files = dict(task.get("env") or {}), dict(task.get("secrets") or {})
         except (OSError, ValueError, AttributeError, TypeError):
-            continue  # any other file goes in as it is
+            continue  # a file other than a task goes in as it is
         known |= secret_values({**env, **read_secrets(files)}, files)
     return known
 

@@ -1,4 +1,4 @@
-"""Recomputes verdicts and derived files from a session's records and logs."""
+"""Verdicts reached again from a session's records and logs, and the files that are derived from these."""
 
 import datetime as dt
 import json

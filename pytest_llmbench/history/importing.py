@@ -254,7 +254,7 @@ def _add(connection: Connection, filed: FiledRecord) -> None:
 
 
 def _counts(connection: Connection, row: Mapping[str, Any]) -> bool:
-    """True if a run is a measurement of its own. A replay of a run that is there does not count."""
+    """True if a run is a measurement of its own. A run counts before its replay."""
     if row["simulated"] is not None:
         return False
     if row["measurement"] is None:

@@ -121,7 +121,7 @@ def machine_of(record: RunRecord, nameless: set[str]) -> AppliesTo:
 def _unusable(record: RunRecord) -> str | None:
     """The reason why a run is without a measurement."""
     if record.simulated is not None:
-        return f"it was made with --simulate {record.simulated}: a fault was caused in it on purpose"
+        return f"it was made with --llmbench-simulate {record.simulated}: a fault was caused in it on purpose"
     problem = record.problem
     return None if problem is None else f"the run is broken ({problem.kind}): {problem.message.splitlines()[0]}"
 

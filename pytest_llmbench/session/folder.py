@@ -169,7 +169,7 @@ def has_ended(folder: Path) -> bool:
 
 
 def session_of(folder: Path) -> Session:
-    """The session of a folder, with the id in its journal (its folder may have a name of `--session-name`)."""
+    """The session of a folder, with the id in its journal (its folder may have a name of `--llmbench-session-name`)."""
     ids = [event.session for event in read_events(folder) if event.session]
     return Session(id=ids[0] if ids else folder.resolve().name, folder=folder)
 

@@ -65,7 +65,7 @@ class Active:
         cancelled: the problem for which the session ended it.
         marks: past events of its job when it was launched.
         orphan: its ranks may have ended themselves, because their session was dead before it was resumed.
-        looking: looks at it while it goes on, with `--early-verdict`.
+        looking: looks at it while it goes on, with `--llmbench-early-verdict`.
         avoided: nodes that its session had lost before, and that it was kept off.
     """
 

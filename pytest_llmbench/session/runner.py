@@ -51,7 +51,7 @@ _SLURM_STOP_WAIT_S = 10.0
 
 
 class Runner:
-    """Runs every run of a session, as many at a time as nodes and `--max-runs` allow; the store has the results."""
+    """Runs every run of a session, as many at a time as nodes and `llmbench_max_runs` allow, and stores the results."""
 
     _shown, _looks = 0.0, 0
 

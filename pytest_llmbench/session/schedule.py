@@ -117,7 +117,7 @@ class _Launching:
 
 @dataclass(kw_only=True)
 class Schedule:
-    """Launches runs in order, as many at a time as nodes and `--max-runs` allow.
+    """Launches runs in order, as many at a time as nodes and `llmbench_max_runs` allow.
 
     Attributes:
         begun, fail: called with each run that was launched, and with each that was given up.

@@ -55,10 +55,10 @@ def test_a_job_waits_no_longer_than_it_may(user: UserFolder, queue: type[Queue],
     (user.path / "conftest.py").write_text(seconds)
     user.recipe()
     user.test()
-    only = ("--slurm", "nodelist=n8")
-    job = queue.run("sbatch", "--parsable", *only, "--exclusive", "--output=/dev/null", "--wrap=sleep 600").strip()
+    busy = ("--nodelist=n8", "--exclusive")
+    job = queue.run("sbatch", "--parsable", *busy, "--output=/dev/null", "--wrap=sleep 600").strip()
     try:
-        result = user.run(*SLURM, *only, "--llmbench-max-wait", "1", *how)
+        result = user.run(*SLURM, "--slurm", "nodelist=n8", "--llmbench-max-wait", "1", *how)
         queue.wait_until_empty(result.session, 30)
     finally:
         queue.run("scancel", job)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,9 +20,14 @@ SHOW = 'echo "$SLURMD_NODENAME $CUDA_VISIBLE_DEVICES"'
 
 @pytest.fixture(scope="module")
 def gpu_slurm(slurm_is_up: None) -> Iterator[OwnSlurm]:
-    """Slurm with a node for each of three GPUs and one with all of them, without accounting."""
-    with own_slurm("gpus", PORT, NODES="gpus", GPUS=str(GPUS)) as slurm:
-        yield slurm
+    """Slurm with a node for each of three GPUs and one with all of them, without accounting.
+
+    Its ports are for one at a time: another worker of xdist waits until this one is down.
+    """
+    with Path(tempfile.gettempdir(), "llmbench-slurm-gpus.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with own_slurm("gpus", PORT, NODES="gpus", GPUS=str(GPUS)) as slurm:
+            yield slurm
 
 
 def test_each_node_has_one_gpu_by_the_number_that_cuda_knows(gpu_slurm: OwnSlurm) -> None:

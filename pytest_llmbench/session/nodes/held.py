@@ -198,16 +198,17 @@ class HeldNodes:
 
     def _gate(self, validator: Validator, hosts: Sequence[str]) -> tuple[str, ...]:
         """Return the nodes that may train; give up the runs for which they are too few."""
-        unfit = "; ".join(f"{host} failed {why}" for host, why in validator.out.items())
+        unfit = "; ".join(f"{host} failed {check}" for host, check in validator.out.items())
         fit, everything = tuple(host for host in hosts if host not in validator.out), validator.why_gated(hosts)
         for run in list(self.schedule.waiting):
             needed = run.topology.nodes * (run.spec.group or 1)  # groups get the fit nodes in order
             if everything is None and needed <= len(fit):
                 continue
-            reason = everything or f"{unfit}; {len(fit)} fit nodes are too few for {needed}"
+            too_few = f"gated: {unfit}; {len(fit)} fit nodes are too few for {needed}"
+            message = too_few if everything is None else f"gated: {everything}"
             self.schedule.waiting.remove(run)
             #: problem gated: too few nodes passed the checks; the run is a SKIP that names the check and the node
-            self.schedule.fail(run, Problem(kind="gated", message=f"gated: {reason}"))
+            self.schedule.fail(run, Problem(kind="gated", message=message))
         if unfit and self.schedule.waiting:
             self._say(f"runs go to the {len(fit)} fit nodes ({', '.join(fit)}): {unfit}")
         return fit

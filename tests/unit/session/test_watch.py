@@ -48,7 +48,7 @@ def log_step(folder: Path, number: int, seconds: float) -> None:
     path.parent.mkdir(exist_ok=True)
     event = {
         "event": "step", "step": number, "seconds": seconds, "tokens": 1, "samples": 1, "loss": 1.0, "grad_norm": 1.0,
-        "peak_memory_bytes": None, "time": 1.0,
+        "peak_memory_bytes": None, "time": 1.0, "logged": 1.0,
     }  # fmt: skip
     with path.open("a") as log:
         log.write(json.dumps(event) + "\n")
