@@ -16,6 +16,7 @@ from pytest_llmbench.core.wire.step_events import (
     StartEvent,
     StepEvent,
     TelemetryEvent,
+    TrainingEvent,
 )
 
 BEGIN = 1_764_000_000.0
@@ -58,7 +59,17 @@ def of_rank(step: StepEvent, rank: int) -> StepEvent:
     return replace(step, seconds=seconds, loss=float(step.loss) + 0.01 * rank)
 
 
-def write_rank(folder: Path, rank: int, steps: int, watched: Sequence[Event], ranks: int = 2) -> None:
+def training(rank: int, ranks: int, parameters: int) -> TrainingEvent:
+    """Counts of a rank with a whole copy of a model of one layer, fed micro batches of 2 sequences of 32 tokens."""
+    return TrainingEvent(
+        world_size=ranks, tensor=1, pipeline=1, tensor_rank=0, pipeline_rank=0, copy_rank=rank, layers=1,
+        parameters=parameters, precision="fp32", sequence_length=32, micro_batch_size=2,
+    )  # fmt: skip
+
+
+def write_rank(
+    folder: Path, rank: int, steps: int, watched: Sequence[Event], ranks: int = 2, parameters: int = 1
+) -> None:
     """Write the log of a rank: `watched`, what is known of its GPU, in order between its steps of a second each."""
     events: list[StepEvent | GpuEvent] = [of_rank(step(number), rank) for number in range(1, steps + 1)]
     said = [event for event in watched if not isinstance(event, GpuEvent)]
@@ -69,5 +80,6 @@ def write_rank(folder: Path, rank: int, steps: int, watched: Sequence[Event], ra
         pid_namespace=1, time=BEGIN,
     )  # fmt: skip
     (folder / "steps").mkdir(parents=True, exist_ok=True)
-    lines = [start, MatmulEvent(flops_per_s=4e14), *said, *timed, EndEvent(steps=steps, time=timed[-1].time)]
+    counts = training(rank, ranks, parameters)
+    lines = [start, MatmulEvent(flops_per_s=4e14), *said, *timed, counts, EndEvent(steps=steps, time=timed[-1].time)]
     (folder / f"steps/rank-{rank:05d}.jsonl").write_bytes(b"".join(event.line() for event in lines))

@@ -22,6 +22,8 @@ REFERENCES = [
 ]
 # 25 judged steps of 256 tokens, a second each.
 PER_JOULE = 256 / (2 * POWER_W)
+# Of the recipe's model.
+PARAMETERS = 17_888
 
 Judge = Callable[..., Result]
 
@@ -38,7 +40,7 @@ def judge(user: UserFolder) -> Judge:
 
     def run(*watched: list[Event]) -> Result:
         for rank, events in enumerate(watched):
-            write_rank(folder / "run", rank, STEPS, events, ranks=len(watched))
+            write_rank(folder / "run", rank, STEPS, events, ranks=len(watched), parameters=PARAMETERS)
         done = user.pytester.runpytest_inprocess(
             "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov", "-p", "no:replay",
             f"--replay={folder.parent}",
