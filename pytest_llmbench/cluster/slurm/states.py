@@ -204,7 +204,7 @@ def parse_duration(text: str) -> float | None:
 
 
 def parse_time(text: str) -> str:
-    """A time as Slurm prints it; empty in place of Slurm's words for a missing time."""
+    """A time as Slurm prints it; empty for its words for a missing time."""
     return "" if text in {"None", "Unknown", "N/A"} else text
 
 

@@ -135,7 +135,7 @@ class JUnit:
     ) -> None:
         """Write the report as it is to be if this process is killed, now and whenever a test is over.
 
-        So an earlier session's report is replaced at once, and a killed session leaves errors in place of a green file.
+        So an earlier session's report is replaced at once, and a killed session leaves errors instead of a green file.
 
         Args:
             tests: the declared ones, by node id.

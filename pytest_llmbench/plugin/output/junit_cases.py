@@ -46,7 +46,7 @@ def properties_of(case: ET.Element) -> dict[str, str]:
 
 
 def lasting(name: str, properties: Mapping[str, str]) -> str:
-    """The name of a case that stays the same in other sessions: it has the node in place of the slot.
+    """The name of a case that stays the same in other sessions: it has the node instead of the slot.
 
     A slot, or a group of one node, is another node in the next session, and a history by name would mix them.
     """
