@@ -128,7 +128,9 @@ class Supervisor:
             if in_vain:
                 raise session.Interrupted("errors during collection")
             return self._print_plan(session)
-        if not (self._bench.planned.empty or in_vain or looked_at):
+        # With xdist, a thread of the controller starts them once a worker has planned them, perhaps before this hook.
+        follows_workers = session.config.pluginmanager.has_plugin("dsession")
+        if not (self._bench.planned.empty or in_vain or looked_at or follows_workers):
             try:
                 self.take_signals(session)
                 with usage_errors():

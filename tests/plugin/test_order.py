@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from pytest_llmbench.session.journal.journal import read_journal
 from tests.conftest import ASLEEP, UserFolder, pid_of_rank, steps_logged
 from tests.support.waiting import wait_until
 
@@ -122,3 +123,26 @@ def test_folders_of_sessions_have_no_tests(user: UserFolder, distribution: str) 
     result = user.run(distribution, "-v", timeout_s=60)
     assert "1 passed" in result.text
     assert "test_in_20260102.py" in result.text
+
+
+def test_runs_start_once_though_a_worker_is_fast(user: UserFolder) -> None:
+    """A worker may have planned the runs, and the thread may start them, before the controller's loop begins."""
+    user.recipe(options=ASLEEP)
+    user.test()
+    (user.path / "conftest.py").write_text(
+        "import functools, time\n"
+        "from pytest_llmbench.plugin.xdist import Controller\n"
+        "start = Controller.pytest_runtestloop\n"
+        "@functools.wraps(start)\n"
+        "def start_and_wait(self, *args, **more):\n"
+        "    answer = start(self, *args, **more)\n"
+        "    deadline = time.monotonic() + 30\n"
+        "    while self._bench.planned.empty and time.monotonic() < deadline:\n"
+        "        time.sleep(0.01)\n"
+        "    return answer\n"
+        "Controller.pytest_runtestloop = start_and_wait\n"
+    )
+    result = user.run("--cluster", "local", "-n2", "-k", "tiny")
+    assert result.returncode == 0, result.text
+    events, _ = read_journal(result.session / "journal")
+    assert [event.event for event in events].count("began") == 1
