@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from tests.conftest import Result, UserFolder
-from tests.support.samples import sample
+from tests.support.samples import readable, sample
 
 # The end of a log of the fork. An execution time goes with every throughput; these are rounded alike.
 END = "Execution time: {seconds:.4f} seconds for 100 steps\n{first}: Throughput: {rate:.4f} samples/sec\n"
@@ -39,11 +39,14 @@ def test_the_published_log_gives_the_published_file(user: UserFolder) -> None:
 
 @pytest.mark.parametrize(
     ("nodes", "model", "recipe", "batch"),
-    [
-        (1, "opt-350m_bs24_zero0", "chat_350m_bs24_zero0", 24),
-        (2, "opt-350m_bs24_zero0", "chat_350m_bs24_zero0", 24),
-        (1, "opt-13b_bs16_zero0", "chat_13b_bs16_zero0", 16),
-    ],
+    readable(
+        [
+            (1, "opt-350m_bs24_zero0", "chat_350m_bs24_zero0", 24),
+            (2, "opt-350m_bs24_zero0", "chat_350m_bs24_zero0", 24),
+            (1, "opt-13b_bs16_zero0", "chat_13b_bs16_zero0", 16),
+        ],
+        lambda case: f"lambda/allnodes_{case[0]}xN_{case[1]}.csv",
+    ),
 )
 def test_a_published_batch_is_reproduced(user: UserFolder, nodes: int, model: str, recipe: str, batch: int) -> None:
     """Logs that say what the rows of a published file say give that file, and a PASS for each Success."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.engines.deepspeed_chat.eval_batch import as_csv, evaluate, rows
+from tests.support.samples import readable
 
 HEADER = b"Hostnames,Throughput (samples/sec),Status\r\n"
 
@@ -26,17 +27,26 @@ def write(folder: Path, content: str, name: str = "opt-350m_1_batch0001.log") ->
 
 @pytest.mark.parametrize(
     ("log", "expected"),
-    [
-        ("opt-350m_1_1xN_batch0001.log", "1node_1xN_opt-350m_bs24_zero0.csv"),
-        ("opt-13b_1_1xN_batch0001.log", "1node_1xN_opt-13b_bs16_zero0.csv"),
-    ],
+    readable(
+        [
+            ("opt-350m_1_1xN_batch0001.log", "1node_1xN_opt-350m_bs24_zero0.csv"),
+            ("opt-13b_1_1xN_batch0001.log", "1node_1xN_opt-13b_bs16_zero0.csv"),
+        ],
+        lambda case: f"lambda/{case[0]}",
+    ),
 )
 def test_real_logs_give_the_published_file(sample: Callable[[str], Path], log: str, expected: str) -> None:
     """The logs of a node of a cluster of 512 H100."""
     assert evaluate([sample(f"lambda/{log}")], 65.0) == sample(f"lambda/{expected}").read_bytes()
 
 
-@pytest.mark.parametrize("name", ["1xN_opt-350m_bs24_zero0", "1xN_opt-13b_bs16_zero0", "2xN_opt-350m_bs24_zero0"])
+@pytest.mark.parametrize(
+    "name",
+    readable(
+        ["1xN_opt-350m_bs24_zero0", "1xN_opt-13b_bs16_zero0", "2xN_opt-350m_bs24_zero0"],
+        lambda name: f"lambda/allnodes_{name}.csv",
+    ),
+)
 def test_published_files_are_reproduced(sample: Callable[[str], Path], tmp_path: Path, name: str) -> None:
     """Logs that say what the rows say give these rows again, whatever the hosts are called."""
     published = sample(f"lambda/allnodes_{name}.csv").read_bytes()
