@@ -315,7 +315,7 @@ def require_slurm() -> None:
         answers = " is UP" in ping.stdout
     if answers:
         return
-    #: variable LLMBENCH_REQUIRE_SLURM: tests of this project: a missing Slurm is a failure, not a skip
+    #: test variable LLMBENCH_REQUIRE_SLURM: a missing Slurm is a failure, not a skip
     if os.environ.get("LLMBENCH_REQUIRE_SLURM"):
         pytest.fail("no Slurm answers, and LLMBENCH_REQUIRE_SLURM is set: see tools/slurm/up.sh", pytrace=False)
     pytest.skip("no Slurm answers here; as root on Debian: make slurm-up")

@@ -29,7 +29,7 @@ from tests.real.conftest import REPOSITORY, built
 from tests.support.shipped import shipped_recipes
 
 FRAMEWORK = "nemo"
-#: variable LLMBENCH_NEMO_SYSTEM: the same for both engines of NeMo
+#: test variable LLMBENCH_NEMO_SYSTEM: a system file with both engines of NeMo
 SYSTEM = os.environ.get("LLMBENCH_NEMO_SYSTEM")
 DATA = Path(__file__).parents[1] / "data" / "nemo"
 RECIPES = {name: recipe for name, recipe in shipped_recipes().items() if recipe.engine == "nemo_launcher"}
@@ -89,7 +89,7 @@ from events import moved
 @pytest.fixture(scope="module")
 def launcher() -> Path:
     """The folder of the launcher."""
-    #: variable LLMBENCH_NEMO_LAUNCHER_ROOT: tests of this project: a folder with checkouts of NVIDIA's launcher
+    #: test variable LLMBENCH_NEMO_LAUNCHER_ROOT: a folder with checkouts of NVIDIA's launcher
     named = os.environ.get("LLMBENCH_NEMO_LAUNCHER_ROOT")
     return Path(named) if named else built("nemo_launcher")
 
