@@ -234,11 +234,12 @@ def statistics(name: str) -> list[Row]:
 
 
 def checks() -> list[Row]:
-    """Rows of the checks, in the order in which they run."""
-    return [
-        (f"`{name}`", check.family, check.scope, f"{check.deadline_s:g} s", check.summary)
-        for name, check in all_checks().items()
-    ]
+    """Rows of the checks, in the order in which they run; those that differ in their names alone share one."""
+    names: dict[Row, list[str]] = defaultdict(list)
+    for name, check in all_checks().items():
+        question = check.summary.removeprefix(f"{name} ")
+        names[check.family, check.scope, f"{check.deadline_s:g} s", question].append(f"`{name}`")
+    return [(", ".join(alike), *row) for row, alike in names.items()]
 
 
 def units() -> list[Row]:
@@ -261,13 +262,13 @@ def options() -> list[Row]:
 def ini_keys() -> list[Row]:
     """Rows of the ini keys without an option."""
     rows = [(f"`llmbench_{option.key}`", *_of_option(option)) for option in OPTIONS if not option.forms]
-    return [*rows, *((f"`llmbench_{kind}`", "folders", "none", meaning) for kind, meaning in FOLDERS.items())]
+    return [*rows, *((f"`llmbench_{kind}`", "folders", meaning) for kind, meaning in FOLDERS.items())]
 
 
 def _of_option(option: Option) -> Row:
-    """Values, default and meaning."""
+    """Values with the default, and meaning."""
     words = ", ".join(f"`{word}`" for word in option.metavar.split("|") if word) or "none"
-    return words, option.default or ("off" if option.parse is None else "none"), cell(option.help)
+    return f"{words} ({option.default})" if option.default else words, cell(option.help)
 
 
 def commands() -> list[Row]:
@@ -294,8 +295,8 @@ _KEYS = ("Key", "Value (default)", "Meaning")
 _OPTIONS = ("Option", "Value (default)", "Meaning")
 TABLES: dict[str, tuple[Row, Callable[[], list[Row]]]] = {
     "commands": (("Command", "Meaning"), commands),
-    "options": (("Option", "Ini key", "Value", "Default", "Meaning"), options),
-    "ini keys": (("Ini key", "Value", "Default", "Meaning"), ini_keys),
+    "options": (("Option", "Ini key", "Value (default)", "Meaning"), options),
+    "ini keys": (("Ini key", "Value (default)", "Meaning"), ini_keys),
     "units": (("Dimension", "Units, with their size in the base unit"), units),
     "engines": (("Engine", "Kind", "Proof that a run did all its work"), engines),
     "recipe keys": (_KEYS, lambda: [row for row in keys(Recipe) if row[0].strip("`") not in NOT_WRITTEN]),
