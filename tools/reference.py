@@ -63,8 +63,8 @@ LABELS = (
 )  # fmt: skip
 # Keys of a run record that a reader of results looks for. Its JSON Schema has them all.
 OF_RESULTS = (
-    "hosts", "device", "timings", "recipe", "metrics", "steady", "judgements", "problem", "findings", "unjudged",
-    "steps", "telemetry", "times", "outside_steps", "early", "failed_launches", "superseded", "provenance", "made_by",
+    "hosts", "timings", "recipe", "metrics", "steady", "judgements", "problem", "findings", "unjudged", "steps",
+    "times", "provenance", "made_by",
 )  # fmt: skip
 
 # The properties of a test of a run, and of one of a check.
@@ -220,12 +220,22 @@ def options_of_checks() -> list[Row]:
 
 
 def _options(check: Check) -> dict[str, Row]:
-    return {key: (values(schema), cell(meaning)) for key, schema, meaning in leaves(check.options)}
+    """Default and meaning of each option, with its words if it takes one of a few."""
+    rows: dict[str, Row] = {}
+    for key, schema, meaning in leaves(check.options):
+        words = f"; one of {legal(schema)}" if "enum" in str(schema) else ""
+        rows[key] = (default(schema) or "none", f"{cell(meaning)}{words}")
+    return rows
 
 
 def engines() -> list[Row]:
     """Rows of the engines."""
     return [(f"`{name}`", f"`{get_engine(name).kind}`", get_engine(name).proof) for name in ENGINES.names()]
+
+
+def options_of(name: str) -> list[Row]:
+    """Rows of an engine's own options; `notes` are those of every command."""
+    return [row for row in keys(get_engine(name).options) if row[0] != "`notes`"]
 
 
 def statistics(name: str) -> list[Row]:
@@ -316,8 +326,8 @@ TABLES: dict[str, tuple[Row, Callable[[], list[Row]]]] = {
     "environment": (("Variable", "Meaning"), lambda: noted("variable")),
     "environment of tests": (("Variable", "Meaning"), lambda: noted("test variable")),
     "checks": (("Check", "Family", "Scope", "Deadline", "Question"), checks),
-    "options of checks": (_OPTIONS, options_of_checks),
-    **{f"options of {name}": (_OPTIONS, lambda name=name: keys(get_engine(name).options)) for name in ENGINES.names()},
+    "options of checks": (("Option", "Default", "Meaning"), options_of_checks),
+    **{f"options of {name}": (_OPTIONS, lambda name=name: options_of(name)) for name in ENGINES.names()},
     **{
         f"statistics of {name}": (("Statistic", "Unit", "Rule"), lambda name=name: statistics(name))
         for name in ENGINES.names()
