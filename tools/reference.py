@@ -207,16 +207,18 @@ def facts(*kinds: type) -> list[Row]:
 
 
 def options_of_checks() -> list[Row]:
-    """Rows of every option of every check; an option that all checks of a family share has the family's name."""
-    rows: dict[str, Row] = {}
-    every = all_checks().values()
-    for check in every:
-        family = [other for other in every if other.family == check.family]
+    """Rows of every option of every check; checks that share one share its row, under the family's name if all do."""
+    owners: dict[tuple[str, Row], list[Check]] = defaultdict(list)
+    for check in all_checks().values():
         for name, row in _options(check).items():
-            shared = len(family) > 1 and all(_options(other).get(name) == row for other in family)
-            key = f"{check.family if shared else check.name}.{name}"
-            rows.setdefault(key, (f"`{key}`", *row))
-    return list(rows.values())
+            owners[name, row].append(check)
+    rows: list[Row] = []
+    for (name, row), checks in owners.items():
+        members = [check.name for check in all_checks().values() if check.family == checks[0].family]
+        names = [check.name for check in checks]
+        shared = len(members) > 1 and names == members
+        rows.append((", ".join(f"`{who}.{name}`" for who in ([checks[0].family] if shared else names)), *row))
+    return rows
 
 
 def _options(check: Check) -> dict[str, Row]:
@@ -261,9 +263,9 @@ def units() -> list[Row]:
 
 
 def options() -> list[Row]:
-    """Rows of the options of the command line."""
+    """Rows of the options of the command line; one that ini files must not have is in bold."""
     return [
-        (f"`{option.forms[0]}`", f"`llmbench_{option.key}`" if option.ini else "none", *_of_option(option))
+        (f"`{option.forms[0]}`" if option.ini else f"**`{option.forms[0]}`**", *_of_option(option))
         for option in OPTIONS
         if option.forms
     ]
@@ -305,7 +307,7 @@ _KEYS = ("Key", "Value (default)", "Meaning")
 _OPTIONS = ("Option", "Value (default)", "Meaning")
 TABLES: dict[str, tuple[Row, Callable[[], list[Row]]]] = {
     "commands": (("Command", "Meaning"), commands),
-    "options": (("Option", "Ini key", "Value (default)", "Meaning"), options),
+    "options": (("Option", "Value (default)", "Meaning"), options),
     "ini keys": (("Ini key", "Value (default)", "Meaning"), ini_keys),
     "units": (("Dimension", "Units, with their size in the base unit"), units),
     "engines": (("Engine", "Kind", "Proof that a run did all its work"), engines),
