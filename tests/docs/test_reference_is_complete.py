@@ -278,8 +278,8 @@ def test_every_file_of_a_session_is_there(user: UserFolder) -> None:
     patterns = [re.sub("<[a-z]+>|00000", lambda match: wild[match[0]], name) for name in written]
     patterns = [f"{pattern}.*" if pattern.endswith("/") else pattern for pattern in patterns]
     assert {file for file in files if not any(re.fullmatch(pattern, file) for pattern in patterns)} == set()
-    # What a session on this machine does not have: of Slurm, of xdist, of a batch, and of processes that were stopped
-    # or seemed to hang, or that caused a fault.
+    # A session on this machine lacks files of Slurm, xdist and batches, and of processes that stopped, hung, or caused
+    # a fault.
     on_slurm = {"allocation/", "runs/<run>/bin/srun", "runs/<run>/pauses/rank-00000"}
     hanging = {
         "simulated/rank-00000",
@@ -295,7 +295,7 @@ def test_every_file_of_a_session_is_there(user: UserFolder) -> None:
         "superseded/",
         "checks/<check>/steps/<step>/logs/",  # their ranks print nothing
         "runs/<run>/record-altered.json",  # of a record that was changed
-        # Of sane runs they are taken away.
+        # The session deletes these of a sane run.
         "runs/<run>/phase/rank-00000",
         "runs/<run>/earlier.json",
     }

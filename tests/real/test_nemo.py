@@ -63,7 +63,7 @@ path = [folder for folder in os.environ["PATH"].split(":") if folder != here]
 real = next(f"{folder}/srun" for folder in path if os.access(f"{folder}/srun", os.X_OK))
 os.execv(real, ["srun", *left, *words])
 """
-# In the place of the image's python: rank 0 prints what a real run printed, and has its event file.
+# Stands in for the image's Python: rank 0 prints the output of a real run, and has its event file.
 PYTHON = """#!/bin/sh
 case "$*" in *pretrain*) ;; *) exit 0 ;; esac
 echo "$SLURMD_NODENAME $SLURM_PROCID $SLURM_NTASKS $SLURM_NNODES" >> {seen}-$SLURM_STEP_NODELIST
