@@ -83,7 +83,6 @@ def test_docstrings_and_messages_are_read(tmp_path: Path) -> None:
 
 
 def test_a_fault_is_reported_with_its_place_and_its_cure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And the exit code tells."""
     (tmp_path / "bad.md").write_text("It is no number.\n")
     (tmp_path / "good.md").write_text("It must be a number.\n")
     assert prose.main([str(tmp_path / "good.md")]) == 0
@@ -117,7 +116,6 @@ def test_comments_of_scripts_and_texts_of_yaml_are_read(tmp_path: Path) -> None:
      ("You know: it is no number.", ["with `is no ...`"]), ("You do. What it needs is time.", ["that begin with"])],
 )  # fmt: skip
 def test_each_goal_is_missed_by_itself(guide: str, missed: list[str]) -> None:
-    """By counts that do not depend on the patterns."""
     page = CHECKOUT / "docs" / "how-to" / "page.md"
     goals = prose.goals(list(prose.sentences(page, 1, guide)))
     assert len(goals) == 7

@@ -30,14 +30,12 @@ def test_a_table_that_differs_is_named_and_written() -> None:
 
 @pytest.mark.parametrize("name", sorted(reference.TABLES))
 def test_every_table_that_has_rows_is_in_a_document(name: str) -> None:
-    """Once, and no cell is empty: each key has an entry in the docstring of its model."""
     _, rows = reference.TABLES[name]
     assert MARKS.count(name) == bool(rows())
     assert [row for row in rows() if not all(row)] == []
 
 
 def test_a_comment_explains_a_name() -> None:
-    """At the end of a line, over lines of its own, and in several places; other comments explain nothing."""
     text = (
         "x = 1  #: problem hang: no step\n    #: suite property slot: a number,\n    #:  from 0\ny = 2\n"
         "#: another y: z\n# problem hang: no\n"
@@ -49,12 +47,10 @@ def test_a_comment_explains_a_name() -> None:
 
 
 def test_every_statistic_that_a_comment_explains_exists() -> None:
-    """Of every engine; those of checks are looked up when their table is made."""
     assert set(reference.notes()["left out"]) <= set(reference.STATISTICS)
 
 
 def test_every_word_on_values_and_links_is_used() -> None:
-    """None is left of a key that is gone."""
     models = [
         reference.Recipe, reference.Reference, reference.System, reference.ReplayFacts, reference.RunRecord,
         reference.Finding, reference.Reading, *(check.options for check in reference.all_checks().values()),

@@ -35,7 +35,6 @@ def test_files_are_written_and_commands_run_beside_them(tmp_path: Path) -> None:
 
 
 def test_a_command_that_fails_is_caught(tmp_path: Path) -> None:
-    """With the document's line, the command and what it printed."""
     text = "A line.\n\n" + fenced("<!-- run -->", "echo hello; exit 3\necho not reached")
     with pytest.raises(DocumentError, match=r"a\.md:4: `echo hello; exit 3` exited with 3, not with 0(.|\n)*hello"):
         follow(tmp_path, text)
@@ -104,7 +103,6 @@ def test_numbers_of_an_example_may_be_others(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("language", ["bash", "console", "python", "yaml", "text", ""])
 def test_a_block_without_a_comment_is_caught(language: str) -> None:
-    """Whatever its language, and also when there is a blank line in between."""
     for text in (f"A line.\n```{language}\nx\n```\n", f"<!-- run -->\n\n```{language}\nx\n```\n"):
         with pytest.raises(DocumentError, match=r"a\.md:[23]: this .* block has no comment"):
             check_marks(read_blocks("a.md", text))

@@ -33,7 +33,6 @@ def _messages() -> Iterator[str]:
 
 @pytest.mark.parametrize("symptom", SYMPTOMS)
 def test_a_message_is_one_of_the_code(symptom: str) -> None:
-    """Its words, in their order, in one text of the package."""
     words = [re.escape(part.strip()) for part in symptom.split("...") if part.strip()]
     assert any(re.search(".*".join(words), message, re.DOTALL) for message in messages()), symptom
 

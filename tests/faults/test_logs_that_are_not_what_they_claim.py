@@ -192,7 +192,6 @@ def test_a_log_that_is_not_what_it_claims_is_an_error(logs: Logs, name: str) -> 
 
 @pytest.mark.parametrize("given", ["{}.site.example", "{}"])
 def test_names_of_one_host_are_one(logs: Logs, given: str) -> None:
-    """With and without its domain."""
     host = logs.judge().hosts[0].partition(".")[0]
     logs.record(hosts=[given.format(host)])
     assert logs.judge().problem is None

@@ -184,7 +184,6 @@ def idle(logs: Logs) -> None:
 
 
 def test_time_outside_of_steps_is_said(logs: Logs, trained: Path) -> None:
-    """It is kept for every run, and a finding where it is much."""
     idle(logs)
     record = logs.judge(trained / "recipes")
     assert record.problem is None
@@ -219,7 +218,7 @@ def on_gpus(gpus: tuple[str, str], nodes: int = 1, watched: str | None = None) -
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_two_gpus_are_two(logs: Logs, trained: Path, nodes: int) -> None:
-    """On one host and on two, each with a GPU of its own."""
+    """Each rank has a GPU of its own, on one host or on two."""
     on_gpus(("GPU-0", "GPU-1"), nodes)(logs)
     record = logs.judge(trained / "recipes")
     assert record.problem is None, record.problem
@@ -406,7 +405,7 @@ def at_a_second_each(events: list[Event], rank: int) -> list[Event]:
 
 
 def test_durations_by_a_slow_clock_are_found_by_the_hosts(logs: Logs, trained: Path) -> None:
-    """Durations and time stamps that agree with each other, at half of the true time, are not the host's."""
+    """Durations and stamps that agree with each other, at half of the true time, contradict the host's clock."""
     for rank in (0, 1):
         logs.write(rank, at_a_second_each(logs.events(rank), rank))
     logs.record(timings={})
@@ -430,7 +429,6 @@ def test_durations_by_a_slow_clock_are_found_by_the_hosts(logs: Logs, trained: P
     ],
 )
 def test_names_of_one_host_are_one(logs: Logs, trained: Path, host: str, node: str | None, given: str) -> None:
-    """Slurm's name, the host's, with and without its domain, and a container's are no other host."""
     logs.start(host=host, node=node)
     logs.record(hosts=[given])
     assert logs.judge(trained / "recipes").problem is None

@@ -38,7 +38,7 @@ def alive(pid: int) -> bool:
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_a_killed_rank_is_named(user: UserFolder, watch: type[Watch], distribution: str) -> None:
-    """When a rank is killed, the test is an error that names it, and what was left of the run is ended."""
+    """The test is an error that names the rank, and the rest of the run is ended."""
     user.recipe(**ENDLESS)
     user.test()
     process = user.start(*LOCAL, distribution)
@@ -88,7 +88,6 @@ def test_in_the_background_of_a_shell_a_run_is_ended_as_well(user: UserFolder) -
 
 
 def test_nan_loss_is_an_error(user: UserFolder) -> None:
-    """A loss that is no number yields no throughput, however fast the steps were."""
     user.recipe(optimizer={"learning_rate": 1.0e39, "warmup_steps": 0})
     user.test()
     message = error_of(user.run(*LOCAL))
@@ -97,7 +96,6 @@ def test_nan_loss_is_an_error(user: UserFolder) -> None:
 
 
 def test_a_loss_that_rises_is_an_error(user: UserFolder) -> None:
-    """Fast steps that make the model worse are no training."""
     user.recipe(optimizer={"learning_rate": 50.0, "warmup_steps": 0}, steps=8)
     user.test()
     message = error_of(user.run(*LOCAL))
@@ -141,7 +139,6 @@ def test_missing_steps_make_the_run_unjudgeable(user: UserFolder, watch: type[Wa
 
 
 def test_a_time_limit_is_our_own(user: UserFolder) -> None:
-    """A run that outlasts its limit is ended by our clock and says what to change."""
     user.recipe(**{**ENDLESS, "time_limit": 1})
     user.test()
     message = error_of(user.run(*LOCAL))
@@ -154,7 +151,7 @@ def test_a_time_limit_is_our_own(user: UserFolder) -> None:
 def test_nothing_is_left_behind(
     user: UserFolder, watch: type[Watch], number: signal.Signals, distribution: str
 ) -> None:
-    """However pytest ends, its ranks end too: at once when it can still act, else when they miss its sign of life."""
+    """Ranks end at once if pytest can still act, else when they miss its sign of life."""
     user.recipe(**ENDLESS)
     user.test()
     process = user.start(*LOCAL, distribution, "-o", "llmbench_heartbeat_timeout=15")

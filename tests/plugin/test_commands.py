@@ -166,7 +166,7 @@ def test_a_hang_is_ended_and_its_last_line_quoted(megatron: MegatronLM) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
 def test_nothing_outlives_pytest(megatron: MegatronLM, number: signal.Signals) -> None:
-    """However pytest ends, its run does too, with ranks that are deaf to SIGTERM in sessions of their own."""
+    """Ranks that ignore SIGTERM, in sessions of their own, end with pytest."""
     megatron.install(speed=0.02)
     megatron.recipe("tiny", deaf)
     process = megatron.user.start(*ARGUMENTS, "-o", "llmbench_heartbeat_timeout=15")
@@ -184,7 +184,7 @@ def running(session: Path) -> bool:
 
 
 def test_the_time_limit_is_an_end_for_a_recipe_that_is_meant_to_be_cut_off(megatron: MegatronLM) -> None:
-    """The same run, cut off after a minute, is a verdict where that is meant, and else an error."""
+    """The same run, cut off after a minute, is an error for any other recipe."""
     user = megatron.user
     megatron.install(speed=0.1)  # 30 steps take more than a minute
     meant: dict[str, Any] = {"end": "time_limit", "steps": 30, "time_limit": "00:01:00"}
@@ -214,7 +214,6 @@ def test_the_time_limit_is_an_end_for_a_recipe_that_is_meant_to_be_cut_off(megat
 
 @pytest.mark.parametrize("plan", [(), ("--plan",)], ids=["run", "plan"])
 def test_a_system_without_the_environment_is_an_error_at_once(megatron: MegatronLM, plan: tuple[str, ...]) -> None:
-    """Before anything starts, with what to write."""
     result = megatron.user.run("--cluster", "local", "-k", "tiny", *plan)
     said = "engine megatron_lm is a command with an environment of its own, and system local has no entry for it"
     assert said in result.text

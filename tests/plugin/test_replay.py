@@ -126,7 +126,7 @@ def test_each_group_is_a_run_of_its_own(replay: Path, judge: Callable[..., Resul
 def test_slurms_word_is_evidence_for_who_is_meant_to_be_cut_off(
     user: UserFolder, replay: Path, judge: Callable[..., Result], word: str
 ) -> None:
-    """It need not be declared where Slurm says so, in a file of its own or among the others."""
+    """The cut-off need not be declared if Slurm's log line says so."""
     user.recipe(**RECIPE, end="time_limit")
     cut = ours().partition("[default0]:" + END)[0]
     apart = "STEP 123.0" in word
@@ -168,7 +168,7 @@ def test_what_cannot_be_meant_is_a_usage_error(
 
 
 def test_a_session_of_ours_is_judged_again(user: UserFolder) -> None:
-    """Its records say how each run was made; thresholds are those of now, and what was an ERROR stays one."""
+    """Records say how each run was made; the thresholds are today's, and an ERROR stays one."""
     user.recipe("good", steps=8)
     user.recipe("late", steps=8)
     user.test()
@@ -272,7 +272,7 @@ def jsc(user: UserFolder, recipe: str, *texts: str, **said: Any) -> Result:
 
 
 def test_jscs_lines_give_jscs_number(user: UserFolder) -> None:
-    """Of the five lines it publishes: 587.14 s with the warm-up line, 550.03 s without; declared to be cut off."""
+    """The five published lines give 587.14 s with the warm-up line and 550.03 s without."""
     result = jsc(user, "nlp175b", sample("jsc/175B_job.out.excerpt.txt").read_text(), ended="time_limit")
     assert verdicts(result) == {
         "nlp175b-jsc_560s": "FAIL",
@@ -309,7 +309,6 @@ def test_a_line_cut_in_the_source_is_shown(user: UserFolder) -> None:
 
 
 def test_jscs_threshold_is_for_its_machine(user: UserFolder) -> None:
-    """On 48 nodes nothing is compared with a bound for 96."""
     text = halved(sample("jsc/175B_job.out.excerpt.txt").read_text())
     result = jsc(user, "nlp175b", text, ended="time_limit", nodes=48)
     assert verdicts(result)["nlp175b-jsc_560s"] == "SKIP", result.text

@@ -40,7 +40,6 @@ def repository(folder: Path) -> Path:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_what_is_not_built_is_said_with_the_command_that_builds_it(framework: str, tmp_path: Path) -> None:
-    """To ask leaves nothing behind."""
     done = build(tmp_path, framework, "--check")
     assert done.returncode == 1
     assert f"has no environment in {tmp_path}/frameworks/{framework}; build it with: {BUILD} {framework}" in done.stdout
@@ -50,7 +49,6 @@ def test_what_is_not_built_is_said_with_the_command_that_builds_it(framework: st
 
 
 def test_without_a_checkout_it_says_how_to_get_one(tmp_path: Path) -> None:
-    """Not named, not there, and no repository."""
     (tmp_path / "plain").mkdir()
     for arguments, said in (
         ((), "no checkout is named"),
@@ -86,7 +84,6 @@ def test_a_checkout_without_the_pinned_commit_is_refused(tmp_path: Path) -> None
     ],
 )
 def test_what_it_would_not_use_is_refused(arguments: str, said: str, tmp_path: Path) -> None:
-    """Not left out in silence; and nothing is built."""
     done = build(tmp_path, *arguments.replace("DIR", str(tmp_path)).split(), PIP_ARGS="--no-index")
     assert done.returncode == 2
     assert said.replace("DIR", str(tmp_path)) in done.stderr
@@ -119,7 +116,6 @@ def test_a_python_for_which_nothing_is_pinned_is_refused(tmp_path: Path) -> None
 
 
 def test_a_folder_that_is_no_virtual_environment_is_left_alone(tmp_path: Path) -> None:
-    """It would be emptied."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("all of it")
     done = build(tmp_path, "nemo", "--venv", tmp_path / "mine")
@@ -140,7 +136,7 @@ def test_a_build_that_breaks_off_is_not_taken_for_a_whole_one(tmp_path: Path) ->
 
 
 def test_what_was_built_from_other_pins_is_not_used(tmp_path: Path) -> None:
-    """Its system file is there, and what it was made from is not what it would be made from now."""
+    """The system file is there, but was made from other versions than those of now."""
     folder = tmp_path / "frameworks" / "nemo"
     folder.mkdir(parents=True)
     (folder / "system.yaml").touch()
@@ -164,7 +160,6 @@ def test_the_tests_of_a_framework_skip_and_say_what_to_do(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_every_version_is_pinned(framework: str) -> None:
-    """Each line of a constraints file is one release of one package."""
     lines = (BUILD.parent / framework / "constraints.txt").read_text().splitlines()
     pinned = [line for line in lines if not line.startswith("#")]
     assert [line for line in pinned if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", line)] == []

@@ -95,7 +95,6 @@ def launcher() -> Path:
 
 
 def test_a_small_model_learns(user: UserFolder, system_file: str) -> None:
-    """The 126m recipe at scale smoke, by NeMo 2 itself through a whole session; TensorBoard reads the same times."""
     user.test()
     result = user.run("--system", system_file, "--scale", "smoke", "-n0", "-k", "aws_torchrun_gpt3_126m")
     assert result.case.properties["verdict"] == "PASS", result.text

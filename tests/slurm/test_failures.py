@@ -82,7 +82,7 @@ def test_a_simulated_fault_strikes_on_a_node(user: UserFolder) -> None:
 
 @pytest.mark.parametrize("mode", ["session", "run"])
 def test_a_killed_rank_is_named(user: UserFolder, watch: type[Watch], queue: type[Queue], mode: str) -> None:
-    """A rank killed on its node ends the run as an error that names rank and node."""
+    """The error names the rank and its node."""
     user.recipe(**ENDLESS, nodes=2)
     user.test()
     process = user.start(*SLURM, *(("--nodes", "2") if mode == "session" else ()))
@@ -142,7 +142,7 @@ def test_a_job_that_reaches_its_limit_is_said_so(user: UserFolder, queue: type[Q
 
 @pytest.mark.breaks_nodes
 def test_a_dead_node_is_named(user: UserFolder, watch: type[Watch], queue: type[Queue]) -> None:
-    """When a node stops answering, Slurm gives its job up, and the error says which."""
+    """The error names the node that stopped answering, after Slurm has given its job up."""
     if os.geteuid() != 0:
         pytest.skip("only root can kill a node's daemon")
     user.recipe(**ENDLESS)
@@ -160,7 +160,7 @@ def test_a_dead_node_is_named(user: UserFolder, watch: type[Watch], queue: type[
 
 
 def test_without_accounting_runs_are_judged_all_the_same(user: UserFolder, queue: type[Queue]) -> None:
-    """Sacct failing costs nothing: squeue knows how a job ended."""
+    """A failing sacct costs nothing, as squeue shows how a job ended."""
     shim = user.path / "bin"
     shim.mkdir()
     (shim / "sacct").write_text("#!/bin/sh\necho 'sacct: error: slurmdbd is down' >&2\nexit 1\n")

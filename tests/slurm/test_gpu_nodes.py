@@ -52,7 +52,6 @@ def test_a_step_inside_a_job_sees_the_same_gpu(gpu_slurm: OwnSlurm, gpus: list[s
 
 @pytest.mark.parametrize("partition", ["split", "whole"])
 def test_multicast_is_off_in_every_job(gpu_slurm: OwnSlurm, partition: str) -> None:
-    """Also where whoever submits has switched it on."""
     names = ("NCCL_NVLS_ENABLE", "NVSHMEM_DISABLE_NVLS", "TORCH_SYMM_MEM_DISABLE_MULTICAST")
     asked = f"--export=ALL,{','.join(f'{name}=2' for name in names)}"
     seen = gpu_slurm.run("srun", f"--partition={partition}", "--nodes=1", asked, "printenv", *names)

@@ -162,7 +162,6 @@ def test_the_bad_node_is_named_and_training_avoids_it(user: UserFolder, queue: t
 
 
 def test_a_node_in_quarantine_is_not_asked_for(user: UserFolder, queue: type[Queue]) -> None:
-    """And asking for more than are left is refused, with what there is."""
     (user.path / "bad.txt").write_text(f"{BAD}  # broken\n")
     user.test(CHECKS.format(checks='"limits"'))
     user.recipe()

@@ -31,7 +31,6 @@ def copied(image: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("image", IMAGES)
 def test_all_that_an_image_takes_is_there(image: str) -> None:
-    """In the checkout, in the place where the script looks for it; and all that building a wheel reads is taken."""
     taken = copied(image)
     assert [path for path in taken if not (CHECKOUT / path).exists()] == []
     needed = {
@@ -73,7 +72,6 @@ def test_an_image_has_its_environment_on_the_path(image: str) -> None:
 
 
 def test_another_pytorch_is_refused_before_anything_is_installed() -> None:
-    """With the words that the build takes."""
     done = subprocess.run(["sh", CONTAINERS / "install.sh", "rocm"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "TORCH is 'rocm': it can be cpu" in done.stderr

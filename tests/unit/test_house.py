@@ -87,7 +87,7 @@ def circles(imports: dict[str, set[str]]) -> set[str]:
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
-    """Also not inside a function or for types: modules that import each other are one module in several files."""
+    """Modules that import each other, in functions or for types too, are one module in several files."""
     imports = imported_modules()
     assert len(imports) > 300
     assert "pytest_llmbench.plugin.register" in imports["pytest_llmbench.plugin.begin"]

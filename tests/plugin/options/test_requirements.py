@@ -81,7 +81,7 @@ def test_a_test_behind_the_first_failure(user: UserFolder) -> None:
     ],
 )
 def test_a_file_that_cannot_be_meant(user: UserFolder, text: str, why: str) -> None:
-    """It is a usage error, as anything that was not required by mistake would be a pass."""
+    """A requirement that is read wrongly would be a pass, so it is a usage error."""
     user.test(TESTS)
     (user.path / "contract.yaml").write_text(text)
     result = user.run("--llmbench-require", "contract.yaml")

@@ -50,7 +50,6 @@ def test_without_own_recipes_it_is_every_one(user: UserFolder) -> None:
 
 
 def test_the_shipped_suite_takes_every_one(user: UserFolder) -> None:
-    """Beside recipes of one's own, too."""
     user.recipe()
     text = user.run(
         "--collect-only", "-q", "--cluster", "local", str(SUITE), f"--rootdir={user.path}", "-c", "pytest.ini"

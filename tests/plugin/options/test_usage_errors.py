@@ -132,7 +132,6 @@ def test_what_could_take_more_than_the_budget_is_refused(user: UserFolder, optio
 
 
 def test_a_budget_that_is_enough_refuses_nothing(user: UserFolder) -> None:
-    """By the time limits, which `--time` shortens."""
     user.recipe()
     user.test()
     result = user.run("--cluster", "local", "--plan", "--llmbench-budget", "0.02", "--time", "1")
@@ -215,7 +214,6 @@ def test_a_bad_file_is_a_usage_error_for_who_gives_options(user: UserFolder, nam
 
 @pytest.mark.parametrize("name", BAD_FILES)
 def test_a_bad_file_is_a_collection_error_for_who_does_not(user: UserFolder, name: str) -> None:
-    """Without one, it is an error of the files that hold our tests, and of no other file."""
     words = write_bad_files(user, name)
     result = user.pytester.runpytest_inprocess("-p", "no:cacheprovider", "-n0", "--continue-on-collection-errors")
     text = result.stdout.str()
@@ -261,7 +259,6 @@ def test_a_number_of_runs_that_cannot_be_meant_is_a_collection_error(user: UserF
 
 
 def test_a_repeat_does_not_take_the_name_of_another_recipe(user: UserFolder) -> None:
-    """Its folder would be that of the other's run."""
     user.recipe()
     user.recipe("tiny-repeat2")
     user.test()

@@ -60,7 +60,6 @@ def test_a_read_only_run_directory_is_a_usage_error(
 
 
 def test_a_read_only_run_directory_without_our_options(user: UserFolder, read_only: Path) -> None:
-    """From the ini file alone it is found when the runs start, and the same is said."""
     with (user.path / "pytest.ini").open("a") as ini:
         ini.write("llmbench_cluster = local\nllmbench_run_dir = read_only/reports\n")
     user.recipe()
@@ -149,7 +148,6 @@ def without_interrupts(text: str) -> str:
 
 @pytest.mark.parametrize("used", [61_000, 57_000, 45_000, 16_000])
 def test_a_disk_that_runs_full_is_said(user: UserFolder, small_disk: Path, used: int) -> None:
-    """Wherever it happens, from the first file to the last, the cause is named and the session ends in order."""
     user.recipe()
     user.test()
     (small_disk / "filler").write_bytes(b"x" * used)

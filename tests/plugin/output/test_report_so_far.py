@@ -110,7 +110,7 @@ def test_a_killed_session_leaves_the_verdicts_that_it_gave(user: UserFolder, wor
 
 
 def test_a_session_that_only_has_to_end_is_not_green(user: UserFolder) -> None:
-    """It is killed between its last test and its end. One that goes on takes the files of its last process away."""
+    """Pytest is killed between its last test and its end; a resumed session replaces the files."""
     user.recipe("first")
     user.test(TESTS)
     (user.path / "conftest.py").write_text(

@@ -88,7 +88,7 @@ def test_throttling_is_a_failure(judge: Judge) -> None:
 
 
 def test_a_gap_is_said_and_is_no_verdict(judge: Judge) -> None:
-    """Nobody knows whether the GPU was throttled meanwhile; its counter went on, so its energy is known."""
+    """The GPU may have been throttled in the gap; its energy counter went on."""
     watched = [event for event in seen(1) if getattr(event, "time", 0.0) not in _between(10.0, 17.5)]
     result = judge(seen(0), watched)
     assert verdicts(result) == {"learns": "PASS", "efficient": "PASS", "unhindered": "ERROR"}, result.text
@@ -121,7 +121,7 @@ def test_a_gpu_that_nobody_watched_leaves_no_number(judge: Judge, second: list[E
 
 
 def test_where_nobody_watched_nothing_is_said(judge: Judge) -> None:
-    """As of logs from before there were samples: a reference is an error, and there is no other line about it."""
+    """Logs from before there were samples: a reference on power is an error, and nothing else is printed."""
     result = judge([], [])
     assert verdicts(result) == {"learns": "PASS", "efficient": "ERROR", "unhindered": "ERROR"}, result.text
     assert "its telemetry" not in result.text

@@ -59,7 +59,6 @@ def test_the_rank_that_the_others_wait_for_is_named(user: UserFolder, distributi
 
 
 def test_no_rank_is_named_where_all_are_alike(user: UserFolder) -> None:
-    """The threshold was out of reach: the line says how a step was spent."""
     result = judge(user, "-n0")
     (told,) = [case.properties["cause"] for case in result.cases.values() if "cause" in case.properties]
     assert "rank 0" not in told

@@ -166,7 +166,6 @@ def test_a_comparison_with_its_message_in_parentheses(user: UserFolder) -> None:
 
 @pytest.mark.parametrize("name", SPEEDS)
 def test_a_bound_that_each_slow_run_meets(user: UserFolder, name: str) -> None:
-    """It judges no speed, and the session says so."""
     body, judges = SPEEDS[name]
     result = judge(user, as_tests({name: body}), *SPEED_NEEDED)
     assert result.returncode == (0 if judges else 10), result.text
@@ -176,7 +175,6 @@ def test_a_bound_that_each_slow_run_meets(user: UserFolder, name: str) -> None:
 
 
 def test_a_reference_that_each_slow_run_meets(user: UserFolder) -> None:
-    """It is named, with what to write instead."""
     system = """
 name: here
 cluster: local
@@ -194,7 +192,6 @@ references:
 
 
 def test_a_number_of_another_test(user: UserFolder) -> None:
-    """It would judge a run of which no row of the results is."""
     body = {
         "first": "KEPT.append(run.throughput)\n    assert KEPT[0] >= FAST",
         "second": "assert KEPT[0] >= SLOW",

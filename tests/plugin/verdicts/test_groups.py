@@ -82,7 +82,6 @@ def suite_property(result: Result, name: str) -> str | None:
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_the_slow_group_is_named(user: UserFolder, distribution: str) -> None:
-    """With its hosts and by how much, in the table, in the XML and in its record, also if workers shared the groups."""
     result = judge(user, {"n1": 1.0, "n2": 1.002, "n3": 1.08, "n4": 0.999}, distribution)
     assert result.returncode == pytest.ExitCode.TESTS_FAILED, result.text
     assert of_groups(result) == {"n1": "PASS", "n2": "PASS", "n3": "FAIL", "n4": "PASS"}
@@ -145,7 +144,6 @@ def test_a_group_that_cannot_be_compared_is_named(user: UserFolder) -> None:
 
 
 def test_a_clause_may_require_it(user: UserFolder) -> None:
-    """By the names of these verdicts, and it is INCOMPLETE where nothing was compared."""
     (user.path / "clauses.yaml").write_text('"4.1": "groups::opt125m-*"\n')
     args = ("--llmbench-require", "clauses.yaml")
     assert "4.1  PASS" in judge(user, {"n1": 1.0, "n2": 1.0}, *args).text

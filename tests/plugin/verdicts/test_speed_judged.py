@@ -74,7 +74,6 @@ def test_nothing_judged_the_speed(judge: UserFolder, references: list[Any], why:
 
 
 def test_a_test_that_was_not_selected(judge: UserFolder) -> None:
-    """There is a threshold, and nobody compared anything with it."""
     result = judged(judge, LEARNS, {**FAST, "applies_to": HERE}, args=("-k", "learns"))
     assert result.returncode == 10
     assert NOT_JUDGED + "fast was compared by no test. Select" in result.text
@@ -131,7 +130,6 @@ def test_a_run_that_cannot_be_judged_says_so_itself(judge: UserFolder) -> None:
 
 
 def test_an_ini_key_that_cannot_be_meant(judge: UserFolder) -> None:
-    """It is a usage error, before anything is judged."""
     with (judge.path / "pytest.ini").open("a") as ini:
         ini.write("llmbench_require_verdict = perhaps\n")
     judge.test(TEST_REFERENCES)

@@ -32,7 +32,7 @@ CASE = (
 
 
 def test_each_declaration_can_fail() -> None:
-    """At least 40 faults, each with a name and a scene, and with an expectation that a harness without care misses."""
+    """Each of at least 40 faults expects something that a careless harness misses."""
     assert len(FAULTS) >= 40
     assert max(Counter(fault.key for fault in FAULTS).values()) == 1
     shared = [fault for fault in FAULTS if fault.scene not in {"alone", "daemons"}]
@@ -68,7 +68,6 @@ def test_a_line_is_sound_only_if_every_expectation_is_met(wrong: dict[str, Any])
 
 
 def test_a_run_that_must_pass_has_no_problem() -> None:
-    """Without a kind, none is expected."""
     seen = replace(SEEN, exit=0, verdict="PASS", kind=None, metrics=4)
     assert judge("x", Expected(exit=0, verdict="PASS"), seen).outcome == "sound"
     assert judge("x", Expected(exit=0, verdict="PASS"), replace(seen, kind="hang")).outcome == "unsound"
@@ -77,7 +76,6 @@ def test_a_run_that_must_pass_has_no_problem() -> None:
 
 @pytest.mark.parametrize("nothing", ["it could not strike", replace(SEEN, left=None), replace(SEEN, exit=None)])
 def test_nothing_compared_is_an_error(nothing: Seen | str) -> None:
-    """It is never sound, and never counted as if the harness were wrong."""
     assert judge("x", EXPECTED, nothing).outcome == "error"
 
 

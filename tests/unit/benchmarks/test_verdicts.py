@@ -69,7 +69,6 @@ def test_three_runs_of_a_system_are_judged_together() -> None:
 
 
 def test_runs_made_again_decide_more_and_are_seldom_wrong() -> None:
-    """Up to eight of a system whose runs differ by as much as the distance of the bounds."""
     again = simulate(cell("between runs 0.3 %", Way(steps=200, repeats=8, rerun=True), runs=40))
     once = simulate(cell("between runs 0.3 %", runs=40))
     assert again.open.sum() < once.open.sum() / 2
@@ -78,13 +77,11 @@ def test_runs_made_again_decide_more_and_are_seldom_wrong() -> None:
 
 
 def test_the_same_seed_gives_the_same_counts() -> None:
-    """A record can be made again."""
     one, other = (simulate(cell("spikes", runs=40)) for _ in range(2))
     assert all(np.array_equal(one.wrong[rule], other.wrong[rule]) for rule in one.wrong)
 
 
 def test_calibrated_bounds_find_slower_runs() -> None:
-    """From five good runs."""
     tally = tally_of(5, 0.0015, 100, 1)
     assert tally.missed < 0.01
     assert tally.found > 0.99
@@ -92,7 +89,6 @@ def test_calibrated_bounds_find_slower_runs() -> None:
 
 
 def test_it_prints_its_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With every scenario in them."""
     monkeypatch.setattr("benchmarks.verdicts.__main__.WAYS", (Way(steps=25),))
     monkeypatch.setattr("benchmarks.verdicts.__main__.PLAN", 25)
     monkeypatch.setattr("benchmarks.verdicts.__main__.NOISES", (QUIET, Noise(cv=0.06, phi=0.0)))

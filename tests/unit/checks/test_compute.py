@@ -152,7 +152,6 @@ def test_nodes_of_another_kind_are_not_compared(measured: tuple[ProcessFleet, di
 
 
 def test_without_gpus_there_is_nothing_to_copy_to(measured: tuple[ProcessFleet, dict[str, Report]]) -> None:
-    """A skip with its reason."""
     assert "no GPUs" in (measured[1]["host_device_bandwidth"].skip or "")
 
 
@@ -185,7 +184,6 @@ def test_healthy_gpus_are_not_accused() -> None:
     ],
 )
 def test_a_slow_gpu_is_named(name: str, change: Mapping[str, Any]) -> None:
-    """Among six, with its node; a wider tolerance lets it be."""
     report = judged(name, fleet_of(_GOOD, b1=change))
     assert accused(report) == [("b", "GPU 1", "outlier")]
     assert "below the median" in report.findings[0].message
@@ -203,7 +201,6 @@ def test_a_slow_gpu_is_named(name: str, change: Mapping[str, Any]) -> None:
     ],
 )
 def test_a_gpu_that_computes_wrong_is_to_be_replaced(change: Mapping[str, Any], kind: str) -> None:
-    """Whichever way it shows."""
     report = judged("gemm", fleet_of(_GOOD, c0=bf16(**change)))
     assert {("c", "GPU 0", kind)} <= set(accused(report)) <= {("c", "GPU 0", kind), ("c", "GPU 0", "outlier")}
     assert {finding.severity for finding in report.findings} == {Severity.ISOLATE}
@@ -218,7 +215,6 @@ def test_a_gpu_that_is_known_to_be_wrong_has_no_vote() -> None:
 
 
 def test_without_a_majority_nobody_is_cleared() -> None:
-    """Half of the GPUs compute one thing, half another."""
     other = bf16(digest="2")
     report = judged("gemm", fleet_of(_GOOD, a0=other, a1=other, b0=other))
     assert not report.findings
@@ -235,13 +231,11 @@ def test_a_rate_beyond_the_peak_is_no_pass() -> None:
 
 @pytest.mark.parametrize("name", _NAMES)
 def test_a_silent_gpu_is_no_pass(name: str) -> None:
-    """Its node cannot be judged, and it is said why."""
     usual = _LOADED if name == "sustained" else _GOOD
     assert dict(judged(name, fleet_of(usual, b0="out of memory")).unjudged) == {"b": "rank 2: out of memory"}
 
 
 def test_a_reference_bounds_the_rate() -> None:
-    """At scale full, on the GPU that it is for; elsewhere the number is reported, with a note."""
     bound = Reference(
         name="house", statistic="gemm_bf16", at_least=Quantity("700 TFLOP/s/gpu"), why="w", source="s",
         date=dt.date(2026, 1, 1), applies_to=AppliesTo(gpu="H200", gpus=1, nodes=1),
@@ -264,7 +258,6 @@ def test_what_a_device_lacks_is_said() -> None:
 
 
 def test_a_gpu_that_slows_down_is_found() -> None:
-    """Its last third is 20 % below its first."""
     rates = [[float(second), (670e12 if second < 7 else 536e12)] for second in range(1, 13)]
     report = judged("sustained", fleet_of(_LOADED, a1={"rates": rates}))
     assert accused(report) == [("a", "GPU 1", "slows_down")]
@@ -293,7 +286,6 @@ def test_telemetry_is_judged(change: Mapping[str, Any], kind: str, severity: Sev
     ("trouble", "reason"), [("nvidia-ml-py is not installed", "nvidia-ml-py is not installed"), (None, "no sample")]
 )
 def test_a_gpu_without_telemetry_is_no_pass(samples: list[Any], trouble: str | None, reason: str) -> None:
-    """Whether it was throttled is not known."""
     report = judged("sustained", fleet_of(_LOADED, a0={"telemetry": samples, "trouble": trouble}))
     assert f"whether it was throttled is not known: {reason}" in report.unjudged["a"]
 
@@ -304,7 +296,6 @@ def test_a_load_too_short_to_compare_is_no_pass() -> None:
 
 
 def test_gaps_of_telemetry_are_said() -> None:
-    """In the middle and at the end."""
     samples = [{**_LOADED["telemetry"][0], "at_s": float(at_s)} for at_s in (0, 1, 2, 7)]
     report = judged("sustained", fleet_of(_LOADED, a0={"telemetry": samples}))
     gaps = [note for note in report.notes if "no telemetry" in note]
@@ -312,7 +303,6 @@ def test_gaps_of_telemetry_are_said() -> None:
 
 
 def test_minutes_are_the_users() -> None:
-    """The deadline follows them."""
     fleet = fleet_of(_LOADED)
     judged("sustained", fleet, options={"minutes": 30})
     assert fleet.asked[0].config["seconds"] == 1800
@@ -321,7 +311,6 @@ def test_minutes_are_the_users() -> None:
 
 @pytest.mark.parametrize("name", _NAMES[:2] + _NAMES[3:])
 def test_an_unknown_option_is_refused(name: str) -> None:
-    """With its name."""
     with pytest.raises(ConfigError, match="tolerence"):
         judged(name, fleet_of(_GOOD), options={"tolerence": 0.1})
 
@@ -331,5 +320,4 @@ def test_an_unknown_option_is_refused(name: str) -> None:
     [("", []), ("x", []), ("xx", []), ("xy", None), ("xxy", [2]), ("xxyy", None), ("xyz", None), ("xxxyz", [3, 4])],
 )
 def test_dissenters_need_a_majority(values: str, odd: list[int] | None) -> None:
-    """More than half."""
     assert dissenters(dict(enumerate(values))) == odd

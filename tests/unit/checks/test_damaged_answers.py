@@ -117,7 +117,6 @@ def test_what_was_asked_for_has_to_be_there(tmp_path: Path) -> None:
 
 
 def test_a_collective_that_a_rank_did_not_check_is_no_pass(tmp_path: Path) -> None:
-    """Nor is one without its curve."""
     site = Site(system="test", nodes=2, gpus_per_node=1)
     point = {"size": 8, "count": 2, "dtype": "float32", "in_place": {"time_us": 1.0, "algbw": 1.0, "busbw": 1.0}}
     measured = {"curves": {}, "unsupported": {}, "notes": [], "device": "H200"}
@@ -140,7 +139,6 @@ def test_a_collective_that_a_rank_did_not_check_is_no_pass(tmp_path: Path) -> No
     ],
 )
 def test_a_damaged_game_is_no_measurement(tmp_path: Path, game: dict[str, Any], field: str) -> None:
-    """Its rank gave no answer."""
     told = {"device": "H200", "games": [{"round": 0, "group": 0, **game}], "stopped": None, "nvlink": True}
     fleet = ToldFleet(Site(system="test", nodes=2, gpus_per_node=2), ("a", "b"), tmp_path, told)
     report = get_check("nvlink").run(fleet, CheckSettings())

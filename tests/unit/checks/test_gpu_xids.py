@@ -39,18 +39,15 @@ def test_severities_follow_the_published_actions(severity: Severity, codes: tupl
     ],
 )
 def test_the_driver_says_itself_what_it_wants(wanted: str, severity: str) -> None:
-    """In the words of Xid 154, of which the last ones count."""
     text = f"GPU recovery action changed from 0x2 (Node Reboot Required) to 0x1 ({wanted})"
     assert meaning(event(154, text))[0] == severity
 
 
 def test_switches_say_whether_an_error_is_fatal() -> None:
-    """There are hundreds of SXids."""
     assert meaning(event(20034, "Fatal, Link 48", switch=True))[0] is Severity.RESET
     assert meaning(event(22013, "Non-fatal, Link 48", switch=True))[0] is Severity.MONITOR
 
 
 def test_every_code_is_listed_once_and_in_words() -> None:
-    """And the one that needs reading is not in the table."""
     assert all(words for _, words in XIDS.values())
     assert 154 not in XIDS

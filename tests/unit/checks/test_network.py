@@ -124,7 +124,6 @@ def test_the_slow_node_is_named_with_its_numbers(count: int) -> None:
 
 
 def test_all_is_well() -> None:
-    """No findings; all pairs are readings, and so are all nodes together."""
     report = check("pairs", StandIn(gpu_site(4), names(4), slow()))
     assert not report.findings
     assert not report.unjudged
@@ -185,7 +184,7 @@ def test_a_node_whose_pairs_fail_is_named_by_how_they_fail(game: Mapping[str, An
 
 
 def test_a_wrong_sum_that_does_not_happen_again_is_no_pass() -> None:
-    """Of either of the two."""
+    """Neither node of the pair passes."""
     seen: list[bool] = []
 
     def once(members: Members) -> Mapping[str, Any]:
@@ -199,7 +198,6 @@ def test_a_wrong_sum_that_does_not_happen_again_is_no_pass() -> None:
 
 
 def test_a_dead_node_is_named_and_the_others_have_verdicts() -> None:
-    """It is left out of what is measured afterwards."""
     fleet = StandIn(gpu_site(6), names(6), slow("n5"), dead=frozenset({"n0"}))
     report = check("pairs", fleet)
     assert set(told(report)) == {("n0", "dead_node"), ("n5", "slow_node")}
@@ -208,7 +206,6 @@ def test_a_dead_node_is_named_and_the_others_have_verdicts() -> None:
 
 
 def test_where_most_are_silent_nobody_is_accused() -> None:
-    """It may as well be the fault of the few that answered."""
     report = check("pairs", StandIn(gpu_site(4), names(4), slow(), dead=frozenset({"n0", "n1", "n2"})))
     assert not report.findings
     assert set(report.unjudged) == set(names(4))
@@ -275,7 +272,6 @@ def test_links_inside_nodes() -> None:
     ],
 )
 def test_what_has_no_meaning_is_skipped(name: str, site: Site, why: str) -> None:
-    """With the reason."""
     report = check(name, StandIn(site, names(site.nodes), slow()))
     assert report.skip is not None
     assert report.skip.startswith(why)

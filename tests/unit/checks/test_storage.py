@@ -76,7 +76,6 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
 
 
 def test_three_real_nodes_get_back_what_they_wrote(loaded: tuple[Path, Report]) -> None:
-    """Every number of every node, and of all of them; nothing is wrong, and nothing is left."""
     folder, report = loaded
     assert (report.findings, dict(report.unjudged), report.problem, report.skip) == ((), {}, None, None)
     statistics = get_check("storage").statistics
@@ -99,7 +98,6 @@ def test_too_little_space_is_said_before_anything_is_written(tmp_path: Path) -> 
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    """It is a file."""
     (tmp_path / "file").touch()
     fleet = ProcessFleet(site=cpu_site(1), hosts=("a",), folder=tmp_path)
     report = get_check("storage").run(fleet, CheckSettings(options={**_SMALL, "folder": str(tmp_path / "file")}))
@@ -116,7 +114,6 @@ def test_totals_are_those_of_the_slowest(tmp_path: Path) -> None:
 
 
 def test_a_slow_node_is_named(tmp_path: Path) -> None:
-    """Among four; of two, nobody can say which is slow."""
     slow = {**_GOOD, "read_s": 1.0}
     report = judged(tmp_path, _GOOD, _GOOD, slow, _GOOD)
     assert [(f.host, f.kind) for f in report.findings] == [("n2", "outlier")]
@@ -125,7 +122,6 @@ def test_a_slow_node_is_named(tmp_path: Path) -> None:
 
 
 def test_wrong_bytes_are_a_finding_of_who_read_them(tmp_path: Path) -> None:
-    """With the node that wrote them."""
     report = judged(tmp_path, _GOOD, {**_GOOD, "wrong": ["data-0: 1 of 9 blocks differ, the first at byte 7"]}, _GOOD)
     (finding,) = report.findings
     assert (finding.host, finding.subject, finding.kind) == ("n1", "file of n2", "wrong_bytes")
@@ -141,7 +137,6 @@ def test_without_one_node_there_is_no_total(tmp_path: Path) -> None:
 
 
 def test_a_reference_bounds_the_total(tmp_path: Path) -> None:
-    """Of this system, with this number of nodes."""
     bound = Reference(
         name="contract", statistic="write", at_least=Quantity("10 GB/s"), why="w", source="s",
         date=dt.date(2026, 1, 1), applies_to=AppliesTo(system="test", nodes=2),
@@ -151,7 +146,6 @@ def test_a_reference_bounds_the_total(tmp_path: Path) -> None:
 
 
 def test_an_unknown_option_is_refused(tmp_path: Path) -> None:
-    """With its name."""
     with pytest.raises(ConfigError, match="sise"):
         judged(tmp_path, _GOOD, options={"sise": "1 GiB"})
 
@@ -191,7 +185,6 @@ def test_data_that_is_there_passes_and_what_is_not_is_named(tmp_path: Path) -> N
 
 
 def test_where_no_data_is_named_there_is_nothing_to_look_at(tmp_path: Path) -> None:
-    """A skip with its reason."""
     assert "name any data" in (staged(tmp_path, "a").skip or "")
 
 
@@ -213,7 +206,7 @@ def test_data_that_differs_between_nodes(tmp_path: Path, digests: str, odd: list
 def test_a_folder_is_made_though_another_rank_takes_the_parent_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It fails early, finds the parent empty, and takes it along right before the folder is made in it, three times."""
+    """Three times another rank removes the empty parent right before the folder is made in it."""
     own, make = tmp_path / "parent" / "node-00000", os.mkdir
     taken: list[Path] = []
 

@@ -42,7 +42,6 @@ def test_pyxis_is_told_by_options_of_srun_and_nothing_is_wrapped() -> None:
 
 @pytest.mark.parametrize("runtime", ["enroot", "docker"])
 def test_srun_is_told_nothing_of_another_runtime(runtime: str) -> None:
-    """Its tasks are the runtime's own commands."""
     assert srun_options(container(runtime), FOLDER) == []
 
 

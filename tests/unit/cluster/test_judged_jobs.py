@@ -74,7 +74,6 @@ def test_a_job_that_slurm_does_not_know_is_lost_after_its_limit(state: JobState,
 
 
 def test_sacct_is_believed_about_an_end_alone() -> None:
-    """Its "running" is an answer, so the job is not lost yet."""
     long_ago = watched(answered=NOW - 2 * PATIENCE_S)
     alive = judge_unsure(JOB, long_ago, facts(ends=(row(JobState.RUNNING),)), NOW)
     assert (alive["answered"], alive["missing"], "status" in alive) == (NOW, True, False)
@@ -86,7 +85,7 @@ def test_sacct_is_believed_about_an_end_alone() -> None:
 
 @pytest.mark.parametrize("seen", [NEVER, NOW - 1])
 def test_an_id_of_another_job_is_a_lost_job(seen: float) -> None:
-    """One that was never seen may be in the queue under another id."""
+    """A job that was never seen may be in the queue under another id."""
     stranger = row(JobState.RUNNING, comment="theirs", name="other")
     changes = judge_unsure(JOB, watched(seen=seen), facts(stranger), NOW)
     assert changes["status"].state is JobState.LOST
@@ -95,7 +94,6 @@ def test_an_id_of_another_job_is_a_lost_job(seen: float) -> None:
 
 
 def test_a_job_that_is_closed_for_too_long_has_failed() -> None:
-    """By sacct's word, where it has one."""
     shown, stuck = row(JobState.RUNNING, "COMPLETING"), watched(closing=NOW - CLOSING_S - 1)
     changes = judge_unsure(JOB, stuck, facts(shown), NOW)
     assert changes["status"].state is JobState.FAILED

@@ -45,7 +45,6 @@ def test_sessions_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_a_list_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    """It is no empty list."""
     with pytest.raises(ConfigError, match="cannot be read"):
         read_quarantine(tmp_path)
     assert read_quarantine(tmp_path / "none.txt") == {}
@@ -70,7 +69,6 @@ def test_commands_that_drain_nodes_are_printed(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_reason_of_a_drain_fits_on_a_line() -> None:
-    """Whatever a check had to say."""
     command = drain_command("n5", "limits: a\nb " + 300 * "c", "session")
     assert command[:4] == ["scontrol", "update", "nodename=n5", "state=drain"]
     assert command[4].startswith("reason=llmbench session: limits: a b ccc")

@@ -35,7 +35,6 @@ def recipe(name: str, scale: Any = "full") -> Recipe:
 
 
 def test_a_recipe_brings_the_shape_it_was_published_for() -> None:
-    """Without --nodes, OPT-175b takes its 128 nodes and OPT-125m its one."""
     big = settings().topology(recipe("opt175b"))
     assert (big.nodes, big.gpus_per_node, big.world_size) == (128, 8, 1024)
     assert settings().topology(recipe("opt125m")).nodes == 1
@@ -93,7 +92,6 @@ def test_cluster_and_system_complete_each_other(
 
 
 def test_auto_is_slurm_inside_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where sbatch is not on PATH, as on some compute nodes."""
     monkeypatch.setenv("PATH", "")
     assert resolve_cluster("auto", None) == ("local", None)
     monkeypatch.setenv("SLURM_JOB_ID", "4711")

@@ -71,7 +71,6 @@ WRONG = {
 
 @pytest.mark.parametrize(("text", "why"), WRONG.values(), ids=WRONG)
 def test_anything_else_is_refused(tmp_path: Path, text: str, why: str) -> None:
-    """By file and key, with the value; nothing is taken for what it is not."""
     path = tmp_path / "whole.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match=rf"whole\.json: {why}"):
@@ -79,7 +78,6 @@ def test_anything_else_is_refused(tmp_path: Path, text: str, why: str) -> None:
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """As is a folder in its place."""
     with pytest.raises(ConfigError, match=r"whole\.json: cannot be read: "):
         read_plain(Whole, tmp_path / "whole.json")
     with pytest.raises(ConfigError, match="cannot be read: "):
@@ -110,7 +108,6 @@ UNSENT: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize(("value", "why"), UNSENT.values(), ids=UNSENT)
 def test_what_would_arrive_as_something_else_is_not_sent(tmp_path: Path, value: Any, why: str) -> None:
-    """By file and key; an earlier file stays as it was."""
     path = tmp_path / "whole.json"
     write_plain(path, whole := Whole(count=1))
     with pytest.raises(ConfigError, match=rf"whole\.json: {why}"):
@@ -129,7 +126,6 @@ def test_what_has_no_end_is_not_sent(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_no_line_has_a_number_that_is_not_finite(value: float) -> None:
-    """It is not JSON, and some readers would take it for something else."""
     with pytest.raises(ValueError, match="not JSON compliant"):
         json_of(Whole(count=1, seconds=value))
 

@@ -46,7 +46,6 @@ def problems(**changes: Any) -> list[str]:
 
 
 def test_it_is_found_by_name_without_importing_what_it_runs() -> None:
-    """Collection stays fast: DeepSpeed, transformers and PyTorch are imported on the ranks only."""
     assert get_engine("deepspeed") is ENGINE
     code = (
         "import sys; from pytest_llmbench.engines.base import get_engine; get_engine('deepspeed').missing(); "
@@ -56,7 +55,6 @@ def test_it_is_found_by_name_without_importing_what_it_runs() -> None:
 
 
 def test_missing_packages_are_said_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is missing is named, and where it comes from."""
     monkeypatch.setattr(_in_process, "find_spec", lambda module: None if module == "deepspeed" else module)
     assert ENGINE.missing() == "engine deepspeed needs DeepSpeed: pip install 'pytest-llmbench[deepspeed]'"
 
@@ -69,7 +67,6 @@ def test_missing_packages_are_said_with_the_cure(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_stages_of_zero_run_in_every_precision(sharding: str, precision: str) -> None:
-    """On GPUs nothing of that is refused; on CPUs fp32 alone is not."""
     changed = recipe(parallelism={"sharding": sharding, "activation_checkpointing": "full"}, precision=precision)
     assert list(ENGINE.problems(changed, NODE)) == []
     on_cpus = list(ENGINE.problems(changed, CPUS))
@@ -94,14 +91,12 @@ def test_stages_of_zero_run_in_every_precision(sharding: str, precision: str) ->
     ],
 )
 def test_what_it_cannot_do_is_refused(changes: dict[str, Any], words: str) -> None:
-    """A recipe never runs as something else than it says; every problem names the recipe."""
     found = problems(**changes)
     assert any(words in problem for problem in found)
     assert all(problem.startswith("recipe small") for problem in found)
 
 
 def test_the_task_carries_the_whole_recipe() -> None:
-    """What the ranks get is plain data that is the recipe again, with its options."""
     place = Place(folder=Path("run"), environment=Environment(), slurm=False, time_limit_min=1)
     task = ENGINE.work(recipe(options={"loss_scale": 64.0}), NODE, place)
     assert isinstance(task, RankTask)

@@ -42,7 +42,6 @@ def recipe(**changes: Any) -> Recipe:
 
 
 def test_choosing_the_engine_does_not_import_pytorch() -> None:
-    """Found by its name, it keeps collection fast: PyTorch and Megatron-Core are imported on the ranks only."""
     code = (
         "import sys; from pytest_llmbench.engines.base import get_engine; get_engine('megatron_core').missing(); "
         "sys.exit('torch' in sys.modules or 'megatron.core' in sys.modules)"
@@ -51,7 +50,6 @@ def test_choosing_the_engine_does_not_import_pytorch() -> None:
 
 
 def test_missing_megatron_core_is_said_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without Megatron-Core the engine says how to install it."""
     monkeypatch.setattr(_in_process, "find_spec", lambda module: None if module == "megatron.core" else module)
     assert ENGINE.missing() == "engine megatron_core needs Megatron-Core: pip install 'pytest-llmbench[megatron]'"
 
@@ -73,12 +71,10 @@ def test_missing_megatron_core_is_said_with_the_cure(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_a_recipe_that_fits_has_no_problems(changes: dict[str, Any]) -> None:
-    """Every layout that divides, in every precision, can run on GPUs."""
     assert list(ENGINE.problems(recipe(**changes), NODE)) == []
 
 
 def test_cpu_ranks_train_in_fp32() -> None:
-    """Where there is no GPU, fp32 runs, and bf16 is refused with both ways out."""
     assert list(ENGINE.problems(recipe(precision="fp32", parallelism={"tensor": 2}), CPUS)) == []
     (problem,) = ENGINE.problems(recipe(), CPUS)
     assert problem == (
@@ -163,7 +159,6 @@ def test_a_layout_that_cannot_be_is_refused(changes: dict[str, Any], problem: st
 
 
 def test_transformer_engine_needs_gpus() -> None:
-    """Asked for on CPU ranks, it is refused with the other choice."""
     asked = recipe(precision="fp32", options={"transformer_impl": "transformer_engine"})
     assert list(ENGINE.problems(asked, CPUS)) == [
         "recipe small: options.transformer_impl: transformer_engine needs GPUs; local is for all"
@@ -180,7 +175,6 @@ def test_a_batch_is_divided_over_copies_of_the_model() -> None:
 
 
 def test_an_unknown_option_is_refused() -> None:
-    """What the engine does not know is an error that names it, and hides no other problem."""
     problems = list(ENGINE.problems(recipe(options={"atention": "flash"}, parallelism={"sequence": True}), NODE))
     assert len(problems) == 2
     assert "recipe small: options" in problems[1]
@@ -188,7 +182,6 @@ def test_an_unknown_option_is_refused() -> None:
 
 
 def test_the_task_carries_the_whole_recipe() -> None:
-    """What the ranks get is plain data that is the recipe again."""
     asked = recipe(parallelism=EVERYTHING, options={"overlap": False})
     place = Place(folder=Path("run"), environment=Environment(), slurm=False, time_limit_min=1)
     task = ENGINE.work(asked, NODE, place)

@@ -40,7 +40,6 @@ def commands(engine: Nemo, recipe: Recipe, where: Place) -> tuple[Command, ...]:
 
 @pytest.mark.parametrize("name", [name for name, recipe in FULL.items() if recipe.engine.startswith("nemo")])
 def test_a_number_of_nodes_that_does_not_divide_the_batch_is_refused(name: str) -> None:
-    """Before anything is asked of a cluster."""
     recipe = FULL[name]
     engine: Nemo = LAUNCHER if recipe.engine == "nemo_launcher" else TORCHRUN
     (problem,) = engine.problems(recipe, Topology(nodes=24 * 7, gpus_per_node=8))
@@ -50,7 +49,6 @@ def test_a_number_of_nodes_that_does_not_divide_the_batch_is_refused(name: str) 
 
 
 def test_the_launcher_needs_slurm() -> None:
-    """Its script calls srun."""
     with pytest.raises(ConfigError, match="--cluster slurm"):
         LAUNCHER.work(SMOKE["azure_gpt3_126m"], TWO_CPUS, place(Path("/run"), slurm=False))
 
@@ -110,7 +108,6 @@ def test_the_copy_of_a_configuration_stands_alone(tmp_path: Path) -> None:
 
 
 def test_the_dates_are_what_the_reader_reads() -> None:
-    """Whatever the locale and zone of the node."""
     *_, begin, _, end = commands(TORCHRUN, FULL["aws_torchrun_gpt3_126m"], place(Path("/run")))
     for command, name in ((begin, "begin_training"), (end, "end_training")):
         env = {"LC_ALL": "de_DE.UTF-8", "TZ": "Asia/Tokyo", "PATH": "/usr/bin:/bin"}

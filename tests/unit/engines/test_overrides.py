@@ -53,7 +53,6 @@ def test_no_shipped_recipe_contradicts_itself(recipe: Recipe) -> None:
 
 @pytest.mark.parametrize("name", [each.name for each in SMOKE.values() if each.engine in COMMANDS])
 def test_no_tiny_recipe_contradicts_itself(name: str) -> None:
-    """At scale smoke many arguments are others."""
     on, topology = on_its_nodes(SMOKE[name])
     said = [each for each in get_engine(on.engine).problems(on, topology) if "options.arguments" in each]
     assert said == []
@@ -143,7 +142,7 @@ def test_an_argument_that_changes_the_work_is_refused(name: str, argument: str, 
     ],
 )
 def test_what_may_change_a_step_is_not_counted(name: str, argument: str, value: object) -> None:
-    """It runs, and what counts FLOPs has no value: an argument that nobody knows is not taken for harmless."""
+    """An unknown argument is not taken for harmless: the run has no number that counts FLOPs."""
     assert problems(name, {argument: value}) == []
     assert uncounted(name, {}) is None
     why = uncounted(name, {argument: value})

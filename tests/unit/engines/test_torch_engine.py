@@ -46,7 +46,6 @@ def test_it_is_found_by_name_and_its_helpers_are_not() -> None:
 
 
 def test_choosing_the_engine_does_not_import_pytorch() -> None:
-    """Collection stays fast: PyTorch is imported on the ranks only."""
     code = (
         "import sys; from pytest_llmbench.engines.base import get_engine; "
         "import pytest_llmbench.workloads.rank.main; "
@@ -56,20 +55,17 @@ def test_choosing_the_engine_does_not_import_pytorch() -> None:
 
 
 def test_missing_pytorch_is_said_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without PyTorch the engine says how to install it; with it, nothing is missing."""
     assert ENGINE.missing() is None
     monkeypatch.setattr(_in_process, "find_spec", lambda _: None)
     assert ENGINE.missing() == "engine torch needs PyTorch: pip install 'pytest-llmbench[torch]'"
 
 
 def test_a_recipe_that_fits_has_no_problems() -> None:
-    """A batch that divides, in bf16 on GPUs or fp32 on CPUs, can run."""
     assert list(ENGINE.problems(recipe(), NODE)) == []
     assert list(ENGINE.problems(recipe(precision="fp32"), CPUS)) == []
 
 
 def test_a_batch_that_does_not_divide_lists_the_numbers_that_do() -> None:
-    """The problem names the numbers involved and every number of ranks that would work."""
     topology = Topology(nodes=5, gpus_per_node=8)
     (problem,) = ENGINE.problems(recipe(), topology)
     assert problem == (
@@ -79,13 +75,11 @@ def test_a_batch_that_does_not_divide_lists_the_numbers_that_do() -> None:
 
 
 def test_a_micro_batch_that_never_divides_says_so() -> None:
-    """When no number of ranks would do, the batch sizes contradict each other."""
     (problem,) = ENGINE.problems(recipe(micro_batch_size=5), NODE)
     assert problem.endswith("it does on no number of ranks: change a batch size")
 
 
 def test_bf16_without_gpus_points_to_the_smoke_scale() -> None:
-    """A GPU recipe on CPU ranks is refused with both ways out."""
     (problem,) = ENGINE.problems(recipe(), CPUS)
     assert problem == (
         "recipe small is bf16 on GPUs; this run has none: pass --scale smoke for the tiny CPU variant, "
@@ -94,7 +88,6 @@ def test_bf16_without_gpus_points_to_the_smoke_scale() -> None:
 
 
 def test_the_task_carries_the_whole_recipe() -> None:
-    """What the ranks get is an existing function and plain data that is the recipe again."""
     place = Place(folder=Path("run"), environment=Environment(), slurm=False, time_limit_min=1)
     task = ENGINE.work(recipe(data={"kind": "token_file", "path": "/data/tokens.bin"}), NODE, place)
     module, function = task.entry.split(":")
@@ -118,11 +111,9 @@ def test_the_task_carries_the_whole_recipe() -> None:
     ],
 )
 def test_what_it_cannot_do_is_refused(changes: dict[str, Any], words: str) -> None:
-    """A recipe never runs as something else than it says."""
     assert any(words in problem for problem in ENGINE.problems(recipe(**changes), NODE))
 
 
 def test_a_run_that_logged_nothing_is_an_empty_series(tmp_path: Path) -> None:
-    """Before the ranks start there is nothing to read, and that is no error."""
     series = ENGINE.read(tmp_path / "not_yet", recipe())
     assert (series.ranks, series.steps, series.unreadable) == ((), (), ())

@@ -52,7 +52,6 @@ def key(tmp_path: Path) -> Path:
 
 
 def test_a_bundle_is_verified_without_slurm_and_torch(evidence: Evidence, key: Path) -> None:
-    """By a process in which neither can be imported, and that finds no program."""
     assert llmbench("bundle", str(evidence.folder), "--key", str(key), "--output", str(evidence.target))[0] == 0
     absent = '{"torch", "submitit", "xdist", "numpy", "plotly"}'
     public = str(key.with_suffix(".pub.pem"))
@@ -92,7 +91,6 @@ def test_a_bundle_inside_of_its_session_is_refused(evidence: Evidence) -> None:
 
 @pytest.mark.parametrize("package", ["cryptography", "in_toto_attestation", "securesystemslib"])
 def test_without_the_extra_its_name_is_given(evidence: Evidence, package: str) -> None:
-    """With the command that installs it, by each of the three commands."""
     for words in (("keygen",), ("bundle", str(evidence.folder)), ("verify", str(evidence.target))):
         done = bare(repr({package}), *words)
         assert done.returncode == 2

@@ -54,7 +54,6 @@ def test_a_planted_regression_alone_is_found(history: History) -> None:
 
 
 def test_a_planted_regression_alone_is_found_by_postgresql() -> None:
-    """By a real server, as by SQLite."""
     with postgresql() as url, open_history(url) as history:
         victim, verdicts = repeat(history, "p", earlier=10, slower=0.02, wanted=Wanted(kind="last", count=10))
         assert {name for name, verdict in verdicts.items() if verdict != "PASS"} == {victim}
@@ -134,7 +133,6 @@ def test_an_unknown_tag_or_commit_is_said_before_the_session(history: History) -
 
 @pytest.mark.parametrize("text", ["", "lst", "last:0", "last:x", "tag:", "commit:12", "commit:xyzxyzx", "best:2"])
 def test_what_is_no_baseline_is_said(text: str) -> None:
-    """With what is legal."""
     with pytest.raises(ConfigError, match="must be last, last:N, best, tag:NAME, or commit:SHA"):
         Wanted.parse(text)
 
@@ -167,7 +165,6 @@ def test_a_change_of_the_past_is_no_scatter() -> None:
 
 @pytest.mark.parametrize("usual", [USUAL_BETWEEN_RUNS, None])
 def test_copies_of_one_run_make_no_number_certain(usual: BetweenRuns | None) -> None:
-    """Neither do copies in the other recipes: a change within the noise of the steps is not a regression."""
     copies = Scatter(1e-12, 9.0)
     told = measure_change(
         [row(100.0)] * 10, [row(99.9)], past=[100.0] * 10, usual=usual, shared=shared_scatter([copies] * 20)

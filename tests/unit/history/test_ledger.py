@@ -65,7 +65,7 @@ def test_a_node_is_avoided_after_two_sessions_with_faults(history: History, tmp_
 
 
 def test_a_node_that_failed_under_a_run_is_blamed(history: History, tmp_path: Path) -> None:
-    """Also one that failed under an attempt before it, and whose name the last one's hosts do not have."""
+    """The node of an earlier attempt is blamed too, though the last attempt's hosts lack it."""
     recorded = Path(__file__).parents[2] / "data/session/20261123-113444-68012a/runs/good/record.json"
     record = RunRecord.read(recorded).model_copy(
         update={"hosts": ("n1", "n3"), "lost_nodes": ("n2",), "judgements": ()}
@@ -82,7 +82,6 @@ def test_a_node_that_failed_under_a_run_is_blamed(history: History, tmp_path: Pa
 
 
 def test_a_setting_is_no_fault_of_a_node(history: History, tmp_path: Path) -> None:
-    """Neither what asks for a configuration, nor what all nodes of a session have."""
     for days in (1.0, 2.0):
         check(
             history,
@@ -96,7 +95,6 @@ def test_a_setting_is_no_fault_of_a_node(history: History, tmp_path: Path) -> No
 
 
 def test_a_gpu_keeps_its_history_on_another_node(history: History, tmp_path: Path) -> None:
-    """It is known by its UUID, and its node is that of the last record."""
     check(history, tmp_path, 3.0, fault("n1"))
     check(history, tmp_path, 2.0, fault("n2", "mlx5_0"))
     gpu, *_ = list_devices(history, device="GPU-n1-1", now=NOW)

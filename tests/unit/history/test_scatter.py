@@ -63,7 +63,6 @@ def test_few_series_are_worth_little() -> None:
 
 
 def test_one_series_and_series_without_scatter_tell_nothing() -> None:
-    """Neither does a number that is always the same, or has no mean."""
     (one,) = drawn(1, [0.002])
     assert shared_scatter([one]) is None
     assert shared_scatter([one, Scatter(0.0, 9.0), Scatter(0.0, 0.0)]) is None

@@ -44,7 +44,6 @@ def session(folder: Path, name: str = "20261101-120000-aaaaaa", *runs: str, **ch
 
 
 def test_a_second_import_adds_nothing(history: History, tmp_path: Path) -> None:
-    """Nor does one of a copy of the folder, or of a folder that has both."""
     folder = session(tmp_path / "a", "20261101-120000-aaaaaa", "one", "two")
     told = import_sessions(history, [folder], About(tags=("base",)))
     assert (told.new, told.known, told.refused) == (2, 0, [])
@@ -75,7 +74,6 @@ def test_a_changed_record_is_refused_by_name(history: History, tmp_path: Path) -
 
 @pytest.mark.parametrize("damage", ["cut", "not json", "no record", "newer"])
 def test_a_damaged_record_is_named_and_the_rest_imported(history: History, tmp_path: Path, damage: str) -> None:
-    """Whatever the damage is."""
     folder = session(tmp_path, "20261101-120000-aaaaaa", "good", "ill")
     path = folder / "runs" / "ill" / "record.json"
     whole = path.read_text()
@@ -88,7 +86,6 @@ def test_a_damaged_record_is_named_and_the_rest_imported(history: History, tmp_p
 
 
 def test_a_simulated_run_is_flagged_and_in_no_series(history: History, tmp_path: Path) -> None:
-    """It measured nothing."""
     import_sessions(history, [session(tmp_path, simulated="hang@3")])
     (record,) = show_session(history, "20261101")["records"]
     assert (record["simulated"], record["counts"]) == ("hang@3", False)
@@ -97,7 +94,6 @@ def test_a_simulated_run_is_flagged_and_in_no_series(history: History, tmp_path:
 
 
 def test_a_run_that_is_replayed_counts_once(history: History, tmp_path: Path) -> None:
-    """In whichever order its records are imported: that of the run itself counts."""
     first = session(tmp_path, "20261101-120000-aaaaaa")
     record = json.loads((first / "runs" / "opt125m" / "record.json").read_text())
     replayed = tmp_path / "20261102-120000-bbbbbb" / "runs" / "opt125m" / "record.json"

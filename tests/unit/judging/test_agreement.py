@@ -57,7 +57,6 @@ TRUE = lines([0.6291, 0.6307, 0.6302, 0.6308, 0.6333])
 
 @given(st.lists(st.floats(0.001, 1000), max_size=20), st.integers(1, 100), st.sampled_from([1, 32, 2048]))
 def test_true_lines_agree(times: list[float], interval: int, samples: int) -> None:
-    """However long the steps are, and however many lie between two lines."""
     assert doubts(lines(times, interval, samples)) == []
 
 
@@ -102,7 +101,6 @@ def test_what_is_between_two_lines_and_in_no_step_is_told_of() -> None:
 
 
 def test_a_mean_that_has_the_line_before_in_it() -> None:
-    """Of core 0.16: line 1, and line 5 that is about steps 1 to 5."""
     first = Step(step=1, seconds=2.5463, at=55.116282)
     fifth = Step(step=5, interval=5, seconds=1.0155, at=57.647540)
     assert doubts([first, fifth]) == []
@@ -116,7 +114,6 @@ def words(wps: float, ups: float, wpb: float = 65536.0) -> Iterator[str]:
 
 
 def test_a_rate_is_the_product_of_two_others() -> None:
-    """To the digits printed, which may be few."""
     assert list(words(34799.2, 0.53)) == []
     assert list(words(3189.1, 0.02, 131072.0)) == []
     assert list(words(1.23457e6, 18.84)) == []
@@ -129,7 +126,6 @@ def test_a_rate_is_the_product_of_two_others() -> None:
     ("gpus", "fastest", "said"), [(8, 0.4, True), (8, 0.6, False), (0, 0.4, False), (0, 0.2, True)]
 )
 def test_no_step_is_much_faster_than_most(gpus: int, fastest: float, *, said: bool) -> None:
-    """On CPUs, which others use as well, the median may be slow."""
     steps = [Step(step=number, seconds=fastest if number == 3 else 1.0) for number in range(1, 9)]
     doubts = list(steady(steps, Topology(nodes=1, gpus_per_node=gpus, cpu_ranks_per_node=2)))
     assert len(doubts) == said

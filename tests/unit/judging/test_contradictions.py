@@ -121,7 +121,6 @@ DAMAGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_contradiction_is_told_with_key_and_both_values(sound: dict[str, Any], damage: str) -> None:
-    """Whatever was changed."""
     change, words = DAMAGES[damage]
     plain = deepcopy(sound)
     change(plain)

@@ -90,7 +90,6 @@ def test_the_peak_says_what_it_allows() -> None:
 
 @given(seconds=st.floats(1e-3, 1e3), nodes=st.integers(1, 64), tflops=st.floats(0.1, 1e4))
 def test_what_was_measured_asks_for_the_share_that_was_measured(seconds: float, nodes: int, tflops: float) -> None:
-    """Whichever statistic of speed it is on: a bound at the measured value asks for the measured MFU."""
     where = peak(nodes=nodes, tflops=tflops)
     recipe, samples = where.recipe, where.recipe.samples_per_step
     steps = tuple(
@@ -118,7 +117,6 @@ def test_every_meaning_of_speed_is_one_that_a_shipped_statistic_has() -> None:
 
 @given(words=st.floats(1, 1e9), share=st.floats(0.1, 1.0))
 def test_nodes_are_as_many_as_it_takes_and_no_more(words: float, share: float) -> None:
-    """That many nodes give the words at that share of their peak; one fewer do not."""
     count = asked("throughput", at_least=f"{words} words/s").nodes_at(share)
     assert count is not None
     needs = [asked("throughput", peak(nodes=n), at_least=f"{words} words/s").share for n in {count, max(1, count - 1)}]

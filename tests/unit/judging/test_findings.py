@@ -161,5 +161,4 @@ def test_a_training_above_the_published_peak_is_implausible_without_a_system_fil
 def test_the_published_peak_is_known_by_the_gpu_alone(
     device: str, precision: str, peak: tuple[float, float] | None
 ) -> None:
-    """That of another model is not taken for it."""
     assert published_tflops(device, precision) == peak

@@ -91,7 +91,6 @@ DAMAGES: dict[str, Callable[[list[float]], list[float]]] = {
 
 @given(st.integers(0, 10_000), st.sampled_from(NOISE), st.integers(3, 6), st.sampled_from(sorted(DAMAGES)))
 def test_a_damaged_curve_does_not_pass(seed: int, noise: str, count: int, damage: str) -> None:
-    """Whatever was done to it, in whichever step."""
     _, curves = repeats(seed, noise, count + 1)
     assert differs(golden_of(*curves[:-1]), DAMAGES[damage](curves[-1]))
 
@@ -130,7 +129,6 @@ def test_a_printed_loss_has_as_many_bits_as_it_has_digits() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_loss_that_is_no_number_does_not_pass(value: float) -> None:
-    """Nor can it be golden."""
     _, curves = repeats(1, "white", 3)
     golden, broken = golden_of(*curves), [*curves[0][:7], value, *curves[0][8:]]
     found = deviation(record(broken), golden)
@@ -169,7 +167,6 @@ OTHERS = {
 
 @pytest.mark.parametrize("fact", OTHERS)
 def test_golden_losses_of_another_training_are_refused(fact: str) -> None:
-    """Of another recipe, seed, layout, precision or device: the message names what differs."""
     base, curves = repeats(1, "white", 3)
     other = record(base).model_copy(
         update={name: getattr(OTHERS[fact], name) for name in ("recipe", "ranks", "nodes", "device")}
@@ -187,7 +184,6 @@ def test_too_few_runs_make_none() -> None:
 
 
 def test_one_run_that_is_unlike_the_others_is_named() -> None:
-    """It would make the tolerance so wide that anything passes."""
     _, curves = repeats(1, "white", 4)
     odd = [loss + 0.01 * i for i, loss in enumerate(curves[3])]
     with pytest.raises(ConfigError, match="run3 differs from the other runs by"):
@@ -210,7 +206,6 @@ def test_runs_that_differ_by_all_that_they_learn_make_none() -> None:
 
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """And one that is cut, or says something impossible, is refused."""
     _, curves = repeats(1, "chaos", 3)
     golden = golden_of(*curves)
     path = tmp_path / "golden.json"

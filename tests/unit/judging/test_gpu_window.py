@@ -85,7 +85,6 @@ def test_three_periods_are_no_gap() -> None:
     [((3.0, 8.0), "no sample for 3 s of the judged window"), ((20.0, 40.0), "no sample for 5 s of the judged window")],
 )
 def test_a_gap_at_an_end_leaves_nothing(hole: tuple[float, float], gap: str) -> None:
-    """There the counter is not known either."""
     found = watched(without(samples(30.0), *hole), 5.0, 25.0)
     assert known(found) == set()
     assert found.gaps == (gap, "no samples close enough around both ends of the judged window to know its energy")
@@ -129,7 +128,6 @@ def test_what_some_samples_lack_is_not_known(name: str, lost: set[str], words: s
 
 
 def test_a_counter_that_goes_backwards_is_none() -> None:
-    """As when the driver was loaded anew; the clocks are not touched by it."""
     anew = [each if each.time < BEGIN + 10 else replace(each, energy_mj=7) for each in samples(30.0)]
     found = watched(anew, 5.0, 25.0)
     assert known(found) == set(SAMPLED)
@@ -145,7 +143,6 @@ def test_a_counter_that_stands_still_is_none() -> None:
 
 
 def test_a_clock_that_is_set_back_leaves_nothing() -> None:
-    """Then no sample can be said to lie within the window."""
     back = [each if each.time < BEGIN + 10 else replace(each, time=each.time - 2) for each in samples(30)]
     found = watched(back, 5.0, 20.0)
     assert known(found) == set()
@@ -161,7 +158,6 @@ def test_a_short_window_has_no_energy() -> None:
 
 
 def test_without_a_judged_step_there_is_no_window() -> None:
-    """As of a rank that died before it."""
     window = GpuWindow(told())
     window.sample(sample(1.0))
     window.pass_by(BEGIN + 5)
@@ -183,7 +179,6 @@ def of_powers(powers: list[float]) -> list[GpuEvent]:
 
 @given(POWERS, PIECES, st.floats(0.6, 2.0))
 def test_energy_adds_up(powers: list[float], pieces: list[float], start: float) -> None:
-    """That of a window is the sum of those of its parts, wherever it is cut."""
     seen = of_powers(powers)
 
     def at(seconds: float) -> Any:
@@ -201,7 +196,6 @@ def test_energy_adds_up(powers: list[float], pieces: list[float], start: float) 
 
 @given(POWERS, st.floats(0.0, 30.0), st.floats(0.01, 38.0))
 def test_energy_is_right_within_its_error(powers: list[float], start: float, seconds: float) -> None:
-    """However power changes from sample to sample; the samples' own mJ are rounded."""
     found = watched(of_powers(powers), start, start + seconds)
     if found.energy_j is None or found.energy_error_j is None:
         assert found.gaps

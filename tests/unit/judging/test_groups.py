@@ -31,7 +31,6 @@ def compared(levels: Mapping[str, float], seed: int = 0) -> dict[str, Lag]:
 
 @given(st.integers(3, 12), st.floats(0.5, 2.0), st.floats(1.07, 5.0), st.integers(0, 1000))
 def test_the_slow_group_alone_is_named(groups: int, level: float, factor: float, seed: int) -> None:
-    """However fast all are; the others are never too slow, whatever the slow one does."""
     levels = {f"g{i}": level * (factor if i == seed % groups else 1.0) for i in range(groups)}
     found = compared(levels, seed)
     assert {name for name, lag in found.items() if lag.within(TOLERANCE) is False} == {f"g{seed % groups}"}
@@ -57,19 +56,16 @@ def test_healthy_groups_pass_as_a_rule() -> None:
 
 
 def test_a_group_beyond_the_tolerance_never_passes() -> None:
-    """However near it is: noise is no reason to let it pass."""
     verdicts = [compared({"a": 1.031, "b": 1.0, "c": 1.0}, seed)["a"].within(TOLERANCE) for seed in range(200)]
     assert verdicts.count(True) <= 2
 
 
 def test_one_group_has_nothing_to_be_compared_with() -> None:
-    """Nor have none."""
     assert compared({"a": 1.0}) == {}
     assert lags({}) == {}
 
 
 def test_of_two_the_slower_one_is_told() -> None:
-    """Their difference is not taken for scatter."""
     found = compared({"a": 1.0, "b": 1.1})
     assert (found["a"].within(TOLERANCE), found["b"].within(TOLERANCE)) == (True, False)
     assert found["b"].others == 1
@@ -92,6 +88,5 @@ def test_steps_of_which_nothing_is_known_still_take_time() -> None:
 
 
 def test_groups_that_scatter_widely_name_none() -> None:
-    """Where all differ by far, a difference says nothing."""
     found = compared({f"g{i}": level for i, level in enumerate([1.0, 1.06, 1.13, 1.2, 1.26, 1.33])})
     assert not [lag for lag in found.values() if lag.within(TOLERANCE) is False]

@@ -22,7 +22,6 @@ PRINTED = [
 
 @pytest.mark.parametrize(("shape", "printed"), PRINTED)
 def test_a_stage_has_what_frameworks_print(shape: tuple[int, ...], printed: tuple[int, ...]) -> None:
-    """Within a padding of the vocabulary; a layer less or more is outside."""
     layers, hidden, vocabulary, positions, tensor, pipeline = shape
     heads: dict[str, Any] = {"attention_heads": 1, "vocab_size": vocabulary}
     layout = Parallelism(tensor=tensor, pipeline=pipeline)

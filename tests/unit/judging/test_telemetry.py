@@ -70,7 +70,6 @@ def test_what_one_gpu_does_not_tell_is_not_known_of_any(fields: tuple[str, ...],
 
 
 def test_a_gpu_that_nobody_watched_leaves_nothing() -> None:
-    """Neither where its rank says so, nor where it says nothing at all."""
     assert values(gpu(), GpuTelemetry(rank=1, gaps=("it did not watch its GPU",))) == NONE
     assert values(gpu(), gpus=2) == NONE
     assert values(gpus=0) == NONE
@@ -78,7 +77,6 @@ def test_a_gpu_that_nobody_watched_leaves_nothing() -> None:
 
 
 def test_a_gpu_that_two_ranks_watched_is_not_counted_twice() -> None:
-    """Its energy would be; so nothing is known, and it is said."""
     shared = gpu(1, gpu="GPU-0")
     assert values(gpu(), shared) == NONE
     assert gaps([gpu(), shared], 2) == ["ranks 0, 1 share GPU-0"]
@@ -103,7 +101,6 @@ def test_ranks_with_the_same_reason_are_named_together() -> None:
 
 
 def test_where_nobody_watched_there_is_nothing_to_say() -> None:
-    """On CPUs, and of logs from before there were samples."""
     assert gaps([], 8) == []
 
 
@@ -119,14 +116,12 @@ GPUS = st.lists(
 
 @given(GPUS.flatmap(lambda given: st.tuples(st.just(given), st.permutations(given))))
 def test_the_order_of_ranks_makes_no_difference(given_twice: tuple[list[GpuTelemetry], list[GpuTelemetry]]) -> None:
-    """Whatever each of them did."""
     ranks, shuffled = given_twice
     assert values(*ranks) == values(*shuffled)
 
 
 @given(GPUS)
 def test_tokens_per_joule_is_the_inverse(ranks: list[GpuTelemetry]) -> None:
-    """Of the energy per token; both are known or neither."""
     found = values(*ranks)
     per_token, per_joule = found["energy_per_token"], found["tokens_per_joule"]
     assert (per_token is None) == (per_joule is None) == any(each.energy_j is None for each in ranks)

@@ -59,7 +59,6 @@ def changed(by: dict[int, float], scatter: float = 0.002) -> list[float]:
     ids=["warm-up", "evaluation", "end", "line", "slower", "faster"],
 )
 def test_steps_of_several_kinds_are_told(seconds: list[float], told: str) -> None:
-    """Their mean is of no single kind of step."""
     (finding,) = unsteady(run(seconds))
     assert told in finding
     assert list(unsteady(run(seconds, gpus_per_node=0))) == []
@@ -72,7 +71,6 @@ def test_steady_steps_have_no_finding(scatter: float, seed: int) -> None:
 
 
 def test_a_drift_is_seldom_seen_where_there_is_none() -> None:
-    """In one of a hundred steady runs at most."""
     assert sum(bool(list(unsteady(run(noisy(0.004, seed))))) for seed in range(500)) <= 5
 
 

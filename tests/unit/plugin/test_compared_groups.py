@@ -39,7 +39,6 @@ def verdicts(groups: ComparedGroups) -> dict[str, str]:
 
 
 def test_a_group_that_still_became_faster_is_not_decided() -> None:
-    """Its own speed is not known, and the others are compared without it."""
     found = compared(record(1), record(2), record(3, lambda step: 3.0 - 0.02 * step))
     assert verdicts(found) == {"n1": "PASS", "n2": "PASS", "n3": "INCONCLUSIVE"}
     assert "n3 (g3): too few of its steps are steady" in found.rows[2]["reason"]
@@ -54,7 +53,6 @@ def test_runs_of_other_shapes_are_not_compared(changes: dict[str, Any]) -> None:
 
 
 def test_processors_are_not_compared_unless_asked() -> None:
-    """Nor is scale smoke."""
     smoke = REAL.recipe.model_copy(update={"scale": "smoke"})
     for changes in ({"gpus": 0, "device": "cpu"}, {"recipe": smoke}):
         (line,) = compared(record(1, **changes), record(2, **changes)).lines
@@ -62,7 +60,6 @@ def test_processors_are_not_compared_unless_asked() -> None:
 
 
 def test_a_session_without_groups_has_nothing_to_tell() -> None:
-    """It is as before."""
     found = compare_groups([RunSpec(key="g1", recipe=REAL.recipe)], {"g1": record(1)}, None)
     assert not found.rows
     assert not [*found.lines]

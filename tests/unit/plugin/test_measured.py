@@ -21,7 +21,7 @@ PACKAGE = Path(pytest_llmbench.__file__).parent
 
 
 def test_no_comparison_reaches_the_cluster_or_starts_a_job() -> None:
-    """Neither does one that decides nothing, where more runs may follow: it reads records alone."""
+    """A comparison reads records alone, also where more runs may follow an undecided one."""
     reached: set[str] = set()
 
     def note(frame: FrameType, _event: str, _argument: object) -> None:
@@ -70,7 +70,6 @@ def test_nothing_is_judged_before_it_is_asked() -> None:
 
 
 def test_another_unit_keeps_the_run_and_the_interval() -> None:
-    """Each of the runs, the interval and the amount behind it are converted."""
     measured = several().step_time
     converted = measured.to("ms")
     assert isinstance(converted, Measured)
@@ -119,7 +118,6 @@ def test_numbers_are_ordered_by_their_values() -> None:
 
 
 def test_a_number_of_a_test_that_is_over() -> None:
-    """Its comparison would be in no row."""
     run = several()
     run.comparisons.closed = True
     with pytest.raises(RunError, match=r"test_measured.py:\d+: throughput 999"):

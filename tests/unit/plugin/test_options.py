@@ -134,7 +134,6 @@ def test_the_names_are_these() -> None:
 
 
 def test_help_names_every_option_and_ini_key(pytester: pytest.Pytester) -> None:
-    """`pytest --help` holds them all in their forms, in sections, and no other option of ours."""
     text = pytester.runpytest_inprocess("--help").stdout.str()
     sections = "\n".join(text.split(f"{group}:\n")[1].split("\n\n")[0] for group in Section)
     forms = re.findall(r"^  (?:--([\w-]+)\S*, )?--llmbench-([\w-]+)", sections, re.MULTILINE)
@@ -146,20 +145,17 @@ def test_help_names_every_option_and_ini_key(pytester: pytest.Pytester) -> None:
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_help_reads_like_pytests_own(option: Any) -> None:
-    """It starts with a capital, and a single phrase has no full stop."""
     assert option.help[0].isupper()
     assert not option.help.endswith(".")
     assert "%" not in option.help  # argparse would expand it
 
 
 def test_every_option_is_tested_below() -> None:
-    """A new option needs two texts in this file."""
     assert sorted(TEXTS) == sorted(option.name for option in OPTIONS if option.parse is not None)
 
 
 @pytest.mark.parametrize("name", TYPED)
 def test_an_option_is_read_from_the_command_line(pytester: pytest.Pytester, name: str) -> None:
-    """In each of its forms."""
     text, others = TEXTS[name][0], needed(pytester, name)
     for form in [f"--{name}", f"--llmbench-{name}"] if name in SHORT else [f"--llmbench-{name}"]:
         assert given(pytester, name, *others, form, text) == meant(name, text)
@@ -182,7 +178,6 @@ def test_the_command_line_wins(pytester: pytest.Pytester, name: str) -> None:
 
 
 def test_options_reach_the_settings(pytester: pytest.Pytester) -> None:
-    """Settings have the values under names of their own, and what several options come to."""
     (pytester.path / "bad.txt").write_text("n1\nn2  # broken\n")
     settings = settings_of(
         pytester, "--cluster=slurm", "--nodes=8", "--nodes-per-run=2", "--gpus-per-node=4", "--time=10",
@@ -222,7 +217,6 @@ def test_an_empty_ini_value_is_none(pytester: pytest.Pytester) -> None:
 
 
 def test_native_toml_values_are_read(pytester: pytest.Pytester) -> None:
-    """In pyproject.toml every value of ours is a text."""
     pytester.makepyprojecttoml(
         '[tool.pytest]\nllmbench_nodes = "4"\nllmbench_cluster = "slurm"\nllmbench_recipes = ["."]\n'
     )

@@ -43,7 +43,6 @@ def test_the_writer_of_xml(tmp_path: Path) -> None:
 
 
 def test_a_character_that_xml_has_not() -> None:
-    """It is written as its number."""
     assert bin_xml_escape("a\x00b") == "a#x00b"
 
 

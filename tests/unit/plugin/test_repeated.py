@@ -71,7 +71,6 @@ def test_three_runs_decide_what_one_leaves_open() -> None:
 
 
 def test_what_the_message_asks_for_decides() -> None:
-    """As many runs, that are like this one."""
     with pytest.raises(InconclusiveError) as told:
         assert Run(record(1)).throughput >= Quantity("994 words/s")
     count = int(str(told.value).partition("--llmbench-repeat ")[2].partition("`")[0])
@@ -81,7 +80,6 @@ def test_what_the_message_asks_for_decides() -> None:
 
 @pytest.mark.parametrize("slow", [1, 2, 3])
 def test_runs_that_differ_decide_nothing(slow: int) -> None:
-    """One that is 3 % slower says that others may be, too."""
     runs = several(*(record(i, 1.03 if i == slow else 1.0) for i in (1, 2, 3)))
     with pytest.raises(InconclusiveError, match="of 3 runs does not decide"):
         assert runs.throughput >= Quantity("975 words/s")
@@ -89,7 +87,6 @@ def test_runs_that_differ_decide_nothing(slow: int) -> None:
 
 @pytest.mark.parametrize("large", [1, 2, 3])
 def test_another_statistic_has_to_hold_in_each_run(large: int) -> None:
-    """Its mean is not what is asked for, and the message is about the run that misses it."""
     runs = several(*(record(i, memory_gib=22.0 if i == large else 10.0) for i in (1, 2, 3)))
     bound = Quantity("20 GiB")
     measured = runs.peak_memory
@@ -208,7 +205,6 @@ def test_many_looks_are_not_wrong_more_often() -> None:
 
 
 def test_a_miss_is_told_with_its_interval() -> None:
-    """In the unit of the threshold."""
     measured, bound = several().throughput, Quantity("1100 words/s")
     assert not measured >= bound
     lines = explain_comparison(">=", measured, bound)

@@ -32,7 +32,6 @@ def record(session: Session) -> RunRecord:
 
 
 def test_a_worker_waits_until_the_record_is_there(session: Session) -> None:
-    """It is returned as it was written."""
     written = record(session)
     timer = threading.Timer(0.5, write_model, (written.path, written))
     timer.start()
@@ -43,13 +42,11 @@ def test_a_worker_waits_until_the_record_is_there(session: Session) -> None:
 
 
 def test_a_dead_controller_is_noticed(session: Session) -> None:
-    """Without a sign of life no record will ever come, and the test says so."""
     with pytest.raises(pytest.fail.Exception, match=r"run opt125m: the controller gave no sign of life for 0.6 s"):
         FileWaiter(session, 0.3).wait(RunRecord, "opt125m")
 
 
 def test_a_living_controller_is_waited_for(session: Session) -> None:
-    """As long as its counter moves, however long the run takes."""
     session.folder.mkdir()
     over = threading.Event()
 
@@ -83,7 +80,6 @@ def test_a_controller_that_gives_up_is_not_waited_for(session: Session) -> None:
 
 
 def test_a_record_that_is_none_fails_its_tests(session: Session) -> None:
-    """Of another schema version, say: the message names the file."""
     path = session.run_folder("opt125m") / "record.json"
     path.parent.mkdir(parents=True)
     path.write_text('{"schema_version": 99}')

@@ -82,12 +82,10 @@ slurmstepd-n2: error: *** STEP 72.1 ON n2 CANCELLED AT 2026-11-23T03:28:17 ***
     ids=["two nodes", "one node", "aborted", "with a reason", "killed", "exited", "not started", "nothing"],
 )
 def test_a_step_that_somebody_ended_is_told_from_tasks_that_ended(text: str, why: str | None) -> None:
-    """There, its end is said before that of any task."""
     assert cancelled(text) == why
 
 
 def test_a_lost_node_is_named() -> None:
-    """By srun, which hears of it from the controller."""
     assert failed_node("srun: error: Node failure on n8\nsrun: Job step aborted\n") == "n8"
     assert failed_node(KILLED) is None
 

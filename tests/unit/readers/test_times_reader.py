@@ -59,7 +59,6 @@ def test_means_of_the_steps_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_is_late_in_turns(tmp_path: Path) -> None:
-    """By a quarter of a step or more: the share of the half that has fewer, and the time that the others wait."""
     write(tmp_path, 0, [spent()] * 12)
     write(tmp_path, 1, [spent(), spent(), *[spent(), spent(0.99, 0.01)] * 4, spent(0.9, 0.1), spent(0.9, 0.1)])
     first, second = read(tmp_path).ranks
@@ -107,7 +106,6 @@ def test_an_unknown_counter_stays_unknown(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_never_waits_has_no_own_time(tmp_path: Path) -> None:
-    """Without phase `sync` nobody knows when it came; on a GPU the host's phases are not those of the GPU."""
     write(tmp_path, 0, [TimeSpent(phases={"forward": 1.0})] * 12)
     assert (read(tmp_path).ranks[0].own_s, read(tmp_path).transfer_s) == (None, None)
     write(tmp_path, 0, [TimeSpent(phases={"forward": 0.2, "sync": 0.0, "device": 0.8})] * 12)

@@ -83,7 +83,6 @@ def test_a_label_is_read_back_as_it_was(text: str) -> None:
 
 
 def test_a_missing_number_has_no_sample(session: FinishedSession) -> None:
-    """Nor has one that is not finite, or of no known unit."""
     metrics = {
         "mfu": Metric(value=41.5, unit="%", rule="r"),
         "loss_drop": Metric(value=float("nan"), unit="nat", rule="r"),

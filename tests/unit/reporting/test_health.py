@@ -11,7 +11,6 @@ def row(check: str, host: str, verdict: str, **more: object) -> dict[str, object
 
 
 def test_a_check_has_a_line_and_the_same_reason_is_told_once() -> None:
-    """Of many nodes, those that are no PASS are named, together where the reason is the same."""
     rows = [row("limits", f"n{i}", "PASS") for i in range(1, 60)]
     rows += [row("limits", f"n{i}", "FAIL", reason=f"n{i} nofile: too low [CONFIGURE]") for i in (60, 61)]
     lines = [line for _, line in render_health(rows, 80)]
@@ -26,7 +25,6 @@ def test_a_check_of_all_nodes_shows_what_it_measured() -> None:
 
 
 def test_what_is_true_of_many_checks_is_told_once() -> None:
-    """On a laptop, every check of GPUs is skipped for the same reason."""
     rows = [row(check, "n1", "SKIP", reason="no GPUs") for check in ("gpu_ecc", "gpu_xid")]
     assert [line for _, line in render_health(rows, 80)][3:] == ["SKIP gpu_ecc, gpu_xid on n1: no GPUs"]
 

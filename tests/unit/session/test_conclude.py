@@ -92,7 +92,6 @@ def test_a_ceiling_reached_once_may_be_as_much_higher(rates: tuple[float, ...], 
 
 @pytest.mark.parametrize("rates", [(2.0,), (2.0, 1.9), (2.0, 0.5), (0.5, 2.0)], ids=str)
 def test_step_times_that_are_wrong_by_a_factor_are_found(rates: tuple[float, ...]) -> None:
-    """Whether or not something slowed one of the measurements; times too short by a factor of 4 make 50 % 200 %."""
     problem = shares(*rates, too_short=4.0).problem
     assert problem is not None
     assert problem.kind == "implausible"

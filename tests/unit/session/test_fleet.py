@@ -75,7 +75,6 @@ def test_a_hang_names_the_rank_and_the_phase_and_is_ended(fleet: HeldFleet) -> N
 
 
 def test_a_shared_probe_runs_once(fleet: HeldFleet) -> None:
-    """For the same question; another config is another question."""
     first, again, other = fleet.once(probe()), fleet.once(probe()), fleet.once(probe(rank0="raise"))
     assert first == again
     assert other[0].data is None
@@ -133,8 +132,6 @@ def test_ranks_that_talk_to_each_other_are_not_asked_apart(tmp_path: Path) -> No
 
 
 def test_the_end_of_the_session_ends_the_probes(tmp_path: Path) -> None:
-    """Whoever waits is told."""
-
     def over() -> None:
         raise ClusterError("the session ended")
 

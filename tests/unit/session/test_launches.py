@@ -22,7 +22,6 @@ def fail(launches: FailedLaunches, key: str) -> None:
 
 
 def test_nothing_is_launched_in_a_pause(launches: FailedLaunches, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By nobody: the next run would be launched into the same failure."""
     paused = [launches.paused]
     launches.add("a", "why")
     paused.append(launches.paused)
@@ -34,7 +33,6 @@ def test_nothing_is_launched_in_a_pause(launches: FailedLaunches, monkeypatch: p
 
 
 def test_a_run_is_given_up_after_its_last_launch(launches: FailedLaunches) -> None:
-    """And each failure is kept for its record."""
     fail(launches, "a")
     assert launches.reasons["a"] == ["why"] * (len(PAUSES_S) + 1)
     assert not launches.hopeless

@@ -38,7 +38,6 @@ def test_a_silent_slurm_costs_no_run_its_launches(schedule: Schedule) -> None:
 
 
 def test_a_refusal_of_a_controller_that_was_just_started_costs_none(schedule: Schedule) -> None:
-    """It does not know its nodes yet: the run waits, however often that comes."""
     run = cast("Any", SimpleNamespace(key="a"))
 
     def refused() -> Any:
@@ -68,7 +67,6 @@ def test_what_slurm_refuses_is_no_failed_launch(schedule: Schedule, error: Excep
 
 
 def test_nodes_that_are_refused_for_now_are_asked_for_again() -> None:
-    """Until the controller knows them, or the session ends."""
     answers: list[Exception | None] = [NotYetError("not available"), NotYetError("not available"), None]
 
     def start() -> None:

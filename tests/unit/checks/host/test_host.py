@@ -42,7 +42,6 @@ def test_these_are_the_checks_of_hosts() -> None:
 
 @pytest.mark.parametrize("name", HOST_CHECKS)
 def test_nodes_with_nothing_wrong_are_fit(name: str, fleet: ProcessFleet) -> None:
-    """Every node is judged, and every statistic that a check names is measured, in its unit."""
     report = run(name, fleet)
     assert not [str(finding) for finding in report.findings if finding.severity.fails]
     assert (report.problem, report.unjudged, report.skipped) == (None, {}, {})
@@ -52,7 +51,6 @@ def test_nodes_with_nothing_wrong_are_fit(name: str, fleet: ProcessFleet) -> Non
 
 
 def test_facts_are_asked_for_once(fleet: ProcessFleet) -> None:
-    """Four checks judge them."""
     for name in ("limits", "memory", "software", "tuning"):
         run(name, fleet)
     assert [probe.name for probe in fleet.asked].count("host-facts") == 1
@@ -82,12 +80,10 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> ProcessFleet:
 
 @pytest.mark.parametrize("name", [name for name in HOST_CHECKS if name not in NOTHING_ASKED])
 def test_a_node_that_cannot_answer_is_no_pass(name: str, half: ProcessFleet) -> None:
-    """It is an ERROR of its own, and the other node is judged."""
     report = run(name, half)
     assert set(report.unjudged) == {"b"}
     assert report.problem is None
 
 
 def test_hints_never_fail(fleet: ProcessFleet) -> None:
-    """Whatever they say, the node may train."""
     assert {finding.severity for finding in run("tuning", fleet).findings} <= {Severity.MONITOR}

@@ -53,7 +53,6 @@ def test_folders_that_both_nodes_see_are_shared(report: Report) -> None:
 
 
 def test_nodes_of_one_machine_share_nothing_by_a_network(report: Report) -> None:
-    """Their kernel is the same."""
     assert not [finding for finding in report.findings if finding.kind == "shared_cache"]
     assert any("one machine" in note for note in report.notes)
 
@@ -71,7 +70,6 @@ def test_a_file_system_of_the_network_is_shared_though_no_mark_was_seen(report: 
 
 
 def test_cold_caches_are_a_hint(report: Report) -> None:
-    """Only folders with something in them are warm."""
     found = {finding.host: finding for finding in find_cold(report.evidence["caches"])}
     assert "TORCH_EXTENSIONS_DIR" in found["a"].message
     assert "TORCH_EXTENSIONS_DIR" not in found["b"].message
@@ -85,7 +83,6 @@ def test_folders_of_environments_are_looked_at_and_those_in_images_are_not(repor
 
 
 def test_no_mark_is_left(report: Report, folder: Path) -> None:
-    """Though there were some."""
     assert report.evidence["marks"]["a"]["TRITON_CACHE_DIR"] == ("a", "b")
     assert not [*folder.rglob(".llmbench-*")]
 

@@ -55,14 +55,12 @@ def test_memory_in_use(tmp_path: Path, options: dict[str, Any], found: bool) -> 
 
 @pytest.mark.parametrize("words", [None, "", "MemTotal: 64 kB\n", "MemAvailable: many kB\nMemTotal: 5 kB\n"])
 def test_a_node_that_does_not_say_is_no_pass(tmp_path: Path, words: str | None) -> None:
-    """And has no reading."""
     report = run(tmp_path, {"a": text(64 * GIB, 60 * GIB), "b": words})
     assert report.unjudged.keys() == {"b"}
     assert {reading.host for reading in report.readings} == {"a"}
 
 
 def test_a_reference_of_this_system_counts(tmp_path: Path) -> None:
-    """As for every measured number."""
     fleet = ProcessFleet(site=cpu_site(1), hosts=("a",), folder=tmp_path)
     promised: dict[str, Any] = {
         "name": "contract", "statistic": "memory_total", "at_least": "1000000 GiB", "why": "promised", "source": "it",

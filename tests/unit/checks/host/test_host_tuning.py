@@ -40,12 +40,10 @@ def test_memory_that_is_swapped_out_is_a_hint(swapped: int, what: list[str]) -> 
 
 
 def test_the_setting_in_brackets_is_the_one() -> None:
-    """As the kernel writes it."""
     assert huge_pages(TUNING) == "madvise"
     assert huge_pages(TUNING.model_copy(update={"transparent_hugepage": None})) == "unknown"
 
 
 def test_swap_in_use() -> None:
-    """In bytes."""
     assert swapped_bytes("SwapTotal:    2048 kB\nSwapFree:      1024 kB\n") == 2**20
     assert swapped_bytes("") == 0

@@ -73,7 +73,6 @@ def test_a_pass_means_that_nothing_else_is_true(report: Report, slot: int) -> No
 
 @given(report=reports)
 def test_the_whole_passes_only_where_every_node_does(report: Report) -> None:
-    """And no node that passed is unfit."""
     told = record(report)
     states = {host: told.state(slot)[0] for slot, host in enumerate(HOSTS)}
     if told.state(None)[0] is Verdict.PASS:

@@ -9,7 +9,6 @@ from pytest_llmbench.core.wire.pauses import longest_pause, note_pause
 
 
 def test_the_longest_pause_is_found(tmp_path: Path) -> None:
-    """Of all processes and times; a line that was cut off hides no other."""
     assert longest_pause(tmp_path) is None
     note_pause(tmp_path, "rank-00000", 6.04)
     note_pause(tmp_path, "rank-00001", 20.0)

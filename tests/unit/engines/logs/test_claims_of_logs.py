@@ -126,7 +126,6 @@ def test_each_printed_argument_has_to_agree(tmp_path: Path, argument: str, value
     ],
 )
 def test_each_printed_count_has_to_agree(tmp_path: Path, said: dict[str, int], named: str) -> None:
-    """Of several ranks, each one by itself."""
     problem = OURS.problem(tmp_path, ours(counts=said))
     assert problem is not None
     assert (problem.kind, named in problem.message) == ("wrong_work", True), problem.message
@@ -169,7 +168,6 @@ def test_metaseq_counts_its_parameters(tmp_path: Path, layers: int, *, sane: boo
 
 @pytest.mark.parametrize("log", readable(TRUE_LOGS, lambda log: log.name), ids=lambda log: log.name)
 def test_a_true_log_is_judged_as_it_was(tmp_path: Path, log: TrueLog) -> None:
-    """Nothing that a true log prints contradicts its own recipe."""
     problem = log.problem(tmp_path, log.text())
     assert (problem.kind if problem else None) == log.kind, problem
 

@@ -103,7 +103,7 @@ def test_the_whole_log_passes(engine: Engine, judge: Judge) -> None:
 
 
 def test_before_its_end_is_proved_it_is_an_error_at_every_byte(engine: Engine, judge: Judge) -> None:
-    """Wherever a good log ends before the line that proves it, there is no verdict."""
+    """A good log that ends before the line that proves its end has no verdict."""
     text = whole(engine)
     proved = text.index(CASES[engine.name][2])
     every = range(proved - 400, proved + 1), range(0, proved, 37)
@@ -147,7 +147,6 @@ def shuffled(lines: list[str], at: int) -> list[str]:
 def test_cutting_never_turns_an_error_into_a_pass(
     engine: Engine, judge: Judge, corrupt: Callable[[list[str], int], list[str]], at: int, end: float
 ) -> None:
-    """An ERROR that is cut off anywhere is an ERROR."""
     lines = whole(engine).splitlines(keepends=True)
     text = "".join(corrupt(lines, at % len(lines)))
     if judge(text) == "ERROR":

@@ -50,7 +50,6 @@ def test_a_log_says_the_same_by_its_needles(file: str) -> None:
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_every_engine_that_is_a_command_has_needles(name: str) -> None:
-    """Of its steps, and of its claims besides; a short one would be in every line."""
     needles = cast("External", get_engine(name)).log_reader().needles
     assert needles.always
     assert needles.first

@@ -46,7 +46,6 @@ def test_work_that_takes_that_long_is_compute(make_run: MakeRun) -> None:
 
 @pytest.mark.parametrize("number", [2, 3, 4, 9])
 def test_a_rank_that_the_others_wait_for_is_the_straggler(make_run: MakeRun, number: int) -> None:
-    """With its host, its own time beside that of the others, and the step without it."""
     ranks = [rank(each, {"forward": 0.055}, 0.1, 0.0) for each in range(number)]
     ranks[1] = rank(1, {"forward": 0.095}, 0.1, 1.0)
     found = cause(make_run(ranks, transfer_s=0.005))
@@ -86,7 +85,6 @@ def test_a_counter_explains_the_straggler(
     ],
 )
 def test_time_that_all_ranks_lose(make_run: MakeRun, kind: str, changes: dict[str, Any]) -> None:
-    """It is the host's, and of no rank alone."""
     found = cause(make_run(alike(**changes), transfer_s=0.005))
     assert (found.kind, found.rank) == (kind, None)
 
@@ -102,7 +100,6 @@ def test_data_and_network_of_all_ranks(make_run: MakeRun) -> None:
 
 
 def test_steps_alone_show_pauses_noise_and_a_slow_start(make_run: MakeRun) -> None:
-    """Also of a framework whose ranks tell nothing."""
     pauses = [1.5 if n % 20 == 19 else 0.1 for n in range(80)]
     assert cause(make_run(seconds=pauses)).kind == "pauses"
     chance = random.Random(1)
@@ -148,7 +145,7 @@ def test_a_missing_rank_is_not_compared(make_run: MakeRun) -> None:
 
 
 def test_a_rank_that_is_slow_now_and_then_is_not_the_straggler(make_run: MakeRun) -> None:
-    """It has to come last in most of the steps, and by more than its own scatter explains."""
+    """A straggler comes last in most of the steps, by more than its own scatter explains."""
     ranks = [rank(each, {"forward": 0.055}, 0.1, 0.3) for each in range(3)]
     seldom = rank(1, {"forward": 0.075}, 0.1, 0.4)
     assert cause(make_run([ranks[0], seldom, ranks[2]], transfer_s=0.02)).rank is None
@@ -209,7 +206,6 @@ def telemetry(number: int, clock: float, throttled: int = 0) -> GpuTelemetry:
 
 
 def test_a_slow_gpu_is_named(make_run: MakeRun) -> None:
-    """By its matrix products, or by the clocks at which it was held back, with rank, host and GPU."""
     record = make_run()
     slow = cause(on_gpus(record, [700.0, 700.0, 560.0], [telemetry(n, 1900) for n in range(3)]))
     assert (slow.kind, slow.rank, slow.host) == ("straggler", 2, "n2")

@@ -28,14 +28,12 @@ def test_looks_begin_at_a_quarter_and_end_with_the_plan() -> None:
 
 @given(st.integers(1, 5000), st.integers(0, 100))
 def test_the_last_look_is_the_whole_plan(plan: int, skip: int) -> None:
-    """In order, each once, never beyond the plan."""
     at = looks(plan, skip)
     assert at[-1] == plan
     assert list(at) == sorted(set(at))
 
 
 def test_a_quiet_run_is_decided_at_a_quarter() -> None:
-    """On both sides, 2 % from its bound."""
     state = at_a_look(noisy(50), plan=PLAN, skip=SKIP)
     assert state.decide(1.02) == "fast_enough"
     assert state.decide(0.98) == "too_slow"

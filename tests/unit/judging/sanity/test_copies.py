@@ -37,7 +37,6 @@ def of(lines: Sequence[tuple[float, float]]) -> Evidence:
     flat=st.booleans(),
 )  # fmt: skip
 def test_a_true_log_has_no_copies(seed: int, count: int, digits: int, scatter: float, flat: bool) -> None:
-    """Of few digits neighbours are alike by chance."""
     assert list(copied_in_log(of(log(seed, count, digits, scatter, flat=flat)))) == []
 
 

@@ -41,5 +41,4 @@ def test_a_log_of_another_day_is_refused(evidence: Evidence, at: float, origin: 
 
 @given(evidence=good_runs(), at=st.floats(LAUNCHED - 60, ENDED + 60))
 def test_clocks_of_two_hosts_may_differ(evidence: Evidence, at: float) -> None:
-    """As far as Slurm bears it."""
     assert first_problem(started(evidence, at, Origin(launched=LAUNCHED, ended=ENDED))) is None

@@ -55,7 +55,6 @@ def test_a_failure_names_its_gpu_and_why(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_skip_is_no_pass(version: str) -> None:
-    """Neither for a test nor for the whole."""
     diagnosis = one(printed(version, WITH_A_SKIP))
     assert {status for _, status in statuses(diagnosis, "eud")} == {Status.SKIP}
     assert not diagnosis.healthy
@@ -70,7 +69,6 @@ def test_a_long_message_is_put_together_again(version: str) -> None:
 
 
 def test_a_gpu_without_a_result_is_told() -> None:
-    """Up to version 3 what did not run is a hole in a list."""
     document = json.loads(printed("3.3.9"))
     (hardware,) = [
         each for each in document["DCGM GPU Diagnostic"]["test_categories"] if each["category"] == "Hardware"
@@ -82,7 +80,6 @@ def test_a_gpu_without_a_result_is_told() -> None:
 
 
 def test_a_gpu_that_no_test_looked_at_is_told() -> None:
-    """It was found, and that was all."""
     document = json.loads(printed("4.4.2"))
     document["entity_groups"][0]["entities"].append({"device_id": "2330", "entity_id": 2})
     assert one(json.dumps(document)).uncovered == ("results of 2 GPUs of 3",)
@@ -108,7 +105,6 @@ def test_an_error_of_no_gpu_alone_is_kept_where_all_passed() -> None:
 
 
 def test_a_test_without_results_did_not_run() -> None:
-    """Whatever its summary says."""
     document = json.loads(printed("4.4.2"))
     document["DCGM Diagnostic"]["test_categories"][0]["tests"][0]["results"] = []
     assert statuses(one(json.dumps(document)), "software") == [((), Status.SKIP)]
@@ -127,7 +123,6 @@ def test_iterations_are_read_together() -> None:
 
 
 def test_lines_around_the_json_are_not_in_its_way() -> None:
-    """Neither are braces in them."""
     text = f"WARNING: {{limits}}\n{{not JSON\n{printed('4.4.2')}\nbye\n"
     assert one(text).healthy
 
@@ -173,7 +168,6 @@ def test_what_cannot_be_read_says_why(text: str, why: str) -> None:
     ],
 )
 def test_an_error_without_results_is_kept(text: str) -> None:
-    """In JSON, or as the only line."""
     diagnosis = one(text)
     assert (diagnosis.runtime_error or "").startswith("Error: ")
     assert not diagnosis.healthy
@@ -185,7 +179,6 @@ WHOLE = {version: printed(version) for version in VERSIONS}
 @given(version=st.sampled_from(VERSIONS), part=st.floats(0, 1, exclude_max=True))
 @settings(deadline=None)
 def test_what_is_cut_anywhere_is_never_healthy(version: str, part: float) -> None:
-    """Nor does it raise."""
     text = WHOLE[version].rstrip()
     assert not any(diagnosis.healthy for diagnosis in read_dcgm(text[: int(part * len(text))]))
 
@@ -193,7 +186,6 @@ def test_what_is_cut_anywhere_is_never_healthy(version: str, part: float) -> Non
 @given(text=st.binary(max_size=400).map(lambda raw: raw.decode(errors="replace")) | st.text(max_size=400))
 @settings(deadline=None)
 def test_noise_is_never_healthy(text: str) -> None:
-    """Nor does it raise."""
     assert not any(diagnosis.healthy for diagnosis in read_dcgm(text))
 
 
@@ -245,7 +237,6 @@ def test_real_output_of_nvvs(sample: Sample) -> None:
 
 
 def test_real_tables_of_two_nodes(sample: Sample) -> None:
-    """Only the extended utility diagnostic, which is not public, was skipped."""
     read = read_dcgm(sample("dcgm/dcgmi-diag-r3_text_2nodes_H100_dcgm3.2_dcgmi-220.out").read_text())
     assert [(each.version, each.gpus, len(each.tests)) for each in read] == [("3.2.5", 8, 16), ("3.2.6", 8, 16)]
     assert [[test.key for test in each.tests if test.skipped] for each in read] == [["eud"], ["eud"]]
@@ -253,7 +244,6 @@ def test_real_tables_of_two_nodes(sample: Sample) -> None:
 
 
 def test_the_schema_is_no_result(sample: Sample) -> None:
-    """It has all of the words."""
     assert not one(sample("dcgm/dcgm_v4.4.2_diag_schema.json").read_text()).healthy
 
 

@@ -64,7 +64,6 @@ def test_a_lost_gpu_and_warnings_are_seen() -> None:
 
 
 def test_processes_are_listed() -> None:
-    """With the kind of their context."""
     listed = (
         "<processes><process_info><pid>4711</pid><type>C</type><process_name>/usr/bin/python3</process_name>"
         "<used_memory>N/A</used_memory></process_info>"
@@ -75,7 +74,6 @@ def test_processes_are_listed() -> None:
 
 @given(st.integers(0, _HEALTHY.rindex("</nvidia_smi_log>") + len("</nvidia_smi_log>") - 1))
 def test_a_document_that_was_cut_off_is_refused(end: int) -> None:
-    """Wherever it was."""
     with pytest.raises(RunError, match="whole"):
         read_smi(_HEALTHY[:end])
 
@@ -94,7 +92,6 @@ def test_a_document_with_a_hole_never_gives_other_numbers(data: st.DataObject) -
 
 @given(st.text())
 def test_any_other_text_is_refused(text: str) -> None:
-    """And raises nothing else."""
     with pytest.raises(RunError):
         read_smi(text)
 

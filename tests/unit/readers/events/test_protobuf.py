@@ -51,7 +51,6 @@ def test_fields_are_read_back(number: int, value: int, data: bytes) -> None:
     ],
 )
 def test_what_is_no_message(message: bytes, why: str) -> None:
-    """It is said why."""
     with pytest.raises(Malformed, match=why):
         list(fields(message))
 

@@ -36,7 +36,6 @@ def test_a_file_that_was_given_a_name_of_its_own_is_found(tmp_path: Path) -> Non
 
 
 def test_a_real_file_of_nemo(sample: Callable[[str], Path]) -> None:
-    """Its times are those that were published with it."""
     read = series(sample(NEMO))
     seconds = [step.seconds for step in read.steps if step.seconds is not None]
     assert [step.step for step in read.steps] == list(range(1, 26))
@@ -107,7 +106,6 @@ def test_every_way_to_write_a_number(tmp_path: Path, value: bytes) -> None:
     ids=["nothing", "text", "two", "one for three"],
 )
 def test_what_is_no_number(tmp_path: Path, value: bytes) -> None:
-    """Under a tag that is wanted it is damage; under another nobody asks."""
     path = write(tmp_path, record(7, {TIMING: value}))
     (damage,) = read_scalars([path], {TIMING})
     assert damage == Damage(path.name, 1, f"{TIMING} at step 7 is not a scalar of a step")
@@ -132,7 +130,6 @@ def test_a_resumed_run_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_second_run_is_named(tmp_path: Path, first: int) -> None:
-    """It says a step again, and not the same; the first run's numbers stay."""
     write(tmp_path, *timings(0, 1.0, 2.0), begun=1_700_000_000)
     second = write(tmp_path, *timings(first, 5.0, 6.0), begun=1_700_000_001)
     read = series(tmp_path)
@@ -189,7 +186,6 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=300), st.booleans())
 def test_no_bytes_raise(tmp_path_factory: pytest.TempPathFactory, data: bytes, framed: bool) -> None:
-    """Neither as a file nor as an event with the right checksums."""
     folder = tmp_path_factory.mktemp("events")
     length = struct.pack("<Q", len(data))
     frame = length + struct.pack("<I", masked_crc32c(length)) + data + struct.pack("<I", masked_crc32c(data))

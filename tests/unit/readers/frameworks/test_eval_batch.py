@@ -58,7 +58,6 @@ def test_published_files_are_reproduced(sample: Callable[[str], Path], tmp_path:
 
 
 def test_a_log_without_a_throughput_fails(tmp_path: Path) -> None:
-    """It has -1 in the file, and nothing in Python."""
     path = write(
         tmp_path, "node-1 slots=8\nnode-2 slots=8\n\nThroughput: nan samples/sec\nThroughput: 12 samples/sec\n"
     )
@@ -68,7 +67,6 @@ def test_a_log_without_a_throughput_fails(tmp_path: Path) -> None:
 
 
 def test_the_first_throughput_counts_and_ends_the_log(tmp_path: Path) -> None:
-    """Neither later numbers nor later hosts are looked at; nor is a number on a line about slots."""
     write(
         tmp_path,
         "a slots=8 Throughput: 1.0 samples/sec\nb: Throughput: 2.50 samples/sec Throughput: 3.0 samples/sec\n"
@@ -85,7 +83,6 @@ def test_the_threshold_itself_is_enough(tmp_path: Path, threshold: float, status
 
 
 def test_only_logs_in_the_order_of_their_names(tmp_path: Path) -> None:
-    """As text sorts: capitals first, 10 before 9; given one by one, in the order given."""
     paths = [write(tmp_path, f"{name} slots=8\n", f"{name}.log") for name in ("9", "b", "10", "A")]
     write(tmp_path, "no slots=8\n", "c.txt")
     assert [row.hosts for row in rows(tmp_path, 0.0)] == [("10",), ("9",), ("A",), ("b",)]
@@ -99,7 +96,6 @@ def test_carriage_returns_end_lines_and_odd_bytes_end_nothing(tmp_path: Path) ->
 
 
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
-    """It is named; an empty one has no rows."""
     assert evaluate(tmp_path, 1.0) == HEADER
     with pytest.raises(ConfigError, match=r"no-such.*name a folder"):
         evaluate(tmp_path / "no-such", 1.0)
@@ -107,7 +103,6 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
 
 @given(st.lists(st.tuples(st.lists(st.from_regex(r"[!-~]{1,9}", fullmatch=True), max_size=3), st.floats(0, 1e9))))
 def test_the_file_is_read_back(tmp_path_factory: pytest.TempPathFactory, runs: list[tuple[list[str], float]]) -> None:
-    """Whatever hosts are called, each keeps its row, and each number is as the log rounds it."""
     folder = tmp_path_factory.mktemp("logs")
     for index, (hosts, value) in enumerate(runs):
         lines = [*(f"{host} slots=8" for host in hosts), f"Throughput: {value:.4f} samples/sec"]

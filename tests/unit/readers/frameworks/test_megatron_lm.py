@@ -80,7 +80,6 @@ def test_every_version(text: str) -> None:
 
 
 def test_what_only_some_versions_say() -> None:
-    """It is reported by the field's words; tokens are known where the sequence length is."""
     assert step(V1).reported == {"learning_rate": 3e-6, "loss_scale": 131072.0}
     assert step(V2).reported == {
         "consumed_samples": 51200.0,
@@ -111,7 +110,6 @@ def test_fields_of_versions_to_come() -> None:
 
 
 def test_a_skipped_iteration_has_no_loss() -> None:
-    """Neither has one whose loss is NaN; a norm may be."""
     line = step(V2_5.replace(" lm loss: 7.812500E+00 |", "").replace("norm: 1.250", "norm: nan"))
     assert line.loss is None
     assert line.grad_norm is not None
@@ -135,12 +133,11 @@ def test_the_loss_of_forks() -> None:
     ],
 )
 def test_text_of_another_rank_behind_a_line(text: str, other: str) -> None:
-    """After its last field it is ignored: the line is read as if it was not there."""
     assert step(text + other) == step(text)
 
 
 def test_the_first_iteration_since_core_0_16(read: Read) -> None:
-    """It has a line of its own, and the next line's mean includes it; before, it was a line like any other."""
+    """Iteration 1 has a line of its own, and the next line's mean includes it."""
     first, fifth = (CORE_0_16.replace("iteration      100", f"iteration        {number}") for number in (1, 5))
     series = read(parse, f"{first}\n{fifth}\n")
     assert [(each.step, each.interval) for each in series.steps] == [(1, 1), (5, 5)]
@@ -207,7 +204,6 @@ def test_lines_that_cannot_be_read(text: str, why: str) -> None:
     ],
 )
 def test_lines_that_say_nothing(text: str) -> None:
-    """They resemble others and are none."""
     assert list(parse(text)) == []
 
 
@@ -220,7 +216,6 @@ def test_lines_that_say_nothing(text: str) -> None:
     ],
 )
 def test_world_size(text: str, item: Item) -> None:
-    """In the words of each version."""
     assert list(parse(text)) == [item]
 
 
@@ -242,13 +237,11 @@ def test_ends(text: str, kind: type[Completed | Failed]) -> None:
 
 
 def test_the_begin() -> None:
-    """It is said with its time, by which a second one is told from a copy of the line."""
     begin = "[before the start of training step] datetime: 2026-11-21 03:13:23.549861"
     assert list(parse(f"{begin} \n")) == [Begun(begin)]
 
 
 def test_published_lines_of_175b(sample: Sample) -> None:
-    """Their mean gives the published time for 20 million tokens, with the first line and without."""
     series = read_log([sample("jsc/175B_job.out.excerpt.txt")], parse)
     assert [(line.step, line.interval, line.samples) for line in series.steps] == [
         (number, 10, 96) for number in (10, 20, 30, 40, 50)
@@ -292,7 +285,6 @@ def test_lines_of_two_runs_with_srun_labels(sample: Sample) -> None:
     ],
 )
 def test_whole_logs(sample: Sample, name: str, steps: list[int], ranks: int, seconds: float) -> None:
-    """On a GPU, and on CPUs with the prefixes of torchrun."""
     series = read_log([sample(name)], parse)
     assert [line.step for line in series.steps] == steps
     assert [line.interval for line in series.steps] == [1] + [5] * (len(steps) - 1)
@@ -313,7 +305,6 @@ def test_whole_logs(sample: Sample, name: str, steps: list[int], ranks: int, sec
     ],
 )
 def test_the_first_iteration_is_said_again(read: Read, numbers: tuple[int, ...], intervals: tuple[int, ...]) -> None:
-    """From core 0.16 on it has a line of its own, and the next line's mean has it too, at any log interval."""
     lines = [CORE_0_16.replace("iteration      100/", f"iteration {number:8}/") for number in numbers]
     assert tuple(step.interval for step in read(parse, "\n".join([*lines, ""])).steps) == intervals
 
@@ -329,7 +320,6 @@ def test_in_our_own_log_the_second_line_is_the_mean_of_two() -> None:
 
 
 def test_how_often_it_logs() -> None:
-    """It is among the arguments that it prints; others have names that end in the same words."""
     assert list(parse("  log_interval .................................... 5")) == [LogInterval(5)]
     assert list(parse("  tensorboard_log_interval ........................ 1")) == []
 
@@ -351,7 +341,6 @@ def test_what_takes_time_between_steps(read: Read, text: str) -> None:
 
 
 def test_when_a_line_was_printed(read: Read) -> None:
-    """By its own clock; versions before core 0.9 do not say."""
     assert step(V2).at is None
     assert step(CORE_0_16).at == datetime.fromisoformat("2024-10-01T12:00:01.000250+00:00").timestamp()
     assert read(parse, CORE_0_16 + "\n").steps[0].at == step(CORE_0_16).at

@@ -78,7 +78,6 @@ def test_what_a_line_does_not_say() -> None:
 
 
 def test_rounded_numbers() -> None:
-    """From a million on they have six digits."""
     said = step(line(wpb="2.09715e+06", wps="1.23457e+06"))
     assert said.tokens == 2097150
     assert said.seconds is not None
@@ -160,7 +159,6 @@ def test_lines_that_say_nothing(text: str) -> None:
     ],
 )
 def test_what_is_said_of_the_run(message: str, items: list[Item]) -> None:
-    """In metaseq's words and in fairseq's."""
     for name in ("metaseq.cli.train", "fairseq_cli.train"):
         assert list(parse(f"2026-11-21 02:58:48 | INFO | {name} | {message}")) == items
 
@@ -174,7 +172,6 @@ def test_ends() -> None:
 
 
 def test_skipped_updates_are_counted(read: Read) -> None:
-    """Not as often as there are ranks that say so."""
     note = "x | INFO | metaseq.trainer | NOTE: gradient overflow detected, ignoring gradient, loss scale 1"
     series = read(parse, f"[default0]:{note}\n[default1]:{note}\n[default0]:{note}\n{line()}\n")
     assert series.totals == {"gradient_overflows": 2.0}
@@ -224,5 +221,4 @@ def test_a_log_of_torchrun(sample: Sample) -> None:
     ],
 )
 def test_how_often_it_logs(text: str) -> None:
-    """It is in the configuration that it prints."""
     assert list(parse(text)) == [LogInterval(5)]

@@ -26,7 +26,6 @@ def one(text: str) -> Item:
 
 
 def test_the_bar_of_nemo_1(sample: Callable[[str], Path]) -> None:
-    """Its steps are numbered from 0, and what it shows is the last step alone."""
     series = read_log([sample("nemo/nemo1.0_gpt3_126m_40steps_stdout_tail.txt")], parse)
     (step,) = series.steps
     assert (step.step, step.interval, step.loss, step.seconds) == (40, 1, 10.9, None)
@@ -54,7 +53,6 @@ def test_a_log_without_steps_has_none(sample: Callable[[str], Path]) -> None:
 
 @pytest.mark.parametrize("tag", ["train_step_timing", "train_step_timing in s"])
 def test_the_time_of_a_step_where_it_is_shown(tag: str) -> None:
-    """By the names of either age, in the bar and in the line."""
     assert one(BAR.format(f"39.00, {tag}=0.45")) == StepLine(step=40, interval=1, seconds=0.45, loss=10.9)
     step = one(LINE.format(f"reduced_train_loss: 4.89 | {tag}: 0.36 | consumed_samples: 76"))
     assert step == StepLine(
@@ -96,7 +94,6 @@ def test_what_only_looks_alike_says_nothing(text: str) -> None:
     ],
 )
 def test_a_step_that_cannot_be_read(text: str, why: str) -> None:
-    """It is said, and no step is made of it."""
     with pytest.raises(Unreadable, match=why):
         list(parse(text))
 
@@ -145,7 +142,6 @@ def test_what_is_said_of_the_run(text: str, item: Item) -> None:
 
 @given(step=st.integers(0, 99_999), loss=st.floats(allow_nan=False), batch=st.integers(1, 10**6))
 def test_what_nemo_2_writes_is_read(step: int, loss: float, batch: int) -> None:
-    """Whatever the numbers, as its printer formats them."""
     text = f"Training epoch 3, iteration 7/9 | global_batch_size: {batch} | global_step: {step}"
     item = one(f"{text} | reduced_train_loss: {loss:.4}")
     assert isinstance(item, StepLine)

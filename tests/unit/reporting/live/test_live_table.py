@@ -92,7 +92,6 @@ def test_texts_of_others_are_harmless() -> None:
 
 
 def test_colours_are_left_out_where_nobody_wants_them() -> None:
-    """With NO_COLOR, nothing but text is drawn."""
     assert "\x1b[" in "".join(table_lines(picture(FAILED), console_for(80, coloured=True), 9))
     assert "\x1b" not in "".join(drawn(picture(FAILED), 80))
 

@@ -89,7 +89,6 @@ def test_a_line_of_another_version_is_refused(path: Path) -> None:
 
 
 def test_one_process_has_it(tmp_path: Path) -> None:
-    """Until it is closed, or the process has ended."""
     journal = Journal(tmp_path / "journal")
     with pytest.raises(OwnedError, match="is open in another process"):
         Journal(tmp_path / "journal")

@@ -65,14 +65,12 @@ def found(run: tuple[PreparedRun, Settings], steps: int, seconds: float) -> Proj
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 5, 10, 20])
 def test_too_few_steps_are_never_a_pass(run: tuple[PreparedRun, Settings], steps: int) -> None:
-    """However fast they are, nothing is projected before their interval is known."""
     told = found(run, steps, 0.001)
     assert (told.verdict, told.low, told.high) == ("undecided", None, None)
     assert told.why
 
 
 def test_steps_that_are_fast_enough_are_a_pass_to_come(run: tuple[PreparedRun, Settings]) -> None:
-    """With an interval on the right side of the bound, the run would pass; the bound is told with it."""
     told = found(run, 100, 0.05)
     assert (told.verdict, told.statistic, told.steps) == ("PASS", "throughput", 100), told
     assert told.low is not None
@@ -80,12 +78,10 @@ def test_steps_that_are_fast_enough_are_a_pass_to_come(run: tuple[PreparedRun, S
 
 
 def test_steps_that_are_too_slow_are_a_fail_to_come(run: tuple[PreparedRun, Settings]) -> None:
-    """With an interval on the wrong side of it, the run would fail."""
     assert found(run, 100, 0.2).verdict == "FAIL"
 
 
 def test_a_bound_inside_of_the_interval_decides_nothing(run: tuple[PreparedRun, Settings]) -> None:
-    """A speed as high as the bound is undecided, whatever its last digit."""
     told = found(run, 100, 0.1)
     assert (told.verdict, told.bound) == ("undecided", ">= 2,560 words/s")
 

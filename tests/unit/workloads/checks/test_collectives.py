@@ -59,7 +59,6 @@ def test_every_collective_is_measured_and_right(answers: list[Answer[RankCollect
 
 
 def test_sizes_are_those_of_nccl_tests(answers: list[Answer[RankCollectives]]) -> None:
-    """In equal parts of 16 bytes where ranks deal in parts, so that 8 bytes are too few for three ranks."""
     for name, curve in measured(answers).curves.items():
         sizes = [point.size for point in curve.points]
         assert sizes == ([96, 4080, 65520] if name in IN_PARTS else SIZES)
@@ -190,7 +189,6 @@ def test_what_a_backend_cannot_do_is_told_from_what_fails() -> None:
 
 
 def test_sizes_end_where_memory_does() -> None:
-    """And it is said."""
     sizes = [1 << power for power in range(3, 34)]
     largest, notes = fitting(sizes, free=5.0 * 2**30)
     assert largest == 2 << 30
@@ -201,7 +199,6 @@ def test_sizes_end_where_memory_does() -> None:
 
 
 def test_a_plan_that_is_none_is_refused(context: RankContext) -> None:
-    """Before anybody waits for anybody."""
     context = dataclasses.replace(context, config={"collectives": ["all_reduce"], "sizes": [0]})
     with pytest.raises(ConfigError, match=r"collectives: sizes\.0"):
         measure(context, ProbeLog(context))

@@ -31,7 +31,6 @@ def journal(folder: Path, text: str) -> None:
 def test_the_first_whole_log_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dmesg: str | None, journalctl: str, source: str | None, whole: bool
 ) -> None:
-    """Or a part of one, where there is none; and it is said why others were not."""
     monkeypatch.setenv("PATH", gpu_node(tmp_path / "node", log=dmesg)["PATH"])
     journal(tmp_path / "node", journalctl)
     told = kernel_log()

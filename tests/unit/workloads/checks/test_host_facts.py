@@ -75,7 +75,6 @@ def test_a_machine_without_mounts_names_none(tmp_path: Path) -> None:
 
 
 def test_limits_of_this_process() -> None:
-    """None is unlimited, so a soft limit is never above the hard one."""
     told = limits(Path("/"))
     for name in ("nofile", "memlock", "nproc"):
         soft, hard = getattr(told.soft, name), getattr(told.hard, name)
@@ -117,18 +116,15 @@ def space(*capabilities_at: tuple[int, int, int], control: int = 0) -> bytes:
     ],
 )
 def test_access_control_of_a_device(data: bytes, control: int) -> None:
-    """Wherever in the list it stands; lists may end, or lead in a circle."""
     assert acs_control(data) == control
 
 
 @given(st.binary(min_size=0x100, max_size=0x200))
 def test_any_configuration_space_has_an_end(data: bytes) -> None:
-    """Whatever its pointers say."""
     assert 0 <= acs_control(data) < 1 << 16
 
 
 def test_bridges_that_redirect(tmp_path: Path) -> None:
-    """Only bridges count, and only those that redirect; what cannot be read is not known."""
     devices = tmp_path / "sys/bus/pci/devices"
     made = {"0000:00:01.0": ("0x060400", 0x1D), "0000:00:02.0": ("0x060400", 1), "0000:01:00.0": ("0x0302", 0x1D)}
     for address, (kind, control) in made.items():
@@ -142,7 +138,6 @@ def test_bridges_that_redirect(tmp_path: Path) -> None:
 
 
 def test_tuning_of_a_tree(tmp_path: Path) -> None:
-    """Of the command line, only what is about the IOMMU is told."""
     root = files(tmp_path, {
         "proc/cmdline": "root=/dev/sda token=secret intel_iommu=on iommu=pt quiet",
         "sys/kernel/mm/transparent_hugepage/enabled": "[always] madvise never",
@@ -178,7 +173,6 @@ def test_the_version_of_a_library_is_in_the_name_of_its_file(tmp_path: Path) -> 
 
 
 def test_folders_of_compiled_kernels() -> None:
-    """As their owners choose them."""
     usual = cache_folders({"HOME": "/home/me"})
     assert usual["TORCH_EXTENSIONS_DIR"] == Path("/home/me/.cache/torch_extensions")
     assert usual["TRITON_CACHE_DIR"] == Path("/home/me/.triton/cache")
@@ -210,6 +204,5 @@ def test_room_of_this_machine(tmp_path: Path) -> None:
 
 
 def test_the_kernel_says_something_of_its_clock() -> None:
-    """Or that it says nothing."""
     told = kernel_clock()
     assert told is None or told.max_error_s >= 0

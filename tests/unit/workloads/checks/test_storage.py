@@ -54,7 +54,6 @@ def test_streams_are_timed_from_the_first_ones_begin_to_the_last_ones_end(
 
 
 def test_one_flipped_bit_is_found(stream: Stream) -> None:
-    """With its place."""
     content = bytearray(stream.path.read_bytes())
     content[BLOCK + 12345] ^= 1
     stream.path.write_bytes(content)
@@ -70,7 +69,6 @@ def test_the_blocks_of_another_file_are_wrong_ones(stream: Stream, tmp_path: Pat
 
 
 def test_a_file_that_ends_early_is_an_error(stream: Stream) -> None:
-    """Not a fast read."""
     stream.path.write_bytes(stream.path.read_bytes()[:BLOCK])
     with pytest.raises(RunError, match="ends at byte") as caught:
         read(stream)
@@ -96,7 +94,6 @@ def test_nothing_is_left_where_a_step_fails(
 
 
 def test_those_who_meet_go_on_together(tmp_path: Path) -> None:
-    """None passes a point before the last one has come to it."""
     came: list[int] = []
     passed: list[int] = []
 
@@ -125,7 +122,6 @@ def test_nobody_waits_for_one_that_failed(tmp_path: Path) -> None:
 
 
 def test_a_listing_is_of_names_and_sizes(tmp_path: Path) -> None:
-    """Not of times, nor of the order in which files were made."""
     for folder, names in (("one", ("x", "y")), ("two", ("y", "x"))):
         for name in names:
             (tmp_path / folder / "deep").mkdir(parents=True, exist_ok=True)
@@ -141,7 +137,6 @@ def test_a_listing_is_of_names_and_sizes(tmp_path: Path) -> None:
 
 
 def test_a_listing_says_where_it_was_cut(tmp_path: Path) -> None:
-    """And a pattern lists what it finds; a broken link counts with no size."""
     (tmp_path / "b.bin").symlink_to("nowhere")
     (tmp_path / "a.bin").write_bytes(b"1")
     cut = listing(f"{tmp_path}/*.bin", 1)

@@ -96,7 +96,7 @@ def test_the_host_hardly_ever_waits_in_a_step(found: dict[str, Any]) -> None:
 
 
 def test_it_is_adamw() -> None:
-    """Its steps are those of `torch.optim.AdamW`, and what is done with its groups is done with theirs."""
+    """Steps are those of `torch.optim.AdamW`, and changes of its groups are theirs."""
     from deepspeed.ops.adam import FusedAdam  # noqa: PLC0415 - optional
 
     from pytest_llmbench.engines.deepspeed.ranks.zero import FlatAdamW  # noqa: PLC0415 - as above

@@ -161,7 +161,6 @@ def test_a_pretended_gpu_says_what_it_is(tmp_path: Path) -> None:
 
 
 def test_a_gpu_that_is_there_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where CUDA is available nothing is replaced, whatever is asked."""
     before = dict(vars(torch.cuda))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     cuda_on_cpu.install(pretend_available=True)

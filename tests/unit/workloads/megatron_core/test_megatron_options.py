@@ -136,7 +136,6 @@ def assert_same(measured: Mapping[str, Any], expected: Mapping[str, Any]) -> Non
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_default_options_train_the_same_in_every_layout(layout: str, alone: Results, spread: Results) -> None:
-    """On two ranks, whatever they share, losses and norms are those of one rank without any option."""
     for rank in spread[layout]:
         assert_same(rank, alone["off"][0])
 

@@ -107,7 +107,6 @@ def state(pid: int) -> str:
 
 
 def test_its_log_begins_with_the_runs_label(drive: Drive, tmp_path: Path) -> None:
-    """Before anything else is printed; the script has all of it but the host. What nobody named has none."""
     process = drive('echo "$LLMBENCH_LABEL"', token="llmbench:s/tiny", labels=3)
     assert process.wait(timeout=60) == 0
     launched, host = f"{report(tmp_path).started:.3f}", report(tmp_path).hosts[0]
@@ -119,7 +118,7 @@ def test_its_log_begins_with_the_runs_label(drive: Drive, tmp_path: Path) -> Non
 
 
 def test_a_second_start_touches_nothing_of_the_first(drive: Drive, tmp_path: Path) -> None:
-    """A controller that forgot the first starts the job again: log and report stay, and the refusal is on disk."""
+    """A controller that forgot the first start begins it again: log and report stay, and the refusal is on disk."""
     assert drive("echo first").wait(timeout=60) == 0
     before = report(tmp_path)
     assert drive("echo second").wait(timeout=60) == STARTED_AGAIN
@@ -180,7 +179,6 @@ def test_a_script_runs_and_its_end_is_reported(drive: Drive, tmp_path: Path) -> 
 def test_a_signal_ends_all_that_was_started(
     drive: Drive, tmp_path: Path, number: signal.Signals, code: int, script: str
 ) -> None:
-    """Also who does not listen, and who has a session of its own."""
     process = drive(script)
     pids = family(tmp_path)
     process.send_signal(number)
@@ -254,7 +252,6 @@ def test_without_a_script_it_says_so(drive: Drive, tmp_path: Path) -> None:
 
 
 def test_in_the_process_of_pytest_its_handlers_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without an owner nobody else waits for it: Ctrl-C is the session's."""
     for name in set(os.environ) - set(clean()):
         monkeypatch.delenv(name)
     prepare(tmp_path, "exit 0", owner=None)

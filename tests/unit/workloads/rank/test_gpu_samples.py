@@ -94,7 +94,6 @@ def test_a_rank_of_the_cpu_is_not_watched(context: RankContext) -> None:
 def test_a_gpu_is_known_by_its_uuid(
     context: RankContext, monkeypatch: pytest.MonkeyPatch, cuda: str | None, uuid: str | None
 ) -> None:
-    """That of the device that the rank trains on, whatever its number; one that is not NVIDIA's has none."""
     torch = pytest.importorskip("torch")
     asked: list[int] = []
 
@@ -131,7 +130,6 @@ def test_a_sample_is_what_nvml_tells(context: RankContext, series: Series) -> No
 
 
 def test_the_last_sample_lies_behind_the_last_step(context: RankContext, series: Series) -> None:
-    """Without it the energy at the end of the last step would not be known."""
     series(ROW)
     with StepLog(context) as log:
         with gpu_samples.sampled(context, log):
@@ -158,14 +156,12 @@ def test_an_old_driver_gives_reasons_under_their_old_name(context: RankContext, 
 
 
 def test_a_driver_without_reasons_names_none(context: RankContext, series: Series) -> None:
-    """That is not the same as no reason."""
     series(ROW | {"event_reasons": "NotSupported", "throttle_reasons": "NotSupported"})
     _, (first, *_) = watch(context)
     assert first.clocks_event_reasons is None
 
 
 def test_a_gpu_that_is_lost_is_said_once(context: RankContext, series: Series) -> None:
-    """However often NVML is asked; what was sampled before stays, and the block ends as it would."""
     series(ROW, "GpuIsLost", row_s=0.1)
     with StepLog(context) as log, gpu_samples.sampled(context, log):
         time.sleep(0.2)  # through both rows, whatever comes of it
@@ -179,7 +175,6 @@ def test_a_gpu_that_is_lost_is_said_once(context: RankContext, series: Series) -
 
 
 def test_an_error_that_passes_costs_a_sample(context: RankContext, series: Series) -> None:
-    """It is said, and sampling goes on."""
     series("Unknown", ROW, row_s=0.05)
     told, sampled = watch(context, at_least=6)
     assert [event.trouble for event in told] == [None, "NVML: Unknown Error"]
@@ -197,7 +192,6 @@ def test_no_driver_is_said(context: RankContext, series: Series, monkeypatch: py
 def test_a_gpu_that_nvml_does_not_know_is_said(
     context: RankContext, series: Series, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a part of a GPU (MIG) is one to CUDA alone."""
     series(ROW)
     monkeypatch.setattr(gpu_samples, "gpu_uuid", lambda _: "GPU-7")
     with StepLog(context) as log, gpu_samples.sampled(context, log):
@@ -207,7 +201,6 @@ def test_a_gpu_that_nvml_does_not_know_is_said(
 
 
 def test_a_missing_package_is_said(context: RankContext, series: Series, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the way to install it."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
     told, sampled = watch(context, at_least=1)
     (event,) = told
@@ -284,7 +277,6 @@ def test_the_stand_in_is_like_the_real_module() -> None:
 
 
 def test_the_sampler_asks_only_what_the_stand_in_knows() -> None:
-    """And so, by the test above, only what the real module has."""
     source = inspect.getsource(gpu_samples)
     asked = {word for word in source.replace("(", " ").replace('"', " ").replace(",", " ").split() if "nvml" in word}
     named = {word.rsplit(".", 1)[-1].strip(").:") for word in asked}

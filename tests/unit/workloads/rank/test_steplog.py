@@ -24,7 +24,6 @@ def write_step(log: StepLog, loss: float = 2.5, grad_norm: float = 1.5) -> None:
 
 
 def test_the_reader_gets_what_was_written(context: RankContext) -> None:
-    """A whole log read back has the same rank, rate, steps and end."""
     with StepLog(context) as log:
         log.start("cpu", {"python": "3.11.7"})
         log.matmul(1.25e11)
@@ -65,7 +64,6 @@ def test_numbers_that_are_not_finite_survive_strict_json(context: RankContext, v
 
 
 def test_a_failure_is_one_line_with_its_time(context: RankContext) -> None:
-    """An error of several lines is folded into one, and the reader knows when it happened."""
     with StepLog(context) as log:
         log.start("cpu", {})
         log.failure("RuntimeError: first\n  second " + "x" * 10_000)

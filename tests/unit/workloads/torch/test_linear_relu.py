@@ -26,7 +26,6 @@ def test_it_is_a_linear_layer_and_a_relu(bf16: bool) -> None:
 
 
 def test_its_gradients_are_right() -> None:
-    """As differences of outputs tell them."""
     generator = torch.Generator().manual_seed(2)
     shapes = ((3, 5), (7, 5), (7,))
     factors = [torch.randn(*shape, dtype=torch.float64, generator=generator, requires_grad=True) for shape in shapes]
