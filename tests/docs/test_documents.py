@@ -37,7 +37,6 @@ def test_a_document_does_what_it_says(name: str, slurm: bool, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_block_of_a_document_is_executed(name: str) -> None:
-    """No block goes without a comment that says what it is."""
     check_marks(BLOCKS[name])
 
 

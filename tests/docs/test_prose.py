@@ -41,7 +41,6 @@ def found(text: str, tmp_path: Path, name: str = "page.md") -> list[tuple[int, s
     ],
 )
 def test_a_sentence_to_decode_is_found(sentence: str, name: str, tmp_path: Path) -> None:
-    """Each habit, with its name and the line."""
     assert (3, name) in found(f"# A page\n\n{sentence}\n", tmp_path)
 
 
@@ -59,7 +58,6 @@ def test_a_sentence_to_decode_is_found(sentence: str, name: str, tmp_path: Path)
     ],
 )
 def test_a_plain_sentence_is_left_alone(sentence: str, tmp_path: Path) -> None:
-    """Questions, idioms, clauses that have a noun, and code."""
     found_there = [name for _, name in found(f"# A page\n\n{sentence}\n", tmp_path)]
     assert found_there == (["nobody"] if "[nobody]" in sentence else [])
 
@@ -133,7 +131,6 @@ def test_each_goal_is_missed_by_itself(guide: str, missed: list[str]) -> None:
     ],
 )
 def test_docstrings_and_comments_have_goals_of_their_own(tmp_path: Path, code: str, missed: str | None) -> None:
-    """A comment of a tool (`noqa`) is left out."""
     (tmp_path / "module.py").write_text(code)
     names = [goal.name for goal in prose.goals(prose.of_file(tmp_path / "module.py")) if not goal.met]
     assert len(names) == (missed is not None)
@@ -141,7 +138,6 @@ def test_docstrings_and_comments_have_goals_of_their_own(tmp_path: Path, code: s
 
 
 def test_the_whole_project_is_read_and_meets_its_goals() -> None:
-    """Documents, the package, suites and tools."""
     read = prose.files_in([CHECKOUT / place for place in prose.PLACES])
     assert {path.suffix for path in read} == set(prose.READERS)
     found = [sentence for path in read for sentence in prose.of_file(path)]

@@ -110,7 +110,6 @@ def test_every_engine_is_there() -> None:
 
 
 def test_every_portable_dimension_is_there() -> None:
-    """The sentence under the table of units names them."""
     assert {"fraction", "loss"} == PORTABLE_DIMENSIONS
 
 
@@ -164,7 +163,6 @@ def record(tmp_path: Path) -> RunRecord:
 
 
 def test_every_cause_is_there() -> None:
-    """A missed speed names one of these, and no other."""
     assert set(only_table("Causes")) == set(get_args(CauseKind))
 
 

@@ -15,12 +15,10 @@ MARKS = [mark for text in TEXTS for mark in re.findall(r"<!-- generated: ([\w ]+
 
 @pytest.mark.parametrize("text", TEXTS, ids=[page.stem for page in reference.PAGES])
 def test_the_tables_are_what_the_code_says(text: str) -> None:
-    """`python tools/reference.py` writes them."""
     assert reference.written(text)[1] == []
 
 
 def test_a_table_that_differs_is_named_and_written() -> None:
-    """A row that was changed by hand, and one that is missing."""
     fresh = reference.table("engines")
     text = f"Before.\n\n<!-- generated: engines -->\n{fresh}\nAfter.\n"
     assert reference.written(text) == (text, [])
@@ -70,5 +68,4 @@ def test_every_word_on_values_and_links_is_used() -> None:
      ("data.kind", "`synthetic`, `token_file`"), ("optimizer.clip_grad_norm", "x > 0")],
 )  # fmt: skip
 def test_the_values_of_a_key_follow_from_its_type(key: str, shown: str) -> None:
-    """Bounds, words, and both models of a union."""
     assert {row[0]: row[1] for row in reference.keys(reference.Recipe)}[f"`{key}`"] == shown

@@ -67,7 +67,6 @@ def test_dots_stand_for_what_varies(tmp_path: Path, body: str) -> None:
 
 
 def test_dots_skip_as_far_as_they_have_to() -> None:
-    """A line that fits too early is not the end of the search."""
     block = Block(document="a.md", line=1, kind="output", what="", language="text", text="...\na\nb\n")
     compare(block, "a\nx\na\nb\n")
     with pytest.raises(DocumentError, match="not printed"):
@@ -75,7 +74,6 @@ def test_dots_skip_as_far_as_they_have_to() -> None:
 
 
 def test_columns_may_be_of_any_width() -> None:
-    """One blank is as good as several, but not as none."""
     block = Block(document="a.md", line=1, kind="output", what="", language="text", text="a  b 12.3 s\n")
     compare(block, "a      b    12.3 s  \n")
     padded = Block(document="a.md", line=1, kind="output", what="", language="text", text="a ... b ... c\n")
@@ -124,13 +122,11 @@ def test_a_comment_that_cannot_be_meant_is_caught(text: str, said: str) -> None:
 
 
 def test_a_block_without_an_end_is_caught() -> None:
-    """The rest of the document would be lost in it."""
     with pytest.raises(DocumentError, match=r"a\.md:2: this block has no end"):
         read_blocks("a.md", "<!-- run -->\n```bash\ntrue\n")
 
 
 def test_a_block_may_hold_fences() -> None:
-    """A longer fence holds shorter ones, which are no blocks."""
     (block,) = read_blocks("a.md", "<!-- file: b.md -->\n````text\n```bash\nfalse\n```\n````\n")
     assert block.text == "```bash\nfalse\n```\n"
 

@@ -69,7 +69,6 @@ def test_lambdas_log_and_file(samples: Path) -> None:
 
 
 def test_nemos_event_file(samples: Path) -> None:
-    """NVIDIA's rule, and the first value, which it leaves out."""
     (file,) = (samples / "tensorboard").glob("nemo2-gpt3-126m*")
     seconds = [step.seconds for step in log.series(file).steps if step.seconds is not None]
     assert f"a 126M model for {len(seconds)} steps, that is {statistics.fmean(seconds[5:]):.4f} s" in TEXT

@@ -38,7 +38,6 @@ def test_a_message_is_one_of_the_code(symptom: str) -> None:
 
 
 def test_every_symptom_has_a_cause_and_a_remedy() -> None:
-    """Under each heading of the third rank."""
     entries = re.split(r"^### ", TEXT, flags=re.MULTILINE)[1:]
     assert len(entries) == len(SYMPTOMS) + 1  # pytest's own message
     for entry in entries:

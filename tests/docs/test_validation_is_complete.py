@@ -42,7 +42,6 @@ def written(heading: str) -> Iterator[tuple[str, str, list[str]]]:
 
 
 def test_every_family_has_checks_and_the_readme_counts_them() -> None:
-    """The table of checks itself is made from them."""
     assert {check.family for check in CHECKS.values()} == set(FAMILIES)
     assert f"{len(CHECKS)} checks" in (CHECKOUT / "README.md").read_text(encoding="utf-8")
 
@@ -77,7 +76,6 @@ def test_the_schema_version_of_a_health_record_is_there() -> None:
 
 
 def test_every_kind_of_finding_is_there() -> None:
-    """Each is declared and explained, and there is no other."""
     own = {*chain(*map(declared, (*FAMILIES, "bounds")))}
     assert set(table("Kinds of findings")) == own | SHARED | {*references()}
 

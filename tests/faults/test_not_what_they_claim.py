@@ -435,7 +435,6 @@ def test_names_of_one_host_are_one(logs: Logs, trained: Path, host: str, node: s
 
 
 def test_processes_of_two_containers_may_have_the_same_number(logs: Logs, trained: Path) -> None:
-    """A process id is one of its namespace."""
     logs.start((0,), pid=7, pid_namespace=1)
     logs.start((1,), pid=7, pid_namespace=2)
     assert logs.judge(trained / "recipes").problem is None

@@ -28,16 +28,6 @@ def megatron(user: UserFolder) -> MegatronLM:
     return framework
 
 
-def error_of(result: Result) -> str:
-    """The message of the only test, which must be an error and leave no metric behind."""
-    assert result.returncode != 0, result.text
-    assert result.case.outcome == "error", result.text
-    assert result.case.properties["verdict"] == "ERROR"
-    assert "value" not in result.case.properties
-    assert result.record()["metrics"] == {}
-    return str(result.case.message)
-
-
 def output(result: Result) -> str:
     """What the script printed."""
     return (result.session / "runs" / "tiny" / "logs" / "output.log").read_text()
@@ -158,7 +148,7 @@ def test_a_hang_is_ended_and_its_last_line_quoted(megatron: MegatronLM) -> None:
 
     megatron.recipe("tiny", hangs, deadlines={"hang_factor": 5.0, "hang_floor_s": 3.0})
     result = megatron.user.run(*ARGUMENTS)
-    message = error_of(result)
+    message = result.error
     assert "(hang): no step for " in message
     assert "the last line of its output is: [default1]: Saving weights ..." in message
     assert alive(result.session) == []
@@ -221,16 +211,15 @@ def test_a_system_without_the_environment_is_an_error_at_once(megatron: Megatron
     if plan:
         assert f"CANNOT RUN: {said}" in result.text
     else:
-        assert f"(environment_missing): {said}" in error_of(result)
+        assert f"(environment_missing): {said}" in result.error
         assert not (result.session / "runs" / "tiny" / "logs").exists()
 
 
 def test_what_is_not_prepared_is_named_with_what_makes_it(megatron: MegatronLM) -> None:
-    """A file is missing: the script is not started."""
     wanted = {"name": "corpus", "path": "{root}/corpus.bin", "make": "make the corpus in {root}", "why": "data"}
     megatron.recipe(prepare=[wanted])
     result = megatron.user.run(*ARGUMENTS)
-    message = error_of(result)
+    message = result.error
     root = megatron.user.path / "megatron"
     assert "(not_prepared)" in message
     assert f"{root}/corpus.bin" in message

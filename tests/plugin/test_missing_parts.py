@@ -29,7 +29,6 @@ def log_of(result: Result) -> Path:
 @NO_GPU_HERE
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_gpus_that_are_not_there_are_refused(user: UserFolder, distribution: str) -> None:
-    """No rank starts, the kind says it, and nobody is told to ask Slurm."""
     user.recipe()
     user.test()
     result = user.run("--cluster", "local", "--gpus-per-node", "8", "-k", "tiny", distribution)

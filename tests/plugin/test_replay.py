@@ -93,7 +93,6 @@ def test_a_log_is_judged_and_nothing_runs(user: UserFolder, replay: Path, distri
 def test_what_is_wrong_is_an_error(
     replay: Path, judge: Callable[..., Result], log: str | None, said: dict[str, Any], kind: str
 ) -> None:
-    """The gate is the same as for a run."""
     if log is not None:
         (replay / "tiny" / "job.out").write_text(log)
     facts(replay / "tiny", **said)
@@ -158,7 +157,6 @@ def test_slurms_word_is_evidence_for_who_is_meant_to_be_cut_off(
 def test_what_cannot_be_meant_is_a_usage_error(
     replay: Path, judge: Callable[..., Result], write: Callable[[Path], object], said: str
 ) -> None:
-    """Said before anything is judged, in words and without a traceback."""
     write(replay)
     result = judge()
     assert result.returncode == pytest.ExitCode.USAGE_ERROR, result.text
@@ -251,7 +249,6 @@ def test_a_session_whose_plan_is_lost_is_refused(user: UserFolder, damage: str) 
 
 
 def test_a_plan_of_a_replay_says_what_would_be_read(replay: Path, judge: Callable[..., Result]) -> None:
-    """No environment is missing where nothing runs."""
     (replay / "tiny" / "job.out").write_text(ours())
     result = judge("--plan")
     assert result.returncode == 0, result.text
@@ -287,7 +284,6 @@ def test_jscs_lines_give_jscs_number(user: UserFolder) -> None:
 
 
 def test_jscs_lines_alone_prove_no_run(user: UserFolder) -> None:
-    """Undeclared, the same numbers are shown, and are no verdict."""
     result = jsc(user, "nlp175b", sample("jsc/175B_job.out.excerpt.txt").read_text())
     assert set(verdicts(result).values()) == {"ERROR"}
     assert "(no_evidence_of_completion)" in result.text

@@ -91,7 +91,6 @@ def test_what_it_would_not_use_is_refused(arguments: str, said: str, tmp_path: P
 
 
 def test_the_check_of_all_builds_nothing(tmp_path: Path) -> None:
-    """One line for each, with the checkout where there is one."""
     checkout = repository(tmp_path / "metaseq")
     for given, named in (((), "DIR"), (("--checkouts", tmp_path), str(checkout))):
         done = build(tmp_path, "all", "--check", *given, PIP_ARGS="--no-index")
@@ -102,14 +101,12 @@ def test_the_check_of_all_builds_nothing(tmp_path: Path) -> None:
 
 
 def test_all_are_built_by_the_python_that_is_named(tmp_path: Path) -> None:
-    """NeMo needs no checkout, and the others have none here."""
     done = build(tmp_path, "all", "--checkouts", tmp_path, "--python", "/bin/false", PIP_ARGS="--no-index")
     assert done.returncode == 1
     assert "nemo: error: /bin/false is no Python 3.11" in done.stderr
 
 
 def test_a_python_for_which_nothing_is_pinned_is_refused(tmp_path: Path) -> None:
-    """So that pip does not look for other versions in its place."""
     done = build(tmp_path, "nemo", "--python", "/bin/false")
     assert done.returncode == 2
     assert "/bin/false is no Python 3.11" in done.stderr

@@ -56,7 +56,6 @@ def test_its_ranks_run_on_the_nodes_asked_for(
 
 
 def test_groups_of_nodes_stay_on_their_nodes(megatron: MegatronLM, queue: type[Queue]) -> None:
-    """A run on each pair of four nodes: at once, and each on its own."""
     result = megatron.user.run("--system", "here.yaml", "-k", "tiny", "--nodes", "4", "--nodes-per-run", "2")
     assert result.returncode == 0, result.text
     one, two = (result.record(f"tiny-group{group}") for group in (1, 2))

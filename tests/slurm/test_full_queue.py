@@ -56,7 +56,6 @@ def test_jobs_beyond_a_limit_wait_for_others(
 def test_a_limit_that_lets_no_job_in_is_an_error(
     user: UserFolder, qos: Callable[[str], str], nodes: tuple[str, ...]
 ) -> None:
-    """No job is in the queue whose end could help."""
     user.recipe()
     user.test()
     (user.path / "conftest.py").write_text(IMPATIENT)
@@ -69,7 +68,6 @@ def test_a_limit_that_lets_no_job_in_is_an_error(
 def test_a_job_that_is_too_large_for_its_qos_is_an_error(
     user: UserFolder, queue: type[Queue], qos: Callable[[str], str]
 ) -> None:
-    """Slurm takes it, and would have it wait for ever."""
     user.recipe(nodes=2)
     user.test()
     result = user.run("--cluster", "slurm", "--slurm", f"qos={qos('MaxTRESPerJob=node=1')}", "-k", "tiny")

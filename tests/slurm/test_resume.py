@@ -114,7 +114,6 @@ def test_a_job_that_still_waits_leaves_the_queue(three: UserFolder, queue: type[
 
 
 def test_no_sbatch_outlives_its_session(three: UserFolder, queue: type[Queue]) -> None:
-    """One that Slurm has not answered yet submits nothing any more."""
     wrap(three, "sbatch", TEST_ONLY, "echo $$ > pid; touch asked; exec sleep 300")
     killed(three, lambda _session: (three.path / "asked").exists(), *OWN_JOBS)
     pid = int((three.path / "pid").read_text())

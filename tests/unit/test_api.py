@@ -17,7 +17,6 @@ RECORDED = Path(__file__).parents[1] / "golden" / "api.txt"
 
 
 def test_every_name_is_there() -> None:
-    """Under a name that is nobody's secret."""
     for name in api.__all__:
         assert getattr(api, name) is not None
         assert not name.startswith("_")
@@ -61,7 +60,6 @@ def test_an_engine_or_a_check_of_others_needs_no_pytest_on_nodes() -> None:
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_documents_import_public_names_only(name: str) -> None:
-    """What a guide shows is what people copy."""
     text = (CHECKOUT / name).read_text(encoding="utf-8")
     found = re.findall(r"^\s*(?:from|import) (pytest_llmbench\.[\w.]+)", text, re.MULTILINE)
     assert set(found) <= {"pytest_llmbench.api"}

@@ -147,7 +147,6 @@ def test_the_recorded_run_counts(write: Write, capsys: pytest.CaptureFixture[str
 
 
 def test_several_statistics_have_a_reference_each(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    """A time has its bound above and its implausible one below."""
     options = ["--statistic", "time_for_20m_tokens", "--statistic", "samples_per_s", "--name", "mine"]
     assert main([str(write()), *options, "--too-fast", "5%"]) == 0
     slow, rate = references(capsys.readouterr().out)
@@ -300,7 +299,6 @@ def test_what_is_no_good_run_is_refused(write: Write, capsys: pytest.CaptureFixt
 
 
 def test_all_reasons_are_told_at_once(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line each: whoever cleans up does it once."""
     told = refusal(capsys, write(lambda _, plain: plain.update(problem=PROBLEM, metrics={})))
     assert told.count("the run is broken") == 5
 
@@ -368,7 +366,6 @@ def test_doubts_are_told(write: Write, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_folder_of_several_recipes(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    """One has to be chosen."""
     folder = write(lambda n, plain: plain["recipe"].update(name="opt350m") if n == 4 else None)
     assert "these are runs of opt125m, opt350m: choose one recipe with --recipe" in refusal(capsys, folder)
     assert "unknown recipe 'opt125'" in refusal(capsys, folder, "--recipe", "opt125")

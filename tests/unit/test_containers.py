@@ -58,7 +58,6 @@ def test_images_differ_in_nothing_but_their_format() -> None:
 
 
 def test_an_image_installs_extras_that_there_are() -> None:
-    """PyTorch among them."""
     (named,) = re.findall(r"/opt/source\[([\w,]+)\]", SCRIPT)
     assert "torch" in named.split(",")
     assert set(named.split(",")) <= set(PROJECT["optional-dependencies"])
@@ -66,7 +65,6 @@ def test_an_image_installs_extras_that_there_are() -> None:
 
 @pytest.mark.parametrize("image", IMAGES)
 def test_an_image_has_its_environment_on_the_path(image: str) -> None:
-    """The one that the script makes."""
     assert "python3 -m venv /opt/llmbench\n" in SCRIPT
     assert "PATH=/opt/llmbench/bin:$PATH" in (CONTAINERS / image).read_text()
 

@@ -205,7 +205,6 @@ def test_what_no_machine_reaches_is_no_bound(system: str, warned: int) -> None:
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_links_are_those_of_the_data_sheet(name: str) -> None:
-    """PCIe and NVLink follow from the GPU model."""
     system = SYSTEMS[name]
     assert system.gpu is not None
     generation, links = HARDWARE[re.split(r"[- ]", system.gpu.model)[0]]
@@ -215,7 +214,6 @@ def test_links_are_those_of_the_data_sheet(name: str) -> None:
 
 
 def test_dcgm_runs_as_deep_as_the_clouds_of_a100_are_validated() -> None:
-    """Level 3, on the machines that NVIDIA's scripts are for."""
     levels = {
         name: system.validation["dcgm"].options for name, system in SYSTEMS.items() if "dcgm" in system.validation
     }
@@ -236,7 +234,6 @@ def test_a_check_takes_what_is_said_of_it(name: str, check: str) -> None:
 
 
 def test_what_is_bounded_is_measured() -> None:
-    """A bound on a size that no sweep reaches could judge nothing."""
     for system, check, reference in _references():
         size = re.fullmatch(r"busbw_(\d+)GiB", reference.statistic)
         if size is not None:

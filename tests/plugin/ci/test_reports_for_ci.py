@@ -221,7 +221,6 @@ def test_a_failure_that_is_expected_stays_expected(ci: UserFolder) -> None:
 
 
 def test_with_xdist(ci: UserFolder) -> None:
-    """The controller concludes from what its workers report, and denials in them count as little."""
     ci.recipe(**{**RECIPE, "references": [SLOW]})
     ci.pytester.makeconftest(GAMES["makereport"])
     result = ci.run("--llmbench-replay", "logs", "-n2", "-k", "tiny", "-o", "llmbench_exit_codes=detailed")

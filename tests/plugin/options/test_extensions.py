@@ -142,7 +142,6 @@ PER_RACK = Statistic(unit="s", rule="seconds per rack", compute=divide)
 
 
 def test_a_statistic_that_breaks_makes_its_run_an_error(user: UserFolder, site: Path) -> None:
-    """The session ends, and says what broke."""
     statistics = {"pytest_llmbench.statistics": {"per_rack": "acme_statistic:PER_RACK"}}
     modules = {"acme_counting": COUNTING, "acme_cores": CORES, "acme_statistic": BROKEN_STATISTIC}
     install(site, "acme", modules, {**ENTRIES, **statistics})
@@ -187,7 +186,6 @@ def test_functions_that_only_this_folder_has_are_refused_before_anything_is_subm
 
 
 def test_a_session_that_does_not_need_it_says_so_and_goes_on(user: UserFolder, site: Path) -> None:
-    """The header names what is left out, and why."""
     broken = "import acme_lost\n"
     install(site, "acme", {"acme_counting": broken, "acme_cores": broken}, ENTRIES)
     result = user.run("--cluster", "local", "-k", "limits")

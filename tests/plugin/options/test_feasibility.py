@@ -87,7 +87,6 @@ def test_a_plan_of_other_tests_of_the_recipe_does_not_fail(user: UserFolder) -> 
 
 
 def test_another_machine_smoke_and_cpus_have_no_finding(user: UserFolder) -> None:
-    """A reference is only held against the peak of the GPUs it is for."""
     user.test()
     for options in (("--system", "H200"), ("--scale", "smoke"), ("--gpus-per-node", "0")):
         result = user.run(*AZURE, "--nodes", "8", *options, "--collect-only")

@@ -43,7 +43,6 @@ def test_own_recipes_come_first(user: UserFolder, distribution: str) -> None:
 
 
 def test_without_own_recipes_it_is_every_one(user: UserFolder) -> None:
-    """An ini file without a recipe changes nothing."""
     user.test(TESTS)
     text = user.run("--collect-only", "-q", "--cluster", "local").text
     assert recipes(text, "test_unmarked") == recipes(text, "test_every") > {"opt125m", "opt175b"}

@@ -49,7 +49,6 @@ def small_disk(user: UserFolder) -> Iterator[Path]:
 def test_a_read_only_run_directory_is_a_usage_error(
     user: UserFolder, read_only: Path, distribution: str, below: str
 ) -> None:
-    """Said before anything is collected, with what to do."""
     user.recipe()
     user.test()
     result = user.run("--cluster", "local", distribution, f"--llmbench-run-dir={read_only / below}")

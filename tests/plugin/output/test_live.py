@@ -91,7 +91,6 @@ def test_a_killed_session_says_so_and_how_to_go_on(user: UserFolder) -> None:
 
 
 def test_no_session_is_wrong_input(tmp_path: Path) -> None:
-    """Nothing to watch is exit code 2, with what to do."""
     done = watched(tmp_path)
     assert done.returncode == 2
     assert "give --run-dir" in done.stderr

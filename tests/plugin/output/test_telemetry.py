@@ -79,7 +79,6 @@ def test_what_the_gpus_did_is_judged_and_kept(judge: Judge) -> None:
 
 
 def test_throttling_is_a_failure(judge: Judge) -> None:
-    """One sample of one GPU is enough, and the record says what held it."""
     result = judge(seen(0), seen(1, {20.0: {"clocks_event_reasons": 0x44}}))
     assert verdicts(result) == {"learns": "PASS", "efficient": "PASS", "unhindered": "FAIL"}, result.text
     assert "measured 0.9804 % is above the threshold 0 %" in result.text
@@ -114,7 +113,6 @@ def _between(after_s: float, before_s: float) -> set[float]:
     ids=["lost", "unwatched"],
 )
 def test_a_gpu_that_nobody_watched_leaves_no_number(judge: Judge, second: list[Event], why: str) -> None:
-    """The other GPU's energy is not that of the run."""
     result = judge(seen(0), second)
     assert verdicts(result) == {"learns": "PASS", "efficient": "ERROR", "unhindered": "ERROR"}, result.text
     assert f"rank 1: {why}" in result.text

@@ -67,7 +67,6 @@ def test_further_runs_decide(user: UserFolder, options: tuple[str, ...]) -> None
 
 
 def test_without_it_one_run_is_made(user: UserFolder) -> None:
-    """The same threshold, and the number of runs that would decide."""
     user.recipe(**LOGGED)
     user.test(asked("2560 words/s"))
     result = user.run("--cluster", "local")

@@ -38,7 +38,6 @@ def judge(user: UserFolder, distribution: str, **options: Any) -> Result:
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_the_rank_that_the_others_wait_for_is_named(user: UserFolder, distribution: str) -> None:
-    """Everywhere in the same words, and only where a speed was missed."""
     result = judge(user, distribution, late_s=0.2)
     assert result.returncode == pytest.ExitCode.TESTS_FAILED, result.text
     cases = {name.partition("[")[0]: case for name, case in result.cases.items()}

@@ -157,7 +157,6 @@ def test_each_way_to_write_it(user: UserFolder) -> None:
 
 
 def test_a_comparison_with_its_message_in_parentheses(user: UserFolder) -> None:
-    """A tuple is true, whatever it contains."""
     body = {"tuple": 'assert (run.throughput >= SLOW, "too slow")'}
     result = judge(user, as_tests(body), *NO_SPEED_NEEDED)
     assert result.cases["test_tuple[opt125m]"].properties["verdict"] == "ERROR", result.text

@@ -198,7 +198,6 @@ def test_a_plan_says_when_a_run_is_looked_at(user: UserFolder) -> None:
 
 
 def test_pytorch_ranks_end_together(user: UserFolder) -> None:
-    """Real ranks, two of them, which wait for one another in every step."""
     recipe = {**TORCH, "steps": 300, "references": [bound()]}
     model = {"layers": 2, "hidden_size": 128, "attention_heads": 4, "vocab_size": 1024, "dropout": 0.0}
     user.recipe(**recipe, model=model, sequence_length=128)

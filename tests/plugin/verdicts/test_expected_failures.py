@@ -82,7 +82,6 @@ def test_it_fails_once_it_is_met(recorded: UserFolder, distribution: str) -> Non
 
 @pytest.mark.parametrize(("bound", "verdict"), [(SLOW, "FAIL"), (MET, "PASS"), (CLOSE, "INCONCLUSIVE")])
 def test_after_its_day_it_means_nothing(recorded: UserFolder, bound: int, verdict: str) -> None:
-    """A miss fails again and says since when, and a pass passes."""
     result = judge(recorded, bound, until=YESTERDAY)
     assert result.case.properties["verdict"] == verdict, result.text
     if verdict == "FAIL":
@@ -98,7 +97,6 @@ def test_a_number_too_close_to_tell_is_not_expected(recorded: UserFolder) -> Non
 
 
 def test_a_missing_measurement_is_an_error(recorded: UserFolder) -> None:
-    """No number was missed."""
     result = judge(recorded, 5, statistic="tokens_per_joule", unit="words/s")
     assert result.returncode == pytest.ExitCode.USAGE_ERROR
     steps = recorded.path / "recorded" / "runs" / "opt125m" / "steps" / "rank-00000.jsonl"
@@ -129,7 +127,6 @@ def test_another_failure_is_not_expected(recorded: UserFolder, body: str) -> Non
 
 
 def test_a_required_clause_is_not_met_by_it(recorded: UserFolder) -> None:
-    """A contract asks for the number, whatever its operator expects."""
     (recorded.path / "clauses.yaml").write_text('"4.1": "*acceptance*"\n')
     result = judge(recorded, SLOW, "--llmbench-require", "clauses.yaml")
     assert result.returncode == pytest.ExitCode.TESTS_FAILED

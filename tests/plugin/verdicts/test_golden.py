@@ -78,7 +78,6 @@ def test_a_training_has_its_golden_losses(user: UserFolder, golden: Path) -> Non
 
 
 def test_the_command_refuses_what_is_no_repeat(user: UserFolder, golden: Path) -> None:
-    """The same run twice, runs of two seeds, a broken run, and too few."""
     (session,) = (user.path / "reports").glob("*-*")
     one = str(session / "runs" / "tiny" / "record.json")
     two = str(session / "runs" / "tiny-repeat2" / "record.json")

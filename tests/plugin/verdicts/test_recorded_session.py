@@ -93,7 +93,6 @@ def test_every_option_is_still_there() -> None:
 
 
 def test_every_kind_is_still_there() -> None:
-    """The documents have what the code has, so they are asked."""
     of_records, of_errors = tables("Problem kinds")
     assert len(NAMES["problem_kinds"]) > 20
     assert len(NAMES["finding_kinds"]) > 40

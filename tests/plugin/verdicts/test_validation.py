@@ -130,7 +130,6 @@ def test_a_node_is_checked_in_this_process_too(user: UserFolder) -> None:
 
 
 def test_checks_of_logs_are_skipped(user: UserFolder) -> None:
-    """A replay has no nodes, and says so."""
     (user.path / "logs").mkdir()
     user.test(CHECKS)
     result = user.run("-n0", "--replay", "logs")

@@ -41,7 +41,6 @@ def test_a_log_is_the_sum_of_its_pieces() -> None:
 
 
 def test_a_mutant_is_known_by_its_number() -> None:
-    """The same seed makes the same, another makes another."""
     first, again, other = (Campaign("megatron_lm", seed).mutant(7) for seed in (1, 1, 2))
     assert (first.kind, first.files) == (again.kind, again.files)
     assert (first.kind, first.files) != (other.kind, other.files)

@@ -49,14 +49,12 @@ def test_what_was_wrong_once_holds(name: str) -> None:
     [("skip 5, mean", "warm-up, 60 steps"), ("skip 5, median", "second half slower"), ("last value", "drift +5 %")],
 )
 def test_rules_of_one_number_are_often_wrong(rule: str, name: str) -> None:
-    """The simulation tells good rules from bad ones."""
     judged = simulate(cell(name, noise=Noise(cv=0.0005, phi=0.0)))
     assert judged.wrong[rule].max() > 0.9 * 150
     assert judged.wrong[OURS].max() == 0
 
 
 def test_early_looks_end_quiet_runs_at_a_quarter() -> None:
-    """2 % from the bound."""
     judged = simulate(cell("clean", Way(steps=200, early=True), noise=Noise(cv=0.005, phi=0.0)))
     assert judged.steps is not None
     assert max(judged.steps[[1, 6]]) <= 50

@@ -262,7 +262,6 @@ def test_wrong_values_by_nccl_tests(theirs: Theirs, mode: str) -> None:
     ],
 )
 def test_nccl_tests_that_do_not_finish(theirs: Theirs, mode: str, why: str) -> None:
-    """A status of 0 does not make a measurement."""
     problem = theirs(mode=mode).problem
     assert problem is not None
     assert re.search(why, problem), problem

@@ -141,7 +141,6 @@ def test_three_real_nodes_compute_the_same(measured: tuple[ProcessFleet, dict[st
 
 
 def test_checks_share_one_measurement(measured: tuple[ProcessFleet, dict[str, Report]]) -> None:
-    """Importing PyTorch takes longer than most of it."""
     assert [probe.name for probe in measured[0].asked] == ["compute"]
     assert measured[0].asked[0].config["measure"] == ["gemm", "memory"]
 
@@ -166,7 +165,6 @@ def test_a_load_on_a_real_node_says_what_it_could_not_watch(sustained: Report) -
 
 
 def test_healthy_gpus_are_not_accused() -> None:
-    """Six alike, and every number is there once for each."""
     for name in _NAMES:
         report = judged(name, fleet_of(_LOADED if name == "sustained" else _GOOD))
         assert not report.findings
@@ -223,7 +221,6 @@ def test_without_a_majority_nobody_is_cleared() -> None:
 
 
 def test_a_rate_beyond_the_peak_is_no_pass() -> None:
-    """1500 TFLOP/s of 989 published ones: a clock is wrong."""
     report = judged("gemm", fleet_of(_GOOD, a0=bf16(rate=1500e12)))
     assert list(report.unjudged) == ["a"]
     assert "implausible" in report.unjudged["a"]
@@ -251,7 +248,6 @@ def test_a_reference_bounds_the_rate() -> None:
 
 
 def test_what_a_device_lacks_is_said() -> None:
-    """No fp8 before compute capability 8.9."""
     lacking = {"gemm": {**_GOOD["gemm"], "lacking": {"fp8": "needs compute capability 8.9"}}}
     notes = judged("gemm", fleet_of({**_GOOD, **lacking})).notes
     assert "fp8 not measured on NVIDIA H200: needs compute capability 8.9" in notes
@@ -273,7 +269,6 @@ def test_a_gpu_that_slows_down_is_found() -> None:
     ],
 )
 def test_telemetry_is_judged(change: Mapping[str, Any], kind: str, severity: Severity) -> None:
-    """One sample in the middle; the power cap alone is usual."""
     samples = copy.deepcopy(_LOADED["telemetry"])
     samples[6] |= change
     report = judged("sustained", fleet_of(_LOADED, c1={"telemetry": samples}))
@@ -291,7 +286,6 @@ def test_a_gpu_without_telemetry_is_no_pass(samples: list[Any], trouble: str | N
 
 
 def test_a_load_too_short_to_compare_is_no_pass() -> None:
-    """Two rates have no thirds."""
     assert "too few" in judged("sustained", fleet_of(_LOADED, a0={"rates": _LOADED["rates"][:2]})).unjudged["a"]
 
 

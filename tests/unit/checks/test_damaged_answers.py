@@ -71,7 +71,6 @@ class ToldFleet:
     ],
 )
 def test_a_damaged_answer_is_named(tmp_path: Path, check: str, gpus: int, data: Mapping[str, Any], field: str) -> None:
-    """The node is not judged, and the reason names the field."""
     site = Site(system="test", nodes=2, gpus_per_node=gpus, scale="full")
     report = get_check(check).run(ToldFleet(site, ("a", "b"), tmp_path, data), CheckSettings())
     assert report.unjudged.keys() == {"a", "b"}
@@ -81,7 +80,6 @@ def test_a_damaged_answer_is_named(tmp_path: Path, check: str, gpus: int, data: 
 
 
 def test_the_other_nodes_are_read() -> None:
-    """One damaged answer costs one node."""
     whole = HOST_FACTS.model_dump()
     answers: list[Answer] = [
         Answer(host="a", rank=0, local_rank=0, data=whole),
@@ -97,7 +95,6 @@ def test_the_other_nodes_are_read() -> None:
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), True, "1.0"])
 def test_what_is_not_a_number_is_damage(number: object) -> None:
-    """JSON of another writer may hold it."""
     told = {"time": number, "ahead_s": 0.0, "uncertainty_s": 0.0, "mount": None, "kernel": None}
     _, unjudged = read_per_host([Answer(host="a", rank=0, local_rank=0, data=told)], NodeClock)
     assert "time: " in unjudged["a"]

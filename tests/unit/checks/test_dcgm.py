@@ -162,7 +162,6 @@ def test_a_skip_is_no_pass(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_lower_level_than_asked_for_is_not_enough(version: str) -> None:
-    """What level 3 has is not in it."""
     (why,) = judged(printed(version, level=1), level=3).unjudged
     assert re.search("memory, pcie, diagnostic", why)
     assert passes(judged(printed(version, level=1), level=1))
@@ -170,12 +169,10 @@ def test_a_lower_level_than_asked_for_is_not_enough(version: str) -> None:
 
 @pytest.mark.parametrize("version", [version for version in VERSIONS if version != "2.3.5"])
 def test_a_gpu_that_is_gone_is_noticed(version: str) -> None:
-    """The one that is left passes."""
     assert "found 1 GPUs, the node should have 2" in judged(printed(version, gpus=1)).unjudged
 
 
 def test_a_gpu_that_a_test_left_out_is_noticed() -> None:
-    """What did not run is a hole in the list."""
     document = json.loads(printed("3.3.9"))
     document["DCGM GPU Diagnostic"]["test_categories"][1]["tests"][0]["results"][1] = None
     assert judged(json.dumps(document)).unjudged == ("GPU Memory has no result of GPU 1",)
@@ -183,7 +180,6 @@ def test_a_gpu_that_a_test_left_out_is_noticed() -> None:
 
 @pytest.mark.parametrize("version", JSON_VERSIONS)
 def test_a_memory_test_without_memory_tested_nothing(version: str) -> None:
-    """Some versions pass it."""
     result = judged(printed(version, {"memory": {1: Said("Pass", NOT_ALLOCATED)}}))
     assert not result.findings
     assert "passed without testing" in result.unjudged[0]
@@ -204,7 +200,6 @@ def test_an_isolating_error_of_a_skipped_test_counts() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_status_that_contradicts_the_results_is_no_pass(version: str) -> None:
-    """205 isolates the node whatever else is said."""
     for code in (226, 217, 1, 137, -9):
         (why,) = judged(printed(version), code).unjudged
         assert f"status {code}" in why
@@ -303,7 +298,6 @@ def test_one_bad_node_of_two_is_named(nodes: Callable[..., ProcessFleet]) -> Non
 
 
 def test_a_dcgmi_without_json_is_asked_for_its_table(nodes: Callable[..., ProcessFleet]) -> None:
-    """A quick look at scale smoke."""
     table = printed("table of 3.2.6", level=1)
     report = run(nodes({"n1": table}, {"n1": {"DCGMI_MODE": "no-json"}}, scale="smoke"))
     assert verdict(report, "n1") is Verdict.PASS
@@ -311,7 +305,6 @@ def test_a_dcgmi_without_json_is_asked_for_its_table(nodes: Callable[..., Proces
 
 
 def test_what_breaks_on_a_node_is_an_error_of_that_node(nodes: Callable[..., ProcessFleet]) -> None:
-    """Each in its own way."""
     modes = {"n1": "empty", "n2": "killed", "n3": "truncated", "n4": "no-engine"}
     whys = {"n1": "printed nothing", "n2": "signal 9", "n3": "cannot be read", "n4": "unable to establish"}
     env = {host: {"DCGMI_MODE": mode} for host, mode in modes.items()}
@@ -336,13 +329,11 @@ def test_a_node_without_dcgm(nodes: Callable[..., ProcessFleet]) -> None:
 
 @pytest.mark.parametrize(("options", "expected"), [({}, Verdict.SKIP), ({"level": 3}, Verdict.ERROR)])
 def test_no_node_with_dcgm(nodes: Callable[..., ProcessFleet], options: dict[str, Any], expected: Verdict) -> None:
-    """Who asks for it in the system's file expects it there."""
     report = run(nodes({"n1": None, "n2": None}), options=options)
     assert {verdict(report, host) for host in HOSTS} == {expected}
 
 
 def test_without_gpus_there_is_nothing_to_test(tmp_path: Path) -> None:
-    """No node is asked."""
     fleet = ProcessFleet(site=cpu_site(1), hosts=("n1",), folder=tmp_path)
     assert "no GPUs" in (run(fleet).skip or "")
     assert not fleet.asked

@@ -72,13 +72,11 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
 
 
 def test_there_is_a_case_for_every_check() -> None:
-    """So that none is forgotten here."""
     assert set(FOUND) <= set(GPU_CHECKS)
 
 
 @pytest.mark.parametrize("name", FOUND)
 def test_the_bad_node_is_found_and_no_good_one(reports: dict[str, Report], name: str) -> None:
-    """Each check finds what is its own."""
     report = reports[name]
     assert found_on(report, "bad") == FOUND[name]
     assert not [str(finding) for finding in report.findings if finding.host != "bad"]
@@ -95,7 +93,6 @@ def test_a_node_that_cannot_be_judged_is_not_fit(reports: dict[str, Report], nam
 
 @pytest.mark.parametrize("name", FOUND)
 def test_the_evidence_is_plain_and_small(reports: dict[str, Report], name: str) -> None:
-    """A record holds it whole, for hundreds of nodes."""
     text = reports[name].model_dump_json()
     assert Report.model_validate_json(text).evidence
     assert len(text) < 4 * 25_000
@@ -200,7 +197,6 @@ def test_a_log_that_lost_its_beginning_leaves_a_node_unjudged(tmp_path: Path) ->
 
 
 def test_counters_that_are_not_known_are_no_pass(tmp_path: Path) -> None:
-    """Each of these leaves its node unjudged."""
     unknown = {
         "gpu_ecc": {"<dram_uncorrectable>0<": "<dram_uncorrectable>N/A<"},
         "gpu_pcie": {">16x<": ">N/A<"},

@@ -24,7 +24,6 @@ def event(code: int, text: str = "", *, switch: bool = False) -> KernelEvent:
     ],
 )
 def test_severities_follow_the_published_actions(severity: Severity, codes: tuple[int, ...]) -> None:
-    """A code that nobody knows is not taken lightly."""
     assert {meaning(event(code))[0] for code in codes} == {severity}
 
 

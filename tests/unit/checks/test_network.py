@@ -140,7 +140,6 @@ def test_all_is_well() -> None:
 
 
 def test_two_nodes_below_their_reference_are_both_without_verdict() -> None:
-    """One of the two is slow: neither passes, and neither is accused."""
     bound = reference("pair_busbw", "20 GB/s", 2)
     report = check("pairs", StandIn(gpu_site(2), names(2), slow()), references=(bound,))
     assert set(report.unjudged) == {"n0", "n1"}
@@ -151,7 +150,6 @@ def test_two_nodes_below_their_reference_are_both_without_verdict() -> None:
 
 
 def test_a_reference_finds_a_slow_majority_and_comparison_says_that_it_may_be() -> None:
-    """Five of eight are slow."""
     fleet = StandIn(gpu_site(8), names(8), slow(*names(5)))
     assert {host for host, _ in told(check("pairs", fleet, references=(reference("pair_busbw", "9 GB/s", 2),)))} == set(
         names(5)
@@ -163,7 +161,6 @@ def test_a_reference_finds_a_slow_majority_and_comparison_says_that_it_may_be() 
 
 
 def test_a_slow_link_is_told_of_both_ends_and_fails_neither() -> None:
-    """Nodes 1 and 3 are slow with each other alone."""
     report = check("pairs", StandIn(gpu_site(6), names(6), lambda members: rate(
         5.0 if {host for host, _ in members} == {"n1", "n3"} else 10.0
     )))  # fmt: skip
@@ -175,7 +172,6 @@ def test_a_slow_link_is_told_of_both_ends_and_fails_neither() -> None:
     ("game", "kind"), [({**GAME, "wrong": 3}, "wrong_values"), ({"error": "RuntimeError: reset"}, "failing_node")]
 )
 def test_a_node_whose_pairs_fail_is_named_by_how_they_fail(game: Mapping[str, Any], kind: str) -> None:
-    """Wrong sums are no number, however fast they were."""
     report = check("pairs", StandIn(gpu_site(5), names(5), lambda members: (
         game if "n1" in {host for host, _ in members} else GAME
     )))  # fmt: skip
@@ -212,8 +208,6 @@ def test_where_most_are_silent_nobody_is_accused() -> None:
 
 
 def test_bisection_finds_who_is_slow_among_many_alone() -> None:
-    """All pairs are fast; groups of three or more with node 6 are not."""
-
     def game(members: Members) -> Mapping[str, Any]:
         hosts = {host for host, _ in members}
         return rate(2.0 if "n6" in hosts and len(hosts) > 3 else 10.0)
@@ -227,7 +221,6 @@ def test_bisection_finds_who_is_slow_among_many_alone() -> None:
 
 
 def test_what_fails_only_together_names_the_group_and_passes_nobody() -> None:
-    """All nodes together raise, and no half does."""
     report = check("pairs", StandIn(gpu_site(4), names(4), lambda members: (
         {"error": "RuntimeError: NCCL"} if len({host for host, _ in members}) == 4 else GAME
     )))  # fmt: skip
@@ -350,7 +343,6 @@ def test_ranks_on_cpus_have_no_nvlink() -> None:
 
 
 def test_what_no_reference_bounds_says_so() -> None:
-    """A reference of another machine bounds nothing here."""
     fleet = StandIn(gpu_site(6), names(6), lambda _: GAME)
     assert check("nvlink", fleet).unbounded
     assert check("pairs", fleet).unbounded

@@ -117,7 +117,6 @@ def test_an_innocent_rank_is_never_named(
 
 @given(st.integers(6, 16), st.integers(0, 15), st.integers(1, 15), st.sampled_from(KINDS), st.sampled_from(KINDS))
 def test_two_wrong_ranks(ranks: int, first: int, apart: int, one: str, other: str) -> None:
-    """Both are named or suspected, and no innocent one is named."""
     bad = {first % ranks, (first + apart) % ranks}
     found = judged(ranks, *(always(rank, kind) for rank, kind in zip(sorted(bad), (one, other), strict=False)))
     assert found.wrong.keys() <= bad
@@ -133,7 +132,6 @@ def test_two_ranks_that_differ_are_both_suspect() -> None:
 
 
 def test_a_rank_alone_is_held_against_itself() -> None:
-    """What it computes differently the next time is wrong at least once."""
     found = judged(1, Fault(0, "local", frozenset({1}), frozenset({2})))
     assert found.wrong.keys() == {0}
 
@@ -144,7 +142,6 @@ def test_a_sender_that_damages_what_it_sends() -> None:
 
 
 def test_a_transfer_that_was_damaged_once() -> None:
-    """Both ends may have done it."""
     found = judged(4, Fault(2, "receive", frozenset({0}), frozenset({1})))
     assert found.wrong == {}
     assert found.suspects == (frozenset({2, 3}),)
@@ -160,7 +157,6 @@ def test_a_rank_that_damages_its_own_part(ranks: int, rank: int) -> None:
 
 @given(st.integers(1, 200))
 def test_teams_hold_everyone_once(ranks: int) -> None:
-    """No rank is left out, and none has only itself unless it is alone."""
     found = teams(range(ranks))
     assert [rank for team in found for rank in team] == list(range(ranks))
     assert all(min(ranks, 8) <= len(team) <= 16 for team in found)
@@ -168,7 +164,6 @@ def test_teams_hold_everyone_once(ranks: int) -> None:
 
 @given(st.integers(2, 16))
 def test_everyone_has_a_seat_after_one_swap(ranks: int) -> None:
-    """The rank that was left over moves up; both groups are of one size."""
     seated: set[int] = set()
     for turn in (0, 1):
         one, other = groups([*range(ranks)], turn)

@@ -88,7 +88,6 @@ def test_three_real_nodes_get_back_what_they_wrote(loaded: tuple[Path, Report]) 
 
 
 def test_too_little_space_is_said_before_anything_is_written(tmp_path: Path) -> None:
-    """An exabyte fits nowhere."""
     fleet = ProcessFleet(site=cpu_site(2), hosts=("a", "b"), folder=tmp_path)
     report = get_check("storage").run(fleet, CheckSettings(options={**_SMALL, "size": "1000000000 GiB"}))
     assert set(report.unjudged) == {"a", "b"}
@@ -105,7 +104,6 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 
 
 def test_totals_are_those_of_the_slowest(tmp_path: Path) -> None:
-    """Two nodes with 1 GiB each, through after 0.5 and 1 s."""
     report = judged(tmp_path, _GOOD, {**_GOOD, "write_s": 1.0})
     totals = {r.statistic: r.value for r in report.readings if r.host is None}
     assert totals["write"] == pytest.approx(2 * 2**30 / 1e9)
@@ -129,7 +127,6 @@ def test_wrong_bytes_are_a_finding_of_who_read_them(tmp_path: Path) -> None:
 
 
 def test_without_one_node_there_is_no_total(tmp_path: Path) -> None:
-    """The others' numbers are there."""
     report = judged(tmp_path, _GOOD, "No space left on device", _GOOD)
     assert dict(report.unjudged) == {"n1": "rank 1: No space left on device"}
     assert {r.host for r in report.readings} == {"n0", "n2"}
@@ -158,7 +155,6 @@ def staged(folder: Path, *hosts: str, **changes: Any) -> Report:
 
 
 def test_data_that_is_there_passes_and_what_is_not_is_named(tmp_path: Path) -> None:
-    """An environment's data, and further paths with what they must hold."""
     (tmp_path / "data" / "deep").mkdir(parents=True)
     (tmp_path / "data" / "deep" / "tokens.bin").write_bytes(b"x" * 100)
     environments = {
@@ -192,7 +188,6 @@ def test_where_no_data_is_named_there_is_nothing_to_look_at(tmp_path: Path) -> N
     ("digests", "odd", "unjudged"), [("xxy", ["n2"], []), ("xy", [], ["n0", "n1"]), ("xx", [], [])]
 )
 def test_data_that_differs_between_nodes(tmp_path: Path, digests: str, odd: list[str], unjudged: list[str]) -> None:
-    """The minority is named; where there is none, nobody is cleared."""
     answers = [
         {"paths": {"/d": {"wrong": "", "files": 1, "bytes": 9, "whole": False, "digest": digest}}} for digest in digests
     ]

@@ -111,14 +111,12 @@ def test_nodes_are_held_against_each_other(tmp_path: Path) -> None:
 
 
 def test_of_two_that_differ_both_are_named(tmp_path: Path) -> None:
-    """Nobody can say which is right."""
     report = check(tmp_path, {"a": NDV4, "b": {**NDV4, "0001:00:00.0": ("nvidia", 1)}})
     assert {finding.host for finding in report.findings} == {"a", "b"}
     assert all("unknown" in finding.message for finding in report.findings)
 
 
 def test_promised_gpus_that_are_not_there_are_no_reason_to_skip(tmp_path: Path) -> None:
-    """A laptop without any is one."""
     report = check(tmp_path / "promised", {"a": NDV4, "b": {}})
     assert list(report.unjudged) == ["b"]
     assert check(tmp_path / "laptop", {"a": {}}, site=cpu_site(1)).skip

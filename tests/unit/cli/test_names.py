@@ -67,7 +67,6 @@ def test_a_name_that_is_no_kind_is_refused_with_the_legal_ones(llmbench: Llmbenc
 
 
 def test_a_wrong_ini_file_is_said(llmbench: Llmbench) -> None:
-    """The error is pytest's own, and no list is printed."""
     Path("pytest.ini").write_text("[pytest]\nllmbench_recipes = nowhere\n")
     result = llmbench("list", "recipes")
     assert "nowhere is not a folder" in str(result.exception)

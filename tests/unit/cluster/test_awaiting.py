@@ -58,7 +58,6 @@ def test_an_end_that_nobody_has_seen_is_one(waits: Program) -> None:
 
 
 def test_it_waits_no_longer_than_it_may(waits: Program) -> None:
-    """Nothing ends."""
     assert await_an_end([waits], 0.01)
 
 

@@ -28,7 +28,6 @@ def words(options: list[str]) -> list[str]:
 
 
 def test_pyxis_is_told_by_options_of_srun_and_nothing_is_wrapped() -> None:
-    """One option of srun each; the command itself stays as it is."""
     image = container("pyxis")
     assert words(srun_options(image, FOLDER)) == [
         "--container-image=registry/train:23.03",
@@ -77,7 +76,6 @@ def test_docker() -> None:
      ("docker", "--rm", "$HOME:$HOME")],
 )  # fmt: skip
 def test_without_home_and_folder(runtime: str, here: str, gone: str) -> None:
-    """The home stays out, and the run's folder is where commands start."""
     image = container(runtime, mount_home=False, workdir=None)
     found = words([*srun_options(image, FOLDER), *inside(image, ["train"], FOLDER, [])])
     assert here in found

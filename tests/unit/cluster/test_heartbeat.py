@@ -8,7 +8,6 @@ from pytest_llmbench.cluster.heartbeat import Heartbeat, read_stop, write_stop
 
 
 def test_it_says_that_it_lives_and_that_it_is_done(tmp_path: Path) -> None:
-    """Stopping twice is stopping once."""
     heartbeat = Heartbeat(tmp_path).start()
     assert heartbeat.path.read_text().strip().isdecimal()
     assert read_stop(tmp_path) is None

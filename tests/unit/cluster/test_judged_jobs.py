@@ -45,7 +45,6 @@ def facts(*rows: JobRow, **changes: Any) -> Facts:
 
 
 def test_a_shown_job_has_its_row() -> None:
-    """Marks are before the status, which other threads look at first."""
     marks = JobMarks(preempted="then")
     changes = judge_shown(watched(), row(JobState.COMPLETED), facts(marks={"7": marks}), NOW)
     assert (next(iter(changes)), next(reversed(changes))) == ("marks", "status")
@@ -63,7 +62,6 @@ def test_closing_begins_once() -> None:
 @pytest.mark.parametrize("state", [JobState.RUNNING, JobState.PENDING])
 @pytest.mark.parametrize(("silent", "limit"), [(False, PATIENCE_S), (True, SILENCE_S)])
 def test_a_job_that_slurm_does_not_know_is_lost_after_its_limit(state: JobState, *, silent: bool, limit: float) -> None:
-    """A silent Slurm loses no job that runs."""
     for silence, lost in ((limit - 1, False), (limit + 1, not silent or state is JobState.PENDING)):
         changes = judge_unsure(JOB, watched(state, answered=NOW - silence), facts(silent=silent), NOW)
         assert ("status" in changes) == lost

@@ -13,7 +13,6 @@ HOSTS = ("n1", "n2", "n3", "n4")
 
 
 def test_a_run_waits_until_enough_nodes_are_free() -> None:
-    """The pool lends what is there, and None while too few are."""
     pool = LeasePool(HOSTS)
     first = pool.acquire(3)
     assert first == ("n1", "n2", "n3")
@@ -24,7 +23,6 @@ def test_a_run_waits_until_enough_nodes_are_free() -> None:
 
 
 def test_more_than_there_are_is_an_error_with_the_way_out() -> None:
-    """Waiting would never end."""
     with pytest.raises(ClusterError, match=r"needs 5 nodes; the allocation has 4 \(n1, n2, n3, n4\): give --nodes 5"):
         LeasePool(HOSTS).acquire(5)
 

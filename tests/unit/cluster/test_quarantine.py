@@ -15,7 +15,6 @@ from pytest_llmbench.core.errors import ConfigError
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    """Names, and why; a node that is there already keeps its first reason."""
     path = tmp_path / "sub" / "bad.txt"
     assert add_to_quarantine(path, {"n5": "gpu_xid: Xid 79\non GPU 3"}, "one") == ["n5"]
     assert add_to_quarantine(path, {"n5": "again", "n6": "dcgm"}, "two") == ["n6"]
@@ -34,7 +33,6 @@ def test_people_may_edit_it(tmp_path: Path) -> None:
 
 
 def test_sessions_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
-    """Each adds its own node."""
     path = tmp_path / "bad.txt"
     threads = [threading.Thread(target=add_to_quarantine, args=(path, {f"n{i}": "x"}, f"s{i}")) for i in range(8)]
     for thread in threads:

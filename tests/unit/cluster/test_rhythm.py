@@ -57,7 +57,6 @@ def test_one_query_serves_the_events_of_a_moment() -> None:
 
 
 def test_an_answer_that_took_long_is_not_asked_for_again_at_once() -> None:
-    """A controller that is away costs half a minute each time."""
     clock = Clock()
     rhythm = Rhythm(clock)
     rhythm.note_answer(changed=True, last=True, took_s=30.0)

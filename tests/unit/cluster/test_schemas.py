@@ -90,7 +90,6 @@ def test_a_shipped_file_is_valid_and_names_its_schema(kind: str, path: Path) -> 
 
 @pytest.mark.parametrize(("kind", "name"), [("recipe", "azure_opt"), ("recipe", "opt"), ("system", "nd96amsr_a100_v4")])
 def test_a_schema_refuses_each_misspelt_key_that_the_loader_refuses(kind: str, name: str, tmp_path: Path) -> None:
-    """A key that nobody knows, in each mapping of a file in turn."""
     data = as_json(read_yaml(shipped("recipes").parent / KINDS[kind] / f"{name}.yaml"))
     for key, recipe in list(data.get("recipes", {}).items())[2:]:  # two of them have all there is
         del data["recipes"][key], recipe

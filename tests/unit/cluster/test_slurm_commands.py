@@ -29,7 +29,6 @@ def script(tmp_path: Path) -> Path:
 
 
 def test_a_missing_command_says_where_to_run() -> None:
-    """Off the cluster, the error says so."""
     with pytest.raises(ClusterError, match="run this on a login node"):
         run(["no-such-slurm-command"])
 
@@ -86,7 +85,6 @@ def test_a_command_that_hangs_is_ended_with_all_that_it_started(script: Path, tm
     ],
 )
 def test_silence_is_no_refusal(words: str) -> None:
-    """What the commands say when the controller did not answer."""
     assert is_silence(words)
 
 
@@ -103,7 +101,6 @@ def test_silence_is_no_refusal(words: str) -> None:
     ],
 )
 def test_a_refusal_is_no_silence(words: str) -> None:
-    """What it says when it did."""
     assert not is_silence(words)
 
 

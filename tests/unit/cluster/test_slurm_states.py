@@ -121,7 +121,6 @@ def slurm(commands: Commands) -> Slurm:
 
 
 def test_squeue_knows_first(commands: Commands, slurm: Slurm) -> None:
-    """One record of squeue gives state, reason and nodes."""
     commands.answer("squeue", row(state="PENDING", reason="Priority", nodes=""))
     assert (slurm.status(SEVEN).state, slurm.status(SEVEN).reason) == (JobState.PENDING, "Priority")
     commands.answer("squeue", row(nodes="n[1-4]"))
@@ -381,7 +380,6 @@ def test_odd_bytes_of_others_hide_nothing(commands: Commands, slurm: Slurm, nois
 
 @given(st.binary(max_size=200))
 def test_no_bytes_break_the_reading(noise: bytes) -> None:
-    """Records before and behind anything are read."""
     text = (row().encode() + noise + row("8").encode()).decode("utf-8", errors="replace")
     assert [found.job_id for found in job_rows(text.split("\x1e"))][:1] == ["7"]
     assert [found.job_id for found in job_rows(text.split("\x1e"))][-1:] == ["8"]
@@ -614,7 +612,6 @@ def test_slurm_is_asked_once_about_each_kind_of_job(commands: Commands, slurm: S
 
 
 def test_names_of_nodes_need_no_command(commands: Commands, slurm: Slurm) -> None:
-    """Lists in brackets do, once each."""
     assert slurm.queries.hosts("n1") == ("n1",)
     assert slurm.queries.hosts("n1,gpu-7") == ("n1", "gpu-7")
     assert commands.asked("scontrol") == []
@@ -867,7 +864,6 @@ def test_a_job_that_has_nodes_does_not_wait(commands: Commands, waiting: HeldJob
 
 
 def test_silence_is_no_waiting(commands: Commands, waiting: HeldJob, slurm: Slurm) -> None:
-    """The job may have begun since Slurm showed it last."""
     unseen = slurm.waited_s(SEVEN)
     assert isinstance(waiting.hosts(), Waiting)
     commands.answer("squeue", row(state="PENDING", nodes="", reason="Priority"))

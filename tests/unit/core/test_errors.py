@@ -34,7 +34,6 @@ def test_one_except_catches_all(error: type[Exception]) -> None:
 
 
 def test_no_terminal_obeys_a_message() -> None:
-    """A key of a file, a host's name, or what Slurm said may be in it."""
     assert str(ConfigError("key '\x1b[2J\x1b]0;owned\x07a\x00\ud800\ufffe' of \u202etxt")) == (
         r"key 'a\x00\ud800\ufffe' of \u202etxt"
     )

@@ -182,7 +182,6 @@ def test_every_function_for_the_nodes_is_there() -> None:
 
 
 def test_listing_names_imports_no_engine_and_no_check() -> None:
-    """Collection stays fast, whatever is installed."""
     code = (
         "import sys; from pytest_llmbench.engines.base import ENGINES; from pytest_llmbench.checks.base import CHECKS; "
         "told = [*ENGINES.names(), *CHECKS.names()]; assert 'torch' in told and 'limits' in told; "

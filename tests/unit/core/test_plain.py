@@ -85,7 +85,6 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    """Every field, for its owner's eyes."""
     whole = Whole(
         count=7, seconds=2, on=True, choice="b", path=Path("/a"), parts=(Part(name="ä"), Part(name='"')),
         texts={"x": "y"}, any={"list": [1, None]},
@@ -116,7 +115,6 @@ def test_what_would_arrive_as_something_else_is_not_sent(tmp_path: Path, value: 
 
 
 def test_what_has_no_end_is_not_sent(tmp_path: Path) -> None:
-    """A list that contains itself."""
     endless: list[Any] = []
     endless.append(endless)
     with pytest.raises(ConfigError, match=r"whole\.json: nested without end"):
@@ -158,7 +156,6 @@ WIRE: st.SearchStrategy[Task | CommandTask | DriverReport] = st.one_of(
 
 @given(WIRE)
 def test_all_that_crosses_the_wire_arrives(tmp_path_factory: pytest.TempPathFactory, sent: Any) -> None:
-    """Tasks and reports, field by field."""
     path = tmp_path_factory.getbasetemp() / "sent.json"
     write_plain(path, sent)
     assert read_plain(type(sent), path) == sent

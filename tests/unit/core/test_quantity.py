@@ -235,7 +235,6 @@ def test_the_distance_to_a_threshold_is_signed() -> None:
 
 
 def test_many_things_are_named_in_part_and_counted() -> None:
-    """The rest is a number, and one thing is no plural."""
     assert listed(range(3)) == "0, 1, 2"
     assert listed("abc", 2, "; ") == "a; b and 1 more"
     assert [counted(number, "node") for number in (0, 1, 2)] == ["0 nodes", "1 node", "2 nodes"]

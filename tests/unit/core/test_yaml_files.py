@@ -127,7 +127,6 @@ DATA = st.recursive(
 def test_sound_documents_are_read_as_pyyaml_reads_them(
     tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any], flow: bool | None
 ) -> None:
-    """The guards refuse no mapping that PyYAML writes, in any style."""
     path = tmp_path_factory.getbasetemp() / "sound.yaml"
     path.write_text(yaml.safe_dump(data, default_flow_style=flow, allow_unicode=True), encoding="utf-8")
     assert repr(read_yaml(path)) == repr(yaml.safe_load(path.read_bytes()))

@@ -208,7 +208,6 @@ def doubts(series: StepSeries, topology: Topology = NODE, name: str = "chat_350m
 
 
 def test_the_published_numbers_add_up() -> None:
-    """24 × 8 × 100 samples in 20.3507 s are 943.4550 samples/s."""
     assert doubts(said(20.3507, 100, 943.4550)) == []
     assert doubts(said(175.4549, 100, 72.9532), name="chat_13b_bs16_zero0") == []
 
@@ -243,7 +242,6 @@ def test_the_two_numbers_swapped_are_doubted_where_steps_are_logged() -> None:
 
 
 def test_another_number_of_ranks_is_doubted() -> None:
-    """The speed of one node is not that of two."""
     assert "on each of 16 ranks" in doubts(said(20.3507, 100, 943.4550), TWO_NODES)[0]
 
 
@@ -345,7 +343,6 @@ def test_many_nodes_need_many_open_files(nodes: int, limit: int, *, enough: bool
 
 
 def test_one_node_needs_no_way_to_others() -> None:
-    """Several do: here nobody answers to these names."""
     assert checked("reach-of-other-nodes", {"LLMBENCH_HOSTS": "n1"})
     assert not checked("reach-of-other-nodes", {"LLMBENCH_HOSTS": "no-such-host-1,no-such-host-2"})
 

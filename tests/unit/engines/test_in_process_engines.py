@@ -53,7 +53,6 @@ def handed_over(asked: Recipe) -> RankTask:
 
 @pytest.mark.parametrize("engine", OF_ENGINES)
 def test_it_is_found_by_name_without_importing_what_it_runs(engine: str) -> None:
-    """Collection stays fast: PyTorch and the frameworks are imported on the ranks alone."""
     assert get_engine(engine).name == engine
     code = (
         "import sys; from pytest_llmbench.engines.base import get_engine; import pytest_llmbench.workloads.rank.main; "

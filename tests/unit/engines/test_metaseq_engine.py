@@ -77,7 +77,6 @@ def median_wps(what: Recipe, series: StepSeries) -> float | None:
 
 
 def test_it_is_found_by_name_and_is_a_command() -> None:
-    """Nothing of it has to be installed here."""
     found: object = get_engine("metaseq")
     assert found is ENGINE
     assert (ENGINE.kind, ENGINE.missing()) == ("command", None)
@@ -206,7 +205,6 @@ def test_what_a_rank_said_last_explains_a_run_without_proof(tmp_path: Path) -> N
 
 
 def test_the_statistic_of_record_is_the_median_without_the_first_line(tmp_path: Path) -> None:
-    """Each line's `wps` as it stands, six digits from a million on."""
     log(tmp_path, DONE)
     found = median_wps(recipe(), ENGINE.read(tmp_path, recipe()))
     assert found == stats.median(map(float, RATES[1:])) == pytest.approx(935_536.2)

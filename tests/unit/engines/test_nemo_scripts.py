@@ -54,7 +54,6 @@ def test_the_launcher_needs_slurm() -> None:
 
 
 def test_the_launcher_of_22_06_runs_on_the_host_and_that_of_22_09_in_its_image() -> None:
-    """Both are kept from submitting; what they wrote is run on the host."""
     image = Container(runtime="pyxis", image="image", mounts=("/root:/root", "/other:/other"))
     where = place(Path("/shared/session/runs/one"), container=image)
     old, new = (commands(LAUNCHER, FULL[name], where) for name in ("azure_gpt3_5b", "aws_gpt3_5b"))
@@ -118,7 +117,6 @@ def test_the_dates_are_what_the_reader_reads() -> None:
 
 
 def test_a_program_of_nemo_2_is_told_the_recipe() -> None:
-    """All that makes up the training, and not what it is judged by."""
     recipe = SMOKE["aws_torchrun_gpt3_5b"]
     _, train, _ = commands(TORCHRUN, recipe, place(Path("/run")))
     assert train.argv[:4] == (

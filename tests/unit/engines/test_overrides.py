@@ -122,7 +122,6 @@ def test_an_argument_that_contradicts_a_field_is_refused(name: str, argument: st
     ],
 )
 def test_an_argument_that_changes_the_work_is_refused(name: str, argument: str, value: object) -> None:
-    """No field of a recipe could say it."""
     (found,) = problems(name, {argument: value})
     assert "which no key of a recipe can express: leave it out" in found
 
@@ -160,13 +159,11 @@ def test_what_may_change_a_step_is_not_counted(name: str, argument: str, value: 
     ],
 )
 def test_what_agrees_or_does_no_harm_is_taken(name: str, arguments: dict[str, Any]) -> None:
-    """Numbers as text, and switches that are left out."""
     assert problems(name, arguments) == []
     assert uncounted(name, arguments) is None
 
 
 def test_the_launcher_trains_the_model_that_the_recipe_describes() -> None:
-    """Metaseq's launcher has shapes of its own."""
     recipe = RECIPES["metaseq125m"]
     (found,) = problems("metaseq125m", {}, options={**recipe.options, "model_size": "350m"})
     assert "options.model_size 350m has layers 24, hidden_size 1024" in found

@@ -29,7 +29,6 @@ def refused(path: Path, content: bytes) -> str:
 
 
 def test_the_same_session_gives_the_same_bytes(evidence: Evidence) -> None:
-    """Whenever it is bundled."""
     first = evidence.bundled().read_bytes()
     (evidence.folder / "junit.xml").touch()
     assert evidence.bundled().read_bytes() == first

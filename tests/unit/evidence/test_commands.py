@@ -84,7 +84,6 @@ def test_each_end_has_its_exit_code(evidence: Evidence, key: Path, tmp_path: Pat
 
 
 def test_a_bundle_inside_of_its_session_is_refused(evidence: Evidence) -> None:
-    """The next one would contain it."""
     done = CliRunner().invoke(app, ["bundle", str(evidence.folder), "--output", str(evidence.folder / "b.tar")])
     assert "inside of the session's folder" in str(done.exception)
 

@@ -71,7 +71,6 @@ def test_it_states_the_result_of_a_test(evidence: Evidence) -> None:
 
 
 def test_a_key_is_for_its_owner_alone_and_never_overwritten(tmp_path: Path) -> None:
-    """Both files are in PEM, and belong together."""
     path = tmp_path / "new" / "site.pem"
     public = make_key(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -133,7 +132,6 @@ def test_an_envelope_that_is_written_otherwise_is_refused(old: bytes, new: bytes
 
 
 def test_a_stranger_and_nobody_are_named() -> None:
-    """The statement can be read all the same, and no key vouches for it."""
     text, unsigned = (sign({"result": "PASSED"}, DIGESTS, signer) for signer in (KEY, None))
     statement, key, reason = open_envelope(text, [CryptoSigner.generate_ed25519().public_key])
     assert (predicate_of(statement), signed_digests(statement), key) == ({"result": "PASSED"}, DIGESTS, None)
@@ -143,7 +141,6 @@ def test_a_stranger_and_nobody_are_named() -> None:
 
 
 def test_a_statement_about_something_else_is_refused() -> None:
-    """Another predicate, or other files."""
     for old, new in (("test-result", "vsa"), ("manifest.json", "other.json")):
         envelope = json.loads(sign({"result": "PASSED"}, DIGESTS, None))
         payload = base64.b64decode(envelope["payload"]).replace(old.encode(), new.encode())

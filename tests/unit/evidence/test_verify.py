@@ -153,7 +153,6 @@ def test_a_page_that_could_say_anything_is_left_out(evidence: Evidence, monkeypa
 
 
 def test_an_engine_that_is_not_here_computes_nothing(evidence: Evidence) -> None:
-    """A bundle of which nothing was computed again is not verified."""
     for path in ("session.json", RECORD):
         evidence.replace(path, '"unigram"', '"another"')
     told = evidence.verified()
@@ -208,7 +207,6 @@ def test_the_value_of_a_secret_variable_is_not_handed_over(evidence: Evidence, m
 
 
 def test_links_and_pickles_stay_behind(evidence: Evidence) -> None:
-    """The manifest names them, and why."""
     (evidence.folder / "link").symlink_to("/etc/passwd")
     (evidence.folder / "runs/folder").symlink_to("/etc")
     (evidence.folder / "runs/tiny/task.pkl").write_bytes(b"")

@@ -49,7 +49,6 @@ def test_a_small_change_may_be_left_out() -> None:
 
 
 def test_exact_values_change_without_noise() -> None:
-    """A scatter of 0 is no reason to see nothing, nor to see everything."""
     assert [point.index for point in change_points([5.0] * 20 + [6.0] * 20)] == [20]
     assert change_points([5.0] * 40) == []
 

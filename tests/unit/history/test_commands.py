@@ -138,7 +138,6 @@ def test_wrong_words_are_said(place: str, words: tuple[str, ...], message: str) 
 
 
 def test_a_misspelt_file_is_no_empty_history(tmp_path: Path) -> None:
-    """Nothing is made where one only asks."""
     result = CliRunner().invoke(history.app, ["show", "--history", str(tmp_path / "no.db")])
     assert "there is no history" in str(result.exception)
     assert not [*tmp_path.iterdir()]

@@ -122,7 +122,6 @@ def test_runs_on_processors_wait_for_a_history(history: History) -> None:
 
 
 def test_an_unknown_tag_or_commit_is_said_before_the_session(history: History) -> None:
-    """A misspelt baseline is no new recipe."""
     keep(history, Fleet("u", 1).session(0), "v1")
     check_wanted(history, Wanted.parse("tag:v1"))
     with pytest.raises(ConfigError, match="unknown tag of the history 'v2'; legal: v1"):
@@ -149,7 +148,6 @@ def test_the_direction_decides(better: Any, after: float, regressed: bool | None
 
 
 def test_a_wide_interval_decides_nothing() -> None:
-    """What could hide a regression of 5 % is no pass."""
     told = measure_change([row(100.0, half=0.1)], [row(100.0, half=0.1)], usual=USUAL_BETWEEN_RUNS)
     assert told.regressed is None
 

@@ -108,7 +108,6 @@ def test_a_gpu_keeps_its_history_on_another_node(history: History, tmp_path: Pat
 
 
 def test_a_ledger_is_plain_data(history: History, tmp_path: Path) -> None:
-    """Programs read it."""
     check(history, tmp_path, 1.0, fault("n1"))
     told = json.loads(json.dumps([asdict(each) for each in list_devices(history, now=NOW)]))
     assert {each["name"] for each in told} == {"n1", "n2", "GPU-n1-0", "GPU-n1-1"}

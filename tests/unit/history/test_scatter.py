@@ -50,7 +50,6 @@ def test_alike_series_share_what_they_show() -> None:
 
 
 def test_series_that_differ_share_nothing() -> None:
-    """The scatter of quiet recipes says nothing of noisy ones."""
     assert shared_scatter(drawn(1, [0.001 * 10 ** (number / 20) for number in range(20)])) is None
     assert shared_scatter(drawn(1, [*(10 * [0.002]), *(2 * [0.02])])) is None
 
@@ -79,7 +78,6 @@ def test_the_runs_of_a_noisy_series_count_against_the_others() -> None:
 
 @given(series_lists, st.sampled_from([1.0, 4.0, 30.0]))
 def test_the_fit_is_the_likeliest(series: list[Scatter], freedom: float) -> None:
-    """No other variance is likelier, by SciPy's F distribution."""
     variance, likelihood = scatter._fit(series, freedom)
 
     def log_density(log_variance: float, freedom: float) -> float:

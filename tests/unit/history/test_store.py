@@ -57,7 +57,6 @@ def test_a_second_import_adds_nothing(history: History, tmp_path: Path) -> None:
 
 
 def test_a_changed_record_is_refused_by_name(history: History, tmp_path: Path) -> None:
-    """The history keeps what it had first."""
     folder = session(tmp_path)
     import_sessions(history, [folder])
     path = folder / "runs" / "opt125m" / "record.json"
@@ -142,7 +141,6 @@ def test_a_history_of_another_version_is_refused_and_kept(history: History, tmp_
 
 
 def test_what_is_no_history_is_said(tmp_path: Path) -> None:
-    """A text file, a folder, another database, and memory."""
     path = tmp_path / "notes.txt"
     path.write_text("this is no database, whatever its length may be" * 100)
     cases = {

@@ -73,12 +73,10 @@ def test_true_lines_agree(times: list[float], interval: int, samples: int) -> No
     ],
 )  # fmt: skip
 def test_a_number_that_was_damaged_contradicts_others(wrong: Sequence[Step], said: str) -> None:
-    """Both are in the sentence."""
     assert any(said in doubt for doubt in doubts(wrong)), doubts(wrong)
 
 
 def test_steps_without_a_rate_are_held_against_their_times() -> None:
-    """Most versions print no TFLOP/s unless they are told to."""
     steps = [step.model_copy(update={"reported": {}}) for step in TRUE]
     assert doubts(steps) == []
     assert "0.151 s by the line about them, and 3.151 s" in doubts(changed(steps, 2, seconds=0.0302))[0]

@@ -128,7 +128,6 @@ def test_a_contradiction_is_told_with_key_and_both_values(sound: dict[str, Any],
 
 
 def test_sound_records_have_none(sound: dict[str, Any]) -> None:
-    """Records of real runs, and of runs that broke."""
     assert found_in(sound) == []
     real = [path for path in sorted(DATA.glob("**/runs/*/record.json")) if "unigram" not in path.read_text()]
     assert len(real) >= 4
@@ -142,7 +141,6 @@ def test_sound_records_have_none(sound: dict[str, Any]) -> None:
 def test_calibrate_import_and_compare_refuse_it(
     sound: dict[str, Any], damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each with the file."""
     change, words = DAMAGES[damage]
     plain = deepcopy(sound)
     change(plain)

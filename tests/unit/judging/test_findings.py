@@ -71,7 +71,6 @@ def begun(after_s: float) -> RankInfo:
 
 
 def test_a_run_in_good_order_has_no_finding() -> None:
-    """A healthy run is not talked about."""
     assert findings(run()) == ()
     assert first_problem(run()) is None
 
@@ -99,7 +98,6 @@ def test_a_run_in_good_order_has_no_finding() -> None:
     ],
 )
 def test_each_is_said(changes: dict[str, Any], told: str) -> None:
-    """A sane run with one thing that its owner should know."""
     evidence = run(**changes)
     assert first_problem(evidence) is None
     assert told in "; ".join(findings(evidence))
@@ -121,7 +119,6 @@ def test_each_is_said(changes: dict[str, Any], told: str) -> None:
     ],
 )
 def test_what_is_usual_is_not(changes: dict[str, Any]) -> None:
-    """Starts, power limits and a little scatter deserve no word."""
     assert findings(run(**changes)) == ()
 
 

@@ -96,7 +96,6 @@ def test_a_damaged_curve_does_not_pass(seed: int, noise: str, count: int, damage
 
 
 def test_steps_before_the_repeats_part_have_a_tolerance() -> None:
-    """Another run may part from them earlier, by last bits that grow."""
     rng, base = random.Random(1), true_losses(1)
     curves = [[*base[:30], *(loss + 1e-4 * rng.gauss(0, 1) for loss in base[30:])] for _ in range(4)]
     early = [*base[:3], *(loss + 1e-6 for loss in base[3:])]
@@ -107,7 +106,6 @@ def test_steps_before_the_repeats_part_have_a_tolerance() -> None:
 
 @given(st.integers(0, 10_000), st.integers(0, STEPS - 1), st.booleans())
 def test_runs_of_the_same_bits_allow_no_other_bit(seed: int, step: int, up: bool) -> None:
-    """The next float is already another number."""
     base = true_losses(seed)
     golden = golden_of(base, base, base)
     assert golden.exact
@@ -177,7 +175,6 @@ def test_golden_losses_of_another_training_are_refused(fact: str) -> None:
 
 
 def test_too_few_runs_make_none() -> None:
-    """Two do not show how much others may differ."""
     _, curves = repeats(1, "white", 2)
     with pytest.raises(ConfigError, match="at least 3"):
         golden_of(*curves)
@@ -199,7 +196,6 @@ def test_two_of_the_same_bits_and_one_other() -> None:
 
 
 def test_runs_that_differ_by_all_that_they_learn_make_none() -> None:
-    """Everything would pass."""
     rng, base = random.Random(1), true_losses(1)
     with pytest.raises(ConfigError, match="a run that learns nothing would pass"):
         golden_of(*([loss + rng.gauss(0, 2) for loss in base] for _ in range(3)))
@@ -225,7 +221,6 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_each_of_several_runs_has_to_be_alike() -> None:
-    """The worst one is told."""
     _, curves = repeats(1, "white", 4)
     golden = golden_of(*curves[:3])
     losses = Losses([record(curves[0], key="a"), record([loss + 1 for loss in curves[1]], key="b")])

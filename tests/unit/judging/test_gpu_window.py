@@ -65,7 +65,6 @@ def without(seen: list[GpuEvent], after_s: float, before_s: float) -> list[GpuEv
 
 
 def test_a_gap_within_leaves_the_energy() -> None:
-    """The counter went on; what the clocks did meanwhile is not known."""
     found = watched(without(samples(30.0), 10.0, 17.5), 5.0, 25.0)
     assert known(found) == set(ENERGY)
     assert found.energy_j == pytest.approx(20 * POWER_W)
@@ -74,7 +73,6 @@ def test_a_gap_within_leaves_the_energy() -> None:
 
 
 def test_three_periods_are_no_gap() -> None:
-    """One or two samples may be late."""
     found = watched(without(samples(30.0), 10.0, 10.0 + LONGEST_S), 5.0, 25.0)
     assert known(found) == {*SAMPLED, *ENERGY}
     assert found.gaps == ()
@@ -91,7 +89,6 @@ def test_a_gap_at_an_end_leaves_nothing(hole: tuple[float, float], gap: str) -> 
 
 
 def test_what_the_rank_said_is_the_reason() -> None:
-    """A gap is explained where something is known of it."""
     found = watched(without(samples(30.0), 20.0, 40.0), 5.0, 25.0, trouble="NVML: GPU is lost")
     assert found.gaps[0] == "no sample for 5 s of the judged window (NVML: GPU is lost)"
     none = watched([], 5.0, 25.0, trouble="NVML: NVML Shared Library Not Found")
@@ -135,7 +132,6 @@ def test_a_counter_that_goes_backwards_is_none() -> None:
 
 
 def test_a_counter_that_stands_still_is_none() -> None:
-    """No GPU trains on 0 J."""
     still = [replace(each, energy_mj=7) for each in samples(30.0)]
     found = watched(still, 5.0, 25.0)
     assert known(found) == set(SAMPLED)

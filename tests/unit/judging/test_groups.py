@@ -41,14 +41,12 @@ def test_the_slow_group_alone_is_named(groups: int, level: float, factor: float,
 
 @given(st.integers(2, 12), st.integers(0, 10_000))
 def test_healthy_groups_are_never_too_slow(groups: int, seed: int) -> None:
-    """What runs of one system differ by is no fault."""
     found = compared({f"g{i}": 1.0 for i in range(groups)}, seed)
     assert len(found) == groups
     assert all(lag.within(TOLERANCE) is not False for lag in found.values())
 
 
 def test_healthy_groups_pass_as_a_rule() -> None:
-    """A comparison that never decides would be none."""
     verdicts = [
         lag.within(TOLERANCE) for seed in range(50) for lag in compared({f"g{i}": 1.0 for i in range(4)}, seed).values()
     ]
@@ -72,7 +70,6 @@ def test_of_two_the_slower_one_is_told() -> None:
 
 
 def test_more_runs_of_each_group_are_surer() -> None:
-    """Runs differ, and their mean less."""
     once = {name: group(1.0, seed, 3) for seed, name in enumerate("abc")}
     often = {name: runs * 4 for name, runs in once.items()}
     one, four = lags(once)["a"], lags(often)["a"]

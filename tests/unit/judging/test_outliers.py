@@ -30,7 +30,6 @@ def test_a_slow_one_is_named_with_its_distance(tolerance: float) -> None:
 
 @pytest.mark.parametrize(("side", "named"), [("low", ["slow"]), ("high", ["fast"]), ("both", ["slow", "fast"])])
 def test_only_the_bad_side_counts(side: Side, named: list[str]) -> None:
-    """A GPU that is faster than the rest is no slow GPU."""
     fleet = {"slow": 5.0, "a": 10.0, "b": 10.0, "c": 10.0, "fast": 20.0}
     assert list(outliers(fleet, tolerance=0.05, side=side)) == named
 

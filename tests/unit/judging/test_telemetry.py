@@ -64,7 +64,6 @@ def test_two_gpus_worked_out_by_hand() -> None:
     ids=lambda given: given[0] if isinstance(given, tuple) else "",
 )
 def test_what_one_gpu_does_not_tell_is_not_known_of_any(fields: tuple[str, ...], lost: set[str]) -> None:
-    """The others are as they would be."""
     found = values(gpu(), gpu(1, **dict.fromkeys(fields)))
     assert {name for name, value in found.items() if value is None} == lost
 
@@ -89,7 +88,6 @@ def test_without_tokens_the_energy_is_of_no_token() -> None:
 
 
 def test_ranks_with_the_same_reason_are_named_together() -> None:
-    """The first eight; other reasons stand for themselves."""
     lost = [gpu(rank, gaps=("no sample for 7.5 s of the judged window",)) for rank in range(10)]
     lost.append(gpu(10, gaps=("its energy counter stood still",)))
     assert gaps(lost, 11) == [
@@ -130,7 +128,6 @@ def test_tokens_per_joule_is_the_inverse(ranks: list[GpuTelemetry]) -> None:
 
 
 def test_reasons_are_named_by_their_bits() -> None:
-    """Each on its own; none for none."""
     assert reasons_of(0) == []
     assert [reasons_of(bit) for bit in SLOWDOWNS] == [[words] for words in SLOWDOWNS.values()]
     assert reasons_of(0x28 | 0x200) == ["hardware slowdown", "software thermal slowdown", "0x200"]

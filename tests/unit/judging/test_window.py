@@ -66,7 +66,6 @@ def test_steps_of_several_kinds_are_told(seconds: list[float], told: str) -> Non
 
 @given(scatter=st.floats(0.0, 0.01), seed=st.integers(0, 10_000))
 def test_steady_steps_have_no_finding(scatter: float, seed: int) -> None:
-    """Real clusters scatter by up to half a percent."""
     assert [told for told in unsteady(run(noisy(scatter, seed))) if "drift" not in told] == []
 
 
@@ -76,7 +75,6 @@ def test_a_drift_is_seldom_seen_where_there_is_none() -> None:
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=0, max_size=60))
 def test_any_durations_can_be_looked_at(seconds: list[float]) -> None:
-    """A finding changes no verdict, and must not end one."""
     if seconds:
         evidence = run(seconds)
         list(unsteady(evidence))

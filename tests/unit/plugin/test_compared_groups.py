@@ -46,7 +46,6 @@ def test_a_group_that_still_became_faster_is_not_decided() -> None:
 
 @pytest.mark.parametrize("changes", [{"nodes": 2}, {"gpus": 8}, {"device": "NVIDIA H100"}])
 def test_runs_of_other_shapes_are_not_compared(changes: dict[str, Any]) -> None:
-    """More nodes are no slower nodes."""
     found = compared(record(1), record(2), record(3, **changes))
     assert not found.rows
     assert [*found.lines] == ["GROUPS NOT COMPARED: n1 (g1), n2 (g2), n3 (g3): they differ in nodes, GPUs or batch"]

@@ -68,7 +68,6 @@ def test_a_limit_ends_the_session_as_a_signal_does(
 
 
 def test_a_limit_is_asked_for_where_others_have_the_signals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The session ends after what it is doing."""
     monkeypatch.setattr(module, "_MINUTE_S", 0.0)
     asked: list[str] = []
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):

@@ -55,7 +55,6 @@ def test_no_comparison_reaches_the_cluster_or_starts_a_job() -> None:
 
 
 def test_nothing_is_judged_before_it_is_asked() -> None:
-    """The comparison is in the list of its run, with its place."""
     run = several()
     made = run.throughput >= Quantity("900 words/s")
     assert isinstance(made, Comparison)
@@ -87,8 +86,6 @@ def test_another_unit_keeps_the_run_and_the_interval() -> None:
 @pytest.mark.parametrize("unit", ["ms", "s", "min", "us"])
 @pytest.mark.parametrize("share", [0.9, 0.9999, 1.0001, 1.1])
 def test_the_verdict_is_the_same_in_each_unit(unit: str, share: float) -> None:
-    """A conversion makes no number more certain."""
-
     def end(measured: Measured, bound: Quantity) -> bool | None:
         try:
             return bool(measured <= bound)
@@ -101,7 +98,6 @@ def test_the_verdict_is_the_same_in_each_unit(unit: str, share: float) -> None:
 
 
 def test_numbers_are_ordered_by_their_values() -> None:
-    """No interval has a part in that, and nothing is judged."""
     runs = [Run(record(number, level)) for number, level in ((1, 1.0), (2, 1.0001), (3, 0.9999))]
     numbers = [run.throughput for run in runs]
     by_value = sorted(number.value for number in numbers)

@@ -163,7 +163,6 @@ def test_an_option_is_read_from_the_command_line(pytester: pytest.Pytester, name
 
 @pytest.mark.parametrize("name", IN_INI)
 def test_the_ini_twin_does_the_same(pytester: pytest.Pytester, name: str) -> None:
-    """Site defaults belong into the ini file, under the option's name."""
     text = TEXTS[name][0]
     pytester.makeini(f"[pytest]\nllmbench_{name.replace('-', '_')} = {text}\n")
     assert given(pytester, name, *needed(pytester, name)) == meant(name, text)
@@ -171,7 +170,6 @@ def test_the_ini_twin_does_the_same(pytester: pytest.Pytester, name: str) -> Non
 
 @pytest.mark.parametrize("name", [name for name in IN_INI if name not in INI_ONLY])
 def test_the_command_line_wins(pytester: pytest.Pytester, name: str) -> None:
-    """What is typed today beats what was configured once."""
     configured, typed = TEXTS[name]
     pytester.makeini(f"[pytest]\nllmbench_{name.replace('-', '_')} = {configured}\n")
     assert given(pytester, name, *needed(pytester, name), f"--llmbench-{name}", typed) == meant(name, typed)
@@ -196,7 +194,6 @@ def test_options_reach_the_settings(pytester: pytest.Pytester) -> None:
 
 
 def test_pairs_of_the_ini_file_and_the_command_line_add_up(pytester: pytest.Pytester) -> None:
-    """A key that both have is the command line's."""
     pytester.makeini("[pytest]\nllmbench_slurm =\n    account=site\n    comment=two words\n")
     assert given(pytester, "slurm", "--slurm", "account=me", "--slurm", "qos=high") == {
         "account": "me", "comment": "two words", "qos": "high",
@@ -205,13 +202,11 @@ def test_pairs_of_the_ini_file_and_the_command_line_add_up(pytester: pytest.Pyte
 
 @pytest.mark.parametrize("text", ["account=", "account", "account=a\nb", "comment=\x1b[0m", "=x"])
 def test_a_pair_that_cannot_stand_in_a_script_is_refused(text: str) -> None:
-    """A line break would begin another option of sbatch."""
     with pytest.raises(ConfigError):
         parse_pair(text)
 
 
 def test_an_empty_ini_value_is_none(pytester: pytest.Pytester) -> None:
-    """`llmbench_nodes =` unsets it."""
     pytester.makeini("[pytest]\nllmbench_nodes =\n")
     assert settings_of(pytester, "--cluster", "local").nodes is None
 
@@ -252,7 +247,6 @@ def test_run_dir_is_below_where_pytest_was_started(pytester: pytest.Pytester, mo
 
 
 def test_own_recipes_and_systems_join_the_shipped_ones(pytester: pytest.Pytester) -> None:
-    """The ini file names folders, and what is in them is found by name."""
     (pytester.path / "mine").mkdir()
     (pytester.path / "mine" / "cluster.yaml").write_text("name: mine\ncluster: slurm\npartition: big\n")
     pytester.makeini("[pytest]\nllmbench_systems = mine\n")

@@ -56,7 +56,6 @@ def test_a_run_that_never_started_makes_no_difference(base: RunRecord) -> None:
 
 
 def test_each_job_names_its_own_script(base: RunRecord) -> None:
-    """The script of every run can be found from the suite."""
     runs = {key: {"provenance": {"torch": "2.13"}, "command": f"sbatch {key}.sh"} for key in "ab"}
     assert properties(base, runs) == {"torch": "2.13", "command[a]": "sbatch a.sh", "command[b]": "sbatch b.sh"}
 

@@ -47,7 +47,6 @@ def test_a_character_that_xml_has_not() -> None:
 
 
 def test_a_duration() -> None:
-    """An instant measures what has passed since."""
     start = Instant()
     time.sleep(0.01)
     assert start.elapsed().seconds >= 0.01

@@ -126,7 +126,6 @@ def test_a_claim_about_a_run_is_about_each_of_them(slow: int) -> None:
 
 
 def test_a_run_without_the_number_leaves_none() -> None:
-    """The mean of the others is not that of all."""
     without = record(2).model_copy(update={"metrics": {}})
     with pytest.raises(RunError, match="not available for run opt125m-repeat2"):
         _ = several(record(1), without).throughput
@@ -148,7 +147,6 @@ def test_a_threshold_within_a_doubtful_ceiling_is_not_decided(bound: str, holds:
 
 
 def test_a_short_run_is_not_made_up_for() -> None:
-    """Two long ones do not know what it would have been."""
     with pytest.raises(InconclusiveError):
         assert several(record(1), record(2), record(3, steps=12)).throughput >= Quantity("900 words/s")
     unread = record(3).model_copy(update={"steady": None})
@@ -157,7 +155,6 @@ def test_a_short_run_is_not_made_up_for() -> None:
 
 
 def test_a_run_is_not_counted_twice() -> None:
-    """A copy of it would make the system look steadier than it is."""
     copy = record(1).model_copy(update={"key": "opt125m-repeat2"})
     assert "runs opt125m and opt125m-repeat2 cannot be judged together" in (find_copy([record(1), copy]) or "")
     assert find_copy([record(1), record(2)]) is None
@@ -181,7 +178,6 @@ def look(levels: Sequence[float], bound: Quantity) -> tuple[Run, bool | None]:
 
 
 def test_each_look_has_half_of_the_alpha_of_the_one_before() -> None:
-    """Two more looks decide, and the numbers are those of all runs."""
     run, holds = look([1.0, 1.0, 1.0, 1.0], Quantity("992 words/s"))
     assert (holds, run.look, len(run.records)) == (True, 2, 4)
     decision = last(run).decision

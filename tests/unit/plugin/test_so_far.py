@@ -93,7 +93,6 @@ def test_writing_takes_a_hundredth_of_the_time() -> None:
 
 
 def test_a_change_is_written_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error is told once, and nothing is written after the stop."""
     monkeypatch.setattr("pytest_llmbench.plugin.output.refreshing.SHORTEST_S", 0.0)
     monkeypatch.setattr("pytest_llmbench.plugin.output.refreshing.SHARE", 1e9)
     told: list[str] = []

@@ -83,7 +83,6 @@ def test_prefixes(prefix: str, text: str) -> None:
     ],
 )
 def test_what_looks_like_a_prefix(text: str) -> None:
-    """The frameworks' own words before a colon stay."""
     assert split_prefix(text) == ("", text)
 
 

@@ -117,7 +117,6 @@ def test_intervals(read: Read, lines: list[str], expected: list[tuple[int, int]]
 
 
 def test_unreadable_lines_are_counted_and_the_first_shown(read: Read) -> None:
-    """A thousand of them do not fill a report."""
     series = read(parse, "noise\n" + "step x\n" * 1000 + "step 1 0.5\n")
     assert series.unread == 1000
     assert len(series.unreadable) == 20
@@ -162,7 +161,6 @@ def test_a_line_that_says_other_numbers_of_a_step_is_noticed(read: Read) -> None
 
 
 def test_how_often_it_logs(read: Read) -> None:
-    """The first word counts; of a line that is cut off none."""
     assert read(parse, "every 10\nevery 5\n").log_interval == 10
     assert read(parse, "every 10").log_interval is None
 
@@ -232,7 +230,6 @@ def test_the_last_words_of_a_log(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_not_finite_are_kept(read: Read) -> None:
-    """The judge refuses them, not the reader."""
     (step,) = read(parse, "step 1 nan\n").steps
     assert step.seconds is not None
     assert math.isnan(step.seconds)
@@ -292,7 +289,6 @@ def failing(text: str) -> Iterable[Item]:
 
 @pytest.mark.parametrize("needles", [EVERY_LINE, Needles((b"step",))])
 def test_the_time_of_a_failure_counts_where_the_run_failed(tmp_path: Path, needles: Needles) -> None:
-    """An error that is quoted in a completed log may be of any time."""
     log = tmp_path / "log"
     text = "ValueError: 2026-11-21 10:00:00\nstep 1 1\n[2026-11-21 11:00:00] step\n"
     log.write_text(text)

@@ -44,7 +44,6 @@ def test_what_is_no_number(text: str) -> None:
     ],
 )
 def test_failures(text: str) -> None:
-    """The line itself is what explains."""
     assert failure(f"{text} \n") == text
 
 
@@ -62,7 +61,6 @@ def test_failures(text: str) -> None:
     ],
 )
 def test_no_failures(text: str) -> None:
-    """A warning, a frame of a traceback, a word in between."""
     assert failure(text) is None
 
 

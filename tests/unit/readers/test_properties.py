@@ -225,7 +225,6 @@ def test_no_text_makes_a_dialect_fail(name: str, text: str) -> None:
 @logs
 @given(data=st.data())
 def test_no_damage_makes_a_dialect_fail(name: str, log: str, data: st.DataObject) -> None:
-    """Lines of a log with pieces cut out, put in, or doubled."""
     line = data.draw(st.sampled_from(log.splitlines()))
     first, last = sorted(data.draw(st.tuples(*[st.integers(0, len(line))] * 2)))
     piece = data.draw(
@@ -255,7 +254,6 @@ def test_prefixes_change_nothing(read: Read, name: str, log: str, prefix: str) -
 @samples
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_prefixes_change_nothing_in_samples(read: Read, sample: Sample, name: str, file: str, prefix: str) -> None:
-    """Real logs, which have prefixes and progress bars of their own."""
     log = sample(file).read_bytes().decode(errors="replace")
     plain = numbers(read(reading(name), log))
     # The parts of a progress bar are lines of their own; they all get the prefix, as there is no terminal.
@@ -366,7 +364,6 @@ def too_long(*_: object) -> None:
 def test_what_stands_between_changes_nothing(
     read: Read, name: str, log: str, order: list[int], noise: list[str], data: st.DataObject
 ) -> None:
-    """Other lines, and the same lines of another rank."""
     plain = said(read(reading(name), log))
     lines = log.splitlines()
     assert said(read(reading(name), "\n".join(merged([lines, noise], order)) + "\n")) == plain

@@ -238,7 +238,6 @@ def test_a_last_line_without_its_end_never_counts(read: Read) -> None:
 
 
 def test_a_rank_in_the_wrong_file_or_twice_is_reported(read: Read) -> None:
-    """A start of another rank, or a second one, is not believed."""
     series = read(start(1), start(1) + start(1, host="elsewhere"))
     assert [(info.rank, info.host) for info in series.ranks] == [(1, "n1")]
     assert series.unreadable == ("rank-00000.jsonl:1: start of rank 1", "rank-00001.jsonl:2: second start")

@@ -34,7 +34,6 @@ def test_the_window_is_that_of_the_judged_steps(tmp_path: Path) -> None:
 
 
 def test_a_window_that_ends_before_the_run_does(tmp_path: Path) -> None:
-    """Later steps and samples are not looked at."""
     write_rank(tmp_path, 0, STEPS, [told(), *samples(STEPS + 1, {22.0: {"sm_clock_mhz": 300}})])
     (found,) = read_telemetry(tmp_path, judged(tmp_path, last=20))
     assert (found.seconds, found.samples, found.sm_clock_min_mhz) == (15.0, 31, 1455)
@@ -92,7 +91,6 @@ def test_unreadable_lines_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_progress_is_found_behind_the_samples_of_a_long_step(tmp_path: Path) -> None:
-    """Four minutes of samples lie between a step and the end of the log."""
     write_rank(tmp_path, 0, 1, [told(), *samples(240)])
     assert (found := last_step(tmp_path)) is not None
     assert found.step == step(1).step

@@ -46,7 +46,6 @@ def read(folder: Path) -> RunTimes:
 
 
 def test_means_of_the_steps_asked_for(tmp_path: Path) -> None:
-    """A warm-up in which one rank was slow is in none of them."""
     slow = [spent(0.95, 0.05, delayed_s=0.5)] * 2
     write(tmp_path, 0, [*slow, *[spent(delayed_s=0.1, cpu_s=0.6)] * 10])
     write(tmp_path, 1, [spent(0.9, 0.1)] * 12)
@@ -70,7 +69,6 @@ def test_a_rank_that_is_late_in_turns(tmp_path: Path) -> None:
 
 
 def test_clocks_of_hosts_are_not_compared(tmp_path: Path) -> None:
-    """A host whose clock is an hour ahead changes nothing."""
     write(tmp_path, 0, [spent()] * 12)
     write(tmp_path, 1, [spent(0.9, 0.1)] * 12)
     before = read(tmp_path)
@@ -91,7 +89,6 @@ def test_phases_that_do_not_add_up_are_not_believed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("gap", [None, TimeSpent(cpu_s=0.1)])
 def test_a_step_without_phases_is_a_gap(tmp_path: Path, gap: TimeSpent | None) -> None:
-    """One missing step is not left out of a mean."""
     write(tmp_path, 0, [*[spent()] * 11, gap])
     (found,) = read(tmp_path).ranks
     assert known(found.gap).startswith(("1 of its 10", "10 of its 10"))

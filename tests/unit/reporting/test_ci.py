@@ -61,7 +61,6 @@ def test_text_of_others_is_no_markup(text: str) -> None:
 
 
 def test_annotations_are_as_many_as_github_shows() -> None:
-    """Ten: errors first, and the last counts the others."""
     rows = [{"verdict": "FAIL", "test": f"t{i}"} for i in range(12)] + [{"verdict": "ERROR", "test": "e"}]
     lines = [*annotate_tests([*rows, {"verdict": "PASS", "test": "p"}], Path("/"), warned=False)]
     assert len(lines) == 10
@@ -133,7 +132,6 @@ def test_the_list_of_sessions_follows_the_folders(tmp_path: Path) -> None:
 
 
 def test_what_is_no_link_is_not_replaced(tmp_path: Path) -> None:
-    """A folder named `latest` stays, and it is said."""
     (tmp_path / "latest").mkdir()
     with pytest.raises(FileExistsError, match="must be a link"):
         point_to_latest(tmp_path / "first")
@@ -148,5 +146,4 @@ def test_a_cut_verdict_is_none(tmp_path: Path) -> None:
 
 
 def test_html_is_escaped_once() -> None:
-    """An ampersand is readable."""
     assert html.unescape(markdown("a & b")) == "a & b"

@@ -19,7 +19,6 @@ def test_a_check_has_a_line_and_the_same_reason_is_told_once() -> None:
 
 
 def test_a_check_of_all_nodes_shows_what_it_measured() -> None:
-    """One test, many nodes."""
     rows = [row("all_reduce", "", "PASS", nodes=8, measured="busbw_8GiB 235 GB/s")]
     assert [line for _, line in render_health(rows, 80)][1] == "all_reduce  PASS     8      busbw_8GiB 235 GB/s"
 
@@ -30,6 +29,5 @@ def test_what_is_true_of_many_checks_is_told_once() -> None:
 
 
 def test_hints_are_shown_although_the_node_passes() -> None:
-    """Nothing that was found is silent."""
     rows = [row("tuning", "n1", "PASS", hints="n1: swap is on [MONITOR swap]")]
     assert ("", "hint tuning on n1: swap is on [MONITOR swap]") in list(render_health(rows, 80))

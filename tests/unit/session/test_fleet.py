@@ -48,7 +48,6 @@ def probe(**deeds: str) -> Probe:
 
 
 def test_every_rank_answers_whatever_becomes_of_it(fleet: HeldFleet) -> None:
-    """One raises, one is killed, one is fine: each is told apart."""
     (answers,) = fleet.run([probe(rank0="raise", rank1="die")])
     assert [answer.rank for answer in answers] == [0, 1, 2]
     assert answers[0].why == "ValueError: no such luck at all"
@@ -124,7 +123,6 @@ def test_a_node_that_cannot_be_reached_keeps_nobody_from_answering(tmp_path: Pat
 
 
 def test_ranks_that_talk_to_each_other_are_not_asked_apart(tmp_path: Path) -> None:
-    """A collective of one node would be another one."""
     node = Node()
     answers = answers_of(held(node, {}, tmp_path), together=True)
     assert all(answer.why is not None and answer.why.startswith("never started") for answer in answers)

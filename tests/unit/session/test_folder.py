@@ -143,7 +143,6 @@ def test_the_id_counts_before_the_times_of_files(tmp_path: Path) -> None:
 
 
 def test_a_session_has_an_id_or_a_path(tmp_path: Path) -> None:
-    """Anything else is an error that names the folder of the sessions."""
     folder = begin(tmp_path / "reports" / "nightly", BEGAN)
     assert find_session("nightly", tmp_path / "reports") == folder
     assert find_session(folder, tmp_path / "elsewhere") == folder
@@ -157,7 +156,6 @@ def test_a_session_has_an_id_or_a_path(tmp_path: Path) -> None:
 
 
 def test_records_are_read_by_name(tmp_path: Path) -> None:
-    """Runs and checks alike."""
     runs, checks = [run_record(tmp_path, "good", 0), run_record(tmp_path, "slow", 1)], check_records(tmp_path)
     write_session(tmp_path, runs, checks)
     assert read_records(tmp_path, RunRecord) == {run.key: run for run in runs}

@@ -105,7 +105,6 @@ def test_damage_is_found_where_a_record_is_read(store: RecordStore, made: Callab
 
 
 def test_a_record_without_a_file_stays_in_memory(store: RecordStore, made: Callable[..., RunRecord]) -> None:
-    """A full disk costs the file, and no verdict."""
     record = made()
     Path(record.folder).parent.mkdir(parents=True)
     Path(record.folder).write_text("in the place of its folder")

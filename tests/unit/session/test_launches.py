@@ -39,7 +39,6 @@ def test_a_run_is_given_up_after_its_last_launch(launches: FailedLaunches) -> No
 
 
 def test_runs_in_a_row_end_all_launching(launches: FailedLaunches) -> None:
-    """One that was launched in between begins the row anew."""
     for key in range(MOST_IN_A_ROW - 1):
         fail(launches, f"a{key}")
     launches.in_a_row = 0

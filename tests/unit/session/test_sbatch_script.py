@@ -87,7 +87,6 @@ def test_the_script_is_the_golden_one(name: str) -> None:
 
 
 def test_no_golden_file_is_left_over() -> None:
-    """Every file there belongs to a request above."""
     assert {path.stem for path in GOLDEN.iterdir()} == set(REQUESTS)
 
 

@@ -57,7 +57,6 @@ def test_what_cannot_be_told_of_a_gpu_as_a_node_is_left_out_with_the_reason() ->
 
 
 def test_nodes_become_one_host_by_one_variable(tmp_path: Path) -> None:
-    """The systems of both stages differ in it and in their name."""
     write_systems(tmp_path / "systems", Machine(gpus=4, rehearsed=True))
     split, one_host = (load_system(str(tmp_path / "systems" / f"{name}.yaml"), []) for name in ("split", "one_host"))
     assert one_host.env == {"NCCL_HOSTID": "one"}

@@ -64,7 +64,6 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> ProcessFleet:
 
 @pytest.mark.parametrize("name", HOST_CHECKS)
 def test_one_node_alone(name: str, one: ProcessFleet) -> None:
-    """What needs another node to compare with is skipped, and says so."""
     report = run(name, one)
     assert not [str(finding) for finding in report.findings if finding.severity.fails]
     assert (report.skip is not None) == (name in NOTHING_ASKED)

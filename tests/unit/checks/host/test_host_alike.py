@@ -49,7 +49,6 @@ def test_sizes_of_one_name_are_close(sizes: dict[str, int], tolerance: float) ->
 def test_a_list_and_the_list_that_leaves_it_out_part_the_devices(
     there: set[str], name: str, before: str, named: set[str]
 ) -> None:
-    """What `^` leaves is what the same list without it does not choose."""
     rule, listed = RULES[name], ",".join(sorted(named))
     devices, absent = chosen(before + listed, there, rule)
     assert devices <= there
@@ -61,7 +60,6 @@ def test_a_list_and_the_list_that_leaves_it_out_part_the_devices(
 
 
 def test_names_of_file_systems() -> None:
-    """What is not known is no network, and has no clock to trust."""
     assert is_network(mount_of_kind("nfs4"))
     assert is_network(mount_of_kind("fuse.juicefs"))
     assert not is_network(mount_of_kind("fuse.fuse-overlayfs"))

@@ -89,7 +89,6 @@ def test_why_a_clock_cannot_be_judged(changes: dict[str, Any], why: str) -> None
 
 
 def test_a_clock_that_nobody_keeps_is_worth_a_look() -> None:
-    """A kernel that says nothing is not said to be unkept."""
     facts = {"a": node(), "b": node(kernel={"synchronised": False, "max_error_s": 16.0}), "c": node(kernel=None)}
     (finding,) = find_unkept(facts)
     assert finding.host == "b"

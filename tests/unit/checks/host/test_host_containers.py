@@ -57,7 +57,6 @@ def test_docker_has_to_answer_and_to_know_the_gpus(tmp_path: Path) -> None:
 
 
 def test_without_gpus_docker_only_has_to_answer(tmp_path: Path) -> None:
-    """The client alone is no answer."""
     scripts = {"plain": DOCKER["plain"], "half": DOCKER["half"]}
     assert found(run(tmp_path, "docker", "docker", scripts, gpus_per_node=0)).keys() == {"half"}
 

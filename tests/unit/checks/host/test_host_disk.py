@@ -48,7 +48,6 @@ def test_too_little_room_is_found(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_with_a_folder(changes: dict[str, Any], kinds: list[str]) -> None:
-    """A file system that makes inodes as it needs them counts none."""
     facts = {"path": "/x", "why": None, "bytes": 2**40, "free_bytes": 2**30, "inodes": 100, "free_inodes": 5}
     room = Room(**facts | changes)
     assert [kind for kind, _, _ in check_room("temporary", room, DiskOptions())] == kinds

@@ -43,7 +43,6 @@ def as_two_machines(report: Report) -> dict[str, KernelCaches]:
 
 
 def test_folders_that_both_nodes_see_are_shared(report: Report) -> None:
-    """Each finding names the folder and the other node."""
     found = [*find_shared(as_two_machines(report), report.evidence["marks"], Severity.CONFIGURE)]
     assert [finding.host for finding in found] == ["a", "b"]
     assert "TRITON_CACHE_DIR (" in found[0].message
@@ -58,7 +57,6 @@ def test_nodes_of_one_machine_share_nothing_by_a_network(report: Report) -> None
 
 
 def test_a_file_system_of_the_network_is_shared_though_no_mark_was_seen(report: Report) -> None:
-    """The user may not be able to leave a mark."""
     facts = as_two_machines(report)
     folders = facts["a"].folders
     there = {"mount": mount_of_kind("nfs4")}
@@ -77,7 +75,6 @@ def test_cold_caches_are_a_hint(report: Report) -> None:
 
 
 def test_folders_of_environments_are_looked_at_and_those_in_images_are_not(report: Report) -> None:
-    """A folder inside an image is none of the node."""
     assert "TRITON_CACHE_DIR of environments.bare" in report.evidence["caches"]["a"].folders
     assert not any("image" in name for name in report.evidence["caches"]["a"].folders)
 

@@ -76,7 +76,6 @@ def test_what_is_too_low_with_gpus(soft: int | None, capabilities: int, subjects
 
 
 def test_locked_memory_is_no_matter_without_gpus() -> None:
-    """Nothing is pinned there."""
     assert [each.subject for each in too_low("n", told(2**20, 2**20), cpu_site(1), LimitsOptions())] == []
 
 
@@ -101,7 +100,6 @@ def test_who_can_raise_it(hard: int | None, action: str) -> None:
 
 
 def test_ulimit_takes_kib() -> None:
-    """Rounded up."""
     node = told(1, None)
     found = {each.subject: each for each in too_low("n", node, GPUS, LimitsOptions(memlock=1025))}
     assert "`ulimit -l 2`" in found["memlock"].action

@@ -48,7 +48,6 @@ def test_a_node_that_lacks_a_module_is_found(tmp_path: Path) -> None:
     [({}, True), ({"available_percent": 25}, False), ({"available_gib": 30}, False), ({"available_gib": 31}, True)],
 )
 def test_memory_in_use(tmp_path: Path, options: dict[str, Any], found: bool) -> None:
-    """An absolute size counts in place of the share."""
     report = run(tmp_path, {"a": text(64 * GIB, 30 * GIB)}, **options)
     assert [finding.kind for finding in report.findings] == (["memory_in_use"] if found else [])
 
@@ -73,6 +72,5 @@ def test_a_reference_of_this_system_counts(tmp_path: Path) -> None:
 
 @given(st.dictionaries(st.from_regex(r"[A-Za-z]\w{0,8}", fullmatch=True).filter(str.isascii), st.integers(0, 2**50)))
 def test_sizes_are_read_back(sizes: dict[str, int]) -> None:
-    """Lines without a unit are no sizes."""
     written = "".join(f"{name}:   {size} kB\n" for name, size in sizes.items())
     assert meminfo(f"{written}HugePages_Free:   3\n") == {name: 1024 * size for name, size in sizes.items()}

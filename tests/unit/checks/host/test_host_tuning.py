@@ -28,14 +28,12 @@ from tests.support.fleet import TUNING
     ],
 )
 def test_hints(changes: dict[str, Any], what: str | None) -> None:
-    """Each alone."""
     told = TUNING.model_copy(update=changes)
     assert [subject for subject, _, _ in (*node_hints(told, 0), *gpu_hints(told))] == ([what] if what else [])
 
 
 @pytest.mark.parametrize(("swapped", "what"), [(2**30, ["swap"]), (2**20, [])])
 def test_memory_that_is_swapped_out_is_a_hint(swapped: int, what: list[str]) -> None:
-    """A little of it is there since the node started."""
     assert [subject for subject, _, _ in node_hints(TUNING, swapped)] == what
 
 

@@ -174,7 +174,6 @@ def test_a_mistake_in_yaml_is_told_with_its_line(load: Load, text: str, message:
 
 @pytest.mark.parametrize("text", ["5:00", "00:05:00", "5"])
 def test_a_time_limit_in_quotes_is_what_slurm_would_make_of_it(load: Load, text: str) -> None:
-    """Text is read in Slurm's notation, so 5:00 is five minutes."""
     assert load({"defaults": {"time_limit": text}})["small"].time_limit == 5
 
 

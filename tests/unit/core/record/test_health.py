@@ -29,7 +29,6 @@ def finding(host: str | None, severity: Severity) -> Finding:
 
 
 def test_each_node_has_its_own_verdict() -> None:
-    """One failed, one silent, one fine."""
     told = record(Report(findings=(finding("a", Severity.RESET),), unjudged={"b": "silent"}))
     assert [told.state(slot)[0] for slot in range(3)] == [Verdict.FAIL, Verdict.ERROR, Verdict.PASS]
     assert told.state(None)[0] is Verdict.FAIL
@@ -37,14 +36,12 @@ def test_each_node_has_its_own_verdict() -> None:
 
 
 def test_what_is_to_be_watched_fails_nobody() -> None:
-    """A node with a hint may train."""
     told = record(Report(findings=(finding("a", Severity.MONITOR),)))
     assert told.state(0) == (Verdict.PASS, "")
     assert told.unfit() == {}
 
 
 def test_a_slot_without_a_node_is_an_error() -> None:
-    """The nodes never came."""
     assert record(Report()).state(3)[0] is Verdict.ERROR
 
 
@@ -84,7 +81,6 @@ def test_the_whole_passes_only_where_every_node_does(report: Report) -> None:
 
 
 def test_a_record_is_read_back_whole_or_not_at_all(tmp_path: Path) -> None:
-    """Cut anywhere, it is an error that names the file."""
     told = record(Report(findings=(finding("a", Severity.ISOLATE),), evidence={"x": [1, 2]}), str(tmp_path))
     write_model(told.path, told)
     assert HealthRecord.read(told.path) == told

@@ -36,7 +36,6 @@ HARMFUL: Mapping[str, str] = {
 
 @pytest.mark.parametrize("text", HARMFUL, ids=repr)
 def test_what_a_terminal_would_obey_is_gone(text: str) -> None:
-    """Sequences are taken away; single characters are spelled out."""
     assert harmless(text) == HARMFUL[text]
 
 
@@ -51,7 +50,6 @@ def test_nothing_that_is_obeyed_is_left(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["plain", "tab\tand\nline", "größer 日本 ✔ µs", "C:\\x07", ""])
 def test_other_text_stays(text: str) -> None:
-    """Letters of any language, tabs and line feeds are harmless."""
     assert harmless(text) == text
 
 
@@ -130,7 +128,6 @@ def test_no_text_takes_long(piece: str) -> None:
 
 
 def test_a_mark_does_not_hold_its_value() -> None:
-    """Two marks of one value have nothing in common but its length."""
     one, other = mark_of("a-long-secret"), mark_of("a-long-secret")
     assert "secret" not in json_of(one)
     assert (one.length, one.digest != other.digest) == (13, True)

@@ -76,7 +76,6 @@ def ours(arguments: Mapping[str, object] | None = None, counts: Mapping[str, int
 
 
 def test_a_log_that_says_what_the_recipe_says_is_sane(tmp_path: Path) -> None:
-    """What is changed below is a good log."""
     assert OURS.problem(tmp_path, ours()) is None
 
 
@@ -107,7 +106,6 @@ def test_a_log_that_says_what_the_recipe_says_is_sane(tmp_path: Path) -> None:
     ],
 )
 def test_each_printed_argument_has_to_agree(tmp_path: Path, argument: str, value: object, said: str) -> None:
-    """One argument at a time is another than the recipe's."""
     problem = OURS.problem(tmp_path, ours({argument: value}))
     assert problem is not None
     assert problem.kind == "wrong_work"
@@ -209,7 +207,6 @@ def test_a_true_log_is_judged_as_it_was(tmp_path: Path, log: TrueLog) -> None:
 def test_a_true_log_of_another_training_is_refused(
     tmp_path: Path, log: TrueLog, pattern: str, instead: str, named: str
 ) -> None:
-    """One line of a real log says otherwise."""
     damaged, changes = re.subn(pattern, instead, log.text())
     assert changes
     problem = log.problem(tmp_path, damaged)
@@ -220,6 +217,5 @@ def test_a_true_log_of_another_training_is_refused(
 
 @pytest.mark.parametrize("ranks", ["0, ", "0, , 1", "0,  ,", "0 1, 2"])
 def test_ranks_that_are_cut_say_nothing(ranks: str) -> None:
-    """What is between the commas is a number, or the line is damaged."""
     line = f" > number of parameters on (tensor, pipeline) model parallel rank ({ranks}): 60736"
     assert list(megatron_claims.said(line)) == []

@@ -98,7 +98,6 @@ def whole(engine: Engine) -> str:
 
 
 def test_the_whole_log_passes(engine: Engine, judge: Judge) -> None:
-    """What is cut below is a good log."""
     assert judge(whole(engine)) == "PASS"
 
 

@@ -76,7 +76,6 @@ def _parse(text: str) -> Iterable[Item]:
 
 
 def test_every_line_is_read_for_an_engine_without_needles(tmp_path: Path) -> None:
-    """An engine need not have any."""
     log = tmp_path / "output.log"
     log.write_text("bead 1\nbead 2\nat rest\n", encoding="utf-8")
     found = Beads().read(log, shipped_recipes()["opt125m"])

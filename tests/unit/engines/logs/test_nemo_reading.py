@@ -171,7 +171,6 @@ def test_the_last_line_has_to_speak_of_the_recipe_s_steps(run: Path) -> None:
 
 
 def test_a_log_of_another_batch_is_not_judged(run: Path) -> None:
-    """The event file says how many samples a step had."""
     kind, message = problem(run, RECIPE.model_copy(update={"global_batch_size": 16})) or ("", "")
     assert kind == "wrong_work"
     assert "256 tokens in 8 sequences" in message
@@ -221,7 +220,6 @@ def test_nvidia_s_rule_needs_more_than_6_values(timings: list[float]) -> None:
 
 
 def test_samples_are_what_was_consumed_between_two_steps(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NeMo 1 logs no batch size."""
     series = ENGINE.read(run, RECIPE)
     bare = tuple(
         step.model_copy(update={"samples": None, "tokens": None, "reported": {"consumed_samples": 8.0 * step.step}})

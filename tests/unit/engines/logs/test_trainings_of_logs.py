@@ -187,7 +187,6 @@ HOUR, DAY = 3600.0, 86400.0
     ],
 )
 def test_a_log_of_another_day_is_refused(first: float, last: float, *, sane: bool) -> None:
-    """Times of any zone may stand in a log, and have to lie within the run."""
     run = evidence(stamped=(LAUNCHED + first, LAUNCHED + last), wall_s=600.0)
     run = dataclasses.replace(run, origin=Origin(launched=LAUNCHED, ended=LAUNCHED + 600))
     problem = first_problem(run)
@@ -257,7 +256,6 @@ def test_a_run_that_was_resumed_in_a_second_file_is_two(tmp_path: Path) -> None:
 
 
 def test_doubts_bear_any_number() -> None:
-    """Losses that are not finite are another rule's, and end no reading."""
     lines = tuple(
         Step(step=at, loss=loss) for at, loss in enumerate((float("inf"), float("-inf"), float("nan"), 0.0), 1)
     )

@@ -68,7 +68,6 @@ def test_a_rank_that_the_others_wait_for_is_the_straggler(make_run: MakeRun, num
 def test_a_counter_explains_the_straggler(
     make_run: MakeRun, kind: str, own: dict[str, float], counters: dict[str, float]
 ) -> None:
-    """The deepest cause that the numbers show is named, and the rank."""
     usual = {"throttled_s": 0.0, "delayed_s": 0.0} if counters else {}
     ranks = [rank(each, {"data": 0.001, "forward": 0.05}, 0.1, 0.0, **usual) for each in range(3)]
     ranks[2] = rank(2, own, 0.1, 1.0, **counters)
@@ -110,7 +109,6 @@ def test_steps_alone_show_pauses_noise_and_a_slow_start(make_run: MakeRun) -> No
 
 
 def test_a_slow_start_that_was_not_judged_is_no_cause(make_run: MakeRun) -> None:
-    """The steady part missed its threshold by itself."""
     seconds = [*(0.4,) * 6, *(0.1,) * 40]
     record = make_run(alike(), seconds, transfer_s=0.005)
     assert record.steady is not None

@@ -25,7 +25,6 @@ def test_more_runs_that_agree_are_a_tighter_bound() -> None:
 
 
 def test_an_outlier_is_left_out_and_named() -> None:
-    """So that one sick node does not loosen the bound."""
     found = calibrate([1000.0, 1001.0, 999.0, 950.0, 1000.5])
     assert found.left_out == (3,)
     assert found.n == 4
@@ -33,7 +32,6 @@ def test_an_outlier_is_left_out_and_named() -> None:
 
 
 def test_runs_of_two_kinds_are_refused() -> None:
-    """No bound says anything of either."""
     with pytest.raises(ValueError, match="one system in one state"):
         calibrate([1000, 1001, 1000, 999, 1002, 900, 901])
 
@@ -48,7 +46,6 @@ def test_runs_that_differ_widely_have_a_wide_bound() -> None:
 
 @pytest.mark.parametrize("values", [[], [0.0], [1.0, float("nan")], [float("inf")], [-1.0]])
 def test_what_was_not_measured_is_refused(values: list[float]) -> None:
-    """A bound is made of numbers above 0."""
     with pytest.raises(ValueError, match="above 0"):
         calibrate(values)
 
@@ -66,13 +63,11 @@ def test_runs_that_differ_too_much_make_no_bound() -> None:
 
 @pytest.mark.parametrize("less", [0.0, 0.5, 1.0, -0.05, float("nan")])
 def test_a_margin_that_is_none_is_refused(less: float) -> None:
-    """5 % is 0.05."""
     with pytest.raises(ValueError, match="margin"):
         calibrate([1000.0], less=less)
 
 
 def test_a_plain_margin_says_what_would_be_enough() -> None:
-    """The reader sees that 0.5 % is tighter than runs differ."""
     found = calibrate([1000.0, 1001.0, 999.0], less=0.005)
     assert found.bound == pytest.approx(995.0)
     assert found.least_margin > found.margin

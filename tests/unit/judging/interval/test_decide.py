@@ -153,7 +153,6 @@ def test_noise_leaves_nothing_open_that_is_far_away(seed: int) -> None:
 
 
 def test_a_slow_step_among_few_decides_nothing() -> None:
-    """A single one may be what the run is like."""
     seconds = [1.0, 1.0, 12.0, 1.0, 1.0]
     steady = steady_state(seconds, skip=0)
     assert decide(rate(seconds), [steady], ">=", Quantity(0.09 * TOKENS, "words/s"), None).holds is None

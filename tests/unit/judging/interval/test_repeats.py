@@ -30,7 +30,6 @@ def test_a_pool_of_one_is_the_claim_of_the_system() -> None:
 
 
 def test_more_runs_are_surer() -> None:
-    """Three runs that agree decide what one leaves open."""
     one, three = pool([run()]), pool([run(seed=seed) for seed in (1, 2, 3)])
     assert three.half_width < one.half_width / 2
     assert one.decide(1.008) == "within_noise"
@@ -91,12 +90,10 @@ def test_more_steps_are_more_than_there_are(hidden: float, within: float, betwee
 
 
 def test_a_short_run_is_told_how_many_steps_it_takes() -> None:
-    """20 after the warm-up."""
     assert steps_to_decide(run(steps=12), 1.0) == 25
 
 
 def test_steps_do_not_help_against_the_difference_between_runs() -> None:
-    """Runs do, as many as the pool needs."""
     state = run(system=True)
     bound = state.mean * 1.008
     assert steps_to_decide(state, bound) is None

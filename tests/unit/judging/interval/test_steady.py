@@ -83,7 +83,6 @@ def test_steps_that_are_all_alike_have_no_width() -> None:
 
 @pytest.mark.parametrize("impossible", [0.0, -1.0, NAN, INF])
 def test_what_is_not_a_time_is_refused(impossible: float) -> None:
-    """No interval is made of a missing or impossible step."""
     for seconds in ([], [impossible], [*[1.0] * 15, impossible, *[1.0] * 15]):
         with pytest.raises(ValueError, match="above 0"):
             judged(seconds)

@@ -26,7 +26,6 @@ def test_one_bad_node_takes_logarithmically_many_groups(nodes: int) -> None:
 
 @pytest.mark.parametrize(("nodes", "bad"), [(64, 2), (256, 5), (1024, 5)])
 def test_several_bad_nodes(nodes: int, bad: int) -> None:
-    """So many bad nodes take at most so many times as many groups."""
     for seed in range(10):
         cluster = SlowNodes(nodes=nodes, bad=bad, seed=seed)
         found = cluster.halve()

@@ -49,7 +49,6 @@ def test_no_tournament(players: int, rounds: int | None) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(10, 19)).map(lambda pair: (f"n{pair[0]}", f"n{pair[1]}"))))
 def test_links_are_distributed_over_rounds(pairs: list[tuple[str, str]]) -> None:
-    """All of them, and nobody plays twice in a round."""
     rounds = disjoint(pairs)
     assert Counter(pair for each in rounds for pair in each) == Counter(pairs)
     assert all(len({player for pair in each for player in pair}) == 2 * len(each) for each in rounds)

@@ -39,7 +39,6 @@ def test_without_noise_all_bad_nodes_are_found_and_nobody_else(nodes: int, share
 
 
 def test_a_reference_finds_a_majority_of_bad_nodes() -> None:
-    """Comparison cannot: it takes the many for good."""
     assert set((cluster := SlowNodes(nodes=8, bad=5, seed=1)).hunt(0.9).culprits) == cluster.culprits
     assert not SlowNodes(nodes=8, bad=5, seed=1).hunt().culprits
 
@@ -80,7 +79,6 @@ def test_all_pairs_slow_leaves_nobody_to_compare_with() -> None:
 
 
 def test_one_slow_game_by_chance_is_played_again_and_forgiven() -> None:
-    """Both of the pair are acquitted, and so is their link."""
     games = [Game(pair=pair, value=1.0) for pairs in schedule(_names(8)) for pair in pairs]
     games[0] = Game(pair=games[0].pair, value=0.1)
     verdict = judge(games, lambda rounds: [Game(pair=pair, value=1.0) for pairs in rounds for pair in pairs], floor=0.9)
@@ -120,7 +118,6 @@ def test_suspects_meet_different_good_partners(count: int, data: st.DataObject) 
 
 
 def test_leagues_stay_among_themselves() -> None:
-    """A suspect rail is played against the same rail of other nodes."""
     names = [f"{node} {rail}" for rail in "xy" for node in "abcd"]
     games = [
         Game(pair=pair, value=0.5 if "b x" in pair else 1.0)

@@ -42,7 +42,6 @@ def test_a_true_log_has_no_copies(seed: int, count: int, digits: int, scatter: f
 
 @pytest.mark.parametrize(("count", "digits"), [(30, 4), (100, 3), (400, 3)])
 def test_the_second_half_may_not_be_the_first(count: int, digits: int) -> None:
-    """Copied whole, or a stretch of it in the middle."""
     lines = log(1, count, digits)
     half, some = count // 2, count // 3
     for copied in (lines[:half] * 2, [*lines[: 2 * some], *lines[:some]]):

@@ -32,7 +32,6 @@ def started(evidence: Evidence, at: float, origin: Origin) -> Evidence:
 )
 @given(evidence=good_runs())
 def test_a_log_of_another_day_is_refused(evidence: Evidence, at: float, origin: Origin, said: str) -> None:
-    """A run that was killed has a launch and no end."""
     problem = first_problem(started(evidence, at, origin))
     assert problem is not None
     assert problem.kind == "other_run"

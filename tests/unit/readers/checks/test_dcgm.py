@@ -33,7 +33,6 @@ def statuses(diagnosis: Diagnosis, key: str) -> list[tuple[tuple[str, ...], Stat
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_version_that_passes_is_healthy(version: str) -> None:
-    """Nothing else makes it so: see below."""
     diagnosis = one(printed(version))
     assert diagnosis.healthy
     assert {"memory", "pcie", "diagnostic", "targeted_stress"} <= {test.key for test in diagnosis.tests}
@@ -43,7 +42,6 @@ def test_every_version_that_passes_is_healthy(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_failure_names_its_gpu_and_why(version: str) -> None:
-    """Numbers of DCGM's own come with JSON from version 3 on."""
     diagnosis = one(printed(version, {"memory": {1: Said("Fail", FAULTY)}}))
     assert statuses(diagnosis, "memory") == [(("GPU 0",), Status.PASS), (("GPU 1",), Status.FAIL)]
     (recorded,) = [recorded for result in diagnosis.results for recorded in result.recorded]
@@ -62,7 +60,6 @@ def test_a_skip_is_no_pass(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["3.3.9", "table of 3.2.6", "table of 4.2.3"])
 def test_a_long_message_is_put_together_again(version: str) -> None:
-    """A table has it in pieces of 45 characters, cut anywhere."""
     text = "GPU 1 " + " ".join(f"word{number}" for number in range(40))
     diagnosis = one(printed(version, {"pcie": {1: Said("Fail", Error(text, 30, 13, 4))}}))
     assert [recorded.text for result in diagnosis.results for recorded in result.recorded] == [text]
@@ -86,7 +83,6 @@ def test_a_gpu_that_no_test_looked_at_is_told() -> None:
 
 
 def test_a_summary_that_says_more_than_its_results_counts() -> None:
-    """An error of no GPU alone is in the summary and nowhere else."""
     document = json.loads(printed("4.4.2"))
     test = document["DCGM Diagnostic"]["test_categories"][0]["tests"][0]
     test["test_summary"] = {"status": "Fail", "warnings": [{"warning": "no NVML", "error_id": 6}]}
@@ -94,7 +90,6 @@ def test_a_summary_that_says_more_than_its_results_counts() -> None:
 
 
 def test_an_error_of_no_gpu_alone_is_kept_where_all_passed() -> None:
-    """What the summary repeats of its results is not told twice."""
     document = json.loads(printed("4.4.2", {"software": {1: Said("Pass", FAULTY)}}))
     test = document["DCGM Diagnostic"]["test_categories"][0]["tests"][0]
     test["test_summary"]["warnings"].append({"warning": "no NVML", "error_id": 6})
@@ -111,7 +106,6 @@ def test_a_test_without_results_did_not_run() -> None:
 
 
 def test_iterations_are_read_together() -> None:
-    """A failure in the last is one."""
     runs = [json.loads(printed("4.4.2")), json.loads(printed("4.4.2", {"memory": {1: Said("Fail", FAULTY)}}))]
     whole = {"iterations": runs, "Overall Result": "Fail", "Warning": "a test failed"}
     diagnosis = one(json.dumps(whole, indent=2))
@@ -128,7 +122,6 @@ def test_lines_around_the_json_are_not_in_its_way() -> None:
 
 
 def test_what_several_nodes_printed_is_several_diagnoses() -> None:
-    """A step of Slurm gives them one after the other, without names."""
     for version in ("table of 3.2.6", "4.4.2"):
         read = read_dcgm(printed(version) + printed(version, WITH_A_SKIP))
         assert [each.healthy for each in read] == [True, False]
@@ -154,7 +147,6 @@ def test_what_several_nodes_printed_is_several_diagnoses() -> None:
     ],
 )
 def test_what_cannot_be_read_says_why(text: str, why: str) -> None:
-    """A status that nobody knows is no pass."""
     diagnosis = one(text)
     assert why in (diagnosis.unreadable or "")
     assert not diagnosis.healthy
@@ -248,7 +240,6 @@ def test_the_schema_is_no_result(sample: Sample) -> None:
 
 
 def test_built_json_is_as_the_schema_has_it(sample: Sample) -> None:
-    """Every key that version 4 requires is in what these tests read."""
     schema = json.loads(sample("dcgm/dcgm_v4.4.2_diag_schema.json").read_text())
     _conforms(json.loads(printed("4.4.2", {"memory": {1: Said("Fail", FAULTY)}})), schema)
 
@@ -265,7 +256,6 @@ def _conforms(value: Any, schema: dict[str, Any]) -> None:
 
 
 def test_blanks_in_a_table_cost_nothing() -> None:
-    """A row with very many of them is read in one pass over it."""
     table = printed("table of 3.2.6").replace("Metadata  ", "Metadata" + " " * 100_000)
     assert not one(table).healthy or one(table).gpus == 2
     assert one(table.replace("Metadata", "Meta" + " " * 100_000 + "data")).unreadable

@@ -52,6 +52,5 @@ def test_every_error_is_found_among_any_other_lines(lines: list[tuple[str | None
 
 @given(st.sampled_from(list(_LINES)), st.data())
 def test_an_error_that_was_cut_off_is_no_other_error(line: str, data: st.DataObject) -> None:
-    """A code that lost its last digits would be another one."""
     log = read_driver_log(line[: data.draw(st.integers(0, len(line)))])
     assert [(event.switch, event.code) for event in log.events] in ([], [_LINES[line][:2]])

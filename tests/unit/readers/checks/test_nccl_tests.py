@@ -223,13 +223,11 @@ def test_no_row_follows_a_footer(line: str) -> None:
 
 @pytest.mark.parametrize("wrong", ["nan", "0.5", "inf"])
 def test_wrong_elements_are_counted_whole(wrong: str) -> None:
-    """What is no count is no row."""
     curve = read(NEW.replace("274.38  274.38       0", f"274.38  274.38     {wrong}"))
     assert (len(curve.points), curve.unreadable) == (2, 1)
 
 
 def test_blanks_cost_nothing() -> None:
-    """A row with very many of them is read in one pass over it."""
     blanks = " " * 200_000
     assert read(NEW.replace("31307", blanks + "31307")) == read(NEW)
     assert read(NEW.replace("32.27       0", "32.27" + blanks)).unreadable == 1
@@ -317,7 +315,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 
 def test_the_file_says_what_was_printed_with_all_digits(written: tuple[str, str]) -> None:
-    """Both are the same curve, up to rounding."""
     printed, told = read(written[0]), read_nccl_tests_json(written[1])
     assert (told.collective, told.ranks, told.nodes, told.complete) == ("reduce_scatter", 4, 1, True)
     assert [point.size for point in told.points] == [point.size for point in printed.points]
@@ -385,7 +382,6 @@ def test_a_file_without_its_end_is_incomplete(written: tuple[str, str], key: str
 
 @given(data=st.data())
 def test_a_file_that_was_cut_off_is_none(written: tuple[str, str], data: st.DataObject) -> None:
-    """No part of it is a curve."""
     cut = data.draw(st.integers(0, len(written[1]) - 1))
     with pytest.raises(Unreadable):
         read_nccl_tests_json(written[1][:cut])
@@ -414,7 +410,6 @@ def test_any_json_is_read_without_an_error(data: dict[str, object]) -> None:
     [{"out_of_bounds": {"count": 0, "okay": []}}, {"config": {"devices": 3}}, {"config": {"devices": {"a": 1}}}],
 )
 def test_values_of_another_kind_are_none(data: dict[str, object]) -> None:
-    """A list in the place of a word, a number in the place of a list."""
     curve = read_nccl_tests_json(json.dumps(data))
     assert (curve.nodes, curve.doubt) == (None, None)
 

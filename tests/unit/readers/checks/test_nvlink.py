@@ -18,7 +18,6 @@ def test_links_have_speeds_or_are_inactive() -> None:
 
 
 def test_a_gpu_whose_links_are_all_down() -> None:
-    """The driver lists none then."""
     text = "GPU 0: NVIDIA A100 (UUID: GPU-1)\nNVML: Unable to retrieve NVLink information as all links are inActive\n"
     assert read_links(text)[0].all_inactive
 
@@ -30,7 +29,6 @@ def test_any_other_text_is_refused(text: str) -> None:
 
 
 def test_a_link_that_is_left_out_is_noticed() -> None:
-    """Links are counted on."""
     with pytest.raises(RunError, match="Link 2"):
         read_links(links_text(1).replace("\t Link 1: 26.562 GB/s\n", ""))
 

@@ -186,7 +186,6 @@ def test_ranks_that_crash_after_the_end(read: Read) -> None:
     ],
 )
 def test_a_line_by_itself(text: str, items: list[Item]) -> None:
-    """What it says without those before it."""
     assert list(parse(text)) == items
 
 

@@ -36,7 +36,6 @@ def write(folder: Path, content: str, name: str = "opt-350m_1_batch0001.log") ->
     ),
 )
 def test_real_logs_give_the_published_file(sample: Callable[[str], Path], log: str, expected: str) -> None:
-    """The logs of a node of a cluster of 512 H100."""
     assert evaluate([sample(f"lambda/{log}")], 65.0) == sample(f"lambda/{expected}").read_bytes()
 
 
@@ -77,7 +76,6 @@ def test_the_first_throughput_counts_and_ends_the_log(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("threshold", "status"), [(943.455, b"Success"), (943.4551, b"Fail"), (float("nan"), b"Fail")])
 def test_the_threshold_itself_is_enough(tmp_path: Path, threshold: float, status: bytes) -> None:
-    """No smaller than it, that is."""
     write(tmp_path, "n slots=8\nThroughput: 943.4550 samples/sec\n")
     assert evaluate(tmp_path, threshold) == HEADER + b"n,943.455," + status + b"\r\n"
 

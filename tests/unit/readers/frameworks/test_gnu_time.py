@@ -76,7 +76,6 @@ def test_what_says_nothing(text: str) -> None:
 
 
 def test_a_command_that_fails() -> None:
-    """GNU time says so before the times."""
     text = "Command exited with non-zero status 1"
     assert list(parse(text)) == [Failed(text)]
 

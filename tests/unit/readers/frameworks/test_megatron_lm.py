@@ -70,7 +70,6 @@ def step(text: str) -> StepLine:
 
 @pytest.mark.parametrize("text", VERSIONS.values(), ids=VERSIONS)
 def test_every_version(text: str) -> None:
-    """What all say is read from each alike."""
     line = step(text)
     assert (line.step, line.loss) == (100, 7.8125)
     assert line.seconds == pytest.approx(1.5036)
@@ -103,7 +102,6 @@ def test_what_only_some_versions_say() -> None:
 
 
 def test_fields_of_versions_to_come() -> None:
-    """A number is reported, anything else is left out."""
     reported = step(V2 + " mtp_1 loss: 6.5E+00 | actual_toks/s: 1000 | packing_eff: 95.3% |").reported
     assert (reported["mtp_1_loss"], reported["actual_toks_s"]) == (6.5, 1000.0)
     assert "packing_eff" not in reported
@@ -117,7 +115,6 @@ def test_a_skipped_iteration_has_no_loss() -> None:
 
 
 def test_the_loss_of_forks() -> None:
-    """Some write it with a hyphen."""
     assert step(V2_5.replace("lm loss", "lm-loss")) == step(V2_5)
 
 
@@ -182,7 +179,6 @@ def test_the_first_iteration_since_core_0_16(read: Read) -> None:
     ],
 )
 def test_lines_that_cannot_be_read(text: str, why: str) -> None:
-    """Each says why; no number is taken from it."""
     with pytest.raises(Unreadable, match=why):
         parse(text)
 
@@ -232,7 +228,6 @@ def test_world_size(text: str, item: Item) -> None:
     ],
 )
 def test_ends(text: str, kind: type[Completed | Failed]) -> None:
-    """Ends that were asked for are normal; a signal or an error is none."""
     assert list(parse(text)) == [kind(text)]
 
 
@@ -254,7 +249,6 @@ def test_published_lines_of_175b(sample: Sample) -> None:
 
 
 def test_published_lines_of_13b(sample: Sample) -> None:
-    """The last of them is cut off in the publication."""
     series = read_log([sample("jsc/13B_job.out.excerpt.txt")], parse)
     assert [line.seconds for line in series.steps] == [35.8651, 34.9991, 34.8709, 35.3346]
     assert series.unread == 1

@@ -62,7 +62,6 @@ def test_a_step() -> None:
 
 @pytest.mark.parametrize("before", ["", "node-0 ", "[rank0] 2026-11-21 02:58:48 | INFO | "])
 def test_whatever_stands_before_it(before: str) -> None:
-    """The line is known by its logger."""
     assert step(before + line()) == step(line())
 
 
@@ -85,7 +84,6 @@ def test_rounded_numbers() -> None:
 
 
 def test_numbers_that_are_not_finite() -> None:
-    """A loss may be anything; names with other texts are left out."""
     said = step(line(loss="nan", gnorm="inf", ppl="inf", note="text", flag=True, list=[1]))
     assert said.loss is not None
     assert math.isnan(said.loss)
@@ -122,7 +120,6 @@ def test_numbers_that_are_not_finite() -> None:
     ids=range(22),
 )
 def test_lines_that_cannot_be_read(text: str, why: str) -> None:
-    """Each says why; no number is taken from it."""
     with pytest.raises(Unreadable, match=why):
         parse(text)
 
@@ -143,7 +140,6 @@ def test_lines_that_cannot_be_read(text: str, why: str) -> None:
     ],
 )
 def test_lines_that_say_nothing(text: str) -> None:
-    """Summaries, errors that are none, and words that were cut off."""
     assert list(parse(text)) == []
 
 
@@ -164,7 +160,6 @@ def test_what_is_said_of_the_run(message: str, items: list[Item]) -> None:
 
 
 def test_ends() -> None:
-    """The last line of a run, and that of one that failed."""
     done = "2026-11-21 02:58:48 | INFO | metaseq_cli.train | done training in 123.4 seconds"
     assert list(parse(done)) == [Completed(done), Total("done_training_s", 123.4)]
     failed = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
@@ -202,7 +197,6 @@ def test_a_log_of_8_a100(sample: Sample) -> None:
 
 
 def test_a_log_of_torchrun(sample: Sample) -> None:
-    """A run on CPUs, each line with its rank."""
     series = read_log([sample("logs/metaseq_20_updates.log")], parse)
     assert [(each.step, each.interval, each.tokens, each.samples) for each in series.steps] == [
         (number, 5, 512, 8) for number in (5, 10, 15, 20)

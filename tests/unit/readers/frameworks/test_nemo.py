@@ -77,7 +77,6 @@ def test_bars_without_ends_of_lines(read: Callable[[Parse, str], StepSeries]) ->
     ],
 )
 def test_what_only_looks_alike_says_nothing(text: str) -> None:
-    """A bar before its first step, a validation, a warning."""
     assert list(parse(text)) == []
 
 
@@ -136,7 +135,6 @@ def test_a_mean_of_batch_sizes_is_no_batch_size() -> None:
     ],
 )
 def test_what_is_said_of_the_run(text: str, item: Item) -> None:
-    """How many ranks it has, that it is complete, that it failed."""
     assert one(text) == item
 
 
@@ -150,6 +148,5 @@ def test_what_nemo_2_writes_is_read(step: int, loss: float, batch: int) -> None:
 
 @pytest.mark.parametrize(("text", "frozen"), [("0         ", 0.0), ("77.3 K    ", 77300.0), ("1.2 B     ", 1.2e9)])
 def test_parameters_that_are_not_trained(text: str, frozen: float) -> None:
-    """Lightning counts them in its summary of the model."""
     assert list(said(f"{text}Non-trainable params")) == [Said("frozen_parameters", frozen)]
     assert list(said(f"{text}Trainable params")) == []

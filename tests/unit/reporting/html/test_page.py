@@ -235,7 +235,6 @@ def test_the_newest_session_began_last_whatever_its_name(tmp_path: Path) -> None
 
 
 def test_a_folder_that_is_no_session_is_refused(tmp_path: Path) -> None:
-    """An empty report would say that nothing failed."""
     with pytest.raises(ConfigError, match="is not the folder of a session"):
         write_page(tmp_path)
 

@@ -97,7 +97,6 @@ def test_colours_are_left_out_where_nobody_wants_them() -> None:
 
 
 def test_a_run_without_an_interval_shows_no_verdict_to_come() -> None:
-    """Numbers of too few steps have a question mark, and are undecided."""
     few = RUNNING.model_copy(
         update={"projected": Projected(value=950.0, unit="words/s", bound=">= 1 words/s", steps=2)}
     )
@@ -123,7 +122,6 @@ def test_lines_tell_changes_and_signs_of_life() -> None:
     ("seconds", "text"), [(0.4, "0 s"), (59.6, "1:00"), (724, "12:04"), (3661, "1:01:01"), (180_000, "2 d 2 h")]
 )
 def test_durations_are_for_people(seconds: float, text: str) -> None:
-    """Seconds, minutes, hours or days, as long as they are."""
     assert duration(seconds) == text
 
 

@@ -146,7 +146,6 @@ def test_jobs_are_known_by_their_last_submission(died: Callable[..., Earlier]) -
 
 
 def test_attempts_are_put_aside_one_beside_the_other(died: Callable[..., Earlier], tmp_path: Path) -> None:
-    """Nothing is lost, and nothing is taken for the next attempt's."""
     earlier = died()
     earlier.put_aside("tiny")
     earlier.put_aside("tiny")  # nothing is left

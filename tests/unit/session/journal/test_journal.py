@@ -43,7 +43,6 @@ def noted(path: Path, *events: JournalEvent) -> tuple[JournalEvent, ...]:
 
 
 def test_what_is_noted_is_read_by_the_next_process(tmp_path: Path) -> None:
-    """Each event is whole on disk, in a file that is its user's alone."""
     path = tmp_path / "session" / "journal"
     assert noted(path, *EVENTS[:2]) == ()
     assert noted(path, *EVENTS[2:]) == EVENTS[:2]
@@ -74,7 +73,6 @@ def test_a_damaged_line_is_an_error(path: Path, at: int, bits: int) -> None:
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_read_or_refused(path: Path, data: bytes) -> None:
-    """Nothing else happens, and no event comes out of what is none."""
     path.write_bytes(data)
     with suppress(ConfigError):
         assert read_journal(path) == ((), 0)

@@ -87,12 +87,10 @@ def test_a_bound_inside_of_the_interval_decides_nothing(run: tuple[PreparedRun, 
 
 
 def test_all_steps_wait_for_their_verdict(run: tuple[PreparedRun, Settings]) -> None:
-    """A run that is over is judged by its tests, not by a projection."""
     assert found(run, 200, 0.05).verdict == "undecided"
 
 
 def test_steps_of_some_ranks_do_not_count(run: tuple[PreparedRun, Settings]) -> None:
-    """A step that one rank has not logged ends what is known."""
     prepared, settings = run
     series = so_far(100, 0.05, prepared.topology.world_size)
     series = series.model_copy(update={"steps": tuple(s.model_copy(update={"ranks": 1}) for s in series.steps)})

@@ -48,7 +48,6 @@ def watcher(folder: Path, clock: Clock) -> Watcher:
 
 
 def test_a_picture_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """What is left out of the file has its default again."""
     task = LiveTask(name="a", state="judged", verdict=Verdict.PASS, took_s=0.0, gpus=8)
     assert read_snapshot(put(tmp_path / "s", tasks=(task,))).tasks == (task,)
 

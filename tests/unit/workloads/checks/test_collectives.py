@@ -65,7 +65,6 @@ def test_sizes_are_those_of_nccl_tests(answers: list[Answer[RankCollectives]]) -
 
 
 def test_the_other_ranks_say_only_what_they_saw(answers: list[Answer[RankCollectives]]) -> None:
-    """One word for each collective, however many sizes."""
     other = RankCollectives(wrong=dict.fromkeys(COLLECTIVES, 0), measured=None)
     assert [answer.data for answer in answers[1:]] == [other] * (RANKS - 1)
 
@@ -135,7 +134,6 @@ def test_a_contribution_that_is_missing_or_doubled_is_seen(name: str) -> None:
 
 
 def test_only_the_root_of_a_reduce_has_a_result() -> None:
-    """What the others are left with is not defined."""
     other = Operation(name="reduce", rank=1, ranks=RANKS)
     assert other.wrong(torch.zeros(10), Values(RANKS, torch.float32), 0) == 0
 
@@ -152,7 +150,6 @@ def test_every_sum_of_every_order_is_exact(ranks: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_total_is_the_sum_of_its_parts_wherever_it_starts(dtype: torch.dtype) -> None:
-    """Tables that are rolled are those that are summed."""
     values = Values(5, dtype)
     parts = torch.stack([values.part(rank, 3, 777) for rank in range(5)])
     assert torch.equal(values.total(3, 777), parts.sum(0))

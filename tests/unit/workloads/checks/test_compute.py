@@ -98,7 +98,6 @@ def test_a_product_that_is_not_finite_has_no_error_to_tell(monkeypatch: pytest.M
 
 @pytest.mark.parametrize(("allowed", "word"), [(True, "high"), (False, "highest")])
 def test_tf32_is_a_choice_for_a_while(*, allowed: bool, word: str) -> None:
-    """What was set before is set again."""
     before = torch.get_float32_matmul_precision()
     with gemm.tf32(allowed=allowed):
         assert torch.get_float32_matmul_precision() == word

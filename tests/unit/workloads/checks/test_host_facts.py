@@ -61,7 +61,6 @@ def test_the_mount_of_a_path(path: str, kind: str, source: str) -> None:
 
 @given(st.text())
 def test_any_text_is_no_reason_to_break(text: str) -> None:
-    """Readers of texts find something or nothing."""
     find_mount(Path("/home"), text)
     toolkit(text)
     library_version(text, "libnccl.so.2")
@@ -69,7 +68,6 @@ def test_any_text_is_no_reason_to_break(text: str) -> None:
 
 
 def test_a_machine_without_mounts_names_none(tmp_path: Path) -> None:
-    """Every real one has some."""
     assert mount_of(tmp_path, tmp_path) is None
     assert mount_of(tmp_path) is not None
 
@@ -83,13 +81,11 @@ def test_limits_of_this_process() -> None:
 
 
 def test_capabilities() -> None:
-    """A hexadecimal mask."""
     assert capabilities("Name:\tpython\nCapEff:\t000001ffffffffff\n") == 0x1FFFFFFFFFF
     assert capabilities("Name:\tpython\n") == 0
 
 
 def test_interfaces_and_their_states(tmp_path: Path) -> None:
-    """An interface without a state has an unknown one."""
     root = files(tmp_path, {"sys/class/net/ib0/operstate": "down", "sys/class/net/eth0/operstate": "up"})
     (root / "sys/class/net/lo").mkdir()
     assert interfaces(root) == {"eth0": "up", "ib0": "down", "lo": "unknown"}
@@ -155,7 +151,6 @@ def test_tuning_of_a_tree(tmp_path: Path) -> None:
 
 
 def test_software_of_a_tree(tmp_path: Path) -> None:
-    """What is not there is left out."""
     root = files(tmp_path, {"usr/local/cuda/version.json": '{"cuda": {"name": "CUDA SDK", "version": "12.4.1"}}'})
     told = software(root)
     assert told["cuda toolkit"] == "12.4.1"
@@ -183,7 +178,6 @@ def test_folders_of_compiled_kernels() -> None:
 
 
 def test_warm_is_what_has_more_than_marks_in_it(tmp_path: Path) -> None:
-    """Other nodes leave marks meanwhile."""
     assert nearest(tmp_path / "not" / "there") == tmp_path
     assert not is_warm(tmp_path)
     (tmp_path / ".llmbench-1-a").touch()
@@ -193,7 +187,6 @@ def test_warm_is_what_has_more_than_marks_in_it(tmp_path: Path) -> None:
 
 
 def test_room_of_this_machine(tmp_path: Path) -> None:
-    """Nothing is left of the trial."""
     told = room(tmp_path)
     assert told.why is None
     assert told.free_bytes is not None

@@ -72,7 +72,6 @@ def test_all_groups_of_whole_ranks_are_measured(answers: list[Answer[RankGames]]
 
 
 def test_bus_bandwidth_is_that_of_nccl_tests(answers: list[Answer[RankGames]]) -> None:
-    """Twice (n - 1) / n of what was reduced, by the time it took."""
     pair, four = _games(answers[0])[0].measured, _games(answers[0])[4].measured
     assert pair.busbw == pytest.approx(2**16 / pair.seconds / 1e9)
     assert four.busbw == pytest.approx(1.5 * 2**16 / four.seconds / 1e9)

@@ -30,7 +30,6 @@ def test_devices_are_those_of_the_drivers(tmp_path: Path) -> None:
 
 
 def test_what_sysfs_does_not_say_is_not_made_up(tmp_path: Path) -> None:
-    """A device without a NUMA node is not at node 0."""
     write_sysfs(tmp_path, {"0001:00:00.0": ("nvidia", 0)})
     (tmp_path / "bus/pci/drivers/nvidia/0001:00:00.0/numa_node").unlink()
     assert devices(tmp_path)[0].numa is None

@@ -25,7 +25,6 @@ def stream(tmp_path: Path) -> Stream:
 
 
 def test_what_was_written_is_read_back(stream: Stream) -> None:
-    """Whole, and no block is another."""
     assert not read(stream)["wrong"]
     content = stream.path.read_bytes()
     assert len({content[i * BLOCK : (i + 1) * BLOCK] for i in range(3)}) == 3
@@ -61,7 +60,6 @@ def test_one_flipped_bit_is_found(stream: Stream) -> None:
 
 
 def test_the_blocks_of_another_file_are_wrong_ones(stream: Stream, tmp_path: Path) -> None:
-    """A file system that mixes up two files is found out."""
     other = Stream(path=tmp_path / "data-1", seed=2, blocks=3)
     write(other)
     stream.path.write_bytes(other.path.read_bytes())
@@ -78,8 +76,6 @@ def test_a_file_that_ends_early_is_an_error(stream: Stream) -> None:
 def test_nothing_is_left_where_a_step_fails(
     context: RankContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files are gone, and the others are told."""
-
     def full(_: Stream) -> dict[str, float]:
         raise OSError(28, "No space left on device")
 
@@ -112,7 +108,6 @@ def test_those_who_meet_go_on_together(tmp_path: Path) -> None:
 
 
 def test_nobody_waits_for_one_that_failed(tmp_path: Path) -> None:
-    """The error names it; without such a sign, patience ends."""
     with pytest.raises(ZeroDivisionError), FileBarrier(tmp_path, 1, range(2), 60.0):
         raise ZeroDivisionError
     with pytest.raises(RunError, match="rank 00001 failed, and was waited for at `write`"):

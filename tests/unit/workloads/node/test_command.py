@@ -200,7 +200,6 @@ def test_without_its_owner_it_ends(drive: Drive, tmp_path: Path, silence: str) -
 
 
 def test_a_check_that_takes_long_is_ended_too(drive: Drive, tmp_path: Path) -> None:
-    """Signals count from the beginning, before the script starts."""
     slow = {"name": "slow", "check": f"echo $$ > {tmp_path}/check; sleep 1000", "make": "nothing"}
     process = drive("echo never", prepare=[slow])
     wait_until(lambda: (tmp_path / "check").exists() and (tmp_path / "check").read_text())
@@ -212,7 +211,6 @@ def test_a_check_that_takes_long_is_ended_too(drive: Drive, tmp_path: Path) -> N
 
 
 def test_what_a_script_leaves_behind_is_ended(drive: Drive, tmp_path: Path) -> None:
-    """A script that ends before those it started."""
     process = drive(FAMILY.replace("wait\n", "until test -s child && test -s grandchild; do sleep 0.05; done\n"))
     assert process.wait(300) == 0
     assert report(tmp_path).exit_code == 0
@@ -231,7 +229,6 @@ def test_what_a_script_leaves_behind_is_ended(drive: Drive, tmp_path: Path) -> N
 def test_what_a_node_lacks_is_reported_and_nothing_starts(
     drive: Drive, tmp_path: Path, task: dict[str, Any], kind: str, said: str
 ) -> None:
-    """The problem is in the report; the script never ran."""
     (tmp_path / "none").mkdir()
     env = {"PATH": f"{tmp_path}/none"} if kind == "wrong_hardware" else None
     assert drive("echo never", env, **task).wait(300) == 0
@@ -243,7 +240,6 @@ def test_what_a_node_lacks_is_reported_and_nothing_starts(
 
 
 def test_without_a_script_it_says_so(drive: Drive, tmp_path: Path) -> None:
-    """Bash's own words, and its code."""
     process = drive("")
     (tmp_path / "run.sh").unlink()
     assert process.wait(300) == 0

@@ -64,7 +64,6 @@ def test_a_program_that_outlives_its_driver_holds_it(tmp_path: Path) -> None:
 
 
 def test_without_a_lock_nothing_is_held(tmp_path: Path) -> None:
-    """Slurm keeps sessions apart by itself."""
     assert hold(None) == ()
     assert list(tmp_path.iterdir()) == []
 

@@ -115,7 +115,6 @@ def test_gpus_are_those_of_every_node(
 
 
 def test_without_a_driver_there_is_no_gpu(tmp_path: Path) -> None:
-    """No nvidia-smi is a problem of the hardware, in words."""
     found, wrong = gpus_of(("n1",), 1, {"PATH": str(tmp_path)})
     assert found == "unknown"
     assert wrong is not None

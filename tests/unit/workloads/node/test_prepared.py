@@ -134,20 +134,17 @@ def test_only_the_first_of_many_wrong_files_are_named(tmp_path: Path, missing: C
 
 
 def test_a_download_under_way_does_not_count(tmp_path: Path, missing: Callable[..., str]) -> None:
-    """Hidden files match only patterns that say so, as in a shell."""
     fill(tmp_path, a=1, **{".b": 1})
     assert "1 of 2 files found" in missing(path=f"{tmp_path}/*.bin", count=2)
     assert missing(path=f"{tmp_path}/.*.bin") == ""
 
 
 def test_a_name_with_brackets_is_a_name(tmp_path: Path, missing: Callable[..., str]) -> None:
-    """What is there under the very name is no pattern."""
     fill(tmp_path / "[old]", a=1)
     assert missing(path=f"{tmp_path}/[old]/a.bin") == ""
 
 
 def test_folders_linked_in_a_circle_are_looked_through_once(tmp_path: Path, missing: Callable[..., str]) -> None:
-    """Two such links would make more paths than can ever be followed."""
     fill(tmp_path, a=1)
     for name in ("round", "again"):
         (tmp_path / name).symlink_to(tmp_path, target_is_directory=True)
@@ -178,7 +175,6 @@ def test_a_failed_check_is_quoted(missing: Callable[..., str]) -> None:
 
 
 def test_the_first_failing_line_of_a_check_ends_it(tmp_path: Path, missing: Callable[..., str]) -> None:
-    """A check of several lines is not judged by its last one alone."""
     assert "status 1 and printed nothing" in missing(check=f"false\ntouch {tmp_path}/after\ntrue")
     assert not (tmp_path / "after").exists()
 
@@ -219,7 +215,6 @@ def test_a_check_runs_in_the_framework_s_environment(task: MakeTask) -> None:
 
 
 def test_files_are_looked_for_before_the_check_of_them(tmp_path: Path, missing: Callable[..., str]) -> None:
-    """A check of what is not there would only say so in other words."""
     message = missing(path=f"{tmp_path}/none", check=f"touch {tmp_path}/checked; false")
     assert "is not there" in message
     assert "its check" not in message
@@ -261,7 +256,6 @@ def test_a_secret_that_a_check_prints_is_not_quoted(tmp_path: Path, task: MakeTa
 
 
 def test_nothing_is_made(tmp_path: Path, missing: Callable[..., str]) -> None:
-    """`make` is for people."""
     assert missing(path=f"{tmp_path}/made", make=f"touch {tmp_path}/made")
     assert list(tmp_path.iterdir()) == []
 

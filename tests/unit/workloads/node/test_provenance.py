@@ -71,7 +71,6 @@ def test_the_framework_s_own_interpreter_is_asked(tmp_path: Path) -> None:
 
 
 def test_this_interpreter_has_what_is_installed_here() -> None:
-    """The same function serves the ranks that are processes of ours."""
     here = installed.installed()
     assert here["python"] == platform.python_version()
     assert here["torch"].startswith(version("torch"))
@@ -132,7 +131,6 @@ def test_an_interpreter_that_does_not_answer_is_named(changes: dict[str, Any], w
 
 
 def test_an_interpreter_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run does not wait for its provenance for ever."""
     monkeypatch.setattr(provenance, "_VERSIONS_S", 0.3)
     assert facts(python="sleep 600;")["versions"].startswith("unknown: sleep 600; did not end within 0.3 s")
 
@@ -283,7 +281,6 @@ def test_a_declared_secret_needs_no_such_name() -> None:
 
 @pytest.mark.parametrize("value", ["a long secret", "x" * 995 + "a long secret", "a\nlong\tsecret"])
 def test_no_part_of_a_secret_is_left_by_what_is_cut_or_joined(value: str) -> None:
-    """A fact is looked at before it is cut to one line, and after."""
     assert disclosed({"a": value, "b": "long"}, {"a long secret"}) == {"b": "long"}
 
 

@@ -83,7 +83,6 @@ def watch(context: RankContext, at_least: int = 3) -> tuple[list[TelemetryEvent]
 
 
 def test_a_rank_of_the_cpu_is_not_watched(context: RankContext) -> None:
-    """No event, no thread, and no look for a library."""
     before = threading.active_count()
     with StepLog(context) as log, gpu_samples.sampled(context, log):
         assert threading.active_count() == before
@@ -114,7 +113,6 @@ def _fields(context: RankContext) -> dict[str, Any]:
 
 
 def test_a_sample_is_what_nvml_tells(context: RankContext, series: Series) -> None:
-    """Every number in its unit, with the time; the energy grows."""
     series(ROW)
     began = time.time()
     told, (first, *others) = watch(context)
@@ -338,7 +336,6 @@ def test_real_ranks_are_watched_while_they_train(
 
 
 def test_a_step_log_of_a_watched_rank_reads_as_ever(context: RankContext, series: Series) -> None:
-    """Samples are no steps, and no unreadable lines."""
     series(ROW)
     assert alone(context.folder, {}) == context
     watch(context)

@@ -120,7 +120,6 @@ def test_a_folder_serves_one_run(context: RankContext) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which only Linux has")
 def test_a_full_disk_is_an_error(context: RankContext) -> None:
-    """A step that cannot be written is never lost in silence."""
     with StepLog(context) as log:
         os.dup2(full := os.open("/dev/full", os.O_WRONLY), log._log)
         os.close(full)
