@@ -312,7 +312,6 @@ def pid_of_rank(session: Path, run: str, rank: int) -> int:
 
 @pytest.fixture
 def watch() -> type[Watch]:
-    """Looking at a run under way."""
     return Watch
 
 

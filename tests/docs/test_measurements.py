@@ -19,7 +19,6 @@ GPU_OF = {"H100": "h100", "A100-80GB": "a100_80gb", "A100-40GB": "a100_40gb", "H
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Read one record."""
     record: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return record
 

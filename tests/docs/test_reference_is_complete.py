@@ -78,7 +78,6 @@ def _section(heading: str, text: str) -> str:
 
 
 def only_table(heading: str) -> Table:
-    """The only table of a section."""
     (table,) = tables(heading)
     return table
 

@@ -10,7 +10,6 @@ from tests.docs.documents import Block, DocumentError, Reader, check_marks, comm
 
 
 def follow(tmp_path: Path, text: str, *, slurm: bool = False) -> Reader:
-    """Do what a document says."""
     blocks = read_blocks("a.md", text)
     check_marks(blocks)
     reader = Reader(folder=tmp_path / "reader", slurm=slurm)
@@ -19,7 +18,6 @@ def follow(tmp_path: Path, text: str, *, slurm: bool = False) -> Reader:
 
 
 def fenced(comment: str, body: str, language: str = "bash") -> str:
-    """A block with its comment."""
     return f"{comment}\n```{language}\n{body}\n```\n"
 
 

@@ -21,7 +21,6 @@ CHECKS = all_checks()
 
 
 def table(heading: str) -> Table:
-    """The only table of a section."""
     (only,) = titled_tables(heading, TEXT).values()
     return only
 

@@ -107,7 +107,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def logs(trained: Path, tmp_path: Path, unigram: None) -> Logs:
-    """A copy of its logs."""
     (session,) = (trained / "reports").glob("*-*")
     return Logs(Path(shutil.copytree(session, tmp_path / "session")))
 
@@ -124,8 +123,6 @@ def test_a_true_run_is_judged(logs: Logs, trained: Path) -> None:
 
 
 def all_of(*damages: Damage) -> Damage:
-    """Several, one after the other."""
-
     def damage(logs: Logs) -> None:
         for each in damages:
             each(logs)
@@ -173,7 +170,6 @@ def resume_in_one(logs: Logs) -> None:
 
 
 def rank_too_many(logs: Logs) -> None:
-    """A third rank has a log."""
     start, *rest = logs.events(1)
     logs.write(2, [start | {"rank": 2, "local_rank": 2, "pid": 3}, *rest])
 

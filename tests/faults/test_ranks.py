@@ -17,12 +17,10 @@ ENDLESS: dict[str, Any] = {"steps": 100_000, "options": ASLEEP, "time_limit": "0
 
 
 def log_of(session: Path, rank: int) -> Path:
-    """A rank's step log."""
     return session / "runs" / "tiny" / "steps" / f"rank-{rank:05d}.jsonl"
 
 
 def alive(pid: int) -> bool:
-    """Whether a process is still there."""
     return Path(f"/proc/{pid}").exists()
 
 

@@ -29,7 +29,6 @@ def megatron(user: UserFolder) -> MegatronLM:
 
 
 def output(result: Result) -> str:
-    """What the script printed."""
     return (result.session / "runs" / "tiny" / "logs" / "output.log").read_text()
 
 
@@ -55,17 +54,14 @@ def test_a_whole_run_is_judged(megatron: MegatronLM, distribution: str) -> None:
 
 
 def without_end(lines: list[str]) -> list[str]:
-    """All steps, and no word of the end."""
     return [line for line in lines if not line.startswith(END)]
 
 
 def exits_after_end(lines: list[str]) -> list[str]:
-    """A rank fails when all is done."""
     return [*lines, "[default0]:#exit 3"]
 
 
 def other_world(lines: list[str]) -> list[str]:
-    """It had another number of ranks."""
     return [line.replace("world size: 2", "world size: 4") for line in lines]
 
 
@@ -77,14 +73,12 @@ def nan_iterations(lines: list[str]) -> list[str]:
 
 
 def not_a_number(lines: list[str]) -> list[str]:
-    """A loss is NaN."""
     at = iteration(lines, 20)
     lines[at] = re.sub(r"lm loss: \S+", "lm loss: NAN", lines[at])
     return lines
 
 
 def deaf(lines: list[str]) -> list[str]:
-    """A rank does not listen to SIGTERM."""
     return ["[default0]:#deaf", *lines]
 
 
@@ -168,7 +162,6 @@ def test_nothing_outlives_pytest(megatron: MegatronLM, number: signal.Signals) -
 
 
 def running(session: Path) -> bool:
-    """Whether the ranks of the run print."""
     log = session / "runs" / "tiny" / "logs" / "output.log"
     return log.is_file() and "training ..." in log.read_text()
 

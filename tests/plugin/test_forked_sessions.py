@@ -35,7 +35,6 @@ def test_look():
 
 
 def seen(user: UserFolder, name: str, result: Result) -> dict[str, object]:
-    """What the session saw."""
     assert result.returncode == 0, result.text
     told: dict[str, object] = json.loads((user.path / name).read_text())
     return told

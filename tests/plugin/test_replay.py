@@ -46,17 +46,14 @@ def here(user: UserFolder, *args: str) -> Result:
 
 
 def ours(log: str = "megatron_lm_2_ranks.log") -> str:
-    """A log of our own, whole."""
     return (LOGS / log).read_text()
 
 
 def facts(folder: Path, **said: Any) -> None:
-    """Declare what logs do not say."""
     (folder / "replay.yaml").write_text(yaml.safe_dump(said))
 
 
 def verdicts(result: Result) -> dict[str, str]:
-    """Verdict by test id."""
     found = (re.sub(r".*\[(.*)\]", r"\1", name) for name in result.cases)
     return dict(zip(found, (case.properties["verdict"] for case in result.cases.values()), strict=True))
 

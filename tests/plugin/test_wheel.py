@@ -43,13 +43,11 @@ SUITES = (
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this package."""
     return build_ours(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture
 def installed(wheel: Path, tmp_path: Path) -> Installed:
-    """It alone, installed."""
     return install(tmp_path, wheel)
 
 

@@ -23,7 +23,6 @@ def environment(folder: Path, **env: str) -> dict[str, str]:
 
 
 def build(folder: Path, *arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the build."""
     return subprocess.run(
         [BUILD, *map(str, arguments)], env=environment(folder, **env), capture_output=True, text=True, check=False
     )

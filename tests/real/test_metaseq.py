@@ -50,7 +50,6 @@ EIGHT_MILLION: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def system(system_file: str) -> System:
-    """The system with metaseq."""
     return load_system(system_file, [])
 
 

@@ -88,7 +88,6 @@ from events import moved
 
 @pytest.fixture(scope="module")
 def launcher() -> Path:
-    """The folder of the launcher."""
     #: variable LLMBENCH_NEMO_LAUNCHER_ROOT: tests of this project: a folder with checkouts of NVIDIA's launcher
     named = os.environ.get("LLMBENCH_NEMO_LAUNCHER_ROOT")
     return Path(named) if named else built("nemo_launcher")

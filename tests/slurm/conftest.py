@@ -99,7 +99,6 @@ class Queue:
 
 @pytest.fixture
 def queue() -> type[Queue]:
-    """Looking at Slurm's queue."""
     return Queue
 
 

@@ -92,6 +92,5 @@ def test_nothing_is_left_running(megatron: MegatronLM, queue: type[Queue], optio
 
 
 def running(session: Path) -> bool:
-    """Whether the ranks of the run print."""
     log = session / "runs" / "tiny" / "logs" / "output.log"
     return log.is_file() and "training ..." in log.read_text()

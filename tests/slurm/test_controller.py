@@ -48,7 +48,6 @@ def slurm(slurm_is_up: None) -> Iterator[OwnSlurm]:
 
 @pytest.fixture
 def mine(user: UserFolder, slurm: OwnSlurm) -> UserFolder:
-    """A user of that Slurm."""
     user.env["SLURM_CONF"] = slurm.env["SLURM_CONF"]
     user.recipe(**LONG)
     user.test()
@@ -56,7 +55,6 @@ def mine(user: UserFolder, slurm: OwnSlurm) -> UserFolder:
 
 
 def jobs_of(slurm: OwnSlurm, session: Path) -> list[str]:
-    """Ids of the session's jobs."""
     lines = slurm.run("squeue", "--noheader", "--format=%i %k")
     return [line.split()[0] for line in lines if f"llmbench:{session.name}" in line]
 

@@ -56,7 +56,6 @@ class Fault:
 
 
 def daemon_of(node: str) -> int:
-    """Process id of a node's daemon."""
     base = Path(os.environ.get("LLMBENCH_SLURM", "/tmp/llmbench-slurm"))
     (pid_file,) = base.glob(f"run/slurmd*{node}.pid")
     return int(pid_file.read_text())

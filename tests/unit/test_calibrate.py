@@ -208,7 +208,6 @@ def steps(change: Callable[[int], float]) -> Callable[[dict[str, Any]], None]:
 
 
 def shortened(plain: dict[str, Any]) -> None:
-    """Leave 20 steps, 15 of them to judge."""
     plain["steps"] = plain["steps"][:20]
     plain["recipe"]["steps"] = 20
     measure_again(plain)

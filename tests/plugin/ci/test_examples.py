@@ -56,6 +56,5 @@ def test_our_xml_is_read_by_the_parser_that_many_tools_use() -> None:
 
 
 def _block(name: str) -> str:
-    """A file of the guide."""
     blocks = read_blocks(GUIDE, (CHECKOUT / GUIDE).read_text(encoding="utf-8"))
     return next(block.text for block in blocks if (block.kind, block.what) == ("file", name))

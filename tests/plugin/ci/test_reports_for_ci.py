@@ -57,7 +57,6 @@ def verdict(result: Result) -> dict[str, Any]:
 
 
 def cases(path: Path) -> dict[str, ET.Element]:
-    """The test cases of a report by name."""
     return {case.get("name", ""): case for case in ET.parse(path).iter("testcase")}
 
 

@@ -48,7 +48,6 @@ def site(user: UserFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def from_a_package(site: Path, user: UserFolder) -> None:
-    """An installed package announces both."""
     del user
     install(site, "acme", {"acme_counting": COUNTING, "acme_cores": CORES}, ENTRIES)
 

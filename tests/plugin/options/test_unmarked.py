@@ -26,7 +26,6 @@ SUITE = Path(__file__).parents[3] / "suites" / "training"
 
 
 def recipes(text: str, test: str) -> set[str]:
-    """The recipes of the cases of a test."""
     return set(re.findall(rf"::{test}\[(\w+)", text))
 
 

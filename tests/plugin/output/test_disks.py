@@ -26,7 +26,6 @@ def mount(*arguments: str) -> None:
 
 @pytest.fixture
 def read_only(user: UserFolder) -> Iterator[Path]:
-    """A folder that nobody can write to."""
     folder = user.path / "read_only"
     folder.mkdir()
     mount("-t", "tmpfs", "-o", "ro,size=64k", "tmpfs", str(folder))
@@ -36,7 +35,6 @@ def read_only(user: UserFolder) -> Iterator[Path]:
 
 @pytest.fixture
 def small_disk(user: UserFolder) -> Iterator[Path]:
-    """A disk with room for little."""
     folder = user.path / "small"
     folder.mkdir()
     mount("-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder))

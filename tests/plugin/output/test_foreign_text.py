@@ -26,7 +26,6 @@ sys.meta_path.insert(0, Loud())
 
 
 def told(result: Result) -> dict[str, str]:
-    """All that a session tells others."""
     files = [result.session / "junit.xml", result.session / "runs" / "tiny" / "record.json"]
     return {"terminal": result.text, **{path.name: path.read_text() for path in files}}
 

@@ -51,7 +51,6 @@ def recorded(user: UserFolder, slower: float) -> None:
 
 
 def judge(user: UserFolder, slower: float, *options: str) -> Result:
-    """Judge it."""
     recorded(user, slower)
     user.test(TEST)
     return user.run("--replay", "recorded", "--llmbench-history", "history.db", *options)

@@ -23,7 +23,6 @@ WATCH = [sys.executable, "-c", "import sys; from pytest_llmbench.cli.app import 
 
 
 def watched(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run `llmbench watch` to its end."""
     return subprocess.run(
         [*WATCH, "watch", *words], cwd=folder, capture_output=True, text=True, check=False, timeout=100
     )

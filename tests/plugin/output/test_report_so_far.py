@@ -56,7 +56,6 @@ def given(cases: dict[str, Case]) -> dict[str, str]:
 
 
 def judged(session: Path) -> dict[str, str]:
-    """The verdicts that the journal has."""
     events = [event for event in read_journal(session / "journal")[0] if event.event == "judged"]
     return {str(event.name).partition("::")[2]: str(event.verdict) for event in events}
 

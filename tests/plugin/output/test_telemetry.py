@@ -51,12 +51,10 @@ def judge(user: UserFolder) -> Judge:
 
 
 def seen(rank: int, changes: Mapping[float, Mapping[str, Any]] | None = None) -> list[Event]:
-    """A whole watch of one rank's GPU."""
     return [told(rank), *samples(STEPS + 1, changes)]
 
 
 def verdicts(result: Result) -> dict[str, str]:
-    """Verdict by reference."""
     return {re.sub(r".*-(.*)\]", r"\1", name): case.properties["verdict"] for name, case in result.cases.items()}
 
 

@@ -29,7 +29,6 @@ def test_reached(run):
 
 
 def judge(user: UserFolder, distribution: str, **options: Any) -> Result:
-    """Train on two ranks of this machine."""
     user.recipe(steps=32, options={"step_s": 0.02, **options})
     (user.path / "here.yaml").write_text(SYSTEM)
     user.test(TEST)

@@ -130,7 +130,6 @@ def judge(user: UserFolder, tests: str, *options: str) -> Result:
 
 
 def as_tests(cases: dict[str, str]) -> str:
-    """A test of each body, by name."""
     made = (
         f'\n@pytest.mark.recipe("opt125m")\ndef test_{name}({FIXTURES.get(name, "run")}):\n    {body}\n'
         for name, body in cases.items()

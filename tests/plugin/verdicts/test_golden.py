@@ -22,7 +22,6 @@ def test_losses(run):
 
 
 def command(user: UserFolder, *args: str) -> subprocess.CompletedProcess[str]:
-    """The command, in the user's folder."""
     return subprocess.run(
         [sys.executable, "-m", "pytest_llmbench.calibrate", "--losses", *args],
         cwd=user.path, env=user.environment, capture_output=True, text=True, check=False,
@@ -43,7 +42,6 @@ def golden(user: UserFolder) -> Path:
 
 
 def again(user: UserFolder, *args: str) -> Result:
-    """Train once more, and compare."""
     return user.run("--cluster", "local", *args)
 
 

@@ -68,7 +68,6 @@ def judge(user: UserFolder, factors: Mapping[str, float], *options: str) -> Resu
 
 
 def of_groups(result: Result) -> dict[str, str]:
-    """The verdict on each group, by host."""
     cases = [case for case in result.cases.values() if case.properties.get("statistic") == "slower_than_others"]
     return {case.properties["hosts"]: case.properties["verdict"] for case in cases}
 

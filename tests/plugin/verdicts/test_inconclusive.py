@@ -45,7 +45,6 @@ references:
 
 @pytest.fixture
 def recorded(user: UserFolder) -> UserFolder:
-    """A folder with the recorded session."""
     shutil.copytree(RECORDED, user.path / "recorded")
     return user
 

@@ -30,7 +30,6 @@ def system(user: UserFolder, **validation: object) -> str:
 
 
 def record(result: Result, name: str) -> dict[str, Any]:
-    """What a check left on record."""
     found: dict[str, Any] = json.loads((result.session / "checks" / name / "record.json").read_text())
     return found
 

@@ -15,7 +15,6 @@ from pytest_llmbench.readers.base import READERS
 
 @pytest.fixture(scope="session")
 def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
-    """Every target."""
     return targets(tmp_path_factory.mktemp("fuzz"))
 
 

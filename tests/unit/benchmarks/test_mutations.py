@@ -25,7 +25,6 @@ EVENT_FILE = next(DATA.glob("nemo/events.out.tfevents.*")).read_bytes()
 
 
 def judgement(**numbers: tuple[float, str]) -> Judgement:
-    """A run with these numbers."""
     return Judgement(verdict="judged", numbers=numbers)
 
 

@@ -15,7 +15,6 @@ WHOLE = Way(steps=200)
 
 
 def cell(name: str, way: Way = WHOLE, noise: Noise = QUIET, runs: int = 150) -> Cell:
-    """Runs of one scenario."""
     return Cell(scenario=NAMES.index(name), way=way, noise=noise, runs=runs, seed=3)
 
 

@@ -27,7 +27,6 @@ SMALL = {"max_bytes": 4096, "iterations": 2, "checked": 1, "dtype": "bfloat16"}
 
 
 def reference(statistic: str, at_least: str, **applies_to: Any) -> Reference:
-    """A lower bound for this system."""
     return Reference(
         name="bound", statistic=statistic, at_least=Quantity(at_least), why="a test", source="here",
         date=dt.date(2026, 11, 21), applies_to=AppliesTo(**(applies_to or {"system": "test"})),
@@ -135,7 +134,6 @@ def test_every_statistic_has_a_unit_of_its_kind() -> None:
 
 
 def curve(busbw: float = 364.9, wrong: int | None = 0, **changes: Any) -> Curve:
-    """An all_reduce of 4 GPUs."""
     points = tuple(
         Point(
             size=size, count=size // 4, dtype="float32",

@@ -97,12 +97,10 @@ def bf16(**changes: Any) -> dict[str, Any]:
 
 
 def judged(name: str, fleet: FactsFleet, **settings: Any) -> Report:
-    """Run a check."""
     return get_check(name).run(fleet, CheckSettings(**settings))
 
 
 def accused(report: Report) -> list[tuple[str | None, str, str]]:
-    """Node, GPU and kind of each finding."""
     return [(finding.host, finding.subject, finding.kind) for finding in report.findings]
 
 
@@ -120,7 +118,6 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[ProcessFleet, di
 
 @pytest.fixture(scope="module")
 def sustained(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """The load of seconds on one node."""
     fleet = ProcessFleet(site=cpu_site(1), hosts=("a",), folder=tmp_path_factory.mktemp("sustained"))
     return get_check("sustained").run(fleet, CheckSettings())
 

@@ -44,20 +44,17 @@ STANDIN = Path(__file__).parents[2] / "standins" / "dcgmi.py"
 
 
 def output_of(stdout: str, code: int | None, stderr: str = "") -> DiagnosticOutput:
-    """What one node's dcgmi left."""
     return DiagnosticOutput(command="dcgmi diag", code=code, seconds=7.0, stdout=stdout, stderr=stderr)
 
 
 def judged(
     stdout: str, code: int | None = 0, *, stderr: str = "", level: int = 3, skips: tuple[str, ...] = ()
 ) -> DcgmVerdict:
-    """What one node's output comes to."""
     expected = ExpectedTests(level=level, gpus=2, allowed_skips=skips)
     return judge("n1", output_of(stdout, code, stderr), expected)
 
 
 def verdict(report: Report, host: str) -> Verdict:
-    """The verdict on a node."""
     record = HealthRecord(
         session="s", token="t", check="dcgm", family="dcgm", scope="node", system="test", cluster="local",
         hosts=HOSTS, folder=".", report=report,
@@ -66,7 +63,6 @@ def verdict(report: Report, host: str) -> Verdict:
 
 
 def passes(each: DcgmVerdict) -> bool:
-    """Whether the node may train."""
     report = Report(findings=each.findings, unjudged={"n1": "; ".join(each.unjudged)} if each.unjudged else {})
     return verdict(report, "n1") is Verdict.PASS
 
@@ -274,7 +270,6 @@ def nodes(tmp_path: Path) -> Callable[..., ProcessFleet]:
 
 
 def run(fleet: ProcessFleet, **settings: Any) -> Report:
-    """Run the check."""
     return get_check("dcgm").run(fleet, CheckSettings(**settings))
 
 

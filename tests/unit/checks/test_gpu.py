@@ -56,7 +56,6 @@ def nodes_of(folder: Path, nodes: Mapping[str, Mapping[str, Any]]) -> ProcessFle
 
 
 def found_on(report: Report, host: str) -> dict[str, str]:
-    """Severities by kind."""
     return {finding.kind: str(finding.severity) for finding in report.findings if finding.host == host}
 
 

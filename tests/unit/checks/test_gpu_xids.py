@@ -9,7 +9,6 @@ from pytest_llmbench.core.record.health import Severity
 
 
 def event(code: int, text: str = "", *, switch: bool = False) -> KernelEvent:
-    """An event of some GPU or switch."""
     return KernelEvent(switch=switch, code=code, bus="0000:10:00.0", text=text)
 
 

@@ -24,7 +24,6 @@ GAME = {"seconds": 1e-3, "busbw": 10.0, "latency_s": 1e-5, "wrong": 0}
 
 
 def rate(busbw: float) -> dict[str, Any]:
-    """A game at some rate."""
     return {**GAME, "busbw": busbw}
 
 
@@ -74,12 +73,10 @@ class StandIn:
 
 
 def gpu_site(nodes: int, **changes: Any) -> Site:
-    """A site with four GPUs a node."""
     return replace(Site(system="test", nodes=nodes, gpus_per_node=4, gpu_model="NVIDIA X1"), **changes)
 
 
 def names(count: int) -> tuple[str, ...]:
-    """Hosts."""
     return tuple(f"n{number}" for number in range(count))
 
 
@@ -91,17 +88,14 @@ def slow(*hosts: str) -> Callable[[Members], Mapping[str, Any]]:
 def check(
     name: str, fleet: StandIn | ProcessFleet, *, references: tuple[Reference, ...] = (), **options: Any
 ) -> Report:
-    """Run a check."""
     return get_check(name).run(fleet, CheckSettings(options=options, references=references))
 
 
 def told(report: Report) -> list[tuple[str | None, str]]:
-    """Findings in short."""
     return [(finding.host, finding.kind) for finding in report.findings]
 
 
 def reference(statistic: str, at_least: str, nodes: int) -> Reference:
-    """A bound for the site of these tests."""
     return Reference(
         name="promised", statistic=statistic, at_least=Quantity(at_least), why="w", source="s",
         date=dt.date(2026, 1, 1), applies_to=AppliesTo(system="test", nodes=nodes),

@@ -68,12 +68,10 @@ def train(team: list[int], turn: int, faults: list[Fault]) -> dict[int, Turn]:
 
 
 def judged(ranks: int, *faults: Fault) -> NumbersVerdict:
-    """All turns of a team."""
     return judge_numbers([train([*range(ranks)], turn, [*faults]) for turn in range(TURNS)])
 
 
 def always(rank: int, kind: str) -> Fault:
-    """A rank that is always wrong."""
     return Fault(rank, kind, frozenset(range(TURNS)), frozenset(range(STEPS + 1)))
 
 
@@ -220,7 +218,6 @@ class TurnsFleet:
 
 
 def checked(fleet: Any, steps: int = STEPS) -> Report:
-    """Run the check."""
     return get_check("same_numbers").run(fleet, CheckSettings(options={"steps": steps}))
 
 

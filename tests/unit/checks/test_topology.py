@@ -31,7 +31,6 @@ def told(devices: Mapping[str, int]) -> PciFacts:
 
 
 def written(devices: Mapping[str, int]) -> str:
-    """The file of such a node."""
     return render(told(devices), link_speed="16 GT/s", link_width=16)
 
 

@@ -36,7 +36,6 @@ def session(name: str, days: float, *events: str, cluster: str = "local") -> Pat
 
 
 def fates(result: Result) -> dict[str, str]:
-    """What becomes of each session."""
     return {row["session"]: row["fate"] for row in json.loads(result.stdout)}
 
 

@@ -33,7 +33,6 @@ H100 = Gpu(model="H100 80GB HBM3", memory_gib=80, peak_tflops={"bf16": 989}, sou
 
 
 def slurm(text: str = SINFO, *, accounts: tuple[str, ...] = ()) -> SlurmFacts:
-    """A Slurm with these partitions."""
     return SlurmFacts(
         cluster="big cluster", version="24.05.1", partitions=partitions_in(text), accounts=accounts, hosts=("n1",)
     )

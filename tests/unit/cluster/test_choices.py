@@ -16,7 +16,6 @@ RECIPES = {name: Recipe.model_validate({**TINY, "name": name}) for name in NAMES
 
 
 def all_of(groups: int) -> dict[str, RunSpec]:
-    """Every run, made at once."""
     if groups == 1:
         return {name: RunSpec(key=name, recipe=recipe) for name, recipe in RECIPES.items()}
     return {

@@ -23,7 +23,6 @@ def container(runtime: str, **changes: Any) -> Container:
 
 
 def words(options: list[str]) -> list[str]:
-    """What a shell makes of them."""
     return shlex.split(" ".join(options))
 
 

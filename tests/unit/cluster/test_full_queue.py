@@ -29,7 +29,6 @@ class Squeue:
 
 
 def held(jobs: str | None, longest_min: int | None = None) -> tuple[FullQueue, Squeue, list[str]]:
-    """One that says into a list."""
     said: list[str] = []
     queries: Any = Squeue(jobs)
     return FullQueue(queries, longest_min, said.append), queries, said

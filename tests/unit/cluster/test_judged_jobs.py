@@ -34,7 +34,6 @@ def row(state: JobState, word: str = "", **changes: Any) -> JobRow:
 
 
 def watched(state: JobState = JobState.RUNNING, **changes: Any) -> WatchedJob:
-    """Our job, seen a second ago."""
     known = {"submitted": "at", "comment": "llmbench:s", "seen": NOW - 1, "answered": NOW - 1}
     return WatchedJob(identity=IDENTITY, status=JobStatus(state=state), **{**known, **changes})
 

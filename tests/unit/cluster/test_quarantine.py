@@ -49,7 +49,6 @@ def test_a_list_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 
 def settings(tmp_path: Path) -> Settings:
-    """A session on Slurm with a list."""
     return Settings(
         system=System(name="x", cluster="slurm"), cluster="slurm", allocation="session", run_dir=tmp_path,
         quarantine=tmp_path / "bad.txt",

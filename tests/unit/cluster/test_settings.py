@@ -30,7 +30,6 @@ def settings(**given: Any) -> Settings:
 
 
 def recipe(name: str, scale: Any = "full") -> Recipe:
-    """A shipped recipe."""
     return shipped_recipes(scale)[name]
 
 

@@ -22,7 +22,6 @@ from pytest_llmbench.core.errors import ClusterError
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    """A command to be written."""
     path = tmp_path / "squeue"
     path.touch(mode=0o755)
     return path

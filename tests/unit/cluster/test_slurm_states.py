@@ -66,13 +66,11 @@ def row(
     job_id: str = "7", state: str = "RUNNING", reason: str = "None", nodes: str = "n1", *, submitted: str = FIRST,
     uid: str = "1000", name: str = OURS.name, script: str = "(null)", starts: str = "N/A", comment: str = TOKEN,
 ) -> str:  # fmt: skip
-    """A job as squeue shows it."""
     fields = (job_id, state, reason, nodes, submitted, uid, name, script, starts, comment)
     return "\x1e" + "\x1f".join(fields) + "\n"
 
 
 def record(state: str, *, submitted: str = FIRST, comment: str = TOKEN) -> str:
-    """Job 7 as sacct shows it."""
     fields = ("7", state, "None", "n1", submitted, "1000", OURS.name, comment)
     return "\x1f".join(fields) + "\n"
 

@@ -26,7 +26,6 @@ EXPECTED = EXPECTED.replace("why", "xfail: {reason: known, until: 2026-12-31}, w
 
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without a driver."""
     monkeypatch.setattr(systems, "_nvidia_smi", list)
 
 

@@ -68,7 +68,6 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def tools() -> Extensions[Tool]:
-    """What is found now."""
     extensions._entry_points.cache_clear()
     return Extensions("tool", "tools", named(Tool))
 

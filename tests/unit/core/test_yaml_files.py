@@ -19,8 +19,6 @@ Read = Callable[[str | bytes], dict[str, Any]]
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    """Read the given text as a YAML file."""
-
     def run(text: str | bytes) -> dict[str, Any]:
         path = tmp_path / "file.yaml"
         path.write_bytes(text.encode() if isinstance(text, str) else text)

@@ -102,7 +102,6 @@ SCRIPTS: Mapping[str, Mapping[str, str]] = {
 
 
 def commands(recipe: Recipe, topology: Topology = NODE, place: Place = PLACE) -> tuple[Command, ...]:
-    """The commands of a run."""
     script = ENGINE.work(recipe.on(topology), topology, place)
     assert isinstance(script, Script)
     return script.commands
@@ -197,13 +196,11 @@ def test_what_it_cannot_run(changes: dict[str, object], message: str) -> None:
 
 
 def said(seconds: float, steps: int, rate: float) -> StepSeries:
-    """The last lines of a log."""
     totals = {"execution_time_s": seconds, "execution_steps": float(steps), "throughput_samples_per_s": rate}
     return StepSeries(totals=totals, completed="Throughput")
 
 
 def doubts(series: StepSeries, topology: Topology = NODE, name: str = "chat_350m_bs24_zero0") -> list[str]:
-    """What is doubted."""
     return list(ENGINE.doubts(RECIPES[name].on(topology), topology, series))
 
 

@@ -44,7 +44,6 @@ def problems(engine: str, topology: Topology = NODE, **changes: Any) -> list[str
 
 
 def handed_over(asked: Recipe) -> RankTask:
-    """What the ranks get."""
     place = Place(folder=Path("run"), environment=Environment(), slurm=False, time_limit_min=1)
     task = get_engine(asked.engine).work(asked, NODE, place)
     assert isinstance(task, RankTask)

@@ -31,7 +31,6 @@ DONE = "2023-03-20 10:01:00 | INFO | metaseq_cli.train | done training in 123.4 
 
 
 def recipe(name: str = "metaseq125m", scale: Scale = "full", **changes: Any) -> Recipe:
-    """A shipped recipe with changes."""
     shipped_one = shipped_recipes(scale)[name].model_dump(mode="json")
     return validate(Recipe, merge(shipped_one, changes), name)
 
@@ -51,7 +50,6 @@ def command(what: Recipe, topology: Topology = NODE, **environment: Any) -> Comm
 
 
 def problems(what: Recipe, topology: Topology) -> list[str]:
-    """Why a recipe cannot run."""
     return list(ENGINE.problems(what, topology))
 
 
@@ -68,7 +66,6 @@ def log(folder: Path, *lines: str, name: str = "logs/output.log") -> Path:
 
 
 def median_wps(what: Recipe, series: StepSeries) -> float | None:
-    """The statistic of record."""
     judged = judged_steps(what, series.steps)
     measurement = Measurement(
         recipe=what, steps=series.steps, judged=judged, gpus=8, matmul_flops_per_s=None, peak_flops_per_s=None

@@ -26,13 +26,11 @@ TWO_CPUS = Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=2)
 
 
 def place(folder: Path, *, slurm: bool = True, **environment: Any) -> Place:
-    """Where a run finds itself."""
     own = {"root": "/root", "data": "/data", "paths": {"bpe": "/bpe", "launcher": "/launcher"}, **environment}
     return Place(folder=folder, environment=Environment(**own), slurm=slurm, time_limit_min=90)
 
 
 def commands(engine: Nemo, recipe: Recipe, where: Place) -> tuple[Command, ...]:
-    """What runs on the recipe's own nodes."""
     work = engine.work(recipe, Topology(nodes=recipe.nodes, gpus_per_node=recipe.gpus_per_node), where)
     assert isinstance(work, Script)
     return work.commands

@@ -24,7 +24,6 @@ def rows(evidence: Evidence) -> dict[str, Any]:
 
 
 def page(evidence: Evidence) -> str:
-    """The certificate."""
     return make_certificate(read_session(evidence.folder))
 
 

@@ -39,14 +39,12 @@ def bare(absent: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def llmbench(*words: str) -> tuple[int, str]:
-    """Run a command in this process."""
     done = CliRunner().invoke(app, words)
     return done.exit_code, done.output
 
 
 @pytest.fixture
 def key(tmp_path: Path) -> Path:
-    """A new key."""
     assert llmbench("keygen", "--output", str(tmp_path / "site.pem"))[0] == 0
     return tmp_path / "site.pem"
 

@@ -25,7 +25,6 @@ from tests.support.postgresql import postgresql
 
 @pytest.fixture
 def history(tmp_path: Path) -> Iterator[History]:
-    """An empty history in a file."""
     with open_history(tmp_path / "history.db") as opened:
         yield opened
 
@@ -38,7 +37,6 @@ def row(value: float, better: Any = "higher", half: float = 0.003, unit: str = "
 
 
 def one(history: History, record: RunRecord, wanted: str = "last") -> Compared:
-    """The comparison of one run."""
     (told,) = compare_with_baseline(history, record.session, [[record]], Wanted.parse(wanted))
     return told
 

@@ -22,20 +22,17 @@ ISOLATE = Severity.ISOLATE
 
 @pytest.fixture
 def history(tmp_path: Path) -> Iterator[History]:
-    """An empty history in a file."""
     with open_history(tmp_path / "history.db") as opened:
         yield opened
 
 
 def fault(host: str, subject: str = "GPU 1 (bus-1)", severity: Severity = ISOLATE, kind: str = "ecc") -> Finding:
-    """A fault of a node's GPU."""
     return Finding(host=host, subject=subject, kind=kind, severity=severity, message="rows failed to remap")
 
 
 def check(
     history: History, folder: Path, days_ago: float, *findings: Finding, hosts: tuple[str, ...] = ("n1", "n2")
 ) -> None:
-    """Import a session with one check."""
     name = f"s{days_ago:06.2f}"
     path = folder / name / "checks" / "gpu_ecc"
     gpus = {host: [f"H200 bus-{slot} GPU-{host}-{slot}" for slot in range(2)] for host in hosts}

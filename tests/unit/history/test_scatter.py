@@ -23,7 +23,6 @@ series_lists = st.lists(
 
 
 def drawn(seed: int, deviations: list[float], runs: int = 10) -> list[Scatter]:
-    """Series of so many runs each."""
     rng = random.Random(seed)
     return [scatter_of_runs([rng.gauss(100, 100 * each) for _ in range(runs)], [], [100.0]) for each in deviations]
 

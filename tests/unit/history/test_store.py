@@ -25,7 +25,6 @@ REAL = Path(__file__).parents[2] / "data" / "h200"
 
 @pytest.fixture
 def history(tmp_path: Path) -> Iterator[History]:
-    """An empty history in a file."""
     with open_history(tmp_path / "history.db") as opened:
         yield opened
 

@@ -45,7 +45,6 @@ def changed(steps: Sequence[Step], number: int, **changes: Any) -> list[Step]:
 
 
 def doubts(steps: Sequence[Step]) -> list[str]:
-    """What contradicts what."""
     series = StepSeries(steps=tuple(steps))
     samples = steps[0].samples or 0 if steps else 0
     work = (*same_work(steps, RATES), *counted(steps, "consumed_samples", samples))
@@ -106,7 +105,6 @@ def test_a_mean_that_has_the_line_before_in_it() -> None:
 
 
 def words(wps: float, ups: float, wpb: float = 65536.0) -> Iterator[str]:
-    """What a line of metaseq contradicts."""
     step = Step(step=10, interval=10, seconds=wpb / wps, reported={"wps": wps, "ups": ups, "wpb": wpb})
     return product([step], "wps", ("ups", "wpb"), lambda _: 0.005)
 

@@ -55,23 +55,19 @@ def sound() -> dict[str, Any]:
 
 
 def found_in(plain: dict[str, Any]) -> list[str]:
-    """The contradictions of a record."""
     record = RunRecord.model_validate(plain)
     return [*contradictions(record, statistics_of(get_engine(record.recipe.engine)))]
 
 
 def judged(**values: Any) -> Callable[[dict[str, Any]], object]:
-    """Change the verdict of a record."""
     return lambda p: p["judgements"][0].update(values)
 
 
 def a_number(name: str, value: object) -> Callable[[dict[str, Any]], object]:
-    """Change a key of its throughput."""
     return lambda p: p["metrics"]["throughput"].update({name: value})
 
 
 def a_step(key: str, value: object) -> Callable[[dict[str, Any]], object]:
-    """Change a key of its step 7."""
     return lambda p: p["steps"][6].update({key: value})
 
 

@@ -39,7 +39,6 @@ def reference(statistic: str, **bounds: str) -> Reference:
 
 
 def peak(recipe: Recipe = OPT_175B, nodes: int = 8, tflops: float = 312.0) -> Peak:
-    """Nodes of 8 GPUs."""
     return Peak(
         recipe=recipe, topology=Topology(nodes=nodes, gpus_per_node=8), gpu="A100-SXM4-80GB", tflops_per_gpu=tflops
     )

@@ -26,7 +26,6 @@ MACHINE = Machine(system="elsewhere", device=DEVICE, gpus=2, nodes=1, scale="ful
 
 
 def rank(number: int, **changes: Any) -> RankInfo:
-    """A rank on a GPU in good order."""
     values: dict[str, Any] = {
         "rank": number, "host": "n1", "pid": number + 1, "local_rank": number, "device": DEVICE, "versions": {},
         "ended": True, "matmul_flops_per_s": 7e14, "gpu": f"GPU-{number}",
@@ -35,7 +34,6 @@ def rank(number: int, **changes: Any) -> RankInfo:
 
 
 def watched(number: int, **changes: Any) -> GpuTelemetry:
-    """What its GPU did."""
     return GpuTelemetry(
         rank=number, gpu=f"GPU-{number}", samples=40, **({"sm_clock_mhz": 1500, "throttled": 0} | changes)
     )

@@ -42,18 +42,15 @@ def repeated(base: Sequence[float], noise: str, rng: random.Random) -> list[floa
 
 
 def record(losses: Sequence[float | None], **changes: object) -> RunRecord:
-    """A run with these losses."""
     steps = [REAL.steps[0].model_copy(update={"step": i, "loss": loss}) for i, loss in enumerate(losses, start=1)]
     return REAL.model_copy(update={"steps": tuple(steps), **changes})
 
 
 def golden_of(*curves: Sequence[float], resolution: float = 0.0) -> GoldenLosses:
-    """Golden losses of runs with these."""
     return golden_losses({f"run{i}": record(curve) for i, curve in enumerate(curves)}, "2026-11-23", resolution)
 
 
 def repeats(seed: int, noise: str, count: int) -> tuple[list[float], list[list[float]]]:
-    """A true curve and repeats of it."""
     rng, base = random.Random(seed), true_losses(seed)
     return base, [repeated(base, noise, rng) for _ in range(count)]
 

@@ -33,7 +33,6 @@ def watched(seen: list[GpuEvent], start_s: float, end_s: float, **said: Any) -> 
 
 
 def known(found: GpuTelemetry) -> set[str]:
-    """Which numbers there are."""
     return {name for name in (*SAMPLED, *ENERGY) if getattr(found, name) is not None}
 
 

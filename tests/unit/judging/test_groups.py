@@ -25,7 +25,6 @@ def group(level: float, seed: int, groups: int, *, cv: float = 0.004, between: f
 
 
 def compared(levels: Mapping[str, float], seed: int = 0) -> dict[str, Lag]:
-    """Groups at these levels."""
     return lags({name: group(level, 100 * seed + i, len(levels)) for i, (name, level) in enumerate(levels.items())})
 
 

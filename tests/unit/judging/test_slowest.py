@@ -29,7 +29,6 @@ def ranks(*rates: float | None, device: str = "NVIDIA H200", per_node: int = 2) 
 
 
 def clocks(*mhz: float | None) -> list[GpuTelemetry]:
-    """Their clocks."""
     told: list[dict[str, Any]] = [
         {"rank": rank, "gpu": f"GPU-{rank}", "sm_clock_mhz": clock} for rank, clock in enumerate(mhz)
     ]

@@ -24,7 +24,6 @@ def gpu(rank: int = 0, **changes: Any) -> GpuTelemetry:
 
 
 def values(*ranks: GpuTelemetry, gpus: int | None = None, tokens: float | None = 24_000.0) -> dict[str, float | None]:
-    """Every number."""
     watched = Watched(ranks=ranks, gpus=len(ranks) if gpus is None else gpus, tokens=tokens)
     return {name: rule.compute(watched) for name, rule in RULES.items()}
 

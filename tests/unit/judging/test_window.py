@@ -19,7 +19,6 @@ WARM_UP, JUDGED = 5, 40
 
 
 def noisy(scatter: float, seed: int = 1, count: int = JUDGED) -> list[float]:
-    """Durations of about a second."""
     chance = random.Random(seed)
     return [1.0 + scatter * chance.gauss(0.0, 1.0) for _ in range(count)]
 

@@ -28,13 +28,11 @@ def record(group: int, slower: Callable[[int], float] = lambda _step: 1.0, **cha
 
 
 def compared(*records: RunRecord) -> ComparedGroups:
-    """As the groups of a session."""
     runs = [RunSpec(key=each.key, recipe=each.recipe, group=i) for i, each in enumerate(records, start=1)]
     return compare_groups(runs, {each.key: each for each in records}, None)
 
 
 def verdicts(groups: ComparedGroups) -> dict[str, str]:
-    """By host."""
     return {str(row["hosts"]): str(row["verdict"]) for row in groups.rows}
 
 

@@ -14,7 +14,6 @@ from pytest_llmbench.plugin.interruption import Interruption
 
 @pytest.fixture
 def asked() -> list[str]:
-    """With what pytest was asked to end."""
     return []
 
 

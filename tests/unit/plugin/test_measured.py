@@ -121,7 +121,6 @@ def test_a_number_of_a_test_that_is_over() -> None:
 
 
 def rate(low: float | None, high: float | None) -> Metric:
-    """A rate between two ends."""
     return Metric(value=100.0, unit="words/s", rule="r", sense="rate", amount=1.0, low=low, high=high)
 
 

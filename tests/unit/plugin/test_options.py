@@ -110,7 +110,6 @@ def needed(pytester: pytest.Pytester, name: str) -> list[str]:
 
 
 def meant(name: str, text: str) -> Any:
-    """What the text of an option means."""
     if name in {"time", "max-wait", "session-time"}:
         return {"01:30:00": 90, "10": 10}[text]
     if name == "slurm":

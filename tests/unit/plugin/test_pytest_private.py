@@ -12,7 +12,6 @@ from pytest_llmbench.plugin.pytest_private import Instant, LogXML, bin_xml_escap
 
 
 def report_of(when: str, outcome: str = "passed") -> pytest.TestReport:
-    """A report of one test."""
     place = ("a.py", 1, "test_it")
     return pytest.TestReport("a.py::test_it", place, {}, outcome, None, when)  # type: ignore[arg-type]
 

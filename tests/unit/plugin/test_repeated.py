@@ -45,7 +45,6 @@ def record(number: int, level: float = 1.0, *, steps: int = STEPS, memory_gib: f
 
 
 def several(*records: RunRecord) -> Run:
-    """These runs, or three good ones."""
     return Run(*(records or [record(i, level) for i, level in enumerate(LEVELS, start=1)]))
 
 
@@ -101,7 +100,6 @@ def test_another_statistic_has_to_hold_in_each_run(large: int) -> None:
 
 
 def reference(bound: str, claim: str) -> Reference:
-    """A lower bound on throughput."""
     return Reference.model_validate(
         {
             "name": "acceptance", "statistic": "throughput", "at_least": bound, "claim": claim, "why": "w",

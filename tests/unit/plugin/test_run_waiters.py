@@ -18,12 +18,10 @@ from tests.support.shipped import shipped_recipes
 
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
-    """A session's folder."""
     return Session(id="20261121-120000-abcdef", folder=tmp_path / "20261121-120000-abcdef")
 
 
 def record(session: Session) -> RunRecord:
-    """A record that says little."""
     return RunRecord(
         session=session.id, key="opt125m", token=session.token, recipe=shipped_recipes()["opt125m"],
         system="local", cluster="local", allocation="run", nodes=1, ranks=2, gpus=0,

@@ -17,7 +17,6 @@ from pytest_llmbench.readers.lines import Line, last_lines, pieces, read_lines, 
 
 
 def lines_of(folder: Path, content: bytes) -> list[Line]:
-    """Read the lines of a file."""
     path = folder / "job.out"
     path.write_bytes(content)
     return list(read_lines(path))

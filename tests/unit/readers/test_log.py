@@ -58,7 +58,6 @@ def intervals(series: StepSeries) -> list[tuple[int, int]]:
 
 
 def label(run: str = "a", host: str = "n1", launched: float = 1.5) -> Label:
-    """A label of one of two nodes."""
     return Label(token=run, launched=launched, of=2, host=host)
 
 
@@ -283,7 +282,6 @@ def test_the_failure_is_the_first_of_all_files_however_it_is_found(tmp_path: Pat
 
 
 def failing(text: str) -> Iterable[Item]:
-    """The dialect above, and errors."""
     return [Failed(text)] if "Error" in text or "Interrupt" in text else parse(text)
 
 

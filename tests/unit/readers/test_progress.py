@@ -14,7 +14,6 @@ from pytest_llmbench.readers.steps.progress import RankPhase, laggards, last_ste
 
 
 def step(number: int) -> bytes:
-    """Build the line of a step."""
     return StepEvent(
         step=number, seconds=0.5, tokens=64, samples=2, loss=2.0, grad_norm=1.0, peak_memory_bytes=None, time=1.7e9,
         logged=1.7e9,
@@ -22,7 +21,6 @@ def step(number: int) -> bytes:
 
 
 def write_log(folder: Path, content: bytes) -> None:
-    """Write the log of rank 0."""
     (folder / "steps").mkdir(exist_ok=True)
     (folder / "steps/rank-00000.jsonl").write_bytes(content)
 

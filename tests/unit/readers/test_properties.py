@@ -169,7 +169,6 @@ samples = pytest.mark.parametrize(("name", "file"), readable(SAMPLES, lambda cas
 
 
 def reading(name: str) -> Parse:
-    """Return what reads one log."""
     parse = dialect(name)
     assert parse is not None
     return parse
@@ -353,7 +352,6 @@ def test_no_line_takes_long(name: str, tmp_path: Path) -> None:
 
 
 def too_long(*_: object) -> None:
-    """End a test."""
     raise TimeoutError("a line takes minutes to read")
 
 

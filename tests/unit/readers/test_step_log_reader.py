@@ -29,7 +29,6 @@ def start(rank: int = 0, **changes: object) -> bytes:
 
 
 def step(number: int, **changes: object) -> bytes:
-    """Build the line of a step."""
     event = {
         "event": "step", "step": number, "seconds": 0.5 + number / 64, "tokens": 64, "samples": 2,
         "loss": 2.0, "grad_norm": 1.0, "peak_memory_bytes": 1024, "time": 1.7e9, "logged": 1.7e9,
@@ -38,7 +37,6 @@ def step(number: int, **changes: object) -> bytes:
 
 
 def line(event: dict[str, Any]) -> bytes:
-    """Encode one event."""
     return json.dumps(event).encode() + b"\n"
 
 
@@ -65,13 +63,11 @@ def reader() -> Iterator[Read]:
 
 @pytest.fixture
 def read() -> Iterator[Read]:
-    """See `reader`."""
     with reader() as run:
         yield run
 
 
 def numbers(series: StepSeries) -> list[int]:
-    """Numbers of the steps read."""
     return [step.step for step in series.steps]
 
 

@@ -34,12 +34,10 @@ def write(folder: Path, rank: int, spent: Sequence[TimeSpent | None], *, ahead_s
 
 
 def spent(forward: float = FORWARD, sync: float = SYNC, **counters: float | None) -> TimeSpent:
-    """A step of two phases."""
     return TimeSpent(phases={"forward": forward, "sync": sync}, **counters)
 
 
 def read(folder: Path) -> RunTimes:
-    """Read the steps 3 to 12."""
     found = read_times(folder, STEPS)
     assert found is not None
     return found

@@ -41,7 +41,6 @@ def evaluated(*records: RunRecord) -> list[Batch]:
 
 
 def judged(verdict: Verdict, reference: str = "lambda_900_per_node") -> Judgement:
-    """How a test ended."""
     return Judgement(test="test_reference", verdict=verdict, reference=reference)
 
 

@@ -36,7 +36,6 @@ from pytest_llmbench.reporting.export import (
 
 @pytest.fixture
 def session() -> FinishedSession:
-    """A recorded session."""
     return read_finished(RECORDED)
 
 

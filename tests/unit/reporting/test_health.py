@@ -6,7 +6,6 @@ from pytest_llmbench.reporting.health import render_health
 
 
 def row(check: str, host: str, verdict: str, **more: object) -> dict[str, object]:
-    """What a test of a check reports."""
     return {"check": check, "host": host, "verdict": verdict, "nodes": 1, **more}
 
 

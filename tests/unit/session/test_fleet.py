@@ -26,7 +26,6 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeldFleet:
-    """One node, this machine."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     system = System(name="here", cluster="local", gpus_per_node=0)
     settings = Settings(system=system, cluster="local", allocation="session", run_dir=tmp_path)
@@ -42,7 +41,6 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeldFleet:
 
 
 def probe(**deeds: str) -> Probe:
-    """Three ranks that behave."""
     config = {name.removeprefix("rank"): deed for name, deed in deeds.items()}
     return Probe(name="behave", entry="tests.support.probes:behave", config=config, ranks_per_node=3, deadline_s=60)
 
@@ -100,7 +98,6 @@ class Node:
 
 
 def held(start: Node, unreachable: dict[str, str], folder: Path) -> HeldFleet:
-    """A fleet of three nodes."""
     return HeldFleet(
         cpu_site(3), ("n1", "n2", "n3"), folder, start=start.start, look=lambda: None, remembered={},
         unreachable=unreachable,
@@ -108,7 +105,6 @@ def held(start: Node, unreachable: dict[str, str], folder: Path) -> HeldFleet:
 
 
 def answers_of(fleet: HeldFleet, *, together: bool) -> list[Answer]:
-    """What three nodes say."""
     return fleet.run([Probe(name="p", entry="a:b", deadline_s=5, together=together)])[0]
 
 

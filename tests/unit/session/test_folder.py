@@ -93,7 +93,6 @@ def copy_session(reports: Path) -> None:
 
 
 def damage_journal(reports: Path) -> None:
-    """The plan has the time as well."""
     (reports / "newer" / layout.JOURNAL).write_bytes(b"00000000 {}\n")
     (reports / layout.LATEST).unlink()
     touch_plan(reports)

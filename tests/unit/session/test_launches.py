@@ -11,7 +11,6 @@ from pytest_llmbench.session.schedule import MOST_IN_A_ROW, PAUSES_S, FailedLaun
 
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> FailedLaunches:
-    """By a clock that stands."""
     monkeypatch.setattr(time, "monotonic", lambda: 100.0)
     return FailedLaunches()
 

@@ -29,7 +29,6 @@ LOST = Problem(kind="job_lost", message="neither squeue nor sacct lists it")
 
 
 def retries(folder: Path, most: int) -> Retries:
-    """Those of a session in a folder."""
     session = Session(id="s", folder=folder)
     return Retries(most, put_aside=lambda key: put_aside(session, session.run_folder(key)), write=write_model)
 

@@ -91,7 +91,6 @@ def test_no_golden_file_is_left_over() -> None:
 
 
 def directives(script: str) -> dict[str, str]:
-    """The #SBATCH lines of a script."""
     lines = [line.removeprefix("#SBATCH --") for line in script.splitlines() if line.startswith("#SBATCH --")]
     pairs = [line.partition("=") for line in lines]
     assert len({name for name, _, _ in pairs}) == len(pairs), "an option is given twice"

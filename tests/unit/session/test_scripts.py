@@ -96,12 +96,10 @@ class Bash:
 
 @pytest.fixture
 def bash(tmp_path: Path) -> Bash:
-    """A real bash."""
     return Bash(tmp_path)
 
 
 def environment(runtime: str, **changes: Any) -> Environment:
-    """An environment, bare or in an image."""
     # The folder that commands start in: of those of a run none is here.
     image = {"runtime": runtime, "image": IMAGE, "mounts": ("/a b:/a b",), "workdir": "/"}
     container = None if runtime == "bare" else image

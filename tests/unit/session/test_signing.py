@@ -21,7 +21,6 @@ from pytest_llmbench.session.signing import PytestCommand
 
 @pytest.fixture(scope="module")
 def record() -> RunRecord:
-    """The second run of a series."""
     return RunRecord(
         session="s", key="tiny-repeat2", repeat=2, token="t", recipe=load_recipes([shipped("recipes")])["opt125m"],
         system="local", cluster="local", allocation="run", nodes=1, ranks=1, gpus=0, folder="f",

@@ -29,21 +29,18 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The clock that the watch looks at."""
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
     return clock
 
 
 def watched(folder: Path, limit_min: int = 60, startup_s: float | None = 30.0) -> Watch:
-    """The watch of a tiny run of 8 steps."""
     deadlines = {"startup_s": startup_s, "hang_factor": 10, "hang_floor_s": 5}
     recipe = Recipe.model_validate({**TINY, **TORCH, "name": "tiny", "deadlines": deadlines})
     return Watch(recipe, folder, limit_min)
 
 
 def log_step(folder: Path, number: int, seconds: float) -> None:
-    """Log one step of rank 0."""
     path = folder / "steps" / "rank-00000.jsonl"
     path.parent.mkdir(exist_ok=True)
     event = {

@@ -23,7 +23,6 @@ NOTHING_ASKED = {"container_runtime", "environment"}
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> ProcessFleet:
-    """Three nodes with nothing wrong."""
     return ProcessFleet(site=cpu_site(3), hosts=("a", "b", "c"), folder=tmp_path_factory.mktemp("fleet"))
 
 
@@ -58,7 +57,6 @@ def test_facts_are_asked_for_once(fleet: ProcessFleet) -> None:
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> ProcessFleet:
-    """One node."""
     return ProcessFleet(site=cpu_site(1), hosts=("a",), folder=tmp_path_factory.mktemp("one"))
 
 

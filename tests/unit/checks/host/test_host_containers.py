@@ -44,7 +44,6 @@ def run(folder: Path, runtime: str, program: str, scripts: dict[str, str], gpus_
 
 
 def found(report: Report) -> dict[str | None, str]:
-    """What was found, by node."""
     return {finding.host: finding.message for finding in report.findings}
 
 

@@ -19,7 +19,6 @@ GIB = 2**20  # in kB
 
 
 def text(total: int, available: int) -> str:
-    """As the kernel writes it."""
     return f"MemTotal:       {total} kB\nMemFree:  1 kB\nMemAvailable:   {available} kB\nHugePages_Total:       0\n"
 
 

@@ -23,7 +23,6 @@ GIB = 1 << 30
 
 
 def point(size: int, busbw: float, wrong: int | None = 0, *, in_place: bool = False) -> Point:
-    """A point with one timing."""
     told = Timing(time_us=1.0, algbw=busbw, busbw=busbw, wrong=wrong)
     sides: dict[str, Any] = {"in_place" if in_place else "out_of_place": told}
     return Point(size=size, count=size // 4, dtype="float32", **sides)

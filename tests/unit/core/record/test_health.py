@@ -16,7 +16,6 @@ HOSTS = ("a", "b", "c")
 
 
 def record(report: Report, folder: str = "folder") -> HealthRecord:
-    """A record of three nodes."""
     return HealthRecord(
         session="s", token="t", check="limits", family="host", scope="node", system="x", cluster="local",
         hosts=HOSTS, folder=folder, report=report,
@@ -24,7 +23,6 @@ def record(report: Report, folder: str = "folder") -> HealthRecord:
 
 
 def finding(host: str | None, severity: Severity) -> Finding:
-    """A finding about a host."""
     return Finding(host=host, kind="limit", severity=severity, message="too low")
 
 

@@ -55,7 +55,6 @@ RECIPE = validate(
 
 
 def step(number: int, loss: float = 2.5) -> Step:
-    """Build a step."""
     return Step(
         step=number, seconds=0.1, tokens=256, samples=8, loss=loss, grad_norm=loss, peak_memory_bytes=1, ranks=1
     )  # fmt: skip

@@ -30,7 +30,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def logged(folder: Path) -> tuple[Step, ...]:
-    """The steps of the log alone."""
     return ENGINE.read(folder / "job.log", RUN).steps
 
 
@@ -52,13 +51,11 @@ def rows_of(steps: tuple[Step, ...]) -> Iterator[tuple[int, str, float]]:
 
 
 def doubts(folder: Path) -> list[str]:
-    """What the engine doubts of a folder."""
     series = ENGINE.read(folder, RUN)
     return list(ENGINE.doubts(RUN, Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=2), series))
 
 
 def changed(rows: Rows, step: int, tag: str, value: float) -> Rows:
-    """The same with another value."""
     return [(at, name, value if (at, name) == (step, tag) else old) for at, name, old in rows]
 
 

@@ -130,17 +130,14 @@ def test_an_event_file_alone_proves_no_completion(run: Path) -> None:
 
 
 def cut_the_end(path: Path) -> None:
-    """Take the end of the last record."""
     path.write_bytes(path.read_bytes()[:-25])
 
 
 def cut_half(path: Path) -> None:
-    """Keep the first half."""
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def damage(path: Path) -> None:
-    """Change one byte in the middle."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0xFF
     path.write_bytes(bytes(data))
@@ -196,7 +193,6 @@ def test_progress_is_that_of_the_log_that_got_furthest(run: Path) -> None:
 
 
 def logged(timings: list[float | None]) -> tuple[Step, ...]:
-    """Steps with these times."""
     return tuple(Step(step=number, seconds=seconds, loss=1.0) for number, seconds in enumerate(timings, start=1))
 
 

@@ -161,7 +161,6 @@ def test_a_logged_rate_above_the_peak_is_refused(name: str) -> None:
 
 
 def dialect(name: str) -> Parse:
-    """What reads the log of an engine."""
     engine = get_engine(name)
     assert isinstance(engine, External)
     return engine.log_reader().dialect()

@@ -22,14 +22,12 @@ WORK = {"data": 0.001, "forward": 0.06, "backward": 0.03, "optimizer": 0.004}
 
 
 def cause(record: RunRecord, needed_s: float = 0.07, *, by_interval: bool = True, decided: bool = True) -> Cause:
-    """The cause of a step of 0.1 s."""
     found = find_cause(record, needed_s, by_interval=by_interval, decided=decided)
     assert found is not None
     return found
 
 
 def alike(number: int = 4, step_s: float = 0.1, **counters: Any) -> list[RankTimes]:
-    """Ranks that are all as fast."""
     return [rank(each, WORK, step_s, 1 / number, **counters) for each in range(number)]
 
 
@@ -183,7 +181,6 @@ def test_noise_of_several_ranks_names_none(make_run: MakeRun, late: dict[int, fl
 
 
 def on_gpus(record: RunRecord, rates: list[float], telemetry: list[GpuTelemetry]) -> RunRecord:
-    """The same run on GPUs."""
     infos = tuple(
         RankInfo(
             rank=n, host=f"n{n}", pid=7, local_rank=0, device="NVIDIA H200", versions={}, gpu=f"GPU-{n}",
@@ -196,7 +193,6 @@ def on_gpus(record: RunRecord, rates: list[float], telemetry: list[GpuTelemetry]
 
 
 def telemetry(number: int, clock: float, throttled: int = 0) -> GpuTelemetry:
-    """What a GPU did."""
     return GpuTelemetry(
         rank=number, gpu=f"GPU-{number}", samples=100, sm_clock_mhz=clock, throttled=throttled,
         reasons={"hardware thermal slowdown": throttled} if throttled else {},

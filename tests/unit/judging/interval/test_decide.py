@@ -20,13 +20,11 @@ TOKENS = 1000.0
 
 
 def steps(count: int = 50, scatter: float = 0.004, seed: int = 1) -> list[float]:
-    """Durations of about a second."""
     chance = random.Random(seed)
     return [1.0 + scatter * chance.gauss(0.0, 1.0) for _ in range(count)]
 
 
 def rate(seconds: list[float]) -> Metric:
-    """Tokens by the mean step."""
     value, steady = TOKENS * len(seconds) / sum(seconds), steady_state(seconds, skip=0)
     high = TOKENS / steady.low if steady.low > 0.0 else None
     return Metric(
@@ -35,7 +33,6 @@ def rate(seconds: list[float]) -> Metric:
 
 
 def time(seconds: list[float]) -> Metric:
-    """A hundred steps."""
     value, steady = 100.0 * sum(seconds) / len(seconds), steady_state(seconds, skip=0)
     return Metric(
         value=value, unit="s", rule="x", sense="time", amount=100.0, low=100.0 * steady.low, high=100.0 * steady.high

@@ -14,7 +14,6 @@ from pytest_llmbench.judging.interval.steady import steady_state
 
 
 def run(level: float = 1.0, *, steps: int = 200, cv: float = 0.002, seed: int = 1, system: bool = False) -> Steady:
-    """A run of independent steps."""
     rng = random.Random(seed)
     seconds = [level * (1 + cv * rng.gauss(0, 1)) for _ in range(steps)]
     return steady_state(seconds, skip=5, between_runs=0.003 if system else None)

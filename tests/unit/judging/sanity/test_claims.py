@@ -17,7 +17,6 @@ from .test_sanity_of_commands import evidence
 
 
 def claiming(evidence: Evidence, *claims: Claim) -> Evidence:
-    """The run with claims."""
     return dataclasses.replace(evidence, series=evidence.series.model_copy(update={"claims": claims}))
 
 

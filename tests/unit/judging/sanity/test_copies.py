@@ -27,7 +27,6 @@ def log(seed: int, count: int, digits: int, scatter: float = 0.02, *, flat: bool
 
 
 def of(lines: Sequence[tuple[float, float]]) -> Evidence:
-    """A command's run with these lines."""
     steps = tuple(Step(step=n, seconds=seconds, loss=loss) for n, (seconds, loss) in enumerate(lines, start=1))
     return evidence(steps, recipe={"steps": len(lines)})
 

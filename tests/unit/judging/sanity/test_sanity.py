@@ -22,7 +22,6 @@ Corruption = Callable[[Evidence, int], Evidence]
 
 
 def series(evidence: Evidence, **changes: Any) -> Evidence:
-    """Replace values of the series."""
     return dataclasses.replace(evidence, series=evidence.series.model_copy(update=changes))
 
 
@@ -43,23 +42,19 @@ def change_rank(evidence: Evidence, at: int, **changes: Any) -> Evidence:
 
 
 def without(items: tuple[Any, ...], at: int) -> tuple[Any, ...]:
-    """Leave one item out."""
     at %= len(items)
     return items[:at] + items[at + 1 :]
 
 
 def rank_missing(evidence: Evidence, at: int) -> Evidence:
-    """A rank never started."""
     return series(evidence, ranks=without(evidence.series.ranks, at))
 
 
 def rank_not_ended(evidence: Evidence, at: int) -> Evidence:
-    """A rank did not say that it finished."""
     return change_rank(evidence, at, ended=False)
 
 
 def step_missing(evidence: Evidence, at: int) -> Evidence:
-    """A step was logged by nobody."""
     return series(evidence, steps=without(evidence.series.steps, at))
 
 
@@ -69,7 +64,6 @@ def step_partial(evidence: Evidence, at: int) -> Evidence:
 
 
 def step_twice(evidence: Evidence, at: int) -> Evidence:
-    """A step is there twice."""
     steps = evidence.series.steps
     at %= len(steps)
     return series(evidence, steps=(*steps[: at + 1], *steps[at:]))
@@ -83,27 +77,22 @@ def one_step_more(evidence: Evidence, at: int) -> Evidence:
 
 
 def loss_nan(evidence: Evidence, at: int) -> Evidence:
-    """A loss is NaN."""
     return change_step(evidence, at, loss=math.nan)
 
 
 def grad_norm_infinite(evidence: Evidence, at: int) -> Evidence:
-    """A gradient overflowed."""
     return change_step(evidence, at, grad_norm=math.inf)
 
 
 def tokens_wrong(evidence: Evidence, at: int) -> Evidence:
-    """A step counted a token too few."""
     return change_step(evidence, at, tokens=evidence.recipe.tokens_per_step - 1)
 
 
 def samples_wrong(evidence: Evidence, at: int) -> Evidence:
-    """A step counted its sequences twice."""
     return change_step(evidence, at, samples=2 * evidence.recipe.samples_per_step)
 
 
 def one_host_more(evidence: Evidence, at: int) -> Evidence:
-    """A rank ran on a host of its own."""
     assume(evidence.topology.ranks_per_node > 1)
     return change_rank(evidence, at, host="elsewhere")
 
@@ -126,12 +115,10 @@ def loss_rising(evidence: Evidence, at: int) -> Evidence:
 
 
 def zero_seconds(evidence: Evidence, at: int) -> Evidence:
-    """A step took no time."""
     return change_step(evidence, at, seconds=0.0)
 
 
 def nan_seconds(evidence: Evidence, at: int) -> Evidence:
-    """A step's duration is no number."""
     return change_step(evidence, at, seconds=math.nan)
 
 
@@ -141,7 +128,6 @@ def more_than_the_wall_clock(evidence: Evidence, at: int) -> Evidence:
 
 
 def line_unreadable(evidence: Evidence, at: int) -> Evidence:
-    """A line of a log could not be read."""
     return series(evidence, unreadable=(f"rank-00000.jsonl:{at}: cut off",))
 
 

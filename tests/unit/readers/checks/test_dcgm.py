@@ -20,13 +20,11 @@ WITH_A_SKIP: Changes = {"eud": {0: Said("Skip"), 1: Said("Skip")}}
 
 
 def one(text: str) -> Diagnosis:
-    """The only diagnosis of an output."""
     (diagnosis,) = read_dcgm(text)
     return diagnosis
 
 
 def statuses(diagnosis: Diagnosis, key: str) -> list[tuple[tuple[str, ...], Status]]:
-    """What a test says, by entities."""
     (test,) = [each for each in diagnosis.tests if each.key == key]
     return [(result.entities, result.status) for result in test.results]
 

@@ -58,14 +58,12 @@ PER_ITERATION = """\
 
 
 def read(text: str) -> Curve:
-    """Read a log with one table."""
     curves = read_nccl_tests(text)
     assert len(curves) == 1
     return curves[0]
 
 
 def at(curve: Curve, size: int) -> tuple[Timing, Timing]:
-    """Both timings of a size."""
     point = curve.at(size)
     assert point is not None
     assert point.out_of_place is not None
@@ -74,7 +72,6 @@ def at(curve: Curve, size: int) -> tuple[Timing, Timing]:
 
 
 def timed(time_us: float, algbw: float, busbw: float, wrong: int | None = None) -> Timing:
-    """A timing."""
     return Timing(time_us=time_us, algbw=algbw, busbw=busbw, wrong=wrong)
 
 

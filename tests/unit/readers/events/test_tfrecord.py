@@ -14,7 +14,6 @@ from pytest_llmbench.readers.events.tfrecord import masked_crc32c, records
 
 
 def record(data: bytes) -> bytes:
-    """Frame data as TFRecord does."""
     length = struct.pack("<Q", len(data))
     return length + struct.pack("<I", masked_crc32c(length)) + data + struct.pack("<I", masked_crc32c(data))
 

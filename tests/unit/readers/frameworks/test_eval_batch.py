@@ -19,7 +19,6 @@ HEADER = b"Hostnames,Throughput (samples/sec),Status\r\n"
 
 
 def write(folder: Path, content: str, name: str = "opt-350m_1_batch0001.log") -> Path:
-    """Write a log."""
     path = folder / name
     path.write_bytes(content.encode())
     return path

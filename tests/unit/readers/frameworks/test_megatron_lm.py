@@ -62,7 +62,6 @@ VERSIONS = {
 
 
 def step(text: str) -> StepLine:
-    """Read a line that is a step."""
     (item,) = parse(text)
     assert isinstance(item, StepLine)
     return item

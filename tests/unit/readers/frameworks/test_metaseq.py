@@ -42,7 +42,6 @@ def line(*without: str, **changes: object) -> str:
 
 
 def step(text: str) -> StepLine:
-    """Read a line that is a step."""
     (item,) = parse(text)
     assert isinstance(item, StepLine)
     return item

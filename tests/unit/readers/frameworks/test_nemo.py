@@ -20,7 +20,6 @@ LINE = "Training epoch 0, iteration 18/19 | lr: 0.005 | global_batch_size: 4 | g
 
 
 def one(text: str) -> Item:
-    """Read a line that says one thing."""
     (item,) = parse(text)
     return item
 

@@ -88,7 +88,6 @@ def session(tmp_path: Path) -> Path:
 
 
 def declared(session: Path) -> int:
-    """How many tests a session declared."""
     return len(json.loads((session / "session.json").read_text())["tests"])
 
 

@@ -28,12 +28,10 @@ FAILED = LiveTask(name="bloom", state="judged", verdict=Verdict.FAIL, took_s=360
 
 
 def picture(*tasks: LiveTask, at: float = 1000.0) -> LiveSnapshot:
-    """A session that began at 900."""
     return LiveSnapshot(session="s", host="h", pid=1, began=900.0, at=at, count=3, tasks=tasks)
 
 
 def drawn(snapshot: LiveSnapshot, width: int, height: int = 20) -> list[str]:
-    """The table without colours."""
     return table_lines(snapshot, console_for(width, coloured=False), height)
 
 

@@ -34,7 +34,6 @@ SYSTEM = System(name="here", cluster="slurm", gpus_per_node=0)
 
 
 def settings_of(folder: Path, **changes: Any) -> Settings:
-    """One node of a cluster."""
     return Settings(system=SYSTEM, cluster="slurm", allocation="run", run_dir=folder, **changes)
 
 

@@ -27,7 +27,6 @@ WHOLE = b"".join(event.line for event in EVENTS)
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A journal that examples overwrite."""
     return tmp_path_factory.mktemp("session") / "journal"
 
 

@@ -58,7 +58,6 @@ def so_far(steps: int, seconds: float, world_size: int) -> StepSeries:
 
 
 def found(run: tuple[PreparedRun, Settings], steps: int, seconds: float) -> Projected:
-    """The projection of that many steps."""
     prepared, settings = run
     return project(prepared, ["fast"], settings, so_far(steps, seconds, prepared.topology.world_size))
 

@@ -43,7 +43,6 @@ def put(folder: Path, **facts: object) -> Path:
 
 
 def watcher(folder: Path, clock: Clock) -> Watcher:
-    """Both clocks go together."""
     return Watcher(folder, clock, lambda: NOW + clock.now - 50.0)
 
 

@@ -36,7 +36,6 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Answer[RankCollect
 
 
 def measured(answers: list[Answer[RankCollectives]]) -> MeasuredCollectives:
-    """The word of rank 0."""
     assert answers[0].data is not None, answers[0].why
     assert answers[0].data.measured is not None
     return answers[0].data.measured

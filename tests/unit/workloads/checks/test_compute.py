@@ -29,7 +29,6 @@ _CONFIG = {"measure": ["gemm", "memory"], "side": 128, "seconds": 0.02, "block_s
 
 @pytest.fixture
 def rank(context: RankContext) -> RankContext:
-    """One rank alone with small matrices."""
     return replace(context, config=_CONFIG)
 
 

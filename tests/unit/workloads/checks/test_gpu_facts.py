@@ -13,7 +13,6 @@ _XID = "[ 99.0] NVRM: Xid (PCI:0000:11:00): 48, pid=1, DBE\n"
 
 
 def journal(folder: Path, text: str) -> None:
-    """Let `journalctl` print a text."""
     (folder / "journal").write_text(text, encoding="utf-8")
     (folder / "bin/journalctl").write_text(f"#!/bin/sh\ncat {folder}/journal\n", encoding="utf-8")
 

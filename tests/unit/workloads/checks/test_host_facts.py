@@ -36,7 +36,6 @@ cut off
 
 
 def files(root: Path, texts: dict[str, str]) -> Path:
-    """Make a tree of files."""
     for name, text in texts.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text + "\n", encoding="utf-8")

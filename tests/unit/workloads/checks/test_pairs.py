@@ -39,7 +39,6 @@ ROUNDS = [
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Answer[RankGames]]:
-    """Six ranks on six nodes; five rounds."""
     folder = tmp_path_factory.mktemp("pairs")
     (folder / "faulty.py").write_text(_FAULTY)
     hosts = tuple(f"n{number}" for number in range(6))

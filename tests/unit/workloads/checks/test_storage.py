@@ -18,7 +18,6 @@ from pytest_llmbench.workloads.rank.probe import ProbeLog
 
 @pytest.fixture
 def stream(tmp_path: Path) -> Stream:
-    """A file of three blocks, written."""
     made = Stream(path=tmp_path / "data-0", seed=1, blocks=3)
     write(made)
     return made

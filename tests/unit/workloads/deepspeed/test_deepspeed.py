@@ -86,17 +86,14 @@ def folder(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(scope="module")
 def runs(folder: Path) -> dict[str, StepSeries]:
-    """What they logged, by name."""
     return {name: read_steps(folder / name) for name in TRAININGS}
 
 
 def losses(series: StepSeries) -> list[float]:
-    """Loss by step."""
     return [step.loss for step in series.steps if step.loss is not None]
 
 
 def norms(series: StepSeries) -> list[float]:
-    """Gradient norm by step."""
     return [step.grad_norm for step in series.steps if step.grad_norm is not None]
 
 

@@ -71,7 +71,6 @@ ENTRY = """
 
 @pytest.fixture(scope="module")
 def found(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What rank 0 saw in its steps."""
     folder = tmp_path_factory.mktemp("flat")
     (folder / "five_steps.py").write_text(textwrap.dedent(ENTRY))
     recipe = make_recipe(engine="deepspeed", compile=False, precision="bf16")

@@ -104,17 +104,14 @@ def alone(train: Train) -> StepSeries:
 
 @pytest.fixture(scope="module")
 def pipeline(train: Train) -> Path:
-    """Two stages."""
     return train(2, parallelism={"pipeline": 2})
 
 
 def losses(series: StepSeries) -> list[float | None]:
-    """Loss by step."""
     return [step.loss for step in series.steps]
 
 
 def norms(series: StepSeries) -> list[float | None]:
-    """Gradient norm by step."""
     return [step.grad_norm for step in series.steps]
 
 

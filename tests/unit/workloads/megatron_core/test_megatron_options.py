@@ -107,7 +107,6 @@ def train(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="module")
 def alone(train: Train) -> Results:
-    """Each option on one rank."""
     variants: dict[str, Any] = {name: {"options": merge(OFF, changes)} for name, changes in OPTIONS.items()}
     return train(1, {**variants, "default": {}, "few_tokens": {"options": OFF, "model": FEW}})
 

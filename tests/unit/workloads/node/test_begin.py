@@ -41,13 +41,11 @@ def start(folder: Path, **env: str) -> subprocess.Popen[str]:
 
 
 def begins(folder: Path, *arguments: str | float, entry: str = HOLD, where: Path | None = None) -> None:
-    """Let the job begin."""
     stands = None if where is None else str(where)
     Beginning(entry=entry, arguments=arguments, folder=stands).write(job_file(folder, JOB))
 
 
 def result(folder: Path, task: int = 0) -> Any:
-    """What a task has left behind."""
     return json.loads(result_file(folder, JOB, task).read_bytes())
 
 

@@ -70,14 +70,12 @@ def clean() -> dict[str, str]:
 
 
 def report(folder: Path) -> DriverReport:
-    """What the driver reported."""
     found = read_report(folder)
     assert found is not None
     return found
 
 
 def output(folder: Path) -> str:
-    """What the script printed."""
     return (folder / "logs" / "output.log").read_text()
 
 

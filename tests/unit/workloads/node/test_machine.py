@@ -18,7 +18,6 @@ from pytest_llmbench.workloads.rank.context import RankContext
 
 
 def see_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """Let this process see so many GPUs."""
     cuda = SimpleNamespace(device_count=lambda: count)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
 
@@ -100,7 +99,6 @@ def test_cudnn_numbers(number: int, name: str) -> None:
 
 
 def is_installed(name: str) -> bool:
-    """Whether a package is there."""
     try:
         return bool(version(name))
     except PackageNotFoundError:

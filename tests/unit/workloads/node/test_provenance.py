@@ -50,7 +50,6 @@ def git(tmp_path: Path) -> Git:
 
 
 def of_git(found: Mapping[str, str]) -> dict[str, str]:
-    """The facts about the checkout."""
     return {name: value for name, value in found.items() if name.startswith("git_")}
 
 
@@ -219,7 +218,6 @@ def test_an_image_file_is_known_by_size_and_time(tmp_path: Path) -> None:
 
 
 def of_image(found: Mapping[str, str]) -> dict[str, str]:
-    """The facts about the container."""
     return {name: value for name, value in found.items() if name.startswith("image")}
 
 

@@ -24,7 +24,6 @@ RUN = Path("/run")
 
 
 def task(nodes: int, ranks_per_node: int) -> Task:
-    """Build a task of some shape."""
     return Task(entry="m:f", config={"key": 1}, nodes=nodes, ranks_per_node=ranks_per_node, device="cpu")
 
 

@@ -57,14 +57,12 @@ def series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Series]:
 
 
 def write_series(folder: Path, *rows: object, row_s: float) -> Path:
-    """Write what the stand-in replays."""
     path = folder / "series.json"
     path.write_text(json.dumps({"gpus": ["GPU-0", "GPU-1"], "row_s": row_s, "rows": rows}))
     return path
 
 
 def events(context: RankContext) -> list[Event]:
-    """Everything in the rank's log."""
     lines = (context.folder / "steps/rank-00000.jsonl").read_bytes().splitlines(keepends=True)
     return [parse_event(line) for line in lines]
 

@@ -19,7 +19,6 @@ from tests.conftest import known
 
 
 def write_step(log: StepLog, loss: float = 2.5, grad_norm: float = 1.5) -> None:
-    """Write one step."""
     log.step(seconds=0.5, tokens=64, samples=2, loss=loss, grad_norm=grad_norm, peak_memory_bytes=1024)
 
 

@@ -24,12 +24,10 @@ SHARDED = {"sharding": "full", "activation_checkpointing": "full"}
 
 
 def losses(series: StepSeries) -> list[float]:
-    """Loss by step."""
     return [known(step.loss) for step in series.steps]
 
 
 def norms(series: StepSeries) -> list[float]:
-    """Gradient norm by step."""
     return [known(step.grad_norm) for step in series.steps]
 
 
