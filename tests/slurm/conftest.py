@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.cluster.slurm.commands import clean_environment
-from tests.conftest import require_slurm, slurm_nodes
+from tests.conftest import UserFolder, require_slurm, slurm_nodes
 
 HERE = Path(__file__).parent
 TOOLS = HERE.parents[1] / "tools" / "slurm"
@@ -66,6 +66,16 @@ def nodes(request: pytest.FixtureRequest, slurm_is_up: None) -> Iterator[None]:
         yield
         if breaks:
             Queue.mend()
+
+
+def wrap(user: UserFolder, name: str, *lines: str) -> None:
+    """Put a program in front of a Slurm command, which is $real in its lines, and which it calls after them."""
+    folder = user.path / "bin"
+    folder.mkdir(exist_ok=True)
+    script = folder / name
+    script.write_text("\n".join(["#!/bin/bash", f"real={shutil.which(name)}", *lines, 'exec $real "$@"', ""]))
+    script.chmod(0o755)
+    user.env["PATH"] = f"{folder}:{user.environment['PATH'].removeprefix(f'{folder}:')}"
 
 
 class Queue:

@@ -19,8 +19,8 @@ from pytest_llmbench.cluster.slurm import queue
 from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import JobIdentity, JobState
 from tests.conftest import UserFolder, Watch
-from tests.slurm.conftest import OwnSlurm, own_slurm
-from tests.slurm.test_ill_slurm import ONCE, TEST_ONLY, wrap
+from tests.slurm.conftest import OwnSlurm, own_slurm, wrap
+from tests.slurm.test_ill_slurm import ONCE, TEST_ONLY
 from tests.support.waiting import wait_until
 
 # Away from the ports of the other Slurms (17000 to 18999, 23000 to 24999); each worker of xdist may bring up one.

@@ -166,11 +166,9 @@ def test_without_accounting_runs_are_judged_all_the_same(user: UserFolder, queue
 @pytest.mark.parametrize(
     ("number", "mode", "distribution"),
     [
-        (signal.SIGINT, "session", "-n0"),
         (signal.SIGINT, "run", "-n0"),
         (signal.SIGINT, "session", "-n2"),
         (signal.SIGTERM, "session", "-n0"),
-        (signal.SIGKILL, "session", "-n0"),
         (signal.SIGKILL, "run", "-n0"),
         (signal.SIGKILL, "session", "-n2"),
     ],

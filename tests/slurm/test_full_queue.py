@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.conftest import UserFolder
-from tests.slurm.conftest import Queue, run_slurm
+from tests.slurm.conftest import Queue, run_slurm, wrap
 
 # Nobody here has to wait as long as on a cluster until Slurm is asked again.
 IMPATIENT = "from pytest_llmbench.session import schedule\nschedule.QUIET_S = 0.5\n"
@@ -59,6 +59,8 @@ def test_a_limit_that_lets_no_job_in_is_an_error(
     user.recipe()
     user.test()
     (user.path / "conftest.py").write_text(IMPATIENT)
+    # The jobs of other tests are this user's as well, and the session would wait for their ends.
+    wrap(user, "squeue", 'case " $* " in *" --user="*) exit 0;; esac')
     result = user.run("--cluster", "slurm", "--slurm", f"qos={qos('MaxSubmitJobsPerUser=0')}", *nodes, "-k", "tiny")
     assert result.returncode == 1, result.text
     assert result.record()["problem"]["kind"] == "allocation"
