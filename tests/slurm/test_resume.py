@@ -13,8 +13,8 @@ import pytest
 from pytest_llmbench.session.journal.earlier import describe_dead_session
 from pytest_llmbench.session.journal.journal import JournalEvent, read_journal
 from tests.conftest import Result, UserFolder, steps_logged
-from tests.slurm.conftest import Queue
-from tests.slurm.test_ill_slurm import TEST_ONLY, wrap
+from tests.slurm.conftest import Queue, wrap
+from tests.slurm.test_ill_slurm import TEST_ONLY
 
 RUNS = ("a_first", "b_second", "c_third")
 OWN_JOBS = ("--cluster", "slurm", "--gpus-per-node", "0", "-o", "llmbench_max_runs=2", "-k", " or ".join(RUNS))
