@@ -16,8 +16,9 @@ SACCT_FIELDS = ("JobIDRaw", "State", "Reason", "NodeList", "Submit", "UID", "Job
 # A pending job with one of these reasons waits for an administrator rather than for nodes.
 _HOPELESS = frozenset(
     (
-        "AccountNotAllowed", "BadConstraints", "InvalidAccount", "InvalidQOS", "JobHeldAdmin",
-        "JobHeldUser", "PartitionInactive", "PartitionNodeLimit", "PartitionTimeLimit", "QOSNotAllowed",
+        "AccountNotAllowed", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS",
+        "JobHeldAdmin", "JobHeldUser", "JobHoldMaxRequeue", "MaxMemPerLimit", "PartitionConfig", "PartitionInactive",
+        "PartitionNodeLimit", "PartitionTimeLimit", "QOSNotAllowed", "ReservationDeleted",
         "launch_failed_requeued_held",
     )
 )  # fmt: skip
