@@ -19,7 +19,7 @@ from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.unix_clock import UnixClock
 from pytest_llmbench.core.wire.driver import read_report
-from pytest_llmbench.core.wire.pauses import longest_pause
+from pytest_llmbench.core.wire.notes import longest_pause
 from pytest_llmbench.judging.sanity import Origin
 from pytest_llmbench.session.early import Looking
 from pytest_llmbench.session.ending.causes import Outcome, began, cut_off, done

@@ -16,11 +16,11 @@ from types import FrameType
 from pytest_llmbench.core.files import make_folder, write_text
 from pytest_llmbench.core.plain import write_plain
 from pytest_llmbench.core.unix_clock import UnixClock
-from pytest_llmbench.core.wire import again, layout
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import CommandTask, DriverReport, Obstacle
 from pytest_llmbench.core.wire.foreign import mark_of
 from pytest_llmbench.core.wire.labels import VARIABLE, Label
-from pytest_llmbench.core.wire.pauses import note_pause
+from pytest_llmbench.core.wire.notes import note_pause, note_second_start
 from pytest_llmbench.workloads.node import machine_lock
 from pytest_llmbench.workloads.node.nodes import environment_of, gpus_of, hosts_of_this_job, in_slurm
 from pytest_llmbench.workloads.node.prepared import first_missing
@@ -55,7 +55,7 @@ class _Driver:
         """Run the script; see `run_command`."""
         task = self._task
         if (self._folder / layout.DRIVER).exists():
-            again.refuse(self._folder, "its driver")
+            note_second_start(self._folder, "its driver")
             raise SystemExit(STARTED_AGAIN)
         if task.owner is not None:  # else this is the process of pytest, which has handlers of its own
             for number in (signal.SIGTERM, signal.SIGINT):

@@ -17,8 +17,8 @@ import pytest
 
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.wire.again import refused
 from pytest_llmbench.core.wire.driver import DriverReport, read_report
+from pytest_llmbench.core.wire.notes import second_start
 from pytest_llmbench.engines.base import Command, Place, Script
 from pytest_llmbench.readers.log import read_log
 from pytest_llmbench.session.script.scripts import labels_of, write_script
@@ -124,7 +124,7 @@ def test_a_second_start_touches_nothing_of_the_first(drive: Drive, tmp_path: Pat
     before = report(tmp_path)
     assert drive("echo second").wait(timeout=60) == STARTED_AGAIN
     assert (output(tmp_path), report(tmp_path)) == ("first\n", before)
-    assert (refused(tmp_path) or "").startswith("its driver on ")
+    assert (second_start(tmp_path) or "").startswith("its driver on ")
 
 
 # A stand-in for Slurm's, which runs a task on each of two nodes.
