@@ -3,6 +3,7 @@
 Pydantic would do it, and costs a process on a node twice the time to start.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -148,12 +149,8 @@ def _fit(kind: Any, data: Any, key: str) -> Any:
         value = _fit_fields(kind, data, key)
     elif kind is Any:
         _refuse_unplain(data, key)
-    elif kind is float:
-        value = _finite(data, key)
-    elif kind is Path:
-        value = Path(_exactly(str, data, key))
     elif origin is None:
-        value = _exactly(kind, data, key)
+        value = Path(_exactly(str, data, key)) if kind is Path else _exactly(kind, data, key)
     elif origin is Annotated:
         value = _fit(inner[0], data, key)
         _refuse_outside(value, inner[1].bounds, key)
@@ -191,18 +188,17 @@ def _refuse_outside(value: float, bounds: Mapping[str, int], key: str) -> None:
 
 
 def _exactly(kind: type[T], data: Any, key: str) -> T:
-    """A value of exactly this type: a bool must not pass for a number."""
+    """A value of exactly this type: a bool must not pass for a number. A float may be written as a whole number."""
+    if kind is float and type(data) in {int, float}:
+        data = _finite(data, key)
     if type(data) is not kind:
         raise _MisfitError(key, f"must be a {_WORDS[kind]} (given: {data!r:.200})")
     return data
 
 
-def _finite(data: Any, key: str) -> float:
+def _finite(data: float, key: str) -> float:
     """A number; JSON that others wrote may hold `NaN`, or one that no float can hold."""
-    try:
-        number = float(data) if type(data) is int else _exactly(float, data, key)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise _MisfitError(key, f"must be a finite number (given: {data!r:.200})")
-    return number
+    with contextlib.suppress(OverflowError):
+        if math.isfinite(number := float(data)):
+            return number
+    raise _MisfitError(key, f"must be a finite number (given: {data!r:.200})")
