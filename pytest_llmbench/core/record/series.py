@@ -1,14 +1,13 @@
-"""Logged data of a run, in order: its ranks, its steps, and its unreadable lines."""
+"""Logged data of a run, in order: its ranks with their times, its steps, and its unreadable lines."""
 
 from collections.abc import Mapping
 from typing import Literal
 
 from pytest_llmbench.core.record.claims import Claim
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
-from pytest_llmbench.core.record.times import RunTimes
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.wire.labels import Label
-from pytest_llmbench.core.wire.step_events import TrainingEvent
+from pytest_llmbench.core.wire.step_events import Phase, TrainingEvent
 
 
 class OwnSteps(Strict):
@@ -46,11 +45,59 @@ class OwnSteps(Strict):
     """First step whose peak memory since the start is lower than before, in words."""
 
 
-class RankInfo(Strict):
-    """One rank, as it introduced itself.
+class RankTimes(Strict):
+    """Times of one rank in its typical judged steps, in seconds per step by its own clocks; null if unknown."""
 
-    Fields of schema version 2 of the step log are None in logs of version 1.
+    rank: int
+    """Number of the rank."""
+    seconds: float | None = None
+    """Mean duration of a step, in seconds."""
+    phases: Mapping[Phase, float] = {}
+    """Mean seconds of a step in each phase; empty where it is not known."""
+    spread: float | None = None
+    """Standard deviation of the seconds of a step without waiting for others."""
+    last: float | None = None
+    """Share of the steps in which this rank was the last to arrive where ranks wait for one another."""
+    late: float | None = None
+    """Share of the steps in which this rank arrived last by a quarter of a step or more.
+
+    The smaller value of the first half and the second half of the steps counts.
     """
+    late_s: float | None = None
+    """Mean seconds of a step in which the others waited for this rank alone, in steps where it was late."""
+    cpu_s: float | None = None
+    """Mean CPU time of the process in a step, in seconds."""
+    delayed_s: float | None = None
+    """Mean seconds of a step in which the training thread could run and had no CPU."""
+    throttled_s: float | None = None
+    """Mean seconds of a step in which CPU quotas held the process back."""
+    memory_stalled_s: float | None = None
+    """Mean seconds of a step in which processes waited for memory."""
+    gap: str | None = None
+    """Reason for unknown phases; null where they are known."""
+
+    @property
+    def own_s(self) -> float | None:
+        """Time of a step in which it did not wait for others; None where it is not known, as on a GPU."""
+        sync = self.phases.get("sync")
+        return None if self.seconds is None or sync is None or "device" in self.phases else self.seconds - sync
+
+
+class RunTimes(Strict):
+    """How the ranks of a run spent their typical judged steps, without pauses and without a slow start."""
+
+    steps: int
+    """Number of typical steps."""
+    ranks: tuple[RankTimes, ...]
+    """Times of each rank, in order."""
+    transfer_s: float | None = None
+    """Mean seconds of a step from the arrival of the last rank to the end of its wait; null where a rank's wait is
+    unknown.
+    """
+
+
+class RankInfo(Strict):
+    """One rank, as it introduced itself."""
 
     rank: int
     """Number of the rank, from 0."""

@@ -273,13 +273,13 @@ def test_a_recipe_file_is_read_once(pytester: pytest.Pytester, monkeypatch: pyte
     (pytester.path / "mine" / "own.yaml").write_text(re.sub(r"\bopt(?=\d)", "own", recipe.read_text()))
     pytester.makeini("[pytest]\nllmbench_recipes = mine\n")
     read: list[Path] = []
-    load = recipes._load_family
+    load = recipes.read_yaml
 
-    def noted(path: Path, scale: Scale) -> dict[str, recipes.Recipe]:
+    def noted(path: Path) -> dict[str, Any]:
         read.append(path)
-        return load(path, scale)
+        return load(path)
 
-    monkeypatch.setattr(recipes, "_load_family", noted)
+    monkeypatch.setattr(recipes, "read_yaml", noted)
     bench = bench_of(pytester.parseconfigure("--cluster", "local"))
     assert set(bench.recipes_of_unmarked) < set(bench.recipes)
     assert all(name.startswith("own") for name in bench.recipes_of_unmarked)
