@@ -137,7 +137,7 @@ class HeldJob(Allocation):
                 self._limit.enforce(self.job)
             reason = f"{status.reason or 'no reason given'}{f'; not available: {gone}' if gone else ''}"
             return Waiting(reason=f"job {job_id} {status.word or 'PENDING'} ({reason})", starts=status.starts)
-        if not self._hosts and (reason := self._limit.why_ended(self.job, status)):
+        if not self._hosts and (reason := self._limit.reason_of_end(self.job, status)):
             raise ClusterError(reason, job_id=job_id)
         raise JobEndedError(job_id, status, self._log)
 

@@ -20,9 +20,9 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm import controller, full_queue, watchman
 from pytest_llmbench.cluster.slurm import queue as module
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, NotYetError
-from pytest_llmbench.cluster.slurm.marks import JobMarks
+from pytest_llmbench.cluster.slurm.controller import Rhythm
+from pytest_llmbench.cluster.slurm.queries import JobMarks
 from pytest_llmbench.cluster.slurm.queue import Slurm
-from pytest_llmbench.cluster.slurm.rhythm import Rhythm
 from pytest_llmbench.cluster.slurm.states import JobIdentity, JobState, OurJob, job_rows, parse_state
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ClusterError

@@ -14,7 +14,6 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe import recipes
-from pytest_llmbench.core.recipe.recipes import Scale
 from pytest_llmbench.history.wanted import Wanted
 from pytest_llmbench.plugin.begin import begin
 from pytest_llmbench.plugin.bench import bench_of
