@@ -28,26 +28,22 @@ class ThisHost(Allocation):
         Raises:
             ClusterError: opening a lock failed.
         """
+        own, ranks = _lock_file("this-host"), _lock_file("ranks")
         try:
-            return self._waiting() or (socket.gethostname(),)
+            if self._lock is None:
+                self._lock = take(own)
+                if self._lock is None:
+                    return Waiting(reason=f"another session measures on this machine{_processes(own)}")
+                if is_held(ranks):
+                    self.release()
+                    who = f"ranks of a session that was killed still run on this machine{_processes(ranks)}"
+                    return Waiting(reason=f"{who}; they end themselves soon")
         except OSError as error:
             raise ClusterError(
-                f"{error.filename}: {error.strerror}, and it tells whether another session measures on this machine; "
+                f"{error.filename}: {error.strerror}, and it shows whether another session measures on this machine; "
                 "let its owner delete it, or let everybody read it (chmod a+r)"
             ) from error
-
-    def _waiting(self) -> Waiting | None:
-        if self._lock is None:
-            self._lock = take(_lock_file("this-host"))
-            if self._lock is None:
-                return Waiting(reason=f"another session measures on this machine{_who(_lock_file('this-host'))}")
-            if is_held(_lock_file("ranks")):
-                self.release()
-                return Waiting(
-                    reason="ranks of a session that was killed still run on this machine"
-                    f"{_who(_lock_file('ranks'))}; they end themselves soon"
-                )
-        return None
+        return (socket.gethostname(),)
 
     def release(self) -> None:
         """Let the next session measure."""
@@ -60,12 +56,8 @@ def owner_of(settings: Settings, heartbeat: Heartbeat) -> Owner | None:
     """Name the owner of a session's ranks; None if they run in pytest's own process."""
     if settings.cluster == "debug":
         return None
-    return Owner(path=heartbeat.path, ttl_s=heartbeat.ttl_s, machine_lock=ranks_lock(settings))
-
-
-def ranks_lock(settings: Settings) -> Path | None:
-    """The lock that the ranks of a session on this machine hold; None where Slurm keeps sessions apart."""
-    return _lock_file("ranks") if settings.cluster == "local" else None
+    lock = _lock_file("ranks") if settings.cluster == "local" else None  # Slurm keeps sessions apart
+    return Owner(path=heartbeat.path, ttl_s=heartbeat.ttl_s, machine_lock=lock)
 
 
 def _lock_file(what: str) -> Path:
@@ -74,6 +66,6 @@ def _lock_file(what: str) -> Path:
     return Path(tempfile.gettempdir()) / f"llmbench-{what}.lock"
 
 
-def _who(lock: Path) -> str:
+def _processes(lock: Path) -> str:
     pids = [pid for pid in holders(lock) if pid > 0 and pid != os.getpid()]
     return f" (process {', '.join(map(str, pids[:4]))}{' and others' if len(pids) > 4 else ''})" if pids else ""

@@ -49,7 +49,7 @@ class _Driver:
         self._folder = folder
         self._task = CommandTask.read(folder / layout.COMMAND)
         self._owner_gone = False
-        self._locks = machine_lock.hold(self._task.machine_lock)
+        self._locks = machine_lock.hold(self._task.owner.machine_lock if self._task.owner is not None else None)
 
     def run(self) -> None:
         """Run the script; see `run_command`."""
@@ -62,7 +62,7 @@ class _Driver:
                 signal.signal(number, self._on_signal)
             answering = Answering(self._folder, layout.PROCESSES, self._stacks)
             noted = partial(note_pause, self._folder, "driver")
-            deadman.watch(task.owner, task.ttl_s, self._on_silence, noted, answering.look)
+            deadman.watch(task.owner.path, task.owner.ttl_s, self._on_silence, noted, answering.look)
         hosts = task.hosts or hosts_of_this_job()
         env = self._environment(hosts)
         device, problem = _look_at(task, hosts, env)

@@ -38,8 +38,9 @@ Drive = Callable[..., "subprocess.Popen[bytes]"]
 def prepare(folder: Path, script: str, **task: Any) -> None:
     """Write the run's folder: one CPU rank, and an owner that gave one sign of life."""
     (folder / "owner").write_text("0\n")
-    told = {"nodes": 1, "ranks_per_node": 1, "device": "cpu", "python": sys.executable, "owner": str(folder / "owner")}
-    (folder / "command.json").write_text(json.dumps({**told, **task}))
+    owner = {"path": str(folder / "owner"), "ttl_s": 30.0}
+    shape = {"nodes": 1, "ranks_per_node": 1, "device": "cpu", "python": sys.executable, "owner": owner}
+    (folder / "command.json").write_text(json.dumps({**shape, **task}))
     (folder / "run.sh").write_text(script)
 
 
@@ -192,7 +193,7 @@ def test_a_signal_ends_all_that_was_started(
 @pytest.mark.parametrize("silence", ["silent", "stop"])
 def test_without_its_owner_it_ends(drive: Drive, tmp_path: Path, silence: str) -> None:
     """The dead man's switch: nobody rewrites the file, or somebody asks for the end."""
-    process = drive(FAMILY, ttl_s=1.0 if silence == "silent" else 600.0)
+    process = drive(FAMILY, owner={"path": str(tmp_path / "owner"), "ttl_s": 1.0 if silence == "silent" else 600.0})
     if silence == "stop":
         pids = family(tmp_path)
         (tmp_path / "stop").write_text("")
