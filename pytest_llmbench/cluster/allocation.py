@@ -13,14 +13,7 @@ from pytest_llmbench.cluster.settings import Settings, existing_allocation
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, QueueFullError
 from pytest_llmbench.cluster.slurm.full_queue import QueueLimit
 from pytest_llmbench.cluster.slurm.queue import Slurm
-from pytest_llmbench.cluster.slurm.states import (
-    JobIdentity,
-    JobState,
-    JobStatus,
-    OurJob,
-    is_hopeless,
-    judge_holder,
-)
+from pytest_llmbench.cluster.slurm.states import JobIdentity, JobState, JobStatus, OurJob, is_hopeless, judge_holder
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.workloads.rank.deadman import hold
 
@@ -120,8 +113,9 @@ class HeldJob(Allocation):
         if self.job is None:
             return Waiting(reason="its job is not submitted yet")
         job_id, status = self.job.id, self._slurm.status(self.job)
-        if self._hosts:
-            status = self._judge_held(status)
+        if self._hosts and (judged := judge_holder(status)) is not status:
+            lost_script = judged.state is JobState.NODE_FAIL  # which lies on the first node
+            status = replace(judged, nodelist=self._hosts[0], failed=self._hosts[:1]) if lost_script else judged
         if status.state is JobState.RUNNING:
             try:
                 self._hosts = self._hosts or self._slurm.hosts(self.job)
@@ -140,13 +134,6 @@ class HeldJob(Allocation):
         if not self._hosts and (reason := self._limit.reason_of_end(self.job, status)):
             raise ClusterError(reason, job_id=job_id)
         raise JobEndedError(job_id, status, self._log)
-
-    def _judge_held(self, status: JobStatus) -> JobStatus:
-        """The status of a job that has run; its first node failed if the job's script is lost there."""
-        judged = judge_holder(status)
-        if judged.state is JobState.NODE_FAIL and judged is not status:
-            return replace(judged, nodelist=self._hosts[0], failed=self._hosts[:1])
-        return judged
 
     def ends_at(self) -> float:
         """Unix time at which the requested time limit is over, counted from now."""
@@ -205,16 +192,17 @@ class ExistingJob(Allocation):
 
 def refusal(error: ClusterError, request: JobRequest, slurm: Slurm) -> ClusterError:
     """The error for a request that failed: the options asked for, Slurm's own words, and the partitions there are."""
-    asked = [f"--nodes {request.nodes}", f"--time {request.time_min}"]
-    asked += [f"--gpus-per-node {request.gpus_per_node}"] if request.gpus_per_node else []
-    asked += [f"--{name} {value}" for name, value in request.slurm.items() if name != "comment"]
     if isinstance(error, QueueFullError):
         return error
+    options = {"nodes": request.nodes, "time": request.time_min, "gpus-per-node": request.gpus_per_node or ""}
+    asked = " ".join(
+        f"--{name} {value}" for name, value in (options | {**request.slurm, "comment": ""}).items() if value
+    )
     if isinstance(error, NoAnswerError):
-        return type(error)(f"Slurm gave no answer to {' '.join(asked)}: {error}", command=error.command)
+        return type(error)(f"Slurm gave no answer to {asked}: {error}", command=error.command)
     there, gone = slurm.queries.partitions(), slurm.queries.unavailable()
     hints = (f". Partitions here: {there}" if there else "") + (f". Not available: {gone}" if gone else "")
-    return ClusterError(f"Slurm refuses {' '.join(asked)}: {error}{hints}", command=error.command)
+    return ClusterError(f"Slurm refuses {asked}: {error}{hints}", command=error.command)
 
 
 def describe_end(job_id: str, status: JobStatus, log: Path | None = None) -> str:
