@@ -77,7 +77,7 @@ def with_references(recipe: Recipe, own: Sequence[Reference], settings: Settings
 
 
 def _is_elsewhere(reference: Reference, settings: Settings) -> bool:
-    """Whether a reference is left out here, being surely for another machine than this system, or another scale."""
+    """True if a reference is left out here, being surely for another machine than this system, or another scale."""
     wanted, gpu = reference.applies_to, settings.system.gpu
     if reference.elsewhere == "skip" or wanted is None or wanted.gpu is None:
         return False

@@ -179,7 +179,7 @@ class Plan(Strict):
 
     @property
     def empty(self) -> bool:
-        """Whether the plan is without runs and checks."""
+        """True if the plan is without runs and checks."""
         return not self.runs and not self.checks
 
 

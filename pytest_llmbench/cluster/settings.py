@@ -88,7 +88,7 @@ class Settings:
 
     @property
     def runs_are_jobs(self) -> bool:
-        """Whether each run is a Slurm job of its own."""
+        """True if each run is a Slurm job of its own."""
         return self.cluster == "slurm" and self.allocation == "run"
 
     def topology(self, recipe: Recipe) -> Topology:

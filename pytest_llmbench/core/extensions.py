@@ -78,7 +78,7 @@ class Extensions(Generic[T]):
         return {name: str(error) for name in others if isinstance(error := self._load(name), ExtensionError)}
 
     def is_ours(self, name: str) -> bool:
-        """Whether this package alone brings it."""
+        """True if this package alone brings it."""
         return all(claim.ours for claim in self._claims(name))
 
     def lend(self, given: T | type[T]) -> None:

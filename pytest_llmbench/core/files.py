@@ -58,7 +58,7 @@ def _shared(status: os.stat_result) -> str:
 
 
 def _is_own_group(gid: int) -> bool:
-    """Whether a group is of this user or root alone; the group of a user's own name is, by custom."""
+    """True if a group is of this user or root alone; the group of a user's own name is, by custom."""
     try:
         group, me = grp.getgrgid(gid), pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

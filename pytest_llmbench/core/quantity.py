@@ -175,7 +175,7 @@ class Quantity:
         return hash((self.dimension, self.base))
 
     def meets(self, op: Literal[">=", ">", "<=", "<"], bound: Quantity, between: BetweenRuns | None = None) -> bool:
-        """Whether `self op bound` holds.
+        """True if `self op bound` holds.
 
         Args:
             op: the comparison.
@@ -187,7 +187,7 @@ class Quantity:
         return {">=": distance >= 0.0, ">": distance > 0.0, "<=": distance <= 0.0, "<": distance < 0.0}[op]
 
     def _check(self, other: object) -> float:
-        """Return self - other in base units, or say why the two cannot be compared."""
+        """Return self - other in base units; raise UnitError where the two cannot be compared."""
         if not isinstance(other, Quantity):
             raise UnitError(
                 f"{self} compared with {other!r}, which has no unit; write Quantity({other!r}, {self.unit!r})"

@@ -19,7 +19,7 @@ from pytest_llmbench.core.quantity import UNITS, Quantity
 
 
 class Strict(BaseModel):
-    """A model that knows its keys: an unknown one is an error, and a value is never changed later.
+    """A model with a fixed set of keys: an unknown key is an error, and a value is never changed later.
 
     In JSON, numbers that are not finite are the texts `NaN`, `Infinity` and `-Infinity`.
     """

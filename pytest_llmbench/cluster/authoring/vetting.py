@@ -139,7 +139,7 @@ def _recipe_faults(
 
 
 def _has(block: Any, parts: Sequence[str]) -> bool:
-    """Whether a block has the key that these parts lead to. One of them may be the kind of a union instead of a key."""
+    """True if a block has the key that these parts lead to. One of them may be the kind of a union instead of a key."""
     if not parts:
         return True
     first, *rest = parts

@@ -22,7 +22,7 @@ class Aside(Future[T]):
         threading.Thread(target=self._work, args=(function,), name=f"llmbench-{name}", daemon=True).start()
 
     def is_over(self, within_s: float | None = 0.0) -> bool:
-        """Whether it is over; waits up to `within_s` seconds after it began, or until it is."""
+        """True if it is over; waits up to `within_s` seconds after it began, or until it is."""
         rest = None if within_s is None else max(0.0, self.began + within_s - time.monotonic())
         return not wait([self], rest).not_done
 

@@ -111,7 +111,7 @@ def succeeded(command: Sequence[str], answer: SlurmAnswer) -> str:
 
 
 def is_silence(words: str) -> bool:
-    """Whether a command failed because the controller was out of reach; a refusal is an answer."""
+    """True if a command failed because the controller was out of reach; a refusal is an answer."""
     return _SILENCE.search(words) is not None
 
 

@@ -72,7 +72,7 @@ class SlurmController:
 
     @property
     def was_silent(self) -> bool:
-        """Whether the last question to it was left unanswered."""
+        """True if the last question to it was left unanswered."""
         return self._silent_since is not None
 
     @property
@@ -82,7 +82,7 @@ class SlurmController:
 
     @property
     def is_just_back(self) -> bool:
-        """Whether it was away a moment ago: it may still miss its nodes, and take jobs that ended for alive."""
+        """True if it was away a moment ago: it may still miss its nodes, and take jobs that ended for alive."""
         return time.monotonic() - self._back_at <= _BACK_S
 
     def note_answer(self, error: str, began: float) -> None:

@@ -64,7 +64,7 @@ class FullQueue:
         self._without_jobs.pop(name, None)
 
     def _any_job(self, error: QueueFullError) -> bool:
-        """Whether a job is in the queue that may count; assumed where Slurm hides jobs or is silent."""
+        """True if a job is in the queue that may count; assumed where Slurm hides jobs or is silent."""
         if not error.counts_this_user:  # jobs of others count, which Slurm may hide
             return True
         answer, failed = self.queries.answer(["squeue", "--noheader", f"--user={os.getuid()}", "--format=%i"])

@@ -65,7 +65,7 @@ class IllNode(NamedTuple):
 
     @property
     def has_failed(self) -> bool:
-        """Whether it failed, rather than being kept out by an administrator."""
+        """True if it failed, rather than being kept out by an administrator."""
         return self.state.startswith(("down", "fail", "comp")) or self.state.endswith("*")
 
 
@@ -172,7 +172,7 @@ class SlurmQueries:
         return next((host for host in hosts if host in self._refusing), "")
 
     def knows_no_node(self) -> bool:
-        """Whether the controller takes every node for down or unknown, as it does for a while after its start."""
+        """True if the controller takes every node for down or unknown, as it does for a while after its start."""
         states = [state for (state,) in self._sinfo(("%T",)) if state]
         return bool(states) and all(state.startswith(("unknown", "down")) for state in states)
 

@@ -73,7 +73,7 @@ class WatchedJob:
     marks_now: tuple[float, JobMarks] | None = None
 
     def closes_too_long(self, now: float) -> bool:
-        """Whether Slurm has been closing it for longer than an epilog takes."""
+        """True if Slurm has been closing it for longer than an epilog takes."""
         return self.closing is not None and now - self.closing > CLOSING_S
 
     def apply(self, changes: Changes) -> None:
@@ -165,7 +165,7 @@ def judge_unsure(job: OurJob, watched: WatchedJob, facts: Facts, now: float) -> 
 
 
 def needs_explanation(watched: WatchedJob, status: JobStatus) -> bool:
-    """Whether an end may come from a node: the node failed, or the job was cancelled before its run was over."""
+    """True if an end may come from a node: the node failed, or the job was cancelled before its run was over."""
     unasked = status.state is JobState.CANCELLED and watched.over is None
     return bool(status.nodelist) and (unasked or status.state is JobState.NODE_FAIL)
 
@@ -220,12 +220,12 @@ class Slurm:
 
     @property
     def looking(self) -> bool:
-        """Whether an answer about the watched jobs is still awaited."""
+        """True if an answer about the watched jobs is still awaited."""
         return self._query is not None and not self._query.done()
 
     @property
     def silent(self) -> bool:
-        """Whether the last question was left unanswered, or the present one has been open for long."""
+        """True if the last question was left unanswered, or the present one has been open for long."""
         query = self._query
         late = self.looking and query is not None and time.monotonic() - query.began >= GLANCE_S
         return self.controller.was_silent or late
@@ -306,7 +306,7 @@ class Slurm:
         return self.queries.hosts(status.nodelist) if status.nodelist and status.word != "COMPLETING" else ()
 
     def misses(self, job: OurJob) -> bool:
-        """Whether Slurm's last answer lacked a job, which comes back, or is lost in a while."""
+        """True if Slurm's last answer lacked a job, which comes back, or is lost in a while."""
         return self._jobs[job].missing
 
     def refusing(self, job: OurJob) -> str:

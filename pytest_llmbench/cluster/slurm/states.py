@@ -24,7 +24,7 @@ _LIMIT_OF_A_JOB = re.compile(r"(?:Assoc|QOS)(?:Max\w*Per(?:Job|Node)(?:Limit)?|M
 
 
 def is_hopeless(reason: str) -> bool:
-    """Whether a job that waits for this reason, in Slurm's words, will wait for ever as it is."""
+    """True if a job that waits for this reason, in Slurm's words, will wait for ever as it is."""
     first = reason.partition(",")[0]
     return first in _HOPELESS or _LIMIT_OF_A_JOB.fullmatch(first) is not None
 
@@ -80,7 +80,7 @@ class JobStatus:
 
     @property
     def alive(self) -> bool:
-        """Whether the job waits, runs or is suspended."""
+        """True if the job waits, runs or is suspended."""
         return self.state in _ALIVE
 
 
@@ -142,17 +142,17 @@ class JobRow:
     comment: str
 
     def fits(self, identity: JobIdentity, submitted: str) -> bool:
-        """Whether this is the job that is meant, as squeue shows it."""
+        """True if this is the job that is meant, as squeue shows it."""
         is_known = not self.was_rewritten(identity) or (bool(identity.script) and self.script == identity.script)
         return is_known and self._is_like(identity, submitted)
 
     def ends(self, identity: JobIdentity, submitted: str, comment: str | None) -> bool:
-        """Whether this is the job that is meant, as sacct shows it, which may have dropped its comment."""
+        """True if this is the job that is meant, as sacct shows it, which may have dropped its comment."""
         kept = not self.comment.split() or not self.was_rewritten(identity) or self.comment == comment
         return kept and self._is_like(identity, submitted)
 
     def was_rewritten(self, identity: JobIdentity) -> bool:
-        """Whether its comment lacks the token that it should have: a site may rewrite comments."""
+        """True if its comment lacks the token that it should have: a site may rewrite comments."""
         return bool(identity.token) and self.comment.split()[:1] != [identity.token]
 
     def _is_like(self, identity: JobIdentity, submitted: str) -> bool:

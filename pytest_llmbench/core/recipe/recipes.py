@@ -144,7 +144,7 @@ class Preparation(Strict):
 
 
 class WarmUp(Strict):
-    """The named rule that says which steps are judged: `skip_first` drops the first `steps` of them."""
+    """The named rule that selects the judged steps: `skip_first` drops the first `steps` of them."""
 
     rule: Literal["skip_first"] = "skip_first"
     """Rule for the judged steps: `skip_first` judges all but the first `warm_up.steps`."""
@@ -253,7 +253,7 @@ class Recipe(Strict):
 
     @property
     def samples_per_step(self) -> int:
-        """Sequences of one optimizer step over all ranks; `on` must have been told how many there are."""
+        """Sequences of one optimizer step over all ranks; of a recipe that `on` returned."""
         if self.global_batch_size is None:
             raise ValueError(f"recipe {self.name}: its batch depends on the number of ranks; ask `on(topology)` first")
         return self.global_batch_size

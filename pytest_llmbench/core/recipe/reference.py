@@ -35,7 +35,7 @@ class AppliesTo(Strict):
         return self
 
     def overlaps(self, other: AppliesTo) -> bool:
-        """Whether both are for one run: they name the same GPU or the same system, and differ in nothing."""
+        """True if both are for one run: they name the same GPU or the same system, and differ in nothing."""
         pairs = {key: (getattr(self, key), getattr(other, key)) for key in type(self).model_fields}
         alike = [key for key, pair in pairs.items() if None not in pair and pair[0] == pair[1]]
         return ("gpu" in alike or "system" in alike) and all(None in pairs[key] for key in pairs if key not in alike)
@@ -203,7 +203,7 @@ class Reference(Strict):
         return None
 
     def __contains__(self, measured: object) -> bool:
-        """Whether a measured quantity meets every bound: `assert measured in reference`."""
+        """True if a measured quantity meets every bound: `assert measured in reference`."""
         if not isinstance(measured, Quantity):
             raise TypeError(f"{measured!r} is not a Quantity")
         return self.missed_by(measured) is None

@@ -35,7 +35,7 @@ class EarlyVerdict(Strict):
 
     @property
     def ended_early(self) -> bool:
-        """Whether the session ended the run before its last step."""
+        """True if the session ended the run before its last step."""
         return self.whole is None
 
     def __str__(self) -> str:

@@ -26,7 +26,7 @@ class Severity(StrEnum):
 
     @property
     def fails(self) -> bool:
-        """Whether a node with such a finding is not fit."""
+        """True if a node with such a finding is not fit."""
         return self is not Severity.MONITOR
 
 
@@ -132,7 +132,7 @@ class HealthRecord(Record):
 
     @property
     def was_cut_short(self) -> bool:
-        """Whether it was ended, or never begun, as the session ended."""
+        """True if it was ended, or never begun, as the session ended."""
         return self.report.problem is not None and self.report.problem.startswith("session_ended:")
 
     def host(self, slot: int | None) -> str | None:

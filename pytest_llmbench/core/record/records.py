@@ -229,7 +229,7 @@ class Record(Traces, Identity, Document):
 
     @property
     def was_cut_short(self) -> bool:
-        """Whether the end of its session is all that is known of it."""
+        """True if the end of its session is all that is known of it."""
         raise NotImplementedError
 
     @property
@@ -363,7 +363,7 @@ class RunRecord(RunOutcome, RunAttempts, RunTraces, RunIdentity, Record):
 
     @property
     def was_cut_short(self) -> bool:
-        """Whether it was ended, or never begun, as the session ended."""
+        """True if it was ended, or never begun, as the session ended."""
         return self.problem is not None and self.problem.kind == "session_ended"
 
     @property

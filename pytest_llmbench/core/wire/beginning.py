@@ -56,7 +56,7 @@ class Beginning:
 
 
 def job_file(folder: Path, job_id: str) -> Path:
-    """The file under the name of its job, which is given once the session knows the job's id."""
+    """The file under the name of its job, which it gets as soon as the session has the job's id."""
     return folder / f"{job_id}_{SUBMITTED}"
 
 
