@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_llmbench.checks.base import Probe
-from pytest_llmbench.cluster.allocation import refusal
+from pytest_llmbench.cluster.allocation import owner_of, refusal
 from pytest_llmbench.cluster.executors import JobRequest, run_here, submit_local, submit_slurm
 from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.cluster.jobs import FinishedJob, Job, LocalJob, SlurmJob, StepJob
@@ -18,7 +18,6 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, NotYetError, clean_environment
 from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import OurJob
-from pytest_llmbench.cluster.this_host import owner_of
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import PRIVATE, make_folder, write_text
 from pytest_llmbench.core.plain import write_plain

@@ -121,6 +121,16 @@ def slurm(commands: Commands) -> Slurm:
     return slurm
 
 
+def held_job(slurm: Slurm, folder: Path, max_wait_min: int | None = None) -> HeldJob:
+    """Job 7 as one that holds nodes."""
+    request = JobRequest(
+        name="hold", folder=folder, nodes=2, tasks_per_node=1, gpus_per_node=0, time_min=5, comment="", use_srun=False
+    )
+    held = HeldJob(request, Heartbeat(folder), slurm, max_wait_min)
+    held.job = SEVEN
+    return held
+
+
 def test_squeue_knows_first(commands: Commands, slurm: Slurm) -> None:
     """One record of squeue gives state, reason and nodes."""
     commands.answer("squeue", row(state="PENDING", reason="Priority", nodes=""))
@@ -521,11 +531,7 @@ def test_one_query_is_for_all_jobs(commands: Commands, slurm: Slurm) -> None:
 
 def test_a_failing_look_up_of_hosts_is_no_end(commands: Commands, slurm: Slurm, tmp_path: Path) -> None:
     """One command that fails does not end a session whose nodes are there: the next look finds them."""
-    request = JobRequest(
-        name="hold", folder=tmp_path, nodes=2, tasks_per_node=1, gpus_per_node=0, time_min=5, comment="", use_srun=False
-    )
-    held = HeldJob(request, Heartbeat(tmp_path), slurm)
-    held.job = SEVEN
+    held = held_job(slurm, tmp_path)
     commands.answer("squeue", row(nodes="n[1-2]"))
     commands.answer("scontrol", code=1, stderr="slurm_load_node error: Socket timed out")
     waiting = held.hosts()
@@ -562,11 +568,7 @@ def test_the_allocation_we_are_in_is_known_by_user_and_submit_time(
 
 def test_a_suspended_job_gives_no_nodes(commands: Commands, slurm: Slurm, tmp_path: Path) -> None:
     """Nothing is launched in it; what runs there is looked after."""
-    request = JobRequest(
-        name="hold", folder=tmp_path, nodes=2, tasks_per_node=1, gpus_per_node=0, time_min=5, comment="", use_srun=False
-    )
-    held = HeldJob(request, Heartbeat(tmp_path), slurm)
-    held.job = SEVEN
+    held = held_job(slurm, tmp_path)
     commands.answer("squeue", row(state="SUSPENDED"))
     waiting = held.hosts()
     assert isinstance(waiting, Waiting)
@@ -575,11 +577,7 @@ def test_a_suspended_job_gives_no_nodes(commands: Commands, slurm: Slurm, tmp_pa
 
 def test_a_job_that_waits_again_holds_nothing(commands: Commands, slurm: Slurm, tmp_path: Path) -> None:
     """Its start was forgotten, and its nodes are anybody's: it is over, and its runs are lost with it."""
-    request = JobRequest(
-        name="hold", folder=tmp_path, nodes=1, tasks_per_node=1, gpus_per_node=0, time_min=5, comment="", use_srun=False
-    )
-    held = HeldJob(request, Heartbeat(tmp_path), slurm)
-    held.job = SEVEN
+    held = held_job(slurm, tmp_path)
     commands.answer("squeue", row(state="PENDING", nodes="", reason="Resources"))
     assert isinstance(held.hosts(), Waiting)
     commands.answer("squeue", row())
@@ -838,13 +836,8 @@ def test_a_step_that_fails_while_the_controller_is_away_waits_for_it(
 def waiting(commands: Commands, slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeldJob:
     """A job that is to hold nodes, and that has waited for longer than it may, once Slurm shows it."""
     monkeypatch.setattr(full_queue, "_MINUTE_S", 0.0)
-    request = JobRequest(
-        name="hold", folder=tmp_path, nodes=1, tasks_per_node=1, gpus_per_node=0, time_min=5, comment="", use_srun=False
-    )
-    held = HeldJob(request, Heartbeat(tmp_path), slurm, 90)
-    held.job = SEVEN
     commands.answer("scancel")
-    return held
+    return held_job(slurm, tmp_path, 90)
 
 
 def test_a_job_that_waits_too_long_is_cancelled_once(commands: Commands, waiting: HeldJob) -> None:
