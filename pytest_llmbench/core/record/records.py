@@ -11,8 +11,7 @@ from pydantic import BaseModel, NonNegativeInt, PositiveInt
 from pytest_llmbench.core.files import PRIVATE, write_text
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.recipes import Recipe
-from pytest_llmbench.core.record.early import EarlyVerdict
-from pytest_llmbench.core.record.series import RankInfo, RunTimes, Step
+from pytest_llmbench.core.record.series import EarlyVerdict, RankInfo, RunTimes, Step
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.core.schema import Document, Strict
