@@ -14,6 +14,7 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe import recipes
+from pytest_llmbench.core.yaml_files import read_yaml
 from pytest_llmbench.history.wanted import Wanted
 from pytest_llmbench.plugin.begin import begin
 from pytest_llmbench.plugin.bench import bench_of
@@ -272,7 +273,7 @@ def test_a_recipe_file_is_read_once(pytester: pytest.Pytester, monkeypatch: pyte
     (pytester.path / "mine" / "own.yaml").write_text(re.sub(r"\bopt(?=\d)", "own", recipe.read_text()))
     pytester.makeini("[pytest]\nllmbench_recipes = mine\n")
     read: list[Path] = []
-    load = recipes.read_yaml
+    load = read_yaml
 
     def noted(path: Path) -> dict[str, Any]:
         read.append(path)
