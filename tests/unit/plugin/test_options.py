@@ -273,11 +273,10 @@ def test_a_recipe_file_is_read_once(pytester: pytest.Pytester, monkeypatch: pyte
     (pytester.path / "mine" / "own.yaml").write_text(re.sub(r"\bopt(?=\d)", "own", recipe.read_text()))
     pytester.makeini("[pytest]\nllmbench_recipes = mine\n")
     read: list[Path] = []
-    load = read_yaml
 
     def noted(path: Path) -> dict[str, Any]:
         read.append(path)
-        return load(path)
+        return read_yaml(path)
 
     monkeypatch.setattr(recipes, "read_yaml", noted)
     bench = bench_of(pytester.parseconfigure("--cluster", "local"))
