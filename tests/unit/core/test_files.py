@@ -16,7 +16,7 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import refuse_shared, replacing, write_text
 
 STRANGER = 54_321  # a user needs no name to own files and to run processes
-# Puts a folder of its own, with a file for a job, in the place of a session's.
+# Replaces a session's folder by one of its own, with a file for a job.
 ATTACK = """
 import sys
 from pathlib import Path

@@ -21,7 +21,7 @@ from pytest_llmbench.plugin.bench import bench_of
 from pytest_llmbench.plugin.options import OPTIONS, Section, options_of
 from pytest_llmbench.session.journal.journal import Journal
 
-# What users and their CI files hold on to: taking one away or renaming it breaks them.
+# Options in the CI files of users: taking one away or renaming it breaks them.
 SHORT = [
     "cluster", "gpus-per-node", "nodes", "nodes-per-run", "partition", "plan", "quarantine", "replay", "resume",
     "scale", "slurm", "system", "time",
