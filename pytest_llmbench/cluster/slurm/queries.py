@@ -31,7 +31,10 @@ _PATIENCE_S = 1.0
 # Commands that only ask.
 _QUESTIONS = ("squeue", "sacct", "sinfo")
 # States of a node, as sinfo begins them.
-_UNAVAILABLE = ("down", "drain", "fail", "maint", "unknown", "power", "not_responding", "reboot")
+# `inval`: it registered with less than its configuration says, such as one GPU too few.
+_UNAVAILABLE = ("down", "drain", "fail", "inval", "maint", "unknown", "power", "not_responding", "reboot")
+# Signs behind a state, such as `idle*`: it does not respond, and it is reserved for maintenance.
+_SIGNS = ("*", "$")
 # The reason of a node that slurmctld has drained because it refused to start a job by its id.
 REFUSED = "Duplicate jobid"
 _REFUSED_PERIOD_S = 30.0
@@ -201,9 +204,11 @@ class SlurmQueries:
         """The nodes that are out of service, in a list of nodes or in the whole cluster."""
         rows = self._sinfo(("%N", "%T", "%E"), "--Node", *([f"--nodes={nodelist}"] if nodelist else []))
         # While its last job is being cleaned up, a failed node is `completing`; the reason is there already.
+        nodes = (IllNode(*row) for row in rows)
         return [
-            IllNode(*row) for row in rows
-            if row[1].startswith(_UNAVAILABLE) or (row[1].startswith("comp") and row[2] != "none")
+            node for node in nodes
+            if node.state.startswith(_UNAVAILABLE) or node.state.endswith(_SIGNS)
+            or (node.state.startswith("comp") and node.reason != "none")
         ]  # fmt: skip
 
     def squeue(self, *which: str) -> tuple[list[JobRow], str]:

@@ -16,8 +16,9 @@ SACCT_FIELDS = ("JobIDRaw", "State", "Reason", "NodeList", "Submit", "UID", "Job
 
 # A pending job with one of these reasons waits for an administrator rather than for nodes.
 _HOPELESS = {
-    "AccountNotAllowed", "BadConstraints", "InvalidAccount", "InvalidQOS", "JobHeldAdmin", "JobHeldUser",
-    "PartitionInactive", "PartitionNodeLimit", "PartitionTimeLimit", "QOSNotAllowed", "launch_failed_requeued_held",
+    "AccountNotAllowed", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS", "JobHeldAdmin",
+    "JobHeldUser", "JobHoldMaxRequeue", "MaxMemPerLimit", "PartitionConfig", "PartitionInactive", "PartitionNodeLimit",
+    "PartitionTimeLimit", "QOSNotAllowed", "ReservationDeleted", "launch_failed_requeued_held",
 }  # fmt: skip
 # A limit on one job, such as QOSMaxNodePerJobLimit; others fall when other jobs of the user or account end.
 _LIMIT_OF_A_JOB = re.compile(r"(?:Assoc|QOS)(?:Max\w*Per(?:Job|Node)(?:Limit)?|Min\w+)")

@@ -26,6 +26,7 @@ from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import JobIdentity, JobState, OurJob, job_rows, parse_state
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ClusterError
+from pytest_llmbench.core.wire import layout
 
 TOKEN = "llmbench:s"
 SCRIPT = "/shared/reports/s/runs/tiny/logs/submission.sh"
@@ -407,6 +408,13 @@ def test_a_drained_node_is_told_with_any_reason(commands: Commands, slurm: Slurm
     assert slurm.queries.unavailable() == "n8 drained (fan br\ufffdken [2J(loud))"
 
 
+def test_nodes_that_no_job_can_get_are_told_by_their_states(commands: Commands, slurm: Slurm) -> None:
+    """`inval` is a node that registered with too little, and a sign behind a state says that it does not respond."""
+    states = ("inval", "idle*", "mixed*", "maint$", "idle", "mixed", "allocated+", "idle~", "planned")
+    commands.answer("sinfo", "".join(f"\x1e{state}\x1f{state}\x1fnone" for state in states).encode())
+    assert [node.name for node in slurm.queries.ill_nodes()] == ["inval", "idle*", "mixed*", "maint$"]
+
+
 def test_a_failed_node_is_named(commands: Commands, slurm: Slurm) -> None:
     """By sinfo, among the nodes of the job."""
     commands.answer("squeue", row(state="NODE_FAIL", nodes="n[7-8]"))
@@ -706,6 +714,25 @@ def test_what_is_alive_again_after_a_session_is_cancelled(
         time.sleep(0.02)
     assert commands.asked("scancel") == ["7", "10"]
     assert "--states=PENDING,RUNNING,SUSPENDED" in commands.asked("squeue")[0]
+
+
+@pytest.mark.parametrize("resumed", ["runs", "ended"])
+def test_a_watchman_leaves_the_jobs_of_a_resumed_session(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resumed: str
+) -> None:
+    """The token is the same: a session that was resumed after its end in order has a watchman of its own."""
+    monkeypatch.setattr(watchman, "AFTER_END_S", 1.0)
+    commands.answer("squeue", f"7 {TOKEN} by us\n")
+    commands.answer("scancel")
+    (tmp_path / layout.OWNER).write_text("first")
+    watching = watchman.Watchman(tmp_path, TOKEN)
+    write_stop(tmp_path, "the session ended")
+    watching.dismiss()
+    (tmp_path / layout.OWNER).write_text("second")
+    if resumed == "runs":
+        (tmp_path / layout.STOP).unlink()
+    time.sleep(3.0)
+    assert not commands.asked("squeue")
 
 
 def test_a_watchman_does_not_wait_for_a_command_that_hangs(
