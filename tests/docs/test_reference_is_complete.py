@@ -22,9 +22,9 @@ from pytest_llmbench.core.errors import ErrorKind
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, Quantity
 from pytest_llmbench.core.recipe.reference import ExpectedFailure
-from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Report, Severity
 from pytest_llmbench.core.record.records import Metric, ProblemKind, RunRecord, Timings, Verdict
+from pytest_llmbench.core.record.series import EarlyVerdict
 from pytest_llmbench.core.wire.driver import CommandTask
 from pytest_llmbench.core.wire.step_events import GpuEvent
 from pytest_llmbench.engines.base import ENGINES, Engine

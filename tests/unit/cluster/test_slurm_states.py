@@ -20,9 +20,9 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm import controller, full_queue, watchman
 from pytest_llmbench.cluster.slurm import queue as module
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, NotYetError
-from pytest_llmbench.cluster.slurm.marks import JobMarks
+from pytest_llmbench.cluster.slurm.controller import Rhythm
+from pytest_llmbench.cluster.slurm.queries import JobMarks
 from pytest_llmbench.cluster.slurm.queue import Slurm
-from pytest_llmbench.cluster.slurm.rhythm import Rhythm
 from pytest_llmbench.cluster.slurm.states import JobIdentity, JobState, OurJob, job_rows, parse_state
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ClusterError
@@ -117,6 +117,15 @@ def slurm(commands: Commands) -> Slurm:
     slurm = Slurm()
     slurm.watch("7", OURS)
     return slurm
+
+
+def held_job(slurm: Slurm, folder: Path, max_wait_min: int | None = None) -> HeldJob:
+    request = JobRequest(
+        name="hold", folder=folder, nodes=2, tasks_per_node=1, gpus_per_node=0, time_min=5, comment="", use_srun=False
+    )
+    held = HeldJob(request, Heartbeat(folder), slurm, max_wait_min)
+    held.job = SEVEN
+    return held
 
 
 def test_squeue_knows_first(commands: Commands, slurm: Slurm) -> None:
@@ -517,11 +526,7 @@ def test_one_query_is_for_all_jobs(commands: Commands, slurm: Slurm) -> None:
 
 def test_a_failing_look_up_of_hosts_is_no_end(commands: Commands, slurm: Slurm, tmp_path: Path) -> None:
     """One command that fails does not end a session whose nodes are there: the next look finds them."""
-    request = JobRequest(
-        name="hold", folder=tmp_path, nodes=2, tasks_per_node=1, gpus_per_node=0, time_min=5, comment="", use_srun=False
-    )
-    held = HeldJob(request, Heartbeat(tmp_path), slurm)
-    held.job = SEVEN
+    held = held_job(slurm, tmp_path)
     commands.answer("squeue", row(nodes="n[1-2]"))
     commands.answer("scontrol", code=1, stderr="slurm_load_node error: Socket timed out")
     waiting = held.hosts()
@@ -558,11 +563,7 @@ def test_the_allocation_we_are_in_is_known_by_user_and_submit_time(
 
 def test_a_suspended_job_gives_no_nodes(commands: Commands, slurm: Slurm, tmp_path: Path) -> None:
     """Nothing is launched in it, and runs that are there stay watched."""
-    request = JobRequest(
-        name="hold", folder=tmp_path, nodes=2, tasks_per_node=1, gpus_per_node=0, time_min=5, comment="", use_srun=False
-    )
-    held = HeldJob(request, Heartbeat(tmp_path), slurm)
-    held.job = SEVEN
+    held = held_job(slurm, tmp_path)
     commands.answer("squeue", row(state="SUSPENDED"))
     waiting = held.hosts()
     assert isinstance(waiting, Waiting)
@@ -571,11 +572,7 @@ def test_a_suspended_job_gives_no_nodes(commands: Commands, slurm: Slurm, tmp_pa
 
 def test_a_job_that_waits_again_holds_nothing(commands: Commands, slurm: Slurm, tmp_path: Path) -> None:
     """The controller forgot the start: its nodes are free for others, so the job is over and its runs are lost."""
-    request = JobRequest(
-        name="hold", folder=tmp_path, nodes=1, tasks_per_node=1, gpus_per_node=0, time_min=5, comment="", use_srun=False
-    )
-    held = HeldJob(request, Heartbeat(tmp_path), slurm)
-    held.job = SEVEN
+    held = held_job(slurm, tmp_path)
     commands.answer("squeue", row(state="PENDING", nodes="", reason="Resources"))
     assert isinstance(held.hosts(), Waiting)
     commands.answer("squeue", row())
@@ -847,13 +844,8 @@ def test_a_step_that_fails_while_the_controller_is_away_waits_for_it(
 def waiting(commands: Commands, slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeldJob:
     """A job that is to hold nodes, and that has waited for longer than it may, once Slurm shows it."""
     monkeypatch.setattr(full_queue, "_MINUTE_S", 0.0)
-    request = JobRequest(
-        name="hold", folder=tmp_path, nodes=1, tasks_per_node=1, gpus_per_node=0, time_min=5, comment="", use_srun=False
-    )
-    held = HeldJob(request, Heartbeat(tmp_path), slurm, 90)
-    held.job = SEVEN
     commands.answer("scancel")
-    return held
+    return held_job(slurm, tmp_path, 90)
 
 
 def test_a_job_that_waits_too_long_is_cancelled_once(commands: Commands, waiting: HeldJob) -> None:
