@@ -9,6 +9,7 @@ without one was under way when the session was killed, or never began: its task 
 logs are judged like any other, so that it counts if all its ranks finished.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,6 @@ from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.record.records import JobTraces, Problem, RunOutcome, RunRecord, RunTraces
-from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.core.schema import Strict, validate
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import CommandTask, read_report
@@ -35,8 +35,7 @@ from pytest_llmbench.core.wire.task import LaunchedTask, Task
 from pytest_llmbench.core.yaml_files import read_yaml
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Evidence, Origin, first_problem
-from pytest_llmbench.session.ending.causes import problem_of
-from pytest_llmbench.session.ending.conclude import conclude_logs, run_identity, with_expectations
+from pytest_llmbench.session.ending import conclude_logs, problem_of, run_identity, with_expectations
 from pytest_llmbench.session.folder import read_plan, record_files
 from pytest_llmbench.session.nodes.validation import health_record
 from pytest_llmbench.session.record_store import RecordStore
@@ -146,7 +145,14 @@ def runs_of_session(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[Run
     Raises:
         ConfigError: the plan, a record or a task cannot be read, or is of an unknown recipe or another scale.
     """
-    planned = {run.key: run for run in _plan(folder).runs}
+    try:
+        planned = {run.key: run for run in read_plan(folder).runs}
+    except ConfigError as error:
+        raise ConfigError(
+            f"--replay: {folder / layout.PLAN} cannot be read. It lists the runs that this session declared; without "
+            "it, a run without logs would go unnoticed. To judge single runs, put the logs of each into a folder "
+            f"DIR/<recipe>/ and give --replay DIR. ({error})"
+        ) from error
     recorded = {path.parent.name for path in record_files(folder, "run")}
     made: RunRecord | RunSpec
     for key in [*planned, *sorted(recorded - set(planned))]:
@@ -159,9 +165,11 @@ def runs_of_session(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[Run
         else:
             ran, made = planned[key].recipe, planned[key]
             replayed = planned[key].replayed or _facts_on_disk(run, ran)
-        today = _current_recipe(ran, recipes, run).on(replayed.topology).references
+        current = find_recipe(ran.name, recipes, run)
+        if ran.scale != current.scale:
+            raise ConfigError(f"{run}: run at scale {ran.scale}: give --scale {ran.scale}")
         group = planned[key].group if key in planned else None
-        recipe = ran.model_copy(update={"references": today})
+        recipe = ran.model_copy(update={"references": current.on(replayed.topology).references})
         yield RunSpec(key=key, recipe=recipe, group=group, repeat=made.repeat, look=made.look, replayed=replayed)
 
 
@@ -170,24 +178,6 @@ def find_recipe(name: str, recipes: Mapping[str, Recipe], path: Path) -> Recipe:
     if name not in recipes:
         raise ConfigError(f"--replay: {path}: {unknown('recipe', name, recipes)}")
     return recipes[name]
-
-
-def _plan(folder: Path) -> Plan:
-    try:
-        return read_plan(folder)
-    except ConfigError as error:
-        raise ConfigError(
-            f"--replay: {folder / layout.PLAN} cannot be read. It lists the runs that this session declared; without "
-            "it, a run without logs would go unnoticed. To judge single runs, put the logs of each into a folder "
-            f"DIR/<recipe>/ and give --replay DIR. ({error})"
-        ) from error
-
-
-def _current_recipe(ran: Recipe, recipes: Mapping[str, Recipe], path: Path) -> Recipe:
-    recipe = find_recipe(ran.name, recipes, path)
-    if ran.scale != recipe.scale:
-        raise ConfigError(f"{path}: run at scale {ran.scale}: give --scale {ran.scale}")
-    return recipe
 
 
 def as_replayed(record: RunRecord, folder: Path, logs: Path | None = None) -> Replayed:
@@ -222,22 +212,16 @@ def _facts_on_disk(run: Path, recipe: Recipe) -> Replayed:
         gpus = recipe.gpus_per_node
         problem = Problem(kind="session_ended", message=message, log=str(run.parent.parent))
         return Replayed(logs=run, nodes=recipe.nodes, gpus_per_node=gpus, ranks_per_node=gpus or 1, problem=problem)
-    traces, driver = _traces(run), read_report(run)
+    driver, traces = read_report(run), None
+    with contextlib.suppress(OSError, ValidationError):  # killed before this file: the hosts come from the ranks
+        traces = JobTraces.model_validate_json((run / layout.JOB).read_bytes())
+    recovered = "the session was killed before it wrote this run's record: judged by its logs"
     return Replayed(
-        logs=run,
-        nodes=task.nodes,
-        gpus_per_node=task.ranks_per_node if task.device == "cuda" else 0,
-        ranks_per_node=task.ranks_per_node,
-        hosts=driver.hosts if driver else (traces.hosts if traces else ()),
-        gpu=driver.device if driver else None,
-        token=task.token,
-        launched=traces.submitted if traces else None,
-        problem=problem_of(driver),
-        provenance={
-            **(driver.provenance if driver else {}),
-            "recovered": "the session was killed before it wrote this run's record: judged by its logs",
-        },
-    )
+        logs=run, nodes=task.nodes, gpus_per_node=task.ranks_per_node if task.device == "cuda" else 0,
+        ranks_per_node=task.ranks_per_node, hosts=driver.hosts if driver else (traces.hosts if traces else ()),
+        gpu=driver.device if driver else None, token=task.token, launched=traces.submitted if traces else None,
+        problem=problem_of(driver), provenance={**(driver.provenance if driver else {}), "recovered": recovered},
+    )  # fmt: skip
 
 
 def read_task(run: Path) -> LaunchedTask | None:
@@ -245,13 +229,6 @@ def read_task(run: Path) -> LaunchedTask | None:
     if (run / layout.COMMAND).exists():
         return CommandTask.read(run / layout.COMMAND)
     return Task.read(run / layout.TASK) if (run / layout.TASK).exists() else None
-
-
-def _traces(run: Path) -> JobTraces | None:
-    try:
-        return JobTraces.model_validate_json((run / layout.JOB).read_bytes())
-    except (OSError, ValidationError):  # killed between the launch and this file: the hosts come from the ranks
-        return None
 
 
 def replay(plan: Plan, settings: Settings, session: Session, store: RecordStore) -> None:
@@ -299,7 +276,12 @@ def recount(recipe: Recipe, replayed: Replayed, system: System) -> Recount:
         ),
         system,
     )  # fmt: skip
-    problem = _empty(replayed, series) or first_problem(evidence)
+    if series.steps or series.totals or series.ranks or series.unread or series.failure:
+        problem = first_problem(evidence)
+    else:
+        message = f"no line of a run in {replayed.logs}: are these the logs of this engine?"
+        #: problem no_log: a replayed log has no line of a run
+        problem = Problem(kind="no_log", message=message, log=str(replayed.logs))
     outcome = conclude_logs(evidence, system, replayed.problem or problem, replayed.provenance)
     return Recount(token=token, outcome=outcome, problem=problem if replayed.problem else outcome.problem)
 
@@ -313,11 +295,3 @@ def replayed_record(run: RunSpec, replayed: Replayed, settings: Settings, sessio
         RunTraces(hosts=replayed.hosts),
         again.outcome,
     )
-
-
-def _empty(replayed: Replayed, series: StepSeries) -> Problem | None:
-    if series.steps or series.totals or series.ranks or series.unread or series.failure:
-        return None
-    message = f"no line of a run in {replayed.logs}: are these the logs of this engine?"
-    #: problem no_log: a replayed log has no line of a run
-    return Problem(kind="no_log", message=message, log=str(replayed.logs))

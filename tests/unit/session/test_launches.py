@@ -37,7 +37,7 @@ def test_a_run_is_given_up_after_its_last_launch(launches: FailedLaunches) -> No
     """And each failure is kept for its record."""
     fail(launches, "a")
     assert launches.reasons["a"] == ["why"] * (len(PAUSES_S) + 1)
-    assert not launches.hopeless
+    assert launches.in_a_row < MOST_IN_A_ROW
 
 
 def test_runs_in_a_row_end_all_launching(launches: FailedLaunches) -> None:
@@ -46,6 +46,6 @@ def test_runs_in_a_row_end_all_launching(launches: FailedLaunches) -> None:
         fail(launches, f"a{key}")
     launches.in_a_row = 0
     for key in range(MOST_IN_A_ROW):
-        assert not launches.hopeless
+        assert launches.in_a_row < MOST_IN_A_ROW
         fail(launches, f"b{key}")
-    assert launches.hopeless
+    assert launches.in_a_row == MOST_IN_A_ROW

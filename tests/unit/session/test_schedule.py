@@ -79,11 +79,11 @@ def test_nodes_that_are_refused_for_now_are_asked_for_again() -> None:
     held = HeldNodes.__new__(HeldNodes)
     held._allocation = cast("Any", SimpleNamespace(start=start))
     held.store = cast("Any", SimpleNamespace(notes=said))
-    held.wait = lambda _: False
+    held.stopping = cast("Any", SimpleNamespace(wait=lambda _: False))
     held._start()
     assert said == ["waiting: not available"] * 2
     answers.append(NotYetError("not available"))
-    held.wait = lambda _: True
+    held.stopping = cast("Any", SimpleNamespace(wait=lambda _: True))
     with pytest.raises(NotYetError):
         held._start()
 

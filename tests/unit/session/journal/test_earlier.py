@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Judgement, Problem, RunOutcome, RunRecord, Verdict, write_model
 from pytest_llmbench.core.wire.fault import SimulatedFault, note_strike
-from pytest_llmbench.session.ending.conclude import run_identity
+from pytest_llmbench.session.ending import run_identity
 from pytest_llmbench.session.journal.earlier import Earlier, session_to_resume, take_over
 from pytest_llmbench.session.journal.journal import (
     EventKind,
@@ -139,13 +140,34 @@ def test_a_record_that_was_changed_is_not_kept(died: Callable[..., Earlier], tmp
 def test_jobs_are_known_by_their_last_submission(died: Callable[..., Earlier]) -> None:
     """One whose answer is missing has no id, but the identity by which it is found."""
     earlier = died()
-    assert [(job.name, job.job_id) for job in earlier.jobs] == [("tiny", "17")]
+    assert [(job.submitting.name, job.id) for job in earlier.jobs] == [("tiny", "17")]
     earlier.journal.note(now("submitting", name="tiny", plan="x", job="llmbench-tiny", script="/s"))
     earlier.journal.earlier, _ = read_journal(earlier.journal.path)
     again = Earlier(Session(id="s", folder=earlier.journal.path.parent), earlier.journal, orphaned=False)
     (job,) = again.jobs
-    assert (job.job_id, job.plan, job.identity.token, job.identity.script) == ("", "x", "llmbench:s", "/s")
+    assert (job.id, job.submitting.plan, job.identity.token, job.identity.script) == ("", "x", "llmbench:s", "/s")
     assert [(job.id, job.identity.name) for job in again.submitted] == [("17", "llmbench-tiny")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "began", "pending", "explained"),
+    [
+        ("job_cancelled", False, False, True),
+        ("job_cancelled", True, False, False),
+        ("job_cancelled", False, True, False),
+        ("job_timeout", False, False, False),
+    ],
+    ids=["by the watchman", "while it ran", "by a person", "at its limit"],
+)
+def test_a_job_that_was_cancelled_in_the_queue_is_made_again(
+    died: Callable[..., Earlier], tmp_path: Path, kind: Any, began: bool, pending: bool, explained: bool
+) -> None:
+    """The watchman of the process that died did it, unless this process has seen the job wait or it has begun."""
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "steps" / "rank-00000.jsonl").write_text("x" if began else "")
+    run = SimpleNamespace(place=SimpleNamespace(folder=tmp_path))
+    active: Any = SimpleNamespace(run=run, was_pending=pending)
+    assert died().explains(Problem(kind=kind, message="-"), active) is explained
 
 
 def test_attempts_are_put_aside_one_beside_the_other(died: Callable[..., Earlier], tmp_path: Path) -> None:
