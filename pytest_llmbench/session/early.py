@@ -10,12 +10,12 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.early import EarlyVerdict
-from pytest_llmbench.core.record.records import Verdict, write_model
+from pytest_llmbench.core.record.records import Metric, Verdict, write_model
 from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.flops import flops_per_token
-from pytest_llmbench.judging.interval.decide import decide
+from pytest_llmbench.judging.interval.decide import Decision, decide
 from pytest_llmbench.judging.interval.early import alpha_at, looks
 from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.references import Machine, why_not_applicable
@@ -136,10 +136,7 @@ class Looking:
         metric = measure(measurement, known).get(reference.statistic)
         if metric is None:
             raise _RunsWholeError(f"reference {reference.name} is about {reference.statistic}, which is not measured")
-        holds = [
-            decide(metric, [measurement.steady], op, bound, reference.between, early.alpha, early).holds
-            for op, bound in reference.bounds
-        ]
+        holds = [decision.holds for decision in decide_bounds(reference, metric, measurement, early)]
         if None in holds and False not in holds:
             return None
         verdict = Verdict.PASS if all(holds) else Verdict.FAIL
@@ -161,6 +158,16 @@ def gather_evidence(
         flops = recipe.tokens_per_step * flops_per_token(recipe.model, recipe.sequence_length)
         peak_step_s = flops / (1e12 * evidence.peak_tflops[1] * run.topology.gpus)
     return evidence, measurement, early.model_copy(update={"peak_step_s": peak_step_s})
+
+
+def decide_bounds(
+    reference: Reference, metric: Metric, measurement: Measurement, early: EarlyVerdict
+) -> list[Decision]:
+    """Decide on each bound of a reference by the steps of a look."""
+    return [
+        decide(metric, [measurement.steady], op, bound, reference.between, early.alpha, early)
+        for op, bound in reference.bounds
+    ]
 
 
 def references_for(run: PreparedRun, settings: Settings, evidence: Evidence, names: Collection[str]) -> list[Reference]:

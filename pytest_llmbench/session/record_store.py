@@ -39,9 +39,7 @@ class Glance:
     """Facts of a run's record that are needed all the time.
 
     Attributes:
-        recipe: its name.
         cut_short: its session ended before the run did.
-        step: the last step.
         started: Unix time; None if the run ended before its start.
         facts: versions, provenance and command.
     """
@@ -103,8 +101,8 @@ class KeptRuns(Mapping[str, RunRecord]):
             if key in self._files:
                 self._records.pop(key, None)
 
-    def check(self) -> None:
-        """Lose every record that was let go and whose file was changed since."""
+    def check_files(self) -> None:
+        """Lose every record that was let go and whose file was changed since, so that later readers skip it."""
         with self.lock:
             for key in [key for key in self._files if key not in self._records]:
                 self._bytes(key)
@@ -253,10 +251,6 @@ class RecordStore:
         while (key := repeat_key(series, number)) in self.runs:
             self.runs.let_go(key)
             number += 1
-
-    def check_files(self) -> None:
-        """Put records aside whose files were changed, so that later readers skip them."""
-        self.runs.check()
 
     def keep(self, record: Record) -> None:
         """Make a record final, and wake the tests that wait for it."""

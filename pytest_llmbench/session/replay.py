@@ -1,12 +1,8 @@
 """Replay: logs that were made elsewhere are read and judged by the same statistics and thresholds, without a cluster.
 
-`--replay DIR` looks for `DIR/<recipe>/`, with the logs of one run or a folder for each of several, or for a session
-folder of ours. Facts that logs lack are in a `replay.yaml` next to them, in the run record, or given by
-`--system` and `--nodes`.
-
-In a session folder, `session.json` lists the runs. A run with a record is read with the facts of that record. A run
-without one was under way when the session was killed, or never began: its task gives the number of ranks, and its
-logs are judged like any other, so that it counts if all its ranks finished.
+`--replay DIR` reads `DIR/<recipe>/`, with the logs of one run or a folder for each of several; facts that logs lack are
+in a `replay.yaml` next to them, or given by `--system` and `--nodes`. DIR may also be a session's folder. A run without
+a record was under way when that session was killed, or never began: it is judged by its task and its logs.
 """
 
 import contextlib
@@ -75,11 +71,7 @@ class ReplayFacts(Strict):
 
 
 def find_replays(folder: Path, recipes: Mapping[str, Recipe], settings: Settings) -> dict[str, RunSpec]:
-    """Find every run in a folder, by key.
-
-    Raises:
-        ConfigError: the folder or a run in it cannot be read, is of an unknown recipe, or there is none.
-    """
+    """Find every run in a folder, by key. Raises ConfigError: there is none, or one is unreadable or of no recipe."""
     folder = folder.absolute()  # records name it, wherever they are read
     if not folder.is_dir():
         raise ConfigError(f"--replay {folder}: no such folder: give one with the logs of a run in {folder}/<recipe>/")
@@ -113,8 +105,7 @@ def _runs_of(folder: Path, recipe: Recipe) -> list[Path]:
     there = [path for path in _list_visible(folder) if path.name != FACTS_FILE]
     if there and all(path.is_dir() for path in there):
         return there
-    logs = sorted(folder.glob("*.log")) if get_engine(recipe.engine).log_per_run else []
-    return logs or [folder]
+    return (sorted(folder.glob("*.log")) if get_engine(recipe.engine).log_per_run else []) or [folder]
 
 
 def _list_visible(folder: Path) -> list[Path]:
@@ -142,8 +133,7 @@ def _read_facts(logs: Path, folder: Path, recipe: Recipe, settings: Settings) ->
 def runs_of_session(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[RunSpec]:
     """Yield every run of a session's folder, by the plan and by the records; the thresholds are those of today.
 
-    Raises:
-        ConfigError: the plan, a record or a task cannot be read, or is of an unknown recipe or another scale.
+    Raises ConfigError: the plan, a record or a task cannot be read, or is of an unknown recipe or another scale.
     """
     try:
         planned = {run.key: run for run in read_plan(folder).runs}
@@ -181,13 +171,7 @@ def find_recipe(name: str, recipes: Mapping[str, Recipe], path: Path) -> Recipe:
 
 
 def as_replayed(record: RunRecord, folder: Path, logs: Path | None = None) -> Replayed:
-    """The facts of a run that its logs lack, as its record has them.
-
-    Args:
-        record: of the run.
-        folder: of the run.
-        logs: copy of the logs that it replayed; None for those that the record names.
-    """
+    """The facts of a run that its logs lack, as its record has them; `logs` is a copy of the logs that it replayed."""
     if record.replayed is not None:
         logs = logs or Path(record.replayed)
     started, ended, driver = record.timings.submitted, record.timings.ended, read_report(folder)
@@ -260,12 +244,7 @@ class Recount:
 
 
 def recount(recipe: Recipe, replayed: Replayed, system: System) -> Recount:
-    """Read a run's logs again and compute its outcome, for a replay and for the verification of a bundle.
-
-    Raises:
-        ConfigError: a log cannot be read.
-        OSError: likewise.
-    """
+    """Read a run's logs again and compute its outcome (raises ConfigError and OSError: a log cannot be read)."""
     token = replayed.token or token_of(replayed.logs)
     series = get_engine(recipe.engine).read(replayed.logs, recipe)
     evidence = with_expectations(

@@ -17,10 +17,10 @@ from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import statistics_of
-from pytest_llmbench.judging.interval.decide import Decision, decide
+from pytest_llmbench.judging.interval.decide import Decision
 from pytest_llmbench.judging.sanity import first_problem
 from pytest_llmbench.judging.statistics import measure
-from pytest_llmbench.session.early import gather_evidence, references_for
+from pytest_llmbench.session.early import decide_bounds, gather_evidence, references_for
 from pytest_llmbench.session.live.snapshot import (
     SIGN_S,
     Expectation,
@@ -235,10 +235,7 @@ def project(run: PreparedRun, names: Sequence[str], settings: Settings, series: 
         decisions: list[Decision] = []
         why = f"{statistic} is known when all steps are"
         if metric is not None and metric.sense is not None and not known[statistic].needs_all_steps:
-            decisions = [
-                decide(metric, [steady], op, bound, reference.between, early.alpha, early)
-                for op, bound in reference.bounds
-            ]
+            decisions = decide_bounds(reference, metric, measurement, early)
             why = next((decision.why for decision in decisions if decision.why), "")
         shown = decisions[0] if decisions else metric
         low, high = (shown.low, shown.high) if shown is not None else (None, None)

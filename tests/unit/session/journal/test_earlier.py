@@ -1,9 +1,10 @@
-"""What a session that is resumed keeps of its earlier processes, and what it makes again."""
+"""What a session that is resumed keeps of its earlier processes and makes again, and how a dead one is named."""
 
 from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,7 +21,7 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Judgement, Problem, RunOutcome, RunRecord, Verdict, write_model
 from pytest_llmbench.core.wire.fault import SimulatedFault, note_strike
 from pytest_llmbench.session.ending import run_identity
-from pytest_llmbench.session.journal.earlier import Earlier, session_to_resume, take_over
+from pytest_llmbench.session.journal.earlier import Earlier, describe_dead_session, session_to_resume, take_over
 from pytest_llmbench.session.journal.journal import (
     EventKind,
     Journal,
@@ -235,3 +236,52 @@ def test_jobs_of_a_silent_session_may_have_ended(tmp_path: Path, ttl_s: float, o
 def beating(owner: Path, signs: Iterator[int], read: Callable[[Path], bytes]) -> Callable[[Path], bytes]:
     """Reading a file, where the sign of life is another one each time."""
     return lambda path: str(next(signs)).encode() if path == owner else read(path)
+
+
+@pytest.fixture
+def gone() -> Iterator[int]:
+    """Id of a process that is over, and that no other has: nobody waits for it, and its parent lives."""
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+        yield process.pid
+
+
+def dead(run_dir: Path, name: str, pid: int, *kinds: EventKind, host: str = "") -> Journal:
+    """The journal of a session of one test, open."""
+    journal = Journal(run_dir / name / "journal")
+    host = host or socket.gethostname()
+    journal.note(now("began", host=host, pid=pid, cluster="local", session=name, tests=("test_a",)))
+    for kind in kinds:
+        journal.note(now(kind, name="test_a"))
+    return journal
+
+
+def test_the_newest_dead_session_is_told(tmp_path: Path, gone: int) -> None:
+    """With how far it came, what it left and how to go on; others before it are counted."""
+    assert describe_dead_session(tmp_path) is None
+    dead(tmp_path, "first", gone).close()
+    dead(tmp_path, "second", gone, "judged").close()
+    assert describe_dead_session(tmp_path) == (
+        f"session second (and 1 before it) never ended, and its process {gone} on {socket.gethostname()} is gone: "
+        "1 of 1 tests judged, no process left; --resume=second goes on with it, llmbench prune deletes old ones"
+    )
+
+
+def test_what_lives_or_ended_is_not_told(tmp_path: Path, gone: int) -> None:
+    """Nor one that was interrupted and so has its verdict, a damaged one, or one that may live on another host."""
+    dead(tmp_path, "ended", gone, "judged", "ended").close()
+    dead(tmp_path, "ours", os.getpid()).close()
+    dead(tmp_path, "another", os.getppid()).close()
+    dead(tmp_path, "interrupted", gone).close()
+    (tmp_path / "interrupted" / "verdict.json").write_text("{}")
+    dead(tmp_path, "damaged", gone, "judged").close()
+    damaged = tmp_path / "damaged" / "journal"
+    damaged.write_bytes(damaged.read_bytes().replace(b"began", b"begun"))
+    dead(tmp_path, "elsewhere", gone, host="login2").close()
+    (tmp_path / "elsewhere" / "owner").write_text("1\n")
+    owned = dead(tmp_path, "owned", gone)
+    assert describe_dead_session(tmp_path) is None
+    owned.close()
+    assert "session owned never ended" in (describe_dead_session(tmp_path) or "")
+    os.utime(tmp_path / "elsewhere" / "owner", (0, 0))
+    assert "(and 1 before it)" in (describe_dead_session(tmp_path) or "")
