@@ -91,7 +91,9 @@ class _Planned(BaseModel):
 def read_folder(path: Path) -> SessionFolder:
     """Read a folder for a report, and list what is damaged. Raises ConfigError: it is empty of records."""
     damage: list[str] = []
-    plan, verdicts, events = None, None, ()
+    plan: _Planned | None = None
+    verdicts: SessionVerdicts | None = None
+    events: tuple[JournalEvent, ...] = ()
     try:
         plan = _Planned.model_validate_json((path / layout.PLAN).read_bytes())
     except (OSError, ValidationError) as error:

@@ -48,12 +48,7 @@ class LostNodes:
     of_run: dict[str, tuple[str, ...]] = field(default_factory=lambda: defaultdict(tuple))
 
     def take(self, name: str, nodes: Sequence[str]) -> None:
-        """Note lost nodes: later runs avoid them, and the quarantine list has them, if there is one.
-
-        Args:
-            name: key of the run, or `allocation` for the job that holds nodes.
-            nodes: the lost nodes.
-        """
+        """Note nodes that a run lost, or `allocation`: later runs avoid them, and the quarantine list gets them."""
         self.of_run[name] = tuple(dict.fromkeys((*self.of_run[name], *nodes)))
         new = {node: f"it failed under {name}" for node in nodes if node not in self.names}
         if not new:
@@ -171,14 +166,14 @@ class Launcher:
         """Submit a job of its own, on other nodes than those that were lost, if Slurm has enough of them."""
         kept_off = self.lost.exclude_lost(request)
         try:
-            return SlurmJob(submit_slurm(self.slurm, kept_off, function, folder), self.slurm)
-        except (NoAnswerError, NotYetError) as error:
-            raise refusal(error, request, self.slurm) from error
+            try:
+                accepted = submit_slurm(self.slurm, kept_off, function, folder)
+            except ClusterError as error:
+                if kept_off is request or isinstance(error, NoAnswerError | NotYetError):
+                    raise
+                lost = ", ".join(self.lost.names)
+                self.lost.say(f"{request.name}: too few nodes without {lost}: not avoided ({error})")
+                accepted = submit_slurm(self.slurm, request, function, folder)
         except ClusterError as error:
-            if kept_off is request:
-                raise refusal(error, request, self.slurm) from error
-            self.lost.say(f"{request.name}: too few nodes without {', '.join(self.lost.names)}: not avoided ({error})")
-        try:
-            return SlurmJob(submit_slurm(self.slurm, request, function, folder), self.slurm)
-        except ClusterError as error:
             raise refusal(error, request, self.slurm) from error
+        return SlurmJob(accepted, self.slurm)

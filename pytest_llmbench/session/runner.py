@@ -44,9 +44,6 @@ _MOST_NEXT, _PARTS = 64, 10
 _SHOW_S = 0.5
 #: problem session_ended: pytest ended, or was killed, before the run did
 _ENDED = "the session ended before this run did"
-# How long the end of a session waits for runs: on this machine to end, on Slurm for its commands to answer.
-_STOP_WAIT_S = 60.0
-_SLURM_STOP_WAIT_S = 10.0
 
 
 class Runner:
@@ -63,6 +60,8 @@ class Runner:
         self._earlier = earlier
         self._say = store.notes.append
         self._stopping = threading.Event()
+        # On this machine the processes have to end, on Slurm its commands to answer.
+        self._stop_wait_s = 10.0 if settings.cluster == "slurm" else 60.0
         self._reason = ""
         self._slurm = Slurm(store.notes)
         self._heartbeat = Heartbeat(session.folder, settings.heartbeat_timeout)
@@ -149,10 +148,6 @@ class Runner:
         self._heartbeat.stop()
         if self._watchman is not None:
             self._watchman.dismiss()
-
-    @property
-    def _stop_wait_s(self) -> float:
-        return _SLURM_STOP_WAIT_S if self._settings.cluster == "slurm" else _STOP_WAIT_S
 
     def _work(self) -> None:
         try:

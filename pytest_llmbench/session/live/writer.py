@@ -247,11 +247,11 @@ def project(run: PreparedRun, names: Sequence[str], settings: Settings, series: 
             verdict, why = "undecided", f"{problem.kind}: {problem.message}"
         if verdict == "PASS" and look >= run.spec.recipe.steps:
             verdict, why = "undecided", "all its steps are there, and it is judged"
-        number = {"value": metric.value, "unit": metric.unit} if metric is not None else {}
+        value, unit = (metric.value, metric.unit) if metric is not None else (None, "")
         projections.append(
             Projected(
-                statistic=statistic, bound=reference.asked, steps=look, verdict=verdict, why=why, low=low, high=high,
-                **number,
+                statistic=statistic, value=value, unit=unit, low=low, high=high, bound=reference.asked, steps=look,
+                verdict=verdict, why=why,
             )
         )  # fmt: skip
     if projections:

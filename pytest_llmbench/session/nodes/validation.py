@@ -216,7 +216,14 @@ class Validator:
         Raises:
             ClusterError: the nodes are gone; the checks that are left have records that say so.
         """
-        site = site_of(self.settings, names)
+        settings, system, gpu = self.settings, self.settings.system, self.settings.system.gpu
+        site = Site(
+            system=system.name, nodes=settings.nodes or 1, gpus_per_node=settings.gpus_of_a_node or 0,
+            cpu_ranks_per_node=system.cpu_ranks_per_node, gpu_model=gpu.model if gpu else None,
+            gpu_memory_gib=gpu.memory_gib if gpu else None, peak_tflops={**gpu.peak_tflops} if gpu else {},
+            env=system.env, environments=system.environments, scale=settings.scale, slurm=settings.cluster == "slurm",
+            selected=tuple(names),
+        )  # fmt: skip
         for number, name in enumerate(names, 1):
             try:
                 self.keep(self._one(get_check(name), site, hosts, job_id))
@@ -299,16 +306,4 @@ def health_record(
         session=session.id, token=session.token, check=check.name, family=check.family, scope=check.scope,
         system=settings.system.name, cluster=settings.cluster, job_id=job_id, hosts=tuple(hosts),
         gpus_per_node=settings.gpus_of_a_node or 0, folder=str(session.check_folder(check.name)), report=report,
-    )  # fmt: skip
-
-
-def site_of(settings: Settings, names: Sequence[str]) -> Site:
-    """The part of the cluster that checks may see."""
-    system, gpu = settings.system, settings.system.gpu
-    return Site(
-        system=system.name, nodes=settings.nodes or 1, gpus_per_node=settings.gpus_of_a_node or 0,
-        cpu_ranks_per_node=system.cpu_ranks_per_node, gpu_model=gpu.model if gpu else None,
-        gpu_memory_gib=gpu.memory_gib if gpu else None, peak_tflops={**gpu.peak_tflops} if gpu else {},
-        env=system.env, environments=system.environments, scale=settings.scale, slurm=settings.cluster == "slurm",
-        selected=tuple(names),
     )  # fmt: skip
