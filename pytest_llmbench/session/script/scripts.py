@@ -5,7 +5,7 @@ It is started once, on the first node, by `workloads.node.command`, which sets t
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from pytest_llmbench.cluster.containers import inside, srun_options
 from pytest_llmbench.core.errors import ConfigError
@@ -23,7 +23,6 @@ _OF_A_TASK = (
     "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST", "SLURM_NNODES", "SLURM_NODEID",
     "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_PROCID", "SLURM_LOCALID",
 )  # fmt: skip
-_WIDTH = 110
 _WITHOUT_SLURM = "only srun can start {what}, and there is none: run it with --cluster slurm"
 
 
@@ -132,9 +131,30 @@ def quote(word: str) -> str:
     return "".join(quoted) or "''"
 
 
-def _break_lines(words: list[str]) -> str:
-    """Write a long command with each flag, and the words behind it, on a line of its own."""
-    line = " ".join(words)
-    if len(line) <= _WIDTH:
-        return line
-    return words[0] + "".join(f" \\\n    {word}" if word.startswith("-") else f" {word}" for word in words[1:])
+def _break_lines(words: list[str], width: int = 110) -> str:
+    """Write a long command on several lines; a flag and its value stay on one."""
+    lines, line = [], ""
+    for words_of_one in _flags(words):
+        if line and len(line) + len(words_of_one) + 1 > width:
+            lines.append(line)
+            line = "    " + words_of_one
+        else:
+            line = f"{line} {words_of_one}" if line else words_of_one
+    return " \\\n".join([*lines, line])
+
+
+def _flags(words: list[str]) -> Iterator[str]:
+    """Yield each flag with the word behind it, which may be its value, and every other word by itself."""
+    flag = ""
+    for word in words:
+        if flag and not word.startswith("-"):
+            yield f"{flag} {word}"
+            flag = ""
+            continue
+        if flag:
+            yield flag
+        flag = word if word.startswith("-") and "=" not in word else ""
+        if not flag:
+            yield word
+    if flag:
+        yield flag
