@@ -40,8 +40,8 @@ _TICK_S = 0.2
 _SOON_S = 0.02
 # Of runs that wait in Slurm's queue: so many are looked at in each tick, and of the others one in so many.
 _MOST_NEXT, _PARTS = 64, 10
-# People look at it once a second.
-_SHOW_S = 0.5
+# People look at the state of the runs as often.
+_SHOW_S = 1.0
 #: problem session_ended: pytest ended, or was killed, before the run did
 _ENDED = "the session ended before this run did"
 
