@@ -113,8 +113,9 @@ class Earlier:
     def can_adopt(self, run: RunSpec, settings: Settings) -> bool:
         """True if a job that may be there is the run's own, of the same plan."""
         event = self._submitting.get(run.key)
-        is_job = settings.runs_are_jobs and event is not None and event.job != ""
-        return is_job and event.plan == digest_of_plan(run, settings)
+        if event is None or not event.job or not settings.runs_are_jobs:
+            return False
+        return event.plan == digest_of_plan(run, settings)
 
     def counts(self, plan: Plan, settings: Settings) -> tuple[int, int, int]:
         """Numbers of runs of a plan with a final record, with a job to look for, and the others."""
