@@ -61,6 +61,17 @@ class Outcome(Evidence):
     driver: DriverReport | None
     ended_by_us: Problem | None
 
+    @property
+    def logs(self) -> Path:
+        """The folder of its logs."""
+        return self.folder / layout.LOGS
+
+    @property
+    def reached(self) -> str:
+        """The step that it reached, for people."""
+        step = max((step.step for step in self.series.steps), default=0)
+        return f"the run had reached step {step} of {self.recipe.steps}"
+
 
 def cut_off(recipe: Recipe, status: JobStatus, ended_by_us: Problem | None) -> str | None:
     """How a run that is meant to be cut off at its time limit ended; None if it ended otherwise."""
@@ -90,23 +101,20 @@ def _driver_problem(outcome: Outcome) -> Problem | None:
     """
     driver, output = outcome.driver, outcome.folder / layout.OUTPUT
     if driver is None:
-        log = log_to_read(outcome.folder / layout.LOGS)
+        log = log_to_read(outcome.logs)
         printed = last_words(log) if log.is_file() else ""
         words = [*outcome.job.last_words().splitlines()[-3:], printed, "nothing was printed"]
         how = outcome.status.reason or outcome.status.word or outcome.status.state
         message = f"the run's script was never started ({how}): {next(word for word in words if word)}"
         #: problem launch_failed: no rank, or no script, could be started, [nor again](#launches)
-        return Problem(kind="launch_failed", message=message, log=str(outcome.folder / layout.LOGS))
+        return Problem(kind="launch_failed", message=message, log=str(outcome.logs))
     if driver.exit_code is None:
         message = f"the driver of the run's script on {driver.hosts[0]} died without a word (killed, or out of memory?)"
         return Problem(kind="rank_died", message=message, log=str(output))
     if driver.exit_code != 0 and outcome.series.completed is None:
         said = outcome.series.failure or last_words(output) or "it printed nothing"
-        step = max((step.step for step in outcome.series.steps), default=0)
-        message = (
-            f"its script ended with exit code {driver.exit_code}: {said}; the run had reached step {step} of "
-            f"{outcome.recipe.steps}"
-        )  #: problem command_failed: the script failed before its log proves that all work was done
+        #: problem command_failed: the script failed before its log proves that all work was done
+        message = f"its script ended with exit code {driver.exit_code}: {said}; {outcome.reached}"
         return Problem(kind="command_failed", message=message, log=str(output))
     return None
 
@@ -121,9 +129,7 @@ def _job_problem(outcome: Outcome) -> Problem | None:
     lost = failed_node(job.last_words()) if status.state is JobState.NODE_FAIL else None
     reason = "; ".join(filter(None, (status.reason, f"srun lost {lost}" if lost else "")))
     known = replace(status, reason=reason, nodelist=status.nodelist or ",".join(job.hosts))
-    return Problem(
-        kind=JOB_ENDS[status.state], message=describe_end(job.job_id, known), log=str(outcome.folder / layout.LOGS)
-    )
+    return Problem(kind=JOB_ENDS[status.state], message=describe_end(job.job_id, known), log=str(outcome.logs))
 
 
 def lost_nodes(outcome: Outcome, problem: Problem | None) -> tuple[str, ...]:
@@ -158,7 +164,7 @@ def _started_again(outcome: Outcome) -> Problem | None:
     message = (
         f"Slurm started {job.title} a second time (its controller was killed before it had saved the first?): {how}"
     )
-    return Problem(kind="started_again", message=message, log=str(outcome.folder / layout.LOGS))
+    return Problem(kind="started_again", message=message, log=str(outcome.logs))
 
 
 def problem_of(driver: DriverReport | None) -> Problem | None:
@@ -192,8 +198,7 @@ def _rank_problem(outcome: Outcome) -> Problem | None:
     if causes:
         return _rank_died(outcome, causes[0], f"{_rank(causes[0])} failed: {causes[0].failure}")
     if outcome.series.failure is not None:  # the others waited for it in vain
-        log = outcome.folder / layout.LOGS
-        return Problem(kind="rank_died", message=outcome.series.failure, log=str(log_to_read(log)))
+        return Problem(kind="rank_died", message=outcome.series.failure, log=str(log_to_read(outcome.logs)))
     if silent:  #: problem rank_died: a rank ended with an error, or without a word; the message names it
         words = outcome.job.last_words()
         ranks = set[int]().union(*(ended.ranks for ended in first_to_end(words)))
@@ -207,12 +212,9 @@ def _rank_problem(outcome: Outcome) -> Problem | None:
     if outcome.status.state is JobState.FAILED and len(outcome.series.ranks) < outcome.topology.world_size:
         # A rank that failed at its very start has the reason in its step log.
         reasons = [*outcome.series.unreadable[:1], *outcome.job.last_words().splitlines()[-1:], "nothing was printed"]
-        return Problem(
-            kind="launch_failed",
-            message=f"{len(outcome.series.ranks)} of {outcome.topology.world_size} ranks started "
-            f"({outcome.status.reason or outcome.status.word}): {reasons[0]}",
-            log=str(log_to_read(outcome.folder / layout.LOGS)),
-        )
+        started, how = len(outcome.series.ranks), outcome.status.reason or outcome.status.word
+        message = f"{started} of {outcome.topology.world_size} ranks started ({how}): {reasons[0]}"
+        return Problem(kind="launch_failed", message=message, log=str(log_to_read(outcome.logs)))
     return None
 
 
@@ -221,12 +223,8 @@ def _rank(info: RankInfo) -> str:
 
 
 def _rank_died(outcome: Outcome, info: RankInfo, message: str) -> Problem:
-    step = max((step.step for step in outcome.series.steps), default=0)
-    return Problem(
-        kind="rank_died",
-        message=f"{message}; the run had reached step {step} of {outcome.recipe.steps}",
-        log=str(log_to_read(outcome.folder / layout.LOGS, info.rank)),
-    )
+    log = log_to_read(outcome.logs, info.rank)
+    return Problem(kind="rank_died", message=f"{message}; {outcome.reached}", log=str(log))
 
 
 def run_identity(run: RunSpec, settings: Settings, session: Session) -> RunIdentity:

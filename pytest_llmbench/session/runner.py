@@ -29,7 +29,7 @@ from pytest_llmbench.core.record.records import (
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.ending import JOB_ENDS, Outcome, conclude, lost_nodes, run_identity, sweep
 from pytest_llmbench.session.following import Active, Ended, Follower, live_task
-from pytest_llmbench.session.journal.earlier import Adoption, Earlier, put_aside
+from pytest_llmbench.session.journal.earlier import Earlier, adopt, put_aside
 from pytest_llmbench.session.launch import Launcher, LostNodes
 from pytest_llmbench.session.nodes.held import HeldNodes
 from pytest_llmbench.session.record_store import RecordStore
@@ -184,8 +184,10 @@ class Runner:
     def _adopt(self) -> None:
         if self._earlier is None:
             return
-        adoption = Adoption(self._earlier, self._settings, self._slurm, self._stopping.wait, self._say)
-        for active in adoption.adopt(list(self._schedule.waiting), self._store.runs):
+        for active in adopt(
+            self._earlier, self._settings, self._slurm, list(self._schedule.waiting), self._store.runs,
+            wait=self._stopping.wait, say=self._say,
+        ):  # fmt: skip
             self._schedule.waiting.remove(active.run)
             self._schedule.active.append(active)
             self._note_begun(active)

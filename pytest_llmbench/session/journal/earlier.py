@@ -11,7 +11,6 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -285,55 +284,47 @@ def processes_of(session: Session) -> Iterator[int]:
             yield int(path.parent.name)
 
 
-@dataclass(frozen=True)
-class Adoption:
-    """Adopts or ends the jobs that an earlier process of the session left, before anything is submitted.
+def adopt(
+    earlier: Earlier, settings: Settings, slurm: Slurm, waiting: Iterable[PreparedRun], final: Container[str], *,
+    wait: Callable[[float], bool], say: Callable[[str], None],
+) -> Iterator[Active]:  # fmt: skip
+    """Yield the waiting runs whose job is there; cancel other jobs, and put aside what is left of the other runs.
 
-    Attributes:
-        wait: waits for the given seconds; true if the session is ending.
-        say: called with a line for people.
+    Nothing was submitted so far. Runs in `final` have a record; `wait` returns true if the session is ending.
     """
 
-    earlier: Earlier
-    settings: Settings
-    slurm: Slurm
-    wait: Callable[[float], bool]
-    say: Callable[[str], None]
-
-    def adopt(self, waiting: Iterable[PreparedRun], final: Container[str]) -> Iterator[Active]:
-        """Yield the runs that wait whose job is there; put aside what is left of the others but the `final`."""
-        runs, unwanted = {run.key: run for run in waiting}, []
-        self.slurm.past |= self.earlier.submitted
-        for job in self.earlier.jobs:
-            job_id = job.id or self._answer(partial(self.slurm.find, job.identity))
-            if job_id is None or job.submitting.name in final:
-                continue
-            watched = self.slurm.watch(job_id, job.identity)
-            run = runs.get(job.submitting.name)
-            if run is None or not self.earlier.can_adopt(run.spec, self.settings):
-                unwanted.append(watched)
-                continue
-            accepted, submitted = let_begin(run.processes.request, watched), job.submitting.at
-            how = "" if job.id else ", found by its token"
-            self.say(f"run {run.key}: job {watched.id} of the session's earlier process{how}: adopted")
-            yield Active(
-                run=run, job=SlurmJob(accepted, self.slurm), lease=None, submitted=submitted, started=submitted,
-                launched=time.monotonic() - (time.time() - submitted), marks=JobMarks(), adopted=True,
-            )  # fmt: skip
-            del runs[run.key]
-        for key in runs:
-            self.earlier.put_aside(key)
-        self._answer(partial(self.slurm.cancel, *unwanted))
-
-    def _answer(self, ask: Callable[[], T | None]) -> T | None:
-        """Slurm's answer about the jobs that are left, however long it takes; None if the session ends before."""
+    def answer(ask: Callable[[], T | None]) -> T | None:
+        """Slurm's answer, however long it takes; None if the session ends before."""
         while True:
             try:
                 return ask()
             except ClusterError as error:
-                self.say(f"waiting for Slurm to tell which jobs are left of the session's earlier process: {error}")
-                if self.wait(_AGAIN_S):
+                say(f"waiting for Slurm to tell which jobs are left of the session's earlier process: {error}")
+                if wait(_AGAIN_S):
                     return None
+
+    runs, unwanted = {run.key: run for run in waiting}, []
+    slurm.past |= earlier.submitted
+    for job in earlier.jobs:
+        job_id = job.id or answer(partial(slurm.find, job.identity))
+        if job_id is None or job.submitting.name in final:
+            continue
+        watched = slurm.watch(job_id, job.identity)
+        run = runs.get(job.submitting.name)
+        if run is None or not earlier.can_adopt(run.spec, settings):
+            unwanted.append(watched)
+            continue
+        accepted, submitted = let_begin(run.processes.request, watched), job.submitting.at
+        how = "" if job.id else ", found by its token"
+        say(f"run {run.key}: job {watched.id} of the session's earlier process{how}: adopted")
+        yield Active(
+            run=run, job=SlurmJob(accepted, slurm), lease=None, submitted=submitted, started=submitted,
+            launched=time.monotonic() - (time.time() - submitted), marks=JobMarks(), adopted=True,
+        )  # fmt: skip
+        del runs[run.key]
+    for key in runs:
+        earlier.put_aside(key)
+    answer(partial(slurm.cancel, *unwanted))
 
 
 def describe_dead_session(run_dir: Path) -> str | None:
