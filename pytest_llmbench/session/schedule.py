@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from pytest_llmbench.cluster.jobs import Job, SlurmJob
+from pytest_llmbench.cluster.jobs import SlurmJob
 from pytest_llmbench.cluster.lease import Lease, LeasePool, TooFewLeftError
 from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.cluster.settings import Settings
@@ -87,18 +87,8 @@ class FailedLaunches:
         self.until = time.monotonic() + seconds
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Launched:
-    """Outcome of a launch that began at these times (Unix, our clock); None as job if another takes the nodes."""
-
-    job: Job | None
-    marks: JobMarks
-    submitted: float
-    at: float
-
-
-# A launch that waits for Slurm's answer.
-_Launching = tuple[PreparedRun, Lease | None, Aside[_Launched]]
+# A launch that waits for Slurm's answer; it gives None if another job takes the nodes.
+_Launching = tuple[PreparedRun, Lease | None, Aside[Active | None]]
 
 
 @dataclass(kw_only=True)
@@ -265,17 +255,19 @@ class Schedule:
         work = Aside(lambda: self._start(run, lease), "launch")
         self._launching.append((run, lease, work))
 
-    def _start(self, run: PreparedRun, lease: Lease | None) -> _Launched:
-        marks, submitted, at = self._marks(), time.time(), time.monotonic()
-        preempted = marks is not None and bool(marks.preempted)
-        job = None if preempted else self.launcher.start_run(run, lease, self.holder)
+    def _start(self, run: PreparedRun, lease: Lease | None) -> Active | None:
+        marks, submitted, launched = self._marks(), time.time(), time.monotonic()
+        if marks is not None and marks.preempted:
+            return None
+        job = self.launcher.start_run(run, lease, self.holder)
         # A launch has to have had an answer of Slurm: so there is one about what was before it.
-        return _Launched(job=job, marks=marks or self._marks() or JobMarks(), submitted=submitted, at=at)
+        marks = marks or self._marks() or JobMarks()
+        return Active(run=run, job=job, lease=lease, submitted=submitted, launched=launched, marks=marks)
 
-    def _take(self, run: PreparedRun, lease: Lease | None, result: Callable[[], _Launched]) -> None:
+    def _take(self, run: PreparedRun, lease: Lease | None, result: Callable[[], Active | None]) -> None:
         """Follow a run that was launched, or do what the failure of its launch asks for."""
         try:
-            launched = result()
+            active = result()
         except NotYetError as error:
             self._free(lease)
             self._hold_back(run, error)
@@ -292,16 +284,12 @@ class Schedule:
             known = isinstance(error, ClusterError | OSError)
             self.fail(run, Problem(kind=kind, message=str(error)) if known else harness_problem())
             return
-        if launched.job is None:
+        if active is None:
             self._free(lease)
             self.waiting.insert(0, run)
             self.failed_launches.pause("a job of higher priority takes the nodes")
             return
         self.full_queue.note_accepted(run.key)
-        active = Active(
-            run=run, job=launched.job, lease=lease, submitted=launched.submitted, launched=launched.at,
-            marks=launched.marks,
-        )  # fmt: skip
         self.active.append(active)
         self.begun(active)
 
