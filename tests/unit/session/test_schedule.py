@@ -43,7 +43,6 @@ def test_a_silent_slurm_costs_no_run_its_launches(schedule: Schedule) -> None:
 
 
 def test_a_refusal_of_a_controller_that_was_just_started_costs_none(schedule: Schedule) -> None:
-    """It does not know its nodes yet: the run waits, however often that comes."""
     run = cast("Any", SimpleNamespace(key="a"))
 
     def refused() -> Any:
@@ -61,8 +60,6 @@ def test_a_refusal_of_a_controller_that_was_just_started_costs_none(schedule: Sc
     ("error", "kind"), [(ClusterError("nvalid partition"), "allocation"), (OSError("disk full"), "launch_failed")]
 )
 def test_what_slurm_refuses_is_no_failed_launch(schedule: Schedule, error: Exception, kind: str) -> None:
-    """The same kind as where nodes are asked for that are to be held."""
-
     def refused() -> Any:
         raise error
 
@@ -73,7 +70,6 @@ def test_what_slurm_refuses_is_no_failed_launch(schedule: Schedule, error: Excep
 
 
 def test_nodes_that_are_refused_for_now_are_asked_for_again() -> None:
-    """Until the controller knows them, or the session ends."""
     answers: list[Exception | None] = [NotYetError("not available"), NotYetError("not available"), None]
 
     def start() -> None:
@@ -94,7 +90,6 @@ def test_nodes_that_are_refused_for_now_are_asked_for_again() -> None:
 
 
 def test_a_slurm_that_is_silent_for_hours_does(schedule: Schedule) -> None:
-    """Somebody has to look at it."""
     schedule.slurm = cast("Any", SimpleNamespace(silent=True, controller=SimpleNamespace(silent_s=3 * 3600.0)))
     schedule.launch_again(cast("Any", SimpleNamespace(key="a")), "connection refused")
     assert schedule.failed_launches.reasons["a"] == ["connection refused"]
@@ -102,7 +97,6 @@ def test_a_slurm_that_is_silent_for_hours_does(schedule: Schedule) -> None:
 
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> FailedLaunches:
-    """By a clock that stands."""
     monkeypatch.setattr(time, "monotonic", lambda: 100.0)
     return FailedLaunches()
 
@@ -113,7 +107,6 @@ def fail(launches: FailedLaunches, key: str) -> None:
 
 
 def test_nothing_is_launched_in_a_pause(launches: FailedLaunches, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By nobody: the next run would be launched into the same failure."""
     paused = [launches.paused]
     launches.add("a", "why")
     paused.append(launches.paused)
@@ -125,14 +118,12 @@ def test_nothing_is_launched_in_a_pause(launches: FailedLaunches, monkeypatch: p
 
 
 def test_a_run_is_given_up_after_its_last_launch(launches: FailedLaunches) -> None:
-    """And each failure is kept for its record."""
     fail(launches, "a")
     assert launches.reasons["a"] == ["why"] * (len(PAUSES_S) + 1)
     assert launches.in_a_row < MOST_IN_A_ROW
 
 
 def test_runs_in_a_row_end_all_launching(launches: FailedLaunches) -> None:
-    """One that was launched in between begins the row anew."""
     for key in range(MOST_IN_A_ROW - 1):
         fail(launches, f"a{key}")
     launches.in_a_row = 0
@@ -167,7 +158,6 @@ def test_nodes_of_a_run_that_ended_are_used_at_once() -> None:
 
 
 def test_every_run_that_waits_for_slurm_is_looked_at() -> None:
-    """Of thousands, those that come next each time and the others in turn; and always those that have begun."""
     runner = cast("Any", Runner.__new__(Runner))
     runs = [
         SimpleNamespace(
