@@ -83,13 +83,6 @@ class Diagnosis:
         return tuple(result for test in self.tests for result in test.results)
 
     @property
-    def healthy(self) -> bool:
-        """Whether every test ran and passed on every entity and recorded nothing."""
-        passed = all(result.status is Status.PASS and not result.recorded for result in self.results)
-        whole = self.unreadable is None and self.runtime_error is None and self.overall in {None, Status.PASS}
-        return whole and bool(self.results) and passed and not self.uncovered
-
-    @property
     def uncovered(self) -> tuple[str, ...]:
         """Tests with results of some GPUs only, and GPUs without any result, in words."""
         # Up to version 3 a deployment test has one result for all, or names the first that it failed on.

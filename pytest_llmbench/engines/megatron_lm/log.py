@@ -136,7 +136,9 @@ def _fields(text: str) -> Mapping[str, str]:
     fields: dict[str, str] = {}
     behind = False  # in the text of another rank, after the line's own fields
     for part in parts:
-        key, value = _field(part)
+        key, colon, value = part.partition(":")
+        key = key.strip() if colon and _KEY.fullmatch(key.strip()) else ""  # empty for anything but a field
+        key = _LOSS if key == _LOSS_OF_FORKS else key
         if key in fields:
             raise items.Unreadable(f"{key} twice")
         behind = behind or not key
@@ -147,15 +149,6 @@ def _fields(text: str) -> Mapping[str, str]:
     if not _whole(fields) and (rest.strip() or _CONSUMED in fields):
         raise items.Unreadable(f"cut off after {next(reversed(fields), 'its number')}: {rest.strip()[:40]!r}")
     return fields
-
-
-def _field(part: str) -> tuple[str, str]:
-    """Split a field into key and value; the key is empty for anything else."""
-    key, colon, value = part.partition(":")
-    key = key.strip()
-    if not colon or not _KEY.fullmatch(key):
-        return "", ""
-    return (_LOSS if key == _LOSS_OF_FORKS else key), value
 
 
 def _whole(fields: Mapping[str, str]) -> bool:

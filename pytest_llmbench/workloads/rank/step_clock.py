@@ -26,16 +26,11 @@ class _Mark(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _QueuedStep:
-    """A queued step, which a GPU may still be working on.
+    """A queued step of this rank, which a GPU may still be working on."""
 
-    Attributes:
-        numbers: loss, norm and, in a run that may end early, whether it does, in the host's memory; valid after `end`.
-        end: mark after the work of the step.
-        samples, tokens: counts of this rank in the step.
-    """
-
+    # Loss, norm and, in a run that may end early, whether it does, in the host's memory; valid after `end`.
     numbers: torch.Tensor
-    end: _Mark
+    end: _Mark  # after the work of the step
     samples: int
     tokens: int
 
@@ -47,20 +42,10 @@ class StepClock:
     clock of the loop. The host waits for a GPU's step after it has queued the next one, as the GPU would otherwise idle
     at every end until its next work arrives. The ends are CUDA events: the host may look late, and by its own clock
     would count a part of the next step to this one.
-
-    Args:
-        log: log of this rank.
-        device: the device that trains.
-        samples: sequences of this rank in each step.
-        tokens: tokens of this rank in each step.
-        fed: counter of sequences and tokens, instead of these constants.
     """
 
-    def __init__(
-        self, log: StepLog, device: torch.device, *, samples: int = 0, tokens: int = 0, fed: Fed | None = None
-    ) -> None:
-        self._log, self._device = log, device
-        self._count = fed.step_counts if fed is not None else lambda: (samples, tokens)
+    def __init__(self, log: StepLog, device: torch.device, fed: Fed) -> None:
+        self._log, self._device, self._fed = log, device, fed
         self._queued: _QueuedStep | None = None
         self._steps, self._enough = 0, False
 
@@ -85,14 +70,13 @@ class StepClock:
     def step(self, loss: torch.Tensor, grad_norm: torch.Tensor | float) -> None:
         """Record a step whose work has been queued. The loss is a scalar on the device."""
         if not isinstance(grad_norm, torch.Tensor):
-            grad_norm = torch.full_like(
-                loss, grad_norm, dtype=torch.float32
-            )  # a kernel, as a copy would block the host
+            # A kernel, as a copy would block the host.
+            grad_norm = torch.full_like(loss, grad_norm, dtype=torch.float32)
         numbers = [loss.float(), grad_norm.float()]
         if self._log.may_end_early:
             numbers.append(torch.full((), float(self._log.enough), device=loss.device))
             dist.broadcast(numbers[-1], 0)
-        before, self._queued = self._queued, _queue_step(torch.stack(numbers), *self._count())
+        before, self._queued = self._queued, _queue_step(torch.stack(numbers), *self._fed.step_counts())
         self._steps += 1
         if self._device.type == "cuda":
             self._log.phase(self._steps, "device")

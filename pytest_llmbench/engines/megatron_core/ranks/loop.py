@@ -41,13 +41,14 @@ def run(recipe: Recipe, options: MegatronCoreOptions, device: torch.device, log:
 
 
 def _loop(training: MegatronTraining, log: StepLog) -> None:
-    clock = StepClock(log, training.device, fed=training.fed)
+    clock = StepClock(log, training.device, training.fed)
     clock.start()
     for step in clock.steps(training.recipe.steps):
         loss = _forward_backward(training, log, step)
         log.phase(step, "optimizer")
         norm = _update(training, step)
-        clock.step(_mean_over_copies(training, loss), norm)
+        dist.all_reduce(loss)  # over all copies; ranks without a loss contribute 0
+        clock.step(loss / training.copies, norm)
     clock.finish()
     log.training(trained(training))
 
@@ -114,9 +115,3 @@ def _update(training: MegatronTraining, step: int) -> torch.Tensor | float:
     _, norm, _ = training.optimizer.step()
     # A step whose fp16 gradients overflow is left out, and the norm with it.
     return math.inf if norm is None else norm
-
-
-def _mean_over_copies(training: MegatronTraining, loss: torch.Tensor) -> torch.Tensor:
-    """Return the mean of the copies' losses on every rank; ranks without a loss contribute 0."""
-    dist.all_reduce(loss)
-    return loss / training.copies

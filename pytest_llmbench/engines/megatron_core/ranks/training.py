@@ -12,13 +12,12 @@ from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import TransformerLayer
 
-from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.wire.step_events import TrainingEvent
 from pytest_llmbench.engines.megatron_core.options import MegatronCoreOptions
 from pytest_llmbench.engines.megatron_core.ranks.model import DTYPE, build, transformer_config
 from pytest_llmbench.workloads.rank.fed import Fed
-from pytest_llmbench.workloads.training.tokens import Tokens, open_tokens, stable_seed
+from pytest_llmbench.workloads.training.tokens import Tokens, open_tokens, sequences_of_copy, stable_seed
 
 # Seed of parameters and dropout, as in engine torch.
 _SEED = 1
@@ -26,29 +25,19 @@ _SEED = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MegatronTraining:
-    """Inputs of every step.
-
-    Attributes:
-        positions: [micro batch, sequence], the same in every micro batch.
-        chunks: this rank's parts of the model, each in Megatron-Core's wrapper for data parallelism.
-        copies: number of copies of the model.
-        copy: number of this rank's copy, which trains on sequences `copy * copy_batch` and following of every step.
-        copy_batch: sequences per step of one copy.
-        speaks: whether this rank is the one of its copy that has the loss and counts the tokens.
-        fed: counter of sequences and tokens.
-    """
+    """Inputs of every step."""
 
     recipe: Recipe
     options: MegatronCoreOptions
     device: torch.device
     tokens: Tokens
-    positions: torch.Tensor
-    chunks: list[Any]
+    positions: torch.Tensor  # [micro batch, sequence], the same in every micro batch
+    chunks: list[Any]  # this rank's parts of the model, each in Megatron-Core's wrapper for data parallelism
     optimizer: Any
-    copies: int
-    copy: int
-    copy_batch: int
-    speaks: bool
+    copies: int  # of the model
+    copy: int  # this rank's, which trains on sequences `copy * copy_batch` and following of every step
+    copy_batch: int  # sequences per step of one copy
+    speaks: bool  # whether this rank is the one of its copy that has the loss and counts the tokens
     fed: Fed
 
 
@@ -67,11 +56,7 @@ def prepare(recipe: Recipe, options: MegatronCoreOptions, device: torch.device) 
         create_gloo_process_groups=False,
     )
     copies, copy = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
-    if recipe.samples_per_step % (copies * recipe.micro_batch_size):
-        raise ConfigError(
-            f"a global batch of {recipe.samples_per_step} does not divide into micro batches of "
-            f"{recipe.micro_batch_size} on {copies} copies of the model"
-        )
+    copy_batch = sequences_of_copy(recipe, copies)
     # Dropout differs between copies and stages; between tensor-parallel ranks, Megatron-Core sees to that.
     seed = stable_seed(_SEED, copy, parallel_state.get_pipeline_model_parallel_rank())
     torch.manual_seed(seed)
@@ -90,7 +75,7 @@ def prepare(recipe: Recipe, options: MegatronCoreOptions, device: torch.device) 
         optimizer=_optimizer(recipe, options, config, chunks),
         copies=copies,
         copy=copy,
-        copy_batch=recipe.samples_per_step // copies,
+        copy_batch=copy_batch,
         speaks=speaks,
         fed=Fed(speaks=speaks),
     )
@@ -104,7 +89,7 @@ def trained(training: MegatronTraining) -> TrainingEvent:
         parallel_state.get_pipeline_model_parallel_world_size(),
     )
     parameters = [
-        (name, parameter)
+        parameter
         for chunk in training.chunks
         for name, parameter in chunk.named_parameters()
         # Tensor-parallel ranks have copies of unsplit parameters; the last of several stages has one of the embedding.
@@ -113,7 +98,7 @@ def trained(training: MegatronTraining) -> TrainingEvent:
     ]
     return training.fed.trained(
         layers=sum(isinstance(module, TransformerLayer) for chunk in training.chunks for module in chunk.modules()),
-        parameters=sum(parameter.numel() for _, parameter in parameters),
+        parameters=sum(parameter.numel() for parameter in parameters),
         dtypes={
             parameter.dtype for chunk in training.chunks for parameter in chunk.parameters() if parameter.dim() > 1
         },
@@ -124,7 +109,6 @@ def trained(training: MegatronTraining) -> TrainingEvent:
 
 
 def _spread(chunks: list[Any], recipe: Recipe, options: MegatronCoreOptions, config: TransformerConfig) -> list[Any]:
-    """Wrap the chunks so that the copies of the model average their gradients."""
     sharded = recipe.parallelism.sharding == "optimizer"
     settings = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
