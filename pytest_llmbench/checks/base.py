@@ -161,6 +161,9 @@ class CheckDefaults:
     statistics: Mapping[str, str] = {}
     deadline_s = 300.0
 
+    def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
+        raise NotImplementedError
+
     def probe(
         self, settings: CheckSettings, function: str, config: Mapping[str, Any] | None = None, **how: Any
     ) -> Probe:

@@ -106,7 +106,7 @@ class Collective(CheckDefaults):
     """One collective operation over all GPUs of all nodes."""
 
     family = "collectives"
-    scope = "cluster"
+    scope: Literal["node", "cluster"] = "cluster"
     options: type[Strict] = CollectivesOptions
     statistics: Mapping[str, str] = STATISTICS
     deadline_s = 900.0

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import median
 from typing import Any
 
@@ -80,7 +81,7 @@ class Hunt:
         players = {_name(host, rail): (host, rail) for rail in tracks for host in self._hosts}
 
         def play(pairs_of_rounds: Rounds) -> tuple[list[Match], Played]:
-            groups = []
+            groups: list[list[RankGroup]] = []
             for pairs in pairs_of_rounds:
                 groups.append([])
                 for one, two in pairs:
@@ -89,8 +90,7 @@ class Hunt:
                     groups[-1].append(RankGroup(hosts=(players[one][0], players[two][0]), local_ranks=ranks))
             played = self.field.play(groups)
             self.silent.update(played.silent)
-            pairs = (pair for pairs in pairs_of_rounds for pair in pairs)
-            matches = zip(pairs, played.results, strict=True)
+            matches = zip(chain.from_iterable(pairs_of_rounds), played.results, strict=True)
             return [Match(pair=pair, value=result.busbw, result=result) for pair, result in matches], played
 
         def draw(left: Sequence[str]) -> Rounds:

@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 from uuid import uuid4
 
 from pydantic import Field, PositiveInt
@@ -46,7 +46,7 @@ class Storage(CheckDefaults):
     """Writes, reads of another node's files, and metadata, on all nodes at once."""
 
     name = family = "storage"
-    scope = "cluster"
+    scope: Literal["node", "cluster"] = "cluster"
     summary = "the shared file system under all nodes at once: bandwidth, small files, and bytes that come back right"
     options: type[Strict] = StorageOptions
     statistics: Mapping[str, str] = _UNITS
