@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,14 +14,24 @@ from pytest_llmbench.workloads.rank.fed import Fed
 from pytest_llmbench.workloads.rank.steplog import StepLog
 
 
-class _Mark(Protocol):
-    """A position in a device's queue of work."""
+class _Mark:
+    """A position in a device's queue of work. The work of a host is done when the mark is made."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.at_s = time.perf_counter()
+        self.event: Any = torch.cuda.Event(enable_timing=True) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        if self.event is not None:
+            self.event.record()
 
     def wait(self) -> None:
-        """Block until the device has reached this mark."""
+        if self.event is not None:
+            self.event.synchronize()
 
-    def since(self, earlier: Self) -> float:
+    def since(self, earlier: "_Mark") -> float:
         """Return the seconds between an earlier mark and this one; both must have been reached."""
+        if self.event is None:
+            return self.at_s - earlier.at_s
+        return float(earlier.event.elapsed_time(self.event)) / 1e3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +62,7 @@ class StepClock:
     def start(self) -> None:
         """Begin step 1, when all ranks are there."""
         dist.barrier()
-        self._ended = _mark(self._device)
+        self._ended = _Mark(self._device)
         self._ended.wait()
         self._ended_at = self._log.clock.now()
 
@@ -108,38 +118,7 @@ def _queue_step(numbers: torch.Tensor, samples: int, tokens: int) -> _QueuedStep
     if device.type == "cuda":
         host = torch.empty(len(numbers), pin_memory=True)
         numbers = host.copy_(numbers, non_blocking=True)
-    return _QueuedStep(numbers=numbers, end=_mark(device), samples=samples, tokens=tokens)
-
-
-def _mark(device: torch.device) -> _Mark:
-    return _OfDevice() if device.type == "cuda" else _OfHost()
-
-
-class _OfDevice:
-    """A CUDA event in the current stream."""
-
-    def __init__(self) -> None:
-        self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        self._event.record()
-
-    def wait(self) -> None:
-        self._event.synchronize()
-
-    def since(self, earlier: Self) -> float:
-        return float(earlier._event.elapsed_time(self._event)) / 1e3
-
-
-class _OfHost:
-    """A time of the host, whose work is done when the mark is made."""
-
-    def __init__(self) -> None:
-        self._at = time.perf_counter()
-
-    def wait(self) -> None:
-        pass
-
-    def since(self, earlier: Self) -> float:
-        return self._at - earlier._at
+    return _QueuedStep(numbers=numbers, end=_Mark(device), samples=samples, tokens=tokens)
 
 
 def on_arrival(loss: torch.Tensor, arrived: Callable[[], None]) -> None:

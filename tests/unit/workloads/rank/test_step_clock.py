@@ -38,7 +38,7 @@ class Mark:
 def test_a_late_host_moves_no_time_between_steps(context: RankContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step has its own time, the last as well, for which the host waits alone."""
     Mark.times = iter([0.0, 3.0, 3.5, 4.0, 4.5])
-    monkeypatch.setattr(step_clock, "_mark", Mark)
+    monkeypatch.setattr(step_clock, "_Mark", Mark)
     monkeypatch.setattr(step_clock, "peak_memory_bytes", lambda _: None)
     monkeypatch.setattr(torch.distributed, "barrier", lambda: None)
     with StepLog(context) as log:
@@ -70,7 +70,7 @@ def test_ranks_of_a_device_end_after_the_step_that_tells_them(
 ) -> None:
     """Rank 0 tells it in step 3; every rank reads that when step 4 has been asked for, and makes no other."""
     Mark.times = iter([0.0, 1.0, 2.0, 3.0, 4.0])
-    monkeypatch.setattr(step_clock, "_mark", Mark)
+    monkeypatch.setattr(step_clock, "_Mark", Mark)
     monkeypatch.setattr(step_clock, "peak_memory_bytes", lambda _: None)
     monkeypatch.setattr(torch.distributed, "barrier", lambda: None)
     told = iter([0.0, 0.0, 1.0, 1.0])
