@@ -218,7 +218,7 @@ def _read_test(category: object, test: Mapping[str, Any]) -> DiagnosticOutcome:
     name = test.get("name")
     if not isinstance(name, str) or not isinstance(category, str):
         raise UnreadableReport(f"a test has no name or no category: {name!r} of {category!r}")
-    results = [_read_result(item) for item in _mappings(test, "results")]
+    results = [_read_result(_mapping(item, f"a result of {name}")) for item in _items(test, "results")]
     if "test_summary" in test:
         summary = _read_result(_mapping(test["test_summary"], f"the summary of {name}"))
         # From version 4.5 on the summary repeats the errors of the results.
