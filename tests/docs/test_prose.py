@@ -142,8 +142,24 @@ def test_docstrings_and_comments_have_goals_of_their_own(tmp_path: Path, code: s
     assert all(name.startswith(str(missed)) for name in names)
 
 
+def test_comments_are_read(tmp_path: Path) -> None:
+    """Sentence by sentence, on lines of their own or behind code; of tests and benchmarks nothing else."""
+    assert found("# Where it is.\nx = 1  # nobody waits\n", tmp_path, "m.py") == [(1, "where-clause"), (2, "nobody")]
+    assert {sentence.place for sentence in prose.of_file(CHECKOUT / "tests" / "conftest.py")} == {"comment"}
+
+
+def test_comments_of_the_package_may_only_become_plainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more comment with a fault than today is reported with all the others."""
+    (tmp_path / "pytest_llmbench").mkdir()
+    (tmp_path / "pytest_llmbench" / "m.py").write_text("# Where it is.\nx = 1  # as slow as others, which wait\n")
+    monkeypatch.setattr(prose, "ROOT", tmp_path)
+    for most, status in ((1, 0), (0, 1)):
+        monkeypatch.setattr(prose, "COMMENTS_TO_MEND", most)
+        assert prose.main([str(tmp_path)]) == status
+
+
 def test_the_whole_project_is_read_and_meets_its_goals() -> None:
-    """Documents, the package, suites and tools."""
+    """Documents, the package, suites, tools, and comments of tests and benchmarks."""
     read = prose.files_in([CHECKOUT / place for place in prose.PLACES])
     assert {path.suffix for path in read} == set(prose.READERS)
     found = [sentence for path in read for sentence in prose.of_file(path)]

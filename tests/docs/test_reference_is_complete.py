@@ -22,9 +22,9 @@ from pytest_llmbench.core.errors import ErrorKind
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, Quantity
 from pytest_llmbench.core.recipe.reference import ExpectedFailure
-from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Report, Severity
 from pytest_llmbench.core.record.records import Metric, ProblemKind, RunRecord, Timings, Verdict
+from pytest_llmbench.core.record.series import EarlyVerdict
 from pytest_llmbench.core.wire.driver import CommandTask
 from pytest_llmbench.core.wire.step_events import GpuEvent
 from pytest_llmbench.engines.base import ENGINES, Engine
@@ -92,7 +92,8 @@ def declared() -> tuple[set[str], set[str]]:
 
 def test_every_ini_key_is_there() -> None:
     """Those with an option and those without one are all that the plugin declares."""
-    twins = {row[1].strip("`") for row in only_table("Options").values()} - {"none"}
+    forms = [cell for cell in only_table("Options") if not cell.startswith("**")]
+    twins = {"llmbench_" + re.sub(r"^--(llmbench-)?", "", form).replace("-", "_") for form in forms}
     assert twins | set(only_table("Ini keys without an option")) == declared()[1]
 
 
@@ -198,7 +199,8 @@ def test_every_junit_property_is_there(tmp_path: Path) -> None:
         item, **facts_of_tests.facts_of_check(checked(tmp_path), 0), **Health(checked(tmp_path), 0).properties()
     )
     outcome.judge(item, cast("pytest.CallInfo[None]", SimpleNamespace(excinfo=None)), report, lambda: place)
-    assert set(of_check) == {name for name, _ in item.user_properties}
+    names = {name for name, _ in item.user_properties}
+    assert set(of_check) <= names <= {*of_check, *of_run}
 
     settings = SimpleNamespace(system=SimpleNamespace(name="x"), cluster="local", allocation="run", scale="full")
     bench = cast("Bench", SimpleNamespace(settings=settings, session=SimpleNamespace(id="s", folder=tmp_path)))
@@ -272,12 +274,12 @@ def test_every_file_of_a_session_is_there(user: UserFolder) -> None:
     }, result.text  # fmt: skip
     files = {path.relative_to(result.session).as_posix() for path in result.session.rglob("*") if path.is_file()}
     wild = {"<run>": "[^/]+", "<recipe>": "[^/]+", "<check>": "[^/]+", "<step>": r"\d{3}-[^/]+", "00000": r"\d{5}"}
-    written = only_table("Session folder")
+    written = {name for cell in only_table("Session folder") for name in re.split(r"`?, `?", cell)}
     patterns = [re.sub("<[a-z]+>|00000", lambda match: wild[match[0]], name) for name in written]
     patterns = [f"{pattern}.*" if pattern.endswith("/") else pattern for pattern in patterns]
     assert {file for file in files if not any(re.fullmatch(pattern, file) for pattern in patterns)} == set()
-    # What a session on this machine does not have: of Slurm, of xdist, of a batch, and of processes that were stopped
-    # or seemed to hang, or that caused a fault.
+    # A session on this machine lacks files of Slurm, xdist and batches, and of processes that stopped, hung, or caused
+    # a fault.
     on_slurm = {"allocation/", "runs/<run>/bin/srun", "runs/<run>/pauses/rank-00000"}
     hanging = {
         "simulated/rank-00000",
@@ -293,7 +295,7 @@ def test_every_file_of_a_session_is_there(user: UserFolder) -> None:
         "superseded/",
         "checks/<check>/steps/<step>/logs/",  # their ranks print nothing
         "runs/<run>/record-altered.json",  # of a record that was changed
-        # Of sane runs they are taken away.
+        # The session deletes these of a sane run.
         "runs/<run>/phase/rank-00000",
         "runs/<run>/earlier.json",
     }
@@ -306,6 +308,8 @@ def test_every_file_of_a_session_is_there(user: UserFolder) -> None:
 
 def test_every_environment_variable_is_there() -> None:
     """Of the package's own, those that the package and its tools speak of, and those that its tests read."""
+    guide = (CHECKOUT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    of_tests = next(table for title, table in titled_tables("Tests", guide).items() if title == "Variable")
     marks = {"LLMBENCH_FILES", "LLMBENCH_INSTALLED"}  # words in a program's output
     own = [*PACKAGE.rglob("*.py"), *(CHECKOUT / "tools").rglob("*.sh")]
     used = set(re.findall(r"\bLLMBENCH_[A-Z_]*[A-Z]\b", "".join(path.read_text("utf-8") for path in own))) - marks
@@ -313,4 +317,4 @@ def test_every_environment_variable_is_there() -> None:
     used |= set(re.findall(r"environ(?:\.get\(|\[)[\"'](LLMBENCH_[A-Z_]*[A-Z])\b", tests))
     systems = {f"LLMBENCH_{name.upper()}_SYSTEM" for name in ENGINES.names()}
     used = {"LLMBENCH_<ENGINE>_SYSTEM" if name in systems else name for name in used}
-    assert {name for name in only_table("Environment") if name.startswith("LLMBENCH_")} == used
+    assert {name for name in {**only_table("Environment"), **of_tests} if name.startswith("LLMBENCH_")} == used

@@ -53,26 +53,23 @@ def test_every_statistic_that_a_comment_explains_exists() -> None:
     assert set(reference.notes()["left out"]) <= set(reference.STATISTICS)
 
 
-def test_every_word_on_values_and_links_is_used() -> None:
-    """None is left of a key that is gone."""
-    models = [
-        reference.Recipe, reference.Reference, reference.System, reference.ReplayFacts, reference.RunRecord,
-        reference.Finding, reference.Reading, *(check.options for check in reference.all_checks().values()),
-        *(reference.get_engine(name).options for name in reference.ENGINES.names()),
-    ]  # fmt: skip
-    known = {option.name for option in reference.OPTIONS}
-    for model in models:
-        keys = {*model.model_fields, *(key for key, _, _ in reference.leaves(model))}
-        known |= keys | {f"{model.__name__}.{key}" for key in keys}
-    assert sorted({*reference.VALUES, *reference.SEE} - known) == []
+def test_the_engines_of_nemo_share_their_statistics() -> None:
+    """The section of `nemo_torchrun` refers to those of `nemo_launcher`."""
+    assert reference.statistics("nemo_torchrun") == reference.statistics("nemo_launcher")
 
 
 @pytest.mark.parametrize(
     ("key", "shown"),
-    [("nodes", "N ≥ 1"), ("model.dropout", "0 ≤ x < 1"), ("time_limit", "Slurm time, in quotes"),
-     ("end", "`steps`, `time_limit`"), ("compile", "true, false"), ("options", "mapping"),
-     ("data.kind", "`synthetic`, `token_file`"), ("optimizer.clip_grad_norm", "x > 0")],
+    [("nodes", "N > 0 (1)"), ("model.dropout", "x ≥ 0, < 1 (0.1)"), ("time_limit", "Slurm time, required"),
+     ("end", "`steps`, `time_limit` (steps)"), ("compile", "true, false (true)"), ("options", "mapping"),
+     ("data.kind", "`synthetic`, `token_file` (synthetic)"), ("optimizer.clip_grad_norm", "x > 0 (1.0)"),
+     ("references", "list of references"), ("optimizer.betas", "list (0.9, 0.95)"), ("global_batch_size", "N > 0")],
 )  # fmt: skip
 def test_the_values_of_a_key_follow_from_its_type(key: str, shown: str) -> None:
-    """Bounds, words, and both models of a union."""
+    """Bounds, words, defaults, and both models of a union."""
     assert {row[0]: row[1] for row in reference.keys(reference.Recipe)}[f"`{key}`"] == shown
+
+
+def test_every_key_of_results_is_one_of_the_record() -> None:
+    """None is left of a key that is gone."""
+    assert set(reference.OF_RESULTS) <= set(reference.RunRecord.model_fields)

@@ -172,7 +172,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         lambda x: x.edit(lambda t: re.sub(r"(consumed samples: +)(\d+)", lambda m: f"{m[1]}{int(m[2]) + 800}", t)),
         "implausible",
     ),
-    # where it ran
+    # the nodes of the run
     "label of another node": (lambda x: x.edit(lambda t: relabelled(t, host="elsewhere")), "wrong_nodes"),
     "label of a node too many": (lambda x: x.put(relabelled(x.label, host="elsewhere")), "wrong_nodes"),
     "another lease": (lambda x: x.record(hosts=["elsewhere"]), "wrong_nodes"),

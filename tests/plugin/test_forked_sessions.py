@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import Result, UserFolder
 from tests.support.warm import asking
 
-# What a session may see of the Python that runs it. The order of modules and what is imported may be another.
+# State of Python that a session may see. The order of modules and the set of imported ones may differ.
 LOOK = """
 import json, logging, os, signal, sys, tempfile, threading, warnings
 

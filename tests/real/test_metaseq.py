@@ -29,7 +29,7 @@ from tests.support.shipped import shipped_recipes
 FRAMEWORK = "metaseq"
 SYSTEM = os.environ.get("LLMBENCH_METASEQ_SYSTEM")
 RECIPES = {name: recipe for name, recipe in shipped_recipes().items() if recipe.engine == "metaseq"}
-# In the place of a program that the launcher starts: it writes down what it was asked to do.
+# Stands in for a program that the launcher starts, and writes down its arguments.
 RECORDER = '#!/bin/sh\nprintf "%s\\n" "$@" > {}\n'
 EIGHT_MILLION: dict[str, Any] = {
     "engine": "metaseq",
@@ -134,7 +134,7 @@ def asked(recipe: Recipe, system: System, folder: Path) -> dict[str, str]:
         (programs / name).chmod(0o755)
     command = replace(command, argv=(*command.argv, "--python", str(programs / "python")))
     (folder / "run.sh").write_text(write_script(Script(commands=(command,)), place, topology, system.env))
-    # Where the environment has a PATH of its own, no `srun` of ours is before it: it has none.
+    # Our `srun` is first on PATH only if the environment has no PATH of its own.
     env = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "run.sh"],

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import UserFolder
 from tests.slurm.conftest import Queue, run_slurm
 
-# Nobody here has to wait as long as on a cluster until Slurm is asked again.
+# Slurm is asked again sooner than on a cluster.
 IMPATIENT = "from pytest_llmbench.session import schedule\nschedule.QUIET_S = 0.5\n"
 
 

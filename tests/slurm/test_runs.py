@@ -59,7 +59,7 @@ def test_two_sessions_at_once_do_not_disturb_each_other(user: UserFolder, queue:
     records = [json.loads(path.read_text()) for path in (user.path / "reports").glob("*/2*/runs/tiny/record.json")]
     assert len(records) == 2
     one, other = sorted(records, key=lambda record: record["timings"]["started"])
-    # Where other tests have some of the nodes meanwhile, the second session gets its own after the first.
+    # If other tests have some of the nodes meanwhile, the second session gets its own after the first.
     one_after_the_other = one["timings"]["ended"] < other["timings"]["started"]
     assert one_after_the_other or set(one["hosts"]).isdisjoint(other["hosts"])
     for session in (user.path / "reports").glob("*/2*"):

@@ -225,7 +225,7 @@ OTHER = "NVIDIA H100 80GB HBM3"
 PROBLEM = {"kind": "rank_died", "message": "rank 3 died\nat step 9"}
 LOSS = {"test": "t[learns]", "verdict": "FAIL", "statistic": "loss_drop", "reason": "measured 0 nat"}
 
-# What is wrong with the third of five runs, and what is said about it.
+# Damage to the third of five runs, and the message.
 UNFIT: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "ended early": (
         lambda p: p.update(early={"planned": 200, "look": 50, "looks": [50], "done": 52, "alpha": 0.0015}),

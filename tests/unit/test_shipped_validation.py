@@ -70,7 +70,7 @@ PUBLISHED: dict[tuple[str, str, str, int | None], set[str]] = {
     ("H200", "all_reduce", "busbw_8GiB", 1): {"346 GB/s", "328 GB/s"},
 }
 
-# What other sources say of the same machine has to stand beside the number that was taken.
+# Numbers of other sources on the same machine have to stand next to the one that was taken.
 DISAGREE = {
     ("ND96isr_H200_v5", "aznhc"): ("431", "480", "432"),
     ("ND96isr_H200_v5", "aznhc_to_device"): ("48", "55"),

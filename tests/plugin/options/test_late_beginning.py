@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import TEST_REFERENCES, UserFolder, read_junit
 from tests.support.packages import COUNTING, install
 
-# What it takes a second to import, and the state of a session of ours.
+# Packages that take a second to import, and the state of a session of ours.
 HEAVY = {
     "cryptography", "jinja2", "plotly", "pydantic", "rich", "submitit", "typer", "yaml",
     "pytest_llmbench.plugin.bench",

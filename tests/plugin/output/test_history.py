@@ -80,7 +80,7 @@ def test_a_regression_fails_and_everything_is_kept(user: UserFolder) -> None:
             {"FAIL": 1, "PASS": 1}, {"PASS": 2}, {"PASS": 1, "SKIP": 1},
         ]  # fmt: skip
         assert len(read_series(history, "opt125m", "throughput")) == 3
-        # What was kept at the end is what lies in the folder.
+        # The session kept the same records that lie in the folder.
         told = import_sessions(history, [user.path / "reports"])
         assert (told.new, told.known, told.refused) == (0, 3, [])
 

@@ -22,7 +22,7 @@ REFERENCES = [
 ]
 # 25 judged steps of 256 tokens, a second each.
 PER_JOULE = 256 / (2 * POWER_W)
-# Of the recipe's model.
+# Number of parameters of the recipe's model.
 PARAMETERS = 17_888
 
 Judge = Callable[..., Result]

@@ -12,7 +12,7 @@ from tests.conftest import Result, UserFolder, Watch
 
 # Its log has the same steps on any machine, but for noise that depends on its folder.
 LOGGED: dict[str, Any] = {"steps": 60, "options": {"logged_s": 0.05}}
-# 5,120 words/s. Of runs that may differ by 15 %, one does not decide on half of that, and two do.
+# 5,120 words/s. Runs may differ by 15 %: one does not decide on half of that, and two do.
 TESTS = """
 import datetime
 import pytest

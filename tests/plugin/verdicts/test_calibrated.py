@@ -86,7 +86,7 @@ def test_a_training_is_judged_by_runs_before_it(
     assert first.returncode == 0, first.text
     plain = first.record()
     for step in plain["steps"]:
-        step["seconds"] = 0.01  # whatever this machine was busy with
+        step["seconds"] = 0.01  # the same on a busy machine
     calibrated(siblings(plain, tmp_path, faster), user.path / "desk.yaml", DESK)
     result = judge(user, "--system", "desk.yaml", distribution)
     assert result.case.properties["verdict"] == verdict, result.text

@@ -42,7 +42,7 @@ NOT_ASKED, NOT_HELD = "judged nothing: the test never asked whether it holds", "
 ONLY_HALF = "does not decide on the threshold"
 # The body of a test, its verdict, and a part of the reason.
 CASES = {
-    # What was believed to judge.
+    # Comparisons that look as if they judged.
     "bare": ("run.throughput >= SLOW", "ERROR", NOT_ASKED),
     "bare_that_holds": ("run.throughput >= FAST", "ERROR", NOT_ASKED),
     "kept": ("KEPT.append(run.throughput >= SLOW)", "ERROR", NOT_ASKED),

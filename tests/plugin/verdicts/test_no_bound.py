@@ -16,7 +16,7 @@ REFERENCE = {
     "name": "site", "statistic": "gemm_fp32", "at_least": "0.000001 TFLOP/s/gpu", "why": "it has to work",
     "source": "this test", "date": "2026-01-01", "applies_to": {"system": "here"},
 }  # fmt: skip
-# Their numbers are held against limits of their own, which need no reference.
+# These checks compare their numbers with limits of their own, without a reference.
 LIMITED = {"clock", "disk", "memory"}
 
 

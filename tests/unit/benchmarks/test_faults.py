@@ -43,7 +43,7 @@ def test_each_declaration_can_fail() -> None:
     ended = Seen(exit=1, verdict="ERROR", kind="harness", message="", output="", metrics=0, left=())
     for fault in FAULTS:
         assert fault.done
-        # What programs in front of Slurm's commands play must have been met, or a PASS would prove nothing.
+        # The fault that a program in front of Slurm's commands plays must have struck, or a PASS would prove nothing.
         assert fault.proof or fault.expected.verdict != "PASS" or fault.strike, fault.name
         assert fault.recipe or fault.options or fault.prepare or fault.strike, f"{fault.name} breaks nothing"
         assert differences(fault.expected, ended), fault.name

@@ -17,7 +17,7 @@ SITE = Site(system="test", nodes=3, gpus_per_node=2, gpu_model="H100 80GB HBM3",
 GPU_CHECKS = [name for name, check in all_checks().items() if check.family == "gpu"]
 XID = "[ 99.0] NVRM: Xid (PCI:0000:11:00): 48, pid=1, name=python, DBE\n"
 STRAY = "<process_info><pid>77</pid><type>C</type><process_name>/opt/python</process_name></process_info>"
-# Of GPU 1 of the node `bad`; its log and its links are bad, too.
+# Changes of GPU 1 of the node `bad`; its log and its links are bad, too.
 BAD = {
     "<current_link_width>16x<": "<current_link_width>8x<",
     "<current_link_gen>5<": "<current_link_gen>1<",

@@ -61,6 +61,8 @@ def test_a_job_too_many_is_told_from_one_too_large(words: str, limit: str) -> No
         ("QOSMaxNodePerJobLimit", True), ("AssocMaxWallDurationPerJobLimit", True), ("QOSMaxGRESPerJob", True),
         ("QOSMinGRES", True), ("PartitionTimeLimit,Priority", True), ("QOSMaxJobsPerUserLimit", False),
         ("QOSMaxNodePerUserLimit", False), ("AssocGrpNodeLimit", False), ("AssociationJobLimit", False),
+        ("MaxMemPerLimit", True), ("PartitionConfig", True), ("ReservationDeleted", True),
+        ("DependencyNeverSatisfied", True), ("JobHoldMaxRequeue", True), ("Dependency", False), ("Reservation", False),
         ("Priority", False), ("", False),
     ],
 )  # fmt: skip

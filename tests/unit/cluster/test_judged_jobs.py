@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.cluster.slurm.marks import JobMarks
-from pytest_llmbench.cluster.slurm.queries import IllNode
+from pytest_llmbench.cluster.slurm.queries import IllNode, JobMarks
 from pytest_llmbench.cluster.slurm.queue import (
     CLOSING_S,
     NEVER,

@@ -2,7 +2,7 @@
 
 import itertools
 
-from pytest_llmbench.cluster.slurm.rhythm import Rhythm
+from pytest_llmbench.cluster.slurm.controller import Rhythm
 
 
 class Clock:

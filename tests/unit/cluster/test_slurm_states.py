@@ -20,12 +20,13 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm import controller, full_queue, watchman
 from pytest_llmbench.cluster.slurm import queue as module
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, NotYetError
-from pytest_llmbench.cluster.slurm.marks import JobMarks
+from pytest_llmbench.cluster.slurm.controller import Rhythm
+from pytest_llmbench.cluster.slurm.queries import JobMarks
 from pytest_llmbench.cluster.slurm.queue import Slurm
-from pytest_llmbench.cluster.slurm.rhythm import Rhythm
 from pytest_llmbench.cluster.slurm.states import JobIdentity, JobState, OurJob, job_rows, parse_state
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ClusterError
+from pytest_llmbench.core.wire import layout
 
 TOKEN = "llmbench:s"
 SCRIPT = "/shared/reports/s/runs/tiny/logs/submission.sh"
@@ -119,6 +120,16 @@ def slurm(commands: Commands) -> Slurm:
     slurm = Slurm()
     slurm.watch("7", OURS)
     return slurm
+
+
+def held_job(slurm: Slurm, folder: Path, max_wait_min: int | None = None) -> HeldJob:
+    """Job 7 as one that holds nodes."""
+    request = JobRequest(
+        name="hold", folder=folder, nodes=2, tasks_per_node=1, gpus_per_node=0, time_min=5, comment="", use_srun=False
+    )
+    held = HeldJob(request, Heartbeat(folder), slurm, max_wait_min)
+    held.job = SEVEN
+    return held
 
 
 def test_squeue_knows_first(commands: Commands, slurm: Slurm) -> None:
@@ -397,6 +408,13 @@ def test_a_drained_node_is_told_with_any_reason(commands: Commands, slurm: Slurm
     assert slurm.queries.unavailable() == "n8 drained (fan br\ufffdken [2J(loud))"
 
 
+def test_nodes_that_no_job_can_get_are_told_by_their_states(commands: Commands, slurm: Slurm) -> None:
+    """`inval` is a node that registered with too little, and a sign behind a state says that it does not respond."""
+    states = ("inval", "idle*", "mixed*", "maint$", "idle", "mixed", "allocated+", "idle~", "planned")
+    commands.answer("sinfo", "".join(f"\x1e{state}\x1f{state}\x1fnone" for state in states).encode())
+    assert [node.name for node in slurm.queries.ill_nodes()] == ["inval", "idle*", "mixed*", "maint$"]
+
+
 def test_a_failed_node_is_named(commands: Commands, slurm: Slurm) -> None:
     """By sinfo, among the nodes of the job."""
     commands.answer("squeue", row(state="NODE_FAIL", nodes="n[7-8]"))
@@ -521,11 +539,7 @@ def test_one_query_is_for_all_jobs(commands: Commands, slurm: Slurm) -> None:
 
 def test_a_failing_look_up_of_hosts_is_no_end(commands: Commands, slurm: Slurm, tmp_path: Path) -> None:
     """One command that fails does not end a session whose nodes are there: the next look finds them."""
-    request = JobRequest(
-        name="hold", folder=tmp_path, nodes=2, tasks_per_node=1, gpus_per_node=0, time_min=5, comment="", use_srun=False
-    )
-    held = HeldJob(request, Heartbeat(tmp_path), slurm)
-    held.job = SEVEN
+    held = held_job(slurm, tmp_path)
     commands.answer("squeue", row(nodes="n[1-2]"))
     commands.answer("scontrol", code=1, stderr="slurm_load_node error: Socket timed out")
     waiting = held.hosts()
@@ -562,11 +576,7 @@ def test_the_allocation_we_are_in_is_known_by_user_and_submit_time(
 
 def test_a_suspended_job_gives_no_nodes(commands: Commands, slurm: Slurm, tmp_path: Path) -> None:
     """Nothing is launched in it; what runs there is looked after."""
-    request = JobRequest(
-        name="hold", folder=tmp_path, nodes=2, tasks_per_node=1, gpus_per_node=0, time_min=5, comment="", use_srun=False
-    )
-    held = HeldJob(request, Heartbeat(tmp_path), slurm)
-    held.job = SEVEN
+    held = held_job(slurm, tmp_path)
     commands.answer("squeue", row(state="SUSPENDED"))
     waiting = held.hosts()
     assert isinstance(waiting, Waiting)
@@ -575,11 +585,7 @@ def test_a_suspended_job_gives_no_nodes(commands: Commands, slurm: Slurm, tmp_pa
 
 def test_a_job_that_waits_again_holds_nothing(commands: Commands, slurm: Slurm, tmp_path: Path) -> None:
     """Its start was forgotten, and its nodes are anybody's: it is over, and its runs are lost with it."""
-    request = JobRequest(
-        name="hold", folder=tmp_path, nodes=1, tasks_per_node=1, gpus_per_node=0, time_min=5, comment="", use_srun=False
-    )
-    held = HeldJob(request, Heartbeat(tmp_path), slurm)
-    held.job = SEVEN
+    held = held_job(slurm, tmp_path)
     commands.answer("squeue", row(state="PENDING", nodes="", reason="Resources"))
     assert isinstance(held.hosts(), Waiting)
     commands.answer("squeue", row())
@@ -710,6 +716,25 @@ def test_what_is_alive_again_after_a_session_is_cancelled(
     assert "--states=PENDING,RUNNING,SUSPENDED" in commands.asked("squeue")[0]
 
 
+@pytest.mark.parametrize("resumed", ["runs", "ended"])
+def test_a_watchman_leaves_the_jobs_of_a_resumed_session(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resumed: str
+) -> None:
+    """The token is the same: a session that was resumed after its end in order has a watchman of its own."""
+    monkeypatch.setattr(watchman, "AFTER_END_S", 1.0)
+    commands.answer("squeue", f"7 {TOKEN} by us\n")
+    commands.answer("scancel")
+    (tmp_path / layout.OWNER).write_text("first")
+    watching = watchman.Watchman(tmp_path, TOKEN)
+    write_stop(tmp_path, "the session ended")
+    watching.dismiss()
+    (tmp_path / layout.OWNER).write_text("second")
+    if resumed == "runs":
+        (tmp_path / layout.STOP).unlink()
+    time.sleep(3.0)
+    assert not commands.asked("squeue")
+
+
 def test_a_watchman_does_not_wait_for_a_command_that_hangs(
     commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -838,13 +863,8 @@ def test_a_step_that_fails_while_the_controller_is_away_waits_for_it(
 def waiting(commands: Commands, slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeldJob:
     """A job that is to hold nodes, and that has waited for longer than it may, once Slurm shows it."""
     monkeypatch.setattr(full_queue, "_MINUTE_S", 0.0)
-    request = JobRequest(
-        name="hold", folder=tmp_path, nodes=1, tasks_per_node=1, gpus_per_node=0, time_min=5, comment="", use_srun=False
-    )
-    held = HeldJob(request, Heartbeat(tmp_path), slurm, 90)
-    held.job = SEVEN
     commands.answer("scancel")
-    return held
+    return held_job(slurm, tmp_path, 90)
 
 
 def test_a_job_that_waits_too_long_is_cancelled_once(commands: Commands, waiting: HeldJob) -> None:

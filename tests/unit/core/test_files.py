@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.files import Replacement, refuse_shared, write_text
+from pytest_llmbench.core.files import refuse_shared, replacing, write_text
 
 STRANGER = 54_321  # a user needs no name to own files and to run processes
-# Puts a folder of its own, with a file for a job, in the place of a session's.
+# Replaces a session's folder by one of its own, with a file for a job.
 ATTACK = """
 import sys
 from pathlib import Path
@@ -66,11 +66,11 @@ def test_a_replacement_has_the_mode_of_what_it_replaces(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
     path.chmod(0o640)
-    with Replacement(path, durable=True) as new:
+    with replacing(path, durable=True) as new:
         new.write_text("new")
         assert path.read_text() == "old"
     assert (path.read_text(), path.stat().st_mode & 0o777) == ("new", 0o640)
-    with pytest.raises(FileNotFoundError), Replacement(path, durable=True):
+    with pytest.raises(FileNotFoundError), replacing(path, durable=True):
         pass
     assert (path.read_text(), names(tmp_path)) == ("new", ["file"])
 

@@ -149,7 +149,7 @@ WIRE: st.SearchStrategy[Task | CommandTask | DriverReport] = st.one_of(
     st.builds(
         CommandTask, **SHAPE, token=st.none() | WORDS, hosts=st.lists(WORDS, max_size=3).map(tuple),
         prepare=st.lists(st.builds(Needed, name=WORDS, make=WORDS, path=st.none() | WORDS), max_size=2).map(tuple),
-        env=MAPPINGS, secrets=MAPPINGS, owner=PATHS, ttl_s=st.floats(0.1, 1e6), machine_lock=PATHS,
+        env=MAPPINGS, secrets=MAPPINGS, owner=st.none() | OWNERS,
     ),
     st.builds(
         DriverReport, hosts=st.lists(WORDS, max_size=3).map(tuple), device=WORDS, started=st.floats(0, 1e12),

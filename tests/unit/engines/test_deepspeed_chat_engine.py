@@ -48,7 +48,7 @@ PLACE = Place(
     slurm=True,
     time_limit_min=20,
 )  # fmt: skip
-# What every script of the source gives to steps 1 and 2, as on its lines.
+# Arguments that every script of the source gives to steps 1 and 2.
 SHARED = {
     "data_split": "2,4,4", "max_seq_len": "512", "learning_rate": "1e-10", "weight_decay": "0.1", "seed": "1234",
     "per_device_eval_batch_size": "4", "gradient_accumulation_steps": "1", "lr_scheduler_type": "cosine",

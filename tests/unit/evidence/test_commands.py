@@ -14,7 +14,7 @@ from pytest_llmbench.cli.app import app
 from tests.conftest import INSTALLED
 from tests.unit.evidence.conftest import Evidence
 
-# No torch, no submitit, no programs: as on the machine of somebody who only verifies.
+# Without torch, submitit and programs, as on a machine that only verifies.
 BARE = """
 import sys
 

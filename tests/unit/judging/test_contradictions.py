@@ -75,7 +75,7 @@ def a_step(key: str, value: object) -> Callable[[dict[str, Any]], object]:
     return lambda p: p["steps"][6].update({key: value})
 
 
-# What was done to a sound record; the key that is named, and both values.
+# Damage to a sound record; the key that is named, and both values.
 DAMAGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "number raised": (a_number("value", 5e5), r"metrics\.throughput\.value: .* 500,000 .* but its steps give 4\d\d,"),
     "number 0": (a_number("value", 0.0), r"metrics\.throughput\.value: throughput is 0\.0 words/s"),

@@ -14,14 +14,14 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe import recipes
-from pytest_llmbench.core.recipe.recipes import Scale
+from pytest_llmbench.core.yaml_files import read_yaml
 from pytest_llmbench.history.wanted import Wanted
 from pytest_llmbench.plugin.begin import begin
 from pytest_llmbench.plugin.bench import bench_of
 from pytest_llmbench.plugin.options import OPTIONS, Section, options_of
 from pytest_llmbench.session.journal.journal import Journal
 
-# What users and their CI files hold on to: taking one away or renaming it breaks them.
+# Options in the CI files of users: taking one away or renaming it breaks them.
 SHORT = [
     "cluster", "gpus-per-node", "nodes", "nodes-per-run", "partition", "plan", "quarantine", "replay", "resume",
     "scale", "slurm", "system", "time",
@@ -273,13 +273,12 @@ def test_a_recipe_file_is_read_once(pytester: pytest.Pytester, monkeypatch: pyte
     (pytester.path / "mine" / "own.yaml").write_text(re.sub(r"\bopt(?=\d)", "own", recipe.read_text()))
     pytester.makeini("[pytest]\nllmbench_recipes = mine\n")
     read: list[Path] = []
-    load = recipes._load_family
 
-    def noted(path: Path, scale: Scale) -> dict[str, recipes.Recipe]:
+    def noted(path: Path) -> dict[str, Any]:
         read.append(path)
-        return load(path, scale)
+        return read_yaml(path)
 
-    monkeypatch.setattr(recipes, "_load_family", noted)
+    monkeypatch.setattr(recipes, "read_yaml", noted)
     bench = bench_of(pytester.parseconfigure("--cluster", "local"))
     assert set(bench.recipes_of_unmarked) < set(bench.recipes)
     assert all(name.startswith("own") for name in bench.recipes_of_unmarked)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-# Of address space, on top of what the imports took: less than the file, and less than a tenth of what it says it is.
+# Address space on top of the imports: less than the file, and less than a tenth of the size that it claims.
 ROOM = 64 << 20
 SIZE = 192 << 20
 READ = """

@@ -190,7 +190,7 @@ def test_a_second_run_that_goes_on_where_the_first_ended(read: Read) -> None:
         "job.out:4: the number of ranks is printed again after the first step: a second run in the same log"
     )
     assert intervals(series) == [(1, 1)]
-    assert read(parse, "step 1 1\nranks 2\n").restarted is None  # what rank 0 says may come late
+    assert read(parse, "step 1 1\nranks 2\n").restarted is None  # lines of rank 0 may come late
 
 
 def test_several_files_are_one_log(tmp_path: Path) -> None:

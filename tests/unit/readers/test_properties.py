@@ -69,7 +69,7 @@ def _log(before: str, line: str, after: str, numbers: Sequence[int]) -> str:
     return before + "".join("some words\n" + line.format(number, 32 * number) for number in numbers) + after
 
 
-# Small logs in the words of each dialect. One that has none here is tested with what is no log, and with samples.
+# Small logs in the words of each dialect. A dialect without one is tested with other texts, and with samples.
 LOGS = {
     "megatron_lm": _log(
         "using world size: 2, data-parallel size: 2, context-parallel size: 1\n",
@@ -284,7 +284,7 @@ def test_lines_of_samples_without_a_needle_say_nothing(read: Read, sample: Sampl
     assert repr(read(reading(name), content, needles(name))) == repr(read(reading(name), content))
 
 
-# What programs say that fail, in words that dialects look for besides, and with times.
+# Messages of programs that fail, with words and times that dialects look for.
 FAILING = [
     b"RuntimeError: CUDA error",
     b"[rank1]: ValueError: 2026-11-21 02:58:47 is too late",
@@ -318,7 +318,7 @@ def test_words_of_failures_may_be_searched_for_afterwards(
     assert repr(read(reading(name), log, needles(name))) == repr(read(reading(name), log, at_once))
 
 
-# What a careless pattern takes quadratic time for: a beginning, then very many of one character, then another end.
+# A careless pattern takes quadratic time for these: a beginning, then very many of one character, then another end.
 BEGINNINGS = [
     "",
     "iteration",

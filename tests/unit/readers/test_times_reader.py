@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.core.record.series import Step
-from pytest_llmbench.core.record.times import RunTimes
+from pytest_llmbench.core.record.series import RunTimes, Step
 from pytest_llmbench.core.wire.step_events import StartEvent, StepEvent, TimeSpent
 from pytest_llmbench.readers.steps.times import read_times
 from tests.conftest import known

@@ -17,7 +17,7 @@ from pytest_llmbench.cluster.slurm.states import JobIdentity, JobState, JobStatu
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import Problem, ProblemKind, RunRecord, write_model
 from pytest_llmbench.core.record.series import RankInfo, StepSeries
-from pytest_llmbench.core.wire import again
+from pytest_llmbench.core.wire.notes import note_second_start
 from pytest_llmbench.session.ending.causes import Outcome, cause, lost_nodes
 from pytest_llmbench.session.following import Follower
 from pytest_llmbench.session.journal.earlier import put_aside
@@ -81,7 +81,7 @@ def test_a_second_start_is_told_as_such(tmp_path: Path) -> None:
         assert moved is not None
         assert moved.kind == "started_again"
         assert "it has n1 now, and the first start was on n4" in moved.message
-    again.refuse(tmp_path, "rank-00000")
+    note_second_start(tmp_path, "rank-00000")
     assert cause(outcome(tmp_path, node="n1", hosts=("n1",), ended=True)) is None
     refused = cause(outcome(tmp_path, node="n1", hosts=("n1",), ended=False))
     assert refused is not None

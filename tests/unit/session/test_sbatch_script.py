@@ -191,7 +191,7 @@ def test_a_held_job_has_time_for_its_checks() -> None:
         allocation="session", run_dir=SESSION.folder.parent, nodes=2,
     )  # fmt: skip
     request = holder_request(Plan(runs=(), checks=("limits", "memory", "storage")), settings, SESSION)
-    assert request.time_min == 7 + 5  # 90 s and 300 s, and what every held job has besides
+    assert request.time_min == 7 + 5  # 90 s and 300 s, and the 5 minutes of every held job
     assert "#SBATCH --no-kill" in sbatch_script(request)
 
 

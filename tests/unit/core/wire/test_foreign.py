@@ -71,7 +71,7 @@ def test_a_secret_is_taken_out(by: str) -> None:
     assert out("hf_abcdefg is another text") == "hf_abcdefg is another text"
 
 
-# A text with one secret in it that nobody told us, written <so>.
+# Texts with one undeclared secret each, written <so>.
 TELLTALE = [
     "git clone https://<bob:hunter22>@host/x.git failed",
     "proxy http://<u:p4ss:w0rd>@proxy:3128/",

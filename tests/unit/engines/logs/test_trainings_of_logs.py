@@ -197,7 +197,7 @@ def test_a_log_of_another_day_is_refused(first: float, last: float, *, sane: boo
     problem = first_problem(run)
     assert (problem is None) is sane
     assert problem is None or "it is the log of another run" in problem.message
-    assert first_problem(dataclasses.replace(run, origin=Origin())) is None  # made elsewhere, nobody knows when
+    assert first_problem(dataclasses.replace(run, origin=Origin())) is None  # made elsewhere, at an unknown time
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.record.records import Metric, RunRecord
-from pytest_llmbench.core.record.series import RankInfo
+from pytest_llmbench.core.record.series import RankInfo, RankTimes
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
-from pytest_llmbench.core.record.times import RankTimes
 from pytest_llmbench.judging.cause.evidence import Cause
 from pytest_llmbench.judging.cause.find import find_cause
 from tests.unit.judging.cause.conftest import MakeRun, rank

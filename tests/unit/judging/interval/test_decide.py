@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns, Quantity
-from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.record.records import Metric
+from pytest_llmbench.core.record.series import EarlyVerdict
 from pytest_llmbench.judging.interval.decide import Op, apart, decide
 from pytest_llmbench.judging.interval.early import at_a_look
 from pytest_llmbench.judging.interval.steady import steady_state

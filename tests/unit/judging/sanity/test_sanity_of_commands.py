@@ -73,7 +73,7 @@ LINE = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2024-01-01T00:00:00 DUE 
         evidence((*steps(60)[:5], *steps(60)[6:]), recipe={"steps": 60}, wall_s=60.0, **UNREAD, unread_after={5: 1}),
         evidence((), totals={"throughput": 1.0}),
         evidence(steps(12, 12), log_interval=12),
-        evidence(steps(12, 4), log_interval=8),  # more often than it was told to
+        evidence(steps(12, 4), log_interval=8),  # more often than its interval
         evidence((*FIRST, *steps(12, 4)), first_apart=True),
         evidence((*FIRST, *steps(12, 12)), first_apart=True, log_interval=12),
         evidence(steps(10, 5)),  # the two steps after the last line of a log interval have none

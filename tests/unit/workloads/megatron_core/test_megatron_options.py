@@ -61,7 +61,7 @@ def first(table):
     return parallel_state.get_tensor_model_parallel_rank() * len(table)
 """
 
-# 250 tokens are padded to 256 rows, also on two ranks; the second rank has all that are none.
+# 250 tokens are padded to 256 rows, also on two ranks; the second rank has all the padding.
 BASE: Mapping[str, Any] = {"engine": "megatron_core", "model": {"layers": 4, "vocab_size": 250}, "steps": 6}
 OFF: Mapping[str, Any] = {
     "transformer_impl": "local", "attention": "unfused", "pad_vocabulary": False, "overlap": False,

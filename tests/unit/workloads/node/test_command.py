@@ -17,8 +17,8 @@ import pytest
 
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.wire.again import refused
 from pytest_llmbench.core.wire.driver import DriverReport, read_report
+from pytest_llmbench.core.wire.notes import second_start
 from pytest_llmbench.engines.base import Command, Place, Script
 from pytest_llmbench.readers.log import read_log
 from pytest_llmbench.session.script.scripts import labels_of, write_script
@@ -38,8 +38,9 @@ Drive = Callable[..., "subprocess.Popen[bytes]"]
 def prepare(folder: Path, script: str, **task: Any) -> None:
     """Write the run's folder: one CPU rank, and an owner that gave one sign of life."""
     (folder / "owner").write_text("0\n")
-    told = {"nodes": 1, "ranks_per_node": 1, "device": "cpu", "python": sys.executable, "owner": str(folder / "owner")}
-    (folder / "command.json").write_text(json.dumps({**told, **task}))
+    owner = {"path": str(folder / "owner"), "ttl_s": 30.0}
+    shape = {"nodes": 1, "ranks_per_node": 1, "device": "cpu", "python": sys.executable, "owner": owner}
+    (folder / "command.json").write_text(json.dumps({**shape, **task}))
     (folder / "run.sh").write_text(script)
 
 
@@ -124,7 +125,7 @@ def test_a_second_start_touches_nothing_of_the_first(drive: Drive, tmp_path: Pat
     before = report(tmp_path)
     assert drive("echo second").wait(timeout=60) == STARTED_AGAIN
     assert (output(tmp_path), report(tmp_path)) == ("first\n", before)
-    assert (refused(tmp_path) or "").startswith("its driver on ")
+    assert (second_start(tmp_path) or "").startswith("its driver on ")
 
 
 # A stand-in for Slurm's, which runs a task on each of two nodes.
@@ -192,7 +193,7 @@ def test_a_signal_ends_all_that_was_started(
 @pytest.mark.parametrize("silence", ["silent", "stop"])
 def test_without_its_owner_it_ends(drive: Drive, tmp_path: Path, silence: str) -> None:
     """The dead man's switch: nobody rewrites the file, or somebody asks for the end."""
-    process = drive(FAMILY, ttl_s=1.0 if silence == "silent" else 600.0)
+    process = drive(FAMILY, owner={"path": str(tmp_path / "owner"), "ttl_s": 1.0 if silence == "silent" else 600.0})
     if silence == "stop":
         pids = family(tmp_path)
         (tmp_path / "stop").write_text("")

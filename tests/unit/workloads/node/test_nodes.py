@@ -13,7 +13,7 @@ from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.workloads.node.nodes import environment_of, gpus_of, hosts_of_this_job
 
 HOSTS = ("n1", "n2")
-# What the driver finds as a step of a job of 8 nodes.
+# Variables of the driver as a step of a job of 8 nodes.
 STEP = {
     "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-8]", "SLURM_NNODES": "8", "SLURM_STEP_ID": "3",
     "SLURM_STEP_NODELIST": "n1", "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_CPU_BIND": "none",

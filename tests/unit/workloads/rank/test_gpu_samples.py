@@ -220,7 +220,7 @@ def test_a_value_that_no_reader_takes_is_said(context: RankContext, series: Seri
     series(ROW | {"used": 2**64 - 1})
     told, sampled = watch(context, at_least=2)
     assert sampled == []
-    assert (told[-1].trouble or "").startswith("ValueError: memory_used_bytes must be a number that a GPU may tell")
+    assert (told[-1].trouble or "").startswith("ValueError: memory_used_bytes must be a number that a GPU may have")
 
 
 def test_a_call_that_hangs_writes_nothing_later(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from pytest_llmbench.core.wire.pauses import longest_pause, note_pause
+from pytest_llmbench.core.wire.notes import longest_pause, note_pause
 
 
 def test_the_longest_pause_is_found(tmp_path: Path) -> None:
