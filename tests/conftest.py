@@ -127,6 +127,22 @@ class Result:
         (case,) = self.cases.values()
         return case
 
+    @property
+    def error(self) -> str:
+        """The message of the only test, which must be an error and leave no metric behind."""
+        assert self.returncode != 0, self.text
+        assert self.case.outcome == "error", self.text
+        assert self.case.properties["verdict"] == "ERROR"
+        assert "value" not in self.case.properties
+        assert self.record()["metrics"] == {}
+        return self.case.message
+
+    @property
+    def suite(self) -> dict[str, str]:
+        """Properties of the whole session in its JUnit file."""
+        found = ET.parse(self.session / "junit.xml").iterfind("testsuite/properties/property")
+        return {each.get("name", ""): each.get("value", "") for each in found}
+
     def record(self, key: str = "tiny") -> dict[str, Any]:
         """The run record of one run."""
         record: dict[str, Any] = json.loads((self.session / "runs" / key / "record.json").read_text())
@@ -296,7 +312,6 @@ def pid_of_rank(session: Path, run: str, rank: int) -> int:
 
 @pytest.fixture
 def watch() -> type[Watch]:
-    """Looking at a run under way."""
     return Watch
 
 

@@ -88,14 +88,12 @@ from events import moved
 
 @pytest.fixture(scope="module")
 def launcher() -> Path:
-    """The folder of the launcher."""
     #: test variable LLMBENCH_NEMO_LAUNCHER_ROOT: a folder with checkouts of NVIDIA's launcher
     named = os.environ.get("LLMBENCH_NEMO_LAUNCHER_ROOT")
     return Path(named) if named else built("nemo_launcher")
 
 
 def test_a_small_model_learns(user: UserFolder, system_file: str) -> None:
-    """The 126m recipe at scale smoke, by NeMo 2 itself through a whole session; TensorBoard reads the same times."""
     user.test()
     result = user.run("--system", system_file, "--scale", "smoke", "-n0", "-k", "aws_torchrun_gpt3_126m")
     assert result.case.properties["verdict"] == "PASS", result.text

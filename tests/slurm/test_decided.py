@@ -20,7 +20,6 @@ def speed(**bounds: str) -> dict[str, Any]:
 
 
 def options(*, held: bool) -> tuple[str, ...]:
-    """Those of a session of either kind."""
     return "--cluster", "slurm", "-n0", "-k", "tiny", *(("--nodes", "2") if held else ())
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from pytest_llmbench.cluster.runs import Declared
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.record.records import Verdict
-from pytest_llmbench.core.record.verdicts import Property, RecordedClause, SessionVerdicts
+from pytest_llmbench.core.record.records import Property, RecordedClause, SessionVerdicts, Verdict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin import history
 from pytest_llmbench.plugin.bench import Bench
@@ -120,7 +119,7 @@ class Results:
         """Complete the verdicts, and hand them to the other reporters."""
         self._junit.stop()
         if self.store is not None:
-            self.store.check_files()
+            self.store.runs.check_files()
         if self.runs_tests and self._bench.planned.tests:
             self._finish_tests(session)
             self._judge_groups(session)

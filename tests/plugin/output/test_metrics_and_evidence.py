@@ -28,7 +28,6 @@ LOCAL = ("--cluster", "local")
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_a_session_is_exported_bundled_and_verified(user: UserFolder, distribution: str, tmp_path: Path) -> None:
-    """Its numbers are OpenMetrics, and each file of its bundle is compared with the others."""
     user.recipe()
     user.test()
     result = user.run(distribution, *LOCAL)

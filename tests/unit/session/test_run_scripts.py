@@ -117,7 +117,6 @@ def test_the_script_is_the_golden_one(name: str) -> None:
 
 
 def test_no_golden_file_is_left_over() -> None:
-    """Every file there belongs to a row above."""
     assert {str(path.relative_to(GOLDEN)) for path in GOLDEN.rglob("*.*") if path.is_file()} == set(golden())
 
 

@@ -82,7 +82,6 @@ LINE = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2024-01-01T00:00:00 DUE 
     ],
 )
 def test_a_good_run_passes(good: Evidence) -> None:
-    """Whole, or with no more missing than is explained."""
     assert first_problem(good) is None
 
 
@@ -141,7 +140,6 @@ def test_a_good_run_passes(good: Evidence) -> None:
     ],
 )
 def test_what_is_wrong_is_named(bad: Evidence, kind: str, said: str) -> None:
-    """One thing at a time, each of its own kind."""
     problem = first_problem(bad)
     assert problem is not None
     assert problem.kind == kind
