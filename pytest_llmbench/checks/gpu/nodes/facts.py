@@ -16,7 +16,6 @@ from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog, host_name
 
 _TIMEOUT_S = 60.0
-_ENGLISH = {**os.environ, "LC_ALL": "C"}
 # The first line of the kernel: a log that begins with it is whole.
 _FIRST_WORDS = b"Linux version"
 _BEGINNING_LINES = 50
@@ -29,6 +28,7 @@ class ToolEnd(ProbeAnswer):
     command: str
     code: int | None  # its exit status; None if it was ended
     error: str | None  # the reason of a failure
+    complaint: str = ""  # its error output, if it succeeded all the same
 
 
 class ToolOutput(ToolEnd):
@@ -95,7 +95,7 @@ def _read_log(argv: Sequence[str]) -> KernelLog | str:
     with tempfile.TemporaryFile() as errors:
         try:
             process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=_ENGLISH
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env={**os.environ, "LC_ALL": "C"}
             )
         except OSError as error:
             return f"{error.strerror}: {argv[0]}"
@@ -130,7 +130,7 @@ def _run(argv: list[str]) -> ToolOutput:
     try:
         done = subprocess.run(
             argv, capture_output=True, check=False, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL,
-            env=_ENGLISH,
+            env={**os.environ, "LC_ALL": "C"},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return ToolOutput(command=command, code=None, text="", error=f"no end within {_TIMEOUT_S:g} s")
@@ -140,4 +140,5 @@ def _run(argv: list[str]) -> ToolOutput:
     if done.returncode != 0:
         words = " / ".join((errors.strip() or text.strip()).splitlines()[-3:])
         error = f"exit status {done.returncode}: {words}"[:1000]
-    return ToolOutput(command=command, code=done.returncode, text=text, error=error)
+    complaint = "" if error else " / ".join(errors.strip().splitlines()[-3:])[:1000]
+    return ToolOutput(command=command, code=done.returncode, text=text, error=error, complaint=complaint)
