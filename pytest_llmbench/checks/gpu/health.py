@@ -177,7 +177,7 @@ class Ecc(PerGpu):
     def judge(self, gpu: SmiGpu, options: EccOptions) -> Iterator[Fault]:
         reset = f"drain the node and reset the GPU: nvidia-smi -r -i {gpu.index}"
         replace = "take the node out; run dcgmi diag -r 3 and replace the GPU"
-        for kind, severity, message, seen in (
+        seen: tuple[tuple[GpuKind, Severity, str, float | None], ...] = (
             #: finding remap_failed: a bad row of GPU memory could not be replaced
             ("remap_failed", Severity.ISOLATE, "a memory row could not be replaced", gpu.remap_failed),
             #: finding memory_unrepairable: the driver has given up the repair of GPU memory
@@ -194,8 +194,9 @@ class Ecc(PerGpu):
             ("repair_pending", Severity.RESET, "a part of it waits to be repaired", gpu.repair_pending),
             #: finding retirement_pending: a bad page of memory waits for a reset to be retired
             ("retirement_pending", Severity.RESET, "a memory page waits to be retired", gpu.retirement_pending),
-        ):  # fmt: skip
-            if seen:
+        )  # fmt: skip
+        for kind, severity, message, is_seen in seen:
+            if is_seen:
                 yield kind, severity, message, replace if severity is Severity.ISOLATE else reset
         if gpu.ecc is False:  #: finding ecc_off: memory errors are not noticed
             action = f"nvidia-smi -i {gpu.index} -e 1, then reset the GPU"
