@@ -90,7 +90,7 @@ class Earlier:
 
     @property
     def jobs(self) -> Iterator[tuple[JournalEvent, JobIdentity, str]]:
-        """The jobs that may still be there: the event of each submission, the identity, and the id, empty if unknown."""
+        """The jobs that may still be there: event of the submission, identity, and id, which is empty if unknown."""
         for name, event in self._submitting.items():
             if event.job:
                 yield event, self._identity(event), self._job_ids.get(name, "")
