@@ -26,10 +26,10 @@ Kind = Annotated[Listed, typer.Argument(metavar="KIND", help="|".join(Listed))]
 
 def list_names(kind: Kind, *, as_json: AsJson = False) -> None:
     """List what tests, files and options may name: what is installed, and what the ini file of this folder adds."""
-    from pytest_llmbench.cli.rows import COLUMNS, rows_of  # noqa: PLC0415  # with pytest and all engines
+    from pytest_llmbench.cli.rows import KINDS, rows_of  # noqa: PLC0415  # with pytest and all engines
 
     rows, left_out = rows_of(kind)
-    print_rows(rows, as_json=as_json, columns=COLUMNS[kind])
+    print_rows(rows, as_json=as_json, columns=KINDS[kind][1])
     for reason in left_out:
         typer.echo(f"left out: {reason}", err=True)
 

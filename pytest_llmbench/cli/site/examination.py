@@ -39,13 +39,10 @@ _RUNTIMES = {
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """One part of this machine.
+    """One part of this machine: present, missing, or in need of the repair by `command`.
 
     Attributes:
-        part: name of the part.
-        state: `missing` if it is absent, `wrong` if it needs a repair.
         found: version or place of the part, or the fault.
-        command: the command that installs or repairs it; empty for `ok`.
         needed: True if the tests of this folder need it.
     """
 
@@ -69,10 +66,8 @@ class SiteNeeds:
     """Needs of the tests of a folder.
 
     Attributes:
-        system: the system of its ini file, or this machine.
         slurm: True if runs are Slurm jobs.
         partition, account: those of the jobs; None for Slurm's own defaults.
-        run_dir: the folder of sessions.
         engines: names of the engines of its own recipes; `torch` without recipes.
         fault: the fault of its ini file, or of a file that this names.
     """

@@ -60,38 +60,42 @@ def parts_of_page(session: SessionFolder, compared: SessionComparison | None = N
     runs, checks = sections.runs(), sections.checks()
     drawn = any(run.figures for run in runs) or any(check.figures for check in checks)
     page_script, plotly = _file("report.js"), _plotly() if drawn else None
-    environment = _environment()
-    environment.filters["utc"] = utc
     numbers = counts(rows)
-    yield from environment.get_template("report.html.j2").generate(
-        title=session.id,
-        version=__version__,
-        policy=_policy(page_script, plotly),
-        style=_markup(_file("report.css")),
-        script=_markup(page_script),
-        plotly=_compress(plotly) if plotly is not None else None,
-        plotly_version=_version_of(plotly),
-        session=session,
-        rows=rows,
-        most_rows=_MOST_ROWS,
-        run_count=len(runs),
-        counts=numbers,
-        kinds=KINDS,
-        meanings=MEANINGS,
-        verdict=_sentence(numbers),
-        worst=next(iter(numbers), "missing"),
-        notes=session.verdicts.notes if session.verdicts is not None else (),
-        clauses=session.verdicts.clauses if session.verdicts is not None else (),
-        facts=list(_facts(session)),
-        simulated=sorted({record.simulated for record in session.runs.values() if record.simulated}),
-        runs=runs,
-        checks=checks,
-        nodes=node_map(session.checks),
-        compared=compared,
-        environments=sections.environments,
-        recipes={(name, format_json(json.loads(text))): number for (name, text), number in sections.recipes.items()},
-        rules=sections.rules,
-        contradictions=[row for row in rows if row.contradiction],
+    yield from (
+        _environment()
+        .get_template("report.html.j2")
+        .generate(
+            title=session.id,
+            version=__version__,
+            policy=_policy(page_script, plotly),
+            style=_markup(_file("report.css")),
+            script=_markup(page_script),
+            plotly=_compress(plotly) if plotly is not None else None,
+            plotly_version=_version_of(plotly),
+            session=session,
+            rows=rows,
+            most_rows=_MOST_ROWS,
+            run_count=len(runs),
+            counts=numbers,
+            kinds=KINDS,
+            meanings=MEANINGS,
+            verdict=_sentence(numbers),
+            worst=next(iter(numbers), "missing"),
+            notes=session.verdicts.notes if session.verdicts is not None else (),
+            clauses=session.verdicts.clauses if session.verdicts is not None else (),
+            facts=list(_facts(session)),
+            simulated=sorted({record.simulated for record in session.runs.values() if record.simulated}),
+            runs=runs,
+            checks=checks,
+            nodes=node_map(session.checks),
+            compared=compared,
+            environments=sections.environments,
+            recipes={
+                (name, format_json(json.loads(text))): number for (name, text), number in sections.recipes.items()
+            },
+            rules=sections.rules,
+            contradictions=[row for row in rows if row.contradiction],
+        )
     )
 
 
@@ -107,17 +111,9 @@ def _environment() -> "jinja2.Environment":
         # Control characters of records, logs and tests are removed. `Markup` is this package's own.
         finalize=lambda value: harmless(value) if type(value) is str else value,
     )
-    environment.filters["data"] = _json
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     environment.filters["as_comment"] = _wrap_in_comment
     return environment
-
-
-def _json(data: object) -> Any:
-    """Plain data for a script element; texts that could end the element are escaped."""
-    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    for character, escaped in (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026"), ("--", "-\\u002d")):
-        text = text.replace(character, escaped)
-    return _markup(text)
 
 
 def _wrap_in_comment(markup: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_llmbench.reporting.health import render_health
+from pytest_llmbench.reporting.table import render_health
 
 
 def row(check: str, host: str, verdict: str, **more: object) -> dict[str, object]:

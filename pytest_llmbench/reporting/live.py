@@ -1,21 +1,30 @@
-"""The table of a live view: a row a run, the most urgent first, as many as fit, and all of them counted."""
+"""The live view of a session: a table for terminals, and plain lines for logs."""
 
 from __future__ import annotations
 
 import heapq
 import io
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TextIO
 
-from pytest_llmbench.core.quantity import for_people
-from pytest_llmbench.reporting.live.words import clock_time, counts, duration, plain, speed
-from pytest_llmbench.session.live.snapshot import LiveSnapshot, LiveTask, word_of
+from pytest_llmbench.core.quantity import counted, for_people
+from pytest_llmbench.core.text import harmless
+from pytest_llmbench.session.live.snapshot import LiveSnapshot, LiveTask, Projected, word_of
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+# A shorter session prints its verdicts alone.
+FIRST_S = 10.0
+SIGN_S = 60.0
+# Runs under way are named, up to this number.
+_FEW = 4
+# States in the order of the counters; verdicts follow.
+_STATES = ("running", "starting", "checking", "pending", "waiting", "ended")
+_DAY_S = 86400
 # Between two columns.
 _GAP = 2
 # What goes first: the lowest.
@@ -157,3 +166,102 @@ def console_for(width: int, *, coloured: bool, file: TextIO | None = None) -> Co
         file=file or io.StringIO(), width=width, force_terminal=True, no_color=not coloured, highlight=False,
         markup=False, emoji=False, legacy_windows=False, color_system="standard" if coloured else None,
     )  # fmt: skip
+
+
+class StateLines:
+    """The changes from one picture of a session to the next, in lines.
+
+    Attributes:
+        first_s: seconds of a session before its first line.
+    """
+
+    def __init__(self, first_s: float = FIRST_S) -> None:
+        self.first_s = first_s
+        self._words: dict[tuple[str, str], str] = {}
+        self._last_at: float | None = None
+
+    def update(self, snapshot: LiveSnapshot) -> Iterator[str]:
+        """Yield a line for each change since the last picture; without changes, a sign of life a minute."""
+        if snapshot.at - snapshot.began < self.first_s:
+            return
+        changed = False
+        for task in snapshot.tasks:
+            word = word_of(task)
+            before = self._words.get((task.about, task.name), "waiting")
+            if word != before:
+                self._words[task.about, task.name] = word
+                changed = True
+                yield describe_task(task)
+        if changed or self._last_at is None:
+            self._last_at = snapshot.at
+        elif snapshot.at - self._last_at >= SIGN_S:
+            self._last_at = snapshot.at
+            yield counts(snapshot)
+            under_way = [task for task in snapshot.tasks if task.state == "running"]
+            if len(under_way) <= _FEW:
+                yield from (describe_task(task) for task in under_way)
+
+
+def describe_task(task: LiveTask) -> str:
+    """One run or check in one line."""
+    name, word = plain(task.name), word_of(task)
+    if task.state != "running":
+        reason = f" ({plain(task.detail)})" if task.detail else ""
+        starts = f", expected to start at {clock_time(task.starts)}" if task.starts is not None else ""
+        return f"{name}: {word}{reason}{starts}"
+    parts = [f"{name}: step {task.step}/{task.steps}"]
+    if task.words_per_s is not None:
+        parts.append(f"{task.words_per_s:,.0f} words/s")
+    if task.projected is not None and task.projected.bound:
+        number = f"{speed(task.projected)} {task.projected.unit} " if task.projected.value is not None else ""
+        parts.append(f"{number}{task.projected.bound}: {task.projected.verdict} so far")
+    if task.eta_s is not None:
+        parts.append(f"{duration(task.eta_s)} to go")
+    return ", ".join(parts)
+
+
+def speed(projected: Projected) -> str:
+    """A number with its interval, without its unit: `1,024 [998 to 1,050]`; without an interval, `1,024 ?`."""
+    if projected.value is None:
+        return ""
+    if projected.low is None and projected.high is None:
+        return f"{for_people(projected.value)} ?"
+    low = for_people(projected.low, 3) if projected.low is not None else "…"
+    high = for_people(projected.high, 3) if projected.high is not None else "…"
+    return f"{for_people(projected.value)} [{low} to {high}]"
+
+
+def counts(snapshot: LiveSnapshot) -> str:
+    """All runs and checks by state and verdict, hours and time."""
+    numbers = snapshot.counters
+    order = [*(word for word in _STATES if word in numbers), *(word for word in numbers if word not in _STATES)]
+    runs, checks = len(snapshot.runs), len(snapshot.tasks) - len(snapshot.runs)
+    what = " and ".join(counted(number, word) for number, word in ((checks, "check"), (runs, "run")) if number)
+    states = ", ".join(f"{numbers[word]:,} {word}" for word in order)
+    spent = f"{for_people(snapshot.hours, 3)} {snapshot.unit}"
+    return f"{what or 'no run'}: {states or 'none'}; {spent}, {duration(snapshot.at - snapshot.began)}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as `42 s`, `12:04` minutes, `3:12:04` hours or `2 d 3 h`."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if whole < 3600:
+        return f"{minutes}:{rest:02d}"
+    if whole < _DAY_S:
+        return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+    return f"{whole // _DAY_S} d {whole % _DAY_S // 3600} h"
+
+
+def clock_time(at: float) -> str:
+    """A Unix time in this time zone: `14:05`, or `26 Nov 14:05` of another day."""
+    here, now = time.localtime(at), time.localtime()
+    same_day = (here.tm_year, here.tm_yday) == (now.tm_year, now.tm_yday)
+    return time.strftime("%H:%M" if same_day else "%d %b %H:%M", here)
+
+
+def plain(text: str) -> str:
+    """A foreign text in one line, free of terminal codes."""
+    return " ".join(harmless(text).split())
