@@ -24,7 +24,7 @@ def test_losses(run):
 def command(user: UserFolder, *args: str) -> subprocess.CompletedProcess[str]:
     """The command, in the user's folder."""
     return subprocess.run(
-        [sys.executable, "-m", "pytest_llmbench.calibrate", "--losses", *args],
+        [sys.executable, "-m", "pytest_llmbench.cli", "calibrate", "--losses", *args],
         cwd=user.path, env=user.environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
