@@ -114,8 +114,8 @@ def _reference(
     if too_fast is not None:
         if too_fast < result.least_margin:
             raise ConfigError(
-                f"--too-fast {100 * too_fast:g} %: healthy runs are faster than that in more than 1 % of cases: give at "
-                f"least {100 * result.least_margin:.2g} %, better 10 %"
+                f"--too-fast {100 * too_fast:g} %: healthy runs are faster than that in more than 1 % of cases: give "
+                f"at least {100 * result.least_margin:.2g} %, better 10 %"
             )
         limit = result.mean * (1 - too_fast if is_time else 1 + too_fast)
         bounds[fast] = Quantity(limit, statistic.unit).shown(6)

@@ -54,7 +54,10 @@ app.command(short_help="Verify a bundle: bytes, signature, numbers, verdicts.")(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run `llmbench` with `arguments`, or those of this process. Wrong input ends it with exit code 2, and a line for each fault."""
+    """Run `llmbench` with these arguments, or those of this process.
+
+    Wrong input ends it with exit code 2, and a line for each fault.
+    """
     try:
         app(arguments)
     except (LLMBenchError, OSError) as error:

@@ -23,7 +23,7 @@ def _share(text: str) -> float:
     return share.base
 
 
-def calibrate_threshold(
+def calibrate_threshold(  # noqa: PLR0913 - a parameter for each option
     records: Annotated[list[Path], typer.Argument(metavar="RECORD...", help="Run records, or folders of reports.")],
     *,
     recipe: Annotated[str | None, typer.Option(metavar="NAME", help="Take this recipe's runs alone.")] = None,
@@ -36,7 +36,7 @@ def calibrate_threshold(
     ] = None,
     too_fast: Annotated[
         float | None,
-        typer.Option(parser=_share, metavar="SHARE", help="Bound the other side too, so far from the mean."),
+        typer.Option(parser=_share, metavar="SHARE", help="Bound the other side too, this far from the mean."),
     ] = None,
     losses: Annotated[bool, typer.Option("--losses", help="Write golden losses as JSON, and no threshold.")] = False,
     as_json: AsJson = False,
