@@ -37,15 +37,10 @@ def compare(
 
     lines = _lines(before, after, history)
     if as_json:
-        print_json(
-            [
-                {
-                    **(asdict(line.change) if line.change is not None else {}), "recipe": line.name,
-                    "metric": line.metric, "verdict": str(line.verdict), "reason": line.reason,
-                }
-                for line in lines
-            ]
-        )  # fmt: skip
+        plain = [{} if line.change is None else asdict(line.change) for line in lines]
+        for facts, line in zip(plain, lines, strict=True):
+            facts |= {"recipe": line.name, "metric": line.metric, "verdict": str(line.verdict), "reason": line.reason}
+        print_json(plain)
     else:
         rows = [(line.name, line.metric, *change_texts(line.change), line.verdict, line.reason) for line in lines]
         print_table(("recipe", "metric", "before", "after", "change", "between", "verdict", "reason"), rows)

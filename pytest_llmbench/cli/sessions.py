@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pytest_llmbench.cli.output import RUN_DIR, AsJson, RunDir, print_json, print_rows
+from pytest_llmbench.cli.output import RUN_DIR, AsJson, RunDir, print_facts, print_json, print_rows
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.text import harmless
 
@@ -69,10 +69,7 @@ def report_session(
         else:
             paths = [output or Path(f"{name}-openmetrics.prom")]
             write_metrics(finished, paths[0])
-        if as_json:
-            print_json({"written": [*map(str, paths)]})
-        else:
-            typer.echo(harmless("\n".join(map(str, paths))))
+        print_facts({"written": [*map(str, paths)]}, map(str, paths), as_json=as_json)
         return
     from pytest_llmbench.reporting.html.page import write_page  # noqa: PLC0415
     from pytest_llmbench.reporting.html.rows import KINDS, counts, verdict_rows  # noqa: PLC0415
@@ -132,7 +129,7 @@ def watch_session(
     from pytest_llmbench.session.live.snapshot import Watcher  # noqa: PLC0415
 
     folder = find_session(session, run_dir)
-    watcher, show = Watcher(folder), _shower(once=once, as_json=as_json)
+    watcher, show_sight = Watcher(folder), _shower(once=once, as_json=as_json)
     code = None
     try:
         while code is None:
@@ -141,7 +138,7 @@ def watch_session(
                 time.sleep(_LOOK_S / 4)
                 continue
             code = _exit_code(sight, once=once)
-            show(sight, _notes(sight, folder), code is not None)
+            show_sight(sight, _notes(sight, folder), code is not None)
             if code is None:
                 time.sleep(_LOOK_S)
     except KeyboardInterrupt:
@@ -186,7 +183,7 @@ def _shower(*, once: bool, as_json: bool) -> Callable[["Sight", list[str], bool]
         console = console_for(width, coloured=on_terminal and not os.environ.get("NO_COLOR"))
         return table_lines(sight.snapshot, console, height, notes)
 
-    def show(sight: "Sight", notes: list[str], last: bool) -> None:
+    def show_sight(sight: "Sight", notes: list[str], last: bool) -> None:
         width, height = shutil.get_terminal_size() if on_terminal else (200, 0)
         if as_json:
             state = "ended" if sight.over else "silent" if sight.silent_s else "running"
@@ -202,4 +199,4 @@ def _shower(*, once: bool, as_json: bool) -> Callable[["Sight", list[str], bool]
         sys.stdout.writelines(f"{line.rstrip()}\n" for line in lines)
         sys.stdout.flush()
 
-    return show
+    return show_sight
