@@ -6,8 +6,7 @@ import heapq
 import io
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.text import harmless
@@ -38,21 +37,12 @@ _STYLES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _LiveColumn:
-    """One column.
-
-    Attributes:
-        least: width of the terminal from which it is shown. The columns with the largest are dropped first.
-        most: its largest width.
-        shortest: its smallest width where room is scarce; None for a column that must stay whole or go.
-    """
-
+class _LiveColumn(NamedTuple):
     title: str
-    least: int = 0
+    least: int = 0  # width of the terminal from which it is shown; the columns with the largest are dropped first
     right: bool = False
-    most: int = 40
-    shortest: int | None = None
+    most: int = 40  # its largest width
+    shortest: int | None = None  # its smallest width where room is scarce; None if it must stay whole or go
 
 
 _COLUMNS = (
@@ -126,26 +116,27 @@ def _table(snapshot: LiveSnapshot, rows: Sequence[LiveTask], width: int) -> Tabl
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    columns = [column for column in _COLUMNS if column.least <= width]
-    by_row = [_cells(task, snapshot) for task in rows]
-    cells = {column.title: [texts[column.title] for texts in by_row] for column in columns}
-    widths = _widths([column for column in columns if any(cells[column.title])], cells, width)
-    columns = [*widths]
+    cells = [_cells(task, snapshot) for task in rows]
+    widths = _widths(cells, width)
     table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="dim")
     for column, wide in widths.items():
-        justify: Literal["left", "right"] = "right" if column.right else "left"
+        justify = "right" if column.right else "left"
         table.add_column(column.title, justify=justify, no_wrap=True, overflow="ellipsis", width=wide)
-    for number in range(len(rows)):
-        texts = [cells[column.title][number] for column in columns]
-        table.add_row(*(Text(text, style=_STYLES.get(text, ""), no_wrap=True, overflow="ellipsis") for text in texts))
+    for texts in cells:
+        shown = (texts[column.title] for column in widths)
+        table.add_row(*(Text(text, style=_STYLES.get(text, ""), no_wrap=True, overflow="ellipsis") for text in shown))
     return table
 
 
-def _widths(columns: Sequence[_LiveColumn], cells: Mapping[str, Sequence[str]], width: int) -> dict[_LiveColumn, int]:
+def _widths(cells: Sequence[Mapping[str, str]], width: int) -> dict[_LiveColumn, int]:
     """The columns that fit, with their widths; columns of numbers are dropped whole, as a cut number misleads."""
     from rich.cells import cell_len  # noqa: PLC0415  # heavy, and needed on terminals only
 
-    widths = {column: min(column.most, max(map(cell_len, (column.title, *cells[column.title])))) for column in columns}
+    widths = {}
+    for column in _COLUMNS:
+        texts = [texts[column.title] for texts in cells]
+        if column.least <= width and any(texts):
+            widths[column] = min(column.most, max(map(cell_len, (column.title, *texts))))
     while True:
         missing = sum(widths.values()) + _GAP * (len(widths) - 1) - width
         for column in reversed([*widths]):
