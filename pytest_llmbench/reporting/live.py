@@ -6,7 +6,7 @@ import heapq
 import io
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Literal, NamedTuple, TextIO
 
 from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.text import harmless
@@ -120,8 +120,8 @@ def _table(snapshot: LiveSnapshot, rows: Sequence[LiveTask], width: int) -> Tabl
     widths = _widths(cells, width)
     table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="dim")
     for column, wide in widths.items():
-        justify = "right" if column.right else "left"
-        table.add_column(column.title, justify=justify, no_wrap=True, overflow="ellipsis", width=wide)
+        side: Literal["left", "right"] = "right" if column.right else "left"
+        table.add_column(column.title, justify=side, no_wrap=True, overflow="ellipsis", width=wide)
     for texts in cells:
         shown = (texts[column.title] for column in widths)
         table.add_row(*(Text(text, style=_STYLES.get(text, ""), no_wrap=True, overflow="ellipsis") for text in shown))
