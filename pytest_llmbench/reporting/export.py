@@ -114,7 +114,7 @@ def samples_of(session: FinishedSession) -> list[Sample]:
 
 
 def fitness(checks: Mapping[str, HealthRecord]) -> dict[str, bool]:
-    """Whether each fully judged node may train, by name."""
+    """True for each fully judged node that may train, by name."""
     hosts = {host for check in checks.values() for host in check.hosts}
     unfit = {host for check in checks.values() for host in check.unfit()}
     judged: set[str] = set()

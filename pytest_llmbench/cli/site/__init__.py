@@ -25,7 +25,7 @@ def make_site(
     engine: Annotated[str, typer.Option(metavar="NAME", help="Engine of the first recipe.")] = "torch",
     as_json: AsJson = False,
 ) -> None:
-    """Make the folder of a site: ini file, system file from what Slurm and nvidia-smi tell, first recipe and tests, CI.
+    """Make the folder of a site: ini file, system file from Slurm and nvidia-smi, first recipe and tests, CI.
 
     A file that is there already is never overwritten.
     """

@@ -314,15 +314,16 @@ def _readings(readings: Sequence[Reading]) -> Iterator[tuple[str, ...]]:
     """Yield titles and rows of a table: a row for each reading, or of many readings for each statistic."""
     if readings and len(readings) <= _MOST_READINGS:
         yield "Statistic", "Node", "Part", "Value"
-        for each in readings:
-            yield each.statistic, each.host or "all nodes", each.subject, _format_value(each.value, each.unit)
+        for reading in readings:
+            value = _format_value(reading.value, reading.unit)
+            yield reading.statistic, reading.host or "all nodes", reading.subject, value
     elif readings:
         yield "Statistic", "Values", "Lowest", "Median", "Highest"
         by_name: dict[tuple[str, str], list[Reading]] = {}
-        for each in readings:
-            by_name.setdefault((each.statistic, each.unit), []).append(each)
+        for reading in readings:
+            by_name.setdefault((reading.statistic, reading.unit), []).append(reading)
         for (name, unit), of_name in by_name.items():
-            values, lowest = [each.value for each in of_name], min(of_name, key=lambda each: each.value)
+            values, lowest = [reading.value for reading in of_name], min(of_name, key=lambda reading: reading.value)
             where = " ".join(part for part in (lowest.host, lowest.subject) if part)
             low, middle, high = (_format_value(value, unit) for value in (lowest.value, median(values), max(values)))
             yield name, str(len(values)), f"{low} ({where})" if where else low, middle, high
