@@ -106,34 +106,28 @@ def label(text: str) -> str:
     return html.escape(plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST]}…", quote=False)
 
 
-def line(x: Iterable[Any], y: Iterable[Any], mode: str = "lines", **changes: Any) -> dict[str, Any]:
-    """A curve."""
-    return {"type": "scatter", "mode": mode, "x": [*x], "y": [*y], **changes}
+def line(x: Iterable[Any], y: Iterable[Any], **changes: Any) -> dict[str, Any]:
+    """A curve, with markers if it has fewer than 20 points."""
+    return {"x": [*x], "y": [*y], **changes}
 
 
 def level(y: float, words: str, colour: str = BAD, *, dash: str = "dash", below: bool = False) -> dict[str, Any]:
     """A horizontal line across the figure, with words above or below it."""
-    anchor, font = "top" if below else "bottom", {"color": colour}
-    text = {"text": label(words), "textposition": "end", "yanchor": anchor, "font": font} if words else {}
-    return {
-        "type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y,
-        "line": {"color": colour, "dash": dash, "width": 1.5}, "label": text,
-    }  # fmt: skip
+    anchor = "top" if below else "bottom"
+    text = {"label": {"text": label(words), "yanchor": anchor, "font": {"color": colour}}} if words else {}
+    return {"type": "line", "y0": y, "y1": y, "line": {"color": colour, "dash": dash}, **text}
 
 
 def band(y0: float, y1: float) -> dict[str, Any]:
     """A range of values across the figure."""
-    return _area("@band", xref="paper", x0=0, x1=1, y0=y0, y1=y1)
+    return {"y0": y0, "y1": y1, "fillcolor": "@band", "line": {"width": 0}}
 
 
 def stretch(x0: float, x1: float, words: str, corner: str = "top left") -> dict[str, Any]:
     """A range of steps from the bottom to the top of the figure, with words."""
     text = {"text": label(words), "textposition": corner, "font": {"color": "@muted"}}
-    return _area("@edge", yref="paper", x0=x0, x1=x1, y0=0, y1=1, label=text)
-
-
-def _area(colour: str, **place: Any) -> dict[str, Any]:
-    return {"type": "rect", "fillcolor": colour, "line": {"width": 0}, "layer": "below", **place}
+    place = {"xref": "x", "x0": x0, "x1": x1, "yref": "paper", "y0": 0, "y1": 1}
+    return {**place, "fillcolor": "@edge", "line": {"width": 0}, "label": text}
 
 
 def heat_map(
@@ -192,7 +186,7 @@ def _step_time(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
     judged = judged_steps(run.recipe, run.steps)
     if paused := [judged[at] for at in (run.steady.pauses.at if run.steady else ()) if at < len(judged)]:
         numbers, marker = [step.step for step in paused], {"size": 9, "symbol": "diamond-open"}
-        data.append(line(numbers, [step.seconds for step in paused], "markers", name="pause", marker=marker))
+        data.append(line(numbers, [step.seconds for step in paused], mode="markers", name="pause", marker=marker))
         caption.append(f"{counted(len(paused), 'step')} stand out as pauses: {listed(numbers)}")
     if run.steady is not None and math.isfinite(run.steady.low) and math.isfinite(run.steady.high):
         mean, low, high = run.steady.mean, max(run.steady.low, 0.0), run.steady.high
@@ -260,8 +254,7 @@ def _figure(
 
 def _curve(steps: Sequence[Step], values: Sequence[float], points: int, name: str) -> dict[str, Any]:
     places = thin(values, points)
-    mode = "lines+markers" if len(places) <= 60 else "lines"
-    return line((steps[at].step for at in places), (values[at] for at in places), mode, name=name)
+    return line((steps[at].step for at in places), (values[at] for at in places), name=name)
 
 
 def _interval(low: float, mean: float, high: float, values: Sequence[float]) -> list[dict[str, Any]]:
@@ -338,7 +331,7 @@ def _over_steps(ranks: Mapping[str, Mapping[int, float]]) -> Figure:
     )
     # Each of few steps has a mark.
     axis = {"title": {"text": "step"}, **({"dtick": 1} if len(steps) < 13 else {})}
-    return _by_rank("Ranks over time", caption, [part[0] for part in parts], shown, z, len(ranks), **axis)
+    return _by_rank("Ranks over time", caption, shown, len(ranks), [part[0] for part in parts], z, axis)
 
 
 def _phases(times: RunTimes) -> Figure:
@@ -352,22 +345,20 @@ def _phases(times: RunTimes) -> Figure:
         f"{', '.join(f'{phase} {for_people(mean, 3)} s' for phase, mean in means.items())}"
     )
     z = [[ranks[name].get(phase) for phase in phases] for name in shown]
-    return _by_rank("Time of a step by rank and phase", caption, phases, shown, z, len(ranks))
+    return _by_rank("Time of a step by rank and phase", caption, shown, len(ranks), phases, z, {})
 
 
 def _by_rank(
-    title: str, caption: str, x: Sequence[Any], shown: Sequence[str], z: Sequence[Sequence[float | None]], ranks: int,
-    **axis: Any,
+    title: str, caption: str, shown: Sequence[str], ranks: int, x: Sequence[Any], z: Sequence[Sequence[float | None]],
+    axis: Mapping[str, Any],
 ) -> Figure:  # fmt: skip
     omitted = f"; drawn are the {len(shown)} that differ most of {ranks}" if len(shown) < ranks else ""
-    layout = {
-        "xaxis": {"showgrid": False, **axis}, "yaxis": {"automargin": True, "autorange": "reversed", "showgrid": False}
-    }  # fmt: skip
+    rows = {"automargin": True, "autorange": "reversed", "showgrid": False}
     return Figure(
         title=title,
         caption=f"{caption}{omitted}.",
         data=[heat_map(x, shown, z, "s")],
-        layout=layout,
+        layout={"xaxis": {"showgrid": False, **axis}, "yaxis": rows},
         height=max(150, 70 + 14 * len(shown)),
         wide=bool(axis),
     )
@@ -392,7 +383,7 @@ def _telemetry(gpus: Sequence[GpuTelemetry]) -> Figure:
         axes[f"yaxis{axis}"] = {"rangemode": "tozero", "domain": domain, "title": {"text": unit}, "nticks": 4}
         marker = {"size": 7, "symbol": ("circle", "square", "diamond")[number]}
         ranks = (gpu.rank for gpu in gpus)
-        data.append(line(ranks, values, "markers", name=f"{name}, {unit}", marker=marker, yaxis=f"y{axis}"))
+        data.append(line(ranks, values, mode="markers", name=f"{name}, {unit}", marker=marker, yaxis=f"y{axis}"))
     slowed = [gpu.rank for gpu in gpus if gpu.throttled]
     words.append(f"slowed down by heat or power brake: rank {listed(slowed)}" if slowed else "none was slowed down")
     return Figure(
@@ -469,10 +460,10 @@ def _collective(name: str, curve: Curve, references: Sequence[Reference]) -> Fig
     ):
         if known := {size: timing.busbw for size, timing in timings.items() if timing is not None and size > 0}:
             names, over = [size_name(size) for size in known], "%{text}: %{y} GB/s"
-            data.append(line(known, known.values(), "lines+markers", name=words, text=names, hovertemplate=over))
+            data.append(line(known, known.values(), mode="lines+markers", name=words, text=names, hovertemplate=over))
     if at := {size: value for _, size, value in bounds if size is not None}:
         marker = {"color": BAD, "symbol": "line-ew-open", "size": 18, "line": {"width": 3}}
-        data.append(line(at, at.values(), "markers", name="reference", marker=marker))
+        data.append(line(at, at.values(), mode="markers", name="reference", marker=marker))
     ticks = sizes[:: max(1, len(sizes) // 8)]
     layout = {
         "shapes": [level(value, "reference of the peak", below=True) for _, size, value in bounds if size is None],
