@@ -30,7 +30,7 @@ class SessionComparison(NamedTuple):
 def compare(now: SessionFolder, earlier: SessionFolder) -> SessionComparison:
     """Compare a session with an earlier one: numbers by recipe, facts by run, verdicts by test."""
     old, new = ([run_of_record(record) for record in session.runs.values()] for session in (earlier, now))
-    numbers = []
+    numbers: list[tuple[str, ...]] = []
     for line in compare_sessions(old, new):
         kind = line.verdict.lower() if line.verdict in {*Verdict} else "skip"
         numbers.append((line.name, line.metric or "—", *change_texts(line.change), kind, line.reason))

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,7 @@ def parts_of_page(session: SessionFolder, compared: SessionComparison | None = N
     sections, numbers, verdicts = Sections(session, rows), counts(rows), session.verdicts
     runs, checks = sections.runs(), sections.checks()
     page_script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
-    plotly = _plotly() if any(section.figures for section in (*runs, *checks)) else b""
+    plotly = _plotly() if any(map(attrgetter("figures"), (*runs, *checks))) else b""
     # The page unpacks it when the first figure is looked at.
     packed = base64.b64encode(gzip.compress(plotly, compresslevel=6, mtime=0)).decode("ascii") if plotly else ""
     recipes = {(name, format_json(json.loads(text))): number for (name, text), number in sections.recipes.items()}

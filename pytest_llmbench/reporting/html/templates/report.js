@@ -126,7 +126,7 @@
       layout: {
         paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "closest", colorway: ["line", "second", "bad"].map(colour),
         font: {family: "system-ui, sans-serif", size: 12, color: colour("fg")},
-        shapedefaults: {xref: "paper", x0: 0, x1: 1, layer: "below", line: {width: 1.5}, label: {textposition: "end", font: {size: 11}}},
+        shapedefaults: {xref: "paper", x0: 0, x1: 1, layer: "between", line: {width: 1.5}, label: {textposition: "end", font: {size: 11}}},
         hoverlabel: {bgcolor: colour("card"), bordercolor: colour("rule"), font: {color: colour("fg")}},
         legend: {orientation: "h", y: 1.02, yanchor: "bottom", x: 0}, xaxis: axis, yaxis: axis,
       },
