@@ -410,11 +410,3 @@ def test_one_line_at_the_terminal(write: Write) -> None:
     done = subprocess.run([*COMMAND, str(write())], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("# For the file of system H200;")
-
-
-def test_every_option_is_in_the_guide() -> None:
-    guide = Path(__file__).parents[2] / "docs" / "how-to" / "write" / "calibrate-a-threshold.md"
-    table = guide.read_text("utf-8").partition("| Option | Value | Default |")[2].partition("\n\n")[0]
-    told = {line.split("`")[1] for line in table.splitlines() if line.startswith("| `")}
-    done = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, check=True)
-    assert {word for word in done.stdout.split() if word.startswith("--")} - {"--help"} == told
