@@ -26,7 +26,7 @@ from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict, Requireme
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
 from pytest_llmbench.plugin.verdict.unfinished import Reports, report_of, report_of_verdict, verdict_of_unfinished
 from pytest_llmbench.reporting.base import FinishedSession
-from pytest_llmbench.reporting.ci.verdict import SessionVerdict
+from pytest_llmbench.reporting.verdict import SessionVerdict
 from pytest_llmbench.session.record_store import RecordStore
 
 
@@ -172,10 +172,6 @@ class Results:
             self._progress.note(f"the verdict on the session could not be written: {error}")
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
             return
-        try:
-            self._conclusion.enlist()
-        except OSError as error:  # the evidence is complete, and the next session lists this one
-            self._progress.note(f"the list of sessions could not be written: {error}")
         if self.store is not None and self._all_judged and self.has_junit and not self.unwritten:
             self.store.note_end(self._bench.planned)
             self._progress.take(self.store.notes)
