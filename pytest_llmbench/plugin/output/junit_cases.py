@@ -21,9 +21,11 @@ def complete(cases: Sequence[ET.Element], records: str, *, places: bool) -> None
     all_cases = [(case, properties_of(case)) for case in cases]
     ours = [(case, properties) for case, properties in all_cases if "verdict" in properties]
     taken = Counter((case.get("classname"), case.get("name")) for case in cases)
-    names = Counter((case.get("classname"), lasting(case.get("name", ""), properties)) for case, properties in ours)
+    names = Counter(
+        (case.get("classname"), lasting_name(case.get("name", ""), properties)) for case, properties in ours
+    )
     for case, properties in ours:
-        name = lasting(case.get("name", ""), properties)
+        name = lasting_name(case.get("name", ""), properties)
         key = (case.get("classname"), name)
         if names[key] == 1 and not taken[key]:
             case.set("name", name)
@@ -45,7 +47,7 @@ def properties_of(case: ET.Element) -> dict[str, str]:
     return {element.get("name", ""): element.get("value", "") for element in case.iter("property")}
 
 
-def lasting(name: str, properties: Mapping[str, str]) -> str:
+def lasting_name(name: str, properties: Mapping[str, str]) -> str:
     """The name of a case that stays the same in other sessions: it has the node instead of the slot.
 
     A slot, or a group of one node, is another node in the next session, and a history by name would mix them.

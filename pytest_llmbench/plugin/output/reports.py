@@ -31,7 +31,7 @@ class Reported:
 
     @property
     def is_page(self) -> bool:
-        """Whether it is the page for people, of which the terminal has one line."""
+        """True if it is the page for people, of which the terminal has one line."""
         return self.name == _PAGE and self.failure is None
 
 

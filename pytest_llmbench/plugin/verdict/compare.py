@@ -128,7 +128,7 @@ def _judge_each(number: Number, op: Op, bound: Quantity, between: BetweenRuns | 
 
 
 def asks_for_speed(statistic: str, engine: str, op: Op, bound: Quantity) -> bool:
-    """Whether a slow run misses the bound: a least rate, or a longest time, of a statistic of speed."""
+    """True if a slow run misses the bound: a least rate, or a longest time, of a statistic of speed."""
     of_speed = statistics_of(get_engine(engine))[statistic].of_speed
     return bool(of_speed) and (op in {">=", ">"}) != (bound.dimension == "time")
 

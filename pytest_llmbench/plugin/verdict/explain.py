@@ -18,7 +18,7 @@ from pytest_llmbench.session.ending.causes import log_to_read
 _NEAR_PERCENT = 20.0
 
 
-def undecided(judged: JudgedComparison) -> list[str]:
+def explain_undecided(judged: JudgedComparison) -> list[str]:
     """Write why a comparison is undecided, what would decide it, and where the evidence is."""
     number, decision, unit = judged.decisive, judged.decision, judged.bound.unit
     if decision is None:
