@@ -23,7 +23,7 @@ def run(request: pytest.FixtureRequest) -> "Iterator[Run]":
     """
     from pytest_llmbench.plugin.verdict import calls  # noqa: PLC0415  # heavy
 
-    yield from calls.judged_run(request)
+    yield from calls.wait_for_run(request)
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def reference(request: pytest.FixtureRequest, run: "Run") -> "Reference":
     """One reference of this test's recipe; the test is skipped where it is not for this machine or scale."""
     from pytest_llmbench.plugin.verdict import calls  # noqa: PLC0415  # heavy
 
-    return calls.applied_reference(request, run)
+    return calls.find_reference(request, run)
 
 
 @pytest.fixture
@@ -43,4 +43,4 @@ def health(request: pytest.FixtureRequest) -> "Health":
     """
     from pytest_llmbench.plugin.verdict import calls  # noqa: PLC0415  # heavy
 
-    return calls.judged_health(request)
+    return calls.wait_for_health(request)

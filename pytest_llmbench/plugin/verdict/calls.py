@@ -50,7 +50,7 @@ class Attempt:
 ATTEMPT = pytest.StashKey[Attempt]()
 
 
-def judged_run(request: pytest.FixtureRequest) -> Iterator[Run]:
+def wait_for_run(request: pytest.FixtureRequest) -> Iterator[Run]:
     """Yield the run of a test, and note at the end what the test asked of it."""
     item = request.node
     repeats = getattr(getattr(request, "param", None), "repeats", 1)
@@ -86,7 +86,7 @@ def judged_run(request: pytest.FixtureRequest) -> Iterator[Run]:
         pytest.fail(str(error), pytrace=False)
 
 
-def applied_reference(request: pytest.FixtureRequest, run: Run) -> Reference:
+def find_reference(request: pytest.FixtureRequest, run: Run) -> Reference:
     """The reference of a test, if it is for the machine of the run."""
     reference: Reference = request.param
     outcome.note(request.node, **facts.facts_of_reference(reference))
@@ -101,7 +101,7 @@ def applied_reference(request: pytest.FixtureRequest, run: Run) -> Reference:
     return reference
 
 
-def judged_health(request: pytest.FixtureRequest) -> Health:
+def wait_for_health(request: pytest.FixtureRequest) -> Health:
     """The result of a check of a test, for its node."""
     record = _wait_for_record(request, HealthRecord, "check")
     key: CheckKey = request.param
