@@ -175,6 +175,7 @@ class Supervisor:
         self._end_live(int(session.exitstatus))
         return result
 
+    @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the verdicts."""
         self.results.summarise(terminalreporter)

@@ -37,7 +37,7 @@ from pytest_llmbench.plugin.pytest_private import (
 # The case of what is judged at the end of a session, until that is judged. It keeps a report from being all green
 # before groups of nodes, the history and required clauses have their verdicts.
 END = "session::end"
-Outcome = Literal["passed", "failed", "skipped"]
+ReportOutcome = Literal["passed", "failed", "skipped"]
 _XML = b"<?xml"
 
 
@@ -334,7 +334,7 @@ def report_of(
     nodeid: str,
     properties: Mapping[str, Any],
     when: Literal["setup", "call", "teardown"],
-    outcome: Outcome,
+    outcome: ReportOutcome,
 ) -> pytest.TestReport:
     """A report in pytest's form, for a test that pytest leaves without one."""
     file = nodeid.split("::", maxsplit=1)[0]

@@ -14,7 +14,7 @@ from pytest_llmbench.plugin import history
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.output import terminal
 from pytest_llmbench.plugin.output.conclusion import Conclusion
-from pytest_llmbench.plugin.output.junit import END, JUnit, Outcome, report_of
+from pytest_llmbench.plugin.output.junit import END, JUnit, ReportOutcome, report_of
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.output.provenance import judgements, suite_facts, suite_properties
 from pytest_llmbench.plugin.output.reports import Reported, make_reports
@@ -275,7 +275,7 @@ class Results:
             self._conclusion.rows.append(row)
             properties = {name: value for name, value in row.items() if name != "test"}
             failed = self._conclusion.fails(row["verdict"])
-            end: Outcome = "failed" if failed else "passed" if row["verdict"] == Verdict.PASS else "skipped"
+            end: ReportOutcome = "failed" if failed else "passed" if row["verdict"] == Verdict.PASS else "skipped"
             report = report_of(row["test"], properties, "call", end)
             self._requirements.pytest_runtest_logreport(report)
             self._junit.add_verdict(report)

@@ -24,7 +24,7 @@ def read_requirements(path: Path) -> dict[str, tuple[str, ...]]:
     Raises:
         ConfigError: the file is unreadable or empty, or a clause or its test is something else than text.
     """
-    clauses: dict[object, Any] = {**read_yaml(path)}
+    clauses: dict[Any, Any] = {**read_yaml(path)}
     if not clauses:
         raise ConfigError(f"{path} requires nothing: give at least one line, clause: test")
     for name, tests in clauses.items():

@@ -86,7 +86,7 @@ def test_the_terminal(pytester: pytest.Pytester) -> None:
     assert width_of(reporter) > 0
     add_to_summary(reporter, "failed", report_of("call", "failed"))
     assert [report.nodeid for report in reporter.stats["failed"]] == ["a.py::test_it"]
-    assert reporter.build_summary_stats_line()[1] == "red"
+    assert reporter._main_color == "red"
 
 
 def test_the_definitions_of_a_fixture(pytester: pytest.Pytester) -> None:
