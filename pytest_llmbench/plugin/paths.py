@@ -22,10 +22,8 @@ _CONFIG_FILES = (
 def refuse_foreign_config(config: pytest.Config, parser: pytest.Parser, args: Sequence[str]) -> None:
     """Refuse a path of ours that may have led pytest to another ini file, and keep it from loading a `conftest.py`.
 
-    Args:
-        config: pytest's, before conftest files are loaded.
-        parser: pytest's, without our options so far.
-        args: the words that pytest will parse, including the ini file's `addopts`.
+    Conftest files are loaded later, and pytest's parser is without our options so far. It will parse `args`, in which
+    are the ini file's `addopts`.
 
     Raises:
         UsageError: the configuration may be another; the message has what to write.

@@ -21,11 +21,8 @@ from pytest_llmbench.plugin.verdict.unfinished import Reports
 def register(config: pytest.Config, early: Early | None, waited: EarlyController | None, *, lends: bool) -> None:
     """Register what this process needs; whatever is costly waits until a test asks for a run.
 
-    Args:
-        config: pytest's.
-        early: the parts that are registered already; None in a worker of xdist.
-        waited: the part of a controller of xdist that begins late; else None.
-        lends: whether conftest files and plugins bring engines and checks.
+    A worker of xdist has no `early` parts, and only a controller that begins late `waited`. If a session `lends`,
+    conftest files and plugins may bring engines and checks.
     """
     with usage_errors():
         if lends:

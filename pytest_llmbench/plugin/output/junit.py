@@ -185,18 +185,12 @@ class JUnit:
                 self._writer.add_global_property(name, value)
 
     def complete(self, records: str) -> None:
-        """Complete the cases of ours, before the report is written.
-
-        `file` and `line` are attributes unless the user has named a family of XML: pytest's `xunit1` has them anyway,
-        and the schema of `xunit2` forbids them.
-
-        Args:
-            records: path of the session's folder, as a reader of the report finds it.
-        """
+        """Complete the cases of ours, with the session's folder as a reader finds it, before the report is written."""
         if self._writer is not None:
             self._complete(self._writer, records)
 
     def _complete(self, writer: LogXML, records: str) -> None:
+        # Files and lines are attributes unless the user has named a family: `xunit1` has them, `xunit2` forbids them.
         places = not has_ini_key(self._config, "junit_family")
         # A case that is over keeps its element.
         complete([case.to_xml() for case in writer.node_reporters_ordered], records, places=places)

@@ -13,13 +13,11 @@ _OUTPUT = "system-out"
 def complete(cases: Sequence[ET.Element], records: str, *, places: bool) -> None:
     """Complete every case that has a verdict; a case that is complete stays as it is.
 
-    Args:
-        cases: the elements of test cases.
-        records: path of the session's folder, as a reader of the file finds it.
-        places: whether to add `file` and `line` as attributes, which Jenkins' schema lacks.
+    `records` is the path of the session's folder for a reader of the file. With `places` a case gets its file and line
+    as attributes, which Jenkins' schema lacks.
     """
-    all_cases = [(case, properties_of(case)) for case in cases]
-    ours = [(case, properties) for case, properties in all_cases if "verdict" in properties]
+    rows = [{item.get("name", ""): item.get("value", "") for item in case.iter("property")} for case in cases]
+    ours = [(case, row) for case, row in zip(cases, rows, strict=True) if "verdict" in row]
     taken = Counter((case.get("classname"), case.get("name")) for case in cases)
     names = Counter(
         (case.get("classname"), lasting_name(case.get("name", ""), properties)) for case, properties in ours
@@ -40,11 +38,6 @@ def complete(cases: Sequence[ET.Element], records: str, *, places: bool) -> None
             ET.SubElement(case, _OUTPUT).text = text
         elif not (output.text or "").startswith(text):
             output.text = f"{text}\n{output.text or ''}"
-
-
-def properties_of(case: ET.Element) -> dict[str, str]:
-    """The properties of a test case."""
-    return {element.get("name", ""): element.get("value", "") for element in case.iter("property")}
 
 
 def lasting_name(name: str, properties: Mapping[str, str]) -> str:

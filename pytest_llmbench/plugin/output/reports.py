@@ -17,13 +17,7 @@ _PAGE = "html"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reported:
-    """The outcome of one report.
-
-    Attributes:
-        name: of the report, or of the plugin that makes it.
-        lines: for the terminal.
-        failure: the reason why making it failed; None where it was made.
-    """
+    """One report by its name, or that of its plugin: its lines for the terminal, or the reason why it failed."""
 
     name: str
     lines: tuple[str, ...] = ()

@@ -202,10 +202,7 @@ class Results:
         """Print the verdict table, and add the tests that are otherwise unreported to pytest's own list of errors."""
         rows, bench = self._conclusion.rows, self._bench
         terminal.add_reports(reporter, self._unreported)
-        if checked := [row for row in rows if "check" in row]:
-            terminal.health_table(reporter, checked, bench)
-        if trained := [row for row in rows if "check" not in row]:
-            terminal.verdict_table(reporter, trained, bench)
+        terminal.verdict_tables(reporter, rows, bench.session.folder)
         if rows and bench.settings.simulate is not None:  # with rows, the settings are legal
             reporter.write_line(terminal.describe_fault(bench.settings.simulate), red=True, bold=True)
         self._summarise_session(reporter)

@@ -80,20 +80,18 @@ def shown_as_failed(reporter: pytest.TerminalReporter) -> set[str]:
     return {str(report.nodeid) for kind in ("failed", "error") for report in reporter.stats.get(kind, ())}
 
 
-def health_table(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str, object]], bench: Bench) -> None:
-    """Print how each check ended, and every unfit node with what to do about it."""
-    reporter.section("llmbench health", sep="=")
-    for verdict, line in render_health(rows, max(_NARROWEST, width_of(reporter))):
-        reporter.write_line(line, **_MARKUP.get(verdict, {}))
-    reporter.write_line(f"records and logs: {bench.session.folder / layout.FOLDERS['check']}")
-
-
-def verdict_table(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str, object]], bench: Bench) -> None:
-    """Print every verdict with what was measured, and where the evidence is."""
-    reporter.section("llmbench verdicts", sep="=")
-    for verdict, line in render(rows, max(_NARROWEST, width_of(reporter))):
-        reporter.write_line(line, **_MARKUP.get(verdict, {}))
-    reporter.write_line(f"records, scripts and logs: {bench.session.folder}")
+def verdict_tables(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str, object]], folder: Path) -> None:
+    """Print every verdict, on nodes and on runs, with what was measured and what to do, and where the evidence is."""
+    checked, trained = [row for row in rows if "check" in row], [row for row in rows if "check" not in row]
+    for title, of_kind, draw, evidence in (
+        ("health", checked, render_health, f"records and logs: {folder / layout.FOLDERS['check']}"),
+        ("verdicts", trained, render, f"records, scripts and logs: {folder}"),
+    ):
+        if of_kind:
+            reporter.section(f"llmbench {title}", sep="=")
+            for verdict, line in draw(of_kind, max(_NARROWEST, width_of(reporter))):
+                reporter.write_line(line, **_MARKUP.get(verdict, {}))
+            reporter.write_line(evidence)
 
 
 def clauses(reporter: pytest.TerminalReporter, verdicts: Sequence[RecordedClause]) -> None:

@@ -208,9 +208,7 @@ def _settle_expected(
 def declared_test(item: pytest.Item, lines: dict[int, int | None] | None = None) -> Declared | None:
     """The task that a test waits for; None for a test of another kind.
 
-    Args:
-        item: the test.
-        lines: those of functions seen before, by identity: pytest looks for the file of each of thousands of cases.
+    `lines` keeps those of functions by identity: pytest would look for the file of each of thousands of cases.
     """
     run, check = key_of(item, "run", RunKey), key_of(item, "health", CheckKey)
     if run is not None:
@@ -241,13 +239,7 @@ def declared_tests(items: Sequence[pytest.Item]) -> list[Declared]:
 
 
 def known_facts(test: Declared, bench: Bench, store: RecordStore | None = None) -> Mapping[str, Any]:
-    """Properties of a test that ended before it reported any: those of its run or check, as far as known.
-
-    Args:
-        test: the test.
-        bench: the planned session.
-        store: the records there are.
-    """
+    """Properties of a test that ended before it reported any: those of its run or check, as far as known."""
     if test.check is not None:
         check = store.checks.get(test.check) if store is not None else None
         made = check or bench.unmade_check(test.check)

@@ -40,14 +40,9 @@ def find_judged_speeds(run: Run, reference: Reference | None) -> list[str]:
 def not_judged(
     runs: Sequence[RunSpec], rows: Iterable[Mapping[str, Any]], made: Mapping[str, Glance]
 ) -> dict[str, list[str]]:
-    """The runs without a verdict on their speed, by the reason.
+    """The runs without a verdict on their speed, by the reason, from tests' properties and facts of finished runs.
 
     A run that is an ERROR is left out: each of its tests shows that.
-
-    Args:
-        runs: all of the session.
-        rows: the properties of its tests.
-        made: the facts of its finished runs.
     """
     of_runs: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
