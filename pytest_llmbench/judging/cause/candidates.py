@@ -5,8 +5,8 @@ import statistics as stats
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_llmbench.core.quantity import counted, for_people
+from pytest_llmbench.core.record.series import RankTimes
 from pytest_llmbench.core.record.telemetry import SLOWDOWNS, GpuTelemetry
-from pytest_llmbench.core.record.times import RankTimes
 from pytest_llmbench.judging.cause.evidence import (
     Candidate,
     Cause,

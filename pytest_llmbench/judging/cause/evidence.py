@@ -9,9 +9,8 @@ from typing import Literal
 
 from pytest_llmbench.core.quantity import for_people
 from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.core.record.series import Step
+from pytest_llmbench.core.record.series import RankTimes, Step
 from pytest_llmbench.core.record.steady import Steady
-from pytest_llmbench.core.record.times import RankTimes
 from pytest_llmbench.judging.statistics import alike, judged_steps
 
 CauseKind = Literal[

@@ -10,8 +10,7 @@ import pytest
 
 from pytest_llmbench import __version__
 from pytest_llmbench.core.files import write_text
-from pytest_llmbench.core.record.records import Verdict, write_model
-from pytest_llmbench.core.record.verdicts import RecordedClause
+from pytest_llmbench.core.record.records import RecordedClause, Verdict, write_model
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE

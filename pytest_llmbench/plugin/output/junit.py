@@ -20,7 +20,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from pytest_llmbench.core.files import Replacement, make_folder
+from pytest_llmbench.core.files import make_folder, replacing
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.output.junit_cases import complete
 from pytest_llmbench.plugin.output.refreshing import Refreshing
@@ -203,7 +203,7 @@ class JUnit:
         """
         if self._path is not None and self._own is None and self._writer is not None:
             make_folder(self._path.parent)
-            with Replacement(self._path, durable=True) as new:
+            with replacing(self._path, durable=True) as new:
                 shutil.copyfile(self._writer.logfile, new)
 
     def discard(self) -> None:
@@ -316,7 +316,7 @@ def replace_file(writer: LogXML) -> Iterator[None]:
     logfile = writer.logfile
     path = Path(logfile).resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with Replacement(path, durable=True) as new:
+    with replacing(path, durable=True) as new:
         writer.logfile = os.fspath(new)
         try:
             yield

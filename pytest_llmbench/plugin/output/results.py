@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.record.records import Judgement, Verdict
-from pytest_llmbench.core.record.verdicts import Property, SessionVerdicts
+from pytest_llmbench.core.record.records import Judgement, Property, SessionVerdicts, Verdict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin import history
 from pytest_llmbench.plugin.bench import Bench

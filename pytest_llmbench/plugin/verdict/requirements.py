@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.record.records import Verdict
-from pytest_llmbench.core.record.verdicts import RecordedClause
+from pytest_llmbench.core.record.records import RecordedClause, Verdict
 from pytest_llmbench.core.yaml_files import read_yaml
 
 _DESELECTED = "llmbench_deselected"

@@ -25,7 +25,6 @@ from pytest_llmbench.plugin.pytest_private import (
 
 
 def report_of(when: str, outcome: str = "passed") -> pytest.TestReport:
-    """A report of one test."""
     place = ("a.py", 1, "test_it")
     return pytest.TestReport("a.py::test_it", place, {}, outcome, None, when)  # type: ignore[arg-type]
 
@@ -109,7 +108,6 @@ def pytest_generate_tests(metafunc):
 
 
 def test_a_character_that_xml_has_not() -> None:
-    """It is written as its number."""
     assert bin_xml_escape("a\x00b") == "a#x00b"
 
 
