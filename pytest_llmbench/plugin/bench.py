@@ -233,7 +233,6 @@ class Bench:
         self.planned = Plan(runs=runs, checks=tuple(checks), gate=gate, tests=tuple(tests))
 
     def _run(self, series: str, number: int) -> RunSpec:
-        """One of the runs that are judged together."""
         key, first = repeat_key(series, number), self.choices[series]
         if key in self.choices:
             return self.choices[key]

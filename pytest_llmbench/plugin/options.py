@@ -164,7 +164,6 @@ def _words(section: Section | None, help_: str, words: str, default: str = "", *
 
 
 def _flag(help_: str, **form: Any) -> Any:
-    """Declare an option without a value, for the command line alone."""
     return _option(Section.WHAT, help_, value=False, ini=False, **form)
 
 
@@ -457,8 +456,6 @@ def _folders(config: pytest.Config, kind: str) -> Iterator[Path]:
 
 
 def _checked(parse: Callable[[str], Any]) -> Callable[[str], str]:
-    """Have argparse check a text."""
-
     def check(text: str) -> str:
         try:
             parse(text)

@@ -176,7 +176,6 @@ class Controller:
         write_stop(self._bench.session.folder, reason)
 
     def _take_on_repeats(self) -> None:
-        """Make the further runs that workers ask for."""
         for path in (self._bench.session.folder / layout.REPEATS).glob("[!.]*"):
             number, look = path.read_text(encoding="utf-8").split()
             self._supervisor.repeat(path.name, int(number), int(look))

@@ -265,8 +265,6 @@ class SoFar:
 
 
 class _Made(NodeReporter):
-    """A case that has its element."""
-
     def __init__(self, case: ET.Element) -> None:
         self._case = case
 

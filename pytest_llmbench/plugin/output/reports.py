@@ -58,7 +58,6 @@ def _report_writers(
 
 
 def _write_page(session: FinishedSession) -> None:
-    """Write `report.html`, from what lies in the session's folder by now."""
     from pytest_llmbench.reporting.html.page import write_page  # noqa: PLC0415 - costs sessions that have one alone
 
     write_page(session.folder, output=session.folder / layout.PAGE)

@@ -112,7 +112,6 @@ class Results:
             self.store.let_go(series)
 
     def _judgements(self, series: str | None = None) -> dict[tuple[str, str], list[Judgement]]:
-        """The verdicts on each run and check, or on those of a series alone."""
         return judgements(row for row in self._conclusion.rows if series in {None, row.get("run")})
 
     @property
@@ -193,7 +192,6 @@ class Results:
 
     @property
     def _notes(self) -> list[str]:
-        """Sentences about the session for its reports."""
         lost = self.store.lost.values() if self.store is not None else ()
         return [*speed.describe_reasons(self._conclusion.unjudged), *self._groups.lines, *lost]
 
@@ -213,7 +211,6 @@ class Results:
                 reporter.write_line(line)
 
     def _summarise_session(self, reporter: pytest.TerminalReporter) -> None:
-        """Print what is true of the session as a whole."""
         if self.store is not None:
             terminal.early_lines(reporter, self.store.runs.glances)
         terminal.clauses(reporter, self._conclusion.clauses)
@@ -278,7 +275,6 @@ class Results:
             self._unreported.append(report)
 
     def _judge_clauses(self) -> None:
-        """Judge the required clauses, and report those that are INCOMPLETE."""
         self._conclusion.clauses = self._requirements.verdicts()
         self._junit.describe_session(
             {f"clause[{clause.name}]": str(clause.verdict) for clause in self._conclusion.clauses}

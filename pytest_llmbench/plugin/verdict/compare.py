@@ -138,7 +138,6 @@ def _find_cause(number: Number, op: Op, bound: Quantity, *, decided: bool) -> Ca
 
 
 def _steady_at(record: RunRecord, alpha: float) -> Steady | None:
-    """The steady part of a run, by another probability of an error than its record's."""
     if alpha == alpha_of(record):
         return record.steady
     return steady_of(judged_steps(record.recipe, record.steps), alpha)

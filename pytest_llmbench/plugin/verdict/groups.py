@@ -81,7 +81,6 @@ def _compare_recipe(
 
 
 def _steady_parts(records: Iterable[RunRecord], alpha: float) -> list[Steady]:
-    """The steady part of each run that reached one."""
     states = [steady_of(judged_steps(record.recipe, record.steps), alpha) for record in records]
     return [state for state in states if state is not None and state.enough and state.settled]
 
@@ -106,7 +105,6 @@ def _make_row(
 def _reasons_of(
     key: str, lag: Lag, verdict: Verdict, groups: Mapping[str, Sequence[RunRecord]], bound: Quantity
 ) -> Iterator[str]:
-    """Yield what a group differs by, and what to do."""
     if lag.others == 1:
         other = next(name for name in groups if name != key)
         than = f"those on {_name_group(other, groups[other])}"
