@@ -195,8 +195,7 @@ class Xid(GpuCheck):
     summary = "errors of GPUs and NVSwitches in the kernel log since the node booted"
     options: type[Strict] = XidOptions
 
-    def report(self, nodes: GpuNodes, site: Site, options: XidOptions) -> Report:  # noqa: ARG002
-        """Judge each log; an unreadable one may contain errors."""
+    def report(self, nodes: GpuNodes, site: Site, options: XidOptions) -> Report:
         findings: list[Finding] = []
         unjudged = dict(nodes.silent)
         evidence = {}

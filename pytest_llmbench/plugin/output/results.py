@@ -124,7 +124,7 @@ class Results:
         self._junit.stop()
         tests, required = self._bench.planned.tests, self._requirements.clauses
         if self.store is not None:
-            self.store.check_files()
+            self.store.runs.check_files()
         if self.runs_tests and tests:
             self._finish_tests(session)
             if self.store is not None:
