@@ -20,8 +20,7 @@ from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.output.provenance import command_of
 from pytest_llmbench.plugin.output.results import Results
 from pytest_llmbench.plugin.verdict.outcome import declared_tests
-from pytest_llmbench.reporting.sessions import point_to_latest
-from pytest_llmbench.session.folder import KeptSystem
+from pytest_llmbench.session.folder import KeptSystem, point_to_latest
 from pytest_llmbench.session.live.snapshot import LiveSnapshot
 from pytest_llmbench.session.live.writer import LiveWriter
 from pytest_llmbench.session.planning import describe

@@ -14,9 +14,8 @@ from pytest_llmbench.core.record.records import RecordedClause, Verdict, write_m
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
-from pytest_llmbench.reporting.ci.annotations import annotate_tests
-from pytest_llmbench.reporting.ci.summary import summary
-from pytest_llmbench.reporting.ci.verdict import (
+from pytest_llmbench.reporting.ci import annotate_tests, summary
+from pytest_llmbench.reporting.verdict import (
     DETAILED,
     SessionOutcome,
     SessionVerdict,
@@ -25,7 +24,6 @@ from pytest_llmbench.reporting.ci.verdict import (
     decide,
     detailed_exit_code,
 )
-from pytest_llmbench.reporting.sessions import list_sessions
 
 _GREEN = {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, EXIT_CODE}
 _FAILING = {str(Verdict.FAIL), str(Verdict.ERROR), str(Verdict.INCONCLUSIVE)}
@@ -145,11 +143,8 @@ class Conclusion:
             OSError: removing one failed.
         """
         folder = self._bench.session.folder
-        was_concluded = (folder / layout.VERDICT).exists()
         for name in (layout.VERDICT, layout.VERDICTS, layout.SUMMARY, layout.JUNIT, layout.PAGE):
             (folder / name).unlink(missing_ok=True)
-        if was_concluded:
-            list_sessions(folder.parent)
 
     def _decide(self, exit_code: int) -> tuple[Word, str]:
         session = SessionOutcome(

@@ -22,7 +22,6 @@ import pytest
 
 from pytest_llmbench.core.files import make_folder, replacing
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.plugin.output.junit_cases import complete
 from pytest_llmbench.plugin.output.refreshing import Refreshing
 from pytest_llmbench.plugin.pytest_private import (
     LogXML,
@@ -190,6 +189,8 @@ class JUnit:
             self._complete(self._writer, records)
 
     def _complete(self, writer: LogXML, records: str) -> None:
+        from pytest_llmbench.plugin.output.junit_cases import complete  # noqa: PLC0415  # heavy
+
         # Files and lines are attributes unless the user has named a family: `xunit1` has them, `xunit2` forbids them.
         places = not has_ini_key(self._config, "junit_family")
         # A case that is over keeps its element.

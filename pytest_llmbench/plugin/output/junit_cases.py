@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree as ET
 
 from pytest_llmbench.plugin.pytest_private import bin_xml_escape
-from pytest_llmbench.reporting.ci.case import evidence_lines
+from pytest_llmbench.reporting.ci import evidence_lines
 
 _OUTPUT = "system-out"
 

@@ -13,9 +13,8 @@ import pytest
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.plugin.options import options_of
 from pytest_llmbench.plugin.pytest_private import get_file, set_file
-from pytest_llmbench.reporting.live.lines import StateLines
-from pytest_llmbench.reporting.live.screen import BlockScreen
-from pytest_llmbench.reporting.live.table import console_for, table_lines
+from pytest_llmbench.reporting.live import StateLines, console_for, table_lines
+from pytest_llmbench.reporting.screen import BlockScreen
 from pytest_llmbench.session.live.snapshot import LiveSnapshot
 
 _REDRAW_S, _MOST_S = 1.0, 2.0

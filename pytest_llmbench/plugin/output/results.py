@@ -22,8 +22,7 @@ from pytest_llmbench.plugin.verdict.groups import ComparedGroups, compare_groups
 from pytest_llmbench.plugin.verdict.requirements import Requirements
 from pytest_llmbench.plugin.verdict.unfinished import Reports
 from pytest_llmbench.reporting.base import FinishedSession
-from pytest_llmbench.reporting.ci.verdict import SessionVerdict
-from pytest_llmbench.reporting.sessions import list_sessions
+from pytest_llmbench.reporting.verdict import SessionVerdict
 from pytest_llmbench.session.record_store import RecordStore
 
 
@@ -168,10 +167,6 @@ class Results:
             self._progress.note(f"the verdict on the session could not be written: {error}")
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
             return
-        try:
-            list_sessions(self._bench.session.folder.parent)
-        except OSError as error:  # the evidence is complete, and the next session lists this one
-            self._progress.note(f"the list of sessions could not be written: {error}")
         if self.store is not None and self._all_judged and self._has_junit and not self.unwritten:
             self.store.note_end(self._bench.planned)
             self._progress.take(self.store.notes)

@@ -14,8 +14,7 @@ from pytest_llmbench.plugin.lending import unusable
 from pytest_llmbench.plugin.output.reports import Reported
 from pytest_llmbench.plugin.pytest_private import add_to_summary, width_of
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
-from pytest_llmbench.reporting.health import render_health
-from pytest_llmbench.reporting.table import render
+from pytest_llmbench.reporting.table import render, render_health
 from pytest_llmbench.session.journal.earlier import describe_dead_session
 from pytest_llmbench.session.record_store import Glance
 

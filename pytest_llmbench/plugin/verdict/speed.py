@@ -10,7 +10,7 @@ from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.plugin.verdict.compare import asks_for_speed
 from pytest_llmbench.plugin.verdict.measured import Measured
 from pytest_llmbench.plugin.verdict.run import Run
-from pytest_llmbench.reporting.ci.verdict import NOTHING_JUDGED
+from pytest_llmbench.reporting.verdict import NOTHING_JUDGED
 from pytest_llmbench.session.record_store import Glance
 
 EXIT_CODE = NOTHING_JUDGED
