@@ -17,12 +17,12 @@ from pytest_llmbench.engines.external import External, fill, fill_argument, flag
 from pytest_llmbench.engines.megatron_lm import events as megatron_events
 from pytest_llmbench.engines.megatron_lm.log import NEEDLES, parse
 from pytest_llmbench.engines.overrides import Arguments, Rules, Same, batch_problem, precision_problem, rules_of_given
-from pytest_llmbench.judging import agreement, skipped
+from pytest_llmbench.judging import agreement
+from pytest_llmbench.judging.findings import too_many_skipped
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, Statistic, rate, ratio, time
-from pytest_llmbench.readers import megatron_claims
+from pytest_llmbench.readers import megatron_claims, tensorboard
 from pytest_llmbench.readers.base import LogReader
-from pytest_llmbench.readers.events import tensorboard
 from pytest_llmbench.readers.items import Needles
 
 _FIELDS = {
@@ -254,15 +254,15 @@ class MegatronLM(External):
             yield f"{nan:g} iterations had a loss or a gradient that is not finite"
         if series.steps and all(step.loss is None for step in series.steps):
             yield "no line has a loss: every iteration was skipped"
-        yield from agreement.steady(series.steps, topology)
-        yield from agreement.same_work(series.steps, _RATES)
-        yield from agreement.asked(series.steps, "samples_per_second", recipe.samples_per_step)
+        yield from agreement.check_steady(series.steps, topology)
+        yield from agreement.check_work(series.steps, _RATES)
+        yield from agreement.check_rate(series.steps, "samples_per_second", recipe.samples_per_step)
         tokens_of_rank = recipe.tokens_per_step / topology.world_size
-        yield from agreement.asked(series.steps, "tokens_per_gpu_per_second", tokens_of_rank)
-        yield from agreement.counted(series.steps, "consumed_samples", recipe.samples_per_step)
-        yield from agreement.against_times(series, topology)
+        yield from agreement.check_rate(series.steps, "tokens_per_gpu_per_second", tokens_of_rank)
+        yield from agreement.check_counts(series.steps, "consumed_samples", recipe.samples_per_step)
+        yield from agreement.check_times(series, topology)
         yield from _training.check_missing_losses(series)
-        yield from skipped.too_many(recipe, series)
+        yield from too_many_skipped(recipe, series)
         yield from _training.check_loss_drop(series)
         own = options_of(recipe, MegatronLmOptions).arguments
         if not (own.get("load") or own.get("pretrained-checkpoint")):
@@ -365,7 +365,7 @@ _STATISTICS: Mapping[str, Statistic] = {
 READER = LogReader(
     name="megatron_lm",
     dialect=lambda: parse,
-    claims=megatron_claims.said,
+    claims=megatron_claims.parse_claims,
     needles=Needles(NEEDLES, megatron_claims.NEEDLES),
 )
 ENGINE = MegatronLM()

@@ -224,4 +224,4 @@ def test_a_true_log_of_another_training_is_refused(
 def test_ranks_that_are_cut_say_nothing(ranks: str) -> None:
     """What is between the commas is a number, or the line is damaged."""
     line = f" > number of parameters on (tensor, pipeline) model parallel rank ({ranks}): 60736"
-    assert list(megatron_claims.said(line)) == []
+    assert list(megatron_claims.parse_claims(line)) == []
