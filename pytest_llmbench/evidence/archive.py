@@ -55,11 +55,7 @@ def write_members(sink: BinaryFile, members: Mapping[str, Path]) -> dict[str, tu
 
 
 def read_member(source: BinaryFile, name: str, sink: IO[bytes] | None, size: int) -> str:
-    """Copy the next member, which must have that name and size; return its SHA-256.
-
-    Raises:
-        BundleError: it is another one, or cut.
-    """
+    """Copy the next member, which must have that name and size; return its SHA-256. Raises BundleError otherwise."""
     _expect(source, header(name, size), name)
     return _rest_of_member(source, name, sink, size)
 
@@ -89,11 +85,7 @@ def rewind(source: IO[bytes], size: int) -> IO[bytes]:
 
 
 def expect_end(source: BinaryFile, name: str) -> None:
-    """Refuse an archive that goes on.
-
-    Raises:
-        BundleError: it does, or it is cut.
-    """
+    """Refuse an archive that goes on, or is cut. Raises BundleError."""
     _expect(source, _END, name)
     if source.read(1):
         raise BundleError(f"there are bytes behind the end of {name}")

@@ -141,11 +141,8 @@ class _Missed:
 def find_cause(record: RunRecord, needed_s: float, *, by_interval: bool, decided: bool) -> Cause | None:
     """Find the cause of a missed threshold on speed; None if the comparison is undecided and all causes are small.
 
-    Args:
-        record: the run.
-        needed_s: seconds of a step that would meet the threshold.
-        by_interval: whether the steady part was judged.
-        decided: whether the threshold is certainly missed.
+    A step of `needed_s` seconds would meet the threshold. `by_interval` is True if the steady part was judged,
+    `decided` if the threshold is certainly missed.
     """
     if record.steady is None:
         return Cause(kind="not known", sentence="fewer than 4 judged steps have a duration")

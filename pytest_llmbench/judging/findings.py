@@ -58,12 +58,7 @@ def findings(e: Evidence) -> tuple[str, ...]:
 
 
 def slowest_node(ranks: Sequence[RankInfo], telemetry: Sequence[GpuTelemetry]) -> str | None:
-    """Describe the nodes that stand out by their GPUs; None if there is one node, or CPUs alone.
-
-    Args:
-        ranks: all of the run.
-        telemetry: of their GPUs in the judged steps.
-    """
+    """Describe the nodes that stand out by their GPUs in the judged steps; None if there is one node, or CPUs alone."""
     hosts = {info.rank: info.node or info.host for info in ranks if info.device != "cpu"}
     if len(set(hosts.values())) < 2:
         return None

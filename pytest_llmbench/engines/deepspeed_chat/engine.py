@@ -22,8 +22,8 @@ from pytest_llmbench.engines.overrides import Arguments
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.findings import too_many_skipped
 from pytest_llmbench.judging.statistics import Measurement, Statistic, rate
-from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.items import Needles
+from pytest_llmbench.readers.log import LogReader
 
 # Execution time and throughput are printed with four decimals.
 _ROUNDING = 0.5e-4

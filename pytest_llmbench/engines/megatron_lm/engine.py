@@ -22,8 +22,8 @@ from pytest_llmbench.judging.findings import too_many_skipped
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, Statistic, rate, ratio, time
 from pytest_llmbench.readers import megatron_claims, tensorboard
-from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.items import Needles
+from pytest_llmbench.readers.log import LogReader
 
 _FIELDS = {
     "tensor-model-parallel-size": "parallelism.tensor",

@@ -18,9 +18,8 @@ from pytest_llmbench.engines.overrides import Arguments, Rules, Same, precision_
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic, rate
-from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.items import Needles
-from pytest_llmbench.readers.log import last_step, log_files
+from pytest_llmbench.readers.log import LogReader, last_step, log_files
 
 _FIELDS = {
     "model-parallel-size": "parallelism.tensor",

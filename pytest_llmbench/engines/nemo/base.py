@@ -22,9 +22,8 @@ from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic, rate, ratio, time
 from pytest_llmbench.readers import tensorboard, witness
-from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.items import Item, Needles
-from pytest_llmbench.readers.log import last_step, log_files
+from pytest_llmbench.readers.log import LogReader, last_step, log_files
 from pytest_llmbench.readers.witness import Digits
 
 _PRECISIONS: Mapping[str, tuple[Any, ...]] = {

@@ -30,11 +30,6 @@ _SO_FAR = (
 
 
 def first_problem(evidence: Evidence, *, over: bool = True) -> Problem | None:
-    """Return the first problem that keeps the run from being judged; None for a sane run.
-
-    Args:
-        evidence: of the run.
-        over: whether the run has ended.
-    """
+    """Return the first problem that keeps a run, `over` or still running, from being judged; None for a sane one."""
     checks = _OF_A_COMMAND if evidence.kind == "command" else _OF_RANKS if over else _SO_FAR
     return next((problem for check in checks for problem in check(evidence)), None)

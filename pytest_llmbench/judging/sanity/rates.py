@@ -42,9 +42,7 @@ def logged(e: Evidence) -> Iterator[Problem]:
 def implausible(metrics: Mapping[str, Metric], timed: Sequence[Step] = ()) -> Problem | None:
     """Return the problem of an impossible number, such as more FLOP/s than the hardware has; None without one.
 
-    Args:
-        metrics: numbers of the judged steps.
-        timed: the judged steps, if each was timed by itself at the end of its work; empty otherwise.
+    `metrics` and `timed` are those of the judged steps; the steps are empty unless each was timed at the end of its work.
     """
     mfu = metrics.get("mfu")
     if mfu is not None and mfu.value > 100.0:
