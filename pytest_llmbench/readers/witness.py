@@ -11,7 +11,7 @@ from pytest_llmbench.core.record.series import Step
 class Digits:
     """Allowed difference of a number between the log and the event files, which have seven digits.
 
-    `name` is an attribute of `Step`, called `what` in messages. `least` is the rounding of the decimals of the log, in the
+    `name` is an attribute of `Step`, called `what` in messages. `least` is the rounding of the log's decimals, in the
     unit of the number, `share` that of its digits. `of_one` is True if the log has the value of the last step even in
     lines whose other numbers are means of several.
     """

@@ -42,7 +42,7 @@ def logged(e: Evidence) -> Iterator[Problem]:
 def implausible(metrics: Mapping[str, Metric], timed: Sequence[Step] = ()) -> Problem | None:
     """Return the problem of an impossible number, such as more FLOP/s than the hardware has; None without one.
 
-    `metrics` and `timed` are those of the judged steps; the steps are empty unless each was timed at the end of its work.
+    `metrics` and `timed` are those of the judged steps; `timed` is empty unless each was timed at the end of its work.
     """
     mfu = metrics.get("mfu")
     if mfu is not None and mfu.value > 100.0:
