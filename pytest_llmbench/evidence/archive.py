@@ -97,7 +97,7 @@ def _rest_of_member(source: BinaryFile, name: str, sink: IO[bytes] | None, size:
     return digest
 
 
-def _copy(source: BinaryFile, size: int, sink: IO[bytes] | None, too_short: str) -> str:
+def _copy(source: BinaryFile, size: int, sink: BinaryFile | None, too_short: str) -> str:
     digest = hashlib.sha256()
     while size:
         piece = source.read(min(_PIECE, size))
