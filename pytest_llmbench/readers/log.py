@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.extensions import Extensions, named
@@ -21,8 +23,13 @@ from pytest_llmbench.readers import items
 from pytest_llmbench.readers.lines import Line, last_lines, read_lines
 from pytest_llmbench.readers.numbers import unix_time
 from pytest_llmbench.readers.patterns import FAILURES, cut_off, remoteness
+from pytest_llmbench.readers.shared_prefix import SharedPrefix, find_shared_prefix
+
+_Thing = TypeVar("_Thing")
 
 _MOST_REPORTED = 20
+# Lines at the beginning and at the end of a file by which the prefix of its lines is found.
+_SAMPLE = 200
 # `[2026-11-21 02:46:00.79] `, `[2023-05-01 10:00:00,123] `, `2026-11-21 02:58:47 | `
 _STAMP = re.compile(r"(?<!\d)(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\b", re.ASCII)
 # All ranks print the same settings, so one run has few different ones.
@@ -52,12 +59,12 @@ def read_log(
     wanted = tuple((*words, NEEDLE) if words else () for words in (needles.all, needles.always))
     for line in collected.lines(files, lambda: wanted[collected.begun]):
         collected.take_cut_off(line)
-        for claim in claims(line.text):
+        for claim in _first_found(collected.texts(line), claims):
             collected.claim(claim, line)
             if not collected.begun:  # after the first step, lines with settings may be skipped
                 collected.stamp(line)
         try:
-            for item in parse(line.text):
+            for item in _first_found(collected.texts(line), parse):
                 collected.take(item, line)
                 collected.stamp(line, failed=isinstance(item, items.Failed))
         except items.Unreadable as error:
@@ -66,10 +73,32 @@ def read_log(
         for line in collected.lines(files, lambda: FAILURES):
             collected.take_cut_off(line)
             with suppress(items.Unreadable):
-                for failed in (item for item in parse(line.text) if isinstance(item, items.Failed)):
+                found = _first_found(collected.texts(line), parse)
+                for failed in (item for item in found if isinstance(item, items.Failed)):
                     collected.take(failed, line)
                     collected.stamp(line, failed=True)
     return collected.series()
+
+
+def _first_found(texts: Iterable[str], read: Callable[[str], Iterable[_Thing]]) -> Iterator[_Thing]:
+    """Yield what is found in the first of the texts in which anything is.
+
+    Raises:
+        Unreadable: one of the texts is a damaged step line, and nothing is found in the others.
+    """
+    damage = None
+    for text in texts:
+        found = False
+        try:
+            for thing in read(text):
+                found = True
+                yield thing
+        except items.Unreadable as error:
+            damage = damage or error
+        if found:
+            break
+    if damage:
+        raise damage
 
 
 def last_step(path: Path, parse: items.Parse) -> Progress | None:
@@ -118,6 +147,7 @@ class _Collected:
     _skipped: dict[int, int] = field(default_factory=dict)
     _files: dict[str, str] = field(default_factory=dict)
     _nodes: dict[items.Node, None] = field(default_factory=dict)
+    _prefix: SharedPrefix = field(default_factory=SharedPrefix)
     _labels: dict[str, Label] = field(default_factory=dict)
 
     @property
@@ -128,7 +158,14 @@ class _Collected:
     def lines(self, files: Sequence[Path], needles: Callable[[], Sequence[bytes]]) -> Iterator[Line]:
         """Yield the lines of the files from `read_lines`, without their labels."""
         for self._file, path in enumerate(files):
+            sample = (*islice(read_lines(path), _SAMPLE), *last_lines(path)[-_SAMPLE:])
+            self._prefix = find_shared_prefix([line.text for line in sample])
             yield from map(self._label, read_lines(path, needles))
+
+    def texts(self, line: Line) -> Iterator[str]:
+        """Yield the text of a line, and then what is left of it without the prefix of all lines of its file."""
+        yield line.text
+        yield from self._prefix.rests(line.text)
 
     def _label(self, line: Line) -> Line:
         """Keep the labels of a line, each once; returns the line without them."""

@@ -10,11 +10,17 @@ _NOT_FINITE = re.compile(r"([+-]?(?:nan|inf(?:inity)?))(?:\.0*)?", re.IGNORECASE
 _FAILURE = re.compile(
     r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt)(?::\s|\s*$)"
     r"|(?:Error|Exception): "
-    r"|(?:[\w./-]+: )?(?:fatal )?error: "  # argparse, Slurm, compilers
+    r"|(?:[\w./-]+: )?(?:fatal )?(?:error|ERROR): "  # argparse, Slurm, compilers, loaders of data
+    r"|ERROR:\w[\w.]*:"  # Python's logging
     r"|Fatal Python error: "
     r"|\[E[\d :.]*ProcessGroup\w+\.cpp:\d+\]"  # torch's watchdog over collective operations
     r"|E\d{4} [\d:.]+ +\d+ torch/distributed/elastic/"
-    r"|CUDA out of memory",
+    r"|CUDA out of memory"
+    r"|terminate called (?:after throwing|without an active)"
+    r"|Memory access fault by GPU"  # ROCm
+    r"|(?:[\w./-]+: )?(?:line \d+: +)?(?:\d+ )?"  # a shell, of the signal that ended a program
+    r"(?:Segmentation fault|Bus error|Illegal instruction|Floating point exception|Killed|Aborted|Terminated)"
+    r"(?: +\(core dumped\)|\s*$|\s{2})",
     re.ASCII,
 )
 # Messages further from the cause than those of the failed program, nearest first: torchrun's summary of a rank's end,
@@ -22,17 +28,24 @@ _FAILURE = re.compile(
 _TELLS_LESS = (
     re.compile(r"E\d{4} ", re.ASCII),
     re.compile(r".*(?:[Cc]onnection (?:was )?(?:closed|reset|refused)|[Bb]roken pipe|ncclRemoteError)", re.ASCII),
-    re.compile(r"srun: error: |(?:\w+\.)*(?:ChildFailedError|SignalException|CalledProcessError)\b", re.ASCII),
+    re.compile(
+        r"srun: error: |(?:\w+\.)*(?:ChildFailedError|SignalException|CalledProcessError)\b|ERROR:torch\.distributed",
+        re.ASCII,
+    ),
 )
+# It may stand behind a progress bar, which has no line end, or behind a time.
 _CUT_OFF = re.compile(
-    r"\w+: error: \*\*\* (?:JOB|STEP) [\w.+]+ ON \S+ CANCELLED AT \S+ DUE TO TIME LIMIT \*\*\*", re.ASCII
+    r"(?<![\w.'\"(-])[\w.-]+: error: \*\*\* (?:JOB|STEP) [\w.+]+ (?:ON \S+ )?CANCELLED AT \S+ "
+    r"DUE TO TIME LIMIT \*\*\*",
+    re.ASCII,
 )
 
 
 # Every line about a failure or a time limit contains one of these.
 FAILURES = (
     b"rror", b"Exception", b"Interrupt", b"ProcessGroup", b"torch/distributed/elastic/", b"CUDA out of memory",
-    b"Segmentation fault",
+    b"Segmentation fault", b"ERROR", b"terminate called", b"Memory access fault", b"Illegal instruction",
+    b"Floating point exc", b"Killed", b"Aborted", b"Terminated",
 )  # fmt: skip
 
 
@@ -56,4 +69,5 @@ def remoteness(words: str) -> int:
 
 def cut_off(text: str) -> str | None:
     """Return the line if Slurm reports with it that the job or step ended at its time limit; else None."""
-    return text.strip() if "TIME LIMIT" in text and _CUT_OFF.match(text) else None
+    match = _CUT_OFF.search(text) if "TIME LIMIT" in text else None
+    return match[0] if match else None

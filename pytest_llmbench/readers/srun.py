@@ -20,9 +20,9 @@ from itertools import takewhile
 
 _ENDED = re.compile(r"srun: error: (?P<host>\S+): tasks? (?P<tasks>[\d,-]+): (?P<how>\S.*)", re.ASCII)
 _RANGE, _MOST_TASKS = re.compile(r"(?<![\d-])(\d{1,9})(?:-(\d{1,9}))?(?![\d-])", re.ASCII), 1_000_000
-_ENDING = re.compile(r"Terminating StepId=|\*\*\* STEP \S+ ON \S+ CANCELLED AT")
+_ENDING = re.compile(r"Terminating StepId=|\*\*\* STEP \S+ (?:ON \S+ )?CANCELLED AT")
 _ABORTED = re.compile(r"srun: (?:error: )?Job step aborted")
-_CANCELLED = re.compile(r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO (?P<why>.+?))? \*\*\*")
+_CANCELLED = re.compile(r"\*\*\* (?:STEP|JOB) \S+ (?:ON \S+ )?CANCELLED AT \S+(?: DUE TO (?P<why>.+?))? \*\*\*")
 _NODE_FAILURE = re.compile(r"srun: error: Node failure on (?P<node>[\w.\[\],-]+)")
 _BLAMED = re.compile(
     r"^(?:srun|salloc|sbatch|slurmstepd\S*|slurmd\S*): error: (?:Node failure on|Task launch for \S+ failed on node) "

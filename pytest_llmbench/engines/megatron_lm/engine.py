@@ -253,7 +253,13 @@ class MegatronLM(External):
         if nan:
             yield f"{nan:g} iterations had a loss or a gradient that is not finite"
         if series.steps and all(step.loss is None for step in series.steps):
-            yield "no line has a loss: every iteration was skipped"
+            skips = sum(step.reported.get("number_of_skipped_iterations", 0.0) for step in series.steps)
+            named = sorted({name for step in series.steps for name in step.reported if "loss" in name})
+            yield "no line has a loss" + (
+                ": every iteration was skipped"
+                if skips
+                else f" of a known name (`lm loss` in Megatron-LM); it has {', '.join(named) or 'no other loss'}"
+            )
         yield from agreement.check_steady(series.steps, topology)
         yield from agreement.check_work(series.steps, _RATES)
         yield from agreement.check_rate(series.steps, "samples_per_second", recipe.samples_per_step)

@@ -37,7 +37,16 @@ _NO_WORD = re.compile(r"[^a-z0-9]+")
 
 _PER_SECOND = {"elapsed time per iteration (ms)": 1000.0, "elapsed time per iteration (s)": 1.0}
 _BATCH, _LENGTH, _LOSS, _NORM = "global batch size", "actual seqlen", "lm loss", "grad norm"
-_LOSS_OF_FORKS = "lm-loss"
+# Names of the loss in forks, with blanks for `_` and `-`, by preference.
+_LOSSES_OF_FORKS = (
+    "lm loss", "lm loss value", "language model loss", "loss", "train loss", "training loss", "reduced train loss",
+    "total loss", "ce loss", "cross entropy loss", "nll loss",
+)  # fmt: skip
+# A value of the iteration with the mean so far: `2701.3/2712.7`, `2701.3 (2712.7)`, `2701.3 (avg: 2712.7)`.
+_WITH_MEAN = re.compile(
+    r"([+-]?[\d.]+(?:[eE][+-]?\d+)?)(?:/[\d.]+(?:[eE][+-]?\d+)?| *[(\[](?:\w+[:=]? *)?[\d.]+(?:[eE][+-]?\d+)?[)\]])",
+    re.ASCII,
+)
 _OWN_PLACE = {*_PER_SECOND, _BATCH, _LOSS, _NORM}
 # The last field that is read is the second one, from version 2.0 on, which brought the first two; before it, the third.
 _CONSUMED, _NAN, _SCALE = "consumed samples", "number of nan iterations", "loss scale"
@@ -93,6 +102,9 @@ def _step(text: str) -> items.StepLine:
     if step > last:
         raise items.Unreadable(f"iteration {step} of {last}")
     fields = _fields(text[head.end() :])
+    losses = {key.replace("_", " ").replace("-", " "): key for key in fields if "loss" in key}
+    if _LOSS not in fields and (known := [losses[name] for name in _LOSSES_OF_FORKS if name in losses]):
+        fields[_LOSS] = fields.pop(known[0])
     for key in (_LOSS, _NORM, *_OFTEN):
         if key in fields:
             number(key, fields[key])
@@ -131,7 +143,7 @@ def _head(text: str) -> re.Match[str]:
     return head
 
 
-def _fields(text: str) -> Mapping[str, str]:
+def _fields(text: str) -> dict[str, str]:
     *parts, rest = text.split("|")
     fields: dict[str, str] = {}
     behind = False  # in the text of another rank, after the line's own fields
@@ -155,7 +167,8 @@ def _field(part: str) -> tuple[str, str]:
     key = key.strip()
     if not colon or not _KEY.fullmatch(key):
         return "", ""
-    return (_LOSS if key == _LOSS_OF_FORKS else key), value
+    pair = _WITH_MEAN.fullmatch(value.strip())
+    return key, pair[1] if pair else value
 
 
 def _whole(fields: Mapping[str, str]) -> bool:

@@ -1,0 +1,85 @@
+"""Finds the prefix that a collector of logs put before every line of a file, from the file itself.
+
+kubectl, docker compose, journald, CloudWatch, CI systems and Python's logging each write their own, and their users
+configure others. What they have in common is that almost every line of the file begins with one.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+_FEWEST_LINES, _SHARE = 4, 0.9
+_LONGEST, _MOST_ENDS = 300, 32
+_TOKEN = re.compile(r"[ \t]+|\d+|[A-Za-z_]+|.", re.ASCII)
+_CLOSING = frozenset("]|:>)-#;,")
+_BLANKS, _NUMBER, _WORD = r"[ \t]+", r"\d+", r"[A-Za-z_]+"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPrefix:
+    """The prefix of the lines of one file.
+
+    Attributes:
+        ends: patterns of the prefix up to each place where it may end, the shortest first. Where many lines begin with
+            the same words, as the steps of a training do, the prefix alone cannot be told from these words.
+    """
+
+    ends: tuple[re.Pattern[str], ...] = ()
+
+    def rests(self, text: str) -> Iterator[str]:
+        """Yield what may be the text of a line behind its prefix, from the longest to the shortest text."""
+        for end in self.ends:
+            if match := end.match(text):
+                yield text[match.end() :]
+
+
+def find_shared_prefix(lines: Sequence[str]) -> SharedPrefix:
+    """Find the prefix that at least nine of ten lines begin with; without `ends` if there is none.
+
+    It consists of words that the lines share, numbers, words that differ (`INFO`, `WARNING`) and punctuation, and ends
+    with a closing sign such as `]` or `|`, or with blanks after one, after a number or after a shared word.
+
+    Args:
+        lines: without line ends and escape sequences; blank lines are not counted.
+    """
+    rows = [_TOKEN.findall(line[:_LONGEST]) for line in lines if line.strip()]
+    fewest = max(_FEWEST_LINES, _SHARE * len(rows))
+    parts: list[str] = []
+    ends: list[str] = []
+    ends_here = False
+    while len(rows) >= fewest:
+        place = len(parts)
+        rows = [row for row in rows if len(row) > place]
+        part = _shared_part([row[place] for row in rows], fewest)
+        if not part:
+            break
+        fits = re.compile(part, re.ASCII).fullmatch
+        rows = [row for row in rows if fits(row[place])]
+        before = "".join(parts)
+        closes = part.removeprefix("\\") in _CLOSING
+        if ends_here and (closes or part in (_NUMBER, _BLANKS)):
+            ends.pop()  # it goes on, as a time does: 10:00
+        fewest_blanks = min(len(row[place]) for row in rows)  # further blanks may be the text's own
+        ends_here = closes or (part == _BLANKS and parts[-1:] != [_WORD])
+        if ends_here:
+            ends.append(before + (f"[ \t]{{{fewest_blanks}}}" if part == _BLANKS else part))
+        parts.append(part)
+    return SharedPrefix(tuple(re.compile(end, re.ASCII) for end in ends[:_MOST_ENDS]))
+
+
+def _shared_part(tokens: Sequence[str], fewest: float) -> str:
+    """Return a pattern for the tokens at one place; empty if fewer than `fewest` are alike."""
+    for pattern in (_exact, _kind):
+        counted = Counter(map(pattern, tokens)).most_common(1)
+        if counted and counted[0][1] >= fewest:
+            return counted[0][0]
+    return ""
+
+
+def _exact(token: str) -> str:
+    return next((kind for kind in (_BLANKS, _NUMBER) if re.fullmatch(kind, token, re.ASCII)), re.escape(token))
+
+
+def _kind(token: str) -> str:
+    return _WORD if re.fullmatch(_WORD, token, re.ASCII) else _exact(token)

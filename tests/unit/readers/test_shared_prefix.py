@@ -1,0 +1,114 @@
+"""Logs with the prefix of a collector before each line: they say what they say without it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.core.record.series import StepSeries
+from pytest_llmbench.engines.deepspeed_chat import engine as deepspeed_chat
+from pytest_llmbench.engines.megatron_lm import engine as megatron_lm
+from pytest_llmbench.engines.metaseq import engine as metaseq
+from pytest_llmbench.engines.nemo import base as nemo
+from pytest_llmbench.readers.base import LogReader
+from pytest_llmbench.readers.log import read_log
+from pytest_llmbench.readers.shared_prefix import find_shared_prefix
+
+LOGS = Path(__file__).parents[2] / "data" / "logs"
+READERS = {
+    "deepspeed_chat_step1.log": deepspeed_chat.READER,
+    "deepspeed_chat_step3.log": deepspeed_chat.READER,
+    "megatron_lm_4_ranks.log": megatron_lm.READER,
+    "megatron_lm_core_0.16.log": megatron_lm.READER,
+    "metaseq_2_ranks.log": metaseq.READER,
+    "nemo_2.log": nemo.READER,
+}
+
+COLLECTORS: dict[str, Callable[[int], str]] = {
+    "kubectl --prefix": lambda _: "[pod/llm-worker-0/pytorch] ",
+    "stern": lambda _: "llm-worker-0 pytorch ",
+    "stern --timestamps": lambda n: f"llm-worker-0 pytorch 2026-11-26T10:{n // 60 % 60:02}:{n % 60:02}.{n:09}+01:00 ",
+    "kubetail": lambda _: "[llm-worker-7d9f8c-xk2lp] ",
+    "docker compose": lambda _: "trainer-1  | ",
+    "docker compose --timestamps": lambda n: f"trainer-1  | 2026-11-26T10:00:{n % 60:02}.{n:09}Z ",
+    "docker service": lambda _: "train.1.x2kd93lak@gpu01    | ",
+    "journald": lambda n: f"Nov 26 10:{n // 60 % 60:02}:{n % 60:02} gpu01 bash[1234]: ",
+    "journald short-iso": lambda n: f"2026-11-26T10:00:{n % 60:02}+0100 gpu01 python3[77]: ",
+    "ts": lambda n: f"Nov 26 10:{n // 60 % 60:02}:{n % 60:02} ",
+    "ts -s": lambda n: f"00:{n // 60 % 60:02}:{n % 60:02} ",
+    "GitLab": lambda n: f"2026-11-26T10:00:{n % 60:02}.{n:06}Z 01O ",
+    "GitHub": lambda n: f"2026-11-26T10:00:{n % 60:02}.{n:07}Z ",
+    "Jenkins": lambda n: f"[2026-11-26T10:00:{n % 60:02}.{n % 1000:03}Z] ",
+    "Jenkins timestamper": lambda n: f"10:{n // 60 % 60:02}:{n % 60:02}  ",
+    "SageMaker": lambda n: f"[my-train-1] [2026-11-26 10:00:{n % 60:02},{n % 1000:03}] [INFO] ",
+    "SageMaker algo": lambda _: "[1,mpirank:0,algo-1]<stdout>:",
+    "CloudWatch ms": lambda n: f"{1764151200000 + n}\t",
+    "CloudWatch tail": lambda n: f"2026-11-26T10:00:{n % 60:02} llm-train/default/7f3a9c ",
+    "Python logging": lambda n: f"2026-11-26 10:00:{n % 60:02},{n % 1000:03} - trainer - INFO - ",
+    "Python logging, levels": lambda n: (
+        f"2026-11-26 10:00:{n % 60:02},123 {'WARNING' if n % 5 == 0 else 'INFO'} root: "
+    ),
+    "basicConfig": lambda _: "INFO:root:",
+    "loguru": lambda n: f"2026-11-26 10:00:{n % 60:02}.{n % 1000:03} | INFO     | train.launch:pump:{n % 90} - ",
+    "Rich": lambda n: f"[10:00:{n % 60:02}] INFO     ",
+    "absl": lambda n: f"I1126 10:00:{n % 60:02}.{n:06} 140231 launcher.py:{n % 90}] ",
+    "Primus": lambda n: f"[20261126 10:00:{n % 60:02}][rank-15/16][INFO ] [--------trainer.py:{n % 90}] : ",
+    "torchrun with a time": lambda n: f"[2026-11-26 10:00:{n % 60:02}] [default0]:",
+    "a notebook": lambda _: "    ",
+    "a quotation": lambda _: "> ",
+    "fluentd": lambda n: f"2026-11-26 10:00:{n % 60:02}.{n:09} +0000 kube.train: ",
+    "Loki": lambda n: f"2026-11-26 10:00:{n % 60:02}\tINFO\ttrain-0\t",
+    "Datadog": lambda n: f"2026-11-26 10:00:{n % 60:02} UTC | gpu01 | INFO | ",
+    "Azure ML": lambda n: f"2026-11-26T10:00:{n % 60:02}.{n:07} [node-0] ",
+    "Vertex AI": lambda n: f"INFO 2026-11-26 10:00:{n % 60:02} +0000 workerpool0-0 ",
+    "Ansible": lambda _: "gpu01 | CHANGED | rc=0 >> ",
+    "salt": lambda _: "        stdout: ",
+}
+
+
+def said(paths: list[Path], reader: LogReader) -> StepSeries:
+    """Read a log with everything that its reader has."""
+    return read_log(paths, reader.dialect(), reader.claims, reader.needles)
+
+
+@pytest.mark.parametrize("log", READERS)
+@pytest.mark.parametrize("collector", COLLECTORS)
+def test_a_collectors_prefix_changes_nothing(log: str, collector: str, tmp_path: Path) -> None:
+    """Steps, settings and the end of the log are read as without the prefix."""
+    plain = said([LOGS / log], READERS[log])
+    lines = (LOGS / log).read_bytes().decode().split("\n")[:-1]
+    path = tmp_path / log
+    path.write_text(
+        "".join(f"{COLLECTORS[collector](number)}{line}\n" for number, line in enumerate(lines)), newline=""
+    )
+
+    other = said([path], READERS[log])
+
+    apart = {"stamped", "steps", "completed"}  # times may be the collector's, and words have its prefix
+    assert other.model_dump(exclude=apart) == plain.model_dump(exclude=apart)
+    without = [step.model_copy(update={"at": None}) for step in plain.steps]
+    assert [step.model_copy(update={"at": None}) for step in other.steps] == without
+    assert plain.steps
+    assert plain.completed
+    assert (other.completed or "").endswith(plain.completed)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [],
+        ["iteration 1", "iteration 2"],
+        ["loading", "using world size: 2", "iteration 1", "done", "saving model", "bye"],
+        ["[a] x"] * 3 + ["x"] * 3,
+    ],
+    ids=["empty", "short", "no two alike", "half of the lines"],
+)
+def test_no_prefix(lines: list[str]) -> None:
+    """Lines that begin in ways of their own have none."""
+    assert not find_shared_prefix(lines).ends
+
+
+def test_words_that_differ_end_no_prefix() -> None:
+    """Two different words are the beginning of a sentence."""
+    lines = [f"{name} {verb} it" for name in ("Ada", "Bob", "Cid") for verb in ("reads", "writes")]
+    assert not find_shared_prefix(lines).ends
