@@ -120,7 +120,7 @@ class Case(rfm.RunOnlyRegressionTest):
     def ends(self):
         return sn.assert_found("all done", self.stdout)
 """
-# Plugins of others that may be beside ours.
+# Without plugins of others that may be installed.
 PYTEST = [sys.executable, "-m", "pytest", "-p", "no:hypothesispytest", "-p", "no:anyio", "-p", "no:benchmark"]
 COMMANDS = ("sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo", "srun")
 # Calls from inside a job are the program's own. `sbatch --test-only` only asks.
@@ -170,7 +170,7 @@ class Bench:
     def _write_recipes(self, cases: int) -> None:
         names = [f"case{number:05}" for number in range(cases)]
         shutil.rmtree(self.folder / "recipes", ignore_errors=True)
-        for family, some in itertools.groupby(names, key=lambda name: name[:-3]):  # a file may have only so many values
+        for family, some in itertools.groupby(names, key=lambda name: name[:-3]):  # the values of a file are limited
             self._write(f"recipes/{family}.yaml", {"family": family, "recipes": dict.fromkeys(some, RECIPE)})
         (self.folder / "test_cases.py").write_text(TEST.format(cases=cases))
 

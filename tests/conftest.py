@@ -74,7 +74,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # started by nohup; tests send SIGHUP as well
 
-# Variables of whoever runs this test suite. With CI set, pytest does not shorten its summary: it prints messages twice.
+# Variables of the shell that runs these tests. With CI set, pytest keeps its summary long, and prints messages twice.
 NOT_THE_USERS = ("PYTEST_", "COV_", "LLMBENCH_", "CI", "BUILD_NUMBER", "GITHUB_", "GITLAB_")
 
 TEST_REFERENCES = """
@@ -127,6 +127,22 @@ class Result:
         (case,) = self.cases.values()
         return case
 
+    @property
+    def error(self) -> str:
+        """The message of the only test, which must be an error and leave no metric behind."""
+        assert self.returncode != 0, self.text
+        assert self.case.outcome == "error", self.text
+        assert self.case.properties["verdict"] == "ERROR"
+        assert "value" not in self.case.properties
+        assert self.record()["metrics"] == {}
+        return self.case.message
+
+    @property
+    def suite(self) -> dict[str, str]:
+        """Properties of the whole session in its JUnit file."""
+        found = ET.parse(self.session / "junit.xml").iterfind("testsuite/properties/property")
+        return {each.get("name", ""): each.get("value", "") for each in found}
+
     def record(self, key: str = "tiny") -> dict[str, Any]:
         """The run record of one run."""
         record: dict[str, Any] = json.loads((self.session / "runs" / key / "record.json").read_text())
@@ -138,10 +154,10 @@ def read_junit(path: Path) -> dict[str, Case]:
     cases = {}
     for element in ET.parse(path).iter("testcase"):
         ends = [child for child in element if child.tag in {"failure", "error", "skipped"}]
-        of_pytest = element.get("name") == "internal"  # which may break down more than once
+        of_pytest = element.get("name") == "internal"  # pytest itself may break down more than once
         assert len(ends) <= 1 or of_pytest, f"{element.get('name')} ends in more than one way"
         properties = {p.get("name", ""): p.get("value", "") for p in element.iter("property")}
-        # By node id, where the report has it: the name of a case has the node in place of its slot.
+        # Prefer the node id: the name of a case has the node instead of its slot.
         name = properties.get("test", f"::{element.get('name', '')}").partition("::")[2]
         cases[name] = Case(
             name=name,
@@ -296,7 +312,6 @@ def pid_of_rank(session: Path, run: str, rank: int) -> int:
 
 @pytest.fixture
 def watch() -> type[Watch]:
-    """Looking at a run under way."""
     return Watch
 
 
@@ -315,7 +330,7 @@ def require_slurm() -> None:
         answers = " is UP" in ping.stdout
     if answers:
         return
-    #: variable LLMBENCH_REQUIRE_SLURM: tests of this project: a missing Slurm is a failure, not a skip
+    #: test variable LLMBENCH_REQUIRE_SLURM: a missing Slurm is a failure, not a skip
     if os.environ.get("LLMBENCH_REQUIRE_SLURM"):
         pytest.fail("no Slurm answers, and LLMBENCH_REQUIRE_SLURM is set: see tools/slurm/up.sh", pytrace=False)
     pytest.skip("no Slurm answers here; as root on Debian: make slurm-up")
@@ -329,7 +344,7 @@ def slurm_nodes(*, alone: bool = False) -> Iterator[None]:
         (folder / "llmbench-slurm-turn.lock").open("w") as turn,
         (folder / "llmbench-slurm-nodes.lock").open("w") as lock,
     ):
-        # Who waits for all nodes has the turn meanwhile: others would share them without a gap until the very end.
+        # A test that waits for all nodes holds the turn: others would share them without a gap until the very end.
         fcntl.flock(turn, fcntl.LOCK_EX)
         fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         fcntl.flock(turn, fcntl.LOCK_UN)

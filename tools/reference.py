@@ -1,10 +1,10 @@
-"""Writes the tables of reference.md, validation.md and cli.md that follow from the code, and the JSON Schemas.
+"""Writes the tables of the documents that follow from the code, and the JSON Schemas.
 
     python tools/reference.py            writes them
     python tools/reference.py --check    exits with 1, and names each table and schema that is not what the code says
 
-A table stands under a comment `<!-- generated: NAME -->`. Each meaning is written down once: that of a key is its entry
-under `Attributes:` in the docstring of its model. That of another name is a comment next to the code that makes it,
+A table stands under a comment `<!-- generated: NAME -->`. Each meaning is written down once: that of a key is the
+docstring under its field. That of another name is a comment next to the code that makes it,
 
     #: finding mig: a GPU is cut into slices
 
@@ -15,18 +15,16 @@ A name with several comments has all of their meanings.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import date
 from functools import cache
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, get_origin
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 from typer.main import get_command
 
 from pytest_llmbench.checks.base import FAMILIES, Check, all_checks
@@ -34,12 +32,10 @@ from pytest_llmbench.cli.app import app
 from pytest_llmbench.cluster.authoring.schemas import SCHEMAS, schema_text
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.quantity import UNITS, Quantity
-from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.quantity import UNITS
+from pytest_llmbench.core.recipe.recipes import NOT_WRITTEN, Recipe
 from pytest_llmbench.core.recipe.reference import Reference
-from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Report
 from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.core.schema import descriptions, models_in
 from pytest_llmbench.engines.base import ENGINES, get_engine
 from pytest_llmbench.judging.statistics import STATISTICS
@@ -58,62 +54,17 @@ from pytest_llmbench.session.replay import ReplayFacts
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = (DOCS / "reference.md", DOCS / "validation.md", DOCS / "cli.md")
-# Where the type of a key says less than its values are.
-VALUES = {
-    "time_limit": "Slurm time, in quotes",
-    "optimizer.betas": "two numbers",
-    "gpu.peak_tflops": "precision: TFLOP/s",
-    "deadlines.startup_s": "x > 0, null",
-    "bytes": "N ≥ 4, a multiple of 4",
-    "MetaseqOptions.program": "`opt-baselines`, or `module:` and a module",
-    "NemoTorchrunOptions.program": "file, or `module:` and a module",
-    "script": "file under `{root}`, or `module:` and a module",
-}
-METAVARS = {
-    "NAME|FILE": "name or YAML file",
-    "NAME": "text",
-    "N": "N ≥ 1",
-    "gpus-per-node": "N ≥ 0",
-    "retries": "N ≥ 0",
-    "TIME": "Slurm time",
-    "DIR": "folder",
-    "SECONDS": "seconds ≥ 15",
-    "SHARE": "share above 0, such as `5 %`",
-    "FILE": "file",
-}
+PAGES = (DOCS / "reference.md", DOCS / "validation.md", DOCS / "cli.md", ROOT / "CONTRIBUTING.md")
 # Names that begin a sentence as they are.
 PROGRAMS = ("pytest ", "nvidia-smi ", "dcgmi", "openmetrics")
-# Where more is written about a key or an option.
-SEE = {
-    "gate": "validation.md#the-gate",
-    "quarantine": "validation.md#quarantine-and-drain",
-    "require": "#verdicts",
-    "require-verdict": "#verdicts",
-    "group-tolerance": "#groups-of-nodes",
-    "replay": "#replayed-logs",
-    "Recipe.engine": "#engines",
-    "Recipe.options": "#engines",
-    "Recipe.prepare.name": "how-to/frameworks/prepare-what-a-run-needs.md",
-    "Recipe.references": "#reference-keys",
-    "Reference.statistic": "#statistics",
-    "Reference.floor": "#verdicts",
-    "System.validation.*.options": "validation.md#options",
-    "System.validation.*.references": "validation.md#statistics",
-    "System.validation.*.deadline_s": "validation.md#checks",
-    "RunRecord.provenance": "#provenance",
-    "RunRecord.failed_launches": "#launches",
-    "RunRecord.telemetry": "#telemetry",
-    "RunRecord.findings": "#findings",
-    "Finding.kind": "#kinds-of-findings",
-    "Finding.severity": "#severities",
-    "Reading.statistic": "#statistics",
-    "Reading.unit": "reference.md#units",
-}
-
 # Kinds of names that comments explain.
 LABELS = (
-    "finding", "problem", "error", "statistic", "left out", "suite property", "variable", "fault",
+    "finding", "problem", "error", "statistic", "left out", "suite property", "test variable", "variable", "fault",
+)  # fmt: skip
+# Keys of a run record that a reader of results looks for. Its JSON Schema has them all.
+OF_RESULTS = (
+    "hosts", "timings", "recipe", "metrics", "steady", "judgements", "problem", "findings", "unjudged", "steps",
+    "times", "provenance", "made_by",
 )  # fmt: skip
 
 # The properties of a test of a run, and of one of a check.
@@ -150,9 +101,9 @@ def noted_files() -> list[Path]:
     return [path for path in dict.fromkeys(files) if path.suffix in {".py", ".sh"} and path.parent not in unread]
 
 
-def noted(label: str, *more: str) -> list[Row]:
+def noted(label: str) -> list[Row]:
     """Rows of names that comments explain: name, meaning."""
-    return [(f"`{name}`", cell(text)) for each in (label, *more) for name, text in notes()[each].items()]
+    return [(f"`{name}`", cell(text)) for name, text in notes()[label].items()]
 
 
 def statistics_of_checks() -> list[Row]:
@@ -161,13 +112,11 @@ def statistics_of_checks() -> list[Row]:
     for name, text in notes()["statistic"].items():
         who, _, what = name.partition(".")
         pattern = re.sub("<[a-z]+>", ".+", what)
-        for check in all_checks().values():
-            units = {unit for each, unit in check.statistics.items() if re.fullmatch(pattern, each)}
-            if who in {check.name, check.family} and units:
-                rows.append((f"`{name}`", f"`{units.pop()}`", cell(text)))
-                break
-        else:
+        checks = [check for check in all_checks().values() if who in {check.name, check.family}]
+        units = {unit for check in checks for each, unit in check.statistics.items() if re.fullmatch(pattern, each)}
+        if not units:
             raise SystemExit(f"no check has the statistic {name} that a comment explains")
+        rows.append((f"`{name}`", f"`{units.pop()}`", cell(text)))
     return rows
 
 
@@ -177,132 +126,118 @@ def shared_statistics() -> list[Row]:
     return [(f"`{name}`", f"`{e.unit}`", e.rule, left_out.get(name, "never")) for name, e in STATISTICS.items()]
 
 
-def cell(text: str, see: str = "") -> str:
-    """A meaning as a cell: with a capital, without the last point, and with a link to where more is written."""
+def cell(text: str) -> str:
+    """A meaning as a cell: with a capital and without the last point."""
     text = (text if text.endswith("...") else text.removesuffix(".")).replace("|", r"\|")
-    more = f" ([more]({SEE[see]}))" if see in SEE else ""
-    first = text[:1] if text.startswith(PROGRAMS) else text[:1].upper()
-    return f"{first}{text[1:]}{more}"
+    return text if text.startswith(PROGRAMS) else f"{text[:1].upper()}{text[1:]}"
 
 
-def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo, str]]:
-    """Every key of a model, dotted, with its field and its meaning; a `*` stands for the user's own names."""
-    meaning = descriptions(model)
+def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any], str]]:
+    """Every key of a model, dotted, with its JSON Schema and its meaning; a `*` stands for the user's own names."""
+    schema, meaning = model.model_json_schema(), descriptions(model)
     for name, field in model.model_fields.items():
         inner = [part for part in models_in(field.annotation) if part is not Reference]
         if not inner:
-            yield f"{prefix}{name}", field, meaning.get(name, "")
+            yield f"{prefix}{name}", schema["properties"][name], meaning.get(name, "")
         named = "*." if get_origin(field.annotation) is Mapping else ""
         for part in inner:
             yield from leaves(part, f"{prefix}{name}.{named}")
 
 
-def default(field: FieldInfo) -> str:
-    """A default as the tables have it."""
-    value = field.default
-    if value is PydanticUndefined:
-        return "required"
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if value in ("", (), {}):
-        return "empty"
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+def default(schema: Mapping[str, Any]) -> str:
+    """A default as the tables have it; empty where leaving the key out means nothing in particular."""
+    value = schema.get("default", "required")
+    if value in (None, "", [], {}):
+        return ""
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return value if isinstance(value, str) else json.dumps(value)
 
 
-def value(model: type[BaseModel], key: str, field: FieldInfo) -> str:
+_LIMITS = {
+    "minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<", "multipleOf": "a multiple of",
+}  # fmt: skip
+_KINDS = {"boolean": "true, false", "object": "mapping", "array": "list", "string": "text"}
+
+
+def legal(schema: Mapping[str, Any]) -> str:
     """The legal values of a key in words."""
-    return VALUES.get(f"{model.__name__}.{key}") or VALUES.get(key) or _value(field.annotation, field.metadata)
+    words = schema.get("enum", [schema["const"]] if "const" in schema else [])
+    if words:
+        return ", ".join(f"`{word}`" if isinstance(word, str) else str(word) for word in words)
+    if "examples" in schema:
+        return "quantity" if "5 %" in schema["examples"] else "Slurm time"
+    if "anyOf" in schema:
+        return ", ".join(legal(part) for part in schema["anyOf"] if part.get("type") != "null")
+    return schema["$ref"].rpartition("/")[2].lower() if "$ref" in schema else _legal_type(schema)
 
 
-def _value(kind: Any, metadata: Sequence[Any]) -> str:
-    if hasattr(kind, "__metadata__"):
-        return _value(kind.__origin__, [*metadata, *kind.__metadata__])
-    if kind in (int, float):
-        flat = [part for each in metadata for part in (each.metadata if isinstance(each, FieldInfo) else [each])]
-        return _range("N" if kind is int else "x", flat)
-    parts = [part for part in get_args(kind) if part is not type(None)]
-    if get_origin(kind) in (Union, UnionType):
-        return ", ".join(_value(part, metadata) for part in parts)
-    words = {
-        Literal: ", ".join(f"`{part}`" if isinstance(part, str) else str(part) for part in parts),
-        Mapping: "mapping" if Any in parts else f"name: {_value(parts[-1], ())}" if parts else "",
-        tuple: _list_of(parts[0]) if parts else "list",
-        bool: "true, false",
-        Quantity: "quantity",
-        Path: "path",
-        date: "YYYY-MM-DD",
-    }
-    return words.get(get_origin(kind) or kind, "text")
-
-
-def _list_of(kind: Any) -> str:
-    words = {int: "list of integers", str: "list of texts", Reference: "list of references"}
-    return words.get(getattr(kind, "__origin__", kind), "list")
-
-
-def _range(letter: str, metadata: Sequence[Any]) -> str:
-    bounds = {
-        name: getattr(each, name, None) for each in metadata for name in ("gt", "ge", "lt", "le") if hasattr(each, name)
-    }
-    if letter == "N" and bounds.get("gt") == 0:
-        bounds = {**{name: bound for name, bound in bounds.items() if name != "gt"}, "ge": 1}
-    low = next(((bounds[name], sign) for name, sign in (("ge", "≤"), ("gt", "<")) if name in bounds), None)
-    high = next((f" {sign} {bounds[name]:g}" for name, sign in (("le", "≤"), ("lt", "<")) if name in bounds), "")
-    if low is None:
-        return f"{letter}{high}" if high else {"N": "integer", "x": "number"}[letter]
-    if high:
-        return f"{low[0]:g} {low[1]} {letter}{high}"
-    return f"{letter} {'≥' if low[1] == '≤' else '>'} {low[0]:g}"
+def _legal_type(schema: Mapping[str, Any]) -> str:
+    kind = schema["type"]
+    if items := schema.get("items"):
+        return "list" if "anyOf" in items else f"list of {legal(items)}s"
+    if isinstance(schema.get("additionalProperties"), dict):
+        return f"name: {legal(schema['additionalProperties'])}"
+    if limits := [f"{sign} {schema[name]:g}" for name, sign in _LIMITS.items() if name in schema]:
+        return f"{'N' if kind == 'integer' else 'x'} {', '.join(limits)}"
+    return "YYYY-MM-DD" if schema.get("format") == "date" else _KINDS.get(kind, kind)
 
 
 def keys(model: type[BaseModel]) -> list[Row]:
-    """Rows of the keys of a model: key, value, default, meaning."""
-    rows: dict[str, Row] = {}
-    for key, field, meaning in leaves(model):
-        shown = value(model, key, field)
-        if key in rows and shown not in rows[key][1]:  # the discriminator is in both models of a union
-            rows[key] = (rows[key][0], f"{rows[key][1]}, {shown}", *rows[key][2:])
-        rows.setdefault(key, (f"`{key}`", shown, default(field), cell(meaning, f"{model.__name__}.{key}")))
-    return list(rows.values())
+    """Rows of the keys of a model: key, value with its default, meaning."""
+    schemas: dict[str, list[Mapping[str, Any]]] = defaultdict(list)  # several for what the models of a union share
+    meanings: dict[str, str] = {}
+    for key, schema, meaning in leaves(model):
+        schemas[key].append(schema)
+        meanings.setdefault(key, meaning)
+    return [(f"`{key}`", values(*schemas[key]), cell(meaning)) for key, meaning in meanings.items()]
 
 
-def fields(model: type[BaseModel]) -> list[Row]:
-    """Rows of the keys of a record: key, meaning."""
-    meaning = descriptions(model)
-    return [(f"`{name}`", cell(meaning.get(name, ""), f"{model.__name__}.{name}")) for name in model.model_fields]
+def values(*schemas: Mapping[str, Any]) -> str:
+    """The legal values of a key with its default."""
+    usual = default(schemas[0])
+    words = ", ".join(dict.fromkeys(map(legal, schemas)))
+    return f"{words}, required" if usual == "required" else f"{words} ({usual})" if usual else words
 
 
 def facts(*kinds: type) -> list[Row]:
-    """Rows of the properties of a test's report, each once."""
+    """Rows of the fields of models or dataclasses, each once: field, meaning."""
     meanings = {name: text for kind in kinds for name, text in descriptions(kind).items()}
     return [(f"`{name}`", cell(text)) for name, text in meanings.items()]
 
 
 def options_of_checks() -> list[Row]:
-    """Rows of every option of every check; an option that all checks of a family share has the family's name."""
-    rows: dict[str, Row] = {}
-    every = all_checks().values()
-    for check in every:
-        family = [other for other in every if other.family == check.family]
-        for name, shown, *rest in ((key, *row) for key, row in _options(check).items()):
-            shared = len(family) > 1 and all(_options(other).get(name) == (shown, *rest) for other in family)
-            key = f"{check.family if shared else check.name}.{name}"
-            rows.setdefault(key, (f"`{key}`", shown, *rest))
-    return list(rows.values())
+    """Rows of every option of every check; checks that share one share its row, under the family's name if all do."""
+    owners: dict[tuple[str, Row], list[Check]] = defaultdict(list)
+    for check in all_checks().values():
+        for name, row in _options(check).items():
+            owners[name, row].append(check)
+    rows: list[Row] = []
+    for (name, row), checks in owners.items():
+        members = [check.name for check in all_checks().values() if check.family == checks[0].family]
+        names = [check.name for check in checks]
+        shared = len(members) > 1 and names == members
+        rows.append((", ".join(f"`{who}.{name}`" for who in ([checks[0].family] if shared else names)), *row))
+    return rows
 
 
 def _options(check: Check) -> dict[str, Row]:
-    return {
-        key: (value(check.options, key, field), default(field), cell(meaning))
-        for key, field, meaning in leaves(check.options)
-    }
+    """Default and meaning of each option, with its words if it takes one of a few."""
+    rows: dict[str, Row] = {}
+    for key, schema, meaning in leaves(check.options):
+        words = f"; one of {legal(schema)}" if "enum" in str(schema) else ""
+        rows[key] = (default(schema) or "none", f"{cell(meaning)}{words}")
+    return rows
 
 
 def engines() -> list[Row]:
     """Rows of the engines."""
     return [(f"`{name}`", f"`{get_engine(name).kind}`", get_engine(name).proof) for name in ENGINES.names()]
+
+
+def options_of(name: str) -> list[Row]:
+    """Rows of an engine's own options; `notes` are those of every command."""
+    return [row for row in keys(get_engine(name).options) if row[0] != "`notes`"]
 
 
 def statistics(name: str) -> list[Row]:
@@ -311,22 +246,26 @@ def statistics(name: str) -> list[Row]:
 
 
 def checks() -> list[Row]:
-    """Rows of the checks, in the order in which they run."""
-    return [
-        (f"`{name}`", check.family, check.scope, f"{check.deadline_s:g} s", check.summary)
-        for name, check in all_checks().items()
-    ]
+    """Rows of the checks, in the order in which they run; those that differ in their names alone share one."""
+    names: dict[Row, list[str]] = defaultdict(list)
+    for name, check in all_checks().items():
+        question = check.summary.removeprefix(f"{name} ")
+        names[check.family, check.scope, f"{check.deadline_s:g} s", question].append(f"`{name}`")
+    return [(", ".join(alike), *row) for row, alike in names.items()]
 
 
 def units() -> list[Row]:
-    """Rows of the units."""
-    return [(f"`{name}`", dimension, f"{factor:,.15g}") for name, (dimension, factor) in UNITS.items()]
+    """Rows of the dimensions with their units, each by its size in the base unit."""
+    by_dimension: dict[str, list[str]] = defaultdict(list)
+    for name, (dimension, factor) in UNITS.items():
+        by_dimension[dimension].append(f"`{name}`" if factor == 1 else f"`{name}` ({factor:,.15g})")
+    return [(dimension, ", ".join(names)) for dimension, names in by_dimension.items()]
 
 
 def options() -> list[Row]:
-    """Rows of the options of the command line."""
+    """Rows of the options of the command line; one that ini files must not have is in bold."""
     return [
-        (f"`{option.forms[0]}`", f"`llmbench_{option.key}`" if option.ini else "none", *_of_option(option))
+        (f"`{option.forms[0]}`" if option.ini else f"**`{option.forms[0]}`**", *_of_option(option))
         for option in OPTIONS
         if option.forms
     ]
@@ -335,15 +274,19 @@ def options() -> list[Row]:
 def ini_keys() -> list[Row]:
     """Rows of the ini keys without an option."""
     rows = [(f"`llmbench_{option.key}`", *_of_option(option)) for option in OPTIONS if not option.forms]
-    return [*rows, *((f"`llmbench_{kind}`", "folders", "none", meaning) for kind, meaning in FOLDERS.items())]
+    return [*rows, *((f"`llmbench_{kind}`", "folders", meaning) for kind, meaning in FOLDERS.items())]
 
 
 def _of_option(option: Option) -> Row:
-    """Values, default and meaning."""
-    words = METAVARS.get(option.name) or METAVARS.get(option.metavar)
-    legal = words or ", ".join(f"`{word}`" for word in option.metavar.split("|") if word) or "none"
-    default = option.default or ("off" if option.parse is None else "none")
-    return legal, default, cell(option.help, option.name)
+    """Values with the default, and meaning."""
+    words = ", ".join(f"`{word}`" for word in option.metavar.split("|") if word) or "none"
+    return f"{words} ({option.default})" if option.default else words, cell(option.help)
+
+
+def commands() -> list[Row]:
+    """Every command with its first sentence."""
+    return [(f"`{words}`", cell(" ".join((command.help or "").partition("\n\n")[0].split())))
+            for words, command in _each_command(get_command(app), "llmbench")]  # fmt: skip
 
 
 def _each_command(command: Any, words: str) -> Iterator[tuple[str, Any]]:
@@ -354,82 +297,43 @@ def _each_command(command: Any, words: str) -> Iterator[tuple[str, Any]]:
         yield from _each_command(inner, f"{words} {name}")
 
 
-def commands() -> list[Row]:
-    """Every command with its first sentence."""
-    return [
-        (f"`{words}`", cell(_first_line(command))) for words, command in _each_command(get_command(app), "llmbench")
-    ]
+def properties_of_checks() -> list[Row]:
+    """Rows of the properties that a test of a run lacks."""
+    of_runs = facts(*OF_RUN)
+    return [row for row in facts(*OF_CHECK) if row not in of_runs]
 
 
-def _first_line(command: Any) -> str:
-    return " ".join((command.help or "").partition("\n\n")[0].split())
-
-
-def options_of_commands() -> list[Row]:
-    """Every argument and option of every command."""
-    rows: list[Row] = []
-    for words, command in _each_command(get_command(app), "llmbench"):
-        for each in command.params:
-            is_option = each.param_type_name == "option"
-            flag = is_option and each.is_flag
-            placeholder = (each.metavar or each.name.upper()).replace("|", ", ")
-            flags = ", ".join([*each.opts, *each.secondary_opts])
-            name = flags if flag else f"{flags} {placeholder}" if is_option else placeholder
-            usual = "required" if each.required else "off" if flag else _usual(each.default)
-            rows.append((f"`{words}`", f"`{name}`", usual, cell(each.help or "")))
-    return rows
-
-
-def _usual(default: Any) -> str:
-    return f"`{default}`" if isinstance(default, str | int | float | Path) and default != "" else "none"
-
-
-_KEYS = ("Key", "Value", "Default", "Meaning")
+_KEYS = ("Key", "Value (default)", "Meaning")
+_OPTIONS = ("Option", "Value (default)", "Meaning")
 TABLES: dict[str, tuple[Row, Callable[[], list[Row]]]] = {
     "commands": (("Command", "Meaning"), commands),
-    "options of commands": (("Command", "Argument or option", "Default", "Meaning"), options_of_commands),
-    "options": (("Option", "Ini key", "Value", "Default", "Meaning"), options),
-    "ini keys": (("Ini key", "Value", "Default", "Meaning"), ini_keys),
-    "units": (("Unit", "Dimension", "In base units"), units),
+    "options": (("Option", "Value (default)", "Meaning"), options),
+    "ini keys": (("Ini key", "Value (default)", "Meaning"), ini_keys),
+    "units": (("Dimension", "Units, with their size in the base unit"), units),
     "engines": (("Engine", "Kind", "Proof that a run did all its work"), engines),
-    "recipe keys": (_KEYS, lambda: keys(Recipe)),
+    "recipe keys": (_KEYS, lambda: [row for row in keys(Recipe) if row[0].strip("`") not in NOT_WRITTEN]),
     "reference keys": (_KEYS, lambda: keys(Reference)),
     "system keys": (_KEYS, lambda: keys(System)),
     "replay keys": (_KEYS, lambda: keys(ReplayFacts)),
-    "run record": (("Key", "Meaning"), lambda: fields(RunRecord)),
-    "telemetry": (("Field", "Meaning"), lambda: fields(GpuTelemetry)),
-    "health record": (("Key", "Meaning"), lambda: fields(HealthRecord)),
-    "report": (("Key of `report`", "Meaning"), lambda: fields(Report)),
-    "finding": (("Key of a finding", "Meaning"), lambda: fields(Finding)),
-    "reading": (("Key of a reading", "Meaning"), lambda: fields(Reading)),
+    "run record": (("Key", "Meaning"), lambda: [row for row in facts(RunRecord) if row[0].strip("`") in OF_RESULTS]),
     "statistics": (("Statistic", "Unit", "Rule", "Left out"), shared_statistics),
     "statistics of checks": (("Statistic", "Unit", "Meaning"), statistics_of_checks),
     "kinds of findings": (("Kind", "Meaning"), lambda: noted("finding")),
     "problem kinds": (("Kind", "Meaning"), lambda: sorted(noted("problem"))),
     "simulated faults": (("Fault", "Meaning"), lambda: sorted(noted("fault"))),
     "kinds of errors": (("Kind", "Meaning"), lambda: sorted(noted("error"))),
-    "properties of a run": (
-        ("Property", "Meaning"),
-        lambda: facts(*OF_RUN),
-    ),
-    "properties of a check": (
-        ("Property of a check", "Meaning"),
-        lambda: facts(*OF_CHECK),
-    ),
+    "properties of a run": (("Property", "Meaning"), lambda: facts(*OF_RUN)),
+    "properties of a check": (("Property of a check", "Meaning"), properties_of_checks),
     "properties of the suite": (("Property", "Meaning"), lambda: noted("suite property")),
     "environment": (("Variable", "Meaning"), lambda: noted("variable")),
+    "environment of tests": (("Variable", "Meaning"), lambda: noted("test variable")),
     "checks": (("Check", "Family", "Scope", "Deadline", "Question"), checks),
-    "options of checks": (("Option", "Value", "Default", "Meaning"), options_of_checks),
-    **{
-        f"options of {name}": (
-            ("Option", "Value", "Default", "Meaning"),
-            lambda name=name: keys(get_engine(name).options),
-        )
-        for name in ENGINES.names()
-    },
+    "options of checks": (("Option", "Default", "Meaning"), options_of_checks),
+    **{f"options of {name}": (_OPTIONS, lambda name=name: options_of(name)) for name in ENGINES.names()},
     **{
         f"statistics of {name}": (("Statistic", "Unit", "Rule"), lambda name=name: statistics(name))
         for name in ENGINES.names()
+        if name != "nemo_torchrun"  # it has those of nemo_launcher
     },
 }
 
@@ -437,10 +341,8 @@ TABLES: dict[str, tuple[Row, Callable[[], list[Row]]]] = {
 def table(name: str) -> str:
     """A table as Markdown."""
     titles, rows = TABLES[name]
-    lines = [titles, ["---"] * len(titles), *rows()]
-    return (
-        "".join(f"| {' | '.join(line)} |\n" for line in lines).replace("| --- ", "|---").replace("---|---", "---|---")
-    )
+    head = f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}\n"
+    return head + "".join(f"| {' | '.join(row)} |\n" for row in rows())
 
 
 def written(text: str) -> tuple[str, list[str]]:
@@ -458,26 +360,34 @@ def written(text: str) -> tuple[str, list[str]]:
 
 
 def main() -> int:
-    """Write the tables, or compare them."""
+    """Write the tables and schemas, or compare them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a table is stale")
     check = parser.parse_args().check
-    wrong = 0
-    for page in PAGES:
-        text, stale = written(page.read_text(encoding="utf-8"))
-        for name in stale:
-            wrong += 1
-            print(f"docs/{page.name}: the table `{name}` is not what the code says: run python tools/reference.py")
-        if not check:
-            page.write_text(text, encoding="utf-8")
-    for kind in SCHEMAS:
-        path, fresh = shipped("schemas") / f"{kind}.json", schema_text(kind)
-        if not path.exists() or path.read_text(encoding="utf-8") != fresh:
-            wrong += 1
-            print(f"suites/schemas/{path.name}: not what the code says: run python tools/reference.py")
-        if not check:
-            path.write_text(fresh, encoding="utf-8")
+    wrong = [
+        *(problem for page in PAGES for problem in _page(page, write=not check)),
+        *(f"suites/schemas/{kind}.json" for kind in SCHEMAS if _is_stale(kind, write=not check)),
+    ]
+    for problem in wrong:
+        print(f"{problem} is not what the code says: run python tools/reference.py")
     return 1 if check and wrong else 0
+
+
+def _page(page: Path, *, write: bool) -> Iterator[str]:
+    """Yield each stale table of a page."""
+    text, stale = written(page.read_text(encoding="utf-8"))
+    if write:
+        page.write_text(text, encoding="utf-8")
+    for name in stale:
+        yield f"{page.relative_to(ROOT)}: the table `{name}`"
+
+
+def _is_stale(kind: str, *, write: bool) -> bool:
+    path, fresh = shipped("schemas") / f"{kind}.json", schema_text(kind)
+    stale = not path.exists() or path.read_text(encoding="utf-8") != fresh
+    if write:
+        path.write_text(fresh, encoding="utf-8")
+    return stale
 
 
 if __name__ == "__main__":

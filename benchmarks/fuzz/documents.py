@@ -24,7 +24,7 @@ from pytest_llmbench.core.record.records import JobTraces, RunRecord
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import CommandTask, read_report
-from pytest_llmbench.core.wire.pauses import longest_pause
+from pytest_llmbench.core.wire.notes import longest_pause
 from pytest_llmbench.core.wire.task import Task
 from pytest_llmbench.core.yaml_files import read_yaml
 from pytest_llmbench.judging.golden import GoldenLosses

@@ -167,7 +167,7 @@ def _up_to(lines: Sequence[bytes]) -> Iterator[bytes]:
 
 def _of_series(series: StepSeries) -> set[float]:
     """Numbers of a series, whatever their names are, without those that change with the lines that were read."""
-    found = {value for name, value in series.totals.items() if name != "gradient_overflows"}  # which are counted
+    found = {value for name, value in series.totals.items() if name != "gradient_overflows"}  # it counts lines
     for step in series.steps:
         found |= {value for name in _NUMBERS_OF_STEP if (value := getattr(step, name)) is not None}
         found |= set(step.reported.values())

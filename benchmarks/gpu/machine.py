@@ -27,7 +27,7 @@ def machine() -> dict[str, object]:
     if gpus:
         found["gpus"] = len(gpus)
         for name, values in zip(_ASKED, zip(*gpus, strict=True), strict=True):
-            # Of GPUs that are alike one value is enough.
+            # One value is enough if all GPUs are alike.
             found[f"gpu_{name.replace('.', '_')}"] = values[0] if len(set(values)) == 1 else list(values)
     return found
 

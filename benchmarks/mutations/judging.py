@@ -25,7 +25,7 @@ from pytest_llmbench.session.replay import replayed_record
 Files = Mapping[str, bytes]
 State = Literal["judged", "failed", "error"]
 _HOST = "n1"
-# Where less is better, by unit or by name; of everything else more is.
+# Units and statistics of which less is better; more is better of all others.
 _LESS = {"s", "us", "GiB", "W", "degC", "J/token", "throttled", "power_capped"}
 _TOO_GOOD = 0.01
 _WORST: tuple[State, ...] = ("judged", "failed", "error")

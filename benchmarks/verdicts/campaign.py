@@ -12,7 +12,7 @@ from pytest_llmbench.judging.interval.early import at_a_look, looks, out_of_reac
 from pytest_llmbench.judging.interval.repeats import pool, share_of_look
 from pytest_llmbench.judging.interval.steady import BETWEEN_RUNS, steady_state
 
-# Of the bound from the truth, as a share of it: a bound below it is one that the run misses.
+# Distance of the bound from the truth, as a share of it; negative for a bound that the run misses.
 DISTANCES = np.array([-0.05, -0.02, -0.01, -0.005, 0.005, 0.01, 0.02, 0.05])
 WRONG = ("fast_enough",) * 4 + ("too_slow",) * 4
 DECIDED = {"fast_enough", "too_slow"}

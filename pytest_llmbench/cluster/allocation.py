@@ -2,6 +2,8 @@
 
 import math
 import os
+import socket
+import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,15 +15,10 @@ from pytest_llmbench.cluster.settings import Settings, existing_allocation
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, QueueFullError
 from pytest_llmbench.cluster.slurm.full_queue import QueueLimit
 from pytest_llmbench.cluster.slurm.queue import Slurm
-from pytest_llmbench.cluster.slurm.states import (
-    JobIdentity,
-    JobState,
-    JobStatus,
-    OurJob,
-    is_hopeless,
-    judge_holder,
-)
+from pytest_llmbench.cluster.slurm.states import JobIdentity, JobState, JobStatus, OurJob, is_hopeless, judge_holder
 from pytest_llmbench.core.errors import ClusterError
+from pytest_llmbench.core.wire.task import Owner
+from pytest_llmbench.workloads.node.machine_lock import holders, is_held, take
 from pytest_llmbench.workloads.rank.deadman import hold
 
 
@@ -120,8 +117,9 @@ class HeldJob(Allocation):
         if self.job is None:
             return Waiting(reason="its job is not submitted yet")
         job_id, status = self.job.id, self._slurm.status(self.job)
-        if self._hosts:
-            status = self._judge_held(status)
+        if self._hosts and (judged := judge_holder(status)) is not status:
+            lost_script = judged.state is JobState.NODE_FAIL  # which lies on the first node
+            status = replace(judged, nodelist=self._hosts[0], failed=self._hosts[:1]) if lost_script else judged
         if status.state is JobState.RUNNING:
             try:
                 self._hosts = self._hosts or self._slurm.hosts(self.job)
@@ -137,16 +135,9 @@ class HeldJob(Allocation):
                 self._limit.enforce(self.job)
             reason = f"{status.reason or 'no reason given'}{f'; not available: {gone}' if gone else ''}"
             return Waiting(reason=f"job {job_id} {status.word or 'PENDING'} ({reason})", starts=status.starts)
-        if not self._hosts and (reason := self._limit.why_ended(self.job, status)):
+        if not self._hosts and (reason := self._limit.reason_of_end(self.job, status)):
             raise ClusterError(reason, job_id=job_id)
         raise JobEndedError(job_id, status, self._log)
-
-    def _judge_held(self, status: JobStatus) -> JobStatus:
-        """The status of a job that has run; its first node failed if the job's script is lost there."""
-        judged = judge_holder(status)
-        if judged.state is JobState.NODE_FAIL and judged is not status:
-            return replace(judged, nodelist=self._hosts[0], failed=self._hosts[:1])
-        return judged
 
     def ends_at(self) -> float:
         """Unix time at which the requested time limit is over, counted from now."""
@@ -203,18 +194,80 @@ class ExistingJob(Allocation):
         return float(text) if text.isdecimal() else math.inf
 
 
+class ThisHost(Allocation):
+    """This machine. Locks let one session at a time measure on it: two would each see half a machine.
+
+    The session holds the first lock, and its ranks hold the second, because they outlive a session that is killed.
+    """
+
+    def __init__(self) -> None:
+        self._lock: int | None = None
+
+    def hosts(self) -> tuple[str, ...] | Waiting:
+        """This host, as soon as other sessions and the ranks that they left behind are gone from it.
+
+        Raises:
+            ClusterError: opening a lock failed.
+        """
+        own, ranks = _lock_file("this-host"), _lock_file("ranks")
+        try:
+            if self._lock is None:
+                self._lock = take(own)
+                if self._lock is None:
+                    return Waiting(reason=f"another session measures on this machine{_processes(own)}")
+                if is_held(ranks):
+                    self.release()
+                    who = f"ranks of a session that was killed still run on this machine{_processes(ranks)}"
+                    return Waiting(reason=f"{who}; they end themselves soon")
+        except OSError as error:
+            raise ClusterError(
+                f"{error.filename}: {error.strerror}, and it shows whether another session measures on this machine; "
+                "let its owner delete it, or let everybody read it (chmod a+r)"
+            ) from error
+        return (socket.gethostname(),)
+
+    def release(self) -> None:
+        """Let the next session measure."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def owner_of(settings: Settings, heartbeat: Heartbeat) -> Owner | None:
+    """Name the owner of a session's ranks; None if they run in pytest's own process."""
+    if settings.cluster == "debug":
+        return None
+    lock = _lock_file("ranks") if settings.cluster == "local" else None  # Slurm keeps sessions apart
+    return Owner(path=heartbeat.path, ttl_s=heartbeat.ttl_s, machine_lock=lock)
+
+
+def _lock_file(what: str) -> Path:
+    #: variable TMPDIR: the folder of the locks by which one session at a time measures on this machine:
+    #:  `llmbench-this-host.lock` of the session, `llmbench-ranks.lock` of its ranks, which may outlive it
+    return Path(tempfile.gettempdir()) / f"llmbench-{what}.lock"
+
+
+def _processes(lock: Path) -> str:
+    pids = [pid for pid in holders(lock) if pid > 0 and pid != os.getpid()]
+    return f" (process {', '.join(map(str, pids[:4]))}{' and others' if len(pids) > 4 else ''})" if pids else ""
+
+
 def refusal(error: ClusterError, request: JobRequest, slurm: Slurm) -> ClusterError:
     """The error for a request that failed: the options asked for, Slurm's own words, and the partitions there are."""
-    asked = [f"--nodes {request.nodes}", f"--time {request.time_min}"]
-    asked += [f"--gpus-per-node {request.gpus_per_node}"] if request.gpus_per_node else []
-    asked += [f"--{name} {value}" for name, value in request.slurm.items() if name != "comment"]
     if isinstance(error, QueueFullError):
         return error
+    options = {
+        "nodes": request.nodes,
+        "time": request.time_min,
+        "gpus-per-node": request.gpus_per_node,
+        **request.slurm,
+    }
+    asked = " ".join(f"--{name} {value}" for name, value in options.items() if value and name != "comment")
     if isinstance(error, NoAnswerError):
-        return type(error)(f"Slurm gave no answer to {' '.join(asked)}: {error}", command=error.command)
+        return type(error)(f"Slurm gave no answer to {asked}: {error}", command=error.command)
     there, gone = slurm.queries.partitions(), slurm.queries.unavailable()
     hints = (f". Partitions here: {there}" if there else "") + (f". Not available: {gone}" if gone else "")
-    return ClusterError(f"Slurm refuses {' '.join(asked)}: {error}{hints}", command=error.command)
+    return ClusterError(f"Slurm refuses {asked}: {error}{hints}", command=error.command)
 
 
 def describe_end(job_id: str, status: JobStatus, log: Path | None = None) -> str:

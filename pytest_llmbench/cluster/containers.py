@@ -27,31 +27,18 @@ def inside(container: Container, words: Sequence[str], folder: str, variables: I
     """
     if container.runtime == "pyxis":  # srun starts its tasks inside the image
         return list(words)
-    runtime = {"enroot": _enroot, "docker": _docker}[container.runtime]
-    return [*runtime(container, folder, variables), *words]
-
-
-def _enroot(container: Container, folder: str, variables: Iterable[str]) -> list[str]:
-    mounts = (f"{folder}:{folder}", *container.mounts)
+    docker, workdir = container.runtime == "docker", shlex.quote(container.workdir or folder)
+    mounts = map(shlex.quote, (f"{folder}:{folder}", *container.mounts))
+    mounted = [word for mount in mounts for word in ("--volume" if docker else "--mount", mount)]
+    env = [word for name in variables for word in ("--env", name)]
+    args, image = map(shlex.quote, container.args), shlex.quote(container.image)
+    if docker:
+        return [
+            "docker", "run", "--rm", "--gpus=all", "--network=host", "--ipc=host", "--ulimit=memlock=-1",
+            "--ulimit=stack=67108864", "--user", '"$(id -u):$(id -g)"', *mounted,
+            *(["--volume", '"$HOME:$HOME"'] if container.mount_home else []), *env, "--workdir", workdir, *args, image,
+            *words,
+        ]  # fmt: skip
     home = "ENROOT_MOUNT_HOME=" + ("yes" if container.mount_home else "no")
-    return [
-        "env", home, "enroot", "start", "--rw",
-        *(word for mount in mounts for word in ("--mount", shlex.quote(mount))),
-        *(word for name in variables for word in ("--env", name)),
-        *map(shlex.quote, container.args), shlex.quote(container.image),
-        # enroot lacks an option for the working directory.
-        "env", f"--chdir={shlex.quote(container.workdir or folder)}",
-    ]  # fmt: skip
-
-
-def _docker(container: Container, folder: str, variables: Iterable[str]) -> list[str]:
-    mounts = (f"{folder}:{folder}", *container.mounts)
-    return [
-        "docker", "run", "--rm", "--gpus=all", "--network=host", "--ipc=host", "--ulimit=memlock=-1",
-        "--ulimit=stack=67108864", "--user", '"$(id -u):$(id -g)"',
-        *(word for mount in mounts for word in ("--volume", shlex.quote(mount))),
-        *(["--volume", '"$HOME:$HOME"'] if container.mount_home else []),
-        *(word for name in variables for word in ("--env", name)),
-        "--workdir", shlex.quote(container.workdir or folder), *map(shlex.quote, container.args),
-        shlex.quote(container.image),
-    ]  # fmt: skip
+    # enroot lacks an option for the working directory.
+    return ["env", home, "enroot", "start", "--rw", *mounted, *env, *args, image, "env", f"--chdir={workdir}", *words]

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_llmbench.cluster.slurm.commands import (
     NoAnswerError,
@@ -30,9 +30,6 @@ from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import make_folder, make_private
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.beginning import SUBMITTED, Beginning, job_file
-
-if TYPE_CHECKING:
-    import submitit
 
 # A job that sbatch has sent off may appear in the queue only after a busy controller has caught up.
 _SEARCH_S = 20.0
@@ -81,8 +78,15 @@ class JobRequest:
         extra: dict[str, Any] = {"signal": "CONT@1", "no-requeue": True, "mem": "0"}
         extra |= {name: value for name, value in self.slurm.items() if name == "reservation"}
         extra |= {"no-kill": True} if self.outlives_nodes else {}
+        setup, srun_logs = list(self.setup), []
         if _has_percent(self.folder):
-            extra |= {"output": self._log("0", "out"), "error": self._log("0", "err"), "chdir": str(self.folder)}
+            log = f"{str(self.folder).replace('%', '%%')}/%j_0_log"
+            extra |= {"output": f"{log}.out", "error": f"{log}.err", "chdir": str(self.folder)}
+            # After submitit's own options, so they win; relative to the folder, because Slurm 22.05 replaces some
+            # percent signs of a step's log twice.
+            srun_logs = ["--output=%j_%t_log.out", "--error=%j_%t_log.err"]
+            there, back = (f"cd {shlex.quote(str(path))}" for path in (Path.cwd(), self.folder))
+            setup = [there, *setup, back] if setup else setup
         return {
             "job_name": self.name,
             "nodes": self.nodes,
@@ -92,37 +96,15 @@ class JobRequest:
             "comment": self.comment,
             "exclusive": True,  # a measurement has its nodes to itself
             "wckey": None,  # submitit's default is refused where wckeys are enforced
-            "setup": self._setup or None,
+            "setup": setup or None,
             # srun drops the batch job's CPUs per task; without binding, a rank may use all that it can get.
-            "srun_args": [*self._srun_logs, "--mem=0", "--kill-on-bad-exit=1", "--cpu-bind=none", *self.srun_args]
+            "srun_args": [*srun_logs, "--mem=0", "--kill-on-bad-exit=1", "--cpu-bind=none", *self.srun_args]
             if self.use_srun
             else None,
             "use_srun": self.use_srun,
             "additional_parameters": extra,
             **{name: value for name, value in self.slurm.items() if name not in {"reservation", "comment"}},
         }
-
-    @property
-    def _setup(self) -> list[str]:
-        """The shell lines, run in pytest's working directory also where the job's is its folder."""
-        if not self.setup or not _has_percent(self.folder):
-            return list(self.setup)
-        there, back = (f"cd {shlex.quote(str(path))}" for path in (Path.cwd(), self.folder))
-        return [there, *self.setup, back]
-
-    def _log(self, task: str, ending: str) -> str:
-        """The log file of a task, with submitit's name for it, as a pattern for Slurm that escapes the folder's `%`."""
-        return f"{str(self.folder).replace('%', '%%')}/%j_{task}_log.{ending}"
-
-    @property
-    def _srun_logs(self) -> list[str]:
-        """Options of srun for its logs in a folder with a `%`; they come after submitit's own, and win.
-
-        They are relative to the folder, because Slurm 22.05 replaces some percent signs of a step's log twice.
-        """
-        if not _has_percent(self.folder):
-            return []
-        return [f"--{name}=%j_%t_log.{name[:3]}" for name in ("output", "error")]
 
     @property
     def step_logs(self) -> list[str]:
@@ -158,21 +140,6 @@ class JobRequest:
     def interpreter(self) -> str:
         """The Python of the tasks, quoted for a shell."""
         return shlex.quote(self.python or sys.executable)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Submitted:
-    """Processes that were started on this machine.
-
-    Attributes:
-        job_id: the process id of submitit's controller.
-        job: submitit's handle.
-        process: that controller.
-    """
-
-    job_id: str
-    job: submitit.Job[Any]
-    process: subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,10 +179,6 @@ def sbatch_script(request: JobRequest) -> str:
 
 def _has_percent(path: Path) -> bool:
     return "%" in str(path)
-
-
-def _has_tags(path: Path) -> bool:
-    return any(tag in str(path) for tag in _TAGS)
 
 
 def submit_slurm(
@@ -266,7 +229,9 @@ def _run_sbatch(slurm: Slurm, request: JobRequest, script: Path, *, seen: bool) 
         job_id = re.search(r"^(\d+)(;.*)?$", answer.stdout, re.MULTILINE)
         if answer.code == 0 and job_id is not None:
             job = slurm.watch(job_id[1], request.identity)
-            if _is_ours(slurm, job, seen=seen):
+            if seen:
+                slurm.refresh()
+            if slurm.status(job).state is not JobState.LOST:
                 return job, ""
         said = slurm_words(answer.stderr) or plain(answer.stdout)[:200] or "nothing"
         refused = answer.code > 0 and not is_silence(said) and bool(answer.stderr.strip())
@@ -286,13 +251,6 @@ def _run_sbatch(slurm: Slurm, request: JobRequest, script: Path, *, seen: bool) 
     )
 
 
-def _is_ours(slurm: Slurm, job: OurJob, *, seen: bool) -> bool:
-    """Whether a submitted job is ours, as far as the last query shows; with `seen`, Slurm is asked at once."""
-    if seen:
-        slurm.refresh()
-    return slurm.status(job).state is not JobState.LOST
-
-
 def _search(slurm: Slurm, request: JobRequest, patience_s: float) -> OurJob | None:
     """Look for a job by its token for `patience_s` seconds, and watch it."""
     deadline = time.monotonic() + patience_s
@@ -308,44 +266,29 @@ def _search(slurm: Slurm, request: JobRequest, patience_s: float) -> OurJob | No
         time.sleep(_SEARCH_PERIOD_S)
 
 
-def submit_local(request: JobRequest, module: str, folder: str) -> Submitted:
-    """Start a module on this machine as a program, once per task, with a folder as its argument."""
-    from submitit.local.local import LocalJob  # noqa: PLC0415
+def submit_local(request: JobRequest, module: str, folder: str) -> subprocess.Popen[bytes]:
+    """Start a module on this machine as a program, once per task, with a folder as its argument.
 
-    make_folder(request.folder)
-    logs = _local_folder(request.folder)
-    process = _controller(
-        folder=logs,
-        command=f"{request.interpreter} -u -m {module} {shlex.quote(folder)}",
-        tasks_per_node=request.tasks_per_node,
-        cuda_devices=",".join(map(str, range(request.gpus_per_node))),
-        # A backstop only: the run's own deadline comes first and records the reason.
-        timeout_min=request.time_min + 5,
-        setup=request.setup,
-    )
-    job_id = str(process.pid)
-    job = LocalJob[Any](logs, job_id, range(request.tasks_per_node), process)
-    return Submitted(job_id=job_id, job=job, process=process)
-
-
-def _local_folder(folder: Path) -> Path:
-    """The folder, by a name without tags of submitit's, which it would replace."""
-    if not _has_tags(folder):
-        return folder
-    return Path(f"/proc/{os.getpid()}/fd/{os.open(folder, os.O_RDONLY)}")  # open as long as this process
-
-
-def _controller(**how: Any) -> subprocess.Popen[bytes]:
-    """Start submitit's controller, once more whenever pytest removed a variable while the environment was copied.
-
-    pytest sets and removes its variables in another thread; submitit copies the environment before it starts anything.
+    Returns:
+        submitit's controller of the tasks.
     """
     from submitit.local.local import start_controller  # noqa: PLC0415
 
+    make_folder(logs := request.folder)
+    if any(tag in str(logs) for tag in _TAGS):
+        logs = Path(f"/proc/{os.getpid()}/fd/{os.open(logs, os.O_RDONLY)}")  # open as long as this process
     while True:
         try:
-            return start_controller(**how)
-        except KeyError as error:
+            return start_controller(
+                folder=logs,
+                command=f"{request.interpreter} -u -m {module} {shlex.quote(folder)}",
+                tasks_per_node=request.tasks_per_node,
+                cuda_devices=",".join(map(str, range(request.gpus_per_node))),
+                # A backstop only: the run's own deadline comes first and records the reason.
+                timeout_min=request.time_min + 5,
+                setup=request.setup,
+            )
+        except KeyError as error:  # pytest removes its variables in another thread, while submitit copies them
             if not str(error.args[0]).startswith("PYTEST_"):
                 raise
 

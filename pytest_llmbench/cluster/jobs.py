@@ -1,4 +1,4 @@
-"""Processes of one run, behind one interface: a step, a Slurm job, local processes, or this process."""
+"""Processes of one run, with one interface: a step, a Slurm job, local processes, or this process."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_llmbench.cluster.executors import Accepted, Submitted
+from pytest_llmbench.cluster.executors import Accepted
 from pytest_llmbench.cluster.slurm.queries import GLANCE_S, describe_nodes
 from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import JobState, JobStatus, OurJob, judge_holder
@@ -90,7 +90,7 @@ class StepJob(JobOnSlurm):
         self._log = log
         self._failed_at: float | None = None
         make_folder(log.parent)
-        # Here right before the launch, and in `_while_running` right after it.
+        # Here right before the launch, and in `status` right after it.
         slurm.confirm(holder)
         self._launched = time.monotonic()
         # An earlier launch of the same run may have left output, which is kept as evidence and skipped here.
@@ -106,21 +106,16 @@ class StepJob(JobOnSlurm):
         """The step's state, or the allocation's if that has ended."""
         code = self._process.poll()
         if code is None:
-            return self._while_running()
-        if code == 0:  # srun exits with 0 also when the step's only node is gone
-            words = self.last_words()
-            return (
-                JobStatus(state=JobState.COMPLETED) if failed_node(words) is None else self._describe_end(words, code)
-            )
-        return self._judge_failure(code)
-
-    def _while_running(self) -> JobStatus:
-        """The state while srun runs. A step is ended at once if its job's id has become another job's."""
-        since, self._launched = self._launched, float("-inf")  # asked for once: Slurm may be silent for long
-        holder = judge_holder(self._slurm.status(self.ours, since=since))
-        if holder.state is JobState.LOST:
-            self.cancel()
-        return holder if holder.state in {JobState.LOST, JobState.SUSPENDED} else JobStatus(state=JobState.RUNNING)
+            since, self._launched = self._launched, float("-inf")  # asked for once: Slurm may be silent for long
+            holder = judge_holder(self._slurm.status(self.ours, since=since))
+            if holder.state is JobState.LOST:  # the job's id may be another job's by now
+                self.cancel()
+            return holder if holder.state in {JobState.LOST, JobState.SUSPENDED} else JobStatus(state=JobState.RUNNING)
+        if code != 0:
+            return self._judge_failure(code)
+        words = self.last_words()
+        # srun exits with 0 also when the step's only node is gone.
+        return JobStatus(state=JobState.COMPLETED) if failed_node(words) is None else self._describe_end(words, code)
 
     def _judge_failure(self, code: int) -> JobStatus:
         """Distinguish a failed step from one whose job was taken away or forgotten, as Slurm shows a moment later."""
@@ -150,15 +145,16 @@ class StepJob(JobOnSlurm):
         failed = tuple(dict.fromkeys(node.name for node in ill if node.has_failed))
         return replace(status, reason="; ".join(filter(None, (status.reason, describe_nodes(ill)))), failed=failed)
 
-    def begin_cancel(self) -> None:
-        """Have srun end its tasks, and return at once."""
-        if self._process.poll() is None:
-            self._process.terminate()
-
     def cancel(self) -> None:
         """Have srun end its tasks: it forwards SIGTERM, then KillWait, then SIGKILL."""
-        # Where the session has to end soon, the other half of the time is for the job that holds the nodes.
-        _terminate(self._process, min(_TERMINATE_GRACE_S, max(0.0, self._slurm.queries.left_s / 2)))
+        # If the session has to end soon, the other half of the time is for the job that holds the nodes.
+        grace_s = min(_TERMINATE_GRACE_S, max(0.0, self._slurm.queries.left_s / 2))
+        for number, longest_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, _TERMINATE_GRACE_S)):
+            self._process.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(longest_s)
+                return
+        raise ClusterError(f"process {self._process.pid} does not end")
 
     def last_words(self) -> str:
         """The output of srun."""
@@ -190,7 +186,7 @@ class SlurmJob(JobOnSlurm):
 
     def status(self) -> JobStatus:
         """Slurm's state of the job, asked for once its result file is there; its log shows the start before Slurm."""
-        # One look at the disk is enough at a job that waits: there may be thousands, several times a second.
+        # Of thousands of jobs that wait, each is looked at several times a second: by one look at the disk.
         begun = not self._waits or self._stderr.exists()
         if not self._expected and begun and self._result.exists():
             self._expected = True
@@ -218,30 +214,24 @@ class LocalJob(Job):
 
     word = "pid"
 
-    def __init__(self, submitted: Submitted, host: str, command: str, *, driven: bool = False) -> None:
-        super().__init__(submitted.job_id, (host,), command)
-        self._job, self.process = submitted.job, submitted.process
+    def __init__(self, controller: subprocess.Popen[bytes], host: str, command: str, *, driven: bool = False) -> None:
+        super().__init__(str(controller.pid), (host,), command)
+        self.process = self._controller = controller
         self._driven = driven
 
     def status(self) -> JobStatus:
         """RUNNING while the controller lives, then COMPLETED: whether the ranks failed is in their own logs."""
-        return JobStatus(state=JobState.COMPLETED if self._job.done() else JobState.RUNNING)
+        return JobStatus(state=JobState.RUNNING if self._controller.poll() is None else JobState.COMPLETED)
 
     def cancel(self) -> None:
         """End it, and wait for it: submitit's controller interrupts the ranks, and kills them a second later.
 
         A driver has to end more than itself. The controller hands SIGTERM on, and then waits without a limit.
         """
-        if self._driven and not self._job.done():
-            os.kill(int(self._job.job_id), signal.SIGTERM)
-            self._wait()
-        self._job.cancel()
-        self._wait()
-
-    def _wait(self) -> None:
-        deadline = time.monotonic() + _TERMINATE_GRACE_S
-        while not self._job.done() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        for number in (signal.SIGTERM, signal.SIGINT) if self._driven else (signal.SIGINT,):
+            self._controller.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._controller.wait(_TERMINATE_GRACE_S)
 
 
 class FinishedJob(Job):
@@ -293,25 +283,12 @@ def end_all(jobs: Sequence[Job], slurm: Slurm) -> None:
         ClusterError: ending one of them failed.
     """
     for job in jobs:
-        if isinstance(job, StepJob):
-            job.begin_cancel()
+        if isinstance(job, StepJob) and job.process is not None:
+            job.process.terminate()  # its `cancel` waits for it
     slurm.cancel(*(job.ours for job in jobs if isinstance(job, SlurmJob)))
     for job in jobs:
         if not isinstance(job, SlurmJob):
             job.cancel()
-
-
-def _terminate(process: subprocess.Popen[bytes], grace_s: float) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            return
-        process.send_signal(number)
-        try:
-            process.wait(grace_s if number == signal.SIGTERM else _TERMINATE_GRACE_S)
-        except subprocess.TimeoutExpired:
-            continue
-    if process.poll() is None:
-        raise ClusterError(f"process {process.pid} does not end")
 
 
 def _tail(path: Path, begin: int = 0, most: int = 1 << 16) -> str:

@@ -32,10 +32,6 @@ class LeasePool:
         self.lost += tuple(host for host in self._hosts if host in hosts and host not in self.lost)
         self._free = [host for host in self._free if host not in self.lost]
 
-    @property
-    def _left(self) -> Lease:
-        return tuple(host for host in self._hosts if host not in self.lost)
-
     def acquire(self, nodes: int) -> Lease | None:
         """Lend `nodes` hosts, or None while too few are free.
 
@@ -43,11 +39,12 @@ class LeasePool:
             TooFewLeftError: too few are left after others were lost.
             ClusterError: the whole allocation is smaller.
         """
-        if len(self._left) < nodes <= len(self._hosts):
+        left = [host for host in self._hosts if host not in self.lost]
+        if len(left) < nodes <= len(self._hosts):
             raise TooFewLeftError(
-                f"the run needs {nodes} nodes; the allocation has lost {', '.join(self.lost)}, and has "
-                f"{len(self._left)} left ({', '.join(self._left) or 'none'}): give --nodes {nodes + len(self.lost)} to "
-                "have a spare node, or --llmbench-retries 1 to ask for new ones"
+                f"the run needs {nodes} nodes; the allocation has lost {', '.join(self.lost)}, and has {len(left)} "
+                f"left ({', '.join(left) or 'none'}): give --nodes {nodes + len(self.lost)} to have a spare node, or "
+                "--llmbench-retries 1 to ask for new ones"
             )
         if nodes > len(self._hosts):
             raise ClusterError(
@@ -66,7 +63,13 @@ class LeasePool:
             TooFewLeftError: one of its hosts was lost.
             ClusterError: the allocation is too small for the group.
         """
-        self._replace_lost(nodes)
+        # Hosts that are left over from the groups come into the places of lost ones.
+        every, places = list(self._hosts), len(self._hosts) // nodes * nodes
+        spare = [place for place in range(places, len(every)) if every[place] not in self.lost]
+        lost = [place for place in range(places) if every[place] in self.lost]
+        for place, other in zip(lost, spare, strict=False):
+            every[place], every[other] = every[other], every[place]
+        self._hosts = tuple(every)
         hosts = self._hosts[(group - 1) * nodes : group * nodes]
         if len(hosts) < nodes:
             raise ClusterError(
@@ -83,21 +86,10 @@ class LeasePool:
         self._free = [host for host in self._free if host not in hosts]
         return hosts
 
-    def _replace_lost(self, nodes: int) -> None:
-        """Put hosts that are left over from the groups of `nodes` into the places of lost ones."""
-        hosts = list(self._hosts)
-        places = range(len(hosts) // nodes * nodes)
-        spare = [place for place in range(len(places), len(hosts)) if hosts[place] not in self.lost]
-        for place in (place for place in places if hosts[place] in self.lost):
-            if spare:
-                other = spare.pop(0)
-                hosts[place], hosts[other] = hosts[other], hosts[place]
-        self._hosts = tuple(hosts)
-
     def beyond_groups(self, nodes: int) -> tuple[str, ...]:
         """The hosts that are left over from the groups of `nodes`."""
         return self._hosts[len(self._hosts) // nodes * nodes :]
 
     def release(self, lease: Lease) -> None:
         """Take hosts back, keeping the pool in its first order so that runs sit close together."""
-        self._free = [host for host in self._left if host in self._free or host in lease]
+        self._free = [host for host in self._hosts if host not in self.lost and (host in self._free or host in lease)]

@@ -1,6 +1,6 @@
 """The quarantine list: nodes that a session found bad, kept in a file that the next sessions honour.
 
-One node a line: its name, the day, the session, and why; everything after `#` is a comment. People may edit it.
+Each line has one node: its name, then behind `#` the day, the session and the reason. People may edit it.
 """
 
 import contextlib
@@ -35,10 +35,9 @@ def read_quarantine(path: Path) -> dict[str, str]:
         raise ConfigError(f"--quarantine {path}: cannot be read: {error}") from error
     listed = {}
     for line in text.splitlines():
-        name, *first = line.partition("#")[0].split(maxsplit=1)[:2] or [""]
-        if name:
-            comment = line.partition("#")[2].strip()
-            listed[name] = " ".join([*first, comment]).strip() or "no reason given"
+        before, _, comment = line.partition("#")
+        if words := before.split():
+            listed[words[0]] = " ".join([*words[1:], comment.strip()]).strip() or "no reason given"
     return listed
 
 
@@ -68,11 +67,8 @@ def barred_nodes(settings: Settings) -> dict[str, str]:
         ConfigError: the quarantine list is unreadable.
     """
     listed = read_quarantine(settings.quarantine) if settings.quarantine is not None else {}
-    in_it = f"in quarantine ({settings.quarantine})"
-    return {
-        **{host: f"to avoid: {reason}" for host, reason in settings.avoided.items()},
-        **dict.fromkeys(listed, in_it),
-    }
+    avoided = {host: f"to avoid: {reason}" for host, reason in settings.avoided.items()}
+    return avoided | dict.fromkeys(listed, f"in quarantine ({settings.quarantine})")
 
 
 def refuse_quarantined(hosts: Sequence[str], settings: Settings) -> None:

@@ -42,23 +42,20 @@ def check_recipes(recipes: Iterable[Recipe]) -> None:
         options_of(recipe, engine.options)
         if recipe.engine not in statistics:
             statistics[recipe.engine] = statistics_of(engine)
-        _check_statistics(recipe, statistics[recipe.engine])
-
-
-def _check_statistics(recipe: Recipe, statistics: Mapping[str, Statistic]) -> None:
-    if recipe.statistic_of_record not in statistics:
-        known = unknown("statistic", recipe.statistic_of_record, statistics)
-        raise ConfigError(f"recipe {recipe.name}: statistic_of_record: {known}")
-    for reference in recipe.references:
-        where = f"recipe {recipe.name}, reference {reference.name}"
-        statistic = statistics.get(reference.statistic)
-        if statistic is None:
-            raise ConfigError(f"{where}: {unknown('statistic', reference.statistic, statistics)}")
-        for _, bound in reference.bounds:
+        known = statistics[recipe.engine]
+        if recipe.statistic_of_record not in known:
+            message = unknown("statistic", recipe.statistic_of_record, known)
+            raise ConfigError(f"recipe {recipe.name}: statistic_of_record: {message}")
+        for reference in recipe.references:
+            where = f"recipe {recipe.name}, reference {reference.name}"
+            if reference.statistic not in known:
+                raise ConfigError(f"{where}: {unknown('statistic', reference.statistic, known)}")
+            unit = known[reference.statistic].unit
             try:
-                bound.to(statistic.unit)
+                for _, bound in reference.bounds:
+                    bound.to(unit)
             except ConfigError as error:
-                raise ConfigError(f"{where}: {reference.statistic} is in {statistic.unit}: {error}") from error
+                raise ConfigError(f"{where}: {reference.statistic} is in {unit}: {error}") from error
 
 
 def with_references(recipe: Recipe, own: Sequence[Reference], settings: Settings) -> Recipe:
@@ -67,10 +64,10 @@ def with_references(recipe: Recipe, own: Sequence[Reference], settings: Settings
     Raises:
         ConfigError: two of them contradict each other.
     """
-    taken = {reference.name for reference in own}
+    replaced = {reference.name for reference in own}
     kept = tuple(
         reference for reference in recipe.references
-        if reference.name not in taken and not _is_elsewhere(reference, settings)
+        if reference.name not in replaced and not _is_elsewhere(reference, settings)
     )  # fmt: skip
     try:
         refuse_contradictions(both := (*kept, *own))
@@ -80,7 +77,7 @@ def with_references(recipe: Recipe, own: Sequence[Reference], settings: Settings
 
 
 def _is_elsewhere(reference: Reference, settings: Settings) -> bool:
-    """Whether a reference is left out here, being surely for another machine than this system, or another scale."""
+    """True if a reference is left out here, being surely for another machine than this system, or another scale."""
     wanted, gpu = reference.applies_to, settings.system.gpu
     if reference.elsewhere == "skip" or wanted is None or wanted.gpu is None:
         return False

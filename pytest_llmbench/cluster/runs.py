@@ -12,8 +12,8 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.record.series import EarlyVerdict
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.wire import layout
 
@@ -179,7 +179,7 @@ class Plan(Strict):
 
     @property
     def empty(self) -> bool:
-        """Whether the plan is without runs and checks."""
+        """True if the plan is without runs and checks."""
         return not self.runs and not self.checks
 
 

@@ -1,4 +1,4 @@
-"""The resolved options of the user: one immutable value that every part of the cluster layer reads."""
+"""The resolved options of the user, as one immutable value for all parts of the cluster layer."""
 
 import os
 import shutil
@@ -88,7 +88,7 @@ class Settings:
 
     @property
     def runs_are_jobs(self) -> bool:
-        """Whether each run is a Slurm job of its own."""
+        """True if each run is a Slurm job of its own."""
         return self.cluster == "slurm" and self.allocation == "run"
 
     def topology(self, recipe: Recipe) -> Topology:
@@ -140,12 +140,12 @@ def resolve_cluster(asked: str, system: str | None, replay: Path | None = None) 
     """
     if replay is not None:
         return system or ELSEWHERE, "replay"
-    if asked == "slurm":
-        return system or SLURM, "slurm"
-    if asked == "local":
-        return system or LOCAL, "local"
-    if asked == "debug":
-        return system or LOCAL, "debug"
+    named: dict[str, tuple[str, ClusterName]] = {
+        "slurm": (SLURM, "slurm"), "local": (LOCAL, "local"), "debug": (LOCAL, "debug"),
+    }  # fmt: skip
+    if asked in named:
+        default, cluster = named[asked]
+        return system or default, cluster
     if system is None:
         on_slurm = existing_allocation() is not None or shutil.which("sbatch") is not None
         system = SLURM if on_slurm else LOCAL
@@ -158,32 +158,28 @@ def check(settings: Settings) -> None:
     Raises:
         ConfigError: names the options, and what to write instead.
     """
-    s = settings
-    if s.rerun and s.early_verdict:
-        raise ConfigError(
-            "--llmbench-inconclusive rerun with --llmbench-early-verdict: both look at runs several times, and each "
-            "takes the whole of alpha for that; leave one out"
-        )
-    if s.simulate is not None and (s.cluster == "debug" or s.replay is not None):
-        where = "logs that are replayed have" if s.replay is not None else "--cluster debug has"
-        raise ConfigError(f"--llmbench-simulate {s.simulate}: {where} no ranks to strike; use --cluster local or slurm")
-    if s.cluster in {"local", "debug"} and (s.nodes or 1) > 1:
-        raise ConfigError(
-            f"--nodes {s.nodes} with --cluster {s.cluster}: this machine is one node; use --cluster slurm"
-        )
-    if s.nodes_per_run is not None and s.nodes is not None and s.nodes_per_run > s.nodes:
-        raise ConfigError(f"--nodes-per-run {s.nodes_per_run} is more than --nodes {s.nodes}")
-    if s.allocation == "session" and s.cluster == "slurm" and s.nodes is None and existing_allocation() is None:
-        raise ConfigError(
-            "llmbench_allocation = session holds nodes for the whole session: give their number with --nodes"
-        )
-    if s.retries and s.cluster != "slurm" and s.replay is None:
-        raise ConfigError(
-            f"--llmbench-retries {s.retries} repeats runs that Slurm's nodes lost, and --cluster {s.cluster} has none: "
-            "leave it out, or use --cluster slurm"
-        )
-    if s.allocation == "run" and s.cluster == "slurm" and existing_allocation() is not None:
-        raise ConfigError(
-            f"llmbench_allocation = run makes Slurm jobs, but this process is inside job {existing_allocation()}: its "
-            "nodes are used as they are; run pytest outside it"
-        )
+    s, inside, on_slurm = settings, existing_allocation(), settings.cluster == "slurm"
+    where = "logs that are replayed have" if s.replay is not None else "--cluster debug has"
+    refused = {
+        "--llmbench-inconclusive rerun with --llmbench-early-verdict: both look at runs several times, and each takes "
+        "the whole of alpha for that; leave one out": s.rerun and s.early_verdict,
+        f"--llmbench-simulate {s.simulate}: {where} no ranks to strike; use --cluster local or slurm": (
+            s.simulate is not None and (s.cluster == "debug" or s.replay is not None)
+        ),
+        f"--nodes {s.nodes} with --cluster {s.cluster}: this machine is one node; use --cluster slurm": (
+            s.cluster in {"local", "debug"} and (s.nodes or 1) > 1
+        ),
+        f"--nodes-per-run {s.nodes_per_run} is more than --nodes {s.nodes}": (
+            s.nodes_per_run is not None and s.nodes is not None and s.nodes_per_run > s.nodes
+        ),
+        "llmbench_allocation = session holds nodes for the whole session: give their number with --nodes": (
+            s.allocation == "session" and on_slurm and s.nodes is None and inside is None
+        ),
+        f"--llmbench-retries {s.retries} repeats runs that Slurm's nodes lost, and --cluster {s.cluster} has none: "
+        "leave it out, or use --cluster slurm": s.retries and not on_slurm and s.replay is None,
+        f"llmbench_allocation = run makes Slurm jobs, but this process is inside job {inside}: its nodes are used as "
+        "they are; run pytest outside it": s.allocation == "run" and on_slurm and inside is not None,
+    }
+    for message, is_wrong in refused.items():
+        if is_wrong:
+            raise ConfigError(message)

@@ -1,7 +1,7 @@
 """Systems: one cluster each, described by a YAML file.
 
-Three work without a file: `local` is this machine, probed; `slurm` is a Slurm cluster with an unknown peak, whose GPU
-counts come from the options or the recipes; `elsewhere` is the unknown cluster of logs that are replayed.
+Three exist without a file: `local` is this machine, as probed, `slurm` a Slurm cluster with an unknown peak whose GPU
+counts come from the options or the recipes, and `elsewhere` the unknown cluster of replayed logs.
 """
 
 import os
@@ -107,16 +107,14 @@ def load_system(name_or_file: str, folders: Iterable[Path]) -> System:
     known = _systems_in(folders)
     if name_or_file == LOCAL:
         return probe_local(known.values())
-    if name_or_file == SLURM:
-        return System(name=SLURM, description="a Slurm cluster without a system file", cluster="slurm")
-    if name_or_file == ELSEWHERE:
-        return System(name=ELSEWHERE, description="a cluster that nothing is known of", cluster="slurm")
+    known[SLURM] = System(name=SLURM, description="a Slurm cluster without a system file", cluster="slurm")
+    known[ELSEWHERE] = System(name=ELSEWHERE, description="an unknown cluster", cluster="slurm")
     if name_or_file in known:
         return known[name_or_file]
     path = Path(name_or_file)
     if path.suffix in {".yaml", ".yml"} or path.is_file():
         return _read(path)
-    message = f"{unknown('system', name_or_file, [LOCAL, SLURM, ELSEWHERE, *known])}; or give a YAML file"
+    message = f"{unknown('system', name_or_file, [LOCAL, *known])}; or give a YAML file"
     raise ConfigError("; ".join([message, *SYSTEMS.broken().values()]))
 
 
@@ -126,23 +124,20 @@ def probe_local(known: Iterable[System] = ()) -> System:
     The peak is that of a known system with the same GPU; for other GPUs it is missing, and statistics that need it are
     left out.
     """
-    gpus = _nvidia_smi()
-    if gpus:
-        models = (system.gpu for system in known if system.gpu is not None)
-        gpu = next((gpu for gpu in models if same_gpu(gpu.model, gpus[0])), None)
-        description = f"{len(gpus)} × {gpus[0]} on {platform.node()}"
-        return System(name=LOCAL, description=description, cluster="local", gpus_per_node=len(gpus), gpu=gpu)
-    cpus = len(os.sched_getaffinity(0))
-    description = f"{cpus} CPUs ({platform.machine()}) on {platform.node()}, no GPU"
+    gpus, cpus = _nvidia_smi(), len(os.sched_getaffinity(0))
+    models = (system.gpu for system in known if gpus and system.gpu is not None)
+    hardware = f"{len(gpus)} × {gpus[0]}" if gpus else f"{cpus} CPUs ({platform.machine()})"
     return System(
-        name=LOCAL, description=description, cluster="local", gpus_per_node=0, cpu_ranks_per_node=min(2, cpus)
-    )
+        name=LOCAL, description=f"{hardware} on {platform.node()}{'' if gpus else ', no GPU'}", cluster="local",
+        gpus_per_node=len(gpus), gpu=next((gpu for gpu in models if same_gpu(gpu.model, gpus[0])), None),
+        cpu_ranks_per_node=1 if gpus else min(2, cpus),
+    )  # fmt: skip
 
 
 def published_tflops(device: str, precision: str, own: Gpu | None = None) -> tuple[float, float] | None:
-    """The published dense peak of a GPU, TFLOP/s, by the system's own file or any that is installed; None for another.
+    """The published dense peak of a GPU, TFLOP/s, by the system's own file or an installed one; None if unknown.
 
-    It is a lowest and a highest one, which differ for fp32 alone: its matrices may be multiplied as TF32, faster.
+    It is a lowest and a highest peak. They differ for fp32 alone, whose matrices may be multiplied as TF32, faster.
     `device` is as the driver names it, and `own` the GPU of the system's file.
     """
     for gpu in (own, *_installed_gpus()):

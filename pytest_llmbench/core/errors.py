@@ -1,6 +1,6 @@
 """Every error this package raises on purpose.
 
-`str(error)` is for people and says what happened, where, and what to do; the attributes are for code.
+`str(error)` is the message for people: the event, its place, and what to do. The attributes are for code.
 """
 
 import difflib

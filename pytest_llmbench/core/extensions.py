@@ -1,11 +1,11 @@
-"""Engines, checks, recipes and the like by name: ours and those of other packages come in through the same door.
+"""Engines, checks, recipes and the like by name, of this package and of others.
 
-An installed package announces what it brings in its entry points, one group for each kind. A `conftest.py` or a plugin
-lends what it defines for one session. Listing names imports nothing.
+An installed package announces them in its entry points, one group for each kind. A `conftest.py` or a plugin lends
+those that it defines for one session. Listing names imports nothing.
 """
 
 from collections.abc import Callable, Mapping
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -63,8 +63,7 @@ class Extensions(Generic[T]):
         """
         if name not in self.names():
             raise ConfigError("; ".join([unknown(self.kind, name, self.usable()), *self.broken().values()]))
-        extension = self._load(name)
-        if isinstance(extension, ExtensionError):
+        if isinstance(extension := self._load(name), ExtensionError):
             raise extension
         return extension
 
@@ -79,7 +78,7 @@ class Extensions(Generic[T]):
         return {name: str(error) for name in others if isinstance(error := self._load(name), ExtensionError)}
 
     def is_ours(self, name: str) -> bool:
-        """Whether this package alone brings it."""
+        """True if this package alone brings it."""
         return all(claim.ours for claim in self._claims(name))
 
     def lend(self, given: T | type[T]) -> None:
@@ -89,13 +88,11 @@ class Extensions(Generic[T]):
             ExtensionError: it has no name, or another extension of that name was lent before.
         """
         thing: Any = given() if isinstance(given, type) else given
-        source = f"module {type(thing).__module__} of this session"
-        name = getattr(thing, "name", None)
+        source, name = f"module {type(thing).__module__} of this session", getattr(thing, "name", None)
         if not isinstance(name, str):
             raise ExtensionError(f"{self.kind} {thing!r} of {source} has no `name`")
-        if name in self._lent:
-            first = self._lent[name].source
-            raise ExtensionError(f"{self.kind} {name!r} comes from both {first} and {source}: rename one")
+        if (first := self._lent.get(name)) is not None:
+            raise ExtensionError(f"{self.kind} {name!r} comes from both {first.source} and {source}: rename one")
         self._lent[name] = _Claim(source, ours=False, load=lambda: thing)
         self._loaded.pop(name, None)
 
@@ -108,13 +105,12 @@ class Extensions(Generic[T]):
     @cached_property
     def _installed(self) -> Mapping[str, list[_Claim]]:
         """Claims of the installed packages, by name: ours first, then by package and name."""
-        entries = _entry_points().select(group=self._group)
         claims: dict[str, list[_Claim]] = {}
-        for entry in sorted(
-            entries, key=lambda entry: (_package(entry.dist)[0] != _OURS, _package(entry.dist), entry.name)
-        ):
-            claims.setdefault(entry.name, []).append(_claim(entry))
-        if not any(claim.ours for several in claims.values() for claim in several):
+        entries = ((*_package(entry.dist), entry) for entry in _entry_points().select(group=self._group))
+        for package, version, entry in sorted(entries, key=lambda row: (row[0] != _OURS, row[0], row[1], row[2].name)):
+            source = f"{package} {version} ({entry.value})"
+            claims.setdefault(entry.name, []).append(_Claim(source, package == _OURS, partial(_load_entry, entry)))
+        if not any(several[0].ours for several in claims.values()):
             raise ConfigError(
                 f"the installation of pytest-llmbench announces no {self.kind}: it is older than its code in "
                 f"{_CHECKOUT}; run `pip install -e {_CHECKOUT}` again"
@@ -163,14 +159,10 @@ def named(protocol: type) -> Callable[[str, object], Any]:
     return accept
 
 
-def _claim(entry: EntryPoint) -> _Claim:
-    def load() -> object:
-        found = entry.load()
-        thing = found[entry.name] if isinstance(found, Mapping) else found
-        return thing() if isinstance(thing, type) else thing
-
-    package, version = _package(entry.dist)
-    return _Claim(f"{package} {version} ({entry.value})", ours=package == _OURS, load=load)
+def _load_entry(entry: EntryPoint) -> object:
+    loaded = entry.load()
+    thing = loaded[entry.name] if isinstance(loaded, Mapping) else loaded
+    return thing() if isinstance(thing, type) else thing
 
 
 @cache

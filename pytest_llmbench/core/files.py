@@ -5,7 +5,7 @@ import grp
 import os
 import pwd
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pytest_llmbench.core.errors import ConfigError
@@ -45,7 +45,7 @@ def refuse_shared(folder: Path) -> None:
 
 
 def _shared(status: os.stat_result) -> str:
-    """Say which other user than root can change what is in a folder; empty without one."""
+    """The other users, but for root, who can change what is in a folder; empty if there are none."""
     if status.st_uid not in {os.getuid(), 0, _UNMAPPED_UID}:
         return f"belongs to user {_name(status.st_uid)}"
     if stat.S_ISLNK(status.st_mode) or status.st_mode & stat.S_ISVTX:  # there, everybody renames only his own
@@ -53,12 +53,12 @@ def _shared(status: os.stat_result) -> str:
     if status.st_mode & stat.S_IWOTH:
         return "can be written by every user"
     if status.st_mode & stat.S_IWGRP and not _is_own_group(status.st_gid):
-        return f"can be written by group {_group(status.st_gid)}"
+        return f"can be written by group {_name(status.st_gid, of_group=True)}"
     return ""
 
 
 def _is_own_group(gid: int) -> bool:
-    """Whether a group is of this user or root alone; the group of a user's own name is, by custom."""
+    """True if a group is of this user or root alone; the group of a user's own name is, by custom."""
     try:
         group, me = grp.getgrgid(gid), pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -66,22 +66,15 @@ def _is_own_group(gid: int) -> bool:
     return group.gr_name in {me, "root"} and not set(group.gr_mem) - {me, "root"}
 
 
-def _name(uid: int) -> str:
+def _name(number: int, *, of_group: bool = False) -> str:
     try:
-        return pwd.getpwuid(uid).pw_name
+        return grp.getgrgid(number).gr_name if of_group else pwd.getpwuid(number).pw_name
     except KeyError:
-        return str(uid)
-
-
-def _group(gid: int) -> str:
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)
+        return str(number)
 
 
 def make_private(folder: Path) -> None:
-    """Keep the files of a folder that others made to this user: a job executes some of them."""
+    """Take the rights of other users off the files of a folder: a job executes some of them."""
     for path in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):  # it is renamed or taken away just now
             if not path.is_symlink() and path.is_file():
@@ -117,51 +110,31 @@ def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
 def write_parts(path: Path, parts: Iterable[str], *, mode: int = 0o644) -> None:
     """Replace a file's content likewise, by parts that need not be in memory together."""
     make_folder(path.parent)
-    with Replacement(path, mode=mode) as new, new.open("w", encoding="utf-8") as file:
+    with replacing(path, mode=mode) as new, new.open("w", encoding="utf-8") as file:
         for part in parts:
             file.write(part)
 
 
-class Replacement:
-    """A new file in the folder of an old one, whose place it takes in one step. An error leaves the old one as it is.
+@contextlib.contextmanager
+def replacing(path: Path, *, mode: int | None = None, durable: bool = False) -> Iterator[Path]:
+    """Yield the path of a new file, which takes the place of `path` in one step; an error leaves the old one as it is.
 
-    Attributes:
-        new: its path. It does not exist yet, unless a mode was given.
+    Args:
+        path: the file; its folder is there.
+        mode: permissions of the new file, which is then there already; None for those of the old one, or by the umask.
+        durable: whether one of them has to be there, whole, after a loss of power; it costs a wait for the disk.
     """
-
-    def __init__(self, path: Path, *, mode: int | None = None, durable: bool = False) -> None:
-        """Choose a place for the new file.
-
-        Args:
-            path: the file; its folder is there.
-            mode: permissions of the new file; None for those of the old one, or what the umask leaves.
-            durable: whether one of them has to be there, whole, after a loss of power; it costs a wait for the disk.
-        """
-        self.new = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
-        self._path = path
-        self._mode = mode
-        self._durable = durable
-
-    def __enter__(self) -> Path:
-        if self._mode is not None:  # the content may be private from its first byte on
-            os.close(os.open(self.new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self._mode))
-        return self.new
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            if kind is None:
-                self._take_place()
-        finally:
-            with contextlib.suppress(OSError):
-                self.new.unlink(missing_ok=True)
-
-    def _take_place(self) -> None:
-        mode = self._mode
-        with contextlib.suppress(FileNotFoundError):
-            mode = stat.S_IMODE(self._path.stat().st_mode) if mode is None else mode
-        if mode is not None:
-            self.new.chmod(mode)
-        if self._durable:
-            with self.new.open("rb") as file:
+    new = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    try:
+        if mode is not None:  # the content may be private from its first byte on
+            os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+        yield new
+        if mode is not None or path.exists():
+            new.chmod(stat.S_IMODE(path.stat().st_mode) if mode is None else mode)
+        if durable:
+            with new.open("rb") as file:
                 os.fsync(file)
-        self.new.replace(self._path)
+        new.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)

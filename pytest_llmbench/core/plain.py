@@ -3,11 +3,13 @@
 Pydantic would do it, and costs a process on a node twice the time to start.
 """
 
+import contextlib
 import json
 import math
+import os
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, TypeVar, Union
@@ -75,13 +77,11 @@ def read_plain(kind: type[T], path: Path) -> T:
         ConfigError: the file cannot be read, or a key in it is unknown, missing, or of another type.
     """
     try:
-        data = read_json(path.read_bytes(), once=True)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
-    try:
-        return _fit_fields(kind, data, "")
+        return typing.cast("T", _fit(kind, read_json(path.read_bytes(), once=True), ""))
     except _MisfitError as error:
         raise ConfigError(f"{path}: {error}") from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
 
 
 def write_plain(path: Path, value: object) -> None:
@@ -107,11 +107,7 @@ def json_of(value: object, indent: int | None = None) -> str:
 def _as_json(value: object) -> object:
     if is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in fields(value)}
-    if isinstance(value, PurePath):
-        return str(value)
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} cannot be written as plain data")
+    return dict(value) if isinstance(value, Mapping) else os.fspath(value)  # type: ignore[call-overload]  # or TypeError
 
 
 def refuse_unplain(value: object, where: str) -> None:
@@ -134,25 +130,45 @@ def _refuse_unplain(value: object, key: str) -> None:
         _finite(value, key)
     if value is None or isinstance(value, (bool, int, float, str, PurePath)):
         return
-    items: Iterable[tuple[object, object]]
-    if isinstance(value, (list, tuple)):
-        items = enumerate(value)
-    elif isinstance(value, Mapping):
-        items = value.items()
-        if wrong := [name for name in value if not isinstance(name, str)]:
-            raise _MisfitError(key, f"every key must be a text (given: {wrong[0]!r:.200})")
-    elif is_dataclass(value):
-        items = ((field.name, getattr(value, field.name)) for field in fields(value))
-    else:
+    items: Any = _as_json(value) if is_dataclass(value) else value
+    if isinstance(items, (list, tuple)):
+        items = dict(enumerate(items))
+    elif not isinstance(items, Mapping):
         raise _MisfitError(key, f"must be text, a number, a truth value, a list or a mapping (given: {value!r:.200})")
-    for name, item in items:
+    elif wrong := [name for name in items if not isinstance(name, str)]:
+        raise _MisfitError(key, f"every key must be a text (given: {wrong[0]!r:.200})")
+    for name, item in items.items():
         _refuse_unplain(item, f"{key}.{name}" if key else str(name))
 
 
-def _fit_fields(kind: type[T], data: Any, key: str) -> T:
-    """A mapping as a dataclass: each key known, none missing."""
-    known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]  # it is a dataclass
-    prefix, values, hints = f"{key}." if key else "", {}, typing.get_type_hints(kind, include_extras=True)
+def _fit(kind: Any, data: Any, key: str) -> Any:
+    """Plain data as a value of a field's type: one of those that tasks and reports have."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    value = data
+    if is_dataclass(kind):
+        value = _fit_fields(kind, data, key)
+    elif kind is Any:
+        _refuse_unplain(data, key)
+    elif origin is None:
+        value = Path(_exactly(str, data, key)) if kind is Path else _exactly(kind, data, key)
+    elif origin is Annotated:
+        value = _fit(inner[0], data, key)
+        _refuse_outside(value, inner[1].bounds, key)
+    elif origin in {Union, types.UnionType}:  # with None
+        value = None if data is None else _fit(inner[0], data, key)
+    elif origin is Literal:
+        if not any(type(data) is type(choice) and data == choice for choice in inner):
+            raise _MisfitError(key, unknown("value", data, inner))
+    elif origin is tuple:
+        value = tuple(_fit(inner[0], item, f"{key}.{at}") for at, item in enumerate(_exactly(list, data, key)))
+    else:
+        value = {name: _fit(inner[1], item, f"{key}.{name}") for name, item in _exactly(dict, data, key).items()}
+    return value
+
+
+def _fit_fields(kind: Any, data: Any, key: str) -> Any:
+    known, hints = {field.name: field for field in fields(kind)}, typing.get_type_hints(kind, include_extras=True)
+    prefix, values = f"{key}." if key else "", {}
     for name, value in _exactly(dict, data, key).items():
         if name not in known:
             raise _MisfitError(f"{prefix}{name}", unknown("key", name, known))
@@ -163,61 +179,26 @@ def _fit_fields(kind: type[T], data: Any, key: str) -> T:
     return kind(**values)
 
 
-def _fit(kind: Any, data: Any, key: str) -> Any:
-    """Plain data as a value of a field's type: one of those that tasks and reports have."""
-    if typing.get_origin(kind) is not None:
-        return _fit_composed(typing.get_origin(kind), typing.get_args(kind), data, key)
-    if is_dataclass(kind):
-        return _fit_fields(kind, data, key)  # type: ignore[arg-type]  # a class, not an instance of one
-    if kind is Any:
-        _refuse_unplain(data, key)
-        return data
-    if kind is float:
-        return _finite(data, key)
-    return Path(_exactly(str, data, key)) if kind is Path else _exactly(kind, data, key)
-
-
-def _fit_composed(origin: Any, inner: tuple[Any, ...], data: Any, key: str) -> Any:
-    """Plain data as a bounded number, a value or None, a choice, a tuple, or a mapping of texts."""
-    value = data
-    if origin is Annotated:
-        value = _fit(inner[0], data, key)
-        _refuse_outside(value, inner[1], key)
-    elif origin in {Union, types.UnionType}:
-        value = None if data is None else _fit(next(part for part in inner if part is not type(None)), data, key)
-    elif origin is Literal:
-        if not any(type(data) is type(choice) and data == choice for choice in inner):
-            raise _MisfitError(key, unknown("value", data, inner))
-    elif origin is tuple:
-        items = _exactly(list, data, key)
-        value = tuple(_fit(inner[0], item, f"{key}.{number}") for number, item in enumerate(items))
-    else:
-        value = {name: _fit(inner[1], item, f"{key}.{name}") for name, item in _exactly(dict, data, key).items()}
-    return value
-
-
-def _refuse_outside(value: float, bounds: NumberBounds, key: str) -> None:
+def _refuse_outside(value: float, bounds: Mapping[str, int], key: str) -> None:
     """Refuse a number out of the bounds that tasks have: `ge` and `gt`."""
-    least, below = bounds.bounds.get("ge", -math.inf), bounds.bounds.get("gt", -math.inf)
-    if value < least:
-        raise _MisfitError(key, f"must be at least {least} (given: {value!r})")
-    if value <= below:
-        raise _MisfitError(key, f"must be greater than {below} (given: {value!r})")
+    if value < bounds.get("ge", -math.inf):
+        raise _MisfitError(key, f"must be at least {bounds['ge']} (given: {value!r})")
+    if value <= bounds.get("gt", -math.inf):
+        raise _MisfitError(key, f"must be greater than {bounds['gt']} (given: {value!r})")
 
 
 def _exactly(kind: type[T], data: Any, key: str) -> T:
-    """A value of exactly this type: a bool must not pass for a number."""
+    """A value of exactly this type: a bool must not pass for a number. A float may be written as a whole number."""
+    if kind is float and type(data) in {int, float}:
+        data = _finite(data, key)
     if type(data) is not kind:
         raise _MisfitError(key, f"must be a {_WORDS[kind]} (given: {data!r:.200})")
     return data
 
 
-def _finite(data: Any, key: str) -> float:
+def _finite(data: float, key: str) -> float:
     """A number; JSON that others wrote may hold `NaN`, or one that no float can hold."""
-    try:
-        number = float(data) if type(data) is int else _exactly(float, data, key)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise _MisfitError(key, f"must be a finite number (given: {data!r:.200})")
-    return number
+    with contextlib.suppress(OverflowError):
+        if math.isfinite(number := float(data)):
+            return number
+    raise _MisfitError(key, f"must be a finite number (given: {data!r:.200})")

@@ -100,7 +100,10 @@ class Quantity:
         elif unit is None:
             raise UnitError(f"{value!r} has no unit; legal units: {', '.join(UNITS)}")
         else:
-            number = _float(value)
+            try:
+                number = float(value)
+            except OverflowError:  # an int beyond every float
+                number = math.inf
         if unit not in UNITS:
             raise UnitError(unknown("unit", unit, UNITS))
         if not math.isfinite(number * UNITS[unit][1]):
@@ -148,7 +151,7 @@ class Quantity:
         return self.shown()
 
     def shown(self, digits: int = 4) -> str:
-        """For people: this many significant digits, of a long number all before its point, in groups of three."""
+        """For people: this many significant digits, and of a long number all before its point, in groups of three."""
         return _with_unit(for_people(self.value, digits), self.unit)
 
     def __eq__(self, other: object) -> bool:
@@ -172,19 +175,19 @@ class Quantity:
         return hash((self.dimension, self.base))
 
     def meets(self, op: Literal[">=", ">", "<=", "<"], bound: Quantity, between: BetweenRuns | None = None) -> bool:
-        """Whether `self op bound` holds.
+        """True if `self op bound` holds.
 
         Args:
             op: the comparison.
             bound: the other side of it.
-            between: how runs of one system differ, for a number that was measured and says how well it is known.
+            between: how runs of one system differ, for a measured number with an interval.
         """
         del between
         distance = self._check(bound)
         return {">=": distance >= 0.0, ">": distance > 0.0, "<=": distance <= 0.0, "<": distance < 0.0}[op]
 
     def _check(self, other: object) -> float:
-        """Return self - other in base units, or say why the two cannot be compared."""
+        """Return self - other in base units; raise UnitError where the two cannot be compared."""
         if not isinstance(other, Quantity):
             raise UnitError(
                 f"{self} compared with {other!r}, which has no unit; write Quantity({other!r}, {self.unit!r})"
@@ -192,13 +195,6 @@ class Quantity:
         if other.dimension != self.dimension:
             raise UnitError(f"{self} ({self.dimension}) cannot be compared with {other} ({other.dimension})")
         return self.base - other.base
-
-
-def _float(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:  # an int beyond every float
-        return math.inf
 
 
 def listed(items: Iterable[object], most: int = 8, between: str = ", ") -> str:
@@ -215,8 +211,8 @@ def counted(number: int, word: str) -> str:
 def for_people(value: float, digits: int = 4) -> str:
     """Write a number for people: `921,990`, `16.82`, `0.05`.
 
-    It has this many significant digits, without zeros at its end. None is left out before the point, and they stand in
-    groups of three. Only what is too long or too small to be read like that has an exponent.
+    It has this many significant digits, without zeros at its end, and all digits before the point, in groups of three.
+    Numbers that are too long or too small for that have an exponent.
     """
     magnitude = math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
     if not (-4 <= magnitude < 15 and math.isfinite(value)):
@@ -235,12 +231,10 @@ def bounds_for_people(text: str, digits: int = 4) -> str:
 
 def told_apart(one: Quantity, other: Quantity) -> tuple[str, str]:
     """Write two quantities for people, with as many digits as they need not to look the same, unless they are."""
-    if one == other:
-        return one.shown(), other.shown()
     for digits in range(4, 17):
-        texts = one.shown(digits), other.shown(digits)
-        if texts[0] != texts[1]:
-            return texts
+        first, second = one.shown(digits), other.shown(digits)
+        if first != second or one == other:
+            return first, second
     return one.exact, other.exact
 
 

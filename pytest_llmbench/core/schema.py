@@ -19,7 +19,7 @@ from pytest_llmbench.core.quantity import UNITS, Quantity
 
 
 class Strict(BaseModel):
-    """A model that knows its keys: an unknown one is an error, and a value is never changed later.
+    """A model with a fixed set of keys: an unknown key is an error, and a value is never changed later.
 
     In JSON, numbers that are not finite are the texts `NaN`, `Infinity` and `-Infinity`.
     """
@@ -54,32 +54,24 @@ class Document(Strict):
 
 
 def _as_quantity(value: object) -> Quantity:
-    if isinstance(value, Quantity):
-        return value
-    if isinstance(value, str):
-        return Quantity(value)
-    raise ConfigError(f"{value!r} has no unit; write it with one, such as '{value} words/s'")
+    try:
+        if isinstance(value, Quantity | str):
+            return Quantity(value) if isinstance(value, str) else value
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    raise ValueError(f"{value!r} has no unit; write it with one, such as '{value} words/s'")
 
 
 def _as_minutes(value: object) -> int:
-    if isinstance(value, int | str) and not isinstance(value, bool):
-        return parse_minutes(str(value))
-    raise ConfigError(f'{value!r} is not a time limit; write it in quotes, such as "00:30:00"')
+    try:
+        if isinstance(value, int | str) and not isinstance(value, bool):
+            return parse_minutes(str(value))
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    raise ValueError(f'{value!r} is not a time limit; write it in quotes, such as "00:30:00"')
 
 
-def _guard(convert: Any) -> BeforeValidator:
-    """Let a converter's ConfigError reach pydantic as the ValueError it collects."""
-
-    def run(value: object) -> object:
-        try:
-            return convert(value)
-        except ConfigError as error:
-            raise ValueError(str(error)) from error
-
-    return BeforeValidator(run)
-
-
-# What editors are told of both, which is less than the loader checks.
+# The schemas that editors get of both check less than the loader.
 _QUANTITY = {
     "type": "string",
     "pattern": rf"^\s*[+-]?[0-9.,_]+([eE][+-]?[0-9]+)?\s*[KkMG]?\s*({'|'.join(map(re.escape, UNITS))})\s*$",
@@ -90,10 +82,9 @@ _MINUTES = {
     "examples": ["00:30:00"],
 }
 
-QuantityField = Annotated[
-    Quantity, _guard(_as_quantity), PlainSerializer(lambda quantity: quantity.exact), WithJsonSchema(_QUANTITY)
-]
-MinutesField = Annotated[int, _guard(_as_minutes), PlainSerializer(format_minutes), WithJsonSchema(_MINUTES)]
+_EXACT = PlainSerializer(lambda quantity: quantity.exact)
+QuantityField = Annotated[Quantity, BeforeValidator(_as_quantity), _EXACT, WithJsonSchema(_QUANTITY)]
+MinutesField = Annotated[int, BeforeValidator(_as_minutes), PlainSerializer(format_minutes), WithJsonSchema(_MINUTES)]
 
 # Names become folders, test ids and Slurm job names.
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
@@ -169,7 +160,7 @@ def _classes_in(file: str) -> dict[str, Sequence[ast.stmt]]:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay `over` on `base`: mappings are merged key by key, anything else is replaced."""
+    """Lay `over` on `base`: mappings are merged key by key, other values are replaced."""
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
@@ -193,19 +184,19 @@ def _explain(model: type[BaseModel], error: ValidationError, where: str) -> Iter
 
 
 def _model_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> type[BaseModel] | None:
-    """Follow a pydantic error location down to the model whose key was unknown."""
+    """The model at a location of pydantic's: the one with an unknown key."""
     models = [model]
     for part in loc:
         fields = [owner.model_fields[part] for owner in models if isinstance(part, str) and part in owner.model_fields]
         if fields:
             models = [inner for field in fields for inner in models_in(field.annotation)]
         else:  # a list index, a mapping's key, or the tag of one model of a union
-            models = [owner for owner in models if _has_tag(owner, part)] or models
+            tagged = (
+                owner for owner in models for field in owner.model_fields.values()
+                if part in typing.get_args(field.annotation)
+            )  # fmt: skip
+            models = list(tagged) or models
     return models[0] if models else None
-
-
-def _has_tag(model: type[BaseModel], tag: int | str) -> bool:
-    return any(tag in typing.get_args(field.annotation) for field in model.model_fields.values())
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -18,8 +18,7 @@ from pytest_llmbench.core.plain import read_json
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, Quantity
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import HealthRecord, Report
-from pytest_llmbench.core.record.records import Judgement, RunRecord, Verdict
-from pytest_llmbench.core.record.verdicts import SessionVerdicts
+from pytest_llmbench.core.record.records import Judgement, RunRecord, SessionVerdicts, Verdict
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.evidence.recorded import LARGEST, RecordedSession, address_of

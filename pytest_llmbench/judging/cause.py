@@ -13,10 +13,9 @@ from typing import Literal
 
 from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.core.record.series import Step
+from pytest_llmbench.core.record.series import RankTimes, Step
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.core.record.telemetry import SLOWDOWNS, GpuTelemetry
-from pytest_llmbench.core.record.times import RankTimes
 from pytest_llmbench.judging.statistics import judged_steps, typical_steps
 
 CauseKind = Literal[

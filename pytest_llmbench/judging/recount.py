@@ -12,9 +12,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from pytest_llmbench.core.recipe.recipes import Recipe
-from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.core.record.series import StepSeries
+from pytest_llmbench.core.record.series import EarlyVerdict, StepSeries
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire.foreign import REDACTED
 from pytest_llmbench.judging.flops import doubt, rates_together

@@ -15,9 +15,8 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.recipes import Recipe
-from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.record.records import Metric
-from pytest_llmbench.core.record.series import Step
+from pytest_llmbench.core.record.series import EarlyVerdict, Step
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.judging.flops import flops_per_token

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pytest_llmbench.cluster.runs import Declared, EarlyPlan, RunSpec
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.recipe.reference import Reference
-from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.record.records import Verdict, write_model
-from pytest_llmbench.core.record.series import StepSeries
+from pytest_llmbench.core.record.series import EarlyVerdict, StepSeries
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.flops import flops_per_token

@@ -17,8 +17,7 @@ from pytest_llmbench.cluster.runs import Declared, Plan, Session
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import read_at_most
 from pytest_llmbench.core.record.health import HealthRecord
-from pytest_llmbench.core.record.records import Record, RunRecord
-from pytest_llmbench.core.record.verdicts import SessionVerdicts
+from pytest_llmbench.core.record.records import Record, RunRecord, SessionVerdicts
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.journal.journal import JournalEvent, read_journal
 

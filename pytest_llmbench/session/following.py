@@ -11,15 +11,14 @@ from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.aside import Aside
 from pytest_llmbench.cluster.slurm.full_queue import QueueLimit
-from pytest_llmbench.cluster.slurm.marks import JobMarks
-from pytest_llmbench.cluster.slurm.queries import GLANCE_S
+from pytest_llmbench.cluster.slurm.queries import GLANCE_S, JobMarks
 from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import JobState, JobStatus, OurJob, is_hopeless
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.unix_clock import UnixClock
 from pytest_llmbench.core.wire.driver import read_report
-from pytest_llmbench.core.wire.pauses import longest_pause
+from pytest_llmbench.core.wire.notes import longest_pause
 from pytest_llmbench.judging.sanity import Origin
 from pytest_llmbench.session.early import Looking
 from pytest_llmbench.session.ending.causes import Outcome, began, cut_off, done
@@ -148,7 +147,7 @@ class Follower:
             active.suspended = True  # its processes stand still, and end only after it is resumed
             return None
         if active.watch is None:
-            if isinstance(active.job, SlurmJob) and (reason := self._limit.why_ended(active.job.ours, status)):
+            if isinstance(active.job, SlurmJob) and (reason := self._limit.reason_of_end(active.job.ours, status)):
                 active.cancelled = Problem(kind="allocation", message=reason)
             # An adopted run has started some time after its submission.
             active.started = active.started or active.clock.now()
@@ -192,7 +191,7 @@ class Follower:
                 self.say(f"run {active.run.key} could not be cancelled: {error}")
 
         if isinstance(active.job, SlurmJob):
-            Aside(end, "scancel").done(GLANCE_S)
+            Aside(end, "scancel").is_over(GLANCE_S)
         else:
             end()
 

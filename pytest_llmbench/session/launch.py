@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_llmbench.checks.base import Probe
-from pytest_llmbench.cluster.allocation import refusal
+from pytest_llmbench.cluster.allocation import owner_of, refusal
 from pytest_llmbench.cluster.executors import JobRequest, run_here, submit_local, submit_slurm
 from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.cluster.jobs import FinishedJob, Job, LocalJob, SlurmJob, StepJob
@@ -18,7 +18,6 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, NotYetError, clean_environment
 from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import OurJob
-from pytest_llmbench.cluster.this_host import owner_of, ranks_lock
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import PRIVATE, make_folder, write_text
 from pytest_llmbench.core.plain import write_plain
@@ -148,9 +147,7 @@ class Launcher:
             image=container.image if container else None,
             mounts=(f"{place.folder}:{place.folder}", *container.mounts) if container else (),
             inside=container_prefix(container, place, {*env, *environment.secrets}) if container else "",
-            owner=None if self.settings.cluster == "debug" else self.heartbeat.path,
-            ttl_s=self.heartbeat.ttl_s,
-            machine_lock=ranks_lock(self.settings),
+            owner=owner_of(self.settings, self.heartbeat),
         )
         write_plain(place.folder / layout.COMMAND, task)
         write_text(place.folder / layout.SCRIPT, run.script or "", mode=PRIVATE)

@@ -17,9 +17,9 @@ from pytest_llmbench.cluster.runs import Plan, Session, repeat_key
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import Judgement, Problem, Record, RunRecord, Verdict, write_model
+from pytest_llmbench.core.record.series import EarlyVerdict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.judging.telemetry import first_of, gaps
 from pytest_llmbench.session.border import Border

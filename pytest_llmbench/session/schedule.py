@@ -17,11 +17,10 @@ from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.aside import Aside
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, NotYetError, QueueFullError
+from pytest_llmbench.cluster.slurm.controller import QUIET_S
 from pytest_llmbench.cluster.slurm.full_queue import FullQueue
-from pytest_llmbench.cluster.slurm.marks import JobMarks
-from pytest_llmbench.cluster.slurm.queries import GLANCE_S
+from pytest_llmbench.cluster.slurm.queries import GLANCE_S, JobMarks
 from pytest_llmbench.cluster.slurm.queue import SILENCE_S, Slurm
-from pytest_llmbench.cluster.slurm.rhythm import QUIET_S
 from pytest_llmbench.cluster.slurm.states import OurJob
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.records import Problem, ProblemKind, RunRecord
@@ -229,7 +228,7 @@ class Schedule:
     def take_launched(self, within_s: float | None) -> None:
         """Go on with launches that end within `within_s` seconds; None waits for them."""
         for launch in list(self._launching):
-            if launch.work.done(within_s):
+            if launch.work.is_over(within_s):
                 self._launching.remove(launch)
                 self._take(launch.run, launch.lease, launch.work.result)
 

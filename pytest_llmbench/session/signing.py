@@ -10,8 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from pytest_llmbench.cluster.runs import Declared
-from pytest_llmbench.core.record.made_by import MadeBy, iso
-from pytest_llmbench.core.record.records import Record, RunRecord
+from pytest_llmbench.core.record.records import MadeBy, Record, RunRecord, iso
 
 # Options that are about one session; their value may be the next word.
 _NAMED, _RESUMED = ("--llmbench-session-name",), ("--resume", "--llmbench-resume")

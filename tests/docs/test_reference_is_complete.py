@@ -22,9 +22,9 @@ from pytest_llmbench.core.errors import ErrorKind
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, Quantity
 from pytest_llmbench.core.recipe.reference import ExpectedFailure
-from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Report, Severity
 from pytest_llmbench.core.record.records import Metric, ProblemKind, RunRecord, Timings, Verdict
+from pytest_llmbench.core.record.series import EarlyVerdict
 from pytest_llmbench.core.wire.driver import CommandTask
 from pytest_llmbench.core.wire.step_events import GpuEvent
 from pytest_llmbench.engines.base import ENGINES, Engine
@@ -78,7 +78,6 @@ def _section(heading: str, text: str) -> str:
 
 
 def only_table(heading: str) -> Table:
-    """The only table of a section."""
     (table,) = tables(heading)
     return table
 
@@ -91,8 +90,8 @@ def declared() -> tuple[set[str], set[str]]:
 
 
 def test_every_ini_key_is_there() -> None:
-    """Those with an option and those without one are all that the plugin declares."""
-    twins = {row[1].strip("`") for row in only_table("Options").values()} - {"none"}
+    forms = [cell for cell in only_table("Options") if not cell.startswith("**")]
+    twins = {"llmbench_" + re.sub(r"^--(llmbench-)?", "", form).replace("-", "_") for form in forms}
     assert twins | set(only_table("Ini keys without an option")) == declared()[1]
 
 
@@ -107,29 +106,24 @@ def test_the_marker_and_the_fixtures_are_there() -> None:
 
 
 def test_every_engine_is_there() -> None:
-    """In a section of its own."""
     assert set(re.findall(r"^### (\w+)$", _section("Engines", TEXT), re.MULTILINE)) == set(ENGINES.names())
 
 
 def test_every_portable_dimension_is_there() -> None:
-    """The sentence under the table of units names them."""
     assert {"fraction", "loss"} == PORTABLE_DIMENSIONS
 
 
 def test_every_shipped_system_is_there() -> None:
-    """By name."""
     (line,) = re.findall(r"^Shipped systems: (.*?)\.\n\n", TEXT, re.MULTILINE | re.DOTALL)
     files = {yaml.safe_load(path.read_text())["name"] for path in shipped("systems").glob("*.yaml")}
     assert set(re.findall(r"`([^`]+)`", line)) == files
 
 
 def test_every_verdict_is_there() -> None:
-    """There is no other."""
     assert set(only_table("Verdicts")) == {str(verdict) for verdict in Verdict}
 
 
 def test_every_problem_kind_is_there() -> None:
-    """Those of records, and those that ranks, tests and checks raise. What checks find is on a page of its own."""
     source = "".join(path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py")))
     raised = set(re.findall(r'RunError\(\s*"([a-z_]+)"', source))
     assert raised == set(get_args(ErrorKind))
@@ -169,12 +163,10 @@ def record(tmp_path: Path) -> RunRecord:
 
 
 def test_every_cause_is_there() -> None:
-    """A missed speed names one of these, and no other."""
     assert set(only_table("Causes")) == set(get_args(CauseKind))
 
 
 def test_every_junit_property_is_there(tmp_path: Path) -> None:
-    """Of a test case: what is noted of its record, number and verdict. Of the suite: the session's facts."""
     item: Any = SimpleNamespace(user_properties=[])
     made = record(tmp_path)
     run = Run(made, made.model_copy(update={"key": "k-repeat2"}))
@@ -198,7 +190,8 @@ def test_every_junit_property_is_there(tmp_path: Path) -> None:
         item, **facts_of_tests.facts_of_check(checked(tmp_path), 0), **Health(checked(tmp_path), 0).properties()
     )
     outcome.judge(item, cast("pytest.CallInfo[None]", SimpleNamespace(excinfo=None)), report, lambda: place)
-    assert set(of_check) == {name for name, _ in item.user_properties}
+    names = {name for name, _ in item.user_properties}
+    assert set(of_check) <= names <= {*of_check, *of_run}
 
     settings = SimpleNamespace(system=SimpleNamespace(name="x"), cluster="local", allocation="run", scale="full")
     bench = cast("Bench", SimpleNamespace(settings=settings, session=SimpleNamespace(id="s", folder=tmp_path)))
@@ -209,14 +202,12 @@ def test_every_junit_property_is_there(tmp_path: Path) -> None:
 
 
 def test_the_guide_to_engines_names_every_method() -> None:
-    """Those of the Protocol, and no other."""
     guide = (CHECKOUT / "docs" / "extend" / "add-an-engine.md").read_text(encoding="utf-8")
     methods = {name for name, member in vars(Engine).items() if callable(member) and not name.startswith("_")}
     assert set(re.findall(r"^- `(\w+)\(", guide, re.MULTILINE)) == methods
 
 
 def test_every_exit_code_is_there() -> None:
-    """Those of pytest, ours, and those of `llmbench_exit_codes = detailed`."""
     assert {int(code) for code in only_table("Exit codes")} == {
         *map(int, pytest.ExitCode),
         EXIT_CODE,
@@ -225,12 +216,10 @@ def test_every_exit_code_is_there() -> None:
 
 
 def test_the_schema_version_of_a_run_record_is_there() -> None:
-    """It changes when a reader of the old one would misread the new one."""
     assert f"JSON, schema version {RunRecord.model_fields['schema_version'].default}." in TEXT
 
 
 def test_every_field_of_a_gpu_event_is_there() -> None:
-    """Of the events from which telemetry is read."""
     step_log = _section("Step log", TEXT)
     names = {each.name for each in fields(GpuEvent)} - {"event", "time"}
     assert {f"`{name}`" for name in names} <= set(re.findall(r"`[a-z_]+`", step_log))
@@ -255,7 +244,6 @@ def test_every_fact_of_provenance_is_there(tmp_path: Path) -> None:
 
 
 def test_every_file_of_a_session_is_there(user: UserFolder) -> None:
-    """Of checks, of a run of our own ranks, and of one whose framework is a command: here one that is not there."""
     user.recipe(**TORCH)  # the tests' own engine writes files of its own
     shape = {"gpus_per_node": 0, "steps": 8, "references": []}
     user.recipe("command", engine="megatron_lm", **shape)
@@ -272,12 +260,12 @@ def test_every_file_of_a_session_is_there(user: UserFolder) -> None:
     }, result.text  # fmt: skip
     files = {path.relative_to(result.session).as_posix() for path in result.session.rglob("*") if path.is_file()}
     wild = {"<run>": "[^/]+", "<recipe>": "[^/]+", "<check>": "[^/]+", "<step>": r"\d{3}-[^/]+", "00000": r"\d{5}"}
-    written = only_table("Session folder")
+    written = {name for cell in only_table("Session folder") for name in re.split(r"`?, `?", cell)}
     patterns = [re.sub("<[a-z]+>|00000", lambda match: wild[match[0]], name) for name in written]
     patterns = [f"{pattern}.*" if pattern.endswith("/") else pattern for pattern in patterns]
     assert {file for file in files if not any(re.fullmatch(pattern, file) for pattern in patterns)} == set()
-    # What a session on this machine does not have: of Slurm, of xdist, of a batch, and of processes that were stopped
-    # or seemed to hang, or that caused a fault.
+    # A session on this machine lacks files of Slurm, xdist and batches, and of processes that stopped, hung, or caused
+    # a fault.
     on_slurm = {"allocation/", "runs/<run>/bin/srun", "runs/<run>/pauses/rank-00000"}
     hanging = {
         "simulated/rank-00000",
@@ -293,7 +281,7 @@ def test_every_file_of_a_session_is_there(user: UserFolder) -> None:
         "superseded/",
         "checks/<check>/steps/<step>/logs/",  # their ranks print nothing
         "runs/<run>/record-altered.json",  # of a record that was changed
-        # Of sane runs they are taken away.
+        # The session deletes these of a sane run.
         "runs/<run>/phase/rank-00000",
         "runs/<run>/earlier.json",
     }
@@ -305,7 +293,9 @@ def test_every_file_of_a_session_is_there(user: UserFolder) -> None:
 
 
 def test_every_environment_variable_is_there() -> None:
-    """Of the package's own, those that the package and its tools speak of, and those that its tests read."""
+    """Variables of the package, of the tools around it, and of its tests."""
+    guide = (CHECKOUT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    of_tests = next(table for title, table in titled_tables("Tests", guide).items() if title == "Variable")
     marks = {"LLMBENCH_FILES", "LLMBENCH_INSTALLED"}  # words in a program's output
     own = [*PACKAGE.rglob("*.py"), *(CHECKOUT / "tools").rglob("*.sh")]
     used = set(re.findall(r"\bLLMBENCH_[A-Z_]*[A-Z]\b", "".join(path.read_text("utf-8") for path in own))) - marks
@@ -313,4 +303,4 @@ def test_every_environment_variable_is_there() -> None:
     used |= set(re.findall(r"environ(?:\.get\(|\[)[\"'](LLMBENCH_[A-Z_]*[A-Z])\b", tests))
     systems = {f"LLMBENCH_{name.upper()}_SYSTEM" for name in ENGINES.names()}
     used = {"LLMBENCH_<ENGINE>_SYSTEM" if name in systems else name for name in used}
-    assert {name for name in only_table("Environment") if name.startswith("LLMBENCH_")} == used
+    assert {name for name in {**only_table("Environment"), **of_tests} if name.startswith("LLMBENCH_")} == used

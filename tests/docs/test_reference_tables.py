@@ -15,12 +15,10 @@ MARKS = [mark for text in TEXTS for mark in re.findall(r"<!-- generated: ([\w ]+
 
 @pytest.mark.parametrize("text", TEXTS, ids=[page.stem for page in reference.PAGES])
 def test_the_tables_are_what_the_code_says(text: str) -> None:
-    """`python tools/reference.py` writes them."""
     assert reference.written(text)[1] == []
 
 
 def test_a_table_that_differs_is_named_and_written() -> None:
-    """A row that was changed by hand, and one that is missing."""
     fresh = reference.table("engines")
     text = f"Before.\n\n<!-- generated: engines -->\n{fresh}\nAfter.\n"
     assert reference.written(text) == (text, [])
@@ -30,14 +28,12 @@ def test_a_table_that_differs_is_named_and_written() -> None:
 
 @pytest.mark.parametrize("name", sorted(reference.TABLES))
 def test_every_table_that_has_rows_is_in_a_document(name: str) -> None:
-    """Once, and no cell is empty: each key has an entry in the docstring of its model."""
     _, rows = reference.TABLES[name]
     assert MARKS.count(name) == bool(rows())
     assert [row for row in rows() if not all(row)] == []
 
 
 def test_a_comment_explains_a_name() -> None:
-    """At the end of a line, over lines of its own, and in several places; other comments explain nothing."""
     text = (
         "x = 1  #: problem hang: no step\n    #: suite property slot: a number,\n    #:  from 0\ny = 2\n"
         "#: another y: z\n# problem hang: no\n"
@@ -49,30 +45,24 @@ def test_a_comment_explains_a_name() -> None:
 
 
 def test_every_statistic_that_a_comment_explains_exists() -> None:
-    """Of every engine; those of checks are looked up when their table is made."""
     assert set(reference.notes()["left out"]) <= set(reference.STATISTICS)
 
 
-def test_every_word_on_values_and_links_is_used() -> None:
-    """None is left of a key that is gone."""
-    models = [
-        reference.Recipe, reference.Reference, reference.System, reference.ReplayFacts, reference.RunRecord,
-        reference.Finding, reference.Reading, *(check.options for check in reference.all_checks().values()),
-        *(reference.get_engine(name).options for name in reference.ENGINES.names()),
-    ]  # fmt: skip
-    known = {option.name for option in reference.OPTIONS}
-    for model in models:
-        keys = {*model.model_fields, *(key for key, _, _ in reference.leaves(model))}
-        known |= keys | {f"{model.__name__}.{key}" for key in keys}
-    assert sorted({*reference.VALUES, *reference.SEE} - known) == []
+def test_the_engines_of_nemo_share_their_statistics() -> None:
+    """The section of `nemo_torchrun` refers to those of `nemo_launcher`."""
+    assert reference.statistics("nemo_torchrun") == reference.statistics("nemo_launcher")
 
 
 @pytest.mark.parametrize(
     ("key", "shown"),
-    [("nodes", "N ≥ 1"), ("model.dropout", "0 ≤ x < 1"), ("time_limit", "Slurm time, in quotes"),
-     ("end", "`steps`, `time_limit`"), ("compile", "true, false"), ("options", "mapping"),
-     ("data.kind", "`synthetic`, `token_file`"), ("optimizer.clip_grad_norm", "x > 0")],
+    [("nodes", "N > 0 (1)"), ("model.dropout", "x ≥ 0, < 1 (0.1)"), ("time_limit", "Slurm time, required"),
+     ("end", "`steps`, `time_limit` (steps)"), ("compile", "true, false (true)"), ("options", "mapping"),
+     ("data.kind", "`synthetic`, `token_file` (synthetic)"), ("optimizer.clip_grad_norm", "x > 0 (1.0)"),
+     ("references", "list of references"), ("optimizer.betas", "list (0.9, 0.95)"), ("global_batch_size", "N > 0")],
 )  # fmt: skip
 def test_the_values_of_a_key_follow_from_its_type(key: str, shown: str) -> None:
-    """Bounds, words, and both models of a union."""
     assert {row[0]: row[1] for row in reference.keys(reference.Recipe)}[f"`{key}`"] == shown
+
+
+def test_every_key_of_results_is_one_of_the_record() -> None:
+    assert set(reference.OF_RESULTS) <= set(reference.RunRecord.model_fields)

@@ -100,7 +100,6 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def logs(launched: Path, tmp_path: Path) -> Logs:
-    """A copy of its logs."""
     (session,) = (launched / "reports").glob("*-*")
     return Logs(Path(shutil.copytree(session, tmp_path / "session")), launched / "recipes")
 
@@ -126,7 +125,6 @@ def relabelled(text: str, **changes: str) -> str:
 
 
 def another_day(text: str) -> str:
-    """Its launch was a day before."""
     return re.sub(r"launched=([\d.]+)", lambda at: f"launched={float(at[1]) - DAY_S:.3f}", text)
 
 
@@ -141,8 +139,6 @@ def copied(text: str, by: int = 15, first: int = 16) -> str:
 
 
 def all_of(*damages: Damage) -> Damage:
-    """Several, one after the other."""
-
     def damage(logs: Logs) -> None:
         for each in damages:
             each(logs)
@@ -172,7 +168,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         lambda x: x.edit(lambda t: re.sub(r"(consumed samples: +)(\d+)", lambda m: f"{m[1]}{int(m[2]) + 800}", t)),
         "implausible",
     ),
-    # where it ran
+    # the nodes of the run
     "label of another node": (lambda x: x.edit(lambda t: relabelled(t, host="elsewhere")), "wrong_nodes"),
     "label of a node too many": (lambda x: x.put(relabelled(x.label, host="elsewhere")), "wrong_nodes"),
     "another lease": (lambda x: x.record(hosts=["elsewhere"]), "wrong_nodes"),
@@ -192,7 +188,6 @@ def test_a_log_that_is_not_what_it_claims_is_an_error(logs: Logs, name: str) -> 
 
 @pytest.mark.parametrize("given", ["{}.site.example", "{}"])
 def test_names_of_one_host_are_one(logs: Logs, given: str) -> None:
-    """With and without its domain."""
     host = logs.judge().hosts[0].partition(".")[0]
     logs.record(hosts=[given.format(host)])
     assert logs.judge().problem is None

@@ -35,7 +35,7 @@ time.time = set_clock
 @pytest.mark.parametrize("clock_s", [HOUR, -HOUR], ids=["forward", "back"])
 @pytest.mark.parametrize("everywhere", [True, False], ids=["everywhere", "on the node"])
 def test_a_clock_that_is_set_changes_no_verdict(user: UserFolder, clock_s: float, everywhere: bool) -> None:
-    """Durations and stamps come from clocks that cannot be set, so an hour on or back is nothing."""
+    """Durations and stamps come from clocks that cannot be set."""
     user.recipe(steps=40, options={"clock_s": clock_s})
     user.test()
     if everywhere:
@@ -85,7 +85,6 @@ def test_a_rank_that_the_kernel_ends_for_its_memory_is_named(
 
 
 def test_a_rank_that_gets_no_more_memory_says_so(user: UserFolder, watch: type[Watch]) -> None:
-    """With `ulimit -v` an allocation fails, and the rank names it."""
     user.recipe(**ENDLESS)
     user.test()
     process = user.start(*LOCAL)

@@ -22,7 +22,7 @@ def broken():
 executors.load = broken
 """
 BREAKS = "raise RuntimeError('no more threads')"
-# The second worker is ready only when the session is told to end: no worker is given a test.
+# The second worker is ready only when the session ends: no worker gets a test.
 LATE_WORKER = """
 import pytest
 from pytest_llmbench.cluster.heartbeat import read_stop
@@ -33,7 +33,7 @@ def pytest_sessionstart(session):
     while told["workerid"] == "gw1" and read_stop(Path(told["llmbench"]["folder"])) is None:
         time.sleep(0.1)
 """
-# They are told the reason, however late it is known.
+# Tests that wait get the reason, however late it comes.
 WAITING_TESTS = """
 from pytest_llmbench.plugin.xdist import Controller
 

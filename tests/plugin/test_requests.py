@@ -111,7 +111,7 @@ def test_every_way_to_ask_ends_in_one_verdict(user: UserFolder, distribution: st
     assert "INTERNALERROR" not in result.text
     cases = result.cases
     found = {name: (case.properties.get("verdict"), case.outcome) for name, case in cases.items()}
-    # By its own verdict: a failure of the teardown shows beside it.
+    # Each by its own verdict: a failure of the teardown shows next to it.
     assert found == EXPECTED
     reasons = {name.split("[")[0]: case.properties.get("reason", "") for name, case in cases.items()}
     assert reasons["test_expected_to_fail"] == "known to be slow"
@@ -156,7 +156,7 @@ def test_overriding_fixtures_of_ours_keeps_the_matrix(user: UserFolder) -> None:
     assert result.returncode == 0, result.text
     assert result.case.name == "test_reference[tiny-learns]"
     assert result.case.properties["site"] == "ours"
-    # Nobody asked pytest-benchmark for anything, so it shows nothing.
+    # pytest-benchmark was not asked for anything, so it shows nothing.
     assert "Name (time in" not in result.text
     assert result.case.properties["verdict"] == "PASS"
 
@@ -171,7 +171,6 @@ def test_a_reference_of_the_users_own_is_not_multiplied(user: UserFolder) -> Non
 
 
 def test_our_reference_with_another_run_is_refused(user: UserFolder) -> None:
-    """There is nothing to judge then, and the message says which name is taken."""
     user.test("import pytest\n\n@pytest.fixture\ndef run():\n    return 1\n", "conftest.py")
     user.recipe()
     user.test()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.conftest import UserFolder
 
-# The runner breaks whenever it looks into one run's folder; in a way that nobody has foreseen.
+# The runner breaks in an unforeseen way whenever it looks into one run's folder.
 BREAKS = """
 from pytest_llmbench.session import following
 

@@ -21,15 +21,15 @@ def missing(framework: str) -> str:
 def built(framework: str) -> Path:
     """The folder of a framework's environment; skips the test without one, or fails it where one has to be there."""
     reason = missing(framework)
-    #: variable LLMBENCH_REQUIRE_FRAMEWORKS: tests of this project: frameworks, separated by blanks, whose absence is a
+    #: test variable LLMBENCH_REQUIRE_FRAMEWORKS: frameworks, separated by blanks, whose absence is a
     #:  failure, not a skip
     if reason and framework in os.environ.get("LLMBENCH_REQUIRE_FRAMEWORKS", "").split():
         pytest.fail(f"{reason} (LLMBENCH_REQUIRE_FRAMEWORKS names it)", pytrace=False)
     if reason:
         pytest.skip(reason)
-    #: variable LLMBENCH_FRAMEWORKS: `tools/frameworks/build.sh` and the tests of frameworks: the folder of their
+    #: test variable LLMBENCH_FRAMEWORKS: `tools/frameworks/build.sh` and the tests of frameworks: the folder of their
     #:  environments, by default `.frameworks`
-    #: variable LLMBENCH_<ENGINE>_SYSTEM: tests of this project: a system file of this machine with its framework
+    #: test variable LLMBENCH_<ENGINE>_SYSTEM: a system file of this machine with its framework
     return Path(os.environ.get("LLMBENCH_FRAMEWORKS", REPOSITORY / ".frameworks")) / framework
 
 

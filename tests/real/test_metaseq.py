@@ -29,7 +29,7 @@ from tests.support.shipped import shipped_recipes
 FRAMEWORK = "metaseq"
 SYSTEM = os.environ.get("LLMBENCH_METASEQ_SYSTEM")
 RECIPES = {name: recipe for name, recipe in shipped_recipes().items() if recipe.engine == "metaseq"}
-# In the place of a program that the launcher starts: it writes down what it was asked to do.
+# Stands in for a program that the launcher starts, and writes down its arguments.
 RECORDER = '#!/bin/sh\nprintf "%s\\n" "$@" > {}\n'
 EIGHT_MILLION: dict[str, Any] = {
     "engine": "metaseq",
@@ -50,12 +50,10 @@ EIGHT_MILLION: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def system(system_file: str) -> System:
-    """The system with metaseq."""
     return load_system(system_file, [])
 
 
 def test_a_small_model_learns(user: UserFolder, system_file: str) -> None:
-    """The smallest recipe at scale smoke, through a whole session: it is judged, and its loss falls."""
     user.test()
     result = user.run(f"--system={system_file}", "--scale", "smoke", "-n0", "-k", "metaseq125m")
     verdicts = {name: case.properties["verdict"] for name, case in result.cases.items()}
@@ -134,7 +132,7 @@ def asked(recipe: Recipe, system: System, folder: Path) -> dict[str, str]:
         (programs / name).chmod(0o755)
     command = replace(command, argv=(*command.argv, "--python", str(programs / "python")))
     (folder / "run.sh").write_text(write_script(Script(commands=(command,)), place, topology, system.env))
-    # Where the environment has a PATH of its own, no `srun` of ours is before it: it has none.
+    # Our `srun` is first on PATH only if the environment has no PATH of its own.
     env = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "run.sh"],

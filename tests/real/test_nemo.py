@@ -29,7 +29,7 @@ from tests.real.conftest import REPOSITORY, built
 from tests.support.shipped import shipped_recipes
 
 FRAMEWORK = "nemo"
-#: variable LLMBENCH_NEMO_SYSTEM: the same for both engines of NeMo
+#: test variable LLMBENCH_NEMO_SYSTEM: a system file with both engines of NeMo
 SYSTEM = os.environ.get("LLMBENCH_NEMO_SYSTEM")
 DATA = Path(__file__).parents[1] / "data" / "nemo"
 RECIPES = {name: recipe for name, recipe in shipped_recipes().items() if recipe.engine == "nemo_launcher"}
@@ -63,7 +63,7 @@ path = [folder for folder in os.environ["PATH"].split(":") if folder != here]
 real = next(f"{folder}/srun" for folder in path if os.access(f"{folder}/srun", os.X_OK))
 os.execv(real, ["srun", *left, *words])
 """
-# In the place of the image's python: rank 0 prints what a real run printed, and has its event file.
+# Stands in for the image's Python: rank 0 prints the output of a real run, and has its event file.
 PYTHON = """#!/bin/sh
 case "$*" in *pretrain*) ;; *) exit 0 ;; esac
 echo "$SLURMD_NODENAME $SLURM_PROCID $SLURM_NTASKS $SLURM_NNODES" >> {seen}-$SLURM_STEP_NODELIST
@@ -88,14 +88,12 @@ from events import moved
 
 @pytest.fixture(scope="module")
 def launcher() -> Path:
-    """The folder of the launcher."""
-    #: variable LLMBENCH_NEMO_LAUNCHER_ROOT: tests of this project: a folder with checkouts of NVIDIA's launcher
+    #: test variable LLMBENCH_NEMO_LAUNCHER_ROOT: a folder with checkouts of NVIDIA's launcher
     named = os.environ.get("LLMBENCH_NEMO_LAUNCHER_ROOT")
     return Path(named) if named else built("nemo_launcher")
 
 
 def test_a_small_model_learns(user: UserFolder, system_file: str) -> None:
-    """The 126m recipe at scale smoke, by NeMo 2 itself through a whole session; TensorBoard reads the same times."""
     user.test()
     result = user.run("--system", system_file, "--scale", "smoke", "-n0", "-k", "aws_torchrun_gpt3_126m")
     assert result.case.properties["verdict"] == "PASS", result.text

@@ -20,15 +20,14 @@ def speed(**bounds: str) -> dict[str, Any]:
 
 
 def options(*, held: bool) -> tuple[str, ...]:
-    """Those of a session of either kind."""
     return "--cluster", "slurm", "-n0", "-k", "tiny", *(("--nodes", "2") if held else ())
 
 
 @HELD_OR_OWN
 def test_further_runs_decide(user: UserFolder, queue: type[Queue], *, held: bool) -> None:
     """Each is a step of the same job, or a job of its own, and all are judged together."""
-    # 1,280 words/s by its log. Of runs that may differ by 15 %, one does not decide on half of that, and two do. A step
-    # is so long that a busy machine does not double it.
+    # 1,280 words/s by its log. Runs may differ by 15 %: one does not decide on half of that, and two do. A step is so
+    # long that a busy machine does not double it.
     bound = speed(at_least="640 words/s", between_runs="15 %") | {"runs": 3}
     user.recipe(nodes=2, steps=60, options={"logged_s": 0.2}, references=[bound])
     user.test()

@@ -45,7 +45,6 @@ def test_a_package_brings_one_of_each_kind_and_runs_on_two_nodes(tmp_path: Path)
 
 
 def test_no_file_of_ours_knows_it() -> None:
-    """Neither the package nor its suites say any of the words that it brings."""
     folders = [CHECKOUT / "pytest_llmbench", CHECKOUT / "suites"]
     texts = [path.read_text() for folder in folders for path in folder.rglob("*") if path.suffix in {".py", ".yaml"}]
     assert not [word for word in ("llmbench_example", "longest_step", "tally_small") for text in texts if word in text]

@@ -13,8 +13,8 @@ import pytest
 from pytest_llmbench.session.journal.earlier import describe_dead_session
 from pytest_llmbench.session.journal.journal import JournalEvent, read_journal
 from tests.conftest import Result, UserFolder, steps_logged
-from tests.slurm.conftest import Queue
-from tests.slurm.test_ill_slurm import TEST_ONLY, wrap
+from tests.slurm.conftest import Queue, wrap
+from tests.slurm.test_ill_slurm import TEST_ONLY
 
 RUNS = ("a_first", "b_second", "c_third")
 OWN_JOBS = ("--cluster", "slurm", "--gpus-per-node", "0", "-o", "llmbench_max_runs=2", "-k", " or ".join(RUNS))
@@ -68,7 +68,7 @@ def whole(result: Result, queue: type[Queue]) -> Result:
 
 
 def test_running_and_finished_jobs_are_adopted(three: UserFolder, queue: type[Queue]) -> None:
-    """One job for each run, although two processes looked after them. The watchman ends only those that wait."""
+    """Each run has one job, although two processes looked after it. The watchman ends only jobs that wait."""
     watch_for(three, 1.0)
     session = killed(three, lambda session: steps_logged(session, "b_second") > 1, *OWN_JOBS)
     time.sleep(3.0)
@@ -80,7 +80,7 @@ def test_running_and_finished_jobs_are_adopted(three: UserFolder, queue: type[Qu
 
 
 def test_a_job_whose_answer_died_with_its_session_is_adopted(three: UserFolder, queue: type[Queue]) -> None:
-    """Slurm had taken it, and pytest was killed before sbatch said so."""
+    """Slurm had taken the job, and pytest was killed before sbatch printed its id."""
     wrap(three, "sbatch", TEST_ONLY, '$real "$@" > /dev/null; touch accepted; sleep 300')
     session = killed(three, lambda _session: (three.path / "accepted").exists(), *OWN_JOBS)
     assert not events(session, "submitted")
@@ -91,7 +91,6 @@ def test_a_job_whose_answer_died_with_its_session_is_adopted(three: UserFolder, 
 
 
 def test_nodes_that_were_held_are_given_back(three: UserFolder, queue: type[Queue]) -> None:
-    """Its finished run is kept; the others run in a new allocation."""
     session = killed(three, lambda session: steps_logged(session, "b_second") > 1, *HELD)
     (old,) = queue.jobs_of(session)
     assert f"jobs {old} (RUNNING) are still there; --resume={session.name}" in (
@@ -106,7 +105,7 @@ def test_nodes_that_were_held_are_given_back(three: UserFolder, queue: type[Queu
 
 
 def test_a_job_that_still_waits_leaves_the_queue(three: UserFolder, queue: type[Queue]) -> None:
-    """Its session was killed, and nothing resumes it; until then it is there to be adopted."""
+    """Its session was killed; until the watchman ends it, the job can be adopted."""
     watch_for(three, 4.0)
     wrap(three, "sbatch", TEST_ONLY, 'exec $real --begin=now+1hour "$@"')
     session = killed(three, lambda session: len(events(session, "submitted")) == 2, *OWN_JOBS)
@@ -115,7 +114,6 @@ def test_a_job_that_still_waits_leaves_the_queue(three: UserFolder, queue: type[
 
 
 def test_no_sbatch_outlives_its_session(three: UserFolder, queue: type[Queue]) -> None:
-    """One that Slurm has not answered yet submits nothing any more."""
     wrap(three, "sbatch", TEST_ONLY, "echo $$ > pid; touch asked; exec sleep 300")
     killed(three, lambda _session: (three.path / "asked").exists(), *OWN_JOBS)
     pid = int((three.path / "pid").read_text())

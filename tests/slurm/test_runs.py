@@ -59,7 +59,7 @@ def test_two_sessions_at_once_do_not_disturb_each_other(user: UserFolder, queue:
     records = [json.loads(path.read_text()) for path in (user.path / "reports").glob("*/2*/runs/tiny/record.json")]
     assert len(records) == 2
     one, other = sorted(records, key=lambda record: record["timings"]["started"])
-    # Where other tests have some of the nodes meanwhile, the second session gets its own after the first.
+    # If other tests have some of the nodes meanwhile, the second session gets its own after the first.
     one_after_the_other = one["timings"]["ended"] < other["timings"]["started"]
     assert one_after_the_other or set(one["hosts"]).isdisjoint(other["hosts"])
     for session in (user.path / "reports").glob("*/2*"):
@@ -102,7 +102,6 @@ def test_pytest_may_itself_be_a_step(user: UserFolder, queue: type[Queue]) -> No
 
 
 def test_asking_for_gpus_that_torch_cannot_use_is_an_error(user: UserFolder) -> None:
-    """A CPU build of PyTorch on GPU nodes yields no number and says why."""
     user.recipe(**TORCH)
     user.test()
     result = user.run(*SLURM, "--nodes", "1", "--gpus-per-node", "1", "-k", "tiny")

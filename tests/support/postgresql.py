@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-# Where Debian has the server's programs.
+# Folders of the server's programs on Debian.
 _PLACES = "/usr/lib/postgresql/*/bin"
 
 

@@ -12,10 +12,18 @@ from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.curves import Curve, Point, timing
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Report, Severity
-from pytest_llmbench.core.record.records import Judgement, Metric, Problem, RunRecord, Timings, Verdict, write_model
-from pytest_llmbench.core.record.series import Step
-from pytest_llmbench.core.record.times import RankTimes, RunTimes
-from pytest_llmbench.core.record.verdicts import RecordedClause, SessionVerdicts
+from pytest_llmbench.core.record.records import (
+    Judgement,
+    Metric,
+    Problem,
+    RecordedClause,
+    RunRecord,
+    SessionVerdicts,
+    Timings,
+    Verdict,
+    write_model,
+)
+from pytest_llmbench.core.record.series import RankTimes, RunTimes, Step
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.recount import measurement_of_record

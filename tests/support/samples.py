@@ -11,7 +11,7 @@ import pytest
 
 _ROOT = Path(__file__).parents[2]
 DATA = _ROOT / "tests" / "data"
-#: variable LLMBENCH_SAMPLES: tests of this project: a folder of logs that others published
+#: test variable LLMBENCH_SAMPLES: a folder of logs that others published, by default `../shared/samples`
 SAMPLES = Path(os.environ.get("LLMBENCH_SAMPLES", _ROOT.parent / "shared" / "samples"))
 
 

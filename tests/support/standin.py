@@ -19,7 +19,7 @@ from tests.conftest import UserFolder
 
 Edit = Callable[[list[str]], list[str]]
 LOGS = Path(__file__).parents[1] / "data" / "logs"
-# What the runs of the logs were: see the README beside them.
+# The recipe of the runs that wrote the logs; the README next to them has the commands.
 RECIPE: dict[str, Any] = {
     "engine": "megatron_lm",
     "gpus_per_node": 0,
@@ -62,7 +62,7 @@ for source, text in lines:
     else:
         print(re.sub(r"(?<=\\(ms\\): )[\\d.]+", lambda ms: f"{float(ms[0]) / speed:.1f}", text), flush=True)
 """
-# In the place of torch.distributed.run, which takes seconds to start. Like its, ranks have sessions of their own.
+# Stands in for torch.distributed.run, which takes seconds to start. Ranks have sessions of their own here, too.
 _LAUNCHER = """
 import os, signal, subprocess, sys, threading
 

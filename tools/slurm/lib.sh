@@ -4,7 +4,7 @@
 
 # Everything lives under BASE, and everything that is started carries a mark (see marked),
 # so that no other Slurm on the machine is ever mistaken for ours.
-#: variable LLMBENCH_SLURM: `make slurm-up`: its folder
+#: test variable LLMBENCH_SLURM: `make slurm-up`: its folder
 BASE=$(realpath -m -- "${LLMBENCH_SLURM:-/tmp/llmbench-slurm}")
 ETC=$BASE/etc RUN=$BASE/run LOG=$BASE/log
 CONF=$ETC/slurm.conf

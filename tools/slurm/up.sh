@@ -37,7 +37,7 @@ GPUS=${GPUS:-8} NODES=${NODES:-$([[ $GPUS == real ]] && echo gpus || echo 8)} WA
 ACCOUNTING=${ACCOUNTING:-$([[ -n $PREFIX ]] && echo 0 || echo 1)}
 # Below the ephemeral range (32768-), where any client's socket may sit on a port, and away
 # from Slurm's own 6817-6819.
-PORT=${LLMBENCH_SLURM_PORT:-17000} #: variable LLMBENCH_SLURM_PORT: `make slurm-up`: its first port
+PORT=${LLMBENCH_SLURM_PORT:-17000} #: test variable LLMBENCH_SLURM_PORT: `make slurm-up`: its first port
 # shellcheck disable=SC2034  # fill uses them by name
 DBD_PORT=$PORT CTLD_PORT=$((PORT + 1)) NODE_PORT=$((PORT + 100)) # n1 has NODE_PORT + 1
 # shellcheck disable=SC2034

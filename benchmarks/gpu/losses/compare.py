@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(CHECKOUT))  # started as a file, Python looks beside it, not here
+sys.path.insert(0, str(CHECKOUT))  # a file that is started has only its own folder on the path
 
 from pytest_llmbench.core.schema import merge  # noqa: E402 - see above
 from pytest_llmbench.readers.steps.step_log import read_steps  # noqa: E402

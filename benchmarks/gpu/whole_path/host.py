@@ -18,7 +18,7 @@ CHECKOUT = Path(__file__).parents[3]
 _SYSTEMS = Path(__file__).parent / "systems"
 _PACKAGES = ("filelock", "numpy", "pydantic", "pytest", "submitit", "torch", "yaml")
 _OLDEST_PYTEST = (9, 1)
-# What tools/slurm takes from the machine, besides what every shell has.
+# Programs that tools/slurm needs, apart from those of every shell.
 _COMMANDS = ("awk", "bash", "cksum", "flock", "getent", "hostname", "ldd", "realpath", "setsid", "stat", "unshare")
 
 

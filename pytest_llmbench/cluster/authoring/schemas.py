@@ -5,9 +5,8 @@ a unit of another kind.
 """
 
 import json
-import typing
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import is_dataclass
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel
@@ -19,11 +18,12 @@ from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.recipe.recipes import NOT_WRITTEN, Recipe
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.core.schema import Strict, descriptions
+from pytest_llmbench.core.schema import Document, Strict, descriptions
 from pytest_llmbench.engines.base import ENGINES
 
 # Raised when a file of an earlier version would be refused, or would mean something else.
 RECIPE_VERSION, SYSTEM_VERSION = 1, 1
+RECORD_VERSION: int = Document.model_fields["schema_version"].default
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _DEFS = "#/$defs/"
 
@@ -52,8 +52,8 @@ def _recipe_file() -> Schema:
     options = _options(ENGINES)
     models: list[type[BaseModel]] = [Recipe, *options.values()]
     defs = _definitions(models)
-    partial = _partial(defs, [model.__name__ for model in models])
-    block = partial["Recipe"]
+    _drop_required(defs, [model.__name__ for model in models])
+    block = defs["Recipe"]
     for key in NOT_WRITTEN:
         del block["properties"][key]
     block["properties"]["engine"]["anyOf"] = [{"enum": list(options)}, {"type": "string"}]
@@ -64,25 +64,16 @@ def _recipe_file() -> Schema:
         for name, model in options.items()
     ]
     bare = {"not": {"required": ["engine"]}}
-    inherited = [
-        {
-            "if": {
-                "required": ["defaults"],
-                "properties": {
-                    "defaults": _object_with(engine=name),
-                    "recipes": {"additionalProperties": bare},
-                    "smoke": bare,
-                },
-            },
-            "then": {
-                "properties": {
-                    "recipes": {"additionalProperties": {"properties": {"options": _ref(model)}}},
-                    "smoke": {"properties": {"options": _ref(model)}},
-                }
-            },
-        }
-        for name, model in options.items()
-    ]
+    inherited = []
+    for name, model in options.items():
+        given = {"defaults": _object_with(engine=name), "recipes": {"additionalProperties": bare}, "smoke": bare}
+        then = {"properties": {"options": _ref(model)}}
+        inherited.append(
+            {
+                "if": {"required": ["defaults"], "properties": given},
+                "then": {"properties": {"recipes": {"additionalProperties": then}, "smoke": then}},
+            }
+        )
     properties = {
         "family": {"type": "string", "description": "Name of the family, for people."},
         "defaults": {**_ref(Recipe), "description": "Keys that are laid under each recipe."},
@@ -93,7 +84,8 @@ def _recipe_file() -> Schema:
             "description": "Own keys of each recipe, by its name.",
         },
     }
-    return {**_closed(properties, ["family", "recipes"]), "allOf": inherited, "$defs": partial}
+    closed = {"type": "object", "properties": properties, "required": ["family", "recipes"]}
+    return {**closed, "additionalProperties": False, "allOf": inherited, "$defs": defs}
 
 
 def _system_file() -> Schema:
@@ -109,78 +101,55 @@ def _system_file() -> Schema:
     return {**system, "$defs": defs}
 
 
-def _record(model: type[BaseModel]) -> Callable[[], Schema]:
-    def make() -> Schema:
-        defs = _definitions([model])
-        record = defs.pop(model.__name__)
-        record.pop("title", None)
-        return {**record, "$defs": defs}
-
-    return make
+def _record(model: type[BaseModel]) -> Schema:
+    defs = _definitions([model])
+    record = defs.pop(model.__name__)
+    del record["title"]
+    return {**record, "$defs": defs}
 
 
 SCHEMAS: Mapping[str, tuple[int, str, Callable[[], Schema]]] = {
     "recipe": (RECIPE_VERSION, "Recipe file of pytest-llmbench", _recipe_file),
     "system": (SYSTEM_VERSION, "System file of pytest-llmbench", _system_file),
-    "run-record": (
-        RunRecord.model_fields["schema_version"].default,
-        "Run record of pytest-llmbench",
-        _record(RunRecord),
-    ),
-    "health-record": (
-        HealthRecord.model_fields["schema_version"].default,
-        "Health record of pytest-llmbench",
-        _record(HealthRecord),
-    ),
+    "run-record": (RECORD_VERSION, "Run record of pytest-llmbench", partial(_record, RunRecord)),
+    "health-record": (RECORD_VERSION, "Health record of pytest-llmbench", partial(_record, HealthRecord)),
 }
 
 
 class _Generator(GenerateJsonSchema):
-    """Generates schemas in which a number may be a text, as non-finite numbers are in our records."""
+    """Generates schemas with the meaning of each key, in which a number may be a text as in our records: `NaN`."""
 
     def float_schema(self, schema: Any) -> Schema:
         finite = super().float_schema(schema)
         return {"anyOf": [finite, {"enum": ["NaN", "Infinity", "-Infinity"]}]}
 
+    def model_schema(self, schema: Any) -> Schema:
+        return _described(super().model_schema(schema), schema["cls"])
+
+    def dataclass_schema(self, schema: Any) -> Schema:
+        return _described(super().dataclass_schema(schema), schema["cls"])
+
+
+def _described(schema: Schema, kind: type) -> Schema:
+    for key, text in descriptions(kind).items():
+        if key in schema.get("properties", {}):
+            schema["properties"][key]["description"] = text
+    return schema
+
 
 def _definitions(models: list[type[BaseModel]]) -> dict[str, Schema]:
-    """Schemas of models and of all that they hold, by name, with the meaning of each key."""
-    chosen = list(dict.fromkeys(models))
-    _, schema = models_json_schema(
-        [(model, "validation") for model in chosen], ref_template=_DEFS + "{model}", schema_generator=_Generator
-    )
+    """Schemas of models and of all that they hold, by name."""
+    wanted = [(model, "validation") for model in dict.fromkeys(models)]
+    _, schema = models_json_schema(wanted, ref_template=_DEFS + "{model}", schema_generator=_Generator)  # type: ignore[arg-type]
     defs: dict[str, Schema] = schema["$defs"]
-    known = {model.__name__: model for model in _models_in(chosen)}
-    for name, definition in defs.items():
-        model = known.get(name)
+    for definition in defs.values():
         if "description" in definition:
             definition["description"] = " ".join(definition["description"].partition("\n\n")[0].split())
-        meanings = descriptions(model) if model is not None else {}
-        for key, field in definition.get("properties", {}).items():
+        for field in definition.get("properties", {}).values():
             field.pop("title", None)
-            if key in meanings:
-                field["description"] = meanings[key]
+            if "description" in field:  # last, behind what it describes
+                field["description"] = field.pop("description")
     return defs
-
-
-def _models_in(models: list[type[BaseModel]]) -> Iterator[type]:
-    """Models, and each model or dataclass that is somewhere in them, once."""
-    seen: set[type] = set()
-    waiting: list[type] = list(models)
-    while waiting:
-        model = waiting.pop()
-        if model in seen:
-            continue
-        seen.add(model)
-        yield model
-        waiting.extend(part for kind in typing.get_type_hints(model).values() for part in _parts_in(kind))
-
-
-def _parts_in(annotation: Any) -> Iterator[type]:
-    if isinstance(annotation, type) and (issubclass(annotation, BaseModel) or is_dataclass(annotation)):
-        yield annotation
-    for inner in typing.get_args(annotation):
-        yield from _parts_in(inner)
 
 
 def _options(known: Extensions[Any]) -> dict[str, type[Strict]]:
@@ -188,13 +157,11 @@ def _options(known: Extensions[Any]) -> dict[str, type[Strict]]:
     return {name: known.load(name).options for name in sorted(known.names()) if known.is_ours(name)}
 
 
-def _partial(defs: dict[str, Schema], roots: list[str]) -> dict[str, Schema]:
+def _drop_required(defs: dict[str, Schema], waiting: list[str]) -> None:
     """Let every key be missing where mappings are merged: all but what is in a list, which is replaced whole."""
     merged: set[str] = set()
-    waiting = list(roots)
     while waiting:
-        name = waiting.pop()
-        if name not in merged:
+        if (name := waiting.pop()) not in merged:
             merged.add(name)
             waiting.extend(_merged_parts(defs[name]))
     for name in merged:
@@ -203,7 +170,6 @@ def _partial(defs: dict[str, Schema], roots: list[str]) -> dict[str, Schema]:
             if "oneOf" in field:  # the key that distinguishes its models may be in another block
                 field["anyOf"] = field.pop("oneOf")
                 field.pop("discriminator", None)
-    return defs
 
 
 def _merged_parts(schema: Any) -> Iterator[str]:
@@ -226,7 +192,3 @@ def _ref(model: type[BaseModel]) -> Schema:
 def _object_with(**constants: str) -> Schema:
     """An object that has these keys with these values."""
     return {"required": list(constants), "properties": {key: {"const": value} for key, value in constants.items()}}
-
-
-def _closed(properties: Schema, required: list[str]) -> Schema:
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
 
 from pytest_llmbench.checks.base import CHECKS, get_check
 from pytest_llmbench.cluster.recipes import check_recipes
@@ -58,17 +59,25 @@ def vet(path: Path) -> list[FileFault]:
     else:
         message = "neither a recipe file, with the keys family and recipes, nor a system file, with name and cluster"
         faults = [FileFault(file=path, key="", message=message)]
-    lines = _Lines(path)
-    return [replace(fault, line=lines.of(fault.key)) for fault in dict.fromkeys(faults)]
+    root = yaml.compose(path.read_bytes(), Loader=yaml.SafeLoader)
+    return [replace(fault, line=_line_of(root, fault.key)) for fault in dict.fromkeys(faults)]
+
+
+def _refused(model: type[BaseModel], data: Mapping[str, Any], path: Path, under: str = "") -> list[FileFault]:
+    """What a model refuses of a block of the file, which is under a dotted key."""
+    try:
+        validate(model, data, "")
+    except FaultsError as error:
+        keys = ((f"{under}.{fault.key}" if under else fault.key, fault.message) for fault in error.faults)
+        return [FileFault(file=path, key=key.rstrip("."), message=message) for key, message in keys]
+    return []
 
 
 def _system_faults(path: Path, data: Mapping[str, Any]) -> Iterator[FileFault]:
-    try:
-        system = validate(System, data, str(path))
-    except FaultsError as error:
-        yield from (FileFault(file=path, key=fault.key, message=fault.message) for fault in error.faults)
+    if faults := _refused(System, data, path):
+        yield from faults
         return
-    for name, settings in system.validation.items():
+    for name, settings in System.model_validate(data).validation.items():
         key = f"validation.{name}"
         try:
             check = get_check(name)
@@ -77,19 +86,14 @@ def _system_faults(path: Path, data: Mapping[str, Any]) -> Iterator[FileFault]:
         except ConfigError:
             yield FileFault(file=path, key=key, message=unknown("check", name, CHECKS.usable()))
             continue
-        try:
-            validate(check.options, settings.options, "")
-        except FaultsError as error:
-            for fault in error.faults:
-                yield FileFault(file=path, key=f"{key}.options.{fault.key}".rstrip("."), message=fault.message)
+        yield from _refused(check.options, settings.options, path, f"{key}.options")
 
 
 def _family_faults(path: Path, data: Mapping[str, Any]) -> Iterator[FileFault]:
-    try:
-        family = validate(RecipeFamily, data, str(path))
-    except FaultsError as error:
-        yield from (FileFault(file=path, key=fault.key, message=fault.message) for fault in error.faults)
+    if faults := _refused(RecipeFamily, data, path):
+        yield from faults
         return
+    family = RecipeFamily.model_validate(data)
     for name in family.recipes:
         try:
             laid_out = family.laid_out(name, path)
@@ -103,7 +107,7 @@ def _family_faults(path: Path, data: Mapping[str, Any]) -> Iterator[FileFault]:
 def _recipe_faults(
     path: Path, family: RecipeFamily, name: str, scale: Scale, keys: Mapping[str, Any]
 ) -> Iterator[FileFault]:
-    """The faults of one recipe at one scale, each at the key that has it: in the recipe, or in what is laid with it."""
+    """The faults of one recipe at one scale, each at its key in the recipe, in `defaults` or in `smoke`."""
     blocks = {f"recipes.{name}": family.recipes[name], "defaults": family.defaults}
     blocks = {"smoke": family.smoke, **blocks} if scale == "smoke" else blocks
 
@@ -130,16 +134,12 @@ def _recipe_faults(
     except ConfigError as error:
         yield fault_at("references", str(error).removeprefix(f"recipe {name}, ").removeprefix(f"recipe {name}: "))
     options = keys.get("options", {})
-    if engine is None or not isinstance(options, Mapping):
-        return
-    try:
-        validate(engine.options, options, "")
-    except FaultsError as error:
-        yield from (fault_at(f"options.{fault.key}".rstrip("."), fault.message) for fault in error.faults)
+    if engine is not None and isinstance(options, Mapping):
+        yield from (fault_at(fault.key, fault.message) for fault in _refused(engine.options, options, path, "options"))
 
 
 def _has(block: Any, parts: Sequence[str]) -> bool:
-    """Whether a block has the key that these parts lead to. One of them may be the kind of a union instead of a key."""
+    """True if a block has the key that these parts lead to. One of them may be the kind of a union instead of a key."""
     if not parts:
         return True
     first, *rest = parts
@@ -152,18 +152,12 @@ def _has(block: Any, parts: Sequence[str]) -> bool:
     return False
 
 
-class _Lines:
-    """The lines of a YAML file at which its keys stand."""
-
-    def __init__(self, path: Path) -> None:
-        self._root = yaml.compose(path.read_bytes(), Loader=yaml.SafeLoader)
-
-    def of(self, key: str) -> int | None:
-        """The line of a dotted key, or of the last key on the way to it that is there; None for the whole file."""
-        node, line, rest = self._root, None, key
-        while rest and (inner := _inner(node, rest)) is not None:
-            node, line, rest = inner
-        return line
+def _line_of(root: yaml.Node | None, key: str) -> int | None:
+    """The line of a dotted key, or of the last key on the way to it that is there; None for the whole file."""
+    node, line, rest = root, None, key
+    while rest and (inner := _inner(node, rest)) is not None:
+        node, line, rest = inner
+    return line
 
 
 def _inner(node: yaml.Node | None, rest: str) -> tuple[yaml.Node, int, str] | None:

@@ -3,43 +3,31 @@
 import threading
 import time
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from concurrent.futures import Future, wait
+from typing import TypeVar
 
 T = TypeVar("T")
 
 
-class Aside(Generic[T]):
-    """One function at work in a thread of its own.
+class Aside(Future[T]):
+    """The result of one function at work in a daemon thread of its own.
 
     Attributes:
         began: our clock when it began.
     """
 
     def __init__(self, function: Callable[[], T], name: str) -> None:
+        super().__init__()
         self.began = time.monotonic()
-        self._function = function
-        self._result: list[T] = []
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._work, name=f"llmbench-{name}", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._work, args=(function,), name=f"llmbench-{name}", daemon=True).start()
 
-    def done(self, within_s: float | None = 0.0) -> bool:
-        """Whether it is over; waits up to `within_s` seconds after it began, or until it is."""
-        if within_s is None:
-            self._thread.join()
-        else:
-            self._thread.join(max(0.0, self.began + within_s - time.monotonic()))
-        return not self._thread.is_alive()
+    def is_over(self, within_s: float | None = 0.0) -> bool:
+        """True if it is over; waits up to `within_s` seconds after it began, or until it is."""
+        rest = None if within_s is None else max(0.0, self.began + within_s - time.monotonic())
+        return not wait([self], rest).not_done
 
-    def result(self) -> T:
-        """Its result; raises the exception that it raised. Waits for it."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._result[0]
-
-    def _work(self) -> None:
+    def _work(self, function: Callable[[], T]) -> None:
         try:
-            self._result.append(self._function())
-        except BaseException as error:  # noqa: BLE001 - a thread's border: whoever asks for the result is told
-            self._error = error
+            self.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - the border of a thread: `result` raises it again
+            self.set_exception(error)

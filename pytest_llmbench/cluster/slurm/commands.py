@@ -18,9 +18,8 @@ _libc = ctypes.CDLL(None)  # loaded here: a forked child of a process with threa
 _LOOK_S = 0.1
 # Messages of Slurm's commands while the controller is away, busy, or just back.
 _SILENCE = re.compile(
-    r"time[d ]*out|unable to (contact|connect|establish)|connect(ion)? (refused|reset|fail|timed)|zero bytes|"
-    r"did not answer|"
-    r"communication|transmission|standby|unexpected (rpc|message)|not respond|receive fail|send fail|try again",
+    r"time[d ]*out|unable to (contact|connect|establish)|connect(ion)? (refused|reset|fail|timed)|zero bytes|did not "
+    r"answer|communication|transmission|standby|unexpected (rpc|message)|not respond|receive fail|send fail|try again",
     re.IGNORECASE,
 )
 # Slurm's words for one job too many. Its sentence on "job submit limit, user's size and/or time limits" is left out: it
@@ -88,15 +87,8 @@ class SlurmAnswer:
     stderr: str
 
 
-def _last_words(process: subprocess.Popen[bytes]) -> str:
-    """Messages of a command that was killed, such as that it looks for its configuration again."""
-    with contextlib.suppress(subprocess.TimeoutExpired):  # another process that it started may have its output
-        return slurm_words(process.communicate(timeout=_LOOK_S)[1].decode("utf-8", errors="replace"))
-    return ""
-
-
 def run(command: Sequence[str]) -> str:
-    """Run one Slurm command and return what it printed.
+    """Run one Slurm command and return its output.
 
     Raises:
         ClusterError: it is missing, failed (with Slurm's own words) or hung.
@@ -119,7 +111,7 @@ def succeeded(command: Sequence[str], answer: SlurmAnswer) -> str:
 
 
 def is_silence(words: str) -> bool:
-    """Whether a command failed because the controller was out of reach; a refusal is an answer."""
+    """True if a command failed because the controller was out of reach; a refusal is an answer."""
     return _SILENCE.search(words) is not None
 
 
@@ -164,14 +156,13 @@ def ask(
                     continue
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-                words = _last_words(process)
+                words = ""
+                with contextlib.suppress(subprocess.TimeoutExpired):  # a process that it started may have its output
+                    words = slurm_words(process.communicate(timeout=_LOOK_S)[1].decode(errors="replace"))
                 message = f"{command[0]} did not answer within {took:.0f} s{': ' if words else ''}{words}"
                 raise NoAnswerError(message, command=text) from None
-            return SlurmAnswer(
-                code=process.returncode,
-                stdout=stdout.decode("utf-8", errors="replace"),
-                stderr=stderr.decode("utf-8", errors="replace"),
-            )
+            out, err = stdout.decode(errors="replace"), stderr.decode(errors="replace")
+            return SlurmAnswer(code=process.returncode, stdout=out, stderr=err)
 
 
 def _end_with_us() -> None:
@@ -206,7 +197,7 @@ def clean_environment(extra: Mapping[str, str] | Iterable[tuple[str, str]] = ())
 
 
 def ignored_options() -> list[str]:
-    """Variables of the user's that Slurm's commands take as options, and that llmbench removes for its own."""
+    """The user's variables that would be options of Slurm's commands, and that llmbench removes for its own."""
     own = () if "SLURM_JOB_ID" in os.environ else _OF_SRUN  # inside a job, Slurm has set those
     return sorted(
         name for name in list(os.environ) if name in own or (_is_option(name) and not name.startswith(_NOT_THE_USERS))

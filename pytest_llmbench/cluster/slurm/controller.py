@@ -1,19 +1,61 @@
-"""Slurm's controller: whether it answers, whether it is just back, and what its refusals are worth then."""
+"""Slurm's controller: when it is asked, whether it answers, and whether a refusal of one that is just back counts."""
 
 import threading
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, NotYetError, QueueFullError, full_queue, is_silence
 from pytest_llmbench.cluster.slurm.queries import GLANCE_S, SlurmQueries
-from pytest_llmbench.cluster.slurm.rhythm import QUIET_S
 from pytest_llmbench.core.errors import ClusterError
 
 _NEVER = float("inf")
 # A controller that was away learns of its nodes within this time, and refuses what they could run until then.
 _BACK_S = 60.0
 _WAITED_S = 5.0
+# Slurm's controller is a shared service: six queries a minute in the long run, for however many jobs. A quiet session
+# saves queries for busier moments, up to as many.
+QUIET_S = 10.0
+_MOST_SAVED = 6.0
+# From an event to its query, so that one query serves all events of that time. Each query without news doubles the
+# pause after it.
+_LIVELY_S = 2.0
+# From an event to its query once every job is about to end: the session waits for this alone, so it may cost more.
+_LAST_S = 0.25
+_MORE_FOR_LAST = 3.0
+
+
+class Rhythm:
+    """The time of the next query: soon after something may have changed, and seldom otherwise.
+
+    Attributes:
+        next: by the clock, if there are queries left.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._counted = clock()
+        self._saved = _MOST_SAVED
+        self._pause_s = _LIVELY_S
+        self.next = 0.0
+
+    def due(self, *, last: bool) -> bool:
+        """Whether to ask now; `last` is true when every job is about to end."""
+        now = self._clock()
+        self._saved = min(_MOST_SAVED, self._saved + (now - self._counted) / QUIET_S)
+        self._counted = now
+        return now >= self.next and self._saved >= (1.0 - _MORE_FOR_LAST if last else 1.0)
+
+    def stir(self, *, last: bool = False) -> None:
+        """Note that something may have changed: a job was submitted, or its files show that it is about to end."""
+        self.next = min(self.next, self._clock() + (_LAST_S if last else _LIVELY_S))
+
+    def note_answer(self, *, changed: bool, last: bool, took_s: float) -> None:
+        """Note an answer, and whether it was news; the pause after it is at least as long as it took."""
+        self._saved -= 1.0
+        begin = _LAST_S if last else _LIVELY_S
+        self._pause_s = begin if changed else min(2 * self._pause_s, QUIET_S)
+        self.next = self._clock() + max(self._pause_s, took_s)
 
 
 class SlurmController:
@@ -30,7 +72,7 @@ class SlurmController:
 
     @property
     def was_silent(self) -> bool:
-        """Whether the last question to it was left unanswered."""
+        """True if the last question to it was left unanswered."""
         return self._silent_since is not None
 
     @property
@@ -40,7 +82,7 @@ class SlurmController:
 
     @property
     def is_just_back(self) -> bool:
-        """Whether it was away a moment ago: it may still miss its nodes, and take jobs that ended for alive."""
+        """True if it was away a moment ago: it may still miss its nodes, and take jobs that ended for alive."""
         return time.monotonic() - self._back_at <= _BACK_S
 
     def note_answer(self, error: str, began: float) -> None:

@@ -50,10 +50,7 @@ class FullQueue:
         since = self._since.setdefault(name, now)
         if self.longest_min is not None and now - since > _MINUTE_S * self.longest_min:
             return f"{error}: it was held back for longer than --llmbench-max-wait {format_minutes(self.longest_min)}"
-        if ours or self._any_job(error):
-            self._without_jobs[name] = 0
-        else:
-            self._without_jobs[name] = self._without_jobs.get(name, 0) + 1
+        self._without_jobs[name] = 0 if ours or self._any_job(error) else self._without_jobs.get(name, 0) + 1
         if self._without_jobs[name] >= _SURE:
             return f"{error}; and no job is in the queue that could count: the limit lets none in, so ask for another"
         if error.limit not in self._named:
@@ -67,7 +64,7 @@ class FullQueue:
         self._without_jobs.pop(name, None)
 
     def _any_job(self, error: QueueFullError) -> bool:
-        """Whether a job is in the queue that may count; assumed where Slurm hides jobs or is silent."""
+        """True if a job is in the queue that may count; assumed where Slurm hides jobs or is silent."""
         if not error.counts_this_user:  # jobs of others count, which Slurm may hide
             return True
         answer, failed = self.queries.answer(["squeue", "--noheader", f"--user={os.getuid()}", "--format=%i"])
@@ -104,9 +101,9 @@ class QueueLimit:
             f"and was cancelled (Slurm's reason of its waiting: {reason}): give a longer --llmbench-max-wait, fewer "
             "--nodes, or another --partition or --slurm qos=NAME"
         )
-        Aside(lambda: self._cancel(job), "scancel").done(GLANCE_S)
+        Aside(lambda: self._cancel(job), "scancel").is_over(GLANCE_S)
 
-    def why_ended(self, job: OurJob, status: JobStatus) -> str:
+    def reason_of_end(self, job: OurJob, status: JobStatus) -> str:
         """The reason for the end of a job that was cancelled for its long wait; empty for any other job."""
         return self._reasons.get(job, "") if status.state in {JobState.CANCELLED, JobState.LOST} else ""
 

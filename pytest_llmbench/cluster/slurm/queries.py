@@ -1,12 +1,13 @@
 """Questions to Slurm: each is one command, and what it printed is read here."""
 
+import re
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pytest_llmbench.cluster.slurm.commands import TIMEOUT_S, SlurmAnswer, ask, plain, succeeded
-from pytest_llmbench.cluster.slurm.marks import SHOW_JOBS, JobMarks, marks_in, questions
 from pytest_llmbench.cluster.slurm.states import (
     FIELD,
     RECORD,
@@ -16,6 +17,7 @@ from pytest_llmbench.cluster.slurm.states import (
     OurJob,
     job_rows,
     parse_duration,
+    parse_time,
 )
 from pytest_llmbench.core.errors import ClusterError
 
@@ -29,10 +31,32 @@ _PATIENCE_S = 1.0
 # Commands that only ask.
 _QUESTIONS = ("squeue", "sacct", "sinfo")
 # States of a node, as sinfo begins them.
-_UNAVAILABLE = ("down", "drain", "fail", "maint", "unknown", "power", "not_responding", "reboot")
+# `inval`: it registered with less than its configuration says, such as one GPU too few.
+_UNAVAILABLE = ("down", "drain", "fail", "inval", "maint", "unknown", "power", "not_responding", "reboot")
+# Signs behind a state, such as `idle*`: it does not respond, and it is reserved for maintenance.
+_SIGNS = ("*", "$")
 # The reason of a node that slurmctld has drained because it refused to start a job by its id.
 REFUSED = "Duplicate jobid"
 _REFUSED_PERIOD_S = 30.0
+# As `scontrol show job` has them, one job a line.
+_JOB = re.compile(r"\bJobId=(\d+) .* SubmitTime=(\S+) ")
+_STATE = re.compile(r" JobState=(\S+) ")
+_MARKS = re.compile(r" PreemptTime=(\S+) SuspendTime=(\S+) SecsPreSuspend=")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobMarks:
+    """Past events of a job, each the time as Slurm prints it, or empty.
+
+    Attributes:
+        preempted: time at which a job of higher priority got its nodes; it may run on for a grace time.
+        suspended: when it was last suspended, or resumed after that.
+        state: its state, in Slurm's word, when this was asked for.
+    """
+
+    preempted: str = ""
+    suspended: str = ""
+    state: str = field(default="", compare=False)
 
 
 class IllNode(NamedTuple):
@@ -44,7 +68,7 @@ class IllNode(NamedTuple):
 
     @property
     def has_failed(self) -> bool:
-        """Whether it failed, rather than being kept out by an administrator."""
+        """True if it failed, rather than being kept out by an administrator."""
         return self.state.startswith(("down", "fail", "comp")) or self.state.endswith("*")
 
 
@@ -115,11 +139,18 @@ class SlurmQueries:
 
         The whole answer is empty where Slurm has forgotten one of the jobs.
         """
+        questions = "".join(f"show job {job_id}\n" for job_id in submitted).encode()
         try:
-            answer = self.ask(SHOW_JOBS, _MARKS_S, questions(submitted)).stdout
+            answer = self.ask(("scontrol", "--oneliner"), _MARKS_S, questions).stdout
         except ClusterError:
             return {}
-        return {job_id: marks for job_id, at, marks in marks_in(answer) if submitted.get(job_id) == at}
+        marks: dict[str, JobMarks] = {}
+        for line in answer.splitlines():
+            job, times, state = _JOB.search(line), _MARKS.search(line), _STATE.search(line)
+            if job is not None and times is not None and submitted.get(job[1]) == job[2]:
+                preempted, suspended = map(parse_time, times.groups())
+                marks[job[1]] = JobMarks(preempted=preempted, suspended=suspended, state=state[1] if state else "")
+        return marks
 
     def suspended_s(self, job: OurJob, submitted: str) -> float | None:
         """Seconds for which a job was suspended in all, by sacct; None where sacct leaves it open."""
@@ -127,12 +158,9 @@ class SlurmQueries:
         command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--delimiter={FIELD}", f"--format={fields}"]
         answer, _ = self.answer([*command, f"--jobs={job.id}"], _MARKS_S)
         for line in answer.splitlines():
-            fields_of_job = line.split(FIELD)
-            if len(fields_of_job) != 4:
-                continue
-            job_id, at, name, seconds = fields_of_job
-            if (job_id, at) == (job.id, submitted) and job.identity.name in {"", name}:
-                return parse_duration(seconds)
+            match line.split(FIELD):
+                case [job.id, at, name, seconds] if at == submitted and job.identity.name in {"", name}:
+                    return parse_duration(seconds)
         return None
 
     def refusing_node(self, hosts: Iterable[str]) -> str:
@@ -147,7 +175,7 @@ class SlurmQueries:
         return next((host for host in hosts if host in self._refusing), "")
 
     def knows_no_node(self) -> bool:
-        """Whether the controller takes every node for down or unknown, as it does for a while after its start."""
+        """True if the controller takes every node for down or unknown, as it does for a while after its start."""
         states = [state for (state,) in self._sinfo(("%T",)) if state]
         return bool(states) and all(state.startswith(("unknown", "down")) for state in states)
 
@@ -168,17 +196,19 @@ class SlurmQueries:
         rows = self._sinfo(("%P", "%D", "%l"))
         return ", ".join(dict.fromkeys(f"{name} ({nodes} nodes, limit {limit})" for name, nodes, limit in rows))
 
-    def unavailable(self, nodelist: str = "") -> str:
+    def unavailable(self) -> str:
         """List the nodes that are out of service, with state and reason, for people."""
-        return describe_nodes(self.ill_nodes(nodelist))
+        return describe_nodes(self.ill_nodes())
 
     def ill_nodes(self, nodelist: str = "") -> list[IllNode]:
         """The nodes that are out of service, in a list of nodes or in the whole cluster."""
         rows = self._sinfo(("%N", "%T", "%E"), "--Node", *([f"--nodes={nodelist}"] if nodelist else []))
         # While its last job is being cleaned up, a failed node is `completing`; the reason is there already.
+        nodes = (IllNode(*row) for row in rows)
         return [
-            IllNode(*row) for row in rows
-            if row[1].startswith(_UNAVAILABLE) or (row[1].startswith("comp") and row[2] != "none")
+            node for node in nodes
+            if node.state.startswith(_UNAVAILABLE) or node.state.endswith(_SIGNS)
+            or (node.state.startswith("comp") and node.reason != "none")
         ]  # fmt: skip
 
     def squeue(self, *which: str) -> tuple[list[JobRow], str]:

@@ -1,8 +1,8 @@
 """Watching jobs: their states in Slurm, and whether each id still belongs to the job that is meant.
 
 Slurm gives an id out again: at the latest after MaxJobId jobs, at the earliest when its controller was killed before it
-had saved a job, and then even to another job of the same session. So whatever looks at, uses or cancels a job takes an
-`OurJob`, which has more marks than the id.
+had saved a job, and then even to another job of the same session. So every function here takes an `OurJob`, which has
+more marks than the id.
 """
 
 import os
@@ -15,10 +15,8 @@ from typing import Any
 
 from pytest_llmbench.cluster.slurm.aside import Aside
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, plain
-from pytest_llmbench.cluster.slurm.controller import SlurmController
-from pytest_llmbench.cluster.slurm.marks import JobMarks
-from pytest_llmbench.cluster.slurm.queries import GLANCE_S, REFUSED, IllNode, SlurmQueries, describe_nodes
-from pytest_llmbench.cluster.slurm.rhythm import Rhythm
+from pytest_llmbench.cluster.slurm.controller import Rhythm, SlurmController
+from pytest_llmbench.cluster.slurm.queries import GLANCE_S, REFUSED, IllNode, JobMarks, SlurmQueries, describe_nodes
 from pytest_llmbench.cluster.slurm.states import JobIdentity, JobRow, JobState, JobStatus, OurJob, describe_status
 from pytest_llmbench.core.errors import ClusterError
 
@@ -35,6 +33,9 @@ _FRESH_S = 1.0
 # A job whose run is over leaves by itself: its processes have ended, or Slurm was asked. After this, it is cancelled.
 _LEAVING_S = 15.0
 NEVER = float("-inf")
+
+# New values of a job's fields.
+Changes = dict[str, Any]
 
 
 @dataclass(kw_only=True)
@@ -71,13 +72,14 @@ class WatchedJob:
     marks: JobMarks | None = None
     marks_now: tuple[float, JobMarks] | None = None
 
-    def is_shown(self, row: JobRow) -> bool:
-        """Whether squeue shows this job."""
-        return row.fits(self.identity, self.submitted)
-
     def closes_too_long(self, now: float) -> bool:
-        """Whether Slurm has been closing it for longer than an epilog takes."""
+        """True if Slurm has been closing it for longer than an epilog takes."""
         return self.closing is not None and now - self.closing > CLOSING_S
+
+    def apply(self, changes: Changes) -> None:
+        """Set fields in their order: other threads see the status last, with all that belongs to it."""
+        for name, value in changes.items():
+            setattr(self, name, value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,16 +107,15 @@ class Facts:
     ill: Mapping[str, Sequence[IllNode]] = field(default_factory=dict)
 
 
-# New values of a job's fields.
-Changes = dict[str, Any]
-
-
 def shown_rows(jobs: Mapping[OurJob, WatchedJob], rows: Iterable[JobRow]) -> dict[OurJob, JobRow]:
-    """The rows of squeue that show jobs which are meant; a job of others may have the id of one."""
+    """The rows of squeue that show these jobs; a job of others may have the id of one."""
     by_id: dict[str, list[JobRow]] = {}
     for row in rows:
         by_id.setdefault(row.job_id, []).append(row)
-    return {job: row for job, watched in jobs.items() for row in by_id.get(job.id, ()) if watched.is_shown(row)}
+    return {
+        job: row for job, watched in jobs.items() for row in by_id.get(job.id, ())
+        if row.fits(watched.identity, watched.submitted)
+    }  # fmt: skip
 
 
 def judge_shown(watched: WatchedJob, row: JobRow, facts: Facts, now: float) -> Changes:
@@ -147,10 +148,15 @@ def judge_unsure(job: OurJob, watched: WatchedJob, facts: Facts, now: float) -> 
     stranger = next((row for row in facts.rows if row.job_id == job.id), None)
     silence = now - changes.get("answered", watched.answered)
     if stranger is not None:
-        changes |= {"stray": watched.seen == NEVER}
-        changes["status"] = JobStatus(state=JobState.LOST, reason=_reason_of_stranger(watched, stranger))
+        reason = f"its id belongs to another job now ({stranger.description}): Slurm has forgotten ours"
+        if stranger.uid == str(os.getuid()) and watched.submitted in {"", stranger.submitted}:
+            reason += (
+                "; or it is ours, and a job_submit plugin of the site has changed its name, "
+                f"{watched.identity.name}: ask the site to leave names that begin with llmbench- as they are"
+            )
+        changes |= {"stray": watched.seen == NEVER, "status": JobStatus(state=JobState.LOST, reason=reason)}
     elif facts.silent and status.state is not JobState.PENDING:
-        # Silence leaves its state open: only the time counts in which Slurm answers and the job is missing.
+        # In silence, its state is open: only the time counts in which Slurm answers and the job is missing.
         changes["answered"] = now
     elif silence > (SILENCE_S if facts.silent else PATIENCE_S):
         reason = facts.error or "neither squeue nor sacct lists it"
@@ -159,7 +165,7 @@ def judge_unsure(job: OurJob, watched: WatchedJob, facts: Facts, now: float) -> 
 
 
 def needs_explanation(watched: WatchedJob, status: JobStatus) -> bool:
-    """Whether an end may come from a node: the node failed, or the job was cancelled before its run was over."""
+    """True if an end may come from a node: the node failed, or the job was cancelled before its run was over."""
     unasked = status.state is JobState.CANCELLED and watched.over is None
     return bool(status.nodelist) and (unasked or status.state is JobState.NODE_FAIL)
 
@@ -189,16 +195,6 @@ def revived_ids(jobs: Mapping[OurJob, WatchedJob], rows: Sequence[JobRow], now: 
     return [row.job_id for row in shown if row.status.alive and row.status.word != "COMPLETING"]
 
 
-def _reason_of_stranger(watched: WatchedJob, stranger: JobRow) -> str:
-    reason = f"its id belongs to another job now ({stranger.description}): Slurm has forgotten ours"
-    if stranger.uid == str(os.getuid()) and watched.submitted in {"", stranger.submitted}:
-        reason += (
-            f"; or it is ours, and a job_submit plugin of the site has changed its name, {watched.identity.name}: ask "
-            "the site to leave names that begin with llmbench- as they are"
-        )
-    return reason
-
-
 class Slurm:
     """The last known state of the jobs being watched.
 
@@ -224,12 +220,12 @@ class Slurm:
 
     @property
     def looking(self) -> bool:
-        """Whether an answer about the watched jobs is still awaited."""
+        """True if an answer about the watched jobs is still awaited."""
         return self._query is not None and not self._query.done()
 
     @property
     def silent(self) -> bool:
-        """Whether the last question was left unanswered, or the present one has been open for long."""
+        """True if the last question was left unanswered, or the present one has been open for long."""
         query = self._query
         late = self.looking and query is not None and time.monotonic() - query.began >= GLANCE_S
         return self.controller.was_silent or late
@@ -242,12 +238,12 @@ class Slurm:
         return job
 
     def expect(self, job: OurJob) -> None:
-        """Take note that a job is about to end, by its files: ask Slurm soon."""
+        """Ask Slurm soon: the job's files show that it is about to end."""
         self._jobs[job].ending = True
         self._rhythm.stir(last=self._all_end)
 
     def let_go(self, job: OurJob) -> None:
-        """Take note that a job's run is over: it is cancelled if Slurm takes it for alive a while later.
+        """Note that a job's run is over. It is cancelled if Slurm takes it for alive a while later.
 
         A controller that was killed may have saved it as it was before its end.
         """
@@ -262,17 +258,14 @@ class Slurm:
             self._goes_on = next((job for job in jobs if job.status.alive and not job.ending), None)
         return self._goes_on is None
 
-    @property
-    def _any_lives(self) -> bool:
-        return not self._all_end or any(job.status.alive for job in list(self._jobs.values()))
-
     def status(self, job: OurJob, *, since: float = NEVER) -> JobStatus:
         """Return the last known status of a watched job, asking Slurm if the answer is old, or older than `since`.
 
         While Slurm hangs, the last answer stands. Once all watched jobs have ended, only `since` makes it ask.
         """
         asked_for = self._jobs[job].seen < since and not self.silent
-        if asked_for or self.looking or (self._any_lives and self._rhythm.due(last=self._all_end)):
+        any_lives = not self._all_end or any(job.status.alive for job in list(self._jobs.values()))
+        if asked_for or self.looking or (any_lives and self._rhythm.due(last=self._all_end)):
             self.refresh(GLANCE_S)
         return self._jobs[job].status
 
@@ -313,7 +306,7 @@ class Slurm:
         return self.queries.hosts(status.nodelist) if status.nodelist and status.word != "COMPLETING" else ()
 
     def misses(self, job: OurJob) -> bool:
-        """Whether Slurm's last answer lacked a job, which comes back, or is lost in a while."""
+        """True if Slurm's last answer lacked a job, which comes back, or is lost in a while."""
         return self._jobs[job].missing
 
     def refusing(self, job: OurJob) -> str:
@@ -354,19 +347,19 @@ class Slurm:
         Without a limit, the answer is one to a question that was asked after this call.
         """
         if within_s is None and (earlier := self._query) is not None:
-            earlier.done(None)
+            earlier.is_over(None)
         with self._lock:
             if self._query is None or self._query.done():
                 self._query = Aside(self._look, "squeue")
             query = self._query
-        if query.done(within_s):
+        if query.is_over(within_s):
             query.result()
 
     def look_no_more(self) -> None:
         """End the question that hangs, if one does: it would outlive this process."""
         self.queries.ask_no_more()
         if (query := self._query) is not None:
-            query.done(time.monotonic() - query.began + _KILLED_S)
+            query.is_over(time.monotonic() - query.began + _KILLED_S)
 
     def _look(self) -> None:
         """Ask for all jobs at once, judge each by the answers, and keep the changes."""
@@ -381,15 +374,22 @@ class Slurm:
         self._cancel_revived(revived_ids(jobs, facts.rows, time.monotonic()))
         shown, now = shown_rows(wanted, facts.rows), time.monotonic()
         for job, row in shown.items():
-            self._note_if_rewritten(wanted[job], row)
-            self._apply(wanted[job], judge_shown(wanted[job], row, facts, now))
-        unsure = {job: watched for job, watched in wanted.items() if job not in shown or watched.closes_too_long(began)}
-        unsure = {job: watched for job, watched in unsure.items() if watched.status.alive}
+            watched = wanted[job]
+            if watched.comment is None and row.was_rewritten(watched.identity):
+                self.notes.append(
+                    f"Slurm job {job.id}: its comment is {plain(row.comment)!r} instead of {watched.identity.token!r} "
+                    "(does a job_submit plugin rewrite it?); it is known by its script"
+                )
+            watched.apply(judge_shown(watched, row, facts, now))
+        unsure = {
+            job: watched for job, watched in wanted.items()
+            if watched.status.alive and (job not in shown or watched.closes_too_long(began))
+        }  # fmt: skip
         if unsure:
             facts = self._ask_sacct(unsure, facts)
             now = time.monotonic()
             for job, watched in unsure.items():
-                self._apply(watched, judge_unsure(job, watched, facts, now))
+                watched.apply(judge_unsure(job, watched, facts, now))
             self.strays += [watched.identity for watched in unsure.values() if watched.stray]
         changed = before != [watched.status for watched in wanted.values()]
         # A question to a silent controller takes half a minute, so the next one comes at least as much later.
@@ -425,18 +425,6 @@ class Slurm:
         """Ask for the nodes of ended jobs that may be the reason for their end, while Slurm still shows it."""
         lists = {status.nodelist for watched, status in ended if needs_explanation(watched, status)}
         return {nodelist: self.queries.ill_nodes(nodelist) for nodelist in lists}
-
-    def _apply(self, watched: WatchedJob, changes: Changes) -> None:
-        """Keep changes in their order: other threads see the status last, with all that belongs to it."""
-        for name, value in changes.items():
-            setattr(watched, name, value)
-
-    def _note_if_rewritten(self, watched: WatchedJob, row: JobRow) -> None:
-        if watched.comment is None and row.was_rewritten(watched.identity):
-            self.notes.append(
-                f"Slurm job {row.job_id}: its comment is {plain(row.comment)!r} instead of {watched.identity.token!r} "
-                "(does a job_submit plugin rewrite it?); it is known by its script"
-            )
 
     def _cancel_revived(self, revived: Sequence[str]) -> None:
         if not revived:
@@ -486,10 +474,8 @@ class Slurm:
     def _alive(self, jobs: Sequence[OurJob]) -> list[str]:
         """Ids of those jobs that Slurm shows alive now, and that are ours."""
         rows, error = self.queries.squeue(f"--jobs={','.join(job.id for job in jobs)}")
-        ours = [
-            job.id for job in jobs for row in rows
-            if row.job_id == job.id and row.status.alive and job in self._jobs and self._jobs[job].is_shown(row)
-        ]  # fmt: skip
+        watched = {job: self._jobs[job] for job in jobs if job in self._jobs}
+        ours = [job.id for job, row in shown_rows(watched, rows).items() if row.status.alive]
         if not ours and error and "Invalid job id" not in error:
             raise ClusterError(f"it is unknown whether it is still ours ({error})")
         return ours

@@ -1,5 +1,6 @@
 """Jobs as squeue and sacct show them: their states, and whether one is the job that is meant."""
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,25 +15,23 @@ SQUEUE_FIELDS = ("%i", "%T", "%r", "%N", "%V", "%U", "%j", "%o", "%S", "%k")
 SACCT_FIELDS = ("JobIDRaw", "State", "Reason", "NodeList", "Submit", "UID", "JobName", "Comment")
 
 # A pending job with one of these reasons waits for an administrator rather than for nodes.
-_HOPELESS = frozenset(
-    (
-        "AccountNotAllowed", "BadConstraints", "InvalidAccount", "InvalidQOS", "JobHeldAdmin",
-        "JobHeldUser", "PartitionInactive", "PartitionNodeLimit", "PartitionTimeLimit", "QOSNotAllowed",
-        "launch_failed_requeued_held",
-    )
-)  # fmt: skip
+_HOPELESS = {
+    "AccountNotAllowed", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS", "JobHeldAdmin",
+    "JobHeldUser", "JobHoldMaxRequeue", "MaxMemPerLimit", "PartitionConfig", "PartitionInactive", "PartitionNodeLimit",
+    "PartitionTimeLimit", "QOSNotAllowed", "ReservationDeleted", "launch_failed_requeued_held",
+}  # fmt: skip
 # A limit on one job, such as QOSMaxNodePerJobLimit; others fall when other jobs of the user or account end.
 _LIMIT_OF_A_JOB = re.compile(r"(?:Assoc|QOS)(?:Max\w*Per(?:Job|Node)(?:Limit)?|Min\w+)")
 
 
 def is_hopeless(reason: str) -> bool:
-    """Whether a job that waits for this reason, in Slurm's words, will wait for ever as it is."""
+    """True if a job that waits for this reason, in Slurm's words, will wait for ever as it is."""
     first = reason.partition(",")[0]
     return first in _HOPELESS or _LIMIT_OF_A_JOB.fullmatch(first) is not None
 
 
 class JobState(StrEnum):
-    """Slurm's job states, as far as they make a difference to us."""
+    """Slurm's job states, as far as we treat them differently; LOST is a job of which Slurm has forgotten the id."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -82,7 +81,7 @@ class JobStatus:
 
     @property
     def alive(self) -> bool:
-        """Whether the job waits, runs or is suspended."""
+        """True if the job waits, runs or is suspended."""
         return self.state in _ALIVE
 
 
@@ -144,25 +143,18 @@ class JobRow:
     comment: str
 
     def fits(self, identity: JobIdentity, submitted: str) -> bool:
-        """Whether this is the job that is meant, as squeue shows it."""
-        return (not identity.token or self._has_token(identity) or self._has_script(identity)) and self._is_like(
-            identity, submitted
-        )
+        """True if this is the job that is meant, as squeue shows it."""
+        is_known = not self.was_rewritten(identity) or (bool(identity.script) and self.script == identity.script)
+        return is_known and self._is_like(identity, submitted)
 
     def ends(self, identity: JobIdentity, submitted: str, comment: str | None) -> bool:
-        """Whether this is the job that is meant, as sacct shows it, which may have dropped its comment."""
-        kept = not self.comment.split() or self._has_token(identity) or self.comment == comment
-        return (not identity.token or kept) and self._is_like(identity, submitted)
+        """True if this is the job that is meant, as sacct shows it, which may have dropped its comment."""
+        kept = not self.comment.split() or not self.was_rewritten(identity) or self.comment == comment
+        return kept and self._is_like(identity, submitted)
 
     def was_rewritten(self, identity: JobIdentity) -> bool:
-        """Whether it is known by its script alone."""
-        return bool(identity.token) and not self._has_token(identity)
-
-    def _has_token(self, identity: JobIdentity) -> bool:
-        return self.comment.split()[:1] == [identity.token]
-
-    def _has_script(self, identity: JobIdentity) -> bool:
-        return bool(identity.script) and self.script == identity.script
+        """True if its comment lacks the token that it should have: a site may rewrite comments."""
+        return bool(identity.token) and self.comment.split()[:1] != [identity.token]
 
     def _is_like(self, identity: JobIdentity, submitted: str) -> bool:
         return identity.name in {"", self.name} and identity.uid in {"", self.uid} and submitted in {"", self.submitted}
@@ -181,13 +173,13 @@ def job_rows(records: Iterable[str]) -> Iterator[JobRow]:
             continue
         job_id, word, reason, nodelist, submitted, uid, name, script, starts, comment = fields
         state = parse_state(word)
+        begin = None
+        with contextlib.suppress(ValueError, OverflowError):  # in the time zone of this process
+            begin = datetime.fromisoformat(starts).timestamp() if state is JobState.PENDING else None
         status = JobStatus(
-            state=state,
-            reason="" if reason == "None" else plain(reason),
+            state=state, reason="" if reason == "None" else plain(reason), word=plain(word), starts=begin,
             nodelist="" if nodelist == "None assigned" else nodelist,
-            word=plain(word),
-            starts=parse_unix_time(starts) if state is JobState.PENDING else None,
-        )
+        )  # fmt: skip
         yield JobRow(
             job_id=job_id, status=status, submitted=submitted, uid=uid, name=name, script=script,
             comment="" if comment == "(null)" else comment,
@@ -206,14 +198,6 @@ def parse_duration(text: str) -> float | None:
 def parse_time(text: str) -> str:
     """A time as Slurm prints it; empty for its words for a missing time."""
     return "" if text in {"None", "Unknown", "N/A"} else text
-
-
-def parse_unix_time(text: str) -> float | None:
-    """Read a time as Slurm prints it, in the time zone of this process; None if it is missing or unreadable."""
-    try:
-        return datetime.fromisoformat(text).timestamp() if parse_time(text) else None
-    except (ValueError, OverflowError):
-        return None
 
 
 def describe_status(status: JobStatus) -> str:

@@ -37,11 +37,15 @@ cancel() {
     done
 }
 read -r _
+seen=$(cat "$1")
 if [ -e "$2" ]; then
-    (sleep "$6"; cancel PENDING,RUNNING,SUSPENDED "$4" "$7" "$7" 2) &
+    (
+        sleep "$6"
+        [ "$(cat "$1")" = "$seen" ] && [ -e "$2" ] || exit 0  # it was resumed, and the jobs are those of its heir
+        cancel PENDING,RUNNING,SUSPENDED "$4" "$7" "$7" 2
+    ) &
     exit
 fi
-seen=$(cat "$1")
 sleep "$3"
 [ "$(cat "$1")" = "$seen" ] && [ ! -e "$2" ] || exit 0
 cancel PENDING "$4" 30 "$5" 10

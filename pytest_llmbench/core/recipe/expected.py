@@ -14,8 +14,8 @@ class Expected:
         least_loss: below which no model can be on this data, in the mean of a step; None where it is not known.
         spread: allowed distance of the mean losses of two ranks in one step by the difference of their data alone, nat;
             None where the engine does not know.
-        one_model: whether all ranks train one model, so that each knows the norm of the whole gradient.
-        own_losses: whether each rank says the loss of its own sequences; else all say the mean.
+        one_model: true if all ranks train one model, so that each has the norm of the whole gradient.
+        own_losses: true if each rank logs the loss of its own sequences; else all log the mean.
     """
 
     layers: int | None = None

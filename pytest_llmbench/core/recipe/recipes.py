@@ -144,7 +144,7 @@ class Preparation(Strict):
 
 
 class WarmUp(Strict):
-    """The named rule that says which steps are judged: `skip_first` drops the first `steps` of them."""
+    """The named rule that selects the judged steps: `skip_first` drops the first `steps` of them."""
 
     rule: Literal["skip_first"] = "skip_first"
     """Rule for the judged steps: `skip_first` judges all but the first `warm_up.steps`."""
@@ -253,7 +253,7 @@ class Recipe(Strict):
 
     @property
     def samples_per_step(self) -> int:
-        """Sequences of one optimizer step over all ranks; `on` must have been told how many there are."""
+        """Sequences of one optimizer step over all ranks; of a recipe that `on` returned."""
         if self.global_batch_size is None:
             raise ValueError(f"recipe {self.name}: its batch depends on the number of ranks; ask `on(topology)` first")
         return self.global_batch_size
@@ -270,8 +270,7 @@ def load_recipes(folders: Iterable[Path], scale: Scale = "full") -> dict[str, Re
     Raises:
         ConfigError: see `recipes_by_file`.
     """
-    files = recipes_by_file(folders, scale).values()
-    return {name: recipe for recipes in files for name, recipe in recipes.items()}
+    return {name: recipe for file in recipes_by_file(folders, scale).values() for name, recipe in file.items()}
 
 
 def recipes_by_file(folders: Iterable[Path], scale: Scale = "full") -> dict[Path, dict[str, Recipe]]:
@@ -284,13 +283,20 @@ def recipes_by_file(folders: Iterable[Path], scale: Scale = "full") -> dict[Path
         ConfigError: a file or key is wrong, or two files use one name.
     """
     origin: dict[str, Path] = {}
-    families = {path: _load_family(path, scale) for folder in folders for path in sorted(folder.glob("*.yaml"))}
-    for path, recipes in families.items():
-        for name in recipes:
+    files: dict[Path, dict[str, Recipe]] = {}
+    for path in (path for folder in folders for path in sorted(folder.glob("*.yaml"))):
+        family, files[path] = validate(RecipeFamily, read_yaml(path), str(path)), {}
+        for name in family.recipes:
+            laid_out = family.laid_out(name, path)
+            recipe = validate(Recipe, laid_out["full"], in_file(path, name, "full"))
+            # Both scales are checked whatever is asked, so a typo in one does not wait for its day.
+            smoke = validate(Recipe, laid_out["smoke"], in_file(path, name, "smoke")) if family.smoke else None
+            if scale == "smoke":
+                recipe = smoke or recipe.model_copy(update={"scale": scale})
             if name in origin:
                 raise ConfigError(f"recipe {name!r} is in both {origin[name]} and {path}; rename one")
-            origin[name] = path
-    return families
+            origin[name], files[path][name] = path, recipe
+    return files
 
 
 class RecipeFamily(Strict):
@@ -319,33 +325,9 @@ class RecipeFamily(Strict):
         return {"full": full, "smoke": _lay(_lay(full, self.smoke, f"{path}: smoke"), {"scale": "smoke"})}
 
 
-def read_family(path: Path) -> RecipeFamily:
-    """Read a recipe file, but not yet the recipes in it.
-
-    Raises:
-        ConfigError: it cannot be read, or is not a recipe file.
-    """
-    return validate(RecipeFamily, read_yaml(path), str(path))
-
-
 def in_file(path: Path, name: str, scale: Scale) -> str:
     """The place of a recipe, for people."""
     return f"{path}: recipe {name}{' at scale smoke' if scale == 'smoke' else ''}"
-
-
-def _load_family(path: Path, scale: Scale) -> dict[str, Recipe]:
-    family = read_family(path)
-    recipes = {}
-    for name in family.recipes:
-        laid_out = family.laid_out(name, path)
-        full = validate(Recipe, laid_out["full"], in_file(path, name, "full"))
-        # Both scales are checked whatever is asked, so a typo in one does not wait for its day.
-        smoke = validate(Recipe, laid_out["smoke"], in_file(path, name, "smoke")) if family.smoke else None
-        if scale == "smoke":
-            recipes[name] = smoke or full.model_copy(update={"scale": scale})
-        else:
-            recipes[name] = full
-    return recipes
 
 
 def _lay(base: Mapping[str, Any], over: Mapping[str, Any], where: str = "") -> dict[str, Any]:

@@ -6,7 +6,7 @@ import datetime as dt
 import re
 from collections.abc import Sequence
 from itertools import permutations
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
@@ -35,29 +35,22 @@ class AppliesTo(Strict):
         return self
 
     def overlaps(self, other: AppliesTo) -> bool:
-        """Whether both are for one run: they name the same GPU or the same system, and differ in nothing."""
-        pairs = [(getattr(self, key), getattr(other, key)) for key in type(self).model_fields]
-        named = (self.gpu is not None and self.gpu == other.gpu) or (
-            self.system is not None and self.system == other.system
-        )
-        return named and all(None in pair or pair[0] == pair[1] for pair in pairs)
+        """True if both are for one run: they name the same GPU or the same system, and differ in nothing."""
+        pairs = {key: (getattr(self, key), getattr(other, key)) for key in type(self).model_fields}
+        alike = [key for key, pair in pairs.items() if None not in pair and pair[0] == pair[1]]
+        return ("gpu" in alike or "system" in alike) and all(None in pairs[key] for key in pairs if key not in alike)
 
     def __str__(self) -> str:
-        parts = [
-            f"{self.gpus} × {self.gpu}"
-            if self.gpus and self.gpu
-            else (self.gpu or (self.gpus and f"{self.gpus} GPUs")),
-            self.nodes and counted(self.nodes, "node"),
-            self.system and f"system {self.system}",
-        ]
-        return ", ".join(str(part) for part in parts if part)
+        gpus = f"{self.gpus} × {self.gpu}" if self.gpus and self.gpu else self.gpu or f"{self.gpus or ''} GPUs"
+        parts = [gpus] if self.gpus or self.gpu else []
+        parts += [counted(self.nodes, "node")] if self.nodes else []
+        return ", ".join([*parts, *([f"system {self.system}"] if self.system else [])])
 
 
 def _as_day(value: object) -> object:
     """Take a day alone: a number would be the seconds since 1970."""
-    if isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", value, re.ASCII):
-        return value
-    if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+    is_text = isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", value, re.ASCII)
+    if is_text or (isinstance(value, dt.date) and not isinstance(value, dt.datetime)):
         return value
     raise ValueError("must be a day, such as 2026-12-31")
 
@@ -133,19 +126,21 @@ class Reference(Strict):
         if not bounds:
             raise ValueError("give at_least, at_most, or both")
         if self.at_least is not None and self.at_most is not None:
-            _check_order(self.at_least, self.at_most)
+            try:
+                empty = self.at_least > self.at_most
+            except UnitError as error:
+                raise ValueError(str(error)) from error
+            if empty:
+                raise ValueError(f"no number is at least {self.at_least} and at most {self.at_most}")
         if self.xfail is not None and len(bounds) > 1:
             raise ValueError("xfail is about one bound: leave out the other, or put it into a reference of its own")
         if self.applies_to is None and bounds[0][1].dimension not in PORTABLE_DIMENSIONS:
             raise ValueError(
                 f"a bound in {bounds[0][1].unit} belongs to a machine: add applies_to with gpu and gpus, or system"
             )
-        if self.between_runs is not None and not (
-            self.between_runs.dimension == "fraction" and self.between_runs.base > 0
-        ):
-            raise ValueError(
-                f"between_runs: {self.between_runs} is not a share above 0: no runs are alike to the last digit"
-            )
+        spread = self.between_runs
+        if spread is not None and (spread.dimension != "fraction" or spread.base <= 0):
+            raise ValueError(f"between_runs: {spread} is not a share above 0: no runs are alike to the last digit")
         if (self.between_runs is None) != (self.runs is None):
             raise ValueError("between_runs and runs belong together: a spread, and the number of runs that it is of")
         if self.claim == "run" and self.between_runs is not None:
@@ -165,26 +160,19 @@ class Reference(Strict):
         """The reference with its bounds for this many nodes, where they depend on that."""
         if not self.per_node:
             return self
-        bounds = {"at_least": self.at_least, "at_most": self.at_most}
-        scaled = {
-            name: Quantity(bound.value * topology.nodes, bound.unit)
-            for name, bound in bounds.items()
-            if bound is not None
+        names: dict[str, str] = {">=": "at_least", "<=": "at_most"}
+        new: dict[str, Any] = {
+            names[op]: Quantity(bound.value * topology.nodes, bound.unit) for op, bound in self.bounds
         }
-        machine = self.applies_to
-        if machine is not None and machine.gpus is not None:
-            machine = machine.model_copy(update={"gpus": machine.gpus * topology.nodes})
-        return self.model_copy(update={**scaled, "applies_to": machine, "per_node": False})
+        if self.applies_to is not None and self.applies_to.gpus is not None:
+            new["applies_to"] = self.applies_to.model_copy(update={"gpus": self.applies_to.gpus * topology.nodes})
+        return self.model_copy(update={**new, "per_node": False})
 
     @property
     def bounds(self) -> list[tuple[Literal[">=", "<="], Quantity]]:
         """The bounds given, as comparisons the measured value must meet."""
-        given: list[tuple[Literal[">=", "<="], Quantity]] = []
-        if self.at_least is not None:
-            given.append((">=", self.at_least))
-        if self.at_most is not None:
-            given.append(("<=", self.at_most))
-        return given
+        both: tuple[tuple[Literal[">=", "<="], Quantity | None], ...] = ((">=", self.at_least), ("<=", self.at_most))
+        return [(op, bound) for op, bound in both if bound is not None]
 
     @property
     def threshold(self) -> str:
@@ -200,8 +188,8 @@ class Reference(Strict):
         """Return the bound that `measured` misses, or None when it meets them all.
 
         Raises:
-            UnitError: measured is of another dimension than the bounds.
-            InconclusiveError: it misses none for certain, and does not meet all for certain.
+            UnitError: `measured` is of another dimension than the bounds.
+            InconclusiveError: it certainly misses none of them, but does not certainly meet all.
         """
         undecided = None
         for op, bound in self.bounds:
@@ -215,42 +203,29 @@ class Reference(Strict):
         return None
 
     def __contains__(self, measured: object) -> bool:
-        """Whether a measured quantity meets every bound: `assert measured in reference`."""
+        """True if a measured quantity meets every bound: `assert measured in reference`."""
         if not isinstance(measured, Quantity):
             raise TypeError(f"{measured!r} is not a Quantity")
         return self.missed_by(measured) is None
 
 
 def refuse_contradictions(references: Sequence[Reference]) -> None:
-    """See that every reference of one subject has a name of its own, and that one number can meet all of them.
+    """Refuse references of one subject of which two share a name, or that no number can meet together.
 
     Raises:
-        ValueError: two share a name, or no number meets both; it names the two.
+        ValueError: there are such two; it names them.
     """
     names = [reference.name for reference in references]
     if len(set(names)) != len(names):
         raise ValueError(f"two references share a name: {', '.join(names)}")
     for lower, upper in permutations(references, 2):
         low, high = lower.at_least, upper.at_most
-        if low is None or high is None or not _judge_one_number(lower, upper) or low.dimension != high.dimension:
+        if low is None or high is None or low.dimension != high.dimension or low <= high:
             continue
-        if low > high:
+        one, other = lower.applies_to, upper.applies_to
+        together = one is None or other is None or one.overlaps(other)
+        if together and (lower.statistic, lower.per_node) == (upper.statistic, upper.per_node):
             raise ValueError(
                 f"references {lower.name} and {upper.name} cannot both hold: no {lower.statistic} is at least {low} "
                 f"and at most {high}; correct one of them"
             )
-
-
-def _judge_one_number(one: Reference, other: Reference) -> bool:
-    if one.statistic != other.statistic or one.per_node != other.per_node:
-        return False
-    return one.applies_to is None or other.applies_to is None or one.applies_to.overlaps(other.applies_to)
-
-
-def _check_order(low: Quantity, high: Quantity) -> None:
-    try:
-        empty = low > high
-    except UnitError as error:
-        raise ValueError(str(error)) from error
-    if empty:
-        raise ValueError(f"no number is at least {low} and at most {high}")

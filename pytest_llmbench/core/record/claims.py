@@ -1,4 +1,4 @@
-"""Claims: what a run says of the training it did, to be compared with the recipe."""
+"""Claims: settings of its training that a run reports, to be compared with the recipe."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,41 +7,17 @@ from typing import Literal
 from pytest_llmbench.core.schema import Strict
 
 ClaimName = Literal[
-    "layers",
-    "hidden_size",
-    "attention_heads",
-    "sequence_length",
-    "global_batch_size",
-    "micro_batch_size",
-    "tensor",
-    "pipeline",
-    "precision",
-    "fp16",
-    "bf16",
-    "world_size",
-    "steps",
-    "micro_batches",
-    "feed_forward_size",
-    "gated_feed_forward",
-    "grouped_queries",
-    "kv_groups",
-    "experts",
-    "context_parallel",
-    "positions",
-    "vocab_size",
-    "sharding",
-    "sequence_parallel",
-    "activation_checkpointing",
-    "optimizer",
-    "parameters_of_rank",
-    "frozen_parameters",
-    "lora",
-]
+    "layers", "hidden_size", "attention_heads", "sequence_length", "global_batch_size", "micro_batch_size", "tensor",
+    "pipeline", "precision", "fp16", "bf16", "world_size", "steps", "micro_batches", "feed_forward_size",
+    "gated_feed_forward", "grouped_queries", "kv_groups", "experts", "context_parallel", "positions", "vocab_size",
+    "sharding", "sequence_parallel", "activation_checkpointing", "optimizer", "parameters_of_rank",
+    "frozen_parameters", "lora",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Range of a count that is not fully known: how a vocabulary is padded, say."""
+    """Range of a count that is not fully known, such as the size of a padded vocabulary."""
 
     low: float
     high: float
@@ -50,13 +26,13 @@ class Span:
         return f"{self.low:.10g}" if self.low == self.high else f"{self.low:.10g} to {self.high:.10g}"
 
 
-# What a claim is held against: a value, a span, one span for each pipeline stage, or None where nobody can say.
+# What a claim is compared with: a value, a span, one span for each pipeline stage, or None if unknown.
 Asked = int | float | str | Span | tuple[Span, ...] | None
 Asks = Mapping[ClaimName, Asked]
 
 
 def on_off(switch: object) -> str:
-    """Say a switch in the words of a claim."""
+    """A switch in the words of a claim."""
     return "on" if switch else "off"
 
 
@@ -74,6 +50,6 @@ class Claim(Strict):
 
     @property
     def log(self) -> str | None:
-        """The file it is from, where it is from one."""
+        """The file that it is from; None for a claim of a rank."""
         name, colon, _ = self.where.partition(":")
         return name if colon else None

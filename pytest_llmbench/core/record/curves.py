@@ -31,10 +31,8 @@ def busbw_factor(collective: str, ranks: int) -> float:
 
 def size_name(size: int) -> str:
     """A size in bytes for people and names, exactly: `8GiB`, `8B`, or `1000B` where no larger unit fits."""
-    unit = 0
-    while size and size % 1024 == 0 and unit < len(_UNITS) - 1:
-        size, unit = size // 1024, unit + 1
-    return f"{size}{_UNITS[unit]}"
+    unit = next((at for at in range(len(_UNITS) - 1, 0, -1) if size and size % 1024**at == 0), 0)
+    return f"{size // 1024**unit}{_UNITS[unit]}"
 
 
 def asked_size(collective: str | None, size: int, ranks: int) -> int:
@@ -59,8 +57,7 @@ class Timing(Strict):
 def timing(collective: str, size: int, ranks: int, time_us: float, wrong: int | None) -> Timing:
     """Make the bandwidths of a time. GB/s is 1000 bytes per us."""
     algbw = size / 1e3 / time_us
-    busbw = algbw * busbw_factor(collective, ranks)
-    return Timing(time_us=time_us, algbw=algbw, busbw=busbw, wrong=wrong)
+    return Timing(time_us=time_us, algbw=algbw, busbw=algbw * busbw_factor(collective, ranks), wrong=wrong)
 
 
 class Point(Strict):

@@ -1,4 +1,4 @@
-"""Health records: what one check found out about the nodes, whole, as the evidence behind its verdicts."""
+"""Health records: the whole result of one check of the nodes, the evidence behind its verdicts."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -26,7 +26,7 @@ class Severity(StrEnum):
 
     @property
     def fails(self) -> bool:
-        """Whether a node with such a finding is not fit."""
+        """True if a node with such a finding is not fit."""
         return self is not Severity.MONITOR
 
 
@@ -132,7 +132,7 @@ class HealthRecord(Record):
 
     @property
     def was_cut_short(self) -> bool:
-        """Whether it was ended, or never begun, as the session ended."""
+        """True if it was ended, or never begun, as the session ended."""
         return self.report.problem is not None and self.report.problem.startswith("session_ended:")
 
     def host(self, slot: int | None) -> str | None:
@@ -147,30 +147,27 @@ class HealthRecord(Record):
         return tuple(finding for finding in self.report.findings if finding.host == host)
 
     def state(self, slot: int | None) -> tuple[Verdict, str]:
-        """The verdict on a slot's node, or on the whole cluster, and what it rests on.
+        """The verdict on a slot's node, or on the whole cluster, and its reason.
 
-        A PASS is what is left when nothing else is true: the node was checked, answered, and nothing was found.
+        PASS comes last: the node was checked, it answered, and no fault was found.
         """
         report = self.report
         if report.problem is not None:
             return Verdict.ERROR, report.problem
         if report.skip is not None:
             return Verdict.SKIP, report.skip
-        hosts = None if slot is None else {self.hosts[slot]} if slot < len(self.hosts) else set()
-        if hosts == set():
+        host = self.host(slot)
+        if slot is not None and host is None:
             return Verdict.ERROR, f"there is no node in slot {slot}"
-        faults = [str(finding) for finding in self.findings(slot) if finding.severity.fails]
-        for verdict, lines in (
-            (Verdict.FAIL, faults),
-            (Verdict.ERROR, _lines_about(hosts, report.unjudged)),
-            (Verdict.SKIP, _lines_about(hosts, report.skipped)),
-        ):
-            if lines:
+        if faults := [str(finding) for finding in self.findings(slot) if finding.severity.fails]:
+            return Verdict.FAIL, "\n".join(faults)
+        for verdict, reasons in ((Verdict.ERROR, report.unjudged), (Verdict.SKIP, report.skipped)):
+            if lines := [f"{name}: {reason}" for name, reason in reasons.items() if host in {None, name}]:
                 return verdict, "\n".join(lines)
         return Verdict.PASS, ""
 
     def bad(self) -> dict[str, str]:
-        """Nodes with which something is wrong, and what in a few words."""
+        """The nodes with a fault, each with its first finding."""
         return {
             finding.host: f"{self.check}: {finding.message} [{finding.severity}]"
             for finding in reversed(self.report.findings)
@@ -178,10 +175,5 @@ class HealthRecord(Record):
         }
 
     def unfit(self) -> dict[str, str]:
-        """Nodes that must not train according to this check, and why: bad ones, and those that could not be judged."""
+        """The nodes that must not train, each with the reason: those with a fault, and those that were not judged."""
         return {host: f"{self.check}: {reason}" for host, reason in self.report.unjudged.items()} | self.bad()
-
-
-def _lines_about(hosts: set[str] | None, reasons: Mapping[str, str]) -> list[str]:
-    """Lines about these hosts, or about all."""
-    return [f"{host}: {reason}" for host, reason in reasons.items() if hosts is None or host in hosts]

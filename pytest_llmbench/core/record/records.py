@@ -1,5 +1,6 @@
-"""Run records: one JSON document per run, the evidence behind its verdicts."""
+"""Run records: one JSON document per run, the evidence behind its verdicts; and all verdicts of a session."""
 
+import datetime as dt
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -10,12 +11,9 @@ from pydantic import BaseModel, NonNegativeInt, PositiveInt
 from pytest_llmbench.core.files import PRIVATE, write_text
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.recipes import Recipe
-from pytest_llmbench.core.record.early import EarlyVerdict
-from pytest_llmbench.core.record.made_by import MadeBy
-from pytest_llmbench.core.record.series import RankInfo, Step
+from pytest_llmbench.core.record.series import EarlyVerdict, RankInfo, RunTimes, Step
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
-from pytest_llmbench.core.record.times import RunTimes
 from pytest_llmbench.core.schema import Document, Strict
 from pytest_llmbench.core.wire import layout
 
@@ -131,6 +129,29 @@ class Judgement(Strict):
     """Likely cause of a missed threshold, in words."""
 
 
+class MadeBy(Strict):
+    """The session that made a record. Nothing in it is secret: `***` stands in its place."""
+
+    llmbench_version: str
+    """Version of pytest-llmbench."""
+    command: tuple[str, ...]
+    """Words of pytest's command line."""
+    directory: str
+    """Folder in which pytest was started."""
+    user: str | None
+    """Login name; null where the machine has none for its user."""
+    host: str
+    """Host on which pytest ran."""
+    submitted: str | None = None
+    """ISO 8601 time of the submission, with zone; null where the run did not get that far."""
+    started: str | None = None
+    """ISO 8601 time of the start, with zone; null where the run did not get that far."""
+    ended: str | None = None
+    """ISO 8601 time of the end, with zone; null where the run did not get that far."""
+    reproduce: str
+    """Command line that makes the run or check again, with the tests that waited for it."""
+
+
 class Timings(Strict):
     """Unix times of a run's life; null where it did not get that far."""
 
@@ -207,7 +228,7 @@ class Record(Traces, Identity, Document):
 
     @property
     def was_cut_short(self) -> bool:
-        """Whether the end of its session is all that is known of it."""
+        """True if the end of its session is all that is known of it."""
         raise NotImplementedError
 
     @property
@@ -341,7 +362,7 @@ class RunRecord(RunOutcome, RunAttempts, RunTraces, RunIdentity, Record):
 
     @property
     def was_cut_short(self) -> bool:
-        """Whether it was ended, or never begun, as the session ended."""
+        """True if it was ended, or never begun, as the session ended."""
         return self.problem is not None and self.problem.kind == "session_ended"
 
     @property
@@ -361,6 +382,43 @@ class RunRecord(RunOutcome, RunAttempts, RunTraces, RunIdentity, Record):
     def logs(self) -> Path:
         """The folder of what the ranks printed."""
         return Path(self.replayed) if self.replayed is not None else Path(self.folder) / layout.LOGS
+
+
+Property = str | int | float | bool | None
+
+
+class RecordedClause(Strict):
+    """One clause of `--llmbench-require FILE`."""
+
+    name: str
+    """Number or name of the clause in the contract."""
+    tests: tuple[str, ...]
+    """Node ids, names of tests, or patterns of either."""
+    verdict: Verdict
+    """Worst verdict of the clause's tests, or INCOMPLETE."""
+    reason: str = ""
+    """Reason for INCOMPLETE; else empty."""
+
+
+class SessionVerdicts(Document):
+    """All verdicts of a session."""
+
+    title = "verdicts of a session"
+    session: str
+    """Id of the session."""
+    facts: Mapping[str, str] = {}
+    """Properties of the whole session, as in the JUnit report."""
+    tests: tuple[Mapping[str, Property], ...] = ()
+    """Properties of each test, and of each compared group of nodes; the name is under `test`."""
+    clauses: tuple[RecordedClause, ...] = ()
+    """Verdict of each required clause."""
+    notes: tuple[str, ...] = ()
+    """Lines about verdicts that are missing, such as the runs of which no speed was judged."""
+
+
+def iso(unix: float | None) -> str | None:
+    """A Unix time as ISO 8601, in the zone of this machine; None for None."""
+    return None if unix is None else dt.datetime.fromtimestamp(unix).astimezone().isoformat(timespec="milliseconds")
 
 
 def write_model(path: Path, model: BaseModel) -> str:

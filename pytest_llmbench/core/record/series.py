@@ -1,14 +1,15 @@
-"""Logged data of a run, in order: its ranks, its steps, and its unreadable lines."""
+"""Logged data of a run, in order: its ranks with their times, its steps, and its unreadable lines."""
 
 from collections.abc import Mapping
 from typing import Literal
 
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+
 from pytest_llmbench.core.record.claims import Claim
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
-from pytest_llmbench.core.record.times import RunTimes
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.wire.labels import Label
-from pytest_llmbench.core.wire.step_events import TrainingEvent
+from pytest_llmbench.core.wire.step_events import Phase, TrainingEvent
 
 
 class OwnSteps(Strict):
@@ -46,11 +47,97 @@ class OwnSteps(Strict):
     """First step whose peak memory since the start is lower than before, in words."""
 
 
-class RankInfo(Strict):
-    """One rank, as it introduced itself.
+class RankTimes(Strict):
+    """Times of one rank in its typical judged steps, in seconds per step by its own clocks; null if unknown."""
 
-    Fields of schema version 2 of the step log are None in logs of version 1.
+    rank: int
+    """Number of the rank."""
+    seconds: float | None = None
+    """Mean duration of a step, in seconds."""
+    phases: Mapping[Phase, float] = {}
+    """Mean seconds of a step in each phase; empty where it is not known."""
+    spread: float | None = None
+    """Standard deviation of the seconds of a step without waiting for others."""
+    last: float | None = None
+    """Share of the steps in which this rank was the last to arrive where ranks wait for one another."""
+    late: float | None = None
+    """Share of the steps in which this rank arrived last by a quarter of a step or more.
+
+    The smaller value of the first half and the second half of the steps counts.
     """
+    late_s: float | None = None
+    """Mean seconds of a step in which the others waited for this rank alone, in steps where it was late."""
+    cpu_s: float | None = None
+    """Mean CPU time of the process in a step, in seconds."""
+    delayed_s: float | None = None
+    """Mean seconds of a step in which the training thread could run and had no CPU."""
+    throttled_s: float | None = None
+    """Mean seconds of a step in which CPU quotas held the process back."""
+    memory_stalled_s: float | None = None
+    """Mean seconds of a step in which processes waited for memory."""
+    gap: str | None = None
+    """Reason for unknown phases; null where they are known."""
+
+    @property
+    def own_s(self) -> float | None:
+        """Time of a step in which it did not wait for others; None where it is not known, as on a GPU."""
+        sync = self.phases.get("sync")
+        return None if self.seconds is None or sync is None or "device" in self.phases else self.seconds - sync
+
+
+class RunTimes(Strict):
+    """How the ranks of a run spent their typical judged steps, without pauses and without a slow start."""
+
+    steps: int
+    """Number of typical steps."""
+    ranks: tuple[RankTimes, ...]
+    """Times of each rank, in order."""
+    transfer_s: float | None = None
+    """Mean seconds of a step from the arrival of the last rank to the end of its wait; null where a rank's wait is
+    unknown.
+    """
+
+
+class EarlyVerdict(Strict):
+    """The looks at one run of a session with `--llmbench-early-verdict`."""
+
+    planned: PositiveInt
+    """Number of steps of the recipe."""
+    look: PositiveInt
+    """Number of steps by which the run is judged; all of them, if it was not ended early."""
+    looks: tuple[PositiveInt, ...] = ()
+    """Numbers of steps after which the run was looked at; empty for a run that had to run whole."""
+    done: NonNegativeInt = 0
+    """Number of steps that the ranks did: a few more than `look`, as they go on during a look."""
+    alpha: PositiveFloat
+    """Probability, on each side, that the interval at `look` is wrong."""
+    peak_step_s: PositiveFloat | None = None
+    """Seconds of a step at the published peak of the GPUs; null if unknown."""
+    decided: tuple[str, ...] = ()
+    """Each threshold that was decided at `look`, and how."""
+    whole: str | None = None
+    """Reason why the run was not ended early; null for one that was."""
+    hours_spent: float = 0.0
+    """Hours from launch to end, in `unit`."""
+    hours_saved: float = 0.0
+    """Hours of the steps that were not made, at the speed of the others, in `unit`."""
+    unit: Literal["GPU-hours", "node-hours"] = "node-hours"
+    """Unit of the hours: `GPU-hours`, or `node-hours` for a run without GPUs."""
+
+    @property
+    def ended_early(self) -> bool:
+        """True if the session ended the run before its last step."""
+        return self.whole is None
+
+    def __str__(self) -> str:
+        if self.whole is not None:
+            return f"it ran whole: {self.whole}"
+        by = f"judged by its first {self.look} of {self.planned} steps, and ended after {self.done}"
+        return f"{by}: it is not known what would have come later, such as a node that throttles"
+
+
+class RankInfo(Strict):
+    """One rank, as it introduced itself."""
 
     rank: int
     """Number of the rank, from 0."""

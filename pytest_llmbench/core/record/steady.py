@@ -1,13 +1,13 @@
-"""The steady part of a run: how fast its steps are, how well that is known, and which of its steps stand out."""
+"""The steady part of a run: the speed of its steps, with its interval, and the steps that stand out."""
 
 import math
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
-# So few steps decide on a bound that each of them is away from by the first factor; if they are enough for an interval,
-# by the second: in noise as strong as they are an interval may be without an end.
+# As few steps as this decide on a bound if each of them is away from it by the first factor, or by the second if they
+# are enough for an interval: in noise as strong as that, the interval may be infinite.
 _LEAST_FAR, _FAR, _FAR_ENOUGH = 4, 10.0, 4.0
-# Steps that still become faster may go on to do so by as much as they did, this many times.
+# Steps that still become faster may become faster by this many times the fall so far.
 _GOES_ON = 4.0
 
 Reason = Literal["too_short", "not_settled", "drifts", "pauses_decide", "within_noise"]
@@ -82,8 +82,10 @@ class Steady:
         Args:
             bound: seconds per step; a faster run is fast enough.
         """
-        if far := self._far(bound):
-            return far
+        # Of a bound that is so far away, no noise and no slow start is in between.
+        far = _FAR_ENOUGH if self.enough else _FAR
+        if self.judged >= _LEAST_FAR and (self.slowest * far <= bound or self.fastest > far * bound):
+            return "fast_enough" if self.slowest * far <= bound else "too_slow"
         if not self.enough:
             return "too_short"
         # Of steps that still become faster, those to come are faster than these.
@@ -97,21 +99,8 @@ class Steady:
             return "too_slow" if self.mean_with_pauses - self.half_width > bound else "pauses_decide"
         return "drifts" if self.drift is not None else "within_noise"
 
-    def _far(self, bound: float) -> Decided | None:
-        """The side of a bound that lies so far away that no noise, and no slow start, is in between."""
-        far = _FAR_ENOUGH if self.enough else _FAR
-        if self.judged >= _LEAST_FAR and self.slowest * far <= bound:
-            return "fast_enough"
-        if self.judged >= _LEAST_FAR and self.fastest > far * bound:
-            return "too_slow"
-        return None
-
     def widened(self, between: float) -> Self:
-        """The same with a half width for the difference between runs: a claim of the system.
-
-        Args:
-            between: seconds.
-        """
+        """This state with a half width for the difference between runs, in seconds: a claim of the system."""
         if math.isinf(self.half_width):
             return self
         width = math.hypot(self.within, between)

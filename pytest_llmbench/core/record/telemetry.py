@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from pytest_llmbench.core.schema import Strict
 
-# Where more periods than these lie between two samples, nobody watched.
+# A gap between two samples of more periods than these counts as unwatched.
 GAP_PERIODS = 3
 
 # Bits of NVML's clocks event reasons, which drivers before 535 call throttle reasons, that a healthy GPU never shows

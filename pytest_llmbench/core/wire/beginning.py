@@ -1,18 +1,19 @@
 """The call that a Slurm job of ours executes: a session writes `submitted.json`, and `workloads.node.begin` reads it.
 
-It is plain data, and names a function of this package: the job executes no other code, whatever the file says.
+It names a public function of this package. The job executes no other code, whatever is in the file.
 """
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import PRIVATE, write_text
 
 SUBMITTED = "submitted.json"
-_PACKAGE = f"{__name__.partition('.')[0]}."
+_ENTRY = re.compile(rf"{__name__.partition('.')[0]}(\.[^\W\d]\w*)+:(?!_)[^\W\d]\w*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,39 +39,27 @@ class Beginning:
         """Read it.
 
         Raises:
-            ConfigError: the file cannot be read, or says anything else.
+            ConfigError: the file cannot be read, or is something else.
         """
         try:
             data = json.loads(path.read_bytes())
         except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"{path}: cannot be read: {error}") from error
-        if not _is_beginning(data):
-            raise ConfigError(f"{path}: is not what a job of ours begins with: submit the run again")
-        return cls(entry=data["entry"], arguments=tuple(data["arguments"]), folder=data["folder"])
+        match data:
+            case {"entry": str(entry), "arguments": [*arguments], "folder": None | str() as folder} if (
+                len(data) == 3
+                and _ENTRY.fullmatch(entry)
+                and all(type(value) in {str, int, float} for value in arguments)
+            ):
+                return cls(entry=entry, arguments=tuple(arguments), folder=folder)
+        raise ConfigError(f"{path}: is not what a job of ours begins with: submit the run again")
 
 
 def job_file(folder: Path, job_id: str) -> Path:
-    """The file under the name of its job, which is given once the session knows the job's id."""
+    """The file under the name of its job, which it gets as soon as the session has the job's id."""
     return folder / f"{job_id}_{SUBMITTED}"
 
 
 def result_file(folder: Path, job_id: str, task: int | str = 0) -> Path:
-    """The file with which a task of a job says how it ended."""
+    """The file in which a task of a job writes how it ended."""
     return folder / f"{job_id}_{task}_result.json"
-
-
-def _is_beginning(data: Any) -> bool:
-    if not isinstance(data, dict) or data.keys() != {"entry", "arguments", "folder"}:
-        return False
-    entry, arguments, folder = data["entry"], data["arguments"], data["folder"]
-    module, colon, function = entry.partition(":") if isinstance(entry, str) else ("", "", "")
-    return (
-        module.startswith(_PACKAGE)
-        and all(part.isidentifier() for part in module.split("."))
-        and bool(colon)
-        and function.isidentifier()
-        and not function.startswith("_")
-        and isinstance(arguments, list)
-        and all(isinstance(value, str | int | float) and not isinstance(value, bool) for value in arguments)
-        and (folder is None or isinstance(folder, str))
-    )

@@ -62,15 +62,11 @@ class CommandTask(LaunchedTask):
         setup: shell lines that make the framework's environment usable, for checks and versions.
         python: the framework's interpreter.
         root: the framework's checkout.
-        env: environment variables for checks and versions.
         secrets: environment variables by the file on the node that holds the value; values are never written down.
         image: the container's image, as the system's file gives it; None for a bare run.
         mounts: folders of the node inside the container: `from:to` or `from:to:flags`.
         inside: the start of a shell command line, whose rest runs inside the container on the first node; empty
             for a bare run.
-        owner: the file that the owner of the run keeps rewriting.
-        ttl_s: longest silence of a live owner, seconds.
-        machine_lock: the lock that the run's processes hold while they live, if sessions share a machine without Slurm.
     """
 
     labels: Positive = 1
@@ -79,14 +75,10 @@ class CommandTask(LaunchedTask):
     setup: tuple[str, ...] = ()
     python: str = "python"
     root: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
     image: str | None = None
     mounts: tuple[str, ...] = ()
     inside: str = ""
-    owner: Path | None = None
-    ttl_s: float = 30.0
-    machine_lock: Path | None = None
 
     def on_node(self, path: str) -> str | None:
         """The path outside its container of a path that the framework sees; None for one that no mount covers."""
@@ -114,7 +106,7 @@ class DriverReport:
         started, ended: Unix times; `ended` is None while it runs.
         exit_code: of the script. 0 proves nothing: the launchers it wraps lose their ranks' failures.
         problem: the reason why the script was not started, or the things that the nodes lack.
-        provenance: provenance: versions, commits, digests.
+        provenance: versions, commits and digests.
         secrets: marks that find the secrets of its environment in a text, without holding them.
     """
 

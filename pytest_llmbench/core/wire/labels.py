@@ -1,4 +1,4 @@
-"""Labels: the lines by which a command's log says which run it is of.
+"""Labels: the lines that tie a command's log to its run.
 
 Our driver prints the first one before anything else does. If a run has a process of ours on each of its nodes, every
 node prints one.
@@ -28,8 +28,8 @@ class Label:
     Attributes:
         token: of the run.
         launched: Unix time at which the driver began, the same in all labels of a launch.
-        of: how many nodes say one.
-        host: the node that says this one.
+        of: number of nodes that print one.
+        host: the node that printed this one.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}  # for the records that have it

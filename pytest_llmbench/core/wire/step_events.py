@@ -36,7 +36,7 @@ class _Event:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """Have a mapping taken for an event wherever it comes from: strictness is about its values."""
+        """Accept a mapping as an event, wherever it is from: strictness is about its values."""
         return {**handler(source), "strict": False}
 
     def line(self) -> bytes:
@@ -128,11 +128,11 @@ class TimeSpent(_Event):
     On a GPU that is the time in which the host asked for the step: the GPU works behind its back.
 
     Attributes:
-        phases: seconds in each phase; None for a rank that does not tell its phases.
+        phases: seconds in each phase; None for a rank without phases.
         cpu_s: CPU time of the whole process, seconds.
-        delayed_s: the thread that trains could have run, and had no CPU; None where the kernel does not tell.
-        throttled_s: CPU quotas of its control groups held processes back; None where no group tells.
-        memory_stalled_s: processes waited for memory; None where the kernel does not tell.
+        delayed_s: the thread that trains could have run, and had no CPU; None if the kernel has no count.
+        throttled_s: CPU quotas of its control groups held processes back; None without a count.
+        memory_stalled_s: processes waited for memory; None if the kernel has no count.
     """
 
     phases: dict[Phase, _NonNegative] | None = None
@@ -174,7 +174,7 @@ class StepEvent(_Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TelemetryEvent(_Event):
-    """A rank watches its GPU: said before the first sample, and once more where something comes between.
+    """A rank watches its GPU: written before the first sample, and once more if something comes between.
 
     Attributes:
         gpu: its UUID, `GPU-...`.
@@ -190,7 +190,7 @@ class TelemetryEvent(_Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuEvent(_Event):
-    """One sample of the rank's GPU at Unix time `time`; None is what the GPU does not tell.
+    """One sample of the rank's GPU at Unix time `time`; None for a value that the GPU lacks.
 
     Attributes:
         energy_mj: counter of all energy since the driver was loaded, mJ.
@@ -213,7 +213,7 @@ class GpuEvent(_Event):
         for name in self.__slots__:
             value = getattr(self, name)
             if isinstance(value, int | float) and not 0 <= value < (_TOO_LARGE if isinstance(value, int) else math.inf):
-                raise ValueError(f"{name} must be a number that a GPU may tell: {value!r}")
+                raise ValueError(f"{name} must be a number that a GPU may have: {value!r}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -243,7 +243,7 @@ Event = StartEvent | MatmulEvent | TrainingEvent | TelemetryEvent | GpuEvent | S
 
 
 def _refuse_unless_positive(value: float, name: str) -> None:
-    """Have a rank fail where it makes a number that no reader would take."""
+    """Make a rank fail at a number that readers refuse."""
     if not 0 < value < math.inf:
         raise ValueError(f"{name} must be positive and finite: {value!r}")
 

@@ -11,32 +11,6 @@ from pytest_llmbench.core.wire.fault import SimulatedFault
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LaunchedTask:
-    """The part that all tasks share.
-
-    Attributes:
-        nodes: nodes the run must find itself on.
-        ranks_per_node: ranks on each.
-        device: device of the ranks.
-        token: names the run among all runs, in its step logs or in its log.
-    """
-
-    nodes: Positive
-    ranks_per_node: Positive
-    device: Device
-    token: str | None = None
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read a task.
-
-        Raises:
-            ConfigError: the file cannot be read or is not a task.
-        """
-        return read_plain(cls, path)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Owner:
     """The process that waits for this run.
 
@@ -53,21 +27,47 @@ class Owner:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchedTask:
+    """The part that all tasks share.
+
+    Attributes:
+        nodes: nodes the run must find itself on.
+        ranks_per_node: ranks on each.
+        device: device of the ranks.
+        token: names the run among all runs, in its step logs or in its log.
+        env: environment variables, set before a rank imports anything else; for a command, of its checks and versions.
+        owner: owner of the run; without one it runs to its end.
+    """
+
+    nodes: Positive
+    ranks_per_node: Positive
+    device: Device
+    token: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    owner: Owner | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a task.
+
+        Raises:
+            ConfigError: the file cannot be read or is not a task.
+        """
+        return read_plain(cls, path)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Task(LaunchedTask):
     """`task.json` of a folder: every rank calls a function of ours.
 
     Attributes:
         entry: `package.module:function`, called with a `RankContext` and a `StepLog`.
         config: handed to it as `RankContext.config`.
-        env: environment variables of the system file, set before anything else is imported.
-        owner: owner of the run; without one it runs to its end.
         may_end_early: the session may ask for an end before the last step.
         simulate: a fault that a rank is to cause.
     """
 
     entry: str
     config: Mapping[str, Any]
-    env: Mapping[str, str] = field(default_factory=dict)
-    owner: Owner | None = None
     may_end_early: bool = False
     simulate: SimulatedFault | None = None

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pytest_llmbench.core.quantity import BetweenRuns, Quantity, counted, for_people
-from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.record.records import Metric
-from pytest_llmbench.core.record.series import RankInfo
+from pytest_llmbench.core.record.series import EarlyVerdict, RankInfo
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.judging.flops import describe_rates
 from pytest_llmbench.judging.interval.early import out_of_reach

@@ -8,9 +8,8 @@ from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asked, ClaimName
-from pytest_llmbench.core.record.early import EarlyVerdict
 from pytest_llmbench.core.record.records import Problem, ProblemKind
-from pytest_llmbench.core.record.series import RankInfo, StepSeries
+from pytest_llmbench.core.record.series import EarlyVerdict, RankInfo, StepSeries
 from pytest_llmbench.core.wire import layout
 
 # MUNGE credentials live for 5 minutes, so clocks of Slurm nodes that work together differ by less.

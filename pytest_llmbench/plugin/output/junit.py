@@ -20,7 +20,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from pytest_llmbench.core.files import Replacement, make_folder
+from pytest_llmbench.core.files import make_folder, replacing
 from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.plugin.missed import MissedEvents
 from pytest_llmbench.plugin.output.junit_cases import complete
@@ -227,7 +227,7 @@ class JUnit:
             return
         if self._asked:
             make_folder(self._path.parent)
-            with Replacement(self._path, durable=True) as new:
+            with replacing(self._path, durable=True) as new:
                 shutil.copyfile(self._config.stash[xml_key].logfile, new)
 
     def discard(self) -> None:
@@ -365,7 +365,7 @@ def beside(writer: LogXML) -> Iterator[None]:
     logfile = writer.logfile
     path = Path(logfile).resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with Replacement(path, durable=True) as new:
+    with replacing(path, durable=True) as new:
         writer.logfile = os.fspath(new)
         try:
             yield

@@ -8,8 +8,7 @@ import pytest
 
 from pytest_llmbench.cluster.runs import Declared
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.record.records import Verdict
-from pytest_llmbench.core.record.verdicts import Property, RecordedClause, SessionVerdicts
+from pytest_llmbench.core.record.records import Property, RecordedClause, SessionVerdicts, Verdict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin import history
 from pytest_llmbench.plugin.bench import Bench

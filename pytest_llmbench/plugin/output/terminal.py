@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.core.quantity import counted, for_people
-from pytest_llmbench.core.record.early import EarlyVerdict
+from pytest_llmbench.core.record.series import EarlyVerdict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.fault import SimulatedFault
 from pytest_llmbench.plugin.bench import Bench

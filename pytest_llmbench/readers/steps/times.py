@@ -10,8 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_llmbench.core.record.series import Step
-from pytest_llmbench.core.record.times import RankTimes, RunTimes
+from pytest_llmbench.core.record.series import RankTimes, RunTimes, Step
 from pytest_llmbench.core.wire.step_events import Phase, StepEvent, TimeSpent
 from pytest_llmbench.readers.steps.progress import event_lines, rank_logs
 

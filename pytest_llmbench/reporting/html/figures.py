@@ -22,9 +22,8 @@ from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.curves import Curve, size_name
 from pytest_llmbench.core.record.health import HealthRecord, Reading
 from pytest_llmbench.core.record.records import Metric, RunRecord, Verdict
-from pytest_llmbench.core.record.series import Step
+from pytest_llmbench.core.record.series import RunTimes, Step
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
-from pytest_llmbench.core.record.times import RunTimes
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire.layout import STEPS
 from pytest_llmbench.core.wire.step_events import PHASES

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pytest_llmbench.cluster.runs import Declared
 from pytest_llmbench.core.quantity import bounds_for_people, for_people
 from pytest_llmbench.core.record.health import HealthRecord
-from pytest_llmbench.core.record.records import Judgement, Verdict
-from pytest_llmbench.core.record.verdicts import Property
+from pytest_llmbench.core.record.records import Judgement, Property, Verdict
 from pytest_llmbench.reporting.health import NO_BOUND
 from pytest_llmbench.session.folder import SessionFolder
 

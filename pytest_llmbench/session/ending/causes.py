@@ -14,9 +14,9 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import Problem, ProblemKind, RunRecord
 from pytest_llmbench.core.record.series import RankInfo, StepSeries
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.core.wire.again import refused
 from pytest_llmbench.core.wire.beginning import SUBMITTED
 from pytest_llmbench.core.wire.driver import DriverReport
+from pytest_llmbench.core.wire.notes import second_start
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Evidence
 from pytest_llmbench.readers.log import last_words
@@ -137,7 +137,7 @@ def _started_again(outcome: Outcome) -> Problem | None:
 
     Ranks of a job of their own run where it started: those on other nodes are of an earlier start.
     """
-    who, job = refused(outcome.folder), outcome.job
+    who, job = second_start(outcome.folder), outcome.job
     ran = {info.node for info in outcome.series.ranks if info.node is not None}
     elsewhere = sorted((ran or set(outcome.driver.hosts if outcome.driver else ())) - set(job.hosts))
     if not isinstance(job, SlurmJob) or not job.hosts or not elsewhere:

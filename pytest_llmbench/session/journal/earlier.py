@@ -20,8 +20,7 @@ from pytest_llmbench.cluster.heartbeat import PERIOD_S, write_stop
 from pytest_llmbench.cluster.jobs import SlurmJob
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
-from pytest_llmbench.cluster.slurm.marks import JobMarks
-from pytest_llmbench.cluster.slurm.queries import SlurmQueries
+from pytest_llmbench.cluster.slurm.queries import JobMarks, SlurmQueries
 from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import JobIdentity, OurJob
 from pytest_llmbench.core.errors import ClusterError, ConfigError

@@ -5,14 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_llmbench.checks.base import get_check
-from pytest_llmbench.cluster.allocation import Allocation, ExistingJob, HeldJob, Waiting
+from pytest_llmbench.cluster.allocation import Allocation, ExistingJob, HeldJob, ThisHost, Waiting
 from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.cluster.lease import LeasePool
 from pytest_llmbench.cluster.quarantine import refuse_quarantined, remove_bad
 from pytest_llmbench.cluster.runs import Plan, Session
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
 from pytest_llmbench.cluster.slurm.commands import NotYetError, QueueFullError, ignored_options
-from pytest_llmbench.cluster.this_host import ThisHost
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.record.records import Problem

@@ -16,11 +16,11 @@ from types import FrameType
 from pytest_llmbench.core.files import make_folder, write_text
 from pytest_llmbench.core.plain import write_plain
 from pytest_llmbench.core.unix_clock import UnixClock
-from pytest_llmbench.core.wire import again, layout
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import CommandTask, DriverReport, Obstacle
 from pytest_llmbench.core.wire.foreign import mark_of
 from pytest_llmbench.core.wire.labels import VARIABLE, Label
-from pytest_llmbench.core.wire.pauses import note_pause
+from pytest_llmbench.core.wire.notes import note_pause, note_second_start
 from pytest_llmbench.workloads.node import machine_lock
 from pytest_llmbench.workloads.node.nodes import environment_of, gpus_of, hosts_of_this_job, in_slurm
 from pytest_llmbench.workloads.node.prepared import first_missing
@@ -49,20 +49,20 @@ class _Driver:
         self._folder = folder
         self._task = CommandTask.read(folder / layout.COMMAND)
         self._owner_gone = False
-        self._locks = machine_lock.hold(self._task.machine_lock)
+        self._locks = machine_lock.hold(self._task.owner.machine_lock if self._task.owner is not None else None)
 
     def run(self) -> None:
         """Run the script; see `run_command`."""
         task = self._task
         if (self._folder / layout.DRIVER).exists():
-            again.refuse(self._folder, "its driver")
+            note_second_start(self._folder, "its driver")
             raise SystemExit(STARTED_AGAIN)
         if task.owner is not None:  # else this is the process of pytest, which has handlers of its own
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, self._on_signal)
             answering = Answering(self._folder, layout.PROCESSES, self._stacks)
             noted = partial(note_pause, self._folder, "driver")
-            deadman.watch(task.owner, task.ttl_s, self._on_silence, noted, answering.look)
+            deadman.watch(task.owner.path, task.owner.ttl_s, self._on_silence, noted, answering.look)
         hosts = task.hosts or hosts_of_this_job()
         env = self._environment(hosts)
         device, problem = _look_at(task, hosts, env)

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from pytest_llmbench.core.errors import RunError
-from pytest_llmbench.core.wire import again, layout
-from pytest_llmbench.core.wire.pauses import note_pause
+from pytest_llmbench.core.wire import layout
+from pytest_llmbench.core.wire.notes import note_pause, note_second_start
 from pytest_llmbench.workloads.node import machine_lock, stacks
 from pytest_llmbench.workloads.node.machine import device_name, gpu_identity, versions
 from pytest_llmbench.workloads.rank import deadman, gpu_samples
@@ -34,7 +34,7 @@ def run_rank(folder: str) -> None:
         own_log = StepLog(context)
     except RunError as error:
         if error.kind == "ran_before":
-            again.refuse(context.folder, layout.rank_name(context.rank))
+            note_second_start(context.folder, layout.rank_name(context.rank))
         raise
     with own_log as log, ExitStack() as watch:
         if task.owner is not None:

@@ -5,6 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# Of the logits that a training begins with.
+# Standard deviation of the logits that a training begins with.
 INITIAL_STD = 0.01
 DEFAULTS: Mapping[str, Any] = {"step_s": 0.005, "late_s": 0.0, "logged_s": None, "clock_s": 0.0, "grows_mib": 0.0}

@@ -24,7 +24,7 @@ from pytest_llmbench.workloads.training.learning_rate import learning_rate
 
 _LOOK_S = 0.002
 _SEED = 1
-# What is no token: how many ranks know that the session has seen enough.
+# Key of the number of ranks that have read `enough.json`; every other key is a token.
 _ENOUGH = -1
 # A step that takes longer than its pace by this factor is logged as it was; others catch up with the pace.
 _LATE = 20.0
@@ -163,7 +163,7 @@ class Meeting:
         self._folder, self._rank, self._ranks = context.folder / "meeting", context.rank, range(context.world_size)
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self._number = 0
-        # Kept open, and by that locked, for as long as this process lives; nobody sees it before it is.
+        # The file is open, and so locked, as long as this process lives; the others see it once it is renamed.
         life = self._life(self._rank)
         self._sign = life.with_suffix(".new").open("w")
         fcntl.flock(self._sign, fcntl.LOCK_EX)
@@ -193,7 +193,7 @@ class Meeting:
         total: Counter[int] = Counter()
         for rank in self._ranks:
             total.update(dict(json.loads(self._brought(rank))))
-        # Whoever is here has read what all brought to the meeting before.
+        # A rank that is here has read everything of the meeting before.
         self._path(self._number - 1, self._rank).unlink(missing_ok=True)
         return total
 

@@ -51,7 +51,6 @@ def recorded(user: UserFolder, slower: float) -> None:
 
 
 def judge(user: UserFolder, slower: float, *options: str) -> Result:
-    """Judge it."""
     recorded(user, slower)
     user.test(TEST)
     return user.run("--replay", "recorded", "--llmbench-history", "history.db", *options)
@@ -80,13 +79,12 @@ def test_a_regression_fails_and_everything_is_kept(user: UserFolder) -> None:
             {"FAIL": 1, "PASS": 1}, {"PASS": 2}, {"PASS": 1, "SKIP": 1},
         ]  # fmt: skip
         assert len(read_series(history, "opt125m", "throughput")) == 3
-        # What was kept at the end is what lies in the folder.
+        # The session kept the same records that lie in the folder.
         told = import_sessions(history, [user.path / "reports"])
         assert (told.new, told.known, told.refused) == (0, 3, [])
 
 
 def test_a_history_that_cannot_be_written_is_an_error(user: UserFolder) -> None:
-    """It is said, the verdicts are there all the same, and the exit code is that of any report that is missing."""
     with open_history(user.path / "history.db"):
         pass
     (user.path / "conftest.py").write_text(
@@ -100,7 +98,6 @@ def test_a_history_that_cannot_be_written_is_an_error(user: UserFolder) -> None:
 
 
 def test_an_unknown_baseline_is_said_before_the_session(user: UserFolder) -> None:
-    """It is an error of the command line, and nothing runs."""
     shutil.copytree(RECORDED, user.path / "recorded")
     user.test(TEST)
     result = user.run("--replay", "recorded", "--llmbench-history", "h.db", "--llmbench-compare-to", "tag:v1")

@@ -28,7 +28,6 @@ LOCAL = ("--cluster", "local")
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_a_session_is_exported_bundled_and_verified(user: UserFolder, distribution: str, tmp_path: Path) -> None:
-    """Its numbers are OpenMetrics, and each file of its bundle is compared with the others."""
     user.recipe()
     user.test()
     result = user.run(distribution, *LOCAL)
@@ -54,7 +53,7 @@ def test_a_session_is_exported_bundled_and_verified(user: UserFolder, distributi
     every_file_is_held_against_the_others(result.session, tmp_path)
 
 
-# Files that nothing is derived from. What the ranks printed is evidence, and its signature alone holds it.
+# Files from which no other file follows. Output of ranks is evidence that the signature alone protects.
 RAW = ("owner", "stop", "runs/*/logs/*", "runs/*/meeting/*", "runs/*/phase/*", "runs/*/pauses/*", "runs/*/job.json",
        "runs/*/rendezvous.json", "runs/*/task.json", "system.json", "*/latest")  # fmt: skip
 

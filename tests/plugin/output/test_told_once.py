@@ -37,7 +37,6 @@ def test_a_broken_run_is_told_once(user: UserFolder, distribution: str) -> None:
 
 
 def test_an_expression_that_names_no_recipe_gets_a_hint(user: UserFolder) -> None:
-    """With the closest recipes; one that names a recipe, and one that leaves others, get none."""
     user.recipe("gpt_tiny")
     user.recipe("gpt_small")
     user.test(THREE_TESTS)

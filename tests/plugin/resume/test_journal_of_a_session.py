@@ -32,7 +32,6 @@ def test_a_session_that_ends(user: UserFolder) -> None:
 
 
 def test_a_session_that_is_interrupted_has_not_ended(user: UserFolder) -> None:
-    """`-x` after a test of the user's own: its run was never judged."""
     user.recipe()
     user.test()
     user.test("def test_plain():\n    assert False\n", "test_first.py")

@@ -63,7 +63,6 @@ def judge(user: UserFolder, *options: str) -> Result:
 def test_a_real_run_is_judged_by_runs_like_it(
     user: UserFolder, tmp_path: Path, faster: float, verdict: str, distribution: str
 ) -> None:
-    """It passes; where good runs were 3 % faster it fails, and at their bound it is not decided."""
     shutil.copytree(RECORDED, user.path / "recorded")
     plain = json.loads((RECORDED / "runs" / "opt125m" / "record.json").read_text("utf-8"))
     calibrated(siblings(plain, tmp_path, faster), user.path / "one_h200.yaml", ONE_H200)
@@ -78,7 +77,6 @@ def test_a_real_run_is_judged_by_runs_like_it(
 def test_a_training_is_judged_by_runs_before_it(
     user: UserFolder, tmp_path: Path, faster: float, distribution: str, verdict: str
 ) -> None:
-    """A record of this very machine makes the threshold for the next session on it."""
     user.recipe(steps=40, options={"step_s": 0.005})
     user.test()
     (user.path / "desk.yaml").write_text(DESK)
@@ -86,7 +84,7 @@ def test_a_training_is_judged_by_runs_before_it(
     assert first.returncode == 0, first.text
     plain = first.record()
     for step in plain["steps"]:
-        step["seconds"] = 0.01  # whatever this machine was busy with
+        step["seconds"] = 0.01  # the same on a busy machine
     calibrated(siblings(plain, tmp_path, faster), user.path / "desk.yaml", DESK)
     result = judge(user, "--system", "desk.yaml", distribution)
     assert result.case.properties["verdict"] == verdict, result.text

@@ -58,7 +58,7 @@ def test_a_run_leaves_all_its_evidence(user: UserFolder, distribution: str) -> N
     assert (judgement["verdict"], judgement["reference"], judgement["threshold"]) == ("PASS", "learns", ">= 0.01 nat")
     assert judgement["measured"] == f"{record['metrics']['loss_drop']['value']!r} nat"
 
-    # What it takes to find the run again, and the plan of the session.
+    # Facts that find the run again, and the plan of the session.
     job = json.loads((session / "runs" / "tiny" / "job.json").read_text())
     assert {key: job[key] for key in ("session", "key", "token", "job_id", "hosts", "submitted")} == {
         "session": session.name, "key": "tiny", "token": record["token"], "job_id": record["job_id"],

@@ -62,7 +62,7 @@ class Layout:
         return validate(Recipe, merge(merge(shape, own), self.changes), self.key)
 
 
-# What weight decay is for.
+# Parameters that weight decay applies to, by engine.
 _DECAYED: Mapping[str, Literal["all", "matrices"]] = {"torch": "all", "megatron_core": "matrices", "deepspeed": "all"}
 _CHECKPOINTED = {"parallelism": {"activation_checkpointing": "full"}}
 _SHARDED = {"parallelism": {"sharding": "full"}}
@@ -72,7 +72,7 @@ _INTERLEAVED = {"parallelism": {"pipeline": 2, "virtual_pipeline": 2}}
 _TENSOR = {"parallelism": {"tensor": 2, "sequence": True}, "micro_batch_size": 4}
 _BOTH = {"parallelism": {"tensor": 2, "sequence": True, "pipeline": 2}}
 
-# What differs besides the layout is the number of micro batches that are accumulated: four, or two on each rank.
+# Layouts differ in the number of accumulated micro batches as well: four, or two on each rank.
 LAYOUTS = (
     Layout(engine="torch", name="one_rank", ranks=1),
     Layout(engine="torch", name="checkpointing", ranks=1, changes=_CHECKPOINTED),
@@ -96,7 +96,7 @@ LAYOUTS = (
     Layout(engine="deepspeed", name="zero0", ranks=2, precision="bf16"),
     Layout(engine="deepspeed", name="zero2", ranks=2, precision="bf16", changes=_GRADIENTS),
 )
-# And what GPUs do besides.
+# Further layouts on GPUs.
 ON_GPUS = (
     Layout(engine="torch", name="compiled", ranks=2, precision="bf16", changes={"compile": True}),
     Layout(engine="megatron_core", name="tensor_sequence", ranks=2, precision="bf16", changes=_TENSOR),
@@ -105,7 +105,7 @@ ON_GPUS = (
     Layout(engine="deepspeed", name="zero3", ranks=2, precision="bf16", changes=_SHARDED),
 )
 
-# What a CPU does in seconds. The vocabulary is no multiple of 8, and gradients are clipped in some of the steps.
+# Takes seconds on a CPU. The vocabulary must not be a multiple of 8, and gradients are clipped in some of the steps.
 # Weights decay five times as fast as usual, or ten steps would hardly show it.
 SMALL: Mapping[str, Any] = {
     "gpus_per_node": 0,

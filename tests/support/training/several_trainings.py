@@ -38,7 +38,7 @@ def train_all(context: RankContext, _: StepLog) -> None:
     """Train every recipe of the config."""
     # It would take time of each training, and is not what is asked here.
     vars(matmul)["measure"] = lambda *_: 1e9
-    # Threads of such small trainings mostly wait for one another, the more so beside other tests.
+    # Threads of such small trainings mostly wait for one another, even more while other tests run.
     vars(machine)["cpu_threads"] = lambda _: 1
     with _ENGINES[context.config["engine"]](context) as (train, initial):
         if context.rank == 0:
@@ -120,7 +120,7 @@ def of_opt(recipe: Recipe, device: torch.device) -> Weights:
     theirs: Weights = dict(build(setup).named_parameters())
     weights = {
         "tokens.weight": theirs["model.decoder.embed_tokens.weight"],
-        "positions.weight": theirs["model.decoder.embed_positions.weight"][2:],  # the first two are nobody's
+        "positions.weight": theirs["model.decoder.embed_positions.weight"][2:],  # the first two are unused
         "head.norm.weight": theirs["model.decoder.final_layer_norm.weight"],
         "head.norm.bias": theirs["model.decoder.final_layer_norm.bias"],
     }

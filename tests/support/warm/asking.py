@@ -141,7 +141,7 @@ def _start(at: Path) -> None:
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_", "LLMBENCH_", "PYTHON"))}
         log = at.with_name(f"{at.name}.log")
         with log.open("w") as said, Path(os.devnull).open() as nothing:
-            os.posix_spawn(  # nobody waits for it: it ends itself
+            os.posix_spawn(  # it ends itself, and is not waited for
                 sys.executable, [sys.executable, str(Path(__file__).with_name("serving.py")), str(at)], clean,
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, nothing.fileno(), 0),

@@ -27,10 +27,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# Nobody has asked for so long that nobody will.
+# The server ends after this time without a request.
 IDLE_S = 60.0
 
-# What a session may import; the other parts of the package are for nodes, or for commands of their own.
+# Packages that a session may import; the others are for nodes, or for commands of their own.
 PACKAGES = ("checks", "cluster", "core", "engines", "judging", "plugin", "readers", "reporting", "session")
 
 REFUSED = -1000
@@ -38,7 +38,7 @@ REFUSED = -1000
 
 def serve(door: socket.socket, address: Path) -> None:
     """Fork a session for everybody who asks. Returns in the session, and after the last of them in the server."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # attendants are nobody's concern
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are not waited for
     door.settimeout(IDLE_S)
     while True:
         try:
@@ -81,7 +81,7 @@ def receive(asker: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """What is asked for, and the three streams of the asker."""
     streams = array.array("i")
     size, ancillary, _, _ = asker.recvmsg(8, socket.CMSG_SPACE(3 * streams.itemsize))
-    if not size:  # somebody has looked whether anybody listens
+    if not size:  # a client only looked whether the server listens
         os._exit(0)
     for _, _, data in ancillary:
         streams.frombytes(data)

@@ -9,7 +9,6 @@ from pytest_llmbench.core.record.health import Severity
 
 
 def event(code: int, text: str = "", *, switch: bool = False) -> KernelEvent:
-    """An event of some GPU or switch."""
     return KernelEvent(switch=switch, code=code, bus="0000:10:00.0", text=text)
 
 
@@ -24,7 +23,6 @@ def event(code: int, text: str = "", *, switch: bool = False) -> KernelEvent:
     ],
 )
 def test_severities_follow_the_published_actions(severity: Severity, codes: tuple[int, ...]) -> None:
-    """A code that nobody knows is not taken lightly."""
     assert {meaning(event(code))[0] for code in codes} == {severity}
 
 
@@ -39,18 +37,15 @@ def test_severities_follow_the_published_actions(severity: Severity, codes: tupl
     ],
 )
 def test_the_driver_says_itself_what_it_wants(wanted: str, severity: str) -> None:
-    """In the words of Xid 154, of which the last ones count."""
     text = f"GPU recovery action changed from 0x2 (Node Reboot Required) to 0x1 ({wanted})"
     assert meaning(event(154, text))[0] == severity
 
 
 def test_switches_say_whether_an_error_is_fatal() -> None:
-    """There are hundreds of SXids."""
     assert meaning(event(20034, "Fatal, Link 48", switch=True))[0] is Severity.RESET
     assert meaning(event(22013, "Non-fatal, Link 48", switch=True))[0] is Severity.MONITOR
 
 
 def test_every_code_is_listed_once_and_in_words() -> None:
-    """And the one that needs reading is not in the table."""
     assert all(words for _, words in XIDS.values())
     assert 154 not in XIDS

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.cluster.slurm.marks import JobMarks
-from pytest_llmbench.cluster.slurm.queries import IllNode
+from pytest_llmbench.cluster.slurm.queries import IllNode, JobMarks
 from pytest_llmbench.cluster.slurm.queue import (
     CLOSING_S,
     NEVER,
@@ -34,7 +33,6 @@ def row(state: JobState, word: str = "", **changes: Any) -> JobRow:
 
 
 def watched(state: JobState = JobState.RUNNING, **changes: Any) -> WatchedJob:
-    """Our job, seen a second ago."""
     known = {"submitted": "at", "comment": "llmbench:s", "seen": NOW - 1, "answered": NOW - 1}
     return WatchedJob(identity=IDENTITY, status=JobStatus(state=state), **{**known, **changes})
 
@@ -45,7 +43,6 @@ def facts(*rows: JobRow, **changes: Any) -> Facts:
 
 
 def test_a_shown_job_has_its_row() -> None:
-    """Marks are before the status, which other threads look at first."""
     marks = JobMarks(preempted="then")
     changes = judge_shown(watched(), row(JobState.COMPLETED), facts(marks={"7": marks}), NOW)
     assert (next(iter(changes)), next(reversed(changes))) == ("marks", "status")
@@ -63,7 +60,6 @@ def test_closing_begins_once() -> None:
 @pytest.mark.parametrize("state", [JobState.RUNNING, JobState.PENDING])
 @pytest.mark.parametrize(("silent", "limit"), [(False, PATIENCE_S), (True, SILENCE_S)])
 def test_a_job_that_slurm_does_not_know_is_lost_after_its_limit(state: JobState, *, silent: bool, limit: float) -> None:
-    """A silent Slurm loses no job that runs."""
     for silence, lost in ((limit - 1, False), (limit + 1, not silent or state is JobState.PENDING)):
         changes = judge_unsure(JOB, watched(state, answered=NOW - silence), facts(silent=silent), NOW)
         assert ("status" in changes) == lost
@@ -74,7 +70,6 @@ def test_a_job_that_slurm_does_not_know_is_lost_after_its_limit(state: JobState,
 
 
 def test_sacct_is_believed_about_an_end_alone() -> None:
-    """Its "running" is an answer, so the job is not lost yet."""
     long_ago = watched(answered=NOW - 2 * PATIENCE_S)
     alive = judge_unsure(JOB, long_ago, facts(ends=(row(JobState.RUNNING),)), NOW)
     assert (alive["answered"], alive["missing"], "status" in alive) == (NOW, True, False)
@@ -86,7 +81,7 @@ def test_sacct_is_believed_about_an_end_alone() -> None:
 
 @pytest.mark.parametrize("seen", [NEVER, NOW - 1])
 def test_an_id_of_another_job_is_a_lost_job(seen: float) -> None:
-    """One that was never seen may be in the queue under another id."""
+    """A job that was never seen may be in the queue under another id."""
     stranger = row(JobState.RUNNING, comment="theirs", name="other")
     changes = judge_unsure(JOB, watched(seen=seen), facts(stranger), NOW)
     assert changes["status"].state is JobState.LOST
@@ -95,7 +90,6 @@ def test_an_id_of_another_job_is_a_lost_job(seen: float) -> None:
 
 
 def test_a_job_that_is_closed_for_too_long_has_failed() -> None:
-    """By sacct's word, where it has one."""
     shown, stuck = row(JobState.RUNNING, "COMPLETING"), watched(closing=NOW - CLOSING_S - 1)
     changes = judge_unsure(JOB, stuck, facts(shown), NOW)
     assert changes["status"].state is JobState.FAILED

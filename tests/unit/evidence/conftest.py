@@ -60,5 +60,4 @@ class Evidence:
 
 @pytest.fixture
 def evidence(tmp_path: Path, unigram: None) -> Evidence:
-    """The recorded session, to be altered."""
     return Evidence(Path(shutil.copytree(RECORDED, tmp_path / RECORDED.name)))

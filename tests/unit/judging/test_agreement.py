@@ -45,7 +45,6 @@ def changed(steps: Sequence[Step], number: int, **changes: Any) -> list[Step]:
 
 
 def doubts(steps: Sequence[Step]) -> list[str]:
-    """What contradicts what."""
     series = StepSeries(steps=tuple(steps))
     samples = steps[0].samples or 0 if steps else 0
     work = (*check_work(steps, RATES), *check_counts(steps, "consumed_samples", samples))
@@ -57,7 +56,6 @@ TRUE = lines([0.6291, 0.6307, 0.6302, 0.6308, 0.6333])
 
 @given(st.lists(st.floats(0.001, 1000), max_size=20), st.integers(1, 100), st.sampled_from([1, 32, 2048]))
 def test_true_lines_agree(times: list[float], interval: int, samples: int) -> None:
-    """However long the steps are, and however many lie between two lines."""
     assert doubts(lines(times, interval, samples)) == []
 
 
@@ -74,12 +72,10 @@ def test_true_lines_agree(times: list[float], interval: int, samples: int) -> No
     ],
 )  # fmt: skip
 def test_a_number_that_was_damaged_contradicts_others(wrong: Sequence[Step], said: str) -> None:
-    """Both are in the sentence."""
     assert any(said in doubt for doubt in doubts(wrong)), doubts(wrong)
 
 
 def test_steps_without_a_rate_are_held_against_their_times() -> None:
-    """Most versions print no TFLOP/s unless they are told to."""
     steps = [step.model_copy(update={"reported": {}}) for step in TRUE]
     assert doubts(steps) == []
     assert "0.151 s by the line about them, and 3.151 s" in doubts(changed(steps, 2, seconds=0.0302))[0]
@@ -102,7 +98,6 @@ def test_what_is_between_two_lines_and_in_no_step_is_told_of() -> None:
 
 
 def test_a_mean_that_has_the_line_before_in_it() -> None:
-    """Of core 0.16: line 1, and line 5 that is about steps 1 to 5."""
     first = Step(step=1, seconds=2.5463, at=55.116282)
     fifth = Step(step=5, interval=5, seconds=1.0155, at=57.647540)
     assert doubts([first, fifth]) == []
@@ -110,13 +105,11 @@ def test_a_mean_that_has_the_line_before_in_it() -> None:
 
 
 def words(wps: float, ups: float, wpb: float = 65536.0) -> Iterator[str]:
-    """What a line of metaseq contradicts."""
     step = Step(step=10, interval=10, seconds=wpb / wps, reported={"wps": wps, "ups": ups, "wpb": wpb})
     return check_product([step], "wps", ("ups", "wpb"), lambda _: 0.005)
 
 
 def test_a_rate_is_the_product_of_two_others() -> None:
-    """To the digits printed, which may be few."""
     assert list(words(34799.2, 0.53)) == []
     assert list(words(3189.1, 0.02, 131072.0)) == []
     assert list(words(1.23457e6, 18.84)) == []
@@ -129,7 +122,6 @@ def test_a_rate_is_the_product_of_two_others() -> None:
     ("gpus", "fastest", "said"), [(8, 0.4, True), (8, 0.6, False), (0, 0.4, False), (0, 0.2, True)]
 )
 def test_no_step_is_much_faster_than_most(gpus: int, fastest: float, *, said: bool) -> None:
-    """On CPUs, which others use as well, the median may be slow."""
     steps = [Step(step=number, seconds=fastest if number == 3 else 1.0) for number in range(1, 9)]
     doubts = list(check_steady(steps, Topology(nodes=1, gpus_per_node=gpus, cpu_ranks_per_node=2)))
     assert len(doubts) == said

@@ -55,27 +55,23 @@ def sound() -> dict[str, Any]:
 
 
 def found_in(plain: dict[str, Any]) -> list[str]:
-    """The contradictions of a record."""
     record = RunRecord.model_validate(plain)
     return [*contradictions(record, statistics_of(get_engine(record.recipe.engine)))]
 
 
 def judged(**values: Any) -> Callable[[dict[str, Any]], object]:
-    """Change the verdict of a record."""
     return lambda p: p["judgements"][0].update(values)
 
 
 def a_number(name: str, value: object) -> Callable[[dict[str, Any]], object]:
-    """Change a key of its throughput."""
     return lambda p: p["metrics"]["throughput"].update({name: value})
 
 
 def a_step(key: str, value: object) -> Callable[[dict[str, Any]], object]:
-    """Change a key of its step 7."""
     return lambda p: p["steps"][6].update({key: value})
 
 
-# What was done to a sound record; the key that is named, and both values.
+# Damage to a sound record; the key that is named, and both values.
 DAMAGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "number raised": (a_number("value", 5e5), r"metrics\.throughput\.value: .* 500,000 .* but its steps give 4\d\d,"),
     "number 0": (a_number("value", 0.0), r"metrics\.throughput\.value: throughput is 0\.0 words/s"),
@@ -121,7 +117,6 @@ DAMAGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_contradiction_is_told_with_key_and_both_values(sound: dict[str, Any], damage: str) -> None:
-    """Whatever was changed."""
     change, words = DAMAGES[damage]
     plain = deepcopy(sound)
     change(plain)
@@ -129,7 +124,6 @@ def test_a_contradiction_is_told_with_key_and_both_values(sound: dict[str, Any],
 
 
 def test_sound_records_have_none(sound: dict[str, Any]) -> None:
-    """Records of real runs, and of runs that broke."""
     assert found_in(sound) == []
     real = [path for path in sorted(DATA.glob("**/runs/*/record.json")) if "unigram" not in path.read_text()]
     assert len(real) >= 4
@@ -143,7 +137,6 @@ def test_sound_records_have_none(sound: dict[str, Any]) -> None:
 def test_calibrate_import_and_compare_refuse_it(
     sound: dict[str, Any], damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each with the file."""
     change, words = DAMAGES[damage]
     plain = deepcopy(sound)
     change(plain)

@@ -16,7 +16,7 @@ from pytest_llmbench.plugin.ours import is_begun
 
 @pytest.mark.parametrize("planned", [True, False])
 def test_what_was_planned_begins_at_the_end(pytester: pytest.Pytester, *, planned: bool) -> None:
-    """Xdist tells of no collection after `-x`; tests that a worker has planned by then still need verdicts."""
+    """Xdist reports no collection after `-x`; tests that a worker has planned by then still need verdicts."""
     config = pytester.parseconfigure("--dist=load")
     (waiting,) = [plugin for plugin in config.pluginmanager.get_plugins() if isinstance(plugin, MissedLoop)]
     if planned:
@@ -34,7 +34,7 @@ def test_what_was_planned_begins_at_the_end(pytester: pytest.Pytester, *, planne
 def test_sessions_in_one_process_share_their_modules(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pytester takes modules away after each session that imported them first: where it is, they are there before."""
+    """Pytester removes modules that a session imported first, so they are imported before."""
     name = "pytest_llmbench.plugin.register"
     for plugin, is_there in (("no:pytester", False), ("pytester", True)):
         monkeypatch.delitem(sys.modules, name, raising=False)

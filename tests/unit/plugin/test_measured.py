@@ -21,7 +21,7 @@ PACKAGE = Path(pytest_llmbench.__file__).parent
 
 
 def test_no_comparison_reaches_the_cluster_or_starts_a_job() -> None:
-    """Neither does one that decides nothing, where more runs may follow: it reads records alone."""
+    """A comparison reads records alone, also where more runs may follow an undecided one."""
     reached: set[str] = set()
 
     def note(frame: FrameType, _event: str, _argument: object) -> None:
@@ -55,7 +55,6 @@ def test_no_comparison_reaches_the_cluster_or_starts_a_job() -> None:
 
 
 def test_nothing_is_judged_before_it_is_asked() -> None:
-    """The comparison is in the list of its run, with its place."""
     run = several()
     made = run.throughput >= Quantity("900 words/s")
     assert isinstance(made, Comparison)
@@ -70,7 +69,6 @@ def test_nothing_is_judged_before_it_is_asked() -> None:
 
 
 def test_another_unit_keeps_the_run_and_the_interval() -> None:
-    """Each of the runs, the interval and the amount behind it are converted."""
     measured = several().step_time
     converted = measured.to("ms")
     assert isinstance(converted, Measured)
@@ -88,8 +86,6 @@ def test_another_unit_keeps_the_run_and_the_interval() -> None:
 @pytest.mark.parametrize("unit", ["ms", "s", "min", "us"])
 @pytest.mark.parametrize("share", [0.9, 0.9999, 1.0001, 1.1])
 def test_the_verdict_is_the_same_in_each_unit(unit: str, share: float) -> None:
-    """A conversion makes no number more certain."""
-
     def end(measured: Measured, bound: Quantity) -> bool | None:
         try:
             return bool(measured <= bound)
@@ -102,7 +98,6 @@ def test_the_verdict_is_the_same_in_each_unit(unit: str, share: float) -> None:
 
 
 def test_numbers_are_ordered_by_their_values() -> None:
-    """No interval has a part in that, and nothing is judged."""
     runs = [Run(record(number, level)) for number, level in ((1, 1.0), (2, 1.0001), (3, 0.9999))]
     numbers = [run.throughput for run in runs]
     by_value = sorted(number.value for number in numbers)
@@ -119,7 +114,6 @@ def test_numbers_are_ordered_by_their_values() -> None:
 
 
 def test_a_number_of_a_test_that_is_over() -> None:
-    """Its comparison would be in no row."""
     run = several()
     run.comparisons.closed = True
     with pytest.raises(RunError, match=r"test_measured.py:\d+: throughput 999"):
@@ -127,7 +121,6 @@ def test_a_number_of_a_test_that_is_over() -> None:
 
 
 def rate(low: float | None, high: float | None) -> Metric:
-    """A rate between two ends."""
     return Metric(value=100.0, unit="words/s", rule="r", sense="rate", amount=1.0, low=low, high=high)
 
 

@@ -12,7 +12,6 @@ from pytest_llmbench.plugin.pytest_private import Instant, LogXML, bin_xml_escap
 
 
 def report_of(when: str, outcome: str = "passed") -> pytest.TestReport:
-    """A report of one test."""
     place = ("a.py", 1, "test_it")
     return pytest.TestReport("a.py::test_it", place, {}, outcome, None, when)  # type: ignore[arg-type]
 
@@ -43,12 +42,10 @@ def test_the_writer_of_xml(tmp_path: Path) -> None:
 
 
 def test_a_character_that_xml_has_not() -> None:
-    """It is written as its number."""
     assert bin_xml_escape("a\x00b") == "a#x00b"
 
 
 def test_a_duration() -> None:
-    """An instant measures what has passed since."""
     start = Instant()
     time.sleep(0.01)
     assert start.elapsed().seconds >= 0.01

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-# Of address space, on top of what the imports took: less than the file, and less than a tenth of what it says it is.
+# Address space on top of the imports: less than the file, and less than a tenth of the size that it claims.
 ROOM = 64 << 20
 SIZE = 192 << 20
 READ = """
@@ -41,7 +41,6 @@ last_of_steps(folder)
 
 @pytest.mark.parametrize(("of", "reader"), [(b"", "megatron_lm"), (b"x", "metaseq"), (b"{", "nemo"), (b" ", "metaseq")])
 def test_a_line_without_end_takes_little_memory(of: bytes, reader: str, tmp_path: Path) -> None:
-    """Of zeros, as a hole in a file is, of one letter, or of what begins something: for every reader there is."""
     log = tmp_path / "steps" / "rank-00000.jsonl"
     log.parent.mkdir()
     with log.open("wb") as file:

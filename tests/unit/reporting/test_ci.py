@@ -30,7 +30,6 @@ VERDICT: dict[str, Any] = {
 
 @given(ROWS, st.sampled_from([0, 1, 2, 3, 4, 5, 6, 10, 77]), st.booleans(), st.booleans(), st.integers(0, 3))
 def test_a_pass_is_what_is_left(verdicts: list[str], code: int, simulated: bool, clause: bool, unjudged: int) -> None:
-    """Only with exit code 0, a test that passed, and nothing else true; any other word has its reason."""
     outcome = SessionOutcome(
         rows=[{"verdict": verdict} for verdict in verdicts], incomplete=["4.1"] if clause else [], simulated=simulated,
         unjudged=["run"] * unjudged, runs=3, exit_code=code,
@@ -62,7 +61,6 @@ def test_text_of_others_is_no_markup(text: str) -> None:
 
 
 def test_annotations_are_as_many_as_github_shows() -> None:
-    """Ten: errors first, and the last counts the others."""
     rows = [{"verdict": "FAIL", "test": f"t{i}"} for i in range(12)] + [{"verdict": "ERROR", "test": "e"}]
     lines = [*annotate_tests([*rows, {"verdict": "PASS", "test": "p"}], Path("/"), warned=False)]
     assert len(lines) == 10
@@ -94,12 +92,10 @@ def test_a_summary_of_very_many_tests_is_short() -> None:
     ],
 )
 def test_the_name_of_a_case_lasts(name: str, properties: dict[str, str], lasts: str) -> None:
-    """It has the node where it had the slot, and nothing else of it changes."""
     assert lasting(name, properties) == lasts
 
 
 def test_two_cases_keep_names_that_differ() -> None:
-    """Where two slots have one node, as they do on one machine that stands for many, each keeps its slot."""
     cases = []
     for slot in ("0", "1"):
         case = ET.Element("testcase", classname="t", name=f"test_fit[limits-slot{slot}]")
@@ -136,7 +132,6 @@ def test_the_list_of_sessions_follows_the_folders(tmp_path: Path) -> None:
 
 
 def test_what_is_no_link_is_not_replaced(tmp_path: Path) -> None:
-    """A folder named `latest` stays, and it is said."""
     (tmp_path / "latest").mkdir()
     with pytest.raises(FileExistsError, match="must be a link"):
         point_to_latest(tmp_path / "first")
@@ -144,12 +139,11 @@ def test_what_is_no_link_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_cut_verdict_is_none(tmp_path: Path) -> None:
-    """Whatever is missing of it."""
+    """A verdict file without any one of its parts is refused."""
     (tmp_path / "verdict.json").write_text('{"schema_version": 1, "verdict": "pass"}')
     with pytest.raises(ConfigError, match="no verdict of a session of schema version 1"):
         SessionVerdict.read(tmp_path / "verdict.json")
 
 
 def test_html_is_escaped_once() -> None:
-    """An ampersand is readable."""
     assert html.unescape(markdown("a & b")) == "a & b"

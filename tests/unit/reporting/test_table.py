@@ -17,7 +17,6 @@ PASSED = {
 
 
 def test_a_test_is_a_line_under_a_header() -> None:
-    """Columns line up, numbers have their unit, and thousands are grouped."""
     assert list(render([PASSED], 80)) == [
         ("", "run      nodes  statistic   measured         threshold           verdict"),
         ("PASS", "opt125m  1      throughput  212,346 words/s  >= 200,000 words/s  PASS"),
@@ -25,14 +24,12 @@ def test_a_test_is_a_line_under_a_header() -> None:
 
 
 def test_nothing_measured_is_a_dash() -> None:
-    """A test without a number, a threshold or a statistic has an em dash there, never a 0."""
     _, (verdict, line) = render([{"run": "opt125m", "verdict": "SKIP", "threshold": ""}], 80)
     assert verdict == "SKIP"
     assert line.split() == ["opt125m", "—", "—", "—", "—", "SKIP"]
 
 
 def test_a_measured_zero_is_a_number() -> None:
-    """A 0 that was measured is shown as one."""
     _, (_, line) = render([PASSED | {"value": 0.0}], 80)
     assert "  0 words/s  " in line
 
@@ -56,7 +53,6 @@ def test_a_reason_is_wrapped_under_its_line(width: int) -> None:
 
 
 def test_the_reference_is_named_where_the_terminal_is_wide_enough() -> None:
-    """In the last column, a dash for a threshold of the test's own; a table without references has no such column."""
     rows = [PASSED | {"reference": "azure_200k"}, PASSED]
     _, (_, named), (_, own) = render(rows, 120)
     assert (named.split()[-2:], own.split()[-2:]) == (["PASS", "azure_200k"], ["PASS", "—"])
@@ -66,7 +62,6 @@ def test_the_reference_is_named_where_the_terminal_is_wide_enough() -> None:
 
 
 def test_the_nodes_of_each_run_are_told() -> None:
-    """Once for all runs on the same, and never for runs that were all on one."""
     on = [
         PASSED | {"run": f"group{number}", "hosts": hosts} for number, hosts in enumerate(("n1,n2", "n3,n4", "n1,n2"))
     ]
@@ -96,7 +91,6 @@ ROWS = st.fixed_dictionaries(
 
 @given(st.lists(ROWS, max_size=5))
 def test_columns_line_up_whatever_is_in_them(rows: list[dict[str, Any]]) -> None:
-    """Every test has one line whose verdict begins where the header's does, in the order given."""
     (_, header), *lines = render(rows, 80)
     at = header.index("verdict")
     tests = [(verdict, line) for verdict, line in lines if not line.startswith("    ") or line[at:] == verdict]

@@ -49,7 +49,6 @@ def judged(store: RecordStore, record: RunRecord) -> Path:
 
 
 def test_a_judged_run_is_read_again_as_it_was(store: RecordStore, made: Callable[..., RunRecord]) -> None:
-    """With the verdict on it, each number as it was; and the test of a rerun gets it too."""
     judged(store, made())
     expected = made().model_copy(update={"judgements": (PASSED,)})
     assert store.runs["tiny"] == expected
@@ -59,7 +58,6 @@ def test_a_judged_run_is_read_again_as_it_was(store: RecordStore, made: Callable
 
 
 def test_all_runs_of_a_series_leave_the_memory(store: RecordStore, made: Callable[..., RunRecord]) -> None:
-    """Also one that has its record only after the tests of its series had their verdicts."""
     store.keep(made())
     store.let_go("tiny")
     judged(store, made("tiny-repeat2", 2))
@@ -74,7 +72,7 @@ def test_all_runs_of_a_series_leave_the_memory(store: RecordStore, made: Callabl
 def test_a_file_that_was_changed_is_told_and_never_taken(
     store: RecordStore, made: Callable[..., RunRecord], damage: str
 ) -> None:
-    """It is out of the way of whatever reads the folder, and a test that waits for the run hears of it."""
+    """The file is moved away from readers, and a test that waits for the run gets the error."""
     other, path = judged(store, made("other")), judged(store, made())
     text = path.read_text()
     damaged = {"another number": text.replace("2.5", "2.6"), "cut": text[:-20], "another run's": other.read_text()}
@@ -107,7 +105,6 @@ def test_damage_is_found_where_a_record_is_read(store: RecordStore, made: Callab
 
 
 def test_a_record_without_a_file_stays_in_memory(store: RecordStore, made: Callable[..., RunRecord]) -> None:
-    """A full disk costs the file, and no verdict."""
     record = made()
     Path(record.folder).parent.mkdir(parents=True)
     Path(record.folder).write_text("in the place of its folder")
@@ -146,7 +143,7 @@ def test_a_verdict_that_comes_later_is_in_the_file_as_well(store: RecordStore, m
 def test_a_file_that_the_session_itself_replaces_was_not_changed(
     store: RecordStore, made: Callable[..., RunRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever reads it in the moment between the new file and its digest waits for that."""
+    """Readers in the moment between the new file and its digest wait for the digest."""
     judged(store, made())
     write, read = store.write, list[RunRecord | None]()
     reader = threading.Thread(target=lambda: read.append(store.runs.get("tiny")))

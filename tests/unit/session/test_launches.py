@@ -11,7 +11,6 @@ from pytest_llmbench.session.schedule import MOST_IN_A_ROW, PAUSES_S, FailedLaun
 
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> FailedLaunches:
-    """By a clock that stands."""
     monkeypatch.setattr(time, "monotonic", lambda: 100.0)
     return FailedLaunches()
 
@@ -22,7 +21,6 @@ def fail(launches: FailedLaunches, key: str) -> None:
 
 
 def test_nothing_is_launched_in_a_pause(launches: FailedLaunches, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By nobody: the next run would be launched into the same failure."""
     paused = [launches.paused]
     launches.add("a", "why")
     paused.append(launches.paused)
@@ -34,14 +32,12 @@ def test_nothing_is_launched_in_a_pause(launches: FailedLaunches, monkeypatch: p
 
 
 def test_a_run_is_given_up_after_its_last_launch(launches: FailedLaunches) -> None:
-    """And each failure is kept for its record."""
     fail(launches, "a")
     assert launches.reasons["a"] == ["why"] * (len(PAUSES_S) + 1)
     assert not launches.hopeless
 
 
 def test_runs_in_a_row_end_all_launching(launches: FailedLaunches) -> None:
-    """One that was launched in between begins the row anew."""
     for key in range(MOST_IN_A_ROW - 1):
         fail(launches, f"a{key}")
     launches.in_a_row = 0

@@ -104,7 +104,7 @@ def parts(text: str) -> list[str]:
 def test_the_script_is_the_golden_one(name: str) -> None:
     """What runs on the nodes changes on purpose only. LLMBENCH_ACCEPT_GOLDEN=1 accepts what is there now."""
     path, text = GOLDEN / name, golden()[name]
-    #: variable LLMBENCH_ACCEPT_GOLDEN: tests of this project: golden files are rewritten
+    #: test variable LLMBENCH_ACCEPT_GOLDEN: golden files are rewritten
     if os.environ.get("LLMBENCH_ACCEPT_GOLDEN"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -117,7 +117,6 @@ def test_the_script_is_the_golden_one(name: str) -> None:
 
 
 def test_no_golden_file_is_left_over() -> None:
-    """Every file there belongs to a row above."""
     assert {str(path.relative_to(GOLDEN)) for path in GOLDEN.rglob("*.*") if path.is_file()} == set(golden())
 
 

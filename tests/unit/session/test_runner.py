@@ -36,7 +36,6 @@ def test_nodes_of_a_run_that_ended_are_used_at_once() -> None:
 
 
 def test_every_run_that_waits_for_slurm_is_looked_at() -> None:
-    """Of thousands, those that come next each time and the others in turn; and always those that have begun."""
     runner = cast("Any", Runner.__new__(Runner))
     runs = [
         SimpleNamespace(

@@ -38,7 +38,6 @@ def test_a_silent_slurm_costs_no_run_its_launches(schedule: Schedule) -> None:
 
 
 def test_a_refusal_of_a_controller_that_was_just_started_costs_none(schedule: Schedule) -> None:
-    """It does not know its nodes yet: the run waits, however often that comes."""
     run = cast("Any", SimpleNamespace(key="a"))
 
     def refused() -> Any:
@@ -56,8 +55,6 @@ def test_a_refusal_of_a_controller_that_was_just_started_costs_none(schedule: Sc
     ("error", "kind"), [(ClusterError("nvalid partition"), "allocation"), (OSError("disk full"), "launch_failed")]
 )
 def test_what_slurm_refuses_is_no_failed_launch(schedule: Schedule, error: Exception, kind: str) -> None:
-    """The same kind as where nodes are asked for that are to be held."""
-
     def refused() -> Any:
         raise error
 
@@ -68,7 +65,6 @@ def test_what_slurm_refuses_is_no_failed_launch(schedule: Schedule, error: Excep
 
 
 def test_nodes_that_are_refused_for_now_are_asked_for_again() -> None:
-    """Until the controller knows them, or the session ends."""
     answers: list[Exception | None] = [NotYetError("not available"), NotYetError("not available"), None]
 
     def start() -> None:
@@ -89,7 +85,6 @@ def test_nodes_that_are_refused_for_now_are_asked_for_again() -> None:
 
 
 def test_a_slurm_that_is_silent_for_hours_does(schedule: Schedule) -> None:
-    """Somebody has to look at it."""
     schedule.slurm = cast("Any", SimpleNamespace(silent=True, controller=SimpleNamespace(silent_s=3 * 3600.0)))
     schedule.launch_again(cast("Any", SimpleNamespace(key="a")), "connection refused")
     assert schedule.failed_launches.reasons["a"] == ["connection refused"]

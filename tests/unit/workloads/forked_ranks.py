@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 RANK = "pytest_llmbench.workloads.rank.main"
-# What every engine imports at the first step, whatever it does with it, and models of engine deepspeed.
+# Modules that every engine imports at its first step, and models of engine deepspeed.
 _SHARED = ["torch", "torch._dynamo", "torch.distributed.fsdp", "transformers.models.opt.modeling_opt"]
 _FORKS = multiprocessing.get_context("forkserver")
 

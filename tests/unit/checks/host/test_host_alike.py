@@ -17,7 +17,6 @@ DEVICES = st.sets(st.from_regex(r"[a-z]{1,3}[0-9]{0,2}", fullmatch=True), max_si
 
 @given(VALUES)
 def test_all_stand_out_who_do_not_have_what_most_have(values: dict[str, str]) -> None:
-    """Where no value is that of most, all do, and every value is named."""
     ranked = Counter(values.values()).most_common()
     found = differing(values)
     if len(ranked) < 2:
@@ -30,7 +29,6 @@ def test_all_stand_out_who_do_not_have_what_most_have(values: dict[str, str]) ->
 
 
 def test_both_values_and_who_agrees_are_named() -> None:
-    """Of many nodes that agree, the first few."""
     usual = {f"n{number}": "5.15" for number in range(9)}
     assert differing({**usual, "x": "5.14"}) == {"x": "5.14; 5.15 on n0, n1, n2, n3 and 5 more"}
     assert differing({"a": "1", "b": "2"})["a"] == "1; the nodes are divided: 1 on a; 2 on b"
@@ -51,7 +49,6 @@ def test_sizes_of_one_name_are_close(sizes: dict[str, int], tolerance: float) ->
 def test_a_list_and_the_list_that_leaves_it_out_part_the_devices(
     there: set[str], name: str, before: str, named: set[str]
 ) -> None:
-    """What `^` leaves is what the same list without it does not choose."""
     rule, listed = RULES[name], ",".join(sorted(named))
     devices, absent = chosen(before + listed, there, rule)
     assert devices <= there
@@ -63,7 +60,6 @@ def test_a_list_and_the_list_that_leaves_it_out_part_the_devices(
 
 
 def test_names_of_file_systems() -> None:
-    """What is not known is no network, and has no clock to trust."""
     assert is_network(mount_of_kind("nfs4"))
     assert is_network(mount_of_kind("fuse.juicefs"))
     assert not is_network(mount_of_kind("fuse.fuse-overlayfs"))

@@ -43,7 +43,6 @@ def test_what_is_not_there_is_found(tmp_path: Path) -> None:
 
 
 def test_an_unreadable_file_of_one_variable_is_found(tmp_path: Path) -> None:
-    """An empty file is no topology."""
     empty = tmp_path / "empty.xml"
     empty.touch()
     site = cpu_site(2, env={"NCCL_TOPO_FILE": str(empty)})

@@ -32,7 +32,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> ProcessFleet:
 
 
 def test_the_node_with_another_version_is_found(fleet: ProcessFleet) -> None:
-    """With both versions, and who has the usual one."""
     report = get_check("software").run(fleet, CheckSettings())
     (finding,) = report.findings
     assert (finding.host, finding.subject, finding.severity) == ("c", "enroot", Severity.CONFIGURE)
@@ -42,12 +41,10 @@ def test_the_node_with_another_version_is_found(fleet: ProcessFleet) -> None:
 
 
 def test_what_may_differ_is_ignored(fleet: ProcessFleet) -> None:
-    """By the name in the record."""
     assert not get_check("software").run(fleet, CheckSettings(options={"ignore": ["enroot"]})).findings
 
 
 def test_software_that_one_node_lacks_is_found() -> None:
-    """To have none is to differ."""
     (finding,) = find_unlike({"a": {"ofed": "5.8"}, "b": {}, "c": {"ofed": "5.8"}}, ())
     assert (finding.host, finding.message) == ("b", "none; 5.8 on a, c")
 

@@ -50,7 +50,6 @@ def test_a_log_says_the_same_by_its_needles(file: str) -> None:
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_every_engine_that_is_a_command_has_needles(name: str) -> None:
-    """Of its steps, and of its claims besides; a short one would be in every line."""
     needles = cast("External", get_engine(name)).log_reader().needles
     assert needles.always
     assert needles.first
@@ -77,7 +76,6 @@ def _parse(text: str) -> Iterable[Item]:
 
 
 def test_every_line_is_read_for_an_engine_without_needles(tmp_path: Path) -> None:
-    """An engine need not have any."""
     log = tmp_path / "output.log"
     log.write_text("bead 1\nbead 2\nat rest\n", encoding="utf-8")
     found = Beads().read(log, shipped_recipes()["opt125m"])

@@ -127,7 +127,7 @@ NEMO_2 = TrueLog(
         "precision": "bf16",
         "steps": 25,
     },
-    kind="no_evidence_of_completion",  # what proves it went to another file
+    kind="no_evidence_of_completion",  # the proof went to another file
 )
 CHAT: Mapping[str, Any] = {
     "sequence_length": 512,

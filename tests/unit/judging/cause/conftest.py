@@ -9,8 +9,7 @@ import pytest
 
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.core.record.series import RankInfo, Step
-from pytest_llmbench.core.record.times import RankTimes, RunTimes
+from pytest_llmbench.core.record.series import RankInfo, RankTimes, RunTimes, Step
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.judging.statistics import steady_of
 from tests.conftest import TINY

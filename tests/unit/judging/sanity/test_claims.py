@@ -17,14 +17,12 @@ from .test_sanity_of_commands import evidence
 
 
 def claiming(evidence: Evidence, *claims: Claim) -> Evidence:
-    """The run with claims."""
     return dataclasses.replace(evidence, series=evidence.series.model_copy(update={"claims": claims}))
 
 
 @pytest.mark.parametrize("name", sorted(OF_RECIPES))
 @given(evidence=good_runs())
 def test_a_claim_that_agrees_passes(name: ClaimName, evidence: Evidence) -> None:
-    """A run that says of itself what its recipe says is sane."""
     expected = due(name, evidence)
     assume(isinstance(expected, int | str))  # one copy of the model shares nothing with another
     assert isinstance(expected, int | str)

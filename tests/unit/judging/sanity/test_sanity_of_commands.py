@@ -73,7 +73,7 @@ LINE = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2024-01-01T00:00:00 DUE 
         evidence((*steps(60)[:5], *steps(60)[6:]), recipe={"steps": 60}, wall_s=60.0, **UNREAD, unread_after={5: 1}),
         evidence((), totals={"throughput": 1.0}),
         evidence(steps(12, 12), log_interval=12),
-        evidence(steps(12, 4), log_interval=8),  # more often than it was told to
+        evidence(steps(12, 4), log_interval=8),  # more often than its interval
         evidence((*FIRST, *steps(12, 4)), first_apart=True),
         evidence((*FIRST, *steps(12, 12)), first_apart=True, log_interval=12),
         evidence(steps(10, 5)),  # the two steps after the last line of a log interval have none
@@ -82,7 +82,6 @@ LINE = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2024-01-01T00:00:00 DUE 
     ],
 )
 def test_a_good_run_passes(good: Evidence) -> None:
-    """Whole, or with no more missing than is explained."""
     assert first_problem(good) is None
 
 
@@ -141,7 +140,6 @@ def test_a_good_run_passes(good: Evidence) -> None:
     ],
 )
 def test_what_is_wrong_is_named(bad: Evidence, kind: str, said: str) -> None:
-    """One thing at a time, each of its own kind."""
     problem = first_problem(bad)
     assert problem is not None
     assert problem.kind == kind

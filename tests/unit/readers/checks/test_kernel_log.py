@@ -25,20 +25,17 @@ _LINES = {
 
 @pytest.mark.parametrize(("line", "event"), _LINES.items())
 def test_every_form_is_known(line: str, event: tuple[bool, int, str]) -> None:
-    """Of dmesg and the journal, of GPUs, of slices of them, and of switches."""
     (found,) = read_driver_log(line).events
     assert (found.switch, found.code, found.bus) == event
     assert found.fatal == (", Fatal" in line)
 
 
 def test_an_error_whose_code_was_cut_off_is_counted() -> None:
-    """There was one, and nobody knows which."""
     log = read_driver_log("[12.1] NVRM: Xid (PCI:0000:10:00): 11")
     assert (len(log.events), len(log.unreadable)) == (0, 1)
 
 
 def test_a_form_that_is_not_known_is_not_lost() -> None:
-    """It is counted as unreadable; words of others are not."""
     log = read_driver_log("[1.0] NVRM: Xid without a number\n[2.0] myapp: got Xid 48?\n[3.0] usb 1-1: new device\n")
     assert (log.events, log.unreadable) == ((), ("[1.0] NVRM: Xid without a number",))
 
@@ -48,7 +45,6 @@ _NOISE = st.from_regex(r"[ -W Y-~]{0,60}", fullmatch=True).filter(lambda noise: 
 
 @given(st.lists(st.tuples(st.sampled_from([None, *_LINES]), _NOISE), max_size=8))
 def test_every_error_is_found_among_any_other_lines(lines: list[tuple[str | None, str]]) -> None:
-    """As many as were put there, in their order."""
     quiet = [noise if line is None else line for line, noise in lines]
     log = read_driver_log("\n".join(quiet))
     assert [(each.switch, each.code, each.bus) for each in log.events] == [_LINES[line] for line, _ in lines if line]
@@ -56,6 +52,5 @@ def test_every_error_is_found_among_any_other_lines(lines: list[tuple[str | None
 
 @given(st.sampled_from(list(_LINES)), st.data())
 def test_an_error_that_was_cut_off_is_no_other_error(line: str, data: st.DataObject) -> None:
-    """A code that lost its last digits would be another one."""
     log = read_driver_log(line[: data.draw(st.integers(0, len(line)))])
     assert [(event.switch, event.code) for event in log.events] in ([], [_LINES[line][:2]])

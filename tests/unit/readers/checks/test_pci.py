@@ -11,7 +11,6 @@ from pytest_llmbench.readers.pci import pci_address
     "text", ["0000:1b:00.0", "00000000:1B:00.0", "PCI:0000:1b:00", "0000:1b:00", "1b:00.0", "PCI:0000:1B:00 GPU-I:02"]
 )
 def test_all_spellings_are_one(text: str) -> None:
-    """That of sysfs."""
     assert pci_address(text) == "0000:1b:00.0"
 
 

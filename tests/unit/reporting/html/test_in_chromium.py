@@ -117,7 +117,6 @@ def test_it_works_by_keyboard(browser: Browser, page: Path) -> None:
 
 
 def test_what_is_laid_away_comes_when_it_is_asked_for(browser: Browser, tmp_path: Path) -> None:
-    """Of hundreds of runs, the last opens by its link, and all verdicts are filtered."""
     folder = tmp_path / "s"
     write_large(folder, 160, 60)
     browser.open(write_page(folder))

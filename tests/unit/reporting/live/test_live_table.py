@@ -28,12 +28,10 @@ FAILED = LiveTask(name="bloom", state="judged", verdict=Verdict.FAIL, took_s=360
 
 
 def picture(*tasks: LiveTask, at: float = 1000.0) -> LiveSnapshot:
-    """A session that began at 900."""
     return LiveSnapshot(session="s", host="h", pid=1, began=900.0, at=at, count=3, tasks=tasks)
 
 
 def drawn(snapshot: LiveSnapshot, width: int, height: int = 20) -> list[str]:
-    """The table without colours."""
     return table_lines(snapshot, console_for(width, coloured=False), height)
 
 
@@ -92,13 +90,11 @@ def test_texts_of_others_are_harmless() -> None:
 
 
 def test_colours_are_left_out_where_nobody_wants_them() -> None:
-    """With NO_COLOR, nothing but text is drawn."""
     assert "\x1b[" in "".join(table_lines(picture(FAILED), console_for(80, coloured=True), 9))
     assert "\x1b" not in "".join(drawn(picture(FAILED), 80))
 
 
 def test_a_run_without_an_interval_shows_no_verdict_to_come() -> None:
-    """Numbers of too few steps have a question mark, and are undecided."""
     few = RUNNING.model_copy(
         update={"projected": Projected(value=950.0, unit="words/s", bound=">= 1 words/s", steps=2)}
     )
@@ -124,7 +120,6 @@ def test_lines_tell_changes_and_signs_of_life() -> None:
     ("seconds", "text"), [(0.4, "0 s"), (59.6, "1:00"), (724, "12:04"), (3661, "1:01:01"), (180_000, "2 d 2 h")]
 )
 def test_durations_are_for_people(seconds: float, text: str) -> None:
-    """Seconds, minutes, hours or days, as long as they are."""
     assert duration(seconds) == text
 
 

@@ -34,7 +34,6 @@ SYSTEM = System(name="here", cluster="slurm", gpus_per_node=0)
 
 
 def settings_of(folder: Path, **changes: Any) -> Settings:
-    """One node of a cluster."""
     return Settings(system=SYSTEM, cluster="slurm", allocation="run", run_dir=folder, **changes)
 
 
@@ -69,7 +68,6 @@ def died(tmp_path: Path) -> Iterator[Callable[..., Earlier]]:
 
 
 def test_a_final_record_is_kept(died: Callable[..., Earlier], tmp_path: Path) -> None:
-    """Also one that has verdicts by now; a threshold is no other plan, and the record has that of today."""
     earlier = died(judgements=(Judgement(test="a", verdict=Verdict.PASS),))
     today = SPEC.model_copy(update={"recipe": small(references=[REFERENCE])})
     kept = earlier.finished(today, settings_of(tmp_path))
@@ -79,7 +77,6 @@ def test_a_final_record_is_kept(died: Callable[..., Earlier], tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", ["rank_died", "hang", "launch_failed"])
 def test_a_problem_of_the_run_is_final(died: Callable[..., Earlier], tmp_path: Path, kind: Any) -> None:
-    """It is no fault of the session's death."""
     assert isinstance(died(Problem(kind=kind, message="-")).finished(SPEC, settings_of(tmp_path)), RunRecord)
 
 
@@ -104,7 +101,6 @@ def test_what_becomes_of_runs_is_counted(
 
 @pytest.mark.parametrize("changed", ["recipe", "partition", "nodes", "simulate"])
 def test_another_plan_is_another_run(died: Callable[..., Earlier], tmp_path: Path, changed: str) -> None:
-    """Whatever its numbers depend on."""
     settings, run = settings_of(tmp_path), SPEC
     if changed == "recipe":
         run = SPEC.model_copy(update={"recipe": small(steps=SPEC.recipe.steps + 1)})
@@ -118,7 +114,7 @@ def test_another_plan_is_another_run(died: Callable[..., Earlier], tmp_path: Pat
 
 
 def test_an_adopted_run_keeps_its_fault(tmp_path: Path) -> None:
-    """A session that is resumed without `--llmbench-simulate` still says it of a run that was started with it."""
+    """A run that was started with `--llmbench-simulate` is reported so by a resumed session without it."""
     session, settings = Session(id="s", folder=tmp_path / "s"), settings_of(tmp_path)
     folder = session.run_folder(SPEC.key)
     assert run_identity(SPEC, settings, session).simulated is None
@@ -128,7 +124,7 @@ def test_an_adopted_run_keeps_its_fault(tmp_path: Path) -> None:
 
 
 def test_a_record_that_was_changed_is_not_kept(died: Callable[..., Earlier], tmp_path: Path) -> None:
-    """Nor one that is cut."""
+    """A record that is cut is not kept either."""
     earlier, settings = died(nodes=7), settings_of(tmp_path)
     assert "not the one that was written" in str(earlier.finished(SPEC, settings))
     path = tmp_path / "s" / "runs" / "tiny" / "earlier.json"
@@ -149,7 +145,6 @@ def test_jobs_are_known_by_their_last_submission(died: Callable[..., Earlier]) -
 
 
 def test_attempts_are_put_aside_one_beside_the_other(died: Callable[..., Earlier], tmp_path: Path) -> None:
-    """Nothing is lost, and nothing is taken for the next attempt's."""
     earlier = died()
     earlier.put_aside("tiny")
     earlier.put_aside("tiny")  # nothing is left
@@ -159,7 +154,6 @@ def test_attempts_are_put_aside_one_beside_the_other(died: Callable[..., Earlier
 
 
 def test_the_newest_session_that_did_not_end(tmp_path: Path) -> None:
-    """Those that did, and folders of others, are passed over; a damaged journal is not."""
     sessions: dict[str, tuple[EventKind, ...]] = {
         "1": ("began",), "2": ("began", "ended", "began"), "3": ("began", "ended"),
     }  # fmt: skip
@@ -180,7 +174,7 @@ def test_the_newest_session_that_did_not_end(tmp_path: Path) -> None:
 
 
 def test_a_session_of_another_host_is_watched_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lock may be of one host alone; a sign of life that changes is of a process that lives."""
+    """A lock may hold on one host alone; a sign of life that changes comes from a living process."""
     monkeypatch.setattr("pytest_llmbench.session.journal.earlier.PERIOD_S", 0.05)
     session = Session(id="s", folder=tmp_path)
     journal = Journal(tmp_path / "journal")
@@ -199,7 +193,6 @@ def test_a_session_of_another_host_is_watched_first(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize(("ttl_s", "orphaned"), [(60.0, False), (15.0, True)])
 def test_jobs_of_a_silent_session_may_have_ended(tmp_path: Path, ttl_s: float, orphaned: bool) -> None:
-    """After the time that the process bore with which they began, whatever this one's is."""
     journal = Journal(tmp_path / "journal")
     journal.note(now("began", host=socket.gethostname(), pid=7, cluster="slurm", ttl_s=ttl_s))
     journal.close()

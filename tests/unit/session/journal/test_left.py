@@ -33,7 +33,6 @@ def session(run_dir: Path, name: str, pid: int, *kinds: EventKind, host: str = "
 
 
 def test_the_newest_dead_session_is_told(tmp_path: Path, gone: int) -> None:
-    """With how far it came, what it left and how to go on; others before it are counted."""
     assert describe_dead_session(tmp_path) is None
     session(tmp_path, "first", gone).close()
     session(tmp_path, "second", gone, "judged").close()
@@ -44,7 +43,6 @@ def test_the_newest_dead_session_is_told(tmp_path: Path, gone: int) -> None:
 
 
 def test_what_lives_or_ended_is_not_told(tmp_path: Path, gone: int) -> None:
-    """Nor one that was interrupted and so has its verdict, a damaged one, or one that may live on another host."""
     session(tmp_path, "ended", gone, "judged", "ended").close()
     session(tmp_path, "ours", os.getpid()).close()
     session(tmp_path, "another", os.getppid()).close()

@@ -58,21 +58,18 @@ def so_far(steps: int, seconds: float, world_size: int) -> StepSeries:
 
 
 def found(run: tuple[PreparedRun, Settings], steps: int, seconds: float) -> Projected:
-    """The projection of that many steps."""
     prepared, settings = run
     return project(prepared, ["fast"], settings, so_far(steps, seconds, prepared.topology.world_size))
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 5, 10, 20])
 def test_too_few_steps_are_never_a_pass(run: tuple[PreparedRun, Settings], steps: int) -> None:
-    """However fast they are, nothing is projected before their interval is known."""
     told = found(run, steps, 0.001)
     assert (told.verdict, told.low, told.high) == ("undecided", None, None)
     assert told.why
 
 
 def test_steps_that_are_fast_enough_are_a_pass_to_come(run: tuple[PreparedRun, Settings]) -> None:
-    """With an interval on the right side of the bound, the run would pass; the bound is told with it."""
     told = found(run, 100, 0.05)
     assert (told.verdict, told.statistic, told.steps) == ("PASS", "throughput", 100), told
     assert told.low is not None
@@ -80,23 +77,19 @@ def test_steps_that_are_fast_enough_are_a_pass_to_come(run: tuple[PreparedRun, S
 
 
 def test_steps_that_are_too_slow_are_a_fail_to_come(run: tuple[PreparedRun, Settings]) -> None:
-    """With an interval on the wrong side of it, the run would fail."""
     assert found(run, 100, 0.2).verdict == "FAIL"
 
 
 def test_a_bound_inside_of_the_interval_decides_nothing(run: tuple[PreparedRun, Settings]) -> None:
-    """A speed as high as the bound is undecided, whatever its last digit."""
     told = found(run, 100, 0.1)
     assert (told.verdict, told.bound) == ("undecided", ">= 2,560 words/s")
 
 
 def test_all_steps_wait_for_their_verdict(run: tuple[PreparedRun, Settings]) -> None:
-    """A run that is over is judged by its tests, not by a projection."""
     assert found(run, 200, 0.05).verdict == "undecided"
 
 
 def test_steps_of_some_ranks_do_not_count(run: tuple[PreparedRun, Settings]) -> None:
-    """A step that one rank has not logged ends what is known."""
     prepared, settings = run
     series = so_far(100, 0.05, prepared.topology.world_size)
     series = series.model_copy(update={"steps": tuple(s.model_copy(update={"ranks": 1}) for s in series.steps)})

@@ -71,7 +71,6 @@ ENTRY = """
 
 @pytest.fixture(scope="module")
 def found(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What rank 0 saw in its steps."""
     folder = tmp_path_factory.mktemp("flat")
     (folder / "five_steps.py").write_text(textwrap.dedent(ENTRY))
     recipe = make_recipe(engine="deepspeed", compile=False, precision="bf16")
@@ -96,7 +95,7 @@ def test_the_host_hardly_ever_waits_in_a_step(found: dict[str, Any]) -> None:
 
 
 def test_it_is_adamw() -> None:
-    """Its steps are those of `torch.optim.AdamW`, and what is done with its groups is done with theirs."""
+    """Steps are those of `torch.optim.AdamW`, and changes of its groups are theirs."""
     from deepspeed.ops.adam import FusedAdam  # noqa: PLC0415 - optional
 
     from pytest_llmbench.engines.deepspeed.ranks.zero import FlatAdamW  # noqa: PLC0415 - as above

@@ -104,17 +104,14 @@ def alone(train: Train) -> StepSeries:
 
 @pytest.fixture(scope="module")
 def pipeline(train: Train) -> Path:
-    """Two stages."""
     return train(2, parallelism={"pipeline": 2})
 
 
 def losses(series: StepSeries) -> list[float | None]:
-    """Loss by step."""
     return [step.loss for step in series.steps]
 
 
 def norms(series: StepSeries) -> list[float | None]:
-    """Gradient norm by step."""
     return [step.grad_norm for step in series.steps]
 
 
@@ -124,18 +121,15 @@ def close(values: Sequence[float | None], rel: float = 1e-4) -> object:
 
 
 def test_one_rank_trains_as_engine_torch_does(alone: StepSeries, by_torch: StepSeries) -> None:
-    """On one rank, all losses and gradient norms are those of engine torch, from the first step to the last."""
     assert_equal_training(alone, by_torch, ranks=1)
 
 
 def test_stages_train_as_engine_torch_does(pipeline: Path, by_torch: StepSeries) -> None:
-    """On two stages they are too."""
     assert_equal_training(read_steps(pipeline), by_torch, ranks=2)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_trains_as_engine_torch_does(layout: str, train: Train, by_torch: StepSeries) -> None:
-    """In every other layout they are too."""
     ranks, changes = LAYOUTS[layout]
     assert_equal_training(read_steps(train(ranks, **changes)), by_torch, ranks=ranks)
 
@@ -215,7 +209,6 @@ def test_a_step_that_overflows_has_no_gradient(train: Train) -> None:
 
 
 def test_a_batch_that_does_not_divide_is_refused(train: Train) -> None:
-    """Sequences are never dropped to make a batch fit."""
     (info,) = read_steps(train(micro_batch_size=3, fails=True)).ranks
     assert info.failure == (
         "ConfigError: a global batch of 8 does not divide into micro batches of 3 on 1 copies of the model"

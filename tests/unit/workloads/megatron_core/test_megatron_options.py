@@ -61,7 +61,7 @@ def first(table):
     return parallel_state.get_tensor_model_parallel_rank() * len(table)
 """
 
-# 250 tokens are padded to 256 rows, also on two ranks; the second rank has all that are none.
+# 250 tokens are padded to 256 rows, also on two ranks; the second rank has all the padding.
 BASE: Mapping[str, Any] = {"engine": "megatron_core", "model": {"layers": 4, "vocab_size": 250}, "steps": 6}
 OFF: Mapping[str, Any] = {
     "transformer_impl": "local", "attention": "unfused", "pad_vocabulary": False, "overlap": False,
@@ -107,7 +107,6 @@ def train(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="module")
 def alone(train: Train) -> Results:
-    """Each option on one rank."""
     variants: dict[str, Any] = {name: {"options": merge(OFF, changes)} for name, changes in OPTIONS.items()}
     return train(1, {**variants, "default": {}, "few_tokens": {"options": OFF, "model": FEW}})
 
@@ -136,7 +135,6 @@ def assert_same(measured: Mapping[str, Any], expected: Mapping[str, Any]) -> Non
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_default_options_train_the_same_in_every_layout(layout: str, alone: Results, spread: Results) -> None:
-    """On two ranks, whatever they share, losses and norms are those of one rank without any option."""
     for rank in spread[layout]:
         assert_same(rank, alone["off"][0])
 

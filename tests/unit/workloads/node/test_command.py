@@ -17,8 +17,8 @@ import pytest
 
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.wire.again import refused
 from pytest_llmbench.core.wire.driver import DriverReport, read_report
+from pytest_llmbench.core.wire.notes import second_start
 from pytest_llmbench.engines.base import Command, Place, Script
 from pytest_llmbench.readers.log import read_log
 from pytest_llmbench.session.script.scripts import labels_of, write_script
@@ -38,8 +38,9 @@ Drive = Callable[..., "subprocess.Popen[bytes]"]
 def prepare(folder: Path, script: str, **task: Any) -> None:
     """Write the run's folder: one CPU rank, and an owner that gave one sign of life."""
     (folder / "owner").write_text("0\n")
-    told = {"nodes": 1, "ranks_per_node": 1, "device": "cpu", "python": sys.executable, "owner": str(folder / "owner")}
-    (folder / "command.json").write_text(json.dumps({**told, **task}))
+    owner = {"path": str(folder / "owner"), "ttl_s": 30.0}
+    shape = {"nodes": 1, "ranks_per_node": 1, "device": "cpu", "python": sys.executable, "owner": owner}
+    (folder / "command.json").write_text(json.dumps({**shape, **task}))
     (folder / "run.sh").write_text(script)
 
 
@@ -70,14 +71,12 @@ def clean() -> dict[str, str]:
 
 
 def report(folder: Path) -> DriverReport:
-    """What the driver reported."""
     found = read_report(folder)
     assert found is not None
     return found
 
 
 def output(folder: Path) -> str:
-    """What the script printed."""
     return (folder / "logs" / "output.log").read_text()
 
 
@@ -107,7 +106,6 @@ def state(pid: int) -> str:
 
 
 def test_its_log_begins_with_the_runs_label(drive: Drive, tmp_path: Path) -> None:
-    """Before anything else is printed; the script has all of it but the host. What nobody named has none."""
     process = drive('echo "$LLMBENCH_LABEL"', token="llmbench:s/tiny", labels=3)
     assert process.wait(timeout=60) == 0
     launched, host = f"{report(tmp_path).started:.3f}", report(tmp_path).hosts[0]
@@ -119,12 +117,12 @@ def test_its_log_begins_with_the_runs_label(drive: Drive, tmp_path: Path) -> Non
 
 
 def test_a_second_start_touches_nothing_of_the_first(drive: Drive, tmp_path: Path) -> None:
-    """A controller that forgot the first starts the job again: log and report stay, and the refusal is on disk."""
+    """A controller that forgot the first start begins it again: log and report stay, and the refusal is on disk."""
     assert drive("echo first").wait(timeout=60) == 0
     before = report(tmp_path)
     assert drive("echo second").wait(timeout=60) == STARTED_AGAIN
     assert (output(tmp_path), report(tmp_path)) == ("first\n", before)
-    assert (refused(tmp_path) or "").startswith("its driver on ")
+    assert (second_start(tmp_path) or "").startswith("its driver on ")
 
 
 # A stand-in for Slurm's, which runs a task on each of two nodes.
@@ -180,7 +178,6 @@ def test_a_script_runs_and_its_end_is_reported(drive: Drive, tmp_path: Path) -> 
 def test_a_signal_ends_all_that_was_started(
     drive: Drive, tmp_path: Path, number: signal.Signals, code: int, script: str
 ) -> None:
-    """Also who does not listen, and who has a session of its own."""
     process = drive(script)
     pids = family(tmp_path)
     process.send_signal(number)
@@ -192,7 +189,7 @@ def test_a_signal_ends_all_that_was_started(
 @pytest.mark.parametrize("silence", ["silent", "stop"])
 def test_without_its_owner_it_ends(drive: Drive, tmp_path: Path, silence: str) -> None:
     """The dead man's switch: nobody rewrites the file, or somebody asks for the end."""
-    process = drive(FAMILY, ttl_s=1.0 if silence == "silent" else 600.0)
+    process = drive(FAMILY, owner={"path": str(tmp_path / "owner"), "ttl_s": 1.0 if silence == "silent" else 600.0})
     if silence == "stop":
         pids = family(tmp_path)
         (tmp_path / "stop").write_text("")
@@ -202,7 +199,6 @@ def test_without_its_owner_it_ends(drive: Drive, tmp_path: Path, silence: str) -
 
 
 def test_a_check_that_takes_long_is_ended_too(drive: Drive, tmp_path: Path) -> None:
-    """Signals count from the beginning, before the script starts."""
     slow = {"name": "slow", "check": f"echo $$ > {tmp_path}/check; sleep 1000", "make": "nothing"}
     process = drive("echo never", prepare=[slow])
     wait_until(lambda: (tmp_path / "check").exists() and (tmp_path / "check").read_text())
@@ -214,7 +210,6 @@ def test_a_check_that_takes_long_is_ended_too(drive: Drive, tmp_path: Path) -> N
 
 
 def test_what_a_script_leaves_behind_is_ended(drive: Drive, tmp_path: Path) -> None:
-    """A script that ends before those it started."""
     process = drive(FAMILY.replace("wait\n", "until test -s child && test -s grandchild; do sleep 0.05; done\n"))
     assert process.wait(300) == 0
     assert report(tmp_path).exit_code == 0
@@ -233,7 +228,6 @@ def test_what_a_script_leaves_behind_is_ended(drive: Drive, tmp_path: Path) -> N
 def test_what_a_node_lacks_is_reported_and_nothing_starts(
     drive: Drive, tmp_path: Path, task: dict[str, Any], kind: str, said: str
 ) -> None:
-    """The problem is in the report; the script never ran."""
     (tmp_path / "none").mkdir()
     env = {"PATH": f"{tmp_path}/none"} if kind == "wrong_hardware" else None
     assert drive("echo never", env, **task).wait(300) == 0
@@ -245,7 +239,6 @@ def test_what_a_node_lacks_is_reported_and_nothing_starts(
 
 
 def test_without_a_script_it_says_so(drive: Drive, tmp_path: Path) -> None:
-    """Bash's own words, and its code."""
     process = drive("")
     (tmp_path / "run.sh").unlink()
     assert process.wait(300) == 0
@@ -254,7 +247,6 @@ def test_without_a_script_it_says_so(drive: Drive, tmp_path: Path) -> None:
 
 
 def test_in_the_process_of_pytest_its_handlers_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without an owner nobody else waits for it: Ctrl-C is the session's."""
     for name in set(os.environ) - set(clean()):
         monkeypatch.delenv(name)
     prepare(tmp_path, "exit 0", owner=None)

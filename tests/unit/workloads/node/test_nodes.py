@@ -13,7 +13,7 @@ from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.workloads.node.nodes import environment_of, gpus_of, hosts_of_this_job
 
 HOSTS = ("n1", "n2")
-# What the driver finds as a step of a job of 8 nodes.
+# Variables of the driver as a step of a job of 8 nodes.
 STEP = {
     "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-8]", "SLURM_NNODES": "8", "SLURM_STEP_ID": "3",
     "SLURM_STEP_NODELIST": "n1", "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_CPU_BIND": "none",
@@ -37,7 +37,6 @@ def program(tmp_path: Path) -> Callable[[str, str], dict[str, str]]:
 
 
 def test_outside_of_slurm_it_is_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And for a local run it is, even inside of a Slurm job."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     assert hosts_of_this_job() == (os.uname().nodename,)
     for name, value in {**STEP, "SUBMITIT_EXECUTOR": "local"}.items():
@@ -82,7 +81,6 @@ def test_a_script_sees_a_job_of_its_own_nodes(tmp_path: Path, program: Callable[
 def test_outside_of_slurm_the_environment_is_left_as_it_is(
     tmp_path: Path, program: Callable[[str, str], dict[str, str]]
 ) -> None:
-    """Nor is there an srun of ours."""
     env = {"HOME": "/root", **program("srun", "exit 1")}
     assert environment_of({**env, "SUBMITIT_EXECUTOR": "local"}, ("here",), 4, tmp_path) == env
     assert not (tmp_path / "bin").exists()
@@ -117,7 +115,6 @@ def test_gpus_are_those_of_every_node(
 
 
 def test_without_a_driver_there_is_no_gpu(tmp_path: Path) -> None:
-    """No nvidia-smi is a problem of the hardware, in words."""
     found, wrong = gpus_of(("n1",), 1, {"PATH": str(tmp_path)})
     assert found == "unknown"
     assert wrong is not None

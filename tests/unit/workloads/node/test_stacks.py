@@ -21,7 +21,6 @@ SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
 def context(folder: Path) -> RankContext:
-    """Rank 0 of two on one node."""
     return RankContext(
         rank=0, world_size=2, local_rank=0, ranks_per_node=2, nodes=1, folder=folder, config={}, device="cpu"
     )
@@ -29,7 +28,6 @@ def context(folder: Path) -> RankContext:
 
 @pytest.fixture
 def stopped() -> Iterator[int]:
-    """A process that was stopped."""
     with subprocess.Popen(SLEEPER, env={**os.environ, "LLMBENCH_HOSTFILE": "/here"}) as process:
         process.send_signal(signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)

@@ -9,7 +9,7 @@ from subprocess import TimeoutExpired
 import pytest
 
 from pytest_llmbench.core.errors import RunError
-from pytest_llmbench.core.wire.again import refused
+from pytest_llmbench.core.wire.notes import second_start
 from pytest_llmbench.readers.steps.step_log import read_steps
 from pytest_llmbench.workloads.rank.main import OWNER_GONE, run_rank
 from tests.unit.workloads.conftest import Launch
@@ -84,7 +84,7 @@ def test_a_wrong_shape_is_refused_before_anything_is_written(tmp_path: Path, mon
 
 
 def test_a_second_start_is_refused_and_leaves_word_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job whose start its controller forgot is started again: the log stays as it is, and who refused is told."""
+    """A controller that forgot the first start begins the job again: the log stays as it is."""
     (tmp_path / "task.json").write_text(
         '{"entry": "builtins:print", "config": {}, "nodes": 1, "ranks_per_node": 1, "device": "cpu"}'
     )
@@ -93,8 +93,8 @@ def test_a_second_start_is_refused_and_leaves_word_of_it(tmp_path: Path, monkeyp
     run_rank(str(tmp_path))
     log = tmp_path / "steps" / "rank-00000.jsonl"
     before = log.read_bytes()
-    assert refused(tmp_path) is None
+    assert second_start(tmp_path) is None
     with pytest.raises(RunError, match="needs its own folder"):
         run_rank(str(tmp_path))
     assert log.read_bytes() == before != b""
-    assert (refused(tmp_path) or "").startswith("rank-00000 on ")
+    assert (second_start(tmp_path) or "").startswith("rank-00000 on ")

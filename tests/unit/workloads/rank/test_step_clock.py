@@ -50,7 +50,6 @@ def test_a_late_host_moves_no_time_between_steps(context: RankContext, monkeypat
 
 
 def test_a_host_alone_logs_at_once(context: RankContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU a step is done when it has been asked for."""
     monkeypatch.setattr(torch.distributed, "barrier", lambda: None)
     with StepLog(context) as log:
         clock = StepClock(log, torch.device("cpu"), samples=1, tokens=2)

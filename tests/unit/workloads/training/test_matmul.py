@@ -20,7 +20,6 @@ Measure = Callable[..., float]
 
 @pytest.fixture
 def measure(context: RankContext, monkeypatch: pytest.MonkeyPatch) -> Iterator[Measure]:
-    """Measure in a run of one rank."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     with process_group(context) as device:
         yield lambda **options: matmul.measure(device, torch.float32, **options)

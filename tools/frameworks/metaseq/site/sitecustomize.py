@@ -78,7 +78,7 @@ def _causal(inputs: Any) -> Any:
 def _softmax(mask: Callable[..., Any]) -> Callable[..., Any]:
     def forward(inputs: Any, *masks_and_scale: Any) -> Any:
         *masks, scale = masks_and_scale
-        # The number that the kernels put in the place of what is masked.
+        # The number that the kernels put instead of masked scores.
         return (inputs * scale).masked_fill(mask(inputs, *masks), -10000.0).softmax(-1)
 
     return forward

@@ -1,0 +1,53 @@
+"""Notes that the processes of a run leave in its folder: a second start of one of them, and their pauses.
+
+A controller that was killed may have saved a job as one that waits, and starts it again: the second start must not
+touch the measurements of the first. A stopped process does not know the reason. Slurm does, as long as it answers: the
+notes of pauses are for when it does not.
+"""
+
+import contextlib
+import socket
+import time
+from pathlib import Path
+
+from pytest_llmbench.core.files import make_folder, write_text
+from pytest_llmbench.core.wire import layout
+
+
+def note_second_start(folder: Path, who: str) -> None:
+    """Write down that a process has refused to begin, because an earlier start of it has."""
+    with contextlib.suppress(OSError):  # a full disk: it ends all the same
+        write_text(folder / layout.AGAIN, f"{who} on {socket.gethostname()}\n")
+
+
+def second_start(folder: Path) -> str | None:
+    """The process of a run that was started a second time, and its host; None without one."""
+    try:
+        return (folder / layout.AGAIN).read_text(encoding="utf-8", errors="replace").strip()[:200]
+    except OSError:
+        return None
+
+
+def note_pause(folder: Path, who: str, seconds: float) -> None:
+    """Write down that a process has just stood still for a while, as it saw it itself."""
+    with contextlib.suppress(OSError):  # a full disk must not end a process that can go on
+        make_folder(folder / layout.PAUSES)
+        with (folder / layout.PAUSES / who).open("a", encoding="ascii") as file:
+            file.write(f"{seconds:.1f} {time.time():.1f}\n")
+
+
+def longest_pause(folder: Path, since: float = 0.0) -> tuple[str, float] | None:
+    """The process of a run that stood still for longest, and for how many seconds; None if there is none.
+
+    Pauses that were over before the Unix time `since` do not count: a rank that loads libraries from a slow file system
+    stands still as well, in all its threads.
+    """
+    pauses: list[tuple[float, str]] = []
+    for path in sorted((folder / layout.PAUSES).glob("*")):
+        for line in path.read_text(encoding="ascii", errors="replace").splitlines():
+            with contextlib.suppress(ValueError):
+                took, ended = map(float, line.split())
+                if ended >= since:
+                    pauses.append((took, path.name))
+    seconds, who = max(pauses, default=(0.0, ""))
+    return (who, seconds) if who else None
