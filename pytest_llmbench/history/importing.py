@@ -12,7 +12,7 @@ from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.history.database import Connection, History
-from pytest_llmbench.history.rows import FiledRecord, gpu_uuids, metrics_of, read_record, series_of
+from pytest_llmbench.history.rows import FiledRecord, gpu_uuids, metrics_of, read_record, series_of, sightings_of
 from pytest_llmbench.session.folder import has_ended, record_files
 
 # This many records without a verdict are named, the others counted.
@@ -88,14 +88,11 @@ def records_in(folder: Path) -> Iterator[tuple[str, Path]]:
 def read_session(folder: Path) -> tuple[list[FiledRecord], list[str]]:
     """The readable records of a session's folder, and the damage of each of the others."""
     records, refused = [], []
-    gpus: dict[tuple[str, str], str] = {}  # all records share it, and use it once all are read
     for about, path in records_in(folder):
         try:
-            records.append(filed := read_record(path, about, gpus))
+            records.append(read_record(path, about))
         except ConfigError as error:
             refused.append(str(error))
-        else:
-            gpus.update(gpu_uuids(filed.record) if isinstance(filed.record, HealthRecord) else {})
     return records, refused
 
 
@@ -130,6 +127,9 @@ def add_records(
     Raises:
         ConfigError: writing the history failed.
     """
+    gpus: dict[tuple[str, str], str] = {}
+    for check in (filed.record for filed in records if isinstance(filed.record, HealthRecord)):
+        gpus |= gpu_uuids(check)
     with history.writing() as connection:
         imported.sessions.append(session)
         had_ended = _note_session(connection, session, records, ended=ended, about=about)
@@ -155,7 +155,7 @@ def add_records(
                 imported.renewed += 1
             else:
                 imported.new += 1
-            _add(connection, filed)
+            _add(connection, filed, gpus)
             if not filed.record.judgements:
                 imported.unjudged.append(
                     f"{filed.path}: imported without a verdict: no test judged this {about_record}, or its verdicts "
@@ -206,7 +206,7 @@ def add_tag(connection: Connection, session: str, tag: str) -> None:
     connection.rows(insert, session=session, tag=tag)
 
 
-def _add(connection: Connection, filed: FiledRecord) -> None:
+def _add(connection: Connection, filed: FiledRecord, gpus: Mapping[tuple[str, str], str]) -> None:
     row, record, series = filed.run_row, filed.record, None
     if isinstance(record, RunRecord):
         series = _id_of(connection, "llmbench_series", asdict(series_of(record)))
@@ -220,7 +220,7 @@ def _add(connection: Connection, filed: FiledRecord) -> None:
         for number, judgement in enumerate(record.judgements)
     ]
     connection.insert("llmbench_verdicts", verdicts)
-    sightings, devices = filed.sightings, dict[tuple[str, str, str], int]()
+    sightings, devices = [*sightings_of(record, gpus)], dict[tuple[str, str, str], int]()
     for number, sighting in enumerate(sightings):
         kind, name, node = place = sighting["device"]
         if place not in devices:

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,15 +76,13 @@ class MetricRow:
 class FiledRecord:
     """A record in its file, ready for the history.
 
-    `content` is a digest of the record, `time` the Unix time at which the run or check began, `gpus` the result of
-    `gpu_uuids` for all checks of the session.
+    `content` is a digest of the record, `time` the Unix time at which the run or check began.
     """
 
     record: RunRecord | HealthRecord
     path: Path
     content: str
     time: float
-    gpus: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     @property
     def run_row(self) -> dict[str, Any]:
@@ -105,18 +103,9 @@ class FiledRecord:
             "git_commit": record.provenance.get("git_commit"),
         }
 
-    @property
-    def sightings(self) -> list[dict[str, Any]]:
-        """A row for each fact about a device: `device` has its kind, name and node; `blames` marks a fault of it."""
-        if isinstance(self.record, RunRecord):
-            return [*_sightings_of_run(self.record)]
-        return [*_sightings_of_check(self.record, self.gpus)]
 
-
-def read_record(path: Path, about: str, gpus: Mapping[tuple[str, str], str]) -> FiledRecord:
+def read_record(path: Path, about: str) -> FiledRecord:
     """Read the record of a `run` or a `check` in a file.
-
-    `gpus`, the result of `gpu_uuids` for all checks of the session, may be filled later.
 
     Raises:
         ConfigError: the record has another schema version, is damaged, or contradicts itself.
@@ -129,12 +118,10 @@ def read_record(path: Path, about: str, gpus: Mapping[tuple[str, str], str]) -> 
     if isinstance(record, RunRecord) and (against := [*contradictions(record, _statistics(record))]):
         more = "" if len(against) == 1 else f" ({len(against)} contradictions)"
         raise ConfigError(f"{path}: the record contradicts itself: {against[0]}{more}")
-    return file_record(record, path, hashlib.sha256(content.encode()).hexdigest(), gpus)
+    return file_record(record, path, hashlib.sha256(content.encode()).hexdigest())
 
 
-def file_record(
-    record: RunRecord | HealthRecord, path: Path, content: str, gpus: Mapping[tuple[str, str], str] | None = None
-) -> FiledRecord:
+def file_record(record: RunRecord | HealthRecord, path: Path, content: str) -> FiledRecord:
     """A record with the time at which it began, which its session's name has if the record lacks it.
 
     Raises:
@@ -146,7 +133,7 @@ def file_record(
     began = next((at for at in (times.started, times.submitted, times.ended, began) if at is not None), None)
     if began is None:
         raise ConfigError(f"{path}: it has no time, and neither has the name of session {record.session}")
-    return FiledRecord(record=record, path=path, content=content, time=began, gpus={} if gpus is None else gpus)
+    return FiledRecord(record=record, path=path, content=content, time=began)
 
 
 def problem_of(record: RunRecord) -> str | None:
@@ -203,8 +190,15 @@ def _sighting(
     }  # fmt: skip
 
 
+def sightings_of(record: RunRecord | HealthRecord, gpus: Mapping[tuple[str, str], str]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each fact about a device: `device` has its kind, name and node; `blames` marks a fault of it.
+
+    `gpus` are the UUIDs of `gpu_uuids` of all checks of the session.
+    """
+    yield from _sightings_of_run(record) if isinstance(record, RunRecord) else _sightings_of_check(record, gpus)
+
+
 def _sightings_of_run(record: RunRecord) -> Iterator[dict[str, Any]]:
-    """Yield the facts of a run about its nodes and GPUs."""
     outcome, words, blames = "ran", f"{record.key}: {record.recipe.name}", False
     is_real = record.simulated is None
     if record.problem is not None:
@@ -228,7 +222,6 @@ def _sightings_of_run(record: RunRecord) -> Iterator[dict[str, Any]]:
 
 
 def _sightings_of_check(record: HealthRecord, gpus: Mapping[tuple[str, str], str]) -> Iterator[dict[str, Any]]:
-    """Yield the facts of a check about nodes, their GPUs and other parts."""
     # A fault that every node has is more likely that of a setting.
     per_kind: dict[str, set[str]] = {}
     for finding in record.report.findings:
