@@ -26,14 +26,13 @@ from pytest_llmbench.plugin.collection.checks import refuse_unknown
 from pytest_llmbench.plugin.options import Options
 from pytest_llmbench.plugin.settings import settings_of, with_installed
 from pytest_llmbench.session.early import early_plan
-from pytest_llmbench.session.ending.conclude import run_identity
+from pytest_llmbench.session.ending import run_identity
 from pytest_llmbench.session.journal.earlier import Earlier, session_to_resume, take_over
 from pytest_llmbench.session.journal.journal import Journal
 from pytest_llmbench.session.nodes.validation import health_record
 from pytest_llmbench.session.record_store import AnyRecord
 from pytest_llmbench.session.replay import find_replays
-from pytest_llmbench.session.script.prepared import refuse_unimportable
-from pytest_llmbench.session.script.requests import hours_at_most
+from pytest_llmbench.session.script.prepared import hours_at_most, refuse_unimportable
 
 KEY = pytest.StashKey["Bench"]()
 

@@ -22,7 +22,7 @@ from pytest_llmbench.plugin.output.results import Results
 from pytest_llmbench.plugin.verdict.declared import declared_tests
 from pytest_llmbench.plugin.verdict.run_waiters import RunWaiter
 from pytest_llmbench.reporting.sessions import point_to_latest
-from pytest_llmbench.session.journal.kept_system import KeptSystem
+from pytest_llmbench.session.folder import KeptSystem
 from pytest_llmbench.session.live.snapshot import LiveSnapshot
 from pytest_llmbench.session.live.writer import LiveWriter
 from pytest_llmbench.session.planning import describe

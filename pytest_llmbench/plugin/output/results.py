@@ -119,7 +119,7 @@ class Results:
         """Complete the verdicts, and hand them to the other reporters."""
         self._junit.stop()
         if self.store is not None:
-            self.store.check_files()
+            self.store.runs.check_files()
         if self.runs_tests and self._bench.planned.tests:
             self._finish_tests(session)
             self._judge_groups(session)

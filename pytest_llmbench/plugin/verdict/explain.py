@@ -12,7 +12,7 @@ from pytest_llmbench.judging.golden import Deviation, GoldenLosses
 from pytest_llmbench.judging.interval.decide import Decision
 from pytest_llmbench.judging.statistics import SHARED, window
 from pytest_llmbench.plugin.verdict.compare import JudgedComparison, Number
-from pytest_llmbench.session.ending.causes import log_to_read
+from pytest_llmbench.session.ending import log_to_read
 
 # Further away from its bound, the noise of a number is left out of messages.
 _NEAR_PERCENT = 20.0

@@ -20,7 +20,7 @@ from pytest_llmbench.core.wire.driver import read_report
 from pytest_llmbench.core.wire.foreign import redacted
 from pytest_llmbench.reporting.html.figures import Figure, check_figures, rank_figures, size_of_step_logs, step_figures
 from pytest_llmbench.reporting.html.rows import ORDER, VerdictRow, worst
-from pytest_llmbench.session.ending.causes import log_to_read
+from pytest_llmbench.session.ending import log_to_read
 from pytest_llmbench.session.folder import SessionFolder
 from pytest_llmbench.workloads.node.secret_filter import secret_values
 

@@ -14,7 +14,7 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.recipes import load_recipes
 from pytest_llmbench.core.record.records import Problem, RunRecord, Timings
-from pytest_llmbench.session.ending.causes import sweep
+from pytest_llmbench.session.ending import sweep
 from pytest_llmbench.session.record_store import KeptRuns
 from pytest_llmbench.session.signing import PytestCommand
 
