@@ -18,8 +18,8 @@ PLAN, WORKERS_PLAN, JUNIT = "session.json", "plan.json", "junit.xml"
 SYSTEM = "system.json"
 # For CI systems; the verdict is written last of all.
 SUMMARY, VERDICT = "summary.md", "verdict.json"
-# Beside the folders of sessions: a link to the latest that began, and a list of those that ended.
-LATEST, INDEX = "latest", "index.json"
+# Beside the folders of sessions: a link to the latest that began.
+LATEST = "latest"
 # In the place of a session's name, after `--resume`: the newest that did not end.
 NEWEST = "newest"
 JOURNAL = "journal"
