@@ -35,7 +35,7 @@ class PcieOptions(Strict):
     gen: PositiveInt | None = None
     """PCIe generation that GPU and slot must support."""
     judge_idle_gen: bool = False
-    """Whether the link generation of idle GPUs is judged, too."""
+    """Judge the link generation of idle GPUs, too."""
     replays: NonNegativeInt = 100
     """Number of packets sent again since the driver was loaded, above which there is a hint."""
 

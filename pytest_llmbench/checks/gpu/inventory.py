@@ -29,7 +29,7 @@ class InventoryOptions(Strict):
     """Requirements for the GPUs of a node."""
 
     persistence: bool = True
-    """Whether the driver must stay loaded while no process uses a GPU."""
+    """The driver must stay loaded while no process uses a GPU."""
     memory_tolerance: float = Field(default=0.05, ge=0, lt=1)
     """Allowed shortfall of a GPU's memory from the system file (fraction)."""
 

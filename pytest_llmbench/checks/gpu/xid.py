@@ -135,7 +135,7 @@ class KernelEvent:
 
     @property
     def fatal(self) -> bool:
-        """Whether an NVSwitch calls it fatal; GPUs lack such a word."""
+        """True if an NVSwitch calls it fatal; GPUs lack such a word."""
         return self.switch and self.text.startswith("Fatal")
 
 
@@ -185,7 +185,7 @@ class XidOptions(Strict):
     tolerated_sxids: tuple[int, ...] = ()
     """SXid codes that are only hints on this system."""
     whole_log: bool = True
-    """Whether a node is an ERROR if its log no longer reaches back to the boot."""
+    """A node is an ERROR if its log no longer reaches back to the boot."""
 
 
 class Xid(GpuCheck):

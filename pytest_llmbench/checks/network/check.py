@@ -54,7 +54,7 @@ class PairsOptions(TournamentOptions):
     """Further options of the tournament."""
 
     bisect: bool = True
-    """Whether all nodes are measured together afterwards, and bisected if that is slow."""
+    """Measure all nodes together afterwards, and bisect them if that is slow."""
 
 
 class Rail(CheckDefaults):
