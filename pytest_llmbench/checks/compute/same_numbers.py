@@ -22,7 +22,7 @@ from pytest_llmbench.checks.base import (
     deadline_of,
     options_of,
 )
-from pytest_llmbench.checks.compute.nodes.seating import TURNS, RankNumbers, Turn, groups
+from pytest_llmbench.checks.compute.nodes.answer import TURNS, RankNumbers, Turn, groups
 from pytest_llmbench.checks.compute.rates import finding, list_answered, subject
 from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.record.health import Finding, Report, Severity
