@@ -5,6 +5,7 @@ missing or damaged; everything else uses the functions that raise.
 """
 
 import contextlib
+import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -322,6 +323,23 @@ def _readable_records(
         else:
             readable.append(name)
     return Records(kind, folder, readable)
+
+
+def point_to_latest(folder: Path) -> None:
+    """Make the link `latest` lead to a session's folder. One step replaces the old link.
+
+    Raises:
+        OSError: the file system lacks links, or another file has that name.
+    """
+    link, new = folder.with_name(layout.LATEST), folder.with_name(f".{layout.LATEST}.{secrets.token_hex(4)}")
+    if link.exists() and not link.is_symlink():
+        raise FileExistsError(f"{link} must be a link to be replaced; it stays as it is")
+    new.symlink_to(folder.name, target_is_directory=True)
+    try:
+        new.replace(link)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
 
 
 def _short(error: Exception) -> str:
