@@ -43,12 +43,12 @@ class KernelEvent:
 
     @property
     def fatal(self) -> bool:
-        """Whether an NVSwitch calls it fatal."""
+        """True if an NVSwitch calls it fatal."""
         return self.switch and self.text.startswith("Fatal")
 
     @property
     def nonfatal(self) -> bool:
-        """Whether the driver calls it nonfatal, as it does for errors of links and of NVSwitches."""
+        """True if the driver calls it nonfatal, as it does for errors of links and of NVSwitches."""
         return re.search(r"\bnon-?fatal\b", self.text, re.IGNORECASE) is not None
 
 
@@ -84,7 +84,7 @@ class Condensed:
 
     @property
     def whole(self) -> bool:
-        """Whether all kinds of errors are kept."""
+        """True if all kinds of errors are kept."""
         return len(self._first) <= _MOST_KEPT
 
     def lines(self) -> list[tuple[str, int]]:
