@@ -59,22 +59,14 @@ class Figure:
 
     @property
     def json(self) -> Any:
-        """The input of the page's script, with few digits."""
-        return _round_numbers({"data": self.data, "layout": self.layout})
+        """The input of the page's script: numbers with few digits, NaN and infinity as null."""
+        whole = json.dumps({"data": self.data, "layout": self.layout})
+        return json.loads(whole, parse_float=_shorten, parse_constant=lambda _: None)
 
 
-def _round_numbers(data: Any) -> Any:
-    """Round numbers for JSON; NaN and infinity become null."""
-    if isinstance(data, float):
-        if not math.isfinite(data):
-            return None
-        short = float(f"{data:.{_DIGITS}g}")
-        return int(short) if short.is_integer() else short
-    if isinstance(data, Mapping):
-        return {str(key): _round_numbers(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_round_numbers(value) for value in data]
-    return data
+def _shorten(number: str) -> float:
+    short = float(f"{float(number):.{_DIGITS}g}")
+    return int(short) if short.is_integer() else short
 
 
 def thin(values: Sequence[float | None], most: int) -> list[int]:
