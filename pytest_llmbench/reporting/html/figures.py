@@ -311,10 +311,10 @@ def _over_steps(ranks: Mapping[str, Mapping[int, float]]) -> Figure:
     steps = sorted({step for name in shown for step in ranks[name]})
     width = -(-len(steps) // _MOST_COLUMNS)
     parts = [steps[at : at + width] for at in range(0, len(steps), width)]
-    own = {
-        (name, part[0]): [ranks[name][step] for step in part if step in ranks[name]] for name in shown for part in parts
-    }
-    z = [[stats.fmean(cell) if (cell := own[name, part[0]]) else None for part in parts] for name in shown]
+    z = []
+    for name in shown:
+        cells = ([ranks[name][step] for step in part if step in ranks[name]] for part in parts)
+        z.append([stats.fmean(cell) if cell else None for cell in cells])
     slow, fast = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
     caption = (
         f"{counted(len(ranks), 'rank')} over {counted(len(steps), 'step')}: own time of a step, without waiting for "
@@ -410,12 +410,10 @@ def _own_times(path: Path) -> dict[int, float]:
 
 
 def _most_different(values: Mapping[str, float]) -> list[str]:
-    """The names to draw, in their order: all, or those furthest from the median."""
-    if len(values) <= _MOST_RANKS:
-        return [*values]
+    """The names to draw, in their order: of many, those furthest from the median."""
     middle = stats.median(values.values())
-    kept = {*sorted(values, key=lambda name: -abs(values[name] - middle))[:_MOST_RANKS]}
-    return [name for name in values if name in kept]
+    furthest = {*sorted(values, key=lambda name: -abs(values[name] - middle))[:_MOST_RANKS]}
+    return [name for name in values if name in furthest]
 
 
 def check_figures(check: HealthRecord) -> Iterator[Figure]:
