@@ -34,13 +34,13 @@ def number(element: ET.Element, *paths: str) -> float | None:
 
 
 def flag(element: ET.Element, path: str) -> bool | None:
-    """Whether a tag is a yes; None for any other word."""
+    """True if a tag is a yes; None for any other word."""
     word = (text(element, path) or "").lower()
     return True if word in _YES else False if word in _NO else None
 
 
 def either(*flags: bool | None) -> bool | None:
-    """Whether one of them is true; None where none is known."""
+    """True if one of them is true; None where none is known."""
     known = [flag for flag in flags if flag is not None]
     return any(known) if known else None
 

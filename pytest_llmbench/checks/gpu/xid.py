@@ -135,7 +135,7 @@ class KernelEvent:
 
     @property
     def fatal(self) -> bool:
-        """Whether an NVSwitch calls it fatal; GPUs lack such a word."""
+        """True if an NVSwitch calls it fatal; GPUs lack such a word."""
         return self.switch and self.text.startswith("Fatal")
 
 

@@ -109,7 +109,7 @@ def _needs(config: pytest.Config) -> SiteNeeds:
         slurm=settings.cluster == "slurm",
         partition=settings.slurm.get("partition") or settings.system.partition,
         account=settings.slurm.get("account") or settings.system.account,
-        run_dir=bench.run_dir,
+        run_dir=bench.options.run_dir,
         engines={recipe.engine for recipe in own} or ("torch",),
     )
 

@@ -16,7 +16,7 @@ from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import BatchLog, Command, Place, Script, options_of
 from pytest_llmbench.engines.deepspeed_chat import eval_batch, stages
-from pytest_llmbench.engines.deepspeed_chat.log import CLAIM_NEEDLES, NEEDLES, SKIPPED_NEEDLES, reader, said
+from pytest_llmbench.engines.deepspeed_chat.log import CLAIM_NEEDLES, NEEDLES, SKIPPED_NEEDLES, read_claims, reader
 from pytest_llmbench.engines.external import External, fill, flags
 from pytest_llmbench.engines.overrides import Arguments
 from pytest_llmbench.judging import agreement, skipped
@@ -173,7 +173,7 @@ _STATISTICS: Mapping[str, Statistic] = {
 READER = LogReader(
     name="deepspeed_chat",
     dialect=reader,
-    claims=said,
+    claims=read_claims,
     needles=Needles((*NEEDLES, *SKIPPED_NEEDLES), CLAIM_NEEDLES),
 )
 ENGINE = DeepSpeedChat()

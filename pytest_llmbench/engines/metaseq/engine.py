@@ -13,7 +13,7 @@ from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
 from pytest_llmbench.engines.external import External, fill, fill_argument, flags
-from pytest_llmbench.engines.metaseq.log import CLAIM_NEEDLES, NEEDLES, parse, said
+from pytest_llmbench.engines.metaseq.log import CLAIM_NEEDLES, NEEDLES, parse, read_claims
 from pytest_llmbench.engines.overrides import Arguments, Rules, Same, precision_problem, rules_of_given, values_of
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
@@ -267,5 +267,5 @@ _STATISTICS: Mapping[str, Statistic] = {
     )
 }
 
-READER = LogReader(name="metaseq", dialect=lambda: parse, claims=said, needles=Needles(NEEDLES, CLAIM_NEEDLES))
+READER = LogReader(name="metaseq", dialect=lambda: parse, claims=read_claims, needles=Needles(NEEDLES, CLAIM_NEEDLES))
 ENGINE = Metaseq()

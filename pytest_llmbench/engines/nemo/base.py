@@ -300,6 +300,6 @@ def _parse(text: str) -> Iterable[Item]:
 READER = LogReader(
     name="nemo",
     dialect=lambda: _parse,
-    claims=nemo.said,
+    claims=nemo.read_claims,
     needles=Needles((*nemo.NEEDLES, *gnu_time.NEEDLES), nemo.CLAIM_NEEDLES),
 )

@@ -153,7 +153,7 @@ CLAIM_NEEDLES = (
 )
 
 
-def said(text: str) -> Iterator[Said]:
+def read_claims(text: str) -> Iterator[Said]:
     """Yield the configuration and model size that NeMo 1 prints, or what Megatron-Core prints in NeMo 2."""
     if (match := _SETTING.fullmatch(text)) and match[1] in _SETTINGS:
         name, values = _SETTINGS[match[1]]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Verdict
-from pytest_llmbench.plugin.output.junit_cases import complete, lasting
+from pytest_llmbench.plugin.output.junit_cases import complete, lasting_name
 from pytest_llmbench.reporting.ci import annotate_tests, markdown, summary
 from pytest_llmbench.reporting.verdict import DETAILED, SessionOutcome, SessionVerdict, decide, detailed_exit_code
 from pytest_llmbench.session.folder import point_to_latest
@@ -90,7 +90,7 @@ def test_a_summary_of_very_many_tests_is_short() -> None:
     ],
 )
 def test_the_name_of_a_case_lasts(name: str, properties: dict[str, str], lasts: str) -> None:
-    assert lasting(name, properties) == lasts
+    assert lasting_name(name, properties) == lasts
 
 
 def test_two_cases_keep_names_that_differ() -> None:
