@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pytest_llmbench.cli.output import AsJson, print_json, print_rows
+from pytest_llmbench.cli.output import AsJson, print_facts, print_rows
 
 
 class Listed(StrEnum):
@@ -26,10 +26,10 @@ Kind = Annotated[Listed, typer.Argument(metavar="KIND", help="|".join(Listed))]
 
 def list_names(kind: Kind, *, as_json: AsJson = False) -> None:
     """List what tests, files and options may name: what is installed, and what the ini file of this folder adds."""
-    from pytest_llmbench.cli.rows import COLUMNS, rows_of  # noqa: PLC0415  # with pytest and all engines
+    from pytest_llmbench.cli.rows import KINDS, rows_of  # noqa: PLC0415  # with pytest and all engines
 
     rows, left_out = rows_of(kind)
-    print_rows(rows, as_json=as_json, columns=COLUMNS[kind])
+    print_rows(rows, as_json=as_json, columns=KINDS[kind][1])
     for reason in left_out:
         typer.echo(f"left out: {reason}", err=True)
 
@@ -45,12 +45,7 @@ def validate_files(
 
     # Engines and checks of a `conftest.py` in this folder count as well.
     faults = call_in_site(lambda _: [fault for path in files for fault in vet(path)])
-    if as_json:
-        print_json([fault.plain for fault in faults])
-    else:
-        for fault in faults:
-            typer.echo(str(fault))
-        if not faults:
-            typer.echo(f"{len(files)} of {len(files)} files are valid")
+    lines = [str(fault) for fault in faults] or [f"{len(files)} of {len(files)} files are valid"]
+    print_facts([fault.plain for fault in faults], lines, as_json=as_json)
     if faults:
         raise typer.Exit(1)

@@ -18,20 +18,13 @@ from pytest_llmbench.readers.steps.times import read_times
 
 
 class InProcess(EngineDefaults):
-    """See `base.Engine`. An engine adds its name, what it needs, its entry and its `problems`.
-
-    Attributes:
-        entry: function of every rank, `package.module:function`.
-        packages: required packages: distribution by import name.
-        extra: the extra of pytest-llmbench that brings them, for an engine of ours.
-        ends_early: as of `RankTask`.
-    """
+    """See `base.Engine`. An engine adds its name, what it needs, its entry and its `problems`."""
 
     name: str
-    entry: str
-    packages: Mapping[str, str] = {}
-    extra: str | None = None
-    ends_early = False
+    entry: str  # function of every rank, `package.module:function`
+    packages: Mapping[str, str] = {}  # required packages: distribution by import name
+    extra: str | None = None  # the extra of pytest-llmbench that brings them, for an engine of ours
+    ends_early = False  # as of `RankTask`
     kind: Literal["ranks", "command"] = "ranks"
     proof = "the end event of every rank's step log"
 

@@ -26,8 +26,8 @@ from pytest_llmbench.judging.references import why_not_applicable
 from pytest_llmbench.plugin.output.provenance import bounds
 from pytest_llmbench.plugin.verdict.compare import JudgedComparison
 from pytest_llmbench.plugin.verdict.run import Run
-from pytest_llmbench.reporting.ci.summary import summary
-from pytest_llmbench.reporting.ci.verdict import SessionOutcome, SessionVerdict, decide
+from pytest_llmbench.reporting.ci import summary
+from pytest_llmbench.reporting.verdict import SessionOutcome, SessionVerdict, decide
 from pytest_llmbench.session.journal.journal import read_journal
 
 _COMPARISON = re.compile(r"(>=|>|<=|<) (.+)")

@@ -12,9 +12,8 @@ from pytest_llmbench.core.files import read_at_most
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.reporting.ci.verdict import SessionVerdict
-from pytest_llmbench.session.folder import has_ended, read_plan, read_records
-from pytest_llmbench.session.journal.kept_system import KeptSystem
+from pytest_llmbench.reporting.verdict import SessionVerdict
+from pytest_llmbench.session.folder import KeptSystem, has_ended, read_plan, read_records
 
 LARGEST = 512 << 20
 # pytest's word for the outcome of a test with each verdict.

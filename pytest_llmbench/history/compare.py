@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns
+from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns, for_people
 from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.history.queries import PastRun
 from pytest_llmbench.history.rows import MetricRow, metrics_of, problem_of, series_of
@@ -336,3 +336,14 @@ def _judge(recipe: str, metric: str, change: Change) -> Compared:
     if change.improved:
         reason = "better, beyond what is uncertain"
     return replace(line, verdict=verdict_of_change(change), reason=reason)
+
+
+def change_texts(change: Change | None) -> tuple[str, str, str, str]:
+    """Earlier mean, later mean, change and its interval, for people; empty where unknown."""
+    if change is None:
+        return "", "", "", ""
+    before, after = (f"{for_people(mean)} {change.unit}" for mean in (change.before, change.after))
+    between = ""
+    if change.low is not None and change.high is not None:
+        between = f"{100 * change.low:+.2f} to {100 * change.high:+.2f} %"
+    return before, after, f"{100 * change.share:+.2f} %", between

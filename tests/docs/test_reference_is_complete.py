@@ -39,7 +39,7 @@ from pytest_llmbench.plugin.verdict import outcome
 from pytest_llmbench.plugin.verdict.groups import ComparedGroups
 from pytest_llmbench.plugin.verdict.run import Run
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
-from pytest_llmbench.reporting.ci.verdict import DETAILED
+from pytest_llmbench.reporting.verdict import DETAILED
 from pytest_llmbench.workloads.node import installed
 from pytest_llmbench.workloads.node.provenance import gather
 from tests.conftest import TORCH, UserFolder
@@ -178,18 +178,16 @@ def test_every_junit_property_is_there(tmp_path: Path) -> None:
     assert not missed.measured("step_time") <= Quantity("0.1 s")
     outcome.note_measured(item, missed)
     outcome.note_measured(item, run)
-    report: Any = SimpleNamespace(when="call", skipped=True, failed=False, longrepr=("", 0, "Skipped: why"))
-    place = facts_of_tests.place_of(Declared(test="a.py::b", line=1))
-    outcome.judge(item, cast("pytest.CallInfo[None]", SimpleNamespace(excinfo=None)), report, lambda: place)
+    verdict = facts_of_tests.VerdictFacts(verdict="SKIP", reason="why").properties()
+    always = facts_of_tests.place_of(Declared(test="a.py::b", line=1)) | verdict
+    outcome.note(item, **always)
     of_run, of_check, of_suite = tables("JUnit properties")
     of_history = {"baseline", "change", "change_low", "change_high"}  # of a comparison, which has no test
     assert set(of_run) == {name for name, _ in item.user_properties} | of_history
 
     item.user_properties = []
-    outcome.note(
-        item, **facts_of_tests.facts_of_check(checked(tmp_path), 0), **Health(checked(tmp_path), 0).properties()
-    )
-    outcome.judge(item, cast("pytest.CallInfo[None]", SimpleNamespace(excinfo=None)), report, lambda: place)
+    of_health = facts_of_tests.facts_of_check(checked(tmp_path), 0) | Health(checked(tmp_path), 0).properties()
+    outcome.note(item, **of_health, **always)
     names = {name for name, _ in item.user_properties}
     assert set(of_check) <= names <= {*of_check, *of_run}
 

@@ -75,7 +75,7 @@ def test_the_schema_version_of_a_health_record_is_there() -> None:
 
 
 def test_every_kind_of_finding_is_there() -> None:
-    own = {*chain(*map(declared, (*FAMILIES, "bounds")))}
+    own = {*chain(*map(declared, (*FAMILIES, "findings")))}
     assert set(table("Kinds of findings")) == own | SHARED | {*references()}
 
 

@@ -70,7 +70,7 @@ def whole(result: Result, queue: type[Queue]) -> Result:
 def test_running_and_finished_jobs_are_adopted(three: UserFolder, queue: type[Queue]) -> None:
     """Each run has one job, although two processes looked after it. The watchman ends only jobs that wait."""
     watch_for(three, 1.0)
-    session = killed(three, lambda session: steps_logged(session, "b_second") > 1, *OWN_JOBS)
+    session = killed(three, lambda session: steps_logged(session, "c_third") > 1, *OWN_JOBS)
     time.sleep(3.0)
     result = whole(three.run(*OWN_JOBS, "--resume"), queue)
     assert "of the session's earlier process: adopted" in result.text
@@ -105,12 +105,17 @@ def test_nodes_that_were_held_are_given_back(three: UserFolder, queue: type[Queu
 
 
 def test_a_job_that_still_waits_leaves_the_queue(three: UserFolder, queue: type[Queue]) -> None:
-    """Its session was killed; until the watchman ends it, the job can be adopted."""
+    """Its session was killed, and nothing resumes it for a while; then its run is made again, and nobody is blamed."""
     watch_for(three, 4.0)
     wrap(three, "sbatch", TEST_ONLY, 'exec $real --begin=now+1hour "$@"')
     session = killed(three, lambda session: len(events(session, "submitted")) == 2, *OWN_JOBS)
     assert len(queue.jobs_of(session)) == 2
     queue.wait_until_empty(session, 30)
+    (three.path / "bin" / "sbatch").unlink()
+    result = whole(three.run(*OWN_JOBS, "--resume"), queue)
+    for name in RUNS[:2]:
+        assert f"run {name} is made again: it may have ended with its session (job_cancelled)" in result.text
+    assert jobs_made(queue, session) == {f"llmbench-{name}": 2 if name in RUNS[:2] else 1 for name in RUNS}
 
 
 def test_no_sbatch_outlives_its_session(three: UserFolder, queue: type[Queue]) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pytest_llmbench.checks.answers import dissenters, read_per_host
-from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of, options_of
-from pytest_llmbench.checks.gpu.nodes.facts import GpuFacts, SmiOutput
+from pytest_llmbench.checks.base import CheckDefaults, CheckSettings, Fleet, Site, options_of
+from pytest_llmbench.checks.findings import FindingMaker, SharedKind, make_finding
+from pytest_llmbench.checks.gpu.nodes.facts import GpuFacts, ToolEnd
 from pytest_llmbench.checks.gpu.nvidia_smi import Smi, SmiGpu, read_smi
-from pytest_llmbench.checks.kinds import FindingMaker, SharedKind, make_finding
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 
@@ -26,8 +26,6 @@ finding: FindingMaker[GpuKind | SharedKind] = make_finding
 
 # A finding without its place: kind, severity, message, action.
 Fault = tuple[GpuKind | SharedKind, Severity, str, str]
-
-_FACTS = "pytest_llmbench.checks.gpu.nodes.facts:facts"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,26 +52,24 @@ class GpuNodes:
         return {key: value for key, value in values.items() if value is not None}
 
 
-class GpuCheck(NodeCheck):
+class GpuCheck(CheckDefaults):
     """A check of facts from a node's driver and kernel about its GPUs, which one probe collects for all of them."""
 
-    name: str
-    summary: str
     family = "gpu"
     deadline_s = 240.0
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Ask every node, and judge."""
         options = options_of(self, settings, self.options)
         if not fleet.site.gpus_per_node:
             return Report(skip="this system has no GPUs")
-        probe = Probe(name="gpu-facts", entry=_FACTS, deadline_s=deadline_of(self, settings), gpus=True)
+        probe = self.probe(settings, "facts:facts", name="gpu-facts", gpus=True)
         facts, silent = read_per_host(fleet.once(probe), GpuFacts)
         smi: dict[str, Smi] = {}
         failed: dict[str, str] = {}
         for host, node in facts.items():
             try:
-                smi[host] = _read_output(node.smi)
+                require_output(node.smi)
+                smi[host] = read_smi(Path(node.smi.path).read_text(encoding="utf-8", errors="replace"))
             except (RunError, OSError) as error:
                 failed[host] = str(error)
         return self.report(GpuNodes(facts=facts, smi=smi, failed=failed, silent=silent), fleet.site, options)
@@ -83,10 +79,14 @@ class GpuCheck(NodeCheck):
         raise NotImplementedError
 
 
-def _read_output(output: SmiOutput) -> Smi:
+def require_output(output: ToolEnd) -> None:
+    """Refuse the output of a program that failed.
+
+    Raises:
+        RunError: `failed`, with the reason.
+    """
     if output.error is not None:
         raise RunError("failed", f"{output.command}: {output.error}")  #: error failed: Check: a tool failed
-    return read_smi(Path(output.path).read_text(encoding="utf-8", errors="replace"))
 
 
 def subject(gpu: SmiGpu) -> str:
@@ -108,16 +108,15 @@ class PerGpu(GpuCheck):
         """Missing facts that are necessary to judge a GPU."""
         return [name for name in self.needs if getattr(gpu, name) is None]
 
-    def compare(self, nodes: GpuNodes) -> Iterator[Finding]:  # noqa: ARG002 - most have nothing to compare
+    def compare(self, nodes: GpuNodes) -> Iterator[Finding]:
         """Yield differences between GPUs that should be alike."""
         yield from ()
 
-    def notes(self, nodes: GpuNodes, options: Any) -> Iterator[str]:  # noqa: ARG002 - most have none
+    def notes(self, nodes: GpuNodes, options: Any) -> Iterator[str]:
         """Yield further remarks for people."""
         yield from ()
 
-    def report(self, nodes: GpuNodes, site: Site, options: Any) -> Report:  # noqa: ARG002 - each GPU by itself
-        """Judge GPU by GPU."""
+    def report(self, nodes: GpuNodes, site: Site, options: Any) -> Report:
         findings = [
             finding(host, subject(gpu), *fault) for host, gpu in nodes.gpus() for fault in self.judge(gpu, options)
         ]

@@ -29,7 +29,7 @@ class InventoryOptions(Strict):
     """Requirements for the GPUs of a node."""
 
     persistence: bool = True
-    """Whether the driver must stay loaded while no process uses a GPU."""
+    """The driver must stay loaded while no process uses a GPU."""
     memory_tolerance: float = Field(default=0.05, ge=0, lt=1)
     """Allowed shortfall of a GPU's memory from the system file (fraction)."""
 
@@ -42,15 +42,13 @@ class Inventory(GpuCheck):
     options: type[Strict] = InventoryOptions
 
     def report(self, nodes: GpuNodes, site: Site, options: InventoryOptions) -> Report:
-        """Judge every GPU, and compare them."""
         causes = {host: _explain_failure(nodes.facts[host].smi, reason) for host, reason in nodes.failed.items()}
         findings = [finding(host, "", *fault) for host, fault in causes.items() if fault is not None]
         for host, smi in nodes.smi.items():
             findings += [finding(host, "", *fault) for fault in _check_count(smi, site.gpus_per_node)]
         unknown: dict[str, str] = {}
         for host, gpu in nodes.gpus():
-            faults = (*_check_answer(gpu), *_check_product(gpu, site, options), *_check_settings(gpu, options))
-            findings += [finding(host, subject(gpu), *fault) for fault in faults]
+            findings += [finding(host, subject(gpu), *fault) for fault in _check_gpu(gpu, site, options)]
             needed = {
                 "name": gpu.name,
                 "memory": 0.0 if site.gpu_memory_gib is None else gpu.memory_total_mib,
@@ -96,8 +94,7 @@ def _check_count(smi: Smi, needed: int) -> Iterator[Fault]:
         yield "nvidia_smi_warns", severity, f"nvidia-smi warns: {smi.warnings[:300]}", ""
 
 
-def _check_answer(gpu: SmiGpu) -> Iterator[Fault]:
-    """Whether the driver still reaches a GPU, and the action that it requests."""
+def _check_gpu(gpu: SmiGpu, site: Site, options: InventoryOptions) -> Iterator[Fault]:
     if gpu.lost:  #: finding gpu_lost: the driver does not reach a GPU any more
         yield "gpu_lost", Severity.REBOOT, f"the driver does not reach it any more: {gpu.lost}", _REBOOT
     advice = gpu.recovery_action
@@ -105,9 +102,6 @@ def _check_answer(gpu: SmiGpu) -> Iterator[Fault]:
         severity, action = next((_ADVICE[word] for word in _ADVICE if word in str(advice).lower()), _UNKNOWN_ADVICE)
         #: finding recovery_action: the driver itself asks for a reset, a reboot or a drain
         yield "recovery_action", severity, f"the driver requests: {advice}", action
-
-
-def _check_product(gpu: SmiGpu, site: Site, options: InventoryOptions) -> Iterator[Fault]:
     if gpu.name is not None and site.gpu_model is not None and not same_gpu(site.gpu_model, gpu.name):
         message = f"is a {gpu.name}; the system's file has {site.gpu_model}"
         action = "name the right model in the system's file, or take the node out"
@@ -119,9 +113,6 @@ def _check_product(gpu: SmiGpu, site: Site, options: InventoryOptions) -> Iterat
             message = f"has {memory:.1f} GiB of memory; the system's file has {site.gpu_memory_gib:g} GiB"
             #: finding gpu_memory: a GPU has less memory than in the system file
             yield "gpu_memory", Severity.ISOLATE, message, "reset the GPU; if it stays, replace it"
-
-
-def _check_settings(gpu: SmiGpu, options: InventoryOptions) -> Iterator[Fault]:
     if gpu.mig:  #: finding mig: a GPU is cut into slices
         action = f"nvidia-smi -i {gpu.index} -mig 0, then reset the GPU"
         yield "mig", Severity.CONFIGURE, "MIG is on: the GPU is cut into slices", action

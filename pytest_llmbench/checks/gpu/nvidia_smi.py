@@ -197,10 +197,9 @@ def _read_processes(gpu: ET.Element) -> tuple[Process, ...] | None:
     listed = gpu.find("processes")
     if listed is None or (len(listed) == 0 and (listed.text or "").strip() not in {"", "None"}):
         return None
-    return tuple(_read_process(info) for info in listed.findall("process_info"))
-
-
-def _read_process(info: ET.Element) -> Process:
-    pid = number(info, "pid")
-    name = text(info, "process_name") or "unknown program"
-    return Process(pid=None if pid is None else int(pid), kind=text(info, "type") or "unknown", name=name)
+    processes = []
+    for info in listed.findall("process_info"):
+        pid, name = number(info, "pid"), text(info, "process_name") or "unknown program"
+        kind = text(info, "type") or "unknown"
+        processes.append(Process(pid=None if pid is None else int(pid), kind=kind, name=name))
+    return tuple(processes)

@@ -185,7 +185,7 @@ class XidOptions(Strict):
     tolerated_sxids: tuple[int, ...] = ()
     """SXid codes that are only hints on this system."""
     whole_log: bool = True
-    """Whether a node is an ERROR if its log no longer reaches back to the boot."""
+    """A node is an ERROR if its log no longer reaches back to the boot."""
 
 
 class Xid(GpuCheck):
@@ -195,8 +195,7 @@ class Xid(GpuCheck):
     summary = "errors of GPUs and NVSwitches in the kernel log since the node booted"
     options: type[Strict] = XidOptions
 
-    def report(self, nodes: GpuNodes, site: Site, options: XidOptions) -> Report:  # noqa: ARG002
-        """Judge each log; an unreadable one may contain errors."""
+    def report(self, nodes: GpuNodes, site: Site, options: XidOptions) -> Report:
         findings: list[Finding] = []
         unjudged = dict(nodes.silent)
         evidence = {}

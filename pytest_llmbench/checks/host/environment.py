@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from pytest_llmbench.checks.base import CheckSettings, Fleet
-from pytest_llmbench.checks.host.base import HostCheck, ask_hosts, finding, named_paths, variables
+from pytest_llmbench.checks.host.base import HostCheck, finding, named_paths, variables
 from pytest_llmbench.checks.host.nodes.facts import HostFacts
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 
@@ -38,7 +38,6 @@ class EnvironmentCheck(HostCheck):
     summary = "files and network devices that the system's file names are on every node"
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Ask every node."""
         paths = named_paths(fleet.site)
         devices = {
             (where, name): env[name]
@@ -48,7 +47,7 @@ class EnvironmentCheck(HostCheck):
         }
         if not paths and not devices:
             return Report(skip="the system's file names no files and no network devices of its nodes")
-        facts, unjudged = ask_hosts(self, fleet, settings)
+        facts, unjudged = self.ask(fleet, settings)
         findings = [
             finding
             for host, node in facts.items()

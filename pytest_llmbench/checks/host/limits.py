@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pydantic import PositiveInt
 
 from pytest_llmbench.checks.base import CheckSettings, Fleet, Site, options_of
-from pytest_llmbench.checks.host.base import HostCheck, ask_hosts, finding
+from pytest_llmbench.checks.host.base import HostCheck, finding
 from pytest_llmbench.checks.host.nodes.facts import ProcessLimits
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
@@ -41,9 +41,8 @@ class Limits(HostCheck):
     options: type[Strict] = LimitsOptions
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Ask every node."""
         options = options_of(self, settings, LimitsOptions)
-        facts, unjudged = ask_hosts(self, fleet, settings)
+        facts, unjudged = self.ask(fleet, settings)
         limits = {host: node.limits for host, node in facts.items()}
         findings = [finding for host, own in limits.items() for finding in too_low(host, own, fleet.site, options)]
         notes = () if fleet.site.gpus_per_node or options.memlock else ("memlock is not judged without GPUs",)

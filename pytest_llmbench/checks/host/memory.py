@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, NonNegativeFloat
 
 from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
-from pytest_llmbench.checks.host.base import HostCheck, alike_in_size, ask_hosts, below, differing, finding
+from pytest_llmbench.checks.host.base import HostCheck, alike_in_size, below, differing, finding
 from pytest_llmbench.core.record.health import Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
@@ -39,9 +39,8 @@ class HostMemory(HostCheck):
     statistics: Mapping[str, str] = dict.fromkeys(_STATISTICS, "GiB")
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Ask every node."""
         options = options_of(self, settings, MemoryOptions)
-        facts, unjudged = ask_hosts(self, fleet, settings)
+        facts, unjudged = self.ask(fleet, settings)
         all_sizes = {host: meminfo(node.meminfo or "") for host, node in facts.items()}
         sizes = {host: size for host, size in all_sizes.items() if {*_STATISTICS.values()} <= size.keys()}
         unjudged |= dict.fromkeys(all_sizes.keys() - sizes.keys(), "/proc/meminfo lacks the sizes of the memory")

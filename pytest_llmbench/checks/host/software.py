@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
-from pytest_llmbench.checks.host.base import HostCheck, ask_hosts, differing, finding
+from pytest_llmbench.checks.host.base import HostCheck, differing, finding
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
@@ -23,9 +23,8 @@ class Software(HostCheck):
     options: type[Strict] = SoftwareOptions
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Ask every node."""
         options = options_of(self, settings, SoftwareOptions)
-        facts, unjudged = ask_hosts(self, fleet, settings)
+        facts, unjudged = self.ask(fleet, settings)
         software = {host: node.software for host, node in facts.items()}
         findings = [*find_unlike(software, options.ignore)]
         gpus, alone = fleet.site.gpus_per_node, len(software) == 1
@@ -64,5 +63,4 @@ def unfit_for_gpus(host: str, versions: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _number(version: str) -> tuple[int, ...]:
-    """The first two parts of a version such as 12.4."""
     return tuple(int(part) for part in version.split(".")[:2])

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from pytest_llmbench.checks.base import CheckSettings, Fleet
-from pytest_llmbench.checks.host.base import HostCheck, ask_hosts, differing, finding
+from pytest_llmbench.checks.host.base import HostCheck, differing, finding
 from pytest_llmbench.checks.host.memory import meminfo
 from pytest_llmbench.checks.host.nodes.facts import KernelTuning
 from pytest_llmbench.core.record.health import Report, Severity
@@ -21,8 +21,7 @@ class Tuning(HostCheck):
     summary = "hints: huge pages, IOMMU, PCI ACS, CPU governor, NUMA balancing, swap"
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Ask every node."""
-        facts, unjudged = ask_hosts(self, fleet, settings)
+        facts, unjudged = self.ask(fleet, settings)
         gpus = bool(fleet.site.gpus_per_node)
         hints: list[tuple[str, Hint]] = []
         evidence = {}

@@ -74,7 +74,6 @@ class Game:
 class Suspicion:
     """The result of the first pass."""
 
-    floor: float | None  # the rate below which a pair is slow; None without a comparison
     suspects: tuple[str, ...]  # players that may be bad
     good: tuple[str, ...]  # the others with a good pair, the best proven first
     links: tuple[Pair, ...]  # slow pairs without a bad player
@@ -137,7 +136,6 @@ def suspect(games: Sequence[Game], floor: float | None) -> Suspicion:
     suspects = accused.union(*left)
     good = [player for player in played if player not in suspects and slow[player] < played[player]]
     return Suspicion(
-        floor=floor,
         suspects=tuple(player for player in played if player in suspects),
         good=tuple(sorted(good, key=lambda player: slow[player] / played[player])),
         links=tuple(left),

@@ -11,8 +11,8 @@ from xml.etree import ElementTree as ET
 from pydantic import PositiveInt
 
 from pytest_llmbench.checks.answers import dissenters, read_per_host
-from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, deadline_of, options_of
-from pytest_llmbench.checks.kinds import FindingMaker, SharedKind, make_finding
+from pytest_llmbench.checks.base import CheckDefaults, CheckSettings, Fleet, options_of
+from pytest_llmbench.checks.findings import FindingMaker, SharedKind, make_finding
 from pytest_llmbench.checks.topology.nodes.pci_topology import InstalledFile, PciDevice, PciFacts
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.files import write_text
@@ -24,7 +24,6 @@ from pytest_llmbench.readers.pci import pci_address
 TopologyKind = Literal["topology_file"]
 finding: FindingMaker[TopologyKind | SharedKind] = make_finding
 
-_ENTRY = "pytest_llmbench.checks.topology.nodes.pci_topology:facts"
 _MOST_NAMED = 8
 _LINK_SPEED = "16 GT/s"
 # PCI classes. Addresses of switches are made up in topology files: what counts is which devices share one.
@@ -47,7 +46,7 @@ class TopologyOptions(Strict):
     """Folder of sysfs on the nodes."""
 
 
-class NcclTopology(NodeCheck):
+class NcclTopology(CheckDefaults):
     """The topology file that NCCL_TOPO_FILE names, against sysfs, and nodes against each other."""
 
     name = "nccl_topology"
@@ -57,10 +56,9 @@ class NcclTopology(NodeCheck):
     deadline_s = 60.0
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Ask every node, write the file that fits, and compare."""
         options = options_of(self, settings, TopologyOptions)
-        deadline_s, config = deadline_of(self, settings), {"sysfs": options.sysfs}
-        probe = Probe(name="pci-topology", entry=_ENTRY, deadline_s=deadline_s, config=config, gpus=True)
+        config = {"sysfs": options.sysfs}
+        probe = self.probe(settings, "pci_topology:facts", config, name="pci-topology", gpus=True)
         facts, unjudged = read_per_host(fleet.once(probe), PciFacts)
         evidence = {"pci": {host: node.model_dump(exclude={"installed": {"text"}}) for host, node in facts.items()}}
         files: dict[str, str] = {}
@@ -106,7 +104,6 @@ def _write_files(files: Mapping[str, str], facts: Mapping[str, PciFacts], folder
 
 
 def _compare_nodes(files: Mapping[str, str], kept: Mapping[str, Path]) -> Iterator[Finding]:
-    """Yield a finding for each node with other devices than most nodes."""
     if len(set(files.values())) < 2:
         return
     odd = dissenters(files)

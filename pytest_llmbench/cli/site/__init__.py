@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pytest_llmbench.cli.output import AsJson, print_json, print_rows
-from pytest_llmbench.core.text import harmless
+from pytest_llmbench.cli.output import AsJson, print_facts, print_rows
 
 
 class CiSystem(StrEnum):
@@ -26,7 +25,7 @@ def make_site(
     engine: Annotated[str, typer.Option(metavar="NAME", help="Engine of the first recipe.")] = "torch",
     as_json: AsJson = False,
 ) -> None:
-    """Make the folder of a site: ini file, system file from what Slurm and nvidia-smi tell, first recipe and tests, CI.
+    """Make the folder of a site: ini file, system file from Slurm and nvidia-smi, first recipe and tests, CI.
 
     A file that is there already is never overwritten.
     """
@@ -45,10 +44,6 @@ def examine_machine(*, as_json: AsJson = False) -> None:
     from pytest_llmbench.cli.site.examination import examine  # noqa: PLC0415  # with pytest and all engines
 
     parts = examine()
-    if as_json:
-        print_json([asdict(part) for part in parts])
-    else:
-        for part in parts:
-            typer.echo(harmless("\n".join(part.lines)))
+    print_facts([asdict(part) for part in parts], [line for part in parts for line in part.lines], as_json=as_json)
     if any(part.needed and part.state != "ok" for part in parts):
         raise typer.Exit(1)

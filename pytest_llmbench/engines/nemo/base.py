@@ -294,7 +294,6 @@ _STATISTICS: Mapping[str, Statistic] = {
 
 
 def _parse(text: str) -> Iterable[Item]:
-    """Parse one line of the log, or of what is printed around it."""
     return itertools.chain(nemo.parse(text), gnu_time.parse(text))
 
 

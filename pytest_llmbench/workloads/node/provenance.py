@@ -118,7 +118,6 @@ def _slurm(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _image(task: CommandTask) -> dict[str, str]:
-    """Return the container's image, and its digest or the state of its file."""
     if task.image is None:
         return {}
     facts = {"image": task.image}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_llmbench.calibrate import main
 from tests.conftest import Result, UserFolder
 
 # A real run on one H200, at 456,479 words/s in its judged steps.
@@ -47,7 +48,8 @@ def siblings(plain: dict[str, Any], folder: Path, faster: float) -> Path:
 def calibrated(folder: Path, system: Path, text: str) -> None:
     """Write a system's file with a threshold from the records in a folder."""
     written = folder / "calibrated.yaml"
-    assert main([*map(str, folder.glob("*.json")), "--output", str(written), "--name", "calibrated"]) == 0
+    command = [sys.executable, "-m", "pytest_llmbench.cli", "calibrate", *map(str, folder.glob("*.json"))]
+    subprocess.run([*command, "--output", str(written), "--name", "calibrated"], check=True)
     system.write_text(text + written.read_text())
 
 

@@ -23,7 +23,7 @@ def test_losses(run):
 
 def command(user: UserFolder, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "pytest_llmbench.calibrate", "--losses", *args],
+        [sys.executable, "-m", "pytest_llmbench.cli", "calibrate", "--losses", *args],
         cwd=user.path, env=user.environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, Site, get_check
 from pytest_llmbench.checks.collectives import check as collectives
-from pytest_llmbench.checks.collectives.curve import STATISTICS, judge
+from pytest_llmbench.checks.collectives.check import STATISTICS, judge
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import UNITS, Quantity
 from pytest_llmbench.core.recipe.environments import Container, Environment

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, get_check
+from pytest_llmbench.checks.dcgm.check import DcgmVerdict, ExpectedTests, judge
 from pytest_llmbench.checks.dcgm.nodes.diagnostics import DiagnosticOutput
-from pytest_llmbench.checks.dcgm.verdict import DcgmVerdict, ExpectedTests, judge
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.record.health import HealthRecord, Report, Severity

@@ -277,7 +277,7 @@ def test_an_unknown_option_hides_no_other_problem() -> None:
             {"compile": True, "parallelism": {"sharding": "full"}},
             "cannot compile a layer whose weights come and go",
         ),
-        ("deepspeed", {"model": {"positions": "rope"}}, "model: OPT has learned positions only"),
+        ("deepspeed", {"model": {"positions": "rope"}}, "has learned positions only"),
         (
             "deepspeed",
             {"options": {"loss_scales": 4}},

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench import calibrate
+from pytest_llmbench.calibrate import calibrate_references, read_runs
 from pytest_llmbench.cli.compare import compare
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import RunRecord
@@ -134,9 +134,7 @@ def test_sound_records_have_none(sound: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_calibrate_import_and_compare_refuse_it(
-    sound: dict[str, Any], damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_calibrate_import_and_compare_refuse_it(sound: dict[str, Any], damage: str, tmp_path: Path) -> None:
     change, words = DAMAGES[damage]
     plain = deepcopy(sound)
     change(plain)
@@ -150,7 +148,8 @@ def test_calibrate_import_and_compare_refuse_it(
     assert why.startswith(f"{path}: the record contradicts itself: ")
     with pytest.raises(ConfigError, match=re.escape(f"{path}: the record contradicts itself: ")):
         compare(str(tmp_path / "sound"), str(tmp_path / "damaged"), history=str(tmp_path / "none.db"))
-    assert calibrate.main([str(tmp_path / "damaged")]) == 2
-    told = capsys.readouterr().err
+    with pytest.raises(ConfigError) as refused:
+        calibrate_references(read_runs([tmp_path / "damaged"], None), (), None, None, None)
+    told = str(refused.value)
     assert str(path) in told
     assert re.search(words, told) or "the run is broken (rank_died)" in told

@@ -16,7 +16,7 @@ from pytest_llmbench.judging.findings import findings
 from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.sanity import Evidence, first_problem
 from pytest_llmbench.judging.sanity.evidence import Origin
-from pytest_llmbench.session.ending.conclude import conclude_logs
+from pytest_llmbench.session.ending import conclude_logs
 from tests.unit.judging.conftest import small
 
 DEVICE = "NVIDIA H200"

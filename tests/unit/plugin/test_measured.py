@@ -50,7 +50,7 @@ def test_no_comparison_reaches_the_cluster_or_starts_a_job() -> None:
     assert "plugin/verdict/compare.py" in reached
     inside = {path for path in reached if path.startswith(("cluster/", "plugin/", "session/")) or "/" not in path}
     assert inside <= {f"plugin/verdict/{name}.py" for name in ("compare", "explain", "measured", "run")} | {
-        "session/ending/causes.py"
+        "session/ending.py"
     }
 
 

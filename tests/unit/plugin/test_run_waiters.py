@@ -12,7 +12,7 @@ from pytest_llmbench.cluster.heartbeat import write_stop
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord, write_model
-from pytest_llmbench.plugin.verdict.run_waiters import FileWaiter
+from pytest_llmbench.plugin.xdist import FileWaiter
 from tests.support.shipped import shipped_recipes
 
 

@@ -7,10 +7,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from pytest_llmbench.plugin.output.junit import SoFar, add_cases
+from pytest_llmbench.plugin.output.junit import SoFar, add_cases, report_of
 from pytest_llmbench.plugin.output.refreshing import SHORTEST_S, Refreshing, pause_s
 from pytest_llmbench.plugin.pytest_private import LogXML
-from pytest_llmbench.plugin.verdict.unfinished import report_of
 
 TEST = "test_a.py::test_it"
 

@@ -1,9 +1,8 @@
-"""What a session tells a CI system: the word, text that cannot become markup or a command, and the list of sessions."""
+"""The output for CI systems: the word, text that becomes neither markup nor a command, and `latest`."""
 
 from __future__ import annotations
 
 import html
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.record.records import Verdict, write_model
-from pytest_llmbench.plugin.output.junit_cases import complete, lasting
-from pytest_llmbench.reporting.ci.annotations import annotate_tests
-from pytest_llmbench.reporting.ci.summary import markdown, summary
-from pytest_llmbench.reporting.ci.verdict import DETAILED, SessionOutcome, SessionVerdict, decide, detailed_exit_code
-from pytest_llmbench.reporting.sessions import list_sessions, point_to_latest
+from pytest_llmbench.core.record.records import Verdict
+from pytest_llmbench.plugin.output.junit_cases import complete, lasting_name
+from pytest_llmbench.reporting.ci import annotate_tests, markdown, summary
+from pytest_llmbench.reporting.verdict import DETAILED, SessionOutcome, SessionVerdict, decide, detailed_exit_code
+from pytest_llmbench.session.folder import point_to_latest
 
 ROWS = st.lists(st.sampled_from([*map(str, Verdict), "LATER"]), max_size=6)
 VERDICT: dict[str, Any] = {
@@ -92,7 +90,7 @@ def test_a_summary_of_very_many_tests_is_short() -> None:
     ],
 )
 def test_the_name_of_a_case_lasts(name: str, properties: dict[str, str], lasts: str) -> None:
-    assert lasting(name, properties) == lasts
+    assert lasting_name(name, properties) == lasts
 
 
 def test_two_cases_keep_names_that_differ() -> None:
@@ -112,23 +110,12 @@ def test_two_cases_keep_names_that_differ() -> None:
     assert cases[0].get("name") == "test_fit[limits-n1]"
 
 
-def test_the_list_of_sessions_follows_the_folders(tmp_path: Path) -> None:
-    """Sessions with a verdict, the latest first; damaged files and folders that are gone are left out."""
-    for number, name in enumerate(("first", "second", "damaged")):
-        write_model(tmp_path / name / "verdict.json", SessionVerdict(**{**VERDICT, "session": str(number)}))
-    (tmp_path / "damaged" / "verdict.json").write_text('{"verdict": "pass"')
-    (tmp_path / "running").mkdir()
-    point_to_latest(tmp_path / "first")
-    point_to_latest(tmp_path / "second")
+def test_the_link_leads_to_the_latest_session(tmp_path: Path) -> None:
+    """The second session replaces the link of the first."""
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        point_to_latest(tmp_path / name)
     assert (tmp_path / "latest").readlink() == Path("second")
-    list_sessions(tmp_path)
-    told = json.loads((tmp_path / "index.json").read_text())["sessions"]
-    assert {each["folder"] for each in told} == {"first", "second"}
-    assert {each["verdict"] for each in told} == {"slow"}
-    (tmp_path / "first" / "verdict.json").unlink()
-    (tmp_path / "index.json").write_text("{")
-    list_sessions(tmp_path)
-    assert [each["folder"] for each in json.loads((tmp_path / "index.json").read_text())["sessions"]] == ["second"]
 
 
 def test_what_is_no_link_is_not_replaced(tmp_path: Path) -> None:

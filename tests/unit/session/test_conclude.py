@@ -13,7 +13,7 @@ from pytest_llmbench.core.record.records import RunOutcome
 from pytest_llmbench.core.record.series import RankInfo, Step, StepSeries
 from pytest_llmbench.judging.sanity import Evidence
 from pytest_llmbench.judging.statistics import measure
-from pytest_llmbench.session.ending.conclude import conclude_logs, measurement_of
+from pytest_llmbench.session.ending import conclude_logs, measurement_of
 from tests.unit.judging.conftest import small
 
 Kind = Literal["ranks", "command"]

@@ -80,7 +80,7 @@ def test_a_file_that_was_changed_is_told_and_never_taken(
         path.unlink()
     else:
         path.write_text(damaged[damage])
-    store.check_files()
+    store.runs.check_files()
     assert [*store.runs] == [record.key for record in store.runs.values()] == ["other"]
     assert store.runs.get("tiny") is None
     (note,) = store.notes
@@ -98,7 +98,7 @@ def test_damage_is_found_where_a_record_is_read(store: RecordStore, made: Callab
     """What happens to a file after the others were looked at counts as well."""
     path = judged(store, made())
     judged(store, made("other"))
-    store.check_files()
+    store.runs.check_files()
     path.write_text(path.read_text().replace("2.5", "2.6"))
     assert [key for key, _ in store.runs.items()] == ["other"]
     assert [*store.lost] == ["tiny"]
@@ -109,7 +109,7 @@ def test_a_record_without_a_file_stays_in_memory(store: RecordStore, made: Calla
     Path(record.folder).parent.mkdir(parents=True)
     Path(record.folder).write_text("in the place of its folder")
     judged(store, record)
-    store.check_files()
+    store.runs.check_files()
     assert store.runs["tiny"] is store.runs["tiny"]
     assert record.path in store.unwritten
     assert not store.lost
@@ -135,7 +135,7 @@ def test_a_verdict_that_comes_later_is_in_the_file_as_well(store: RecordStore, m
     assert path.stat().st_ino == before
     store.add_judgements({("run", "tiny"): [PASSED, PASSED]})
     assert RunRecord.read(path).judgements == (PASSED, PASSED)
-    store.check_files()
+    store.runs.check_files()
     assert store.runs["tiny"] is not store.runs["tiny"]
     assert not store.lost
 

@@ -18,7 +18,7 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import Problem, ProblemKind, RunRecord, write_model
 from pytest_llmbench.core.record.series import RankInfo, StepSeries
 from pytest_llmbench.core.wire.notes import note_second_start
-from pytest_llmbench.session.ending.causes import Outcome, cause, lost_nodes
+from pytest_llmbench.session.ending import Outcome, cause, lost_nodes
 from pytest_llmbench.session.following import Follower
 from pytest_llmbench.session.journal.earlier import put_aside
 from pytest_llmbench.session.schedule import RETRIED, Retries

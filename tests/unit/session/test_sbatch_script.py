@@ -20,7 +20,7 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System, load_system
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.engines.base import get_engine
-from pytest_llmbench.session.script.requests import holder_request, hours_at_most, run_request
+from pytest_llmbench.session.script.prepared import holder_request, hours_at_most, run_request
 from tests.support.shipped import shipped_recipes
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "sbatch"

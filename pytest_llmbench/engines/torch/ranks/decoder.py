@@ -143,8 +143,7 @@ class Block(nn.Module):
 class Head(nn.Module):
     """Final norm, output projection with the token embedding, and cross entropy.
 
-    Attributes:
-        step: function that turns a part of the logits into losses and their gradient; may be replaced by a faster one.
+    `step` turns a part of the logits into losses and their gradient; it may be compiled.
     """
 
     def __init__(self, shape: ModelShape) -> None:

@@ -56,7 +56,7 @@ def linear_cross_entropy(
         hidden: [tokens, h].
         embedding: [vocabulary, h], of any size.
         targets: int64 [tokens]; negative for tokens that are left out.
-        step: `losses_and_gradient`, or a kernel with the same result, which may overwrite the logits.
+        step: `losses_and_gradient`, or the same compiled.
     """
     hidden = hidden.to(product_dtype(hidden))
     loss: torch.Tensor = _FusedCrossEntropy.apply(hidden, embedding, targets, step)  # type: ignore[no-untyped-call]

@@ -187,8 +187,8 @@ def test_an_old_deviation_is_no_count() -> None:
         (": 102.22", ": -nan", "its average bus bandwidth is '-nan', not a bandwidth"),
         (": 102.22", ": 102.2x", "its average bus bandwidth is '102.2x', not a bandwidth"),
         ("# Avg", "# Avg bus bandwidth    : 1\n# Avg", "its average bus bandwidth is printed twice, 1 and 102.22"),
-        ("2 FAILED", "2 OK", "it says 2 values out of bounds, and calls that OK"),
-        ("2 FAILED", "0 FAILED", "it says 0 values out of bounds, and calls that FAILED"),
+        ("2 FAILED", "2 OK", "it reports 2 values out of bounds, and calls that OK"),
+        ("2 FAILED", "0 FAILED", "it reports 0 values out of bounds, and calls that FAILED"),
         ("# Avg", "# Out of bounds values : 1 FAILED\n# Avg", "its counts of values out of bounds differ, 2 and 1"),
     ],
 )
@@ -344,7 +344,7 @@ def test_numbers_that_are_none_in_a_file(written: tuple[str, str]) -> None:
         (("results", 9, "out_of_place", "bus_bw"), 90.0, "its busbw is 90 GB/s"),
         (("average_bus_bandwidth", "bandwidth"), 50.0, "its average bus bandwidth is 50 GB/s"),
         (("average_bus_bandwidth", "bandwidth"), "nan", "its average bus bandwidth is 'nan'"),
-        (("out_of_bounds", "okay"), "false", "it says 0 values out of bounds, and of that okay: false"),
+        (("out_of_bounds", "okay"), "false", "it reports 0 values out of bounds, and calls that okay: false"),
         (("config", "ngpus"), 2, "on 2 ranks"),
     ],
 )

@@ -102,7 +102,7 @@ def test_numbers_that_are_not_finite() -> None:
         ("x | train_inner | " + "[" * 100_000, "no JSON"),
         ("x | train_inner | " + '{"a":' * 100_000, "no JSON"),
         (line(num_updates=0).replace(" 0,", f" {'9' * 5000},"), "no JSON"),
-        (line().replace('"epoch": 1', '"wps": "1"'), "a name twice"),
+        (line().replace('"epoch": 1', '"wps": "1"'), "is given twice"),
         (line("num_updates"), "num_updates is 'missing'"),
         (line(num_updates="0"), "num_updates is '0'"),
         (line(num_updates="1.23457e+06"), "num_updates is"),

@@ -111,7 +111,8 @@ def test_it_works_by_keyboard(browser: Browser, page: Path) -> None:
     browser.press("\ue007")
     browser.wait_for("return document.getElementById('run-good').open")
     browser.wait_for("return document.querySelector('#run-good .plot[data-drawn]')")
-    browser.run("document.querySelector('#run-good figure button').click()")
+    browser.run("document.querySelector('#run-good figure summary').click()")
+    browser.wait_for("return document.querySelector('#run-good figure tbody')")
     numbers = browser.run("return document.querySelector('#run-good figure .wide').innerText")
     assert re.search(r"^1\s+2\.\d+", numbers, re.MULTILINE)
 

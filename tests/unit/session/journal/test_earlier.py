@@ -1,13 +1,15 @@
-"""What a session that is resumed keeps of its earlier processes, and what it makes again."""
+"""What a session that is resumed keeps of its earlier processes and makes again, and how a dead one is named."""
 
 from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +20,8 @@ from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Judgement, Problem, RunOutcome, RunRecord, Verdict, write_model
 from pytest_llmbench.core.wire.fault import SimulatedFault, note_strike
-from pytest_llmbench.session.ending.conclude import run_identity
-from pytest_llmbench.session.journal.earlier import Earlier, session_to_resume, take_over
+from pytest_llmbench.session.ending import run_identity
+from pytest_llmbench.session.journal.earlier import Earlier, describe_dead_session, session_to_resume, take_over
 from pytest_llmbench.session.journal.journal import (
     EventKind,
     Journal,
@@ -135,13 +137,34 @@ def test_a_record_that_was_changed_is_not_kept(died: Callable[..., Earlier], tmp
 def test_jobs_are_known_by_their_last_submission(died: Callable[..., Earlier]) -> None:
     """One whose answer is missing has no id, but the identity by which it is found."""
     earlier = died()
-    assert [(job.name, job.job_id) for job in earlier.jobs] == [("tiny", "17")]
+    assert [(job.submitting.name, job.id) for job in earlier.jobs] == [("tiny", "17")]
     earlier.journal.note(now("submitting", name="tiny", plan="x", job="llmbench-tiny", script="/s"))
     earlier.journal.earlier, _ = read_journal(earlier.journal.path)
     again = Earlier(Session(id="s", folder=earlier.journal.path.parent), earlier.journal, orphaned=False)
     (job,) = again.jobs
-    assert (job.job_id, job.plan, job.identity.token, job.identity.script) == ("", "x", "llmbench:s", "/s")
+    assert (job.id, job.submitting.plan, job.identity.token, job.identity.script) == ("", "x", "llmbench:s", "/s")
     assert [(job.id, job.identity.name) for job in again.submitted] == [("17", "llmbench-tiny")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "began", "pending", "explained"),
+    [
+        ("job_cancelled", False, False, True),
+        ("job_cancelled", True, False, False),
+        ("job_cancelled", False, True, False),
+        ("job_timeout", False, False, False),
+    ],
+    ids=["by the watchman", "while it ran", "by a person", "at its limit"],
+)
+def test_a_job_that_was_cancelled_in_the_queue_is_made_again(
+    died: Callable[..., Earlier], tmp_path: Path, kind: Any, began: bool, pending: bool, explained: bool
+) -> None:
+    """The watchman of the process that died did it, unless this process has seen the job wait or it has begun."""
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "steps" / "rank-00000.jsonl").write_text("x" if began else "")
+    run = SimpleNamespace(place=SimpleNamespace(folder=tmp_path))
+    active: Any = SimpleNamespace(run=run, was_pending=pending)
+    assert died().explains(Problem(kind=kind, message="-"), active) is explained
 
 
 def test_attempts_are_put_aside_one_beside_the_other(died: Callable[..., Earlier], tmp_path: Path) -> None:
@@ -206,3 +229,50 @@ def test_jobs_of_a_silent_session_may_have_ended(tmp_path: Path, ttl_s: float, o
 def beating(owner: Path, signs: Iterator[int], read: Callable[[Path], bytes]) -> Callable[[Path], bytes]:
     """Reading a file, where the sign of life is another one each time."""
     return lambda path: str(next(signs)).encode() if path == owner else read(path)
+
+
+@pytest.fixture
+def gone() -> Iterator[int]:
+    """Id of a process that is over, and that no other has: nobody waits for it, and its parent lives."""
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+        yield process.pid
+
+
+def dead(run_dir: Path, name: str, pid: int, *kinds: EventKind, host: str = "") -> Journal:
+    """The journal of a session of one test, open."""
+    journal = Journal(run_dir / name / "journal")
+    host = host or socket.gethostname()
+    journal.note(now("began", host=host, pid=pid, cluster="local", session=name, tests=("test_a",)))
+    for kind in kinds:
+        journal.note(now(kind, name="test_a"))
+    return journal
+
+
+def test_the_newest_dead_session_is_told(tmp_path: Path, gone: int) -> None:
+    assert describe_dead_session(tmp_path) is None
+    dead(tmp_path, "first", gone).close()
+    dead(tmp_path, "second", gone, "judged").close()
+    assert describe_dead_session(tmp_path) == (
+        f"session second (and 1 before it) never ended, and its process {gone} on {socket.gethostname()} is gone: "
+        "1 of 1 tests judged, no process left; --resume=second goes on with it, llmbench prune deletes old ones"
+    )
+
+
+def test_what_lives_or_ended_is_not_told(tmp_path: Path, gone: int) -> None:
+    dead(tmp_path, "ended", gone, "judged", "ended").close()
+    dead(tmp_path, "ours", os.getpid()).close()
+    dead(tmp_path, "another", os.getppid()).close()
+    dead(tmp_path, "interrupted", gone).close()
+    (tmp_path / "interrupted" / "verdict.json").write_text("{}")
+    dead(tmp_path, "damaged", gone, "judged").close()
+    damaged = tmp_path / "damaged" / "journal"
+    damaged.write_bytes(damaged.read_bytes().replace(b"began", b"begun"))
+    dead(tmp_path, "elsewhere", gone, host="login2").close()
+    (tmp_path / "elsewhere" / "owner").write_text("1\n")
+    owned = dead(tmp_path, "owned", gone)
+    assert describe_dead_session(tmp_path) is None
+    owned.close()
+    assert "session owned never ended" in (describe_dead_session(tmp_path) or "")
+    os.utime(tmp_path / "elsewhere" / "owner", (0, 0))
+    assert "(and 1 before it)" in (describe_dead_session(tmp_path) or "")

@@ -11,8 +11,16 @@ from pytest_llmbench.checks.answers import read_answers
 from pytest_llmbench.checks.base import Answer, Probe
 from pytest_llmbench.checks.collectives.nodes.answer import MeasuredCollectives, RankCollectives
 from pytest_llmbench.checks.collectives.nodes.collectives import fitting, measure
-from pytest_llmbench.checks.collectives.nodes.ops import Call, Operation, Works, why_unsupported
-from pytest_llmbench.checks.collectives.nodes.values import Values, fill, spoil, wrong
+from pytest_llmbench.checks.collectives.nodes.ops import (
+    Call,
+    Operation,
+    Values,
+    Works,
+    fill,
+    spoil,
+    why_unsupported,
+    wrong,
+)
 from pytest_llmbench.core.errors import ConfigError, RunError
 from pytest_llmbench.core.record.curves import COLLECTIVES, IN_PARTS, busbw_factor
 from pytest_llmbench.workloads.rank.context import RankContext

@@ -16,7 +16,7 @@ import torch
 
 from pytest_llmbench.checks.compute.nodes import compute, gemm
 from pytest_llmbench.checks.compute.nodes.answer import CopyRates, DeviceRates, GemmRate
-from pytest_llmbench.checks.compute.nodes.telemetry import LoadTelemetry
+from pytest_llmbench.checks.compute.nodes.compute import LoadTelemetry
 from pytest_llmbench.workloads.rank import gpu_samples
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.file_barrier import FileBarrier

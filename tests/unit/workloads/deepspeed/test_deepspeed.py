@@ -153,5 +153,5 @@ def test_bf16_is_close_to_fp32(runs: dict[str, StepSeries], name: str) -> None:
 
 
 def test_a_batch_that_does_not_divide_is_refused(runs: dict[str, StepSeries]) -> None:
-    words = "a global batch of 8 does not divide into micro batches of 3 on 2 ranks"
+    words = "a global batch of 8 does not divide into micro batches of 3 on 2 copies of the model"
     assert [words in (info.failure or "") for info in runs["odd_batch"].ranks] == [True, True]

@@ -37,7 +37,7 @@ ENTRY = """
         with process_group(context, 120) as device:
             join(device)
             from torch.nn.functional import cross_entropy
-            from pytest_llmbench.engines.deepspeed.ranks.model import build
+            from pytest_llmbench.engines.deepspeed.ranks.zero import build
             from pytest_llmbench.engines.deepspeed.ranks.zero import Setup, ZeroModel
             from pytest_llmbench.workloads.training.tokens import batch, open_tokens
 

@@ -145,5 +145,5 @@ def test_phases_tell_what_a_rank_does(
 
 
 def test_a_batch_that_does_not_divide_is_refused(make_recipe: MakeRecipe, train_alone: TrainAlone) -> None:
-    with pytest.raises(ConfigError, match="8 does not divide into micro batches of 3 on 1 ranks"):
+    with pytest.raises(ConfigError, match="8 does not divide into micro batches of 3 on 1 copies"):
         train_alone(make_recipe(micro_batch_size=3))

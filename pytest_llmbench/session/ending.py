@@ -1,24 +1,31 @@
-"""Problems of an ended run outside its log: its job, its driver, its ranks."""
+"""The end of a run: its problem by its job, its driver and its ranks, or what it measured, and so its record."""
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_llmbench.cluster.allocation import describe_end
 from pytest_llmbench.cluster.jobs import Job, SlurmJob
+from pytest_llmbench.cluster.runs import RunSpec, Session
+from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.states import JobState, JobStatus
+from pytest_llmbench.cluster.system import System, published_tflops
 from pytest_llmbench.core.durations import format_minutes
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.record.records import Problem, ProblemKind, RunRecord
+from pytest_llmbench.core.record.records import Metric, Problem, ProblemKind, RunIdentity, RunOutcome, RunRecord
 from pytest_llmbench.core.record.series import RankInfo, StepSeries
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.beginning import SUBMITTED
 from pytest_llmbench.core.wire.driver import DriverReport
+from pytest_llmbench.core.wire.fault import strikes
 from pytest_llmbench.core.wire.notes import second_start
-from pytest_llmbench.engines.base import get_engine
-from pytest_llmbench.judging.sanity import Evidence
+from pytest_llmbench.engines.base import get_engine, statistics_of
+from pytest_llmbench.judging import recount
+from pytest_llmbench.judging.findings import findings as findings_of
+from pytest_llmbench.judging.sanity import Evidence, first_problem, implausible, outside
+from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure
 from pytest_llmbench.readers.log import last_words
 from pytest_llmbench.readers.srun import blamed_node, failed_node, first_to_end
 
@@ -54,6 +61,17 @@ class Outcome(Evidence):
     driver: DriverReport | None
     ended_by_us: Problem | None
 
+    @property
+    def logs(self) -> Path:
+        """The folder of its logs."""
+        return self.folder / layout.LOGS
+
+    @property
+    def reached(self) -> str:
+        """The step that it reached, for people."""
+        step = max((step.step for step in self.series.steps), default=0)
+        return f"the run had reached step {step} of {self.recipe.steps}"
+
 
 def cut_off(recipe: Recipe, status: JobStatus, ended_by_us: Problem | None) -> str | None:
     """How a run that is meant to be cut off at its time limit ended; None if it ended otherwise."""
@@ -83,23 +101,20 @@ def _driver_problem(outcome: Outcome) -> Problem | None:
     """
     driver, output = outcome.driver, outcome.folder / layout.OUTPUT
     if driver is None:
-        log = log_to_read(outcome.folder / layout.LOGS)
+        log = log_to_read(outcome.logs)
         printed = last_words(log) if log.is_file() else ""
         words = [*outcome.job.last_words().splitlines()[-3:], printed, "nothing was printed"]
         how = outcome.status.reason or outcome.status.word or outcome.status.state
         message = f"the run's script was never started ({how}): {next(word for word in words if word)}"
         #: problem launch_failed: no rank, or no script, could be started, [nor again](#launches)
-        return Problem(kind="launch_failed", message=message, log=str(outcome.folder / layout.LOGS))
+        return Problem(kind="launch_failed", message=message, log=str(outcome.logs))
     if driver.exit_code is None:
         message = f"the driver of the run's script on {driver.hosts[0]} died without a word (killed, or out of memory?)"
         return Problem(kind="rank_died", message=message, log=str(output))
     if driver.exit_code != 0 and outcome.series.completed is None:
         said = outcome.series.failure or last_words(output) or "it printed nothing"
-        step = max((step.step for step in outcome.series.steps), default=0)
-        message = (
-            f"its script ended with exit code {driver.exit_code}: {said}; the run had reached step {step} of "
-            f"{outcome.recipe.steps}"
-        )  #: problem command_failed: the script failed before its log proves that all work was done
+        #: problem command_failed: the script failed before its log proves that all work was done
+        message = f"its script ended with exit code {driver.exit_code}: {said}; {outcome.reached}"
         return Problem(kind="command_failed", message=message, log=str(output))
     return None
 
@@ -114,9 +129,7 @@ def _job_problem(outcome: Outcome) -> Problem | None:
     lost = failed_node(job.last_words()) if status.state is JobState.NODE_FAIL else None
     reason = "; ".join(filter(None, (status.reason, f"srun lost {lost}" if lost else "")))
     known = replace(status, reason=reason, nodelist=status.nodelist or ",".join(job.hosts))
-    return Problem(
-        kind=JOB_ENDS[status.state], message=describe_end(job.job_id, known), log=str(outcome.folder / layout.LOGS)
-    )
+    return Problem(kind=JOB_ENDS[status.state], message=describe_end(job.job_id, known), log=str(outcome.logs))
 
 
 def lost_nodes(outcome: Outcome, problem: Problem | None) -> tuple[str, ...]:
@@ -151,7 +164,7 @@ def _started_again(outcome: Outcome) -> Problem | None:
     message = (
         f"Slurm started {job.title} a second time (its controller was killed before it had saved the first?): {how}"
     )
-    return Problem(kind="started_again", message=message, log=str(outcome.folder / layout.LOGS))
+    return Problem(kind="started_again", message=message, log=str(outcome.logs))
 
 
 def problem_of(driver: DriverReport | None) -> Problem | None:
@@ -181,15 +194,15 @@ def _rank_problem(outcome: Outcome) -> Problem | None:
     """Name the rank that ended the run, and leave out those that failed after it."""
     failed = sorted((info for info in outcome.series.ranks if info.failure), key=lambda info: info.failed_at or 0.0)
     silent = [info for info in outcome.series.ranks if not info.ended and not info.failure]
-    causes = [info for info in failed if not _is_aftershock(info.failure or "")]
+    causes = [info for info in failed if not any(word in (info.failure or "").lower() for word in _AFTERSHOCKS)]
     if causes:
         return _rank_died(outcome, causes[0], f"{_rank(causes[0])} failed: {causes[0].failure}")
     if outcome.series.failure is not None:  # the others waited for it in vain
-        log = outcome.folder / layout.LOGS
-        return Problem(kind="rank_died", message=outcome.series.failure, log=str(log_to_read(log)))
+        return Problem(kind="rank_died", message=outcome.series.failure, log=str(log_to_read(outcome.logs)))
     if silent:  #: problem rank_died: a rank ended with an error, or without a word; the message names it
         words = outcome.job.last_words()
-        first = _first_to_end(silent, words)
+        ranks = set[int]().union(*(ended.ranks for ended in first_to_end(words)))
+        first = [info for info in silent if info.rank in ranks] or silent
         errors = [line for line in words.splitlines() if "error:" in line] or words.splitlines()
         said = f"; the launcher says: {' / '.join(errors[:3])}" if words else ""
         names = ", ".join(_rank(info) for info in first[:4])
@@ -199,22 +212,10 @@ def _rank_problem(outcome: Outcome) -> Problem | None:
     if outcome.status.state is JobState.FAILED and len(outcome.series.ranks) < outcome.topology.world_size:
         # A rank that failed at its very start has the reason in its step log.
         reasons = [*outcome.series.unreadable[:1], *outcome.job.last_words().splitlines()[-1:], "nothing was printed"]
-        return Problem(
-            kind="launch_failed",
-            message=f"{len(outcome.series.ranks)} of {outcome.topology.world_size} ranks started "
-            f"({outcome.status.reason or outcome.status.word}): {reasons[0]}",
-            log=str(log_to_read(outcome.folder / layout.LOGS)),
-        )
+        started, how = len(outcome.series.ranks), outcome.status.reason or outcome.status.word
+        message = f"{started} of {outcome.topology.world_size} ranks started ({how}): {reasons[0]}"
+        return Problem(kind="launch_failed", message=message, log=str(log_to_read(outcome.logs)))
     return None
-
-
-def _first_to_end(silent: list[RankInfo], words: str) -> list[RankInfo]:
-    first = set[int]().union(*(ended.ranks for ended in first_to_end(words)))
-    return [info for info in silent if info.rank in first] or silent
-
-
-def _is_aftershock(failure: str) -> bool:
-    return any(word in failure.lower() for word in _AFTERSHOCKS)
 
 
 def _rank(info: RankInfo) -> str:
@@ -222,12 +223,124 @@ def _rank(info: RankInfo) -> str:
 
 
 def _rank_died(outcome: Outcome, info: RankInfo, message: str) -> Problem:
-    step = max((step.step for step in outcome.series.steps), default=0)
-    return Problem(
-        kind="rank_died",
-        message=f"{message}; the run had reached step {step} of {outcome.recipe.steps}",
-        log=str(log_to_read(outcome.folder / layout.LOGS, info.rank)),
+    log = log_to_read(outcome.logs, info.rank)
+    return Problem(kind="rank_died", message=f"{message}; {outcome.reached}", log=str(log))
+
+
+def run_identity(run: RunSpec, settings: Settings, session: Session) -> RunIdentity:
+    """The part of a run's record that is fixed before the run."""
+    replayed, folder = run.replayed, session.run_folder(run.key)
+    topology = settings.topology(run.recipe) if replayed is None else replayed.topology
+    return RunIdentity(
+        session=session.id,
+        key=run.key,
+        repeat=run.repeat,
+        look=run.look,
+        token=session.token,
+        run_token=session.run_token(run.key),
+        recipe=run.recipe,
+        system=settings.system.name,
+        cluster=settings.cluster,
+        allocation=settings.allocation,
+        nodes=topology.nodes,
+        ranks=topology.world_size,
+        gpus=topology.gpus,
+        folder=str(folder),
+        replayed=None if replayed is None else str(replayed.logs),
+        # A session that is resumed may adopt a run that was started with it.
+        simulated=str(settings.simulate) if settings.simulate else strikes(folder),
     )
+
+
+def conclude(outcome: Outcome, settings: Settings) -> RunOutcome:
+    """The part of a run's record that follows from its logs, its driver and its job."""
+    evidence = with_expectations(outcome, settings.system)
+    problem, driver = cause(outcome) or first_problem(evidence), outcome.driver
+    if problem is None and settings.simulate is not None and strikes(outcome.folder) is None:
+        #: problem not_struck: the fault of `--llmbench-simulate` never struck: the run ended before, or cannot have it
+        message = f"--llmbench-simulate {settings.simulate} never struck: the run ended before; name an earlier step"
+        problem = Problem(kind="not_struck", message=message)
+    provenance = dict(driver.provenance) if driver is not None else {}
+    if driver is not None and driver.exit_code is not None:
+        provenance["exit_code"] = str(driver.exit_code)
+    return conclude_logs(evidence, settings.system, problem, provenance)
+
+
+def conclude_logs(
+    evidence: Evidence, system: System, problem: Problem | None, provenance: Mapping[str, str]
+) -> RunOutcome:
+    """The part of a run's record that follows from its logs, with metrics for a verdict or as evidence alone."""
+    measurement, series = measurement_of(evidence, system), evidence.series
+    metrics = measure(measurement, statistics_of(get_engine(evidence.recipe.engine)))
+    # A framework's clock may not wait for the GPU at each step, and be right over many; on a CPU the measured rate of
+    # matrix products is too unsteady for a single step to be held against it.
+    own_gpus = evidence.kind == "ranks" and evidence.topology.gpus
+    timed = judged_steps(evidence.recipe, series.steps) if own_gpus else ()
+    problem = problem or implausible({**metrics, **_share_of_peak(evidence, measurement)}, timed)
+    spent = outside(evidence)
+    return RunOutcome(
+        device=device_of(evidence),
+        versions=series.ranks[0].versions if series.ranks else {},
+        provenance=provenance,
+        rank_info=series.ranks,
+        cut_off=evidence.cut_off,
+        early=evidence.early,
+        steps=series.steps,
+        totals=series.totals,
+        telemetry=series.telemetry,
+        times=series.times,
+        unreadable=series.unreadable,
+        metrics={} if problem else metrics,
+        steady=None if problem else measurement.steady,
+        # Logs of some ranks of ours are too little evidence; a framework's log covers all ranks.
+        unjudged=metrics if problem and evidence.kind == "command" else {},
+        findings=() if problem else findings_of(evidence),
+        outside_steps=spent.known if spent else {},
+        problem=problem,
+    )
+
+
+def _share_of_peak(evidence: Evidence, measurement: Measurement) -> dict[str, Metric]:
+    """The MFU by the published peak of the GPU, also if system file and scale leave it out of the statistics."""
+    rate, peak = measurement.model_flops_per_s, evidence.peak_tflops
+    if rate is None or peak is None:
+        return {}
+    share = 100 * rate / (1e12 * peak[1] * evidence.topology.gpus)
+    return {"mfu": Metric(value=share, unit="%", rule="model FLOPs per second / published peak of this GPU model")}
+
+
+def with_expectations(evidence: Evidence, system: System) -> Evidence:
+    """Evidence of a launch or of logs, completed by what engine and system expect of it."""
+    recipe, topology, gpu, device = evidence.recipe, evidence.topology, system.gpu, device_of(evidence)
+    engine = get_engine(recipe.engine)
+    return replace(
+        evidence,
+        gpu=gpu.model if gpu else None,
+        kind=engine.kind,
+        proof=engine.proof,
+        doubts=tuple(engine.doubts(recipe, topology, evidence.series)),
+        # Only for GPUs with a published peak.
+        peak_tflops=published_tflops(device, recipe.precision, gpu) if topology.gpus and device else None,
+        expected=engine.expected(recipe, topology),
+        asks=engine.asks(recipe, topology),
+    )
+
+
+def device_of(evidence: Evidence) -> str | None:
+    """Device of the ranks, where they or their launcher report it."""
+    ranks = evidence.series.ranks
+    return evidence.device or (ranks[0].device if ranks else None)
+
+
+def measurement_of(evidence: Evidence, system: System) -> Measurement:
+    """Put together what statistics are computed from."""
+    recipe, topology, series = evidence.recipe, evidence.topology, evidence.series
+    engine = get_engine(recipe.engine)
+    peak = system.gpu.peak_tflops.get(recipe.precision) if system.gpu and topology.gpus else None
+    return recount.measurement_of(
+        recipe, series, gpus=topology.gpus, early=evidence.early, counts_flops=engine.counts_flops(recipe),
+        peak_flops_per_s=peak * 1e12 * topology.gpus if peak else None,
+    )  # fmt: skip
 
 
 def log_to_read(logs: Path, rank: int = 0) -> Path:

@@ -1,18 +1,46 @@
-"""Bounds on what checks measure: references of the system's file, and what the same hardware reaches elsewhere."""
+"""Findings of checks: their makers, the kinds that several families have, and bounds on what checks measure.
+
+A bound is a reference of the system's file, or what the same hardware reaches elsewhere.
+"""
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Literal, Protocol, TypeVar
 
 from pytest_llmbench.checks.base import CheckSettings, Site
-from pytest_llmbench.checks.kinds import finding_of_reading
 from pytest_llmbench.core.recipe.reference import Reference
-from pytest_llmbench.core.record.health import Finding, Reading
+from pytest_llmbench.core.record.health import Finding, Reading, Severity
 from pytest_llmbench.judging.outliers import outliers
 from pytest_llmbench.judging.references import applies, missed, unbounded
 
 BoundKind = Literal["outlier"]
+SharedKind = Literal["memory_in_use", "unlike_others", "wrong_values"]
+
+KindOf_contra = TypeVar("KindOf_contra", contravariant=True)
 
 NOT_COMPARED = "rates on CPUs and at scale smoke scatter too much to be compared, unless `tolerance` is set"
+
+
+class FindingMaker(Protocol[KindOf_contra]):
+    """`make_finding` for the kinds of one family: mypy refuses any other."""
+
+    def __call__(
+        self, host: str | None, subject: str, kind: KindOf_contra, severity: Severity, message: str, action: str
+    ) -> Finding:
+        """Make a finding without a number."""
+
+
+def make_finding(host: str | None, subject: str, kind: str, severity: Severity, message: str, action: str) -> Finding:
+    """A finding without a number."""
+    return Finding(host=host, subject=subject, kind=kind, severity=severity, message=message, action=action)
+
+
+def finding_of_reading(reading: Reading, *, kind: str, what: str, action: str) -> Finding:
+    """A finding that takes a node out because of a number; `what` states what is wrong with it."""
+    return Finding(
+        host=reading.host, subject=reading.subject, kind=kind, severity=Severity.ISOLATE, action=action,
+        message=f"{reading.statistic} {reading.quantity} is {what}", statistic=reading.statistic,
+        measured=str(reading.quantity),
+    )  # fmt: skip
 
 
 class Bounds:

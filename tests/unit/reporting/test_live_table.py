@@ -8,10 +8,8 @@ import re
 import pytest
 
 from pytest_llmbench.core.record.records import Verdict
-from pytest_llmbench.reporting.live.lines import StateLines
-from pytest_llmbench.reporting.live.screen import BlockScreen
-from pytest_llmbench.reporting.live.table import console_for, table_lines
-from pytest_llmbench.reporting.live.words import describe_task, duration
+from pytest_llmbench.reporting.live import StateLines, console_for, describe_task, duration, table_lines
+from pytest_llmbench.reporting.screen import BlockScreen
 from pytest_llmbench.session.live.snapshot import LiveSnapshot, LiveTask, Projected
 from tests.support.screens.terminal import Terminal
 
