@@ -1,7 +1,5 @@
 """`--resume` on a real Slurm: jobs of a dead session are adopted, and none is submitted twice."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections import Counter

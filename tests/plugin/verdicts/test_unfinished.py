@@ -1,7 +1,5 @@
 """Every declared test ends in one verdict in the XML, however the session ends."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pty

@@ -1,7 +1,5 @@
 """GPU checks on processes that pose as nodes: the programs they ask are stand-ins, everything else is real."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The private names of pytest do what this package needs of them: a version of pytest that changes one fails here."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from xml.etree import ElementTree as ET

@@ -1,7 +1,5 @@
 """What holds for every dialect: whatever carries a log, its numbers are the same, and none is made up."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Sequence
 from importlib import import_module

@@ -1,7 +1,5 @@
 """What ranks count of their own training is what the recipe says, in every layout; another training has no number."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.util import find_spec

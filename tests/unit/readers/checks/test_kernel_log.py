@@ -1,7 +1,5 @@
 """Finding the driver's errors in the kernel's log."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

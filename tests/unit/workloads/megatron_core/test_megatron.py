@@ -1,7 +1,5 @@
 """Megatron-Core's training on CPU ranks: whatever the layout, it is the training of engine torch."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
