@@ -59,8 +59,8 @@ OTHERS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "rope_in_stages": (2, {"model": {"positions": "rope"}, "parallelism": {"pipeline": 2}}),
     "kept": (2, DROPS),
     "recomputed": (2, merge(DROPS, {"parallelism": {"activation_checkpointing": "full"}})),
-    "bf16": (2, IN_16_BITS | {"precision": "bf16"}),
-    "fp16": (1, IN_16_BITS | {"precision": "fp16"}),
+    "bf16": (2, {**IN_16_BITS, "precision": "bf16"}),
+    "fp16": (1, {**IN_16_BITS, "precision": "fp16"}),
     "overflowing": (1, {"precision": "fp16", "options": {"loss_scale": 1e30}, "steps": 6}),
 }
 # Its ranks write down every phase of their last step, in order, and measure no products.
