@@ -30,12 +30,9 @@ _STATES = {"T": "stopped", "t": "stopped by a tracer", "D": "waiting for a disk 
 
 
 class Answering:
-    """Answers each request of the session with one file in `stacks/`; `look` is called every few seconds.
+    """Answers each request of the session with the file `name` in `stacks/`; `look` is called every few seconds.
 
-    Args:
-        name: of that file.
-        tell: returns its content.
-        then: called at the look after an answer.
+    `tell` returns the content of that file, and `then` is called at the look after an answer.
     """
 
     def __init__(

@@ -11,11 +11,7 @@ _PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp
 
 
 class Fed:
-    """Counts the sequences and tokens that a model is trained on.
-
-    Args:
-        speaks: whether this rank reports the counts; exactly one rank of each copy of the model does.
-    """
+    """Counts the sequences and tokens that a model is trained on; one rank of each copy `speaks`, and reports them."""
 
     def __init__(self, *, speaks: bool = True) -> None:
         self._speaks = speaks
@@ -52,15 +48,10 @@ class Fed:
         pipeline: tuple[int, int] = (0, 1),
         copy: int,
     ) -> TrainingEvent:
-        """Build the event about the training.
+        """Build the event about the training, from this rank's part of the model.
 
-        Args:
-            layers: layers in this rank's part of the model.
-            parameters: parameters in this rank's part, by the rule of `TrainingEvent`.
-            dtypes: types of its matrices; under autocast, the types that autocast uses count instead.
-            tensor: rank and size of the tensor-parallel group.
-            pipeline: rank and size of the pipeline-parallel group.
-            copy: number of the copy of the model to which the part belongs.
+        `parameters` are counted by the rule of `TrainingEvent`; under autocast, the types that it uses count instead of
+        `dtypes`. `tensor` and `pipeline` are rank and size of these groups.
         """
         used = self._dtypes or set(dtypes)
         return TrainingEvent(
