@@ -11,10 +11,10 @@ _PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp
 
 
 class Fed:
-    """Counts the sequences and tokens that a model is trained on; one rank of each copy `speaks`, and reports them."""
+    """Counts the sequences and tokens that a model is trained on; one rank of each copy `reports` them."""
 
-    def __init__(self, *, speaks: bool = True) -> None:
-        self._speaks = speaks
+    def __init__(self, *, reports: bool = True) -> None:
+        self._reports = reports
         self._samples = self._tokens = 0
         self._lengths: set[int] = set()
         self._batches: set[int] = set()
@@ -34,7 +34,7 @@ class Fed:
 
     def step_counts(self) -> tuple[int, int]:
         """Return sequences and tokens since the last call."""
-        counted = (self._samples, self._tokens) if self._speaks else (0, 0)
+        counted = (self._samples, self._tokens) if self._reports else (0, 0)
         self._samples = self._tokens = 0
         return counted
 
