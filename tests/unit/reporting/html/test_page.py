@@ -1,7 +1,5 @@
 """The HTML report: every declared test has its verdict on it, whatever is missing, damaged or hostile."""
 
-from __future__ import annotations
-
 import json
 import os
 from html.parser import HTMLParser
