@@ -1,7 +1,5 @@
 """A folder like a user's: its own recipes and tests, and pytest run in it as a process of its own."""
 
-from __future__ import annotations
-
 import fcntl
 import gc
 import json
@@ -310,16 +308,16 @@ def pid_of_rank(session: Path, run: str, rank: int) -> int:
     return int(json.loads(log.read_text().splitlines()[0])["pid"])
 
 
-@pytest.fixture
-def watch() -> type[Watch]:
-    return Watch
-
-
 class Watch:
     """Looking at a run under way."""
 
     steps = staticmethod(steps_logged)
     pid = staticmethod(pid_of_rank)
+
+
+@pytest.fixture
+def watch() -> type[Watch]:
+    return Watch
 
 
 def require_slurm() -> None:
