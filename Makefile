@@ -10,14 +10,14 @@ REPEAT ?= 1
 SEED ?= 1
 MATRIX ?= fault-matrix.md
 # Many tests wait (for a time limit, for Slurm to notice a dead node), so there are more workers than cores.
-TEST_WORKERS ?= 7
+TEST_WORKERS ?= 8
 CONSTRAINTS ?= constraints.txt
 # Images of containers set it. Then each of the hundreds of sessions that the tests start compiles the whole package anew.
 unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install -q -c $(CONSTRAINTS) $(PIP_ARGS)
 
-.PHONY: help bench matrix test nodes collected docs lint fast unit coverage real slurm-up slurm-down clean
+.PHONY: help bench matrix test tested nodes collected docs lint fast unit coverage real slurm-up slurm-down clean
 
 help:
 	@echo "make bench       train the smallest OPT recipe at a tiny scale on this machine and print its verdicts"
@@ -35,10 +35,12 @@ help:
 bench: $(VENV)/.bench
 	$(VENV)/bin/pytest suites/training -k opt125m --scale smoke --cluster local $(PYTEST_ARGS)
 
-# Two things at a time: one waits for the network, or for a single core. What pytest ended with is kept for .ci/run.
+# Two things at a time: many tests wait, and lint needs a single core. What pytest ended with is kept for .ci/run.
 test:
 	@$(MAKE) --no-print-directory -j2 $(VENV)/.dev nodes
-	@$(MAKE) --no-print-directory -j2 lint collected
+	@$(MAKE) --no-print-directory -j2 lint tested
+
+tested: collected
 	@$(VENV)/bin/pytest tests -n $(TEST_WORKERS) --dist worksteal $(PYTEST_ARGS); \
 	    status=$$?; echo $$status >$(VENV)/tested; exit $$status
 

@@ -1,7 +1,5 @@
 """A folder like a user's: its own recipes and tests, and pytest run in it as a process of its own."""
 
-from __future__ import annotations
-
 import fcntl
 import gc
 import json
@@ -126,6 +124,22 @@ class Result:
         """The only test case."""
         (case,) = self.cases.values()
         return case
+
+    @property
+    def error(self) -> str:
+        """The message of the only test, which must be an error and leave no metric behind."""
+        assert self.returncode != 0, self.text
+        assert self.case.outcome == "error", self.text
+        assert self.case.properties["verdict"] == "ERROR"
+        assert "value" not in self.case.properties
+        assert self.record()["metrics"] == {}
+        return self.case.message
+
+    @property
+    def suite(self) -> dict[str, str]:
+        """Properties of the whole session in its JUnit file."""
+        found = ET.parse(self.session / "junit.xml").iterfind("testsuite/properties/property")
+        return {each.get("name", ""): each.get("value", "") for each in found}
 
     def record(self, key: str = "tiny") -> dict[str, Any]:
         """The run record of one run."""
@@ -294,17 +308,16 @@ def pid_of_rank(session: Path, run: str, rank: int) -> int:
     return int(json.loads(log.read_text().splitlines()[0])["pid"])
 
 
-@pytest.fixture
-def watch() -> type[Watch]:
-    """Looking at a run under way."""
-    return Watch
-
-
 class Watch:
     """Looking at a run under way."""
 
     steps = staticmethod(steps_logged)
     pid = staticmethod(pid_of_rank)
+
+
+@pytest.fixture
+def watch() -> type[Watch]:
+    return Watch
 
 
 def require_slurm() -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
@@ -32,31 +32,21 @@ def _read(answer: Answer, model: type[AnswerModel], asked: AskedKeys) -> Answer[
     if answer.data is not None:
         try:  # as JSON, which accepts a list for a tuple, and refuses a text for a number
             data = model.model_validate_json(json.dumps(answer.data), strict=True)
-            reason = None
+            absent = [key for field, keys in asked.items() for key in _find_absent(data, field, keys)]
+            data, reason = (None, describe_damage(absent[0])) if absent else (data, None)
         except ValidationError as error:
-            reason = _describe_damage(error)
-        else:
-            if absent := next(_find_absent(data, asked), None):
-                data, reason = None, damaged(absent)
+            first, more = error.errors()[0], error.error_count() - 1
+            what = f"{first['msg']} (and {more} more)" if more else first["msg"]
+            reason = describe_damage(".".join(map(str, first["loc"])) or "all of it", what)
     return replace(cast("Answer[AnswerModel]", answer), data=data, why=reason)
 
 
-def _find_absent(data: BaseModel, asked: AskedKeys) -> Iterator[str]:
-    for field, keys in asked.items():
-        value = getattr(data, field)
-        if value is None:
-            yield field
-        else:
-            yield from (f"{field}.{key}" for key in keys if key not in value)
+def _find_absent(data: BaseModel, field: str, keys: Collection[str]) -> list[str]:
+    value = getattr(data, field)
+    return [field] if value is None else [f"{field}.{key}" for key in keys if key not in value]
 
 
-def _describe_damage(error: ValidationError) -> str:
-    first = error.errors()[0]
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return damaged(".".join(map(str, first["loc"])) or "all of it", f"{first['msg']}{more}")
-
-
-def damaged(field: str, what: str = "Field required") -> str:
+def describe_damage(field: str, what: str = "Field required") -> str:
     """The reason not to judge a node whose answer is damaged in a field."""
     return f"its answer is damaged: {field}: {what}; run the check again, and see the log of the rank"
 

@@ -30,90 +30,59 @@ else:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Probe:
-    """One short step on some nodes: every rank runs a function and answers with plain data.
+    """One short step on some nodes: every rank runs a function and answers with plain data."""
 
-    Attributes:
-        name: its name within the check, used as the name of a folder.
-        hosts: the nodes; None for all of them.
-        entry: `package.module:function`, called with `(RankContext, ProbeLog)` on every rank; its result is the rank's
-            answer. See `workloads.rank.probe`.
-        config: passed to it as `RankContext.config`.
-        gpus: whether the ranks need the nodes' GPUs.
-        together: whether the ranks communicate. Ranks that work alone are asked again, node by node, if one node keeps
-            the others from answering.
-        deadline_s: the longest duration of the whole step.
-    """
-
-    name: str
+    name: str  # within the check; the name of a folder
+    # `package.module:function`, called with `(RankContext, ProbeLog)` on every rank; its result is the rank's answer.
     entry: str
-    deadline_s: float
-    config: Mapping[str, Any] = field(default_factory=dict)
-    hosts: tuple[str, ...] | None = None
+    deadline_s: float  # longest duration of the whole step
+    config: Mapping[str, Any] = field(default_factory=dict)  # passed to the function as `RankContext.config`
+    hosts: tuple[str, ...] | None = None  # the nodes; None for all of them
     ranks_per_node: int = 1
-    gpus: bool = False
+    gpus: bool = False  # whether the ranks need the nodes' GPUs
+    # Whether the ranks communicate. Ranks that work alone are asked again, node by node, if one node keeps the others
+    # from answering.
     together: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer(Generic[AnswerData]):
-    """The answer of one rank of a probe.
-
-    Attributes:
-        rank: its number among the ranks of the probe.
-        local_rank: its number on its node.
-        data: the result of its function, as plain data or as a model; None for a missing answer.
-        why: the reason for a missing answer: an exception, a crash, a hang with its phase, or a damaged file.
-    """
+    """The answer of one rank of a probe."""
 
     host: str
-    rank: int
-    local_rank: int
-    data: AnswerData | None
+    rank: int  # its number among the ranks of the probe
+    local_rank: int  # its number on its node
+    data: AnswerData | None  # the result of its function, as plain data or as a model; None for a missing answer
+    # The reason for a missing answer: an exception, a crash, a hang with its phase, or a damaged file.
     why: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Site(Topology):
-    """The part of the system's file and the options that a check may see: first of all, the session's nodes.
-
-    Attributes:
-        gpu_model, gpu_memory_gib: as in the system's file; None where it lists none.
-        peak_tflops: published dense peak of one GPU by precision.
-        env: environment variables of every rank.
-        environments: places of external programs by name (`dcgm`, `nccl_tests`).
-        scale: `full`, or `smoke` for the same code at a tiny size.
-        slurm: whether srun is there.
-        selected: names of the checks that this session runs.
-    """
+    """The part of the system's file and the options that a check may see: first of all, the session's nodes."""
 
     system: str
-    gpu_model: str | None = None
+    gpu_model: str | None = None  # as in the system's file; None where it lists none
     gpu_memory_gib: float | None = None
-    peak_tflops: Mapping[str, float] = field(default_factory=dict)
-    env: Mapping[str, str] = field(default_factory=dict)
-    environments: Mapping[str, Environment] = field(default_factory=dict)
-    scale: Scale = "full"
-    slurm: bool = False
-    selected: tuple[str, ...] = ()
+    peak_tflops: Mapping[str, float] = field(default_factory=dict)  # published dense peak of one GPU by precision
+    env: Mapping[str, str] = field(default_factory=dict)  # environment variables of every rank
+    environments: Mapping[str, Environment] = field(default_factory=dict)  # places of external programs by name
+    scale: Scale = "full"  # `smoke` for the same code at a tiny size
+    slurm: bool = False  # whether srun is there
+    selected: tuple[str, ...] = ()  # names of the checks that this session runs
 
     @property
     def is_full_gpu(self) -> bool:
-        """Whether GPUs are measured at full size; usual sizes, counts and tolerances depend on it."""
+        """True if GPUs are measured at full size; usual sizes, counts and tolerances depend on it."""
         return self.device == "cuda" and self.scale == "full"
 
 
 class Fleet(Protocol):
-    """The nodes of a session, as a check sees them.
-
-    Attributes:
-        site: facts from the system's file and the options.
-        hosts: the nodes to check, in the order of their slots.
-        folder: the check's own folder, on a file system that all nodes share.
-    """
+    """The nodes of a session, as a check sees them."""
 
     site: Site
-    hosts: tuple[str, ...]
-    folder: Path
+    hosts: tuple[str, ...]  # the nodes to check, in the order of their slots
+    folder: Path  # the check's own, on a file system that all nodes share
 
     def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
         """Run all probes at once and wait: one answer per rank of each, in the order of the ranks.
@@ -154,36 +123,51 @@ class Check(Protocol):
 
     A check of another package may have an `entry`, its function that nodes run: a session tries at its start whether
     the nodes can import it.
-
-    Attributes:
-        name: names the test case and the folder, such as `limits`; the name under which it is announced.
-        family: one of `FAMILIES`.
-        scope: `node`, when every node has a verdict of its own, or `cluster`.
-        summary: its question, in a line.
-        options: the model of what a system's file may set.
-        statistics: units of what it measures, by name.
-        deadline_s: the longest duration of each of its steps.
     """
 
-    name: str
-    family: str
-    scope: Literal["node", "cluster"]
-    summary: str
-    options: type[Strict]
-    statistics: Mapping[str, str]
-    deadline_s: float
+    name: str  # of the test case and the folder, such as `limits`; the name under which it is announced
+    family: str  # one of `FAMILIES`
+    scope: Literal["node", "cluster"]  # `node`, when every node has a verdict of its own
+    summary: str  # its question, in a line
+    options: type[Strict]  # the model of what a system's file may set
+    statistics: Mapping[str, str]  # units of what it measures, by name
+    deadline_s: float  # longest duration of each of its steps
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         """Look, measure, judge."""
 
 
-class NodeCheck:
-    """Base class of a check that gives every node a verdict of its own; by default without options and statistics."""
+class CheckDefaults:
+    """Base class of our checks: a verdict for each node, no options, no statistics."""
 
+    name: str
+    family: str
+    summary: str
     scope: Literal["node", "cluster"] = "node"
     options: type[Strict] = NoOptions
     statistics: Mapping[str, str] = {}
     deadline_s = 300.0
+
+    def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
+        raise NotImplementedError
+
+    def probe(
+        self, settings: CheckSettings, function: str, config: Mapping[str, Any] | None = None, **how: Any
+    ) -> Probe:
+        """A step that calls a function of its family's part for nodes, such as `facts:facts`.
+
+        By default it has the check's name and deadline. `how` are further fields of `Probe`.
+        """
+        entry = f"pytest_llmbench.checks.{self.family}.nodes.{function}"
+        usual = {"name": self.name, "deadline_s": settings.deadline_s or self.deadline_s}
+        return Probe(entry=entry, config=config or {}, **{**usual, **how})
+
+    def probe_devices(
+        self, site: Site, settings: CheckSettings, function: str, config: Mapping[str, Any], **how: Any
+    ) -> Probe:
+        """A step with a rank for each GPU, or for each of the ranks that a node without GPUs has."""
+        gpus = site.device == "cuda"
+        return self.probe(settings, function, config, **{"ranks_per_node": site.ranks_per_node, "gpus": gpus, **how})
 
 
 def options_of(check: Check, settings: CheckSettings, model: type[CheckOptions]) -> CheckOptions:

@@ -1,11 +1,12 @@
 """The command `llmbench`: its subcommands, and how an error of any of them ends it."""
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from pytest_llmbench.cli import compare, history, names, sessions, site
+from pytest_llmbench.cli import calibrating, compare, history, names, sessions
 from pytest_llmbench.cli.bundle import bundle, keygen, verify
 from pytest_llmbench.core.errors import LLMBenchError
 
@@ -36,26 +37,15 @@ def _common(
     """Take the options of every subcommand."""
 
 
-def calibrate_threshold(context: typer.Context) -> None:
-    """Make a threshold from the records of good runs, as a system's file takes it."""
-    from pytest_llmbench.calibrate import main as calibrate  # noqa: PLC0415  # all engines
-
-    raise typer.Exit(calibrate(context.args, prog=context.command_path))
-
-
-# `calibrate` has options and a help of its own.
-_PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 # In the list of commands each has a line of a terminal of 80 columns; its own help has more.
-app.command("init", short_help="Make the folder of a site: ini, system, recipe, tests, CI.")(site.make_site)
-app.command("doctor", short_help="Show what this login node lacks, and how to get it.")(site.examine_machine)
+app.command("init", short_help="Make the folder of a site: ini, system, recipe, tests, CI.")(names.make_site)
+app.command("doctor", short_help="Show what this login node lacks, and how to get it.")(names.examine_machine)
 app.command("list", short_help="List recipes, systems, checks, engines, statistics.")(names.list_names)
 app.command("validate", short_help="Show every fault of recipe and system files.")(names.validate_files)
 app.command("watch", short_help="Follow a session from another terminal.")(sessions.watch_session)
 app.command("report", short_help="Write a session as HTML, for Prometheus, or as CSV.")(sessions.report_session)
 app.command("prune", short_help="Show old session folders; delete them with --yes.")(sessions.prune_sessions)
-app.command("calibrate", short_help="Make a threshold from good runs.", context_settings=_PASSED_ON)(
-    calibrate_threshold
-)
+app.command("calibrate", short_help="Make a threshold from good runs.")(calibrating.calibrate_threshold)
 app.command("compare", short_help="Compare every number of two sessions.")(compare.compare)
 app.add_typer(history.app, name="history", short_help="Keep the records of many sessions, and ask them.")
 app.command(short_help="Make a key to sign bundles with.")(keygen)
@@ -63,10 +53,13 @@ app.command(short_help="Put a session into one signed file.")(bundle)
 app.command(short_help="Verify a bundle: bytes, signature, numbers, verdicts.")(verify)
 
 
-def main() -> None:
-    """Run `llmbench`. Wrong input ends it with exit code 2, and a line for each fault."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run `llmbench` with these arguments, or those of this process.
+
+    Wrong input ends it with exit code 2, and a line for each fault.
+    """
     try:
-        app()
+        app(arguments)
     except (LLMBenchError, OSError) as error:
         message = str(error)
         if isinstance(error, OSError) and error.filename is not None:

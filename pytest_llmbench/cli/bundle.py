@@ -5,10 +5,9 @@ from typing import Annotated
 
 import typer
 
-from pytest_llmbench.cli.output import RUN_DIR, AsJson, print_json
+from pytest_llmbench.cli.output import RUN_DIR, AsJson, print_facts
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import write_text
-from pytest_llmbench.core.text import harmless
 
 
 def keygen(
@@ -21,12 +20,12 @@ def keygen(
 
     public = make_key(output)
     name = read_public_key(public).keyid
-    if as_json:
-        print_json({"private_key": str(output), "public_key": str(public), "key_id": name})
-        return
-    typer.echo(f"private key {output}: keep it where only you can read it")
-    typer.echo(f"public key  {public}: give it to those who verify your bundles, by another way than the bundles")
-    typer.echo(f"key id      {name}")
+    lines = (
+        f"private key {output}: keep it where only you can read it",
+        f"public key  {public}: give it to those who verify your bundles, by another way than the bundles",
+        f"key id      {name}",
+    )
+    print_facts({"private_key": str(output), "public_key": str(public), "key_id": name}, lines, as_json=as_json)
 
 
 def bundle(
@@ -61,15 +60,14 @@ def bundle(
     if certificate is not None:
         write_text(certificate, make_certificate(recorded))
     result, name = recorded.result, signer.public_key.keyid if signer is not None else None
-    if as_json:
-        facts = {"bundle": str(target), "bytes": target.stat().st_size, "result": result, "key_id": name}
-        print_json({**facts, "certificate": None if certificate is None else str(certificate)})
-        return
-    typer.echo(f"{harmless(str(target))}: session {harmless(recorded.id)}, {result}")
-    if name is None:
+    facts = {
+        "bundle": str(target), "bytes": target.stat().st_size, "result": result, "key_id": name,
+        "certificate": None if certificate is None else str(certificate),
+    }  # fmt: skip
+    signed = [] if name is None else [f"signed by key {name}"]
+    print_facts(facts, [f"{target}: session {recorded.id}, {result}", *signed], as_json=as_json)
+    if name is None and not as_json:
         typer.echo("it has no signature, so llmbench verify will refuse it: sign it with --key FILE", err=True)
-    else:
-        typer.echo(f"signed by key {name}")
 
 
 def verify(
@@ -90,15 +88,8 @@ def verify(
     try:
         outcome = verification.verify(bundle_file, keys, max_gib << 30)
     except BundleError as error:
-        if as_json:
-            print_json({"verified": False, "objections": [str(error)]})
-        else:
-            typer.echo(f"NOT VERIFIED: {error}")
+        print_facts({"verified": False, "objections": [str(error)]}, [f"NOT VERIFIED: {error}"], as_json=as_json)
         raise typer.Exit(1) from error
-    if as_json:
-        print_json(outcome.document)
-    else:
-        for line in outcome.lines():
-            typer.echo(harmless(line))
+    print_facts(outcome.document, outcome.lines(), as_json=as_json)
     if not outcome.verified:
         raise typer.Exit(1)

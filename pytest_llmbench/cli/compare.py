@@ -1,16 +1,14 @@
 """`llmbench compare`: the numbers that changed from one session to another."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pytest_llmbench.cli.history import DEFAULT, Where, open_existing
 from pytest_llmbench.cli.output import RUN_DIR, AsJson, print_json, print_table
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.quantity import for_people
 from pytest_llmbench.core.record.records import RunRecord, Verdict
 
 if TYPE_CHECKING:
@@ -35,11 +33,17 @@ def compare(
     Exit with 1 if a number became worse beyond that, or cannot be judged any more, and with 10 if nothing could be
     compared.
     """
+    from pytest_llmbench.history.compare import change_texts  # noqa: PLC0415  # engines: `--help` starts sooner
+
     lines = _lines(before, after, history)
     if as_json:
-        print_json([_plain(line) for line in lines])
+        plain = [{} if line.change is None else asdict(line.change) for line in lines]
+        for facts, line in zip(plain, lines, strict=True):
+            facts |= {"recipe": line.name, "metric": line.metric, "verdict": str(line.verdict), "reason": line.reason}
+        print_json(plain)
     else:
-        _print(lines)
+        rows = [(line.name, line.metric, *change_texts(line.change), line.verdict, line.reason) for line in lines]
+        print_table(("recipe", "metric", "before", "after", "change", "between", "verdict", "reason"), rows)
     if any(line.verdict in {Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE} for line in lines):
         raise typer.Exit(1)
     if not any(line.verdict == Verdict.PASS for line in lines):
@@ -90,21 +94,3 @@ def _runs(given: str, history: "History | None") -> "list[PastRun]":
     with history.reading() as connection:
         session = find_session(connection, given)
     return runs_of(history, session)
-
-
-def _plain(line: "Compared") -> dict[str, Any]:
-    change = {} if line.change is None else asdict(line.change)
-    return {**change, "recipe": line.name, "metric": line.metric, "verdict": str(line.verdict), "reason": line.reason}
-
-
-def _print(lines: "Sequence[Compared]") -> None:
-    rows = []
-    for line in lines:
-        numbers = change = between = ""
-        if line.change is not None:
-            numbers = f"{for_people(line.change.before)} -> {for_people(line.change.after)} {line.change.unit}"
-            change = f"{100 * line.change.share:+.2f} %"
-            if line.change.low is not None and line.change.high is not None:
-                between = f"{100 * line.change.low:+.2f} to {100 * line.change.high:+.2f} %"
-        rows.append((line.name, line.metric, numbers, change, between, line.verdict, line.reason))
-    print_table(("recipe", "metric", "before -> after", "change", "between", "verdict", "reason"), rows)

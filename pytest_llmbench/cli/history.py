@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pytest_llmbench.cli.output import AsJson, print_json, print_table
+from pytest_llmbench.cli.output import AsJson, print_facts, print_json, print_table
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.text import harmless
@@ -58,13 +58,9 @@ def import_(
 
     with open_history(history) as opened:
         imported = import_sessions(opened, paths, About(git_commit=commit, tags=tuple(tag or ())))
-    if as_json:
-        print_json({name: getattr(imported, name) for name in type(imported).__slots__})
-    else:
-        for path in imported.empty:
-            _echo(f"no record of a session in {path}")
-        for line in (*imported.refused, *imported.doubts, str(imported)):
-            _echo(line)
+    empty = [f"no record of a session in {path}" for path in imported.empty]
+    facts = {name: getattr(imported, name) for name in type(imported).__slots__}
+    print_facts(facts, [*empty, *imported.refused, *imported.doubts, str(imported)], as_json=as_json)
     if imported.refused or not imported.sessions:
         raise typer.Exit(1)
 
@@ -94,19 +90,22 @@ def show(
             with opened.writing() as connection:
                 add_tag(connection, find_session(connection, session), tag)
         facts = show_session(opened, session)
-    if as_json:
-        print_json(facts)
-        return
+    print_facts(facts, _lines_of_session(facts), as_json=as_json)
+
+
+def _lines_of_session(facts: Mapping[str, Any]) -> Iterator[str]:
     tags = f", tags {', '.join(facts['tags'])}" if facts["tags"] else ""
-    _echo(f"session {facts['id']}, {_time(facts['began'])}, system {facts['system']}, cluster {facts['cluster']}{tags}")
+    yield f"session {facts['id']}, {_time(facts['began'])}, system {facts['system']}, cluster {facts['cluster']}{tags}"
     for record in facts["records"]:
-        _echo(f"{record['about']} {record['name']}: {record['problem'] or _numbers(record['metrics'])}")
+        metrics = record["metrics"].items()
+        numbers = ", ".join(f"{name} {for_people(metric['value'])} {metric['unit']}" for name, metric in metrics)
+        yield f"{record['about']} {record['name']}: {record['problem'] or numbers or 'no numbers'}"
         if not record["counts"]:
             reason = f"simulated {record['simulated']}" if record["simulated"] else "another record has the same steps"
-            _echo(f"  is left out of series: {reason}")
+            yield f"  is left out of series: {reason}"
         for verdict in record["verdicts"]:
             threshold = f" {verdict['threshold']}" if verdict["threshold"] else ""
-            _echo(f"  {verdict['verdict']} {verdict['test']}{threshold}")
+            yield f"  {verdict['verdict']} {verdict['test']}{threshold}"
 
 
 @app.command(short_help="Print a number over time, or when it changed.")
@@ -242,11 +241,6 @@ def ledger(
         fault = " (fault)" if entry["blames"] else ""
         head = f"{_time(entry['time'])} {entry['session']} {entry['device']}: {entry['what']}{number}{fault}: "
         _echo(head + " ".join(entry["said"].split()))
-
-
-def _numbers(metrics: Mapping[str, Mapping[str, Any]]) -> str:
-    numbers = (f"{name} {for_people(metric['value'])} {metric['unit']}" for name, metric in metrics.items())
-    return ", ".join(numbers) or "no numbers"
 
 
 def _interval(low: float | None, high: float | None) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,13 +23,22 @@ def print_json(data: Any) -> None:
     typer.echo(json.dumps(data, indent=1))
 
 
+def print_facts(data: Any, lines: Iterable[str], *, as_json: bool) -> None:
+    """Print data as JSON for programs, or its lines for people."""
+    if as_json:
+        print_json(data)
+    else:
+        for line in lines:
+            typer.echo(harmless(line))
+
+
 def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, columns: Sequence[str] = ()) -> None:
     """Print rows that have the same keys: whole as JSON, or these columns of them as a table."""
     if as_json:
         print_json([dict(row) for row in rows])
-        return
-    names = columns or list(rows[0] if rows else ())
-    print_table(names, [[row[name] for name in names] for row in rows])
+    else:
+        names = columns or list(rows[0] if rows else ())
+        print_table(names, [[row[name] for name in names] for row in rows])
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

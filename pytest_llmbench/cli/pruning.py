@@ -3,7 +3,6 @@
 import os
 import shutil
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
@@ -26,14 +25,7 @@ _FIELD = "\x1f"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OldSession:
-    """A session's folder, and whether it goes.
-
-    Attributes:
-        folder: the folder.
-        age_days: days since its last change.
-        size: of its files, bytes.
-        reason: the reason to keep it; empty for one that may go.
-    """
+    """A session's folder: days since its last change, bytes, and the reason to keep it, which is empty if it may go."""
 
     folder: Path
     age_days: float
@@ -72,7 +64,7 @@ def choose(run_dir: Path, older_than: float | None, keep: int | None) -> list[Ol
             reason = f"not older than {older_than:g} days"
         else:
             reason = _sign_of_life(folder)
-        size = sum(path.lstat().st_size for path in _files(folder))
+        size = sum(Path(place, name).lstat().st_size for place, _, names in os.walk(folder) for name in names)
         fate: Literal["keep", "delete"] = "keep" if reason else "delete"
         sessions.append(OldSession(folder=folder, age_days=age, size=size, fate=fate, reason=reason))
     return sessions
@@ -90,11 +82,6 @@ def delete(session: OldSession) -> OldSession:
     except (ConfigError, OSError) as error:
         return replace(session, fate="keep", reason=str(error))
     return replace(session, fate="deleted")
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    for place, _, names in os.walk(folder):
-        yield from (Path(place, name) for name in names)
 
 
 def _sign_of_life(folder: Path) -> str:

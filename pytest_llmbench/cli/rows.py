@@ -10,9 +10,9 @@ import pytest
 from pytest_llmbench.checks.base import all_checks
 from pytest_llmbench.cli.site.reading import call_in_site
 from pytest_llmbench.cluster.recipes import RECIPES
-from pytest_llmbench.cluster.system import ELSEWHERE, LOCAL, SLURM, SYSTEMS, load_system
+from pytest_llmbench.cluster.system import ELSEWHERE, LOCAL, SLURM, SYSTEMS, System, load_system
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipe.recipes import Recipe, recipes_by_file
+from pytest_llmbench.core.recipe.recipes import recipes_by_file
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.engines.base import ENGINES
 from pytest_llmbench.judging.statistics import SHARED
@@ -29,11 +29,11 @@ def rows_of(kind: str) -> tuple[list[Row], list[str]]:
     Raises:
         ConfigError: the ini file of this folder, or a file of a recipe or a system, is wrong.
     """
-    return call_in_site(lambda config: (list(_ROWS[kind](config)), lending.unusable()))
+    return call_in_site(lambda config: (list(KINDS[kind][0](config)), lending.unusable()))
 
 
 def _recipes(config: pytest.Config) -> Iterator[Row]:
-    for path, recipes in _recipe_files(config).items():
+    for path, recipes in recipes_by_file(_folders(config, "recipes")).items():
         for recipe in recipes.values():
             yield {
                 "recipe": recipe.name, "engine": recipe.engine, "nodes": recipe.nodes,
@@ -45,18 +45,12 @@ def _recipes(config: pytest.Config) -> Iterator[Row]:
 
 def _systems(config: pytest.Config) -> Iterator[Row]:
     folders = _folders(config, "systems")
-    names = [LOCAL, SLURM, ELSEWHERE]
-    files: list[str | None] = [None] * len(names)
-    for folder in folders:
-        for path in sorted(folder.glob("*.yaml")):
-            names.append(load_system(str(path), []).name)
-            files.append(str(path))
-    for name, file in zip(names, files, strict=True):
-        system = load_system(name, folders)
+    named = [(None, load_system(name, folders)) for name in (LOCAL, SLURM, ELSEWHERE)]
+    for path, system in [*named, *_system_files(config)]:
         yield {
-            "system": name, "cluster": system.cluster, "gpus_per_node": system.gpus_per_node,
+            "system": system.name, "cluster": system.cluster, "gpus_per_node": system.gpus_per_node,
             "gpu": system.gpu.model if system.gpu is not None else None, "description": system.description,
-            "file": file,
+            "file": path,
         }  # fmt: skip
 
 
@@ -85,19 +79,15 @@ def _statistics(_: pytest.Config) -> Iterator[Row]:
 
 
 def _references(config: pytest.Config) -> Iterator[Row]:
-    for recipes in _recipe_files(config).values():
+    for recipes in recipes_by_file(_folders(config, "recipes")).values():
         for recipe in recipes.values():
             for reference in recipe.references:
                 yield _reference(reference, recipe.name, None)
-    for folder in _folders(config, "systems"):
-        for path in sorted(folder.glob("*.yaml")):
-            system = load_system(str(path), [])
-            for name, references in system.references.items():
-                for reference in references:
-                    yield _reference(reference, name, system.name)
-            for check, settings in system.validation.items():
-                for reference in settings.references:
-                    yield _reference(reference, check, system.name)
+    for _, system in _system_files(config):
+        of_checks = {check: settings.references for check, settings in system.validation.items()}
+        for name, references in [*system.references.items(), *of_checks.items()]:
+            for reference in references:
+                yield _reference(reference, name, system.name)
 
 
 def _reference(reference: Reference, of: str, system: str | None) -> Row:
@@ -115,31 +105,23 @@ def _schemas(_: pytest.Config) -> Iterator[Row]:
         yield {"schema": path.stem, "title": schema["title"], "id": schema["$id"], "file": str(path)}
 
 
-def _recipe_files(config: pytest.Config) -> Mapping[Path, Mapping[str, Recipe]]:
-    return recipes_by_file(_folders(config, "recipes"))
-
-
 def _folders(config: pytest.Config, kind: str) -> list[Path]:
     options = read_options(config)
     return with_installed(options.recipes, RECIPES) if kind == "recipes" else with_installed(options.systems, SYSTEMS)
 
 
-_ROWS: Mapping[str, Callable[[pytest.Config], Iterator[Row]]] = {
-    "recipes": _recipes,
-    "systems": _systems,
-    "checks": _checks,
-    "engines": _engines,
-    "statistics": _statistics,
-    "references": _references,
-    "schemas": _schemas,
-}
-# Columns that a terminal has room for; JSON has all.
-COLUMNS = {
-    "recipes": ("recipe", "engine", "nodes", "gpus_per_node", "description"),
-    "systems": ("system", "cluster", "gpus_per_node", "gpu", "description"),
-    "checks": ("check", "family", "scope", "question"),
-    "engines": ("engine", "kind", "missing"),
-    "statistics": ("statistic", "unit", "engine", "rule"),
-    "references": ("of", "reference", "statistic", "bound", "for", "system", "date"),
-    "schemas": ("schema", "file"),
+def _system_files(config: pytest.Config) -> Iterator[tuple[str, System]]:
+    for folder in _folders(config, "systems"):
+        yield from ((str(path), load_system(str(path), [])) for path in sorted(folder.glob("*.yaml")))
+
+
+# Rows of each kind, and the columns that a terminal has room for; JSON has all.
+KINDS: Mapping[str, tuple[Callable[[pytest.Config], Iterator[Row]], tuple[str, ...]]] = {
+    "recipes": (_recipes, ("recipe", "engine", "nodes", "gpus_per_node", "description")),
+    "systems": (_systems, ("system", "cluster", "gpus_per_node", "gpu", "description")),
+    "checks": (_checks, ("check", "family", "scope", "question")),
+    "engines": (_engines, ("engine", "kind", "missing")),
+    "statistics": (_statistics, ("statistic", "unit", "engine", "rule")),
+    "references": (_references, ("of", "reference", "statistic", "bound", "for", "system", "date")),
+    "schemas": (_schemas, ("schema", "file")),
 }

@@ -5,14 +5,14 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pytest_llmbench.cli.output import RUN_DIR, AsJson, RunDir, print_json, print_rows
+from pytest_llmbench.cli.output import RUN_DIR, AsJson, RunDir, print_facts, print_json, print_rows
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.text import harmless
 
@@ -30,7 +30,6 @@ OneSession = Annotated[
     str | None,
     typer.Argument(metavar="[SESSION]", help="Folder of the session, or its id in --run-dir; without it, the newest."),
 ]
-_Show = Callable[["Sight", list[str], bool], None]
 
 
 class ReportFormat(StrEnum):
@@ -59,13 +58,18 @@ def report_session(
 
     folder = find_session(session, run_dir)
     if form is not ReportFormat.HTML:
+        from pytest_llmbench.reporting.base import read_finished  # noqa: PLC0415
+        from pytest_llmbench.reporting.export import write_csv, write_metrics  # noqa: PLC0415
+
         if compare is not None:
             raise ConfigError(f"--compare is for --format html; llmbench compare has the numbers, not {form}")
-        paths = [str(path) for path in _write_numbers(folder, form, output)]
-        if as_json:
-            print_json({"written": paths})
+        finished, name = read_finished(folder), folder.resolve().name
+        if form is ReportFormat.CSV:
+            paths = write_csv(finished, output or Path(f"{name}-csv"))
         else:
-            typer.echo("\n".join(map(harmless, paths)))
+            paths = [output or Path(f"{name}-openmetrics.prom")]
+            write_metrics(finished, paths[0])
+        print_facts({"written": [*map(str, paths)]}, map(str, paths), as_json=as_json)
         return
     from pytest_llmbench.reporting.html.page import write_page  # noqa: PLC0415
     from pytest_llmbench.reporting.html.rows import KINDS, counts, verdict_rows  # noqa: PLC0415
@@ -79,18 +83,6 @@ def report_session(
     broken = [f"{about} {name}: {reason}" for (about, name), reason in data.broken.items()]
     verdicts = {KINDS[kind]: number for kind, number in counts(verdict_rows(data)).items()}
     print_json({"report": str(path), "session": data.id, "verdicts": verdicts, "damage": [*broken, *data.damage]})
-
-
-def _write_numbers(folder: Path, form: ReportFormat, output: Path | None) -> list[Path]:
-    from pytest_llmbench.reporting.base import read_finished  # noqa: PLC0415
-    from pytest_llmbench.reporting.export import write_csv, write_metrics  # noqa: PLC0415
-
-    finished, name = read_finished(folder), folder.resolve().name
-    if form is ReportFormat.CSV:
-        return list(write_csv(finished, output or Path(f"{name}-csv")))
-    path = output or Path(f"{name}-openmetrics.prom")
-    write_metrics(finished, path)
-    return [path]
 
 
 def prune_sessions(
@@ -137,8 +129,7 @@ def watch_session(
     from pytest_llmbench.session.live.snapshot import Watcher  # noqa: PLC0415
 
     folder = find_session(session, run_dir)
-    watcher = Watcher(folder)
-    show = _json if as_json else _table() if _can_redraw() and not once else _lines(once=once)
+    watcher, show_sight = Watcher(folder), _shower(once=once, as_json=as_json)
     code = None
     try:
         while code is None:
@@ -147,7 +138,7 @@ def watch_session(
                 time.sleep(_LOOK_S / 4)
                 continue
             code = _exit_code(sight, once=once)
-            show(sight, _notes(sight, folder), code is not None)
+            show_sight(sight, _notes(sight, folder), code is not None)
             if code is None:
                 time.sleep(_LOOK_S)
     except KeyboardInterrupt:
@@ -180,61 +171,32 @@ def _notes(sight: "Sight", folder: Path) -> list[str]:
     return [harmless(note) for note in notes]
 
 
-def _can_redraw() -> bool:
-    return sys.stdout.isatty() and os.environ.get("TERM", "").lower() not in {"", "dumb"}
+def _shower(*, once: bool, as_json: bool) -> Callable[["Sight", list[str], bool], None]:
+    """Make the function that shows a picture, its notes, and, if it is the last one, the end."""
+    from pytest_llmbench.reporting.live import StateLines, console_for, counts, table_lines  # noqa: PLC0415  # pydantic
+    from pytest_llmbench.reporting.screen import BlockScreen  # noqa: PLC0415
 
+    changes, screen = StateLines(first_s=0.0), BlockScreen(sys.stdout)
+    on_terminal = sys.stdout.isatty() and os.environ.get("TERM", "").lower() not in {"", "dumb"}
 
-def _json(sight: "Sight", notes: list[str], last: bool) -> None:  # noqa: ARG001  # as the other two
-    """Write one JSON object a line."""
-    data: dict[str, Any] = {
-        "state": "ended" if sight.over else "silent" if sight.silent_s else "running",
-        "silent_s": sight.silent_s,
-        "torn": sight.torn or None,
-        "notes": notes,
-        "snapshot": sight.snapshot.model_dump(mode="json"),
-    }
-    _write(json.dumps(data) + "\n")
+    def table(sight: "Sight", width: int, height: int, notes: Sequence[str] = ()) -> list[str]:
+        console = console_for(width, coloured=on_terminal and not os.environ.get("NO_COLOR"))
+        return table_lines(sight.snapshot, console, height, notes)
 
-
-def _lines(*, once: bool) -> _Show:
-    """Write plain lines: each change of state; with --once, every run."""
-    from pytest_llmbench.reporting.live.lines import StateLines  # noqa: PLC0415  # pydantic
-    from pytest_llmbench.reporting.live.table import console_for, table_lines  # noqa: PLC0415
-    from pytest_llmbench.reporting.live.words import counts  # noqa: PLC0415
-
-    changes = StateLines(first_s=0.0)
-
-    def show(sight: "Sight", notes: list[str], last: bool) -> None:
-        if once:
-            wide = _can_redraw()
-            width = shutil.get_terminal_size().columns if wide else 200
-            console = console_for(width, coloured=wide and not os.environ.get("NO_COLOR"))
-            lines = table_lines(sight.snapshot, console, len(sight.snapshot.tasks) + 2)
+    def show_sight(sight: "Sight", notes: list[str], last: bool) -> None:
+        width, height = shutil.get_terminal_size() if on_terminal else (200, 0)
+        if as_json:
+            state = "ended" if sight.over else "silent" if sight.silent_s else "running"
+            picture = {"silent_s": sight.silent_s, "torn": sight.torn or None, "notes": notes}
+            lines = [json.dumps({"state": state, **picture, "snapshot": sight.snapshot.model_dump(mode="json")})]
+        elif once:
+            lines = [*table(sight, width, len(sight.snapshot.tasks) + 2), *notes]
+        elif on_terminal:
+            screen.draw(table(sight, max(10, width - 1), max(1, height - _ROOM), () if last else notes), width)
+            lines = ["", *notes] if last else []  # the end of the session stays under the table
         else:
-            lines = [*changes.update(sight.snapshot), *([counts(sight.snapshot)] if last else [])]
-        _write("".join(f"{line.rstrip()}\n" for line in (*lines, *notes)))
+            lines = [*changes.update(sight.snapshot), *([counts(sight.snapshot)] if last else []), *notes]
+        sys.stdout.writelines(f"{line.rstrip()}\n" for line in lines)
+        sys.stdout.flush()
 
-    return show
-
-
-def _table() -> _Show:
-    """Redraw a table in its place."""
-    from pytest_llmbench.reporting.live.screen import BlockScreen  # noqa: PLC0415
-    from pytest_llmbench.reporting.live.table import console_for, table_lines  # noqa: PLC0415  # pydantic
-
-    screen = BlockScreen(sys.stdout)
-
-    def show(sight: "Sight", notes: list[str], last: bool) -> None:
-        width, height = shutil.get_terminal_size()
-        console = console_for(max(10, width - 1), coloured=not os.environ.get("NO_COLOR"))
-        lines = table_lines(sight.snapshot, console, max(1, height - _ROOM), () if last else notes)
-        screen.draw(lines, width)
-        if last:  # the end of the session stays under the table
-            _write("".join(f"\n{note}" for note in notes) + "\n")
-
-    return show
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    return show_sight

@@ -18,7 +18,7 @@ from pytest_llmbench.cluster.slurm.states import JobState, JobStatus, OurJob, ju
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.wire.beginning import result_file
-from pytest_llmbench.readers.srun import cancelled, failed_node
+from pytest_llmbench.readers.srun import cancel_reason, failed_node
 
 # The driver of a command gives what it started twice 10 s to end.
 _TERMINATE_GRACE_S = 25.0
@@ -138,7 +138,7 @@ class StepJob(JobOnSlurm):
 
     def _describe_end(self, words: str, code: int) -> JobStatus:
         """How the step ended while its job goes on, by srun's output; for a failed node, also as Slurm shows it."""
-        node, reason = failed_node(words), cancelled(words)
+        node, reason = failed_node(words), cancel_reason(words)
         status = JobStatus(state=JobState.FAILED, reason=f"srun exited with {code}")
         if node is not None:
             status = JobStatus(state=JobState.NODE_FAIL, reason="Slurm's word to the step", nodelist=node)

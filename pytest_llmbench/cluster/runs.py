@@ -208,9 +208,9 @@ def session_name(text: str) -> str:
     Raises:
         ConfigError: the text is unfit as the name of a folder.
     """
-    if not re.fullmatch(_FOLDER_NAME, text) or len(text) > _LONGEST_NAME or text in {layout.LATEST, layout.INDEX}:
+    if not re.fullmatch(_FOLDER_NAME, text) or len(text) > _LONGEST_NAME or text == layout.LATEST:
         raise ConfigError(
             f"{text!r} must be letters, digits, dots, hyphens and underscores, at most {_LONGEST_NAME}, begin with a "
-            f"letter or a digit, and not be {layout.LATEST} or {layout.INDEX}"
+            f"letter or a digit, and not be {layout.LATEST}"
         )
     return text

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
+from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.extensions import Extensions, named
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.expected import Expected
@@ -20,89 +21,59 @@ EngineOptions = TypeVar("EngineOptions", bound=Strict)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankTask:
-    """A callable that every rank runs, importable on the nodes.
+    """A callable that every rank runs, importable on the nodes."""
 
-    Attributes:
-        entry: `package.module:function`; it is called with
-            `(workloads.rank.context.RankContext, workloads.rank.steplog.StepLog)`.
-        config: plain data, handed to each rank as `RankContext.config`.
-        env: environment variables of the ranks, which those of the system's file override; set before all other
-            imports.
-        ends_early: whether all ranks end after the same step when `StepLog.enough` of rank 0 is true.
-    """
-
-    entry: str
-    config: Mapping[str, Any]
+    entry: str  # `package.module:function`, called with `(RankContext, StepLog)`
+    config: Mapping[str, Any]  # plain data, handed to each rank as `RankContext.config`
+    # Environment variables of the ranks, set before all other imports; those of the system's file override them.
     env: Mapping[str, str] = field(default_factory=dict)
-    ends_early: bool = False
+    ends_early: bool = False  # whether all ranks end after the same step when `StepLog.enough` of rank 0 is true
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Command:
     """A program of the framework's own environment, and how it is started on the nodes of a run.
 
-    Attributes:
-        launcher: `once` on the first node (it starts the rest itself), `node` once on each, `srun` once per rank,
-            `torchrun` once on each node as torchrun, which starts the ranks, `deepspeed` on the first node with a
-            hostfile of all.
-        argv: the program and its arguments; for `torchrun` and `deepspeed` the script they start and its arguments.
-            A word may use the shell variables of a run's script, such as `$LLMBENCH_HOSTS`; all else in it is quoted.
-        launcher_args: arguments of torchrun or deepspeed themselves.
-        env: environment variables of this command alone.
-        folder: folder in which it starts; by default the run's.
-        bare: whether it runs outside the container of the environment.
-        shell: whether `argv` is a single word with lines for bash.
+    The launcher is `once` on the first node (it starts the rest itself), `node` once on each, `srun` once per rank,
+    `torchrun` once on each node as torchrun, which starts the ranks, `deepspeed` on the first node with a hostfile of
+    all.
     """
 
     launcher: Literal["once", "node", "srun", "torchrun", "deepspeed"]
+    # The program and its arguments; for `torchrun` and `deepspeed` the script they start and its arguments. A word may
+    # use the shell variables of a run's script, such as `$LLMBENCH_HOSTS`; all else in it is quoted.
     argv: tuple[str, ...]
-    launcher_args: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    folder: str | None = None
-    bare: bool = False
-    shell: bool = False
+    launcher_args: tuple[str, ...] = ()  # of torchrun or deepspeed themselves
+    env: Mapping[str, str] = field(default_factory=dict)  # of this command alone
+    folder: str | None = None  # in which it starts; by default the run's
+    bare: bool = False  # whether it runs outside the container of the environment
+    shell: bool = False  # whether `argv` is a single word with lines for bash
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Script:
-    """The commands of one run, one after the other; the first that fails ends it.
-
-    Attributes:
-        notes: the source's command, and the reasons for deviations, for the head of the script.
-    """
+    """The commands of one run, one after the other; the first that fails ends it."""
 
     commands: tuple[Command, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # the source's command, and the reasons for deviations, for the head of the script
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """The place in which a command will run.
+    """The place in which a command will run."""
 
-    Attributes:
-        folder: the run's folder, on a file system that all nodes share.
-        environment: the framework's own, from the system's file.
-        slurm: whether srun is there.
-        time_limit_min: wall clock of the run, minutes.
-    """
-
-    folder: Path
-    environment: Environment
-    slurm: bool
-    time_limit_min: int
+    folder: Path  # of the run, on a file system that all nodes share
+    environment: Environment  # the framework's own, from the system's file
+    slurm: bool  # whether srun is there
+    time_limit_min: int  # wall clock of the run, minutes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchLog:
-    """One run of a batch.
+    """One run of a batch."""
 
-    Attributes:
-        path: its log, which may be missing.
-        hosts: its nodes, as far as they are recorded.
-    """
-
-    path: Path
-    hosts: tuple[str, ...]
+    path: Path  # of its log, which may be missing
+    hosts: tuple[str, ...]  # its nodes, as far as they are recorded
 
 
 # The source's result file for the runs of a batch, in order, and a threshold in the unit of the statistic of record.
@@ -112,24 +83,17 @@ Evaluate = Callable[[Sequence[BatchLog], float], bytes]
 class Engine(Protocol):
     """The framework that trains. A package registers its engines in the entry points `pytest_llmbench.engines`.
 
-    Attributes:
-        name: the name under which it is registered.
-        kind: `ranks`, when every rank is our own process and keeps a step log, or `command`, when the framework is
-            a command whose only evidence is its log.
-        options: the model of a recipe's `options`.
-        statistics: rules of this engine alone, by name.
-        proof: the proof that a run did all its work, in words.
-        log_per_run: whether, of logs made elsewhere, each file in a folder is a run of its own.
-        evaluate: the source's own evaluator of a batch, one run on each group of nodes; None without one.
+    Its kind is `ranks`, when every rank is our own process and keeps a step log, or `command`, when the framework is a
+    command whose only evidence is its log.
     """
 
-    name: str
+    name: str  # under which it is registered
     kind: Literal["ranks", "command"]
-    options: type[Strict]
-    statistics: Mapping[str, Statistic]
-    proof: str
-    log_per_run: bool
-    evaluate: Evaluate | None
+    options: type[Strict]  # the model of a recipe's `options`
+    statistics: Mapping[str, Statistic]  # rules of this engine alone, by name
+    proof: str  # that a run did all its work, in words
+    log_per_run: bool  # whether, of logs made elsewhere, each file in a folder is a run of its own
+    evaluate: Evaluate | None  # the source's own evaluator of a batch, one run on each group of nodes
 
     def missing(self) -> str | None:
         """Return the missing packages and how to install them; None if the engine can run."""
@@ -203,3 +167,11 @@ def options_of(recipe: Recipe, model: type[EngineOptions]) -> EngineOptions:
         ConfigError: a key is unknown or a value is invalid.
     """
     return validate(model, recipe.options, f"recipe {recipe.name}: options")
+
+
+def options_problems(recipe: Recipe, model: type[EngineOptions]) -> Iterator[str]:
+    """Yield what is wrong with the recipe's `options`."""
+    try:
+        options_of(recipe, model)
+    except ConfigError as error:
+        yield from str(error).splitlines()

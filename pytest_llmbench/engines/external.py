@@ -13,22 +13,17 @@ from pytest_llmbench.core.record.series import Progress, Step, StepSeries
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import EngineDefaults, Place, Script
 from pytest_llmbench.engines.overrides import Arguments, Rules, unknown_arguments
-from pytest_llmbench.readers.base import READERS, LogReader
-from pytest_llmbench.readers.log import last_step, last_words, log_files, read_log
+from pytest_llmbench.readers.log import READERS, LogReader, last_step, last_words, log_files, read_log
 
 
 class External(EngineDefaults, ABC):
-    """See `base.Engine`. An engine adds its name, its options, its script and its reader.
-
-    Attributes:
-        reader: of its log, or the name of one that is announced.
-        logs: patterns of the files to read under a run's folder, or under a folder of logs made elsewhere.
-    """
+    """See `base.Engine`. An engine adds its name, its options, its script and its reader."""
 
     name: str
     proof: str
     kind: Literal["ranks", "command"] = "command"
-    reader: LogReader | str
+    reader: LogReader | str  # of its log, or the name of one that is announced
+    # Patterns of the files to read under a run's folder, or under a folder of logs made elsewhere.
     logs: tuple[str, ...] = (layout.OUTPUT, "*.log", "*.out", "*.err", "*.txt")
 
     @abstractmethod
@@ -93,7 +88,6 @@ class External(EngineDefaults, ABC):
 
 
 def _log_interval(recipe: Recipe) -> int | None:
-    """Return the framework's log interval in steps by the recipe's arguments; None without one."""
     arguments = recipe.options.get("arguments")
     interval = str(arguments.get("log-interval")) if isinstance(arguments, Mapping) else ""
     return (int(interval) or None) if interval.isdecimal() else None

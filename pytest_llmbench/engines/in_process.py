@@ -10,7 +10,7 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import Progress, StepSeries
 from pytest_llmbench.engines.base import EngineDefaults, Place, RankTask
-from pytest_llmbench.judging.statistics import alike, judged_steps
+from pytest_llmbench.judging.statistics import judged_steps, typical_steps
 from pytest_llmbench.readers.steps.gpu_window import read_telemetry
 from pytest_llmbench.readers.steps.progress import laggards, last_step
 from pytest_llmbench.readers.steps.step_log import read_steps
@@ -18,20 +18,13 @@ from pytest_llmbench.readers.steps.times import read_times
 
 
 class InProcess(EngineDefaults):
-    """See `base.Engine`. An engine adds its name, what it needs, its entry and its `problems`.
-
-    Attributes:
-        entry: function of every rank, `package.module:function`.
-        packages: required packages: distribution by import name.
-        extra: the extra of pytest-llmbench that brings them, for an engine of ours.
-        ends_early: as of `RankTask`.
-    """
+    """See `base.Engine`. An engine adds its name, what it needs, its entry and its `problems`."""
 
     name: str
-    entry: str
-    packages: Mapping[str, str] = {}
-    extra: str | None = None
-    ends_early = False
+    entry: str  # function of every rank, `package.module:function`
+    packages: Mapping[str, str] = {}  # required packages: distribution by import name
+    extra: str | None = None  # the extra of pytest-llmbench that brings them, for an engine of ours
+    ends_early = False  # as of `RankTask`
     kind: Literal["ranks", "command"] = "ranks"
     proof = "the end event of every rank's step log"
 
@@ -53,7 +46,7 @@ class InProcess(EngineDefaults):
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
         series = read_steps(folder)
         judged = judged_steps(recipe, series.steps)
-        watched, times = read_telemetry(folder, judged), read_times(folder, alike(judged))
+        watched, times = read_telemetry(folder, judged), read_times(folder, typical_steps(judged))
         return series.model_copy(update={"telemetry": watched, "times": times})
 
     def expected(self, recipe: Recipe, topology: Topology) -> Expected | None:

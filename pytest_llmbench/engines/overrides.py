@@ -10,40 +10,29 @@ They make sure that plan, FLOPs, references and gate are about the training that
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, get_args
 
-from pytest_llmbench.core.recipe.recipes import Precision, Recipe
+from pytest_llmbench.core.recipe.recipes import Parallelism, Precision, Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Same:
-    """An argument that a field of the recipe decides.
-
-    Attributes:
-        field: name of the field.
-        allowed: values of the argument that agree with the field.
-    """
+    """An argument that a field of the recipe decides."""
 
     field: str
-    allowed: tuple[Any, ...]
+    allowed: tuple[Any, ...]  # values of the argument that agree with the field
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
-    """An engine's table of its framework's arguments.
+    """An engine's table of its framework's arguments."""
 
-    Attributes:
-        same: arguments that fields of the recipe decide, by name.
-        refused: refused arguments by name, with the effect of each.
-        harmless: names of arguments that leave the model and its work as they are.
-        families: beginnings of further names of harmless arguments.
-    """
-
-    same: Mapping[str, Same]
-    refused: Mapping[str, str] = field(default_factory=dict)
-    harmless: Collection[str] = ()
-    families: tuple[str, ...] = ()
+    same: Mapping[str, Same]  # arguments that fields of the recipe decide, by name
+    refused: Mapping[str, str] = field(default_factory=dict)  # refused arguments by name, with the effect of each
+    harmless: Collection[str] = ()  # names of arguments that leave the model and its work as they are
+    families: tuple[str, ...] = ()  # beginnings of further names of harmless arguments
 
     def problems(self, recipe: Recipe, own: Mapping[str, Any]) -> Iterator[str]:
         """Yield each argument that contradicts the recipe or changes its work."""
@@ -75,6 +64,15 @@ def unknown_arguments(names: list[str]) -> str | None:
     if not names:
         return None
     return f"options.arguments {', '.join(names)} may change what a step computes, and no key of the recipe shows how"
+
+
+def values_of(recipe: Recipe, fields: Mapping[str, str], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of the arguments that an engine gives, in the order of `fields`, which maps them to keys of the recipe.
+
+    `others` has those that are not a plain value of a key, and further ones; None there leaves an argument out.
+    """
+    plain = {name: None if name in others else attrgetter(field)(recipe) for name, field in fields.items()}
+    return {name: value for name, value in {**plain, **others}.items() if name not in others or value is not None}
 
 
 def rules_of_given(values: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Same]:
@@ -112,6 +110,20 @@ def batch_problem(recipe: Recipe, topology: Topology) -> Iterator[str]:
         f"micro batches of {recipe.micro_batch_size} on {copies} {who} ({topology}); it does on "
         f"{_fitting(recipe, who)}"
     )
+
+
+def data_parallel_problems(engine: str, recipe: Recipe) -> Iterator[str]:
+    """Yield refusals of an engine with data parallelism, learned positions and a linear decay alone."""
+    asked, plain = recipe.parallelism, Parallelism()
+    for kind in ("tensor", "pipeline", "virtual_pipeline", "sequence"):
+        if getattr(asked, kind) != getattr(plain, kind):
+            yield f"recipe {recipe.name}: engine {engine} has no {kind} parallelism; engine megatron_core has"
+    if asked.activation_checkpointing == "selective":
+        yield f"recipe {recipe.name}: engine {engine} checkpoints none or full, not selective"
+    if recipe.optimizer.decay != "linear":
+        yield f"recipe {recipe.name}: engine {engine} decays the learning rate linearly only"
+    if recipe.model.positions != "learned":
+        yield f"recipe {recipe.name}: engine {engine} has learned positions only; engine megatron_core has rope"
 
 
 def _fitting(recipe: Recipe, who: str, most: int = 1024) -> str:

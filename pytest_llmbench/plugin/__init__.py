@@ -41,7 +41,7 @@ def pytest_load_initial_conftests(
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """List the short forms of options that belong to other plugins, where one is on the command line."""
-    return options.left_out_lines(config) if options.uses_left_out(config) else []
+    return options.left_out_lines(config, used=True)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Refuse illegal options before anything is collected."""
-    if ours.is_begun(session.config):
+    if ours.is_begun(session.config) and not ours.is_worker(session.config):
         from pytest_llmbench.plugin.register import refuse  # noqa: PLC0415  # heavy
 
         refuse(session.config)
@@ -72,11 +72,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if ours.asks_for_ours(metafunc):
         try:
             begin.begin(metafunc.config)
+            from pytest_llmbench.plugin.collection.parametrize import make_cases  # noqa: PLC0415  # heavy
+
+            make_cases(metafunc)
         except ConfigError as error:
             raise pytest.Collector.CollectError(str(error)) from error
-        from pytest_llmbench.plugin.collection.parametrize import make_cases  # noqa: PLC0415  # heavy
-
-        make_cases(metafunc)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -86,7 +86,7 @@ def pytest_runtest_makereport(
     """Give every test of ours its verdict."""
     report = yield
     if ours.is_begun(item.config):
-        from pytest_llmbench.plugin.verdict.declared import judge  # noqa: PLC0415  # heavy
+        from pytest_llmbench.plugin.verdict.outcome import judge  # noqa: PLC0415  # heavy
 
         judge(item, call, report)
     return report

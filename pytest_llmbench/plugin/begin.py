@@ -11,32 +11,37 @@ from functools import partial
 import pytest
 
 from pytest_llmbench.plugin import options
-from pytest_llmbench.plugin.missed import MissedEvents, MissedLoop
-from pytest_llmbench.plugin.ours import BEGUN, is_begun, is_distributed
+from pytest_llmbench.plugin.early import Early, EarlyController
+from pytest_llmbench.plugin.ours import BEGUN, is_begun, is_distributed, is_worker
 
 _HOOKS = ("pytest_llmbench_engines", "pytest_llmbench_checks")
-_PLACE = "llmbench-missed"
+_CONTROLLER = "llmbench-early"
+_EARLY = pytest.StashKey[Early | None]()
 
 
 def begin_or_wait(config: pytest.Config) -> None:
     """Begin now if the user gave any option of ours; else with the first test of ours."""
+    early = config.stash[_EARLY] = None if is_worker(config) else Early(config)
     hooks = (getattr(config.hook, name).get_hookimpls() for name in _HOOKS)
     if options.asks_for_a_session(config) or any(hooks):
         with options.usage_errors():
-            begin(config)
-    else:
-        missed = MissedEvents()
-        if is_distributed(config):
-            missed = MissedLoop(options.run_dir_of(config), partial(begin, config))
-        config.pluginmanager.register(missed, _PLACE)
-        if config.pluginmanager.hasplugin("pytester"):
-            # It runs sessions in this process, and after each has Python forget the modules that the session imported
-            # first: the next would import them again, and find classes of both.
-            importlib.import_module("pytest_llmbench.plugin.register")
+            begin(config, lends=True)
+        return
+    if early is not None and is_distributed(config):
+        config.pluginmanager.register(EarlyController(early, partial(begin, config)), _CONTROLLER)
+    if config.pluginmanager.hasplugin("pytester"):
+        # It runs sessions in this process, and after each has Python forget the modules that the session imported
+        # first: the next would import them again, and find classes of both.
+        importlib.import_module("pytest_llmbench.plugin.register")
 
 
-def begin(config: pytest.Config) -> None:
+def begin(config: pytest.Config, *, lends: bool = False) -> None:
     """Begin the session, unless it has begun.
+
+    Args:
+        config: pytest's.
+        lends: whether conftest files and plugins bring engines and checks. Later on, conftest files of the rootdir lack
+            such hooks, and those of other folders are left out.
 
     Raises:
         ConfigError: a value in the ini file is illegal.
@@ -47,4 +52,4 @@ def begin(config: pytest.Config) -> None:
     from pytest_llmbench.plugin.register import register  # noqa: PLC0415  # this is the second that is saved
 
     config.stash[BEGUN] = True
-    register(config, config.pluginmanager.unregister(name=_PLACE))
+    register(config, config.stash[_EARLY], config.pluginmanager.unregister(name=_CONTROLLER), lends=lends)

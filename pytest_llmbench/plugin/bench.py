@@ -24,16 +24,16 @@ from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import ENGINES
 from pytest_llmbench.plugin.collection.checks import refuse_unknown
 from pytest_llmbench.plugin.options import Options
+from pytest_llmbench.plugin.ours import is_worker
 from pytest_llmbench.plugin.settings import settings_of, with_installed
 from pytest_llmbench.session.early import early_plan
-from pytest_llmbench.session.ending.conclude import run_identity
+from pytest_llmbench.session.ending import run_identity
 from pytest_llmbench.session.journal.earlier import Earlier, session_to_resume, take_over
 from pytest_llmbench.session.journal.journal import Journal
 from pytest_llmbench.session.nodes.validation import health_record
 from pytest_llmbench.session.record_store import AnyRecord
 from pytest_llmbench.session.replay import find_replays
-from pytest_llmbench.session.script.prepared import refuse_unimportable
-from pytest_llmbench.session.script.requests import hours_at_most
+from pytest_llmbench.session.script.prepared import hours_at_most, refuse_unimportable
 
 KEY = pytest.StashKey["Bench"]()
 
@@ -51,9 +51,9 @@ class Waiter(Protocol):
 class Bench:
     """The state of one session, resolved lazily: only tests of ours make it read recipes and probe the machine.
 
+    Its properties and methods raise ConfigError where an option, a file, a recipe or a folder of the user is wrong.
+
     Attributes:
-        options: the user's.
-        session: id and folder; the folder is made when the first run starts.
         earlier: remains of the earlier processes of a resumed session.
         planned: tasks that the collected tests wait for: runs in the order of the tests, checks in their own.
         waiter: set once the runs are under way.
@@ -69,28 +69,19 @@ class Bench:
 
     @cached_property
     def session(self) -> Session:
-        """This session's id and folder.
-
-        Raises:
-            ConfigError: the name is taken, or the session to resume is missing.
-        """
-        if self._given_session is not None:
-            return self._given_session
-        which, name = self.options.resume, self.options.session_name
+        """This session's id and folder."""
+        which, name, given = self.options.resume, self.options.session_name, self._given_session
+        if given is not None and (which is name is None or is_worker(self._config)):
+            return given
         if which is None:
-            return new_session(self.run_dir, name)
+            return new_session(self.options.run_dir, name)
         if name is not None:
             raise ConfigError("--llmbench-session-name with --resume: a session keeps its name; leave one of them out")
-        return session_to_resume(self.run_dir, which)
+        return session_to_resume(self.options.run_dir, which)
 
     @cached_property
     def journal(self) -> Journal | None:
-        """The session's journal, made when its runs start; None in a replay.
-
-        Raises:
-            ConfigError: another process has the session, or its journal is damaged.
-            OSError: writing it failed.
-        """
+        """The session's journal, made when its runs start; None in a replay. Raises OSError if writing it fails."""
         if self.settings.replay is not None:
             return None
         journal = self.earlier.journal if self.earlier is not None else Journal(self.session.folder / layout.JOURNAL)
@@ -98,26 +89,13 @@ class Bench:
         return journal
 
     @cached_property
-    def run_dir(self) -> Path:
-        """The folder of all sessions' folders."""
-        return self.options.run_dir
-
-    @cached_property
     def settings(self) -> Settings:
-        """The settings that the user's options amount to.
-
-        Raises:
-            ConfigError: two options contradict each other, or a name is unknown.
-        """
-        return settings_of(self.options, is_worker=hasattr(self._config, "workerinput"))
+        """The settings that the user's options amount to."""
+        return settings_of(self.options, is_worker=is_worker(self._config))
 
     @cached_property
     def recipes(self) -> dict[str, Recipe]:
-        """Every recipe by name, in the shape that the settings give it.
-
-        Raises:
-            ConfigError: see `_published`.
-        """
+        """Every recipe by name, in the shape that the settings give it."""
         return {name: recipe.on(self.settings.topology(recipe)) for name, recipe in self._published.items()}
 
     @cached_property
@@ -127,11 +105,7 @@ class Bench:
 
     @cached_property
     def _published(self) -> dict[str, Recipe]:
-        """Every recipe by name, at the scale asked for, with this site's own references added.
-
-        Raises:
-            ConfigError: a file is wrong, a reference names an unknown statistic or recipe, or references contradict.
-        """
+        """Every recipe by name, at the scale asked for, with this site's own references added."""
         read = {name: recipe for recipes in self._files.values() for name, recipe in recipes.items()}
         own = self.settings.system.references
         strangers = set(own) - set(read)
@@ -154,26 +128,18 @@ class Bench:
         return own if own and self.settings.replay is None else self.recipes
 
     def check(self) -> None:
-        """Resolve everything the user named, and check that reports can be written.
-
-        Raises:
-            ConfigError: an option is illegal, the run directory is read-only, or other users can write there.
-        """
+        """Resolve everything the user named, and check that reports can be written."""
         _ = self.choices
-        there = next(path for path in (self.run_dir, *self.run_dir.parents) if path.exists())
+        there = next(path for path in (self.options.run_dir, *self.options.run_dir.parents) if path.exists())
         if not there.is_dir() or not os.access(there, os.W_OK):
             raise ConfigError(
-                f"--llmbench-run-dir {self.run_dir}: {there} cannot be written; give another --llmbench-run-dir"
+                f"--llmbench-run-dir {self.options.run_dir}: {there} cannot be written; give another --llmbench-run-dir"
             )
         if self.settings.cluster in {"local", "slurm"} and self.settings.replay is None:
-            refuse_shared(self.run_dir)
+            refuse_shared(self.options.run_dir)
 
     def take_over(self) -> None:
-        """With `--resume`, become the owner of the session, before any worker or test looks into its folder.
-
-        Raises:
-            ConfigError: the session still lives, or left too little to be resumed.
-        """
+        """With `--resume`, become the owner of the session, before any worker or test looks into its folder."""
         if self.options.resume is None or self._config.option.collectonly:
             return
         if self.settings.replay is not None:
@@ -182,11 +148,7 @@ class Bench:
 
     @cached_property
     def choices(self) -> RunChoices | ReplayChoices:
-        """Every possible run by key: each recipe once, or once on each group of nodes.
-
-        Raises:
-            ConfigError: a recipe is wrong, or the logs to replay are missing.
-        """
+        """Every possible run by key: each recipe once, or once on each group of nodes."""
         settings = self.settings
         if settings.replay is not None:
             return ReplayChoices(find_replays(settings.replay, self._published, settings))
@@ -194,21 +156,13 @@ class Bench:
 
     @cached_property
     def nodes_to_check(self) -> int:
-        """How many nodes checks are to look at.
-
-        Raises:
-            ConfigError: the system's file has an invalid setting of a check.
-        """
+        """How many nodes checks are to look at."""
         settings = self.settings
         refuse_unknown(settings.system.name, {**settings.system.validation})
         return settings.nodes or 1
 
     def check_nodes_are_held(self) -> None:
-        """Check that the session holds nodes for its checks, and that the number of their GPUs is known.
-
-        Raises:
-            ConfigError: the number of nodes, or their GPUs, are unknown.
-        """
+        """Check that the session holds nodes for its checks, and that the number of their GPUs is known."""
         settings = self.settings
         if not self.planned.checks:
             return
@@ -226,11 +180,7 @@ class Bench:
             )
 
     def check_budget(self) -> None:
-        """Check that the planned runs and checks stay within `--llmbench-budget`.
-
-        Raises:
-            ConfigError: by their time limits, they could take more.
-        """
+        """Check that the planned runs and checks stay within `--llmbench-budget`."""
         settings = self.settings
         if settings.budget is None or settings.replay is not None:
             return
@@ -248,11 +198,7 @@ class Bench:
             )
 
     def plan(self, tests: Sequence[Declared], checks: Sequence[str]) -> None:
-        """Set what the collected tests need, each run and check once.
-
-        Raises:
-            ConfigError: an engine or check that is needed is unusable, here or on the nodes.
-        """
+        """Set what the collected tests need, each run and check once."""
         asked: dict[str, int] = {}
         for test in tests:
             if test.run is not None:
@@ -276,12 +222,16 @@ class Bench:
         if entries and self.settings.replay is None and self.settings.cluster != "debug":
             refuse_unimportable(entries, self.settings)
         if runs and self.settings.early_verdict and self.settings.replay is None:
-            runs = tuple(self._plan_early_end(run, tests) for run in runs)
+            runs = tuple(
+                run.model_copy(
+                    update={"early": early_plan(run, [test for test in tests if test.run == run.series], self.settings)}
+                )
+                for run in runs
+            )
         gate = bool(checks) and (self.settings.gate == "on" or (self.settings.gate == "auto" and bool(runs)))
         self.planned = Plan(runs=runs, checks=tuple(checks), gate=gate, tests=tuple(tests))
 
     def _run(self, series: str, number: int) -> RunSpec:
-        """One of the runs that are judged together."""
         key, first = repeat_key(series, number), self.choices[series]
         if key in self.choices:
             return self.choices[key]
@@ -296,10 +246,6 @@ class Bench:
         problem = Problem(kind="no_log", message=message)
         return repeat.model_copy(update={"replayed": first.replayed.model_copy(update={"problem": problem})})
 
-    def _plan_early_end(self, run: RunSpec, tests: Sequence[Declared]) -> RunSpec:
-        waiting = [test for test in tests if test.run == run.series]
-        return run.model_copy(update={"early": early_plan(run, waiting, self.settings)})
-
     def add_repeats(self, series: str, number: int, look: int) -> tuple[RunSpec, ...]:
         """Plan further runs of a series up to that number, and return the new ones."""
         first = next(run for run in self.planned.runs if run.key == series)
@@ -310,7 +256,7 @@ class Bench:
 
     @property
     def requires_verdict(self) -> bool:
-        """Whether a run without a verdict on its speed fails the session: at scale full, green means fast enough."""
+        """True if a run without a verdict on its speed fails the session: at scale full, green means fast enough."""
         asked = self.options.require_verdict
         return asked == "yes" if asked is not None else self.settings.scale == "full"
 

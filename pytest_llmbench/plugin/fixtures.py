@@ -1,6 +1,6 @@
 """The fixtures that a test asks for: `run` and `reference` of a benchmark, `health` of the nodes.
 
-They are made in `verdict/awaited.py`: pytest imports this file in each of its sessions, also in those without us.
+They are made in `verdict/calls.py`: pytest imports this file in each of its sessions, also in those without us.
 """
 
 from collections.abc import Iterator
@@ -21,17 +21,17 @@ def run(request: pytest.FixtureRequest) -> "Iterator[Run]":
     It is run once, however many tests ask for it, or as often as `repeats` of its marker or `--llmbench-repeat` says. A
     run that cannot be judged is an error of the test, also one of several.
     """
-    from pytest_llmbench.plugin.verdict import awaited  # noqa: PLC0415  # heavy
+    from pytest_llmbench.plugin.verdict import calls  # noqa: PLC0415  # heavy
 
-    yield from awaited.judged_run(request)
+    yield from calls.wait_for_run(request)
 
 
 @pytest.fixture
 def reference(request: pytest.FixtureRequest, run: "Run") -> "Reference":
     """One reference of this test's recipe; the test is skipped where it is not for this machine or scale."""
-    from pytest_llmbench.plugin.verdict import awaited  # noqa: PLC0415  # heavy
+    from pytest_llmbench.plugin.verdict import calls  # noqa: PLC0415  # heavy
 
-    return awaited.applied_reference(request, run)
+    return calls.find_reference(request, run)
 
 
 @pytest.fixture
@@ -41,6 +41,6 @@ def health(request: pytest.FixtureRequest) -> "Health":
     A check runs once for all nodes, however many tests ask for it. A node that was not checked is skipped with the
     reason, and one that gave no answer is an error.
     """
-    from pytest_llmbench.plugin.verdict import awaited  # noqa: PLC0415  # heavy
+    from pytest_llmbench.plugin.verdict import calls  # noqa: PLC0415  # heavy
 
-    return awaited.judged_health(request)
+    return calls.wait_for_health(request)

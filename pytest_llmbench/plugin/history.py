@@ -53,13 +53,6 @@ def compare_with_history(
 ) -> Iterator[dict[str, Any]]:
     """Yield the properties of a verdict on each run, or on the runs that are judged together; the test under `test`.
 
-    Args:
-        place: the history, a file or a URL.
-        session: id of this session.
-        runs: all of the session.
-        records: those there are, by key.
-        wanted: the baseline.
-
     Raises:
         ConfigError: the history is unreadable.
     """

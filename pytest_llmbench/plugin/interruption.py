@@ -94,6 +94,10 @@ class Interruption:
                 number, handler = self._old.popitem()
                 signal.signal(number, handler)
 
+    def interrupt(self) -> None:
+        """Raise what the first signal raises."""
+        raise KeyboardInterrupt(self.by)
+
     def bear_all(self) -> None:
         """Ignore all further signals: the session ends anyway, and its reports come first."""
         self._borne = _ALL
@@ -136,7 +140,7 @@ class Interruption:
         if number == signal.SIGHUP:
             _let_go_of_terminals()
         if self._borne < self._heard <= _RAISED_AT_MOST:
-            raise KeyboardInterrupt(self.by)
+            self.interrupt()
         if self._heard == 1 and self._borne < _ALL:
             self._ask_to_end(f"ended by {self.by}")
 

@@ -59,10 +59,10 @@ class Option:
     parse: Callable[[str], Any] | None
     metavar: str
     default: str
-    short: bool
-    ini: bool
-    bare: str | None
-    repeatable: bool
+    short: bool = False
+    ini: bool = True
+    bare: str | None = None
+    repeatable: bool = False
 
     @property
     def key(self) -> str:
@@ -109,11 +109,6 @@ def positive_hours(text: str) -> float:
     return float(text)
 
 
-def file_or_url(text: str) -> Path | str:
-    """Read the place of a history: a file or the URL of a database."""
-    return text if "://" in text else Path(text)
-
-
 def share(text: str) -> Quantity:
     """Read a share above 0, such as `3 %`."""
     try:
@@ -150,14 +145,10 @@ def _option(
     **form: Any,
 ) -> Any:
     """Declare an option as a field; `value` is the field's default."""
-    usual = {"short": False, "ini": True, "bare": None, "repeatable": False}
-    declared = {"section": section, "help": help_, "parse": parse, "metavar": metavar, "default": default}
-    metadata = {**declared, **usual, **form}
-    return (
-        field(default_factory=dict, metadata=metadata)
-        if metadata["repeatable"]
-        else field(default=value, metadata=metadata)
-    )
+    metadata = {"section": section, "help": help_, "parse": parse, "metavar": metavar, "default": default, **form}
+    if form.get("repeatable"):
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=value, metadata=metadata)
 
 
 def _words(section: Section | None, help_: str, words: str, default: str = "", **form: Any) -> Any:
@@ -173,7 +164,6 @@ def _words(section: Section | None, help_: str, words: str, default: str = "", *
 
 
 def _flag(help_: str, **form: Any) -> Any:
-    """Declare an option without a value, for the command line alone."""
     return _option(Section.WHAT, help_, value=False, ini=False, **form)
 
 
@@ -182,7 +172,7 @@ def _switch(help_: str, **form: Any) -> Any:
     return _words(None, help_, "no|yes", **form)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class Options:
     """The options of a session. Paths are absolute; None and empty stand for an option that the user left out."""
 
@@ -278,7 +268,7 @@ class Options:
     )  # fmt: skip
     history: Path | str | None = _option(
         Section.WHAT, "Database that gets this session's records at its end: a file, or "
-        "postgresql://USER@HOST/DATABASE", file_or_url, "URL",
+        "postgresql://USER@HOST/DATABASE", lambda text: text if "://" in text else Path(text), "URL",
     )  # fmt: skip
     compare_to: Wanted | None = _option(
         Section.WHAT, "Compare the speed of each run with earlier ones in --llmbench-history: a regression beyond the "
@@ -356,25 +346,24 @@ def add_options(parser: pytest.Parser, config: pytest.Config) -> None:
 
 
 def loaded_by_conftest(manager: pytest.PytestPluginManager) -> bool:
-    """Whether conftest files are loaded already, as where one of them names this plugin in its `pytest_plugins`."""
+    """True if conftest files are loaded already, as where one of them names this plugin in its `pytest_plugins`."""
     return any(Path(getattr(plugin, "__file__", None) or "").name == "conftest.py" for plugin in manager.get_plugins())
 
 
-def left_out_lines(config: pytest.Config) -> list[str]:
-    """Name the short forms that belong to others, and what to write in their place."""
+def left_out_lines(config: pytest.Config, *, used: bool) -> list[str]:
+    """Name the short forms that belong to others, and what to write in their place.
+
+    Args:
+        config: pytest's.
+        used: whether to do so where the command line has one of them, whose user may have meant ours, or else.
+    """
     forms: tuple[str, ...] = config.stash.get(_LEFT_OUT, ())
-    if not forms:
+    words = {str(word).partition("=")[0] for word in config.invocation_params.args}
+    if not forms or words.isdisjoint(forms) is used:
         return []
     instead = ", ".join(f"--llmbench-{form.removeprefix('--')}" for form in forms)
     verb = "belongs" if len(forms) == 1 else "belong"
     return [f"llmbench: {', '.join(forms)} {verb} to another plugin or conftest.py: write {instead}"]
-
-
-def uses_left_out(config: pytest.Config) -> bool:
-    """Whether the command line has a short form that belongs to others: its user may have meant ours."""
-    words = {str(word).partition("=")[0] for word in config.invocation_params.args}
-    left_out: tuple[str, ...] = config.stash.get(_LEFT_OUT, ())
-    return not words.isdisjoint(left_out)
 
 
 def options_of(config: pytest.Config) -> Options:
@@ -422,17 +411,17 @@ def run_dir_of(config: pytest.Config) -> Path:
 
 
 def plan_only(config: pytest.Config) -> bool:
-    """Whether `--plan` is given, also before a session of ours begins."""
+    """True if `--plan` is given, also before a session of ours begins."""
     return bool(config.getoption(f"{_PREFIX}plan"))
 
 
 def is_given(config: pytest.Config) -> bool:
-    """Whether the command line has any of our options."""
+    """True if the command line has any of our options."""
     return any(config.getoption(_PREFIX + option.key, None) for option in OPTIONS)
 
 
 def asks_for_a_session(config: pytest.Config) -> bool:
-    """Whether a session of ours begins without a test of ours: for an option, or for required verdicts of others."""
+    """True if a session of ours begins without a test of ours: for an option, or for required verdicts of others."""
     return is_given(config) or bool(config.getini(f"{_PREFIX}require"))
 
 
@@ -467,8 +456,6 @@ def _folders(config: pytest.Config, kind: str) -> Iterator[Path]:
 
 
 def _checked(parse: Callable[[str], Any]) -> Callable[[str], str]:
-    """Have argparse check a text."""
-
     def check(text: str) -> str:
         try:
             parse(text)

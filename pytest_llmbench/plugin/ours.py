@@ -25,9 +25,8 @@ BEGUN = pytest.StashKey[bool]()
 
 
 def is_session_folder(path: Path) -> bool:
-    """Whether a folder has the results of a session of ours: pytest would look for tests in each run's folder."""
-    named = path.name == layout.LATEST or _SESSION.match(path.name) is not None
-    return named and (path / layout.JOURNAL).is_file()
+    """True if a folder has the results of a session of ours: pytest would look for tests in each run's folder."""
+    return (path.name == layout.LATEST or bool(_SESSION.match(path.name))) and (path / layout.JOURNAL).is_file()
 
 
 class FeasibilityWarning(pytest.PytestWarning):
@@ -43,33 +42,33 @@ def keep_warning(config: pytest.Config) -> None:
 
 
 def is_of_ours(thing: object) -> bool:
-    """Whether this package made the type of a thing."""
+    """True if this package made the type of a thing."""
     package = __name__.partition(".")[0]
     return any(str(kind.__module__).partition(".")[0] == package for kind in type(thing).__mro__)
 
 
-def tell_worker(node: Any, session: str, folder: Path) -> None:
+def send_session(node: Any, session: str, folder: Path) -> None:
     """Send a worker of xdist the id and folder of its session, as plain text, which is all that crosses."""
     node.workerinput[WORKER_INPUT] = {"id": session, "folder": str(folder)}
 
 
 def is_worker(config: pytest.Config) -> bool:
-    """Whether this process is an xdist worker."""
+    """True if this process is an xdist worker."""
     return hasattr(config, "workerinput")
 
 
 def is_distributed(config: pytest.Config) -> bool:
-    """Whether this process is an xdist controller."""
+    """True if this process is an xdist controller."""
     return not is_worker(config) and config.getoption("dist", "no") != "no" and not config.option.collectonly
 
 
 def is_begun(config: pytest.Config) -> bool:
-    """Whether the session of ours has begun."""
+    """True if the session of ours has begun."""
     return config.stash.get(BEGUN, False)
 
 
 def is_ours(metafunc: pytest.Metafunc, name: str) -> bool:
-    """Whether a test uses our fixture of that name: as it is, or through one that overrides it and asks for it.
+    """True if a test uses our fixture of that name: as it is, or through one that overrides it and asks for it.
 
     `run` and `reference` are words that other people's fixtures and parameters have for names, too.
     """
@@ -84,5 +83,5 @@ def is_ours(metafunc: pytest.Metafunc, name: str) -> bool:
 
 
 def asks_for_ours(metafunc: pytest.Metafunc) -> bool:
-    """Whether a test uses any fixture of ours."""
+    """True if a test uses any fixture of ours."""
     return any(is_ours(metafunc, name) for name in FIXTURES)

@@ -22,14 +22,15 @@ _CONFIG_FILES = (
 def refuse_foreign_config(config: pytest.Config, parser: pytest.Parser, args: Sequence[str]) -> None:
     """Refuse a path of ours that may have led pytest to another ini file, and keep it from loading a `conftest.py`.
 
-    Args:
-        config: pytest's, before conftest files are loaded.
-        parser: pytest's, without our options so far.
-        args: the words that pytest will parse, including the ini file's `addopts`.
+    Conftest files are loaded later, and pytest's parser is without our options so far. It will parse `args`, in which
+    are the ini file's `addopts`.
 
     Raises:
         UsageError: the configuration may be another; the message has what to write.
     """
+    joined = [*_join_values(args, parser)]
+    if joined == [*args]:
+        return
     words = [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *map(os.fspath, config.invocation_params.args)]
     read_as, meant = (parser.parse_known_args(line) for line in (words, [*_join_values(words, parser)]))
     started = config.invocation_params.dir
@@ -37,12 +38,12 @@ def refuse_foreign_config(config: pytest.Config, parser: pytest.Parser, args: Se
         taken, own = (_ancestor(line.file_or_dir, started) for line in (read_as, meant))
         same = _config_folder(taken) == _config_folder(own)
         if not same or (_config_folder(own) is None and not own.is_relative_to(taken)):
-            joined = next(word for word in _join_values(words, parser) if word not in words)
+            word = next(word for word in _join_values(words, parser) if word not in words)
             raise pytest.UsageError(
-                f"{joined.replace('=', ' ', 1)}: pytest takes the path for tests, and looks for its ini file there: "
-                f"write {shlex.quote(joined)}"
+                f"{word.replace('=', ' ', 1)}: pytest takes the path for tests, and looks for its ini file there: "
+                f"write {shlex.quote(word)}"
             )
-    known = parser.parse_known_args(list(_join_values(args, parser)), namespace=copy.copy(config.option))
+    known = parser.parse_known_args(joined, namespace=copy.copy(config.option))
     known.confcutdir = config.known_args_namespace.confcutdir
     config.known_args_namespace = known
 
@@ -75,7 +76,7 @@ def _join_values(words: Iterable[str], parser: pytest.Parser) -> Iterator[str]:
 
 
 def _is_free(form: str, parser: pytest.Parser) -> bool:
-    """Whether the option is still undeclared by other plugins."""
+    """True if the option is still undeclared by other plugins."""
     try:
         return form in parser.parse_known_and_unknown_args([form])[1]
     except pytest.UsageError:  # it is known, and lacks its value
@@ -83,7 +84,7 @@ def _is_free(form: str, parser: pytest.Parser) -> bool:
 
 
 def _is_path(value: str) -> bool:
-    """Whether pytest takes a word for the path of tests."""
+    """True if pytest takes a word for the path of tests."""
     try:
         return not value.startswith("-") and Path(value.partition("::")[0]).exists()
     except (OSError, ValueError):  # too long for a name, or with a NUL

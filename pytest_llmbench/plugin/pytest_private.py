@@ -1,18 +1,85 @@
 """All private names of pytest that this package uses. `tests/unit/plugin/test_pytest_private.py` tries each."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from _pytest.junitxml import LogXML, _NodeReporter, bin_xml_escape, xml_key
 from _pytest.runner import runtestprotocol
-from _pytest.timing import Instant
 
-__all__ = ["Instant", "LogXML", "NodeReporter", "bin_xml_escape", "fixture_definitions", "runtestprotocol", "xml_key"]
+__all__ = [
+    "LogXML", "NodeReporter", "OwnReport", "add_to_summary", "bin_xml_escape", "fixture_definitions", "get_file",
+    "has_ini_key", "make_writer", "runtestprotocol", "set_file", "watch_cases", "width_of", "xml_key",
+]  # fmt: skip
 
 NodeReporter = _NodeReporter
+
+
+class _OwnReport(LogXML):
+    """pytest's writer for a file of ours; while it is not `wanted`, it takes no tests and writes nothing."""
+
+    wanted = False
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if self.wanted:
+            super().pytest_runtest_logreport(report)
+
+    def pytest_sessionfinish(self) -> None:
+        if self.wanted:
+            super().pytest_sessionfinish()
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+        if self.wanted:
+            super().pytest_terminal_summary(terminalreporter, config)
+
+
+OwnReport = _OwnReport
+
+
+def make_writer(config: pytest.Config, path: Path) -> OwnReport:
+    """Make a writer with the user's options of XML."""
+    kinds = ("junit_suite_name", "junit_logging", "junit_duration_report", "junit_family", "junit_log_passing_tests")
+    return OwnReport(str(path), config.option.junitprefix, *map(config.getini, kinds))
+
+
+def watch_cases(writer: LogXML, take: Callable[[str, NodeReporter], None]) -> None:
+    """Have `take` called with each case that a writer closes, and its test: a closed case has forgotten that."""
+    finalize = writer.finalize
+
+    def close(report: pytest.TestReport) -> None:
+        case = writer.node_reporter(report)
+        finalize(report)
+        take(report.nodeid, case)
+
+    writer.finalize = close  # type: ignore[method-assign]
 
 
 def fixture_definitions(metafunc: pytest.Metafunc, name: str) -> Sequence[pytest.FixtureDef[Any]]:
     """The definitions that a fixture's name stands for in a test; the last one is used."""
     return metafunc._arg2fixturedefs.get(name, ())  # noqa: SLF001
+
+
+def has_ini_key(config: pytest.Config, name: str) -> bool:
+    """True if the ini file has a key; `getini` returns the default as well."""
+    return name in config._inicfg  # noqa: SLF001
+
+
+def width_of(reporter: pytest.TerminalReporter) -> int:
+    """Columns of the terminal."""
+    return reporter._tw.fullwidth  # noqa: SLF001
+
+
+def get_file(reporter: pytest.TerminalReporter) -> Any:
+    """The file to which all output goes: pytest has no hook that is called before it writes."""
+    return reporter._tw._file  # noqa: SLF001
+
+
+def set_file(reporter: pytest.TerminalReporter, file: Any) -> None:
+    """Let all output go to another file."""
+    reporter._tw._file = file  # noqa: SLF001
+
+
+def add_to_summary(reporter: pytest.TerminalReporter, category: str, report: pytest.TestReport) -> None:
+    """List a report in the short summary, and count it in the last line, which `stats` alone leaves green."""
+    reporter._add_stats(category, [report])  # noqa: SLF001

@@ -14,11 +14,7 @@ from pytest_llmbench.plugin.options import Options
 
 
 def settings_of(options: Options, *, is_worker: bool) -> Settings:
-    """Resolve the options.
-
-    Args:
-        options: the user's.
-        is_worker: whether this process is a worker of xdist, whose controller has asked the history already.
+    """Resolve the options; in a worker of xdist, its controller has asked the history already.
 
     Raises:
         ConfigError: two of them contradict each other, or one names something that is missing.

@@ -19,16 +19,16 @@ from pytest_llmbench.plugin.output import terminal
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.output.provenance import command_of
 from pytest_llmbench.plugin.output.results import Results
-from pytest_llmbench.plugin.verdict.declared import declared_tests
-from pytest_llmbench.plugin.verdict.run_waiters import RunWaiter
-from pytest_llmbench.reporting.sessions import point_to_latest
-from pytest_llmbench.session.journal.kept_system import KeptSystem
+from pytest_llmbench.plugin.verdict.outcome import declared_tests
+from pytest_llmbench.session.folder import KeptSystem, point_to_latest
 from pytest_llmbench.session.live.snapshot import LiveSnapshot
 from pytest_llmbench.session.live.writer import LiveWriter
 from pytest_llmbench.session.planning import describe
-from pytest_llmbench.session.record_store import RecordStore
+from pytest_llmbench.session.record_store import AnyRecord, RecordStore
 from pytest_llmbench.session.replay import replay
 from pytest_llmbench.session.runner import Runner
+
+_LOOK_S = 0.2
 
 
 class Supervisor:
@@ -54,12 +54,12 @@ class Supervisor:
         """
         self._bench.check_nodes_are_held()
         self._bench.check_budget()
-        folder = self._bench.session.folder
         settings, session = self._bench.settings, self._bench.session
+        folder = session.folder
         try:
             store = self.results.store = RecordStore(settings.system, self._bench.journal)
             live = LiveWriter(store, settings, session, lambda: self._bench.planned)
-            self._bench.waiter = RunWaiter(store, live, self._progress, self._interruption, self.repeat)
+            self._bench.waiter = self
             store.command = command_of(self._config, self._bench.planned.tests)
             store.note_begin(settings, session, store.command)
             self._bench.planned = self._bench.planned.model_copy(update={"began": time.time()})
@@ -74,7 +74,10 @@ class Supervisor:
                 else:
                     self._runner = Runner(settings, session, store, self._bench.earlier)
                     self._runner.start(self._bench.planned)
-            self._point_to_latest()
+            try:
+                point_to_latest(folder)
+            except OSError as error:
+                self._progress.note(f"no link to the latest session: {error}")
         except Exception as error:
             # Records are missing so far. The runner is stopped with the session; tests that wait get the reason first.
             self.results.store = None
@@ -84,12 +87,25 @@ class Supervisor:
                 ) from error
             raise
 
-    def _point_to_latest(self) -> None:
-        """Let `latest` lead to this session, which has begun. A file system that refuses it costs only a note."""
-        try:
-            point_to_latest(self._bench.session.folder)
-        except OSError as error:
-            self._progress.note(f"no link to the latest session: {error}")
+    def wait(self, kind: type[AnyRecord], name: str) -> AnyRecord:
+        """Block until the run or check has a record, and show the progress of all runs; every one gets a record.
+
+        The first signal that ends the session makes the runner end its runs, which soon have a record, so it is only
+        noted.
+        """
+        store = self.results.store
+        with self._interruption.bearing(1):
+            while store is not None:
+                try:
+                    record = store.wait(kind, name, _LOOK_S)
+                except ConfigError as error:
+                    pytest.fail(str(error), pytrace=False)
+                self._progress.take(store.notes)
+                if record is not None:
+                    self._progress.clear()
+                    return record
+                self._progress.show(self.latest)
+        pytest.fail(f"{kind.about} {name}: the runs were not started", pytrace=False)
 
     def repeat(self, series: str, number: int, look: int) -> None:
         """Make further runs, up to that number of a series, for a test that waits for them."""
@@ -108,11 +124,10 @@ class Supervisor:
 
     def pytest_report_collectionfinish(self, config: pytest.Config) -> list[str]:
         """Print what will run where."""
-        runs_tests = not (config.option.collectonly or options.plan_only(config))
         if self._bench.planned.empty:
             return []
-        left_out = [] if options.uses_left_out(config) else options.left_out_lines(config)
-        return [*left_out, *terminal.header(self._bench, runs_tests=runs_tests)]
+        runs_tests = not (config.option.collectonly or options.plan_only(config))
+        return [*options.left_out_lines(config, used=False), *terminal.header(self._bench, runs_tests=runs_tests)]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> object:
@@ -159,6 +174,7 @@ class Supervisor:
         self._end_live(int(session.exitstatus))
         return result
 
+    @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the verdicts."""
         self.results.summarise(terminalreporter)
@@ -169,14 +185,12 @@ class Supervisor:
         self._end_live(int(pytest.ExitCode.INTERNAL_ERROR))
 
     def _print_plan(self, session: pytest.Session) -> bool:
-        bench = self._bench
-        lines, possible = describe(bench.planned, bench.settings, bench.session)
+        lines, possible = describe(self._bench.planned, self._bench.settings, self._bench.session)
         for line in lines:
             self._progress.print(line)
         with usage_errors():
             self._bench.check_budget()
-        if not possible:
-            session.testsfailed += 1
+        session.testsfailed += not possible
         return True
 
     def _stop(self) -> None:

@@ -5,6 +5,7 @@ the controller starts it.
 """
 
 import threading
+import time
 import traceback
 from collections.abc import Generator
 from pathlib import Path
@@ -12,20 +13,21 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.cluster.heartbeat import write_stop
+from pytest_llmbench.cluster.heartbeat import read_stop, write_stop
 from pytest_llmbench.cluster.runs import Plan, Session
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.record.records import write_model
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.collection.checks import check_names
 from pytest_llmbench.plugin.interruption import Interruption
-from pytest_llmbench.plugin.ours import WORKER_INPUT, tell_worker
+from pytest_llmbench.plugin.ours import WORKER_INPUT, send_session
 from pytest_llmbench.plugin.output import terminal
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.supervisor import Supervisor
-from pytest_llmbench.plugin.verdict.declared import declared_tests
-from pytest_llmbench.plugin.verdict.run_waiters import FileWaiter
+from pytest_llmbench.plugin.verdict.outcome import declared_tests
+from pytest_llmbench.session.record_store import AnyRecord
 
 _LOOK_S = 0.2
 
@@ -34,6 +36,50 @@ def session_of_worker(config: pytest.Config) -> Session:
     """The session of a worker, as its controller sent it."""
     sent = config.workerinput[WORKER_INPUT]  # type: ignore[attr-defined]  # xdist sets it
     return Session(id=sent["id"], folder=Path(sent["folder"]))
+
+
+class FileWaiter:
+    """Waits in an xdist worker for the controller's runner, which writes every record to disk."""
+
+    def __init__(self, session: Session, ttl_s: float) -> None:
+        self._session = session
+        self._ttl_s = ttl_s
+
+    def repeat(self, series: str, number: int, look: int) -> None:
+        """Ask the controller."""
+        write_text(self._session.folder / layout.REPEATS / series, f"{number} {look}")
+
+    def wait(self, kind: type[AnyRecord], name: str) -> AnyRecord:
+        """Block until the record is on disk."""
+        path = self._session.folder_of(kind.about, name) / layout.RECORD
+        self._wait_for(path, f"{kind.about} {name}")
+        try:
+            return kind.read(path)
+        except ConfigError as error:
+            pytest.fail(str(error), pytrace=False)
+
+    def _wait_for(self, path: Path, what: str) -> None:
+        """Block until a file is there; fail the test if the controller dies or gives up before."""
+        seen, moved = "", time.monotonic()
+        while not path.exists():
+            reason = read_stop(self._session.folder)
+            if reason is not None and not path.exists():  # records are written before the end is noted
+                pytest.fail(f"{what}: the controller left no record: {reason}", pytrace=False)
+            time.sleep(_LOOK_S)
+            sign = self._sign()
+            if sign != seen:
+                seen, moved = sign, time.monotonic()
+            elif time.monotonic() - moved > 2 * self._ttl_s:
+                pytest.fail(
+                    f"{what}: the controller gave no sign of life for {2 * self._ttl_s:g} s and left no record in "
+                    f"{self._session.folder}: it died, or the disk is full", pytrace=False,
+                )  # fmt: skip
+
+    def _sign(self) -> str:
+        try:
+            return (self._session.folder / layout.OWNER).read_text(encoding="ascii")
+        except OSError:
+            return ""
 
 
 class Worker:
@@ -81,7 +127,7 @@ class Controller:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Send a worker its session."""
-        tell_worker(node, self._bench.session.id, self._bench.session.folder)
+        send_session(node, self._bench.session.id, self._bench.session.folder)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
@@ -118,11 +164,8 @@ class Controller:
         self._interruption.received.wait()
         session = self._config.pluginmanager.get_plugin("dsession")
         if session is not None:
-            session.worker_llmbench_signal = self._raise_signal
+            session.worker_llmbench_signal = self._interruption.interrupt
             session.queue.put(("llmbench_signal", {}))
-
-    def _raise_signal(self) -> None:
-        raise KeyboardInterrupt(self._interruption.by)
 
     def _give_up(self, reason: str) -> None:
         """End the session, and the waiting of its workers for records that will be missing."""
@@ -133,7 +176,6 @@ class Controller:
         write_stop(self._bench.session.folder, reason)
 
     def _take_on_repeats(self) -> None:
-        """Make the further runs that workers ask for."""
         for path in (self._bench.session.folder / layout.REPEATS).glob("[!.]*"):
             number, look = path.read_text(encoding="utf-8").split()
             self._supervisor.repeat(path.name, int(number), int(look))

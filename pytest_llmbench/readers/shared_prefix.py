@@ -1,7 +1,7 @@
 """Finds the prefix that a collector of logs put before every line of a file, from the file itself.
 
 kubectl, docker compose, journald, CloudWatch, CI systems and Python's logging each write their own, and their users
-configure others. What they have in common is that almost every line of the file begins with one.
+configure others. In all of them, almost every line of the file begins with one.
 """
 
 import re
@@ -21,8 +21,8 @@ class SharedPrefix:
     """The prefix of the lines of one file.
 
     Attributes:
-        ends: patterns of the prefix up to each place where it may end, the shortest first. Where many lines begin with
-            the same words, as the steps of a training do, the prefix alone cannot be told from these words.
+        ends: patterns of the prefix up to each place where it may end, the shortest first. If many lines begin with
+            the same words, as the steps of a training do, the prefix may end before or after these words.
     """
 
     ends: tuple[re.Pattern[str], ...] = ()

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.core.files import make_folder
-from pytest_llmbench.core.quantity import Quantity, counted
+from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.core.recipe.reference import Reference
-from pytest_llmbench.core.record.records import RunRecord, Verdict
+from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.engines.base import BatchLog, Evaluate, get_engine, statistics_of
+from pytest_llmbench.engines.base import BatchLog, get_engine, statistics_of
 from pytest_llmbench.judging.references import Machine, why_not_applicable
 from pytest_llmbench.reporting.base import FinishedSession
 
-_WORST_FIRST = (Verdict.ERROR, Verdict.FAIL, Verdict.XFAIL, Verdict.INCONCLUSIVE, Verdict.PASS, Verdict.SKIP)
+_WORST_FIRST = ("ERROR", "INCOMPLETE", "FAIL", "XFAIL", "INCONCLUSIVE", "PASS", "SKIP")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,9 +43,12 @@ class Batch:
         if not self.applies:
             yield f"  that bound, {self.reference.name}, is for {self.reference.applies_to}, and not for these runs"
         for record, row in zip(self.records, rows, strict=True):
-            verdict = _verdict(record, self.reference)
+            # The verdict of the test of this bound; without such a test, the worst verdict on the run.
+            verdicts = [judged.verdict for judged in record.judgements if judged.reference == self.reference.name]
+            verdicts = verdicts or [judged.verdict for judged in record.judgements]
+            verdict = min(verdicts, key=_WORST_FIRST.index, default="not judged")
             problem = f" ({record.problem.kind})" if record.problem else ""
-            yield f"  {record.key}: {row} | {verdict or 'not judged'}{problem}"
+            yield f"  {record.key}: {row} | {verdict}{problem}"
         if any(record.problem for record in self.records):
             yield "  a run that cannot be judged is an ERROR here; there, one without a number is -1 and a Fail"
 
@@ -73,34 +76,24 @@ def evaluate_batches(runs: Sequence[RunSpec], records: Mapping[str, RunRecord]) 
     Raises:
         ConfigError: a log is unreadable.
     """
-    by_recipe: dict[str, list[RunSpec]] = {}
-    for run in runs:
-        if run.key in records and get_engine(run.recipe.engine).evaluate is not None:
-            by_recipe.setdefault(run.recipe.name, []).append(run)
-    groups = {name: sorted(specs, key=lambda run: run.group or 0) for name, specs in by_recipe.items()}
-    evaluated = (_batch(name, [records[run.key] for run in specs]) for name, specs in groups.items())
-    return [batch for batch in evaluated if batch is not None]
-
-
-def _batch(name: str, records: Sequence[RunRecord]) -> Batch | None:
-    recipe = records[0].recipe
-    engine = get_engine(recipe.engine)
-    lower = [
-        reference for reference in recipe.references
-        if reference.statistic == recipe.statistic_of_record and reference.at_least is not None
-    ]  # fmt: skip
-    if not lower or engine.evaluate is None:
-        return None
-    fitting = [reference for reference in lower if _applies(reference, records)]
-    reference = (fitting or lower)[0]
-    unit = statistics_of(engine)[recipe.statistic_of_record].unit
-    return Batch(
-        recipe=name,
-        records=tuple(records),
-        reference=reference,
-        applies=bool(fitting),
-        file=_evaluate(engine.evaluate, records, reference.at_least, unit),
-    )
+    by_recipe: dict[str, list[RunRecord]] = {}
+    for run in sorted(runs, key=lambda run: run.group or 0):
+        if run.key in records:
+            by_recipe.setdefault(run.recipe.name, []).append(records[run.key])
+    batches = []
+    for name, own in by_recipe.items():
+        recipe, engine = own[0].recipe, get_engine(own[0].recipe.engine)
+        bounds = [
+            (reference, reference.at_least, _applies(reference, own)) for reference in recipe.references
+            if reference.statistic == recipe.statistic_of_record and reference.at_least is not None
+        ]  # fmt: skip
+        if not bounds or engine.evaluate is None:
+            continue
+        reference, bound, applies = max(bounds, key=lambda each: each[2])  # the first that applies, else the first
+        logs = [BatchLog(path=_log_of(record), hosts=record.hosts) for record in own]
+        file = engine.evaluate(logs, bound.to(statistics_of(engine)[recipe.statistic_of_record].unit).value)
+        batches.append(Batch(recipe=name, records=tuple(own), reference=reference, applies=applies, file=file))
+    return batches
 
 
 def _applies(reference: Reference, records: Iterable[RunRecord]) -> bool:
@@ -114,21 +107,9 @@ def _applies(reference: Reference, records: Iterable[RunRecord]) -> bool:
     return bool(machines) and all(why_not_applicable(reference, machine) is None for machine in machines)
 
 
-def _evaluate(evaluate: Evaluate, records: Iterable[RunRecord], bound: Quantity | None, unit: str) -> bytes:
-    threshold = bound.to(unit).value if bound is not None else 0.0
-    return evaluate([BatchLog(path=_log_of(record), hosts=record.hosts) for record in records], threshold)
-
-
 def _log_of(record: RunRecord) -> Path:
     """The framework's log: that of a run of this session, or the replayed one."""
     place = Path(record.replayed or record.folder)
     if place.is_file():
         return place
     return next((path for path in sorted(place.glob("*.log"))), place / layout.OUTPUT)
-
-
-def _verdict(record: RunRecord, reference: Reference) -> str:
-    """The verdict of the test of this bound; without such a test, the worst verdict on the run."""
-    of_bound = {judgement.verdict for judgement in record.judgements if judgement.reference == reference.name}
-    ends = of_bound or {judgement.verdict for judgement in record.judgements}
-    return next((verdict for verdict in _WORST_FIRST if verdict in ends), "")

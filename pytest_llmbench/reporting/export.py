@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from pytest_llmbench import __version__
@@ -73,8 +74,7 @@ def write_metrics(session: FinishedSession, path: Path) -> None:
 
 def openmetrics(samples: Iterable[Sample]) -> str:
     """Samples as OpenMetrics text without times, as the textfile collector of node-exporter takes it."""
-    from prometheus_client import CollectorRegistry  # noqa: PLC0415  # few sessions export
-    from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415
+    from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415  # few sessions export
     from prometheus_client.openmetrics.exposition import generate_latest  # noqa: PLC0415
 
     families: dict[tuple[str, str], GaugeMetricFamily] = {}
@@ -82,14 +82,7 @@ def openmetrics(samples: Iterable[Sample]) -> str:
         if (name, unit) not in families:
             families[name, unit] = GaugeMetricFamily(name, about, labels=[*labels], unit=unit)
         families[name, unit].add_metric([*labels.values()], value)
-
-    class Families:
-        def collect(self) -> Iterable[GaugeMetricFamily]:
-            return families.values()
-
-    registry = CollectorRegistry()
-    registry.register(Families())
-    text: bytes = generate_latest(registry)  # type: ignore[no-untyped-call]
+    text: bytes = generate_latest(SimpleNamespace(collect=families.values))  # type: ignore[no-untyped-call]
     return text.decode()
 
 
@@ -121,7 +114,7 @@ def samples_of(session: FinishedSession) -> list[Sample]:
 
 
 def fitness(checks: Mapping[str, HealthRecord]) -> dict[str, bool]:
-    """Whether each fully judged node may train, by name."""
+    """True for each fully judged node that may train, by name."""
     hosts = {host for check in checks.values() for host in check.hosts}
     unfit = {host for check in checks.values() for host in check.unfit()}
     judged: set[str] = set()

@@ -6,19 +6,21 @@ from dataclasses import dataclass, field
 
 from pytest_llmbench.cluster.runs import Declared, EarlyPlan, RunSpec
 from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.reference import Reference
-from pytest_llmbench.core.record.records import Verdict, write_model
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.records import Metric, Verdict, write_model
 from pytest_llmbench.core.record.series import EarlyVerdict, StepSeries
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.flops import flops_per_token
-from pytest_llmbench.judging.interval.decide import decide
+from pytest_llmbench.judging.interval.decide import Decision, decide
 from pytest_llmbench.judging.interval.early import alpha_at, looks
 from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.references import Machine, why_not_applicable
 from pytest_llmbench.judging.sanity import Evidence, first_problem
 from pytest_llmbench.judging.statistics import Measurement, measure
-from pytest_llmbench.session.ending.conclude import device_of, measurement_of, with_expectations
+from pytest_llmbench.session.ending import device_of, measurement_of, with_expectations
 from pytest_llmbench.session.script.prepared import PreparedRun
 
 # Logs of ranks on other nodes may come late, and each reading reads all of them.
@@ -58,14 +60,9 @@ class _RunsWholeError(Exception):
     """No look can decide on every threshold of the tests of a run."""
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Looking:
-    """Looks at one run while it goes on.
-
-    Attributes:
-        plan: thresholds of its tests.
-        asked: the look that decided on every threshold; its ranks were asked to end.
-    """
+    """Looks at one run while it goes on; `asked` is the look after which its ranks were asked to end."""
 
     run: PreparedRun
     plan: EarlyPlan
@@ -80,11 +77,7 @@ class Looking:
         self._ahead = [] if self._whole else list(looks(recipe.steps, recipe.warm_up.steps)[:-1])
 
     def look(self, step: int) -> bool:
-        """Look at the run, where it is time for it; return whether its ranks were asked to end just now.
-
-        Args:
-            step: the last one of rank 0.
-        """
+        """Look at the run if its last `step` makes it time to; return True if its ranks were asked to end just now."""
         if not self._ahead or step < self._ahead[0] or time.monotonic() < self._again:
             return False
         self._again = time.monotonic() + _AGAIN_S
@@ -127,16 +120,13 @@ class Looking:
     def _decide(self, look: int, series: StepSeries) -> EarlyVerdict | None:
         """The verdicts of a look; None where it leaves one open. Raises _RunsWholeError: so will every other look."""
         evidence, measurement, early = gather_evidence(self.run, self.settings, series, look, self._taken)
-        verdicts = [self._verdict(reference, measurement, early) for reference in self._own_references(evidence)]
+        references = references_for(self.run, self.settings, evidence, self.plan.references)
+        if not references:
+            raise _RunsWholeError("none of its references is for this machine and scale")
+        verdicts = [self._verdict(reference, measurement, early) for reference in references]
         if None in verdicts or first_problem(evidence, over=False) is not None:
             return None
         return early.model_copy(update={"decided": tuple(verdicts)})
-
-    def _own_references(self, evidence: Evidence) -> list[Reference]:
-        asked = references_for(self.run, self.settings, evidence, self.plan.references)
-        if not asked:
-            raise _RunsWholeError("none of its references is for this machine and scale")
-        return asked
 
     def _verdict(self, reference: Reference, measurement: Measurement, early: EarlyVerdict) -> str | None:
         known = statistics_of(self.run.engine)
@@ -145,10 +135,7 @@ class Looking:
         metric = measure(measurement, known).get(reference.statistic)
         if metric is None:
             raise _RunsWholeError(f"reference {reference.name} is about {reference.statistic}, which is not measured")
-        holds = [
-            decide(metric, [measurement.steady], op, bound, reference.between, early.alpha, early).holds
-            for op, bound in reference.bounds
-        ]
+        holds = [decision.holds for decision in decide_bounds(reference, metric, measurement, early)]
         if None in holds and False not in holds:
             return None
         verdict = Verdict.PASS if all(holds) else Verdict.FAIL
@@ -158,42 +145,42 @@ class Looking:
 def gather_evidence(
     run: PreparedRun, settings: Settings, series: StepSeries, look: int, taken: Sequence[int]
 ) -> tuple[Evidence, Measurement, EarlyVerdict]:
-    """Evidence of the first `look` steps of a run that goes on.
-
-    Args:
-        run: the run.
-        settings: of the session.
-        series: all that it logged so far.
-        look: number of steps that count.
-        taken: all looks so far, this one last.
-    """
+    """Evidence of the first `look` steps of a run that goes on; `taken` are all looks so far, this one last."""
     recipe = run.spec.recipe
     early = EarlyVerdict(
         planned=recipe.steps, look=look, looks=tuple(taken), done=look, alpha=alpha_at(look, recipe.steps)
     )
     logged = Evidence(recipe=recipe, topology=run.topology, series=series, hosts=(), wall_s=None, early=early)
     evidence = with_expectations(logged, settings.system)
-    measurement = measurement_of(evidence, settings.system)
-    return evidence, measurement, early.model_copy(update={"peak_step_s": _peak_step_s(evidence, measurement)})
+    measurement, peak_step_s = measurement_of(evidence, settings.system), None
+    if evidence.peak_tflops is not None and measurement.counts_flops:
+        flops = recipe.tokens_per_step * flops_per_token(recipe.model, recipe.sequence_length)
+        peak_step_s = flops / (1e12 * evidence.peak_tflops[1] * run.topology.gpus)
+    return evidence, measurement, early.model_copy(update={"peak_step_s": peak_step_s})
+
+
+def decide_bounds(
+    reference: Reference, metric: Metric, measurement: Measurement, early: EarlyVerdict
+) -> list[Decision]:
+    """Decide on each bound of a reference by the steps of a look."""
+    return [
+        decide(metric, [measurement.steady], op, bound, reference.between, early.alpha, early)
+        for op, bound in reference.bounds
+    ]
 
 
 def references_for(run: PreparedRun, settings: Settings, evidence: Evidence, names: Collection[str]) -> list[Reference]:
     """The references of these names that are for the machine that a run is on."""
-    recipe, topology = run.spec.recipe, run.topology
-    machine = Machine(
-        system=settings.system.name, device=device_of(evidence) or "unknown", gpus=topology.gpus,
-        nodes=topology.nodes, scale=recipe.scale,
-    )  # fmt: skip
+    machine = machine_of(settings, run.spec.recipe, run.topology, device_of(evidence) or "unknown")
     return [
         reference
-        for reference in recipe.references
+        for reference in run.spec.recipe.references
         if reference.name in names and not why_not_applicable(reference, machine)
     ]
 
 
-def _peak_step_s(evidence: Evidence, measurement: Measurement) -> float | None:
-    if evidence.peak_tflops is None or not measurement.counts_flops:
-        return None
-    recipe = evidence.recipe
-    flops = recipe.tokens_per_step * flops_per_token(recipe.model, recipe.sequence_length)
-    return flops / (1e12 * evidence.peak_tflops[1] * evidence.topology.gpus)
+def machine_of(settings: Settings, recipe: Recipe, topology: Topology, device: str) -> Machine:
+    """The machine of a run, as its references name machines."""
+    return Machine(
+        system=settings.system.name, device=device, gpus=topology.gpus, nodes=topology.nodes, scale=recipe.scale
+    )

@@ -5,26 +5,81 @@ missing or damaged; everything else uses the functions that raise.
 """
 
 import contextlib
+import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, PositiveInt, ValidationError
 
+from pytest_llmbench.checks.base import CheckSettings
 from pytest_llmbench.cluster.runs import Declared, Plan, Session
+from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.cluster.system import Gpu, System
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import read_at_most
+from pytest_llmbench.core.recipe.recipes import Scale
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import Record, RunRecord, SessionVerdicts
+from pytest_llmbench.core.schema import Name, Strict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.journal.journal import JournalEvent, read_journal
 
 AnyKept = TypeVar("AnyKept", bound=Record)
 
 _LARGEST = 512 << 20
+# Facts of a system that its session keeps.
+_OF_SYSTEM = ("name", "cluster", "gpus_per_node", "cpu_ranks_per_node", "gpu", "validation")
 _BEGAN = b'"event":"began"'
+
+
+class KeptSystem(Strict):
+    """`system.json`: facts of its system and options that the session's logs are judged by; no secret is kept."""
+
+    schema_version: Literal[1] = 1
+    name: Name
+    """Name of the system."""
+    cluster: Literal["slurm", "local"]
+    """How jobs reach the nodes: through Slurm, or on this machine."""
+    gpus_per_node: Annotated[int, Field(ge=0)] | None = None
+    """Number of GPUs of one node; null stands for each recipe's own number."""
+    cpu_ranks_per_node: PositiveInt = 1
+    """Number of ranks per node for a run without GPUs."""
+    gpu: Gpu | None = None
+    """GPU model and its published peaks; null where it is unknown, or there is none."""
+    nodes: PositiveInt | None = None
+    """Number of nodes that the session asked for; null stands for each recipe's own number."""
+    scale: Scale = "full"
+    """Scale of the runs: `full` or `smoke`."""
+    bare: bool = False
+    """True if the system sets neither variables nor environments of frameworks, which are not kept."""
+    rerun: bool = False
+    """True if undecided runs were to be repeated, which costs each look some certainty."""
+    validation: Mapping[str, CheckSettings] = {}
+    """Settings of checks, and the bounds of their measurements, by check."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Keep what is needed of a session's system."""
+        system = settings.system
+        own: dict[str, Any] = {"nodes": settings.nodes, "scale": settings.scale, "rerun": settings.rerun}
+        own["bare"] = not (system.env or system.environments)
+        return cls(**own, **{name: getattr(system, name) for name in _OF_SYSTEM})
+
+    @classmethod
+    def read(cls, text: bytes, where: str) -> Self:
+        """Read it back. Raises ConfigError: the text is damaged."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise ConfigError(f"{where}: cannot be read: {error}") from error
+
+    @property
+    def system(self) -> System:
+        """The system as far as it is kept."""
+        return System(**{name: getattr(self, name) for name in _OF_SYSTEM})
 
 
 class Records(Mapping[str, AnyKept]):
@@ -57,8 +112,7 @@ class SessionFolder:
     Attributes:
         tests: the declared tests; None if `session.json` cannot be read.
         verdicts: None if the session was killed before it wrote them.
-        places: the folder of each record, by `run` or `check`, and name.
-        broken: the reason why a record cannot be read, by `run` or `check`, and name.
+        places, broken: the folder of each record, and the reason if it cannot be read, by `run` or `check`, and name.
         events: the undamaged lines of the journal.
         damage: other faults of the folder, in words.
     """
@@ -85,17 +139,30 @@ class _Planned(BaseModel):
     runs: tuple[_PlannedRun, ...]
     checks: tuple[str, ...] = ()
     tests: tuple[Declared, ...] = ()
-
-
-class _Begin(BaseModel):
     began: float | None = None
 
 
 def read_folder(path: Path) -> SessionFolder:
     """Read a folder for a report, and list what is damaged. Raises ConfigError: it is empty of records."""
     damage: list[str] = []
-    plan = _readable_plan(path, damage)
-    verdicts = _readable_verdicts(path, damage)
+    plan: _Planned | None = None
+    verdicts: SessionVerdicts | None = None
+    events: tuple[JournalEvent, ...] = ()
+    try:
+        plan = _Planned.model_validate_json((path / layout.PLAN).read_bytes())
+    except (OSError, ValidationError) as error:
+        damage.append(f"{layout.PLAN} cannot be read, so it is not known which tests were declared: {_short(error)}")
+    try:
+        verdicts = SessionVerdicts.read(path / layout.VERDICTS)
+    except ConfigError as error:
+        # It is missing if the session was killed.
+        state = f"cannot be read ({_short(error)})" if (path / layout.VERDICTS).exists() else "is not there"
+        damage.append(f"{layout.VERDICTS} {state}: verdicts are shown as far as records and journal have them")
+    with contextlib.suppress(OSError):
+        *lines, _ = (path / layout.JOURNAL).read_bytes().split(b"\n")  # the last line may be half written
+        events = tuple(event for event in map(JournalEvent.of_line, lines) if event is not None)
+        if lost := len(lines) - len(events):
+            damage.append(f"{lost} of {len(lines)} lines of the journal are damaged")
     broken: dict[tuple[str, str], str] = {}
     runs = _readable_records(path, RunRecord, [run.key for run in plan.runs] if plan else (), broken)
     checks = _readable_records(path, HealthRecord, plan.checks if plan else (), broken)
@@ -114,7 +181,7 @@ def read_folder(path: Path) -> SessionFolder:
         checks=checks,
         places={(about, name): path / layout.FOLDERS[about] / name for about, name in names},
         broken=broken,
-        events=_readable_events(path, damage),
+        events=events,
         damage=tuple(damage),
     )
 
@@ -156,11 +223,7 @@ def read_events(folder: Path) -> tuple[JournalEvent, ...]:
 
 
 def has_ended(folder: Path) -> bool:
-    """True if a session is final: the last event of its journal is its end, or the journal is missing, as of a replay.
-
-    Raises:
-        ConfigError: the journal is damaged.
-    """
+    """True if the last event of the journal is the end, or there is none, as of a replay (ConfigError: damaged)."""
     if not (folder / layout.JOURNAL).exists():
         return True
     events = read_events(folder)
@@ -181,31 +244,21 @@ def is_session(folder: Path) -> bool:
 
 
 def sessions_in(run_dir: Path, *, without: str | None = None) -> list[Path]:
-    """The folders of all sessions in a folder, the one that began last first.
+    """The folders of all sessions in a folder, the one that began last first. Raises ConfigError: it does not exist.
 
-    Args:
-        run_dir: folder of the sessions.
-        without: leave out sessions that have a file of this name.
-
-    Raises:
-        ConfigError: there is no such folder.
+    Sessions that have a file of the name `without` are left out.
     """
     if not run_dir.is_dir():
         raise ConfigError(f"{run_dir}: there is no such folder; give another --run-dir")
     folders = [folder for folder in run_dir.iterdir() if is_session(folder)]
-    if without is not None:
-        folders = [folder for folder in folders if not (folder / without).exists()]
+    folders = [folder for folder in folders if without is None or not (folder / without).exists()]
     link = (run_dir / layout.LATEST).resolve()
     # A copy of a session began when the session did.
     return sorted(folders, key=lambda folder: (began_at(folder), folder.resolve() == link, folder.name), reverse=True)
 
 
 def newest(run_dir: Path) -> Path:
-    """The newest session: the target of the link `latest`, else the session that began last.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The target of the link `latest`, else the session that began last. Raises ConfigError: there is none."""
     link = run_dir / layout.LATEST
     if link.is_symlink() and is_session(target := link.resolve()):
         return run_dir / target.name if target.parent == run_dir.resolve() else target
@@ -216,11 +269,7 @@ def newest(run_dir: Path) -> Path:
 
 
 def find_session(which: str | Path | None, run_dir: Path) -> Path:
-    """The folder of a session.
-
-    Args:
-        which: its path, or its id or name in `run_dir`; None or `latest` for the newest there.
-        run_dir: folder of the sessions.
+    """The folder of the session with that path, or that id or name in `run_dir`; None or `latest` for the newest there.
 
     Raises:
         ConfigError: there is none.
@@ -246,29 +295,11 @@ def began_at(folder: Path) -> float:
         if events:
             return events[0].at
     with contextlib.suppress(OSError, ValidationError):
-        if (began := _Begin.model_validate_json(plan.read_bytes()).began) is not None:
+        if (began := _Planned.model_validate_json(plan.read_bytes()).began) is not None:
             return began
     with contextlib.suppress(ValueError, OverflowError):
         return time.mktime(time.strptime(folder.name[:15], "%Y%m%d-%H%M%S"))
     return max((path.stat().st_mtime for path in (journal, plan) if path.exists()), default=0.0)
-
-
-def _readable_plan(path: Path, damage: list[str]) -> _Planned | None:
-    try:
-        return _Planned.model_validate_json((path / layout.PLAN).read_bytes())
-    except (OSError, ValidationError) as error:
-        damage.append(f"{layout.PLAN} cannot be read, so it is not known which tests were declared: {_short(error)}")
-        return None
-
-
-def _readable_verdicts(path: Path, damage: list[str]) -> SessionVerdicts | None:
-    try:
-        return SessionVerdicts.read(path / layout.VERDICTS)
-    except ConfigError as error:
-        # It is missing if the session was killed.
-        state = f"cannot be read ({_short(error)})" if (path / layout.VERDICTS).exists() else "is not there"
-        damage.append(f"{layout.VERDICTS} {state}: verdicts are shown as far as records and journal have them")
-        return None
 
 
 def _readable_records(
@@ -279,17 +310,13 @@ def _readable_records(
     there = sorted(place.name for place in folder.iterdir() if place.is_dir()) if folder.is_dir() else []
     readable = []
     for name in dict.fromkeys([*planned, *there]):
+        file = folder / name / layout.RECORD
         try:
-            record = kind.read(folder / name / layout.RECORD)
+            record = kind.read(file)
         except ConfigError as error:
-            altered = folder / name / layout.ALTERED
-            if (folder / name / layout.RECORD).exists():
-                reason = _short(error)
-            elif altered.exists():
-                reason = f"it was changed while its session went on, and lies in {altered.name}"
-            else:
-                reason = "it is not there"
-            broken[kind.about, name] = reason
+            altered = file.with_name(layout.ALTERED).exists()
+            missing = f"it was changed while its session went on, and lies in {layout.ALTERED}" if altered else ""
+            broken[kind.about, name] = _short(error) if file.exists() else missing or "it is not there"
             continue
         if record.name != name:
             broken[kind.about, name] = f"it is of {kind.about} {record.name!r}"
@@ -298,16 +325,21 @@ def _readable_records(
     return Records(kind, folder, readable)
 
 
-def _readable_events(path: Path, damage: list[str]) -> tuple[JournalEvent, ...]:
+def point_to_latest(folder: Path) -> None:
+    """Make the link `latest` lead to a session's folder. One step replaces the old link.
+
+    Raises:
+        OSError: the file system lacks links, or another file has that name.
+    """
+    link, new = folder.with_name(layout.LATEST), folder.with_name(f".{layout.LATEST}.{secrets.token_hex(4)}")
+    if link.exists() and not link.is_symlink():
+        raise FileExistsError(f"{link} must be a link to be replaced; it stays as it is")
+    new.symlink_to(folder.name, target_is_directory=True)
     try:
-        data = (path / layout.JOURNAL).read_bytes()
+        new.replace(link)
     except OSError:
-        return ()
-    *lines, _ = data.split(b"\n")  # the last line may be half written
-    events = [JournalEvent.of_line(line) for line in lines]
-    if lost := events.count(None):
-        damage.append(f"{lost} of {len(events)} lines of the journal are damaged")
-    return tuple(event for event in events if event is not None)
+        new.unlink(missing_ok=True)
+        raise
 
 
 def _short(error: Exception) -> str:

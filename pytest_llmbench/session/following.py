@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from functools import cached_property
 
 from pytest_llmbench.cluster.jobs import Job, JobOnSlurm, SlurmJob
 from pytest_llmbench.cluster.lease import Lease
@@ -21,37 +21,13 @@ from pytest_llmbench.core.wire.driver import read_report
 from pytest_llmbench.core.wire.notes import longest_pause
 from pytest_llmbench.judging.sanity import Origin
 from pytest_llmbench.session.early import Looking
-from pytest_llmbench.session.ending.causes import Outcome, began, cut_off, done
+from pytest_llmbench.session.ending import Outcome, began, cut_off, done
+from pytest_llmbench.session.live.snapshot import LiveState, LiveTask, one_line
 from pytest_llmbench.session.script.prepared import PreparedRun
 from pytest_llmbench.session.watch import Watch
 
 # A node that refuses to start a job is asked for after this.
 _STARTS_WITHIN_S = 20.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunView:
-    """The state of one run, for a live line.
-
-    Attributes:
-        state: `waiting`, `checking` (the nodes), `pending`, `starting`, `running`.
-        detail: the reason for its waiting.
-        words_per_s: of the last step; None before the first, and where its duration is not known.
-        eta_s: seconds to its last step at that rate.
-        starts: Unix time at which Slurm expects to start it; None if unknown.
-        run: None before it is launched.
-    """
-
-    key: str
-    state: Literal["waiting", "checking", "pending", "starting", "running"]
-    detail: str = ""
-    step: int = 0
-    steps: int = 0
-    words_per_s: float | None = None
-    eta_s: float | None = None
-    starts: float | None = None
-    started: float | None = None
-    run: PreparedRun | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(kw_only=True)
@@ -60,11 +36,12 @@ class Active:
 
     Attributes:
         submitted, launched: when its launch began: as Unix time, and by our clock.
+        looking: looks at it while it goes on, with `--llmbench-early-verdict`.
         pending_reason, starts: of its pending job: Slurm's reason, and the Unix time of its expected start.
         cancelled: the problem for which the session ended it.
         marks: past events of its job when it was launched.
-        orphan: its ranks may have ended themselves, because their session was dead before it was resumed.
-        looking: looks at it while it goes on, with `--llmbench-early-verdict`.
+        adopted: an earlier process of its session launched it.
+        was_pending: Slurm has shown its job in the queue to this process.
         avoided: nodes that its session had lost before, and that it was kept off.
     """
 
@@ -82,40 +59,38 @@ class Active:
     cancelled: Problem | None = None
     marks: JobMarks = field(default_factory=JobMarks)
     suspended: bool = False
-    orphan: bool = False
+    adopted: bool = False
+    was_pending: bool = False
     avoided: tuple[str, ...] = ()
 
-
-def view_of(active: Active) -> RunView:
-    """The state of a run under way."""
-    key, recipe = active.run.key, active.run.spec.recipe
-    if active.watch is None:
-        detail = f"{active.job.title} {active.pending_reason}".strip()
-        return RunView(key=key, state="pending", detail=detail, starts=active.starts, run=active.run)
-    seen = active.watch.progress
-    if seen is None:
-        return RunView(
-            key=key, state="starting", detail=active.job.title, steps=recipe.steps, started=active.started,
-            run=active.run,
-        )  # fmt: skip
-    return RunView(
-        key=key,
-        state="running",
-        step=seen.step,
-        steps=recipe.steps,
-        words_per_s=recipe.tokens_per_step / seen.seconds if seen.seconds else None,
-        eta_s=(recipe.steps - seen.step) * seen.seconds if seen.seconds else None,
-        started=active.started,
-        run=active.run,
-    )
+    @property
+    def task(self) -> LiveTask:
+        """Its state, for people who watch."""
+        if self.watch is None:
+            return live_task(self.run, "pending", f"{self.job.title} {self.pending_reason}".strip(), starts=self.starts)
+        seen, recipe = self.watch.progress, self.run.spec.recipe
+        if seen is None:
+            return live_task(self.run, "starting", self.job.title, started=self.started)
+        task = live_task(self.run, "running", step=seen.step, started=self.started)
+        if not seen.seconds:
+            return task
+        rate, left = recipe.tokens_per_step / seen.seconds, (recipe.steps - seen.step) * seen.seconds
+        return task.model_copy(update={"words_per_s": rate, "eta_s": left})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
-    """The end of a launch: the outcome of its run, or the reason why its launch failed."""
+def live_task(
+    run: PreparedRun, state: LiveState, detail: str = "", *, step: int = 0, starts: float | None = None,
+    started: float | None = None,
+) -> LiveTask:  # fmt: skip
+    """The state of a run that has no record so far."""
+    return LiveTask(
+        name=run.key, state=state, detail=one_line(detail), starts=starts, step=step, steps=run.spec.recipe.steps,
+        started=started, gpus=run.topology.gpus, nodes=run.topology.nodes,
+    )  # fmt: skip
 
-    outcome: Outcome | None = None
-    never_began: str = ""
+
+# The end of a launch: the outcome of its run, or the reason why its launch failed.
+Ended = Outcome | str
 
 
 @dataclass
@@ -126,17 +101,17 @@ class Follower:
     session: Session
     slurm: Slurm
     say: Callable[[str], None]
-    _limit: QueueLimit = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Read the longest wait in the queue."""
-        self._limit = QueueLimit(self.slurm, self.settings.max_wait_min)
+    @cached_property
+    def _limit(self) -> QueueLimit:
+        return QueueLimit(self.slurm, self.settings.max_wait_min)
 
     def look_after(self, active: Active) -> Ended | None:
         """Take one look at a run: end it where it has to be ended, and return its end, or None while it goes on."""
         status = active.job.status()
         if status.state is JobState.PENDING:
             active.pending_reason, active.starts, active.started = status.reason, status.starts, None
+            active.was_pending = active.was_pending or status.word != ""
             if is_hopeless(status.reason) and active.cancelled is None:
                 message = f"Slurm job {active.job.job_id} will never start: {status.reason}"
                 self._cancel(active, Problem(kind="allocation", message=message))
@@ -153,7 +128,7 @@ class Follower:
             active.started = active.started or active.clock.now()
             active.watch = Watch(active.run.spec.recipe, active.run.place.folder, active.run.place.time_limit_min)
             if active.run.early is not None:
-                active.looking = Looking(run=active.run, plan=active.run.early, settings=self.settings)
+                active.looking = Looking(active.run, active.run.early, self.settings)
         if not status.alive:
             return self.finish(active, status)
         return self._follow(active, active.watch) if active.cancelled is None else None
@@ -161,19 +136,19 @@ class Follower:
     def finish(self, active: Active, status: JobStatus) -> Ended:
         """Gather the results of a run whose job has ended."""
         run, status = active.run, self._add_past_events(active, status)
-        if self._never_began(active, status):
-            return Ended(never_began=_why_not_begun(active, status))
         folder, recipe = run.place.folder, run.spec.recipe
+        by_itself = status.state in {JobState.FAILED, JobState.COMPLETED} and active.cancelled is None
+        if self.settings.cluster == "slurm" and by_itself and not began(folder):  # srun may exit with 0
+            return _why_not_begun(active, status)
         driver, series = read_report(folder), run.engine.read(folder, recipe)
         wall_s = time.monotonic() - active.launched
-        outcome = Outcome(
+        return Outcome(
             recipe=recipe, topology=run.topology, hosts=active.job.hosts, folder=folder, job=active.job, status=status,
             series=series, driver=driver, device=driver.device if driver else None, wall_s=wall_s,
             ended_by_us=active.cancelled, cut_off=cut_off(recipe, status, active.cancelled),
             early=active.looking.result(series, wall_s) if active.looking is not None else None,
             origin=Origin(token=self.session.run_token(run.key), launched=active.submitted, ended=active.clock.now()),
         )  # fmt: skip
-        return Ended(outcome=outcome)
 
     def is_done(self, active: Active) -> bool:
         """True if the logs prove that a run has done all its work."""
@@ -240,12 +215,6 @@ class Follower:
     def _cancel(self, active: Active, problem: Problem) -> None:
         active.cancelled = problem
         self.end(active)
-
-    def _never_began(self, active: Active, status: JobStatus) -> bool:
-        """True if a launch on Slurm ended by itself before anything started; srun may exit with 0."""
-        by_itself = status.state in {JobState.FAILED, JobState.COMPLETED} and active.cancelled is None
-        on_slurm = self.settings.cluster == "slurm"
-        return on_slurm and by_itself and not began(active.run.place.folder)
 
     def _add_past_events(self, active: Active, status: JobStatus) -> JobStatus:
         """Add events of the job during the run: a state may come and go between two looks."""

@@ -2,8 +2,8 @@
 
 import socket
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_llmbench.checks.base import Probe
@@ -26,12 +26,12 @@ from pytest_llmbench.core.wire.driver import CommandTask, Needed
 from pytest_llmbench.core.wire.task import Task
 from pytest_llmbench.engines.base import Script
 from pytest_llmbench.session.journal.journal import digest_of_plan
-from pytest_llmbench.session.script.prepared import PreparedRun, container_prefix, setup_of
-from pytest_llmbench.session.script.requests import Startable, probe_request
+from pytest_llmbench.session.script.prepared import PreparedRun, Startable, container_prefix, probe_request, setup_of
 from pytest_llmbench.session.script.scripts import labels_of
 from pytest_llmbench.workloads.rank.probe import run_probe
 
 
+@dataclass
 class LostNodes:
     """The nodes that Slurm took away from runs because they had failed.
 
@@ -40,38 +40,30 @@ class LostNodes:
         of_run: those of each run and of its superseded attempts, by the run's key.
     """
 
-    def __init__(self, settings: Settings, session: Session, say: Callable[[str], None]) -> None:
-        self.names: tuple[str, ...] = ()
-        self.of_run: dict[str, tuple[str, ...]] = defaultdict(tuple)
-        self._settings = settings
-        self._session = session
-        self.say = say
+    settings: Settings
+    session: Session
+    say: Callable[[str], None]
+    names: tuple[str, ...] = ()
+    of_run: dict[str, tuple[str, ...]] = field(default_factory=lambda: defaultdict(tuple))
 
     def take(self, name: str, nodes: Sequence[str]) -> None:
-        """Note lost nodes: later runs avoid them, and the quarantine list has them, if there is one.
-
-        Args:
-            name: key of the run, or `allocation` for the job that holds nodes.
-            nodes: the lost nodes.
-        """
+        """Note nodes that a run lost, or `allocation`: later runs avoid them, and the quarantine list gets them."""
         self.of_run[name] = tuple(dict.fromkeys((*self.of_run[name], *nodes)))
         new = {node: f"it failed under {name}" for node in nodes if node not in self.names}
         if not new:
             return
         self.names += tuple(new)
         self.say(f"{', '.join(new)} failed under {name}: later runs of this session avoid it where they can")
-        if self._settings.simulate is None:
-            for line in remove_bad(new, self._settings, self._session):
+        if self.settings.simulate is None:
+            for line in remove_bad(new, self.settings, self.session):
                 self.say(line)
 
     def exclude_lost(self, request: JobRequest) -> JobRequest:
         """A request that excludes the nodes lost so far."""
-        return request if not self.names else replace(request, slurm=excluding(request.slurm, self.names))
-
-
-def excluding(options: Mapping[str, str], nodes: Sequence[str]) -> dict[str, str]:
-    """Options of sbatch that exclude these nodes, too."""
-    return {**options, "exclude": ",".join(filter(None, (options.get("exclude"), *nodes)))}
+        if not self.names:
+            return request
+        excluded = ",".join(filter(None, (request.slurm.get("exclude"), *self.names)))
+        return replace(request, slurm={**request.slurm, "exclude": excluded})
 
 
 @dataclass
@@ -171,14 +163,14 @@ class Launcher:
         """Submit a job of its own, on other nodes than those that were lost, if Slurm has enough of them."""
         kept_off = self.lost.exclude_lost(request)
         try:
-            return SlurmJob(submit_slurm(self.slurm, kept_off, function, folder), self.slurm)
-        except (NoAnswerError, NotYetError) as error:
-            raise refusal(error, request, self.slurm) from error
+            try:
+                accepted = submit_slurm(self.slurm, kept_off, function, folder)
+            except ClusterError as error:
+                if kept_off is request or isinstance(error, NoAnswerError | NotYetError):
+                    raise
+                lost = ", ".join(self.lost.names)
+                self.lost.say(f"{request.name}: too few nodes without {lost}: not avoided ({error})")
+                accepted = submit_slurm(self.slurm, request, function, folder)
         except ClusterError as error:
-            if kept_off is request:
-                raise refusal(error, request, self.slurm) from error
-            self.lost.say(f"{request.name}: too few nodes without {', '.join(self.lost.names)}: not avoided ({error})")
-        try:
-            return SlurmJob(submit_slurm(self.slurm, request, function, folder), self.slurm)
-        except ClusterError as error:
             raise refusal(error, request, self.slurm) from error
+        return SlurmJob(accepted, self.slurm)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from pytest_llmbench.checks.base import get_check
 from pytest_llmbench.cluster.executors import sbatch_script
-from pytest_llmbench.cluster.runs import Plan, Replayed, RunSpec, Session
+from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
 from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.recipe.recipes import Recipe
@@ -15,10 +15,10 @@ from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.feasibility import Demand, Peak, demand
 from pytest_llmbench.judging.interval.early import looks
 from pytest_llmbench.judging.interval.steady import LEAST
-from pytest_llmbench.judging.references import Machine, why_not_applicable
+from pytest_llmbench.judging.references import why_not_applicable
 from pytest_llmbench.session.border import Border
-from pytest_llmbench.session.script.prepared import PreparedRun, prepare
-from pytest_llmbench.session.script.requests import holder_request
+from pytest_llmbench.session.early import machine_of
+from pytest_llmbench.session.script.prepared import PreparedRun, holder_request, prepare
 
 
 def peak_of(recipe: Recipe, settings: Settings) -> Peak | None:
@@ -37,11 +37,7 @@ def demand_of(reference: Reference, recipe: Recipe, settings: Settings) -> Deman
     peak = peak_of(recipe, settings)
     if peak is None:
         return None
-    topology = peak.topology
-    machine = Machine(
-        system=settings.system.name, device=peak.gpu, gpus=topology.gpus, nodes=topology.nodes, scale=recipe.scale
-    )
-    if why_not_applicable(reference, machine) is not None:
+    if why_not_applicable(reference, machine_of(settings, recipe, peak.topology, peak.gpu)) is not None:
         return None
     return demand(reference, statistics_of(get_engine(recipe.engine))[reference.statistic], peak)
 
@@ -54,7 +50,10 @@ def describe(plan: Plan, settings: Settings, session: Session) -> tuple[list[str
     where = f"system {settings.system.name}, cluster {settings.cluster}"
     lines = [f"{where}, {', then '.join(steps)}, nothing is submitted", ""]
     lines += [f"check {name}: {get_check(name).summary}" for name in plan.checks]
-    lines += [_describe_replayed(run, run.replayed) for run in runs if run.replayed is not None]
+    lines += [
+        f"{run.key}: engine {run.recipe.engine}, {run.replayed.topology}, replayed from {run.replayed.logs}"
+        for run in runs if run.replayed is not None
+    ]  # fmt: skip
     prepared = [(run, prepare(run, settings, session)) for run in runs if run.replayed is None]
     lines += [_describe_run(run, result, settings, runs) for run, result in prepared if run.repeat == 1]
     if settings.left_over:
@@ -83,7 +82,10 @@ def _describe_jobs(plan: Plan, ready: Sequence[PreparedRun], settings: Settings,
         requests = [holder_request(feasible, settings, session)]
     if held and ready:
         lines += ["", "# srun command of each run, once the nodes are there"]
-        lines += [_planned_step(run) for run in ready]
+        lines += [
+            shlex.join(run.processes.step_command("JOB", [f"NODE{number + 1}" for number in range(run.topology.nodes)]))
+            for run in ready
+        ]
     for request in requests:
         lines += ["", f"# sbatch script of {request.name}", sbatch_script(request).rstrip()]
     hours = sum(request.nodes * request.time_min / 60 for request in requests)
@@ -91,10 +93,6 @@ def _describe_jobs(plan: Plan, ready: Sequence[PreparedRun], settings: Settings,
     kinds = " and ".join(kind for kind, there in (("check", plan.checks), ("run", ready)) if there)
     what = f"1 job holds the nodes, each {kinds} is a step in it" if held else several
     return [*lines, "", f"{what}: at most {for_people(hours)} node-hours"]
-
-
-def _describe_replayed(run: RunSpec, logs: Replayed) -> str:
-    return f"{run.key}: engine {run.recipe.engine}, {logs.topology}, replayed from {logs.logs}"
 
 
 def _describe_run(run: RunSpec, prepared: PreparedRun | Problem, settings: Settings, runs: Sequence[RunSpec]) -> str:
@@ -106,17 +104,12 @@ def _describe_run(run: RunSpec, prepared: PreparedRun | Problem, settings: Setti
     repeats = [other.key for other in runs if other.series == run.key and other is not run]
     again = [f"then {', '.join(repeats)}, judged together with it"] if repeats else []
     refused = [f"CANNOT RUN: {prepared.message}"] if isinstance(prepared, Problem) else []
-    early = _early(prepared) if isinstance(prepared, PreparedRun) else ()
-    return "\n  ".join([what, *again, *refused, *_too_short(run, settings), *early, *_feasibility(run, settings)])
-
-
-def _early(run: PreparedRun) -> Iterator[str]:
-    recipe = run.spec.recipe
-    if run.early is not None and run.early.whole is not None:
-        yield f"runs whole: {run.early.whole}"
-    elif run.early is not None:
-        at = looks(recipe.steps, recipe.warm_up.steps)
-        yield f"is looked at after {', '.join(map(str, at[:-1]))} and {at[-1]} steps"
+    ends = []
+    if isinstance(prepared, PreparedRun) and (early := prepared.early) is not None:
+        *before, last = looks(recipe.steps, recipe.warm_up.steps)
+        at = f"is looked at after {', '.join(map(str, before))} and {last} steps"
+        ends = [at if early.whole is None else f"runs whole: {early.whole}"]
+    return "\n  ".join([what, *again, *refused, *_too_short(run, settings), *ends, *_feasibility(run, settings)])
 
 
 def _too_short(run: RunSpec, settings: Settings) -> Iterator[str]:
@@ -126,10 +119,7 @@ def _too_short(run: RunSpec, settings: Settings) -> Iterator[str]:
     judged = recipe.steps - recipe.warm_up.steps
     bounds = [reference for reference in recipe.references if known[reference.statistic].steady is not None]
     if gpu is not None or topology.gpus == 0 or recipe.scale != "full":
-        machine = Machine(
-            system=settings.system.name, device=gpu.model if gpu and topology.gpus else "cpu", gpus=topology.gpus,
-            nodes=topology.nodes, scale=recipe.scale,
-        )  # fmt: skip
+        machine = machine_of(settings, recipe, topology, gpu.model if gpu and topology.gpus else "cpu")
         bounds = [reference for reference in bounds if why_not_applicable(reference, machine) is None]
     if bounds and recipe.end == "steps" and judged < LEAST:
         names = ", ".join(reference.name for reference in bounds)
@@ -148,8 +138,3 @@ def _feasibility(run: RunSpec, settings: Settings) -> Iterator[str]:
         asked = demand_of(reference, run.recipe, settings)
         if asked is not None:
             yield f"{'CANNOT BE MET: ' if asked.impossible else 'WARNING: ' if asked.bold else ''}{asked}"
-
-
-def _planned_step(run: PreparedRun) -> str:
-    hosts = [f"NODE{number}" for number in range(1, run.topology.nodes + 1)]
-    return shlex.join(run.processes.step_command("JOB", hosts))

@@ -23,9 +23,10 @@ from pytest_llmbench.core.record.series import EarlyVerdict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.judging.telemetry import first_of, gaps
 from pytest_llmbench.session.border import Border
-from pytest_llmbench.session.ending.causes import with_log_to_read
-from pytest_llmbench.session.following import RunView
+from pytest_llmbench.session.ending import with_log_to_read
 from pytest_llmbench.session.journal.journal import EventKind, Journal, digest_of_record, now
+from pytest_llmbench.session.live.snapshot import LiveTask
+from pytest_llmbench.session.script.prepared import PreparedRun
 from pytest_llmbench.session.signing import PytestCommand
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
@@ -38,9 +39,7 @@ class Glance:
     """Facts of a run's record that are needed all the time.
 
     Attributes:
-        recipe: its name.
         cut_short: its session ended before the run did.
-        step: the last step.
         started: Unix time; None if the run ended before its start.
         facts: versions, provenance and command.
     """
@@ -90,7 +89,7 @@ class KeptRuns(Mapping[str, RunRecord]):
             if written is None:
                 self._files.pop(record.key, None)
             else:
-                self._files[record.key] = record.folder, _sha256(written.encode())
+                self._files[record.key] = record.folder, hashlib.sha256(written.encode()).digest()
             self._records[record.key] = record
             self.glances[record.key] = self._glance(record)
             if len(self._records) > _MOST_WAITING:
@@ -102,18 +101,20 @@ class KeptRuns(Mapping[str, RunRecord]):
             if key in self._files:
                 self._records.pop(key, None)
 
-    def check(self) -> None:
-        """Lose every record that was let go and whose file was changed since."""
+    def check_files(self) -> None:
+        """Lose every record that was let go and whose file was changed since, so that later readers skip it."""
         with self.lock:
             for key in [key for key in self._files if key not in self._records]:
                 self._bytes(key)
 
     def __getitem__(self, key: str) -> RunRecord:
         with self.lock:
-            record = self._records.get(key) or self._read(key)
-        if record is None:
+            if (record := self._records.get(key)) is not None:
+                return record
+            data = self._bytes(key)
+        if data is None:
             raise KeyError(key)
-        return record
+        return RunRecord.model_validate_json(data)
 
     def __contains__(self, key: object) -> bool:
         return key in self.glances
@@ -132,10 +133,6 @@ class KeptRuns(Mapping[str, RunRecord]):
         """Keys and records, read one at a time."""
         return _Items(self)
 
-    def _read(self, key: str) -> RunRecord | None:
-        data = self._bytes(key)
-        return RunRecord.model_validate_json(data) if data is not None else None
-
     def _bytes(self, key: str) -> bytes | None:
         """The content of a record's file; None if the file is gone or was changed."""
         folder, digest = self._files.get(key, ("", b""))
@@ -147,7 +144,7 @@ class KeptRuns(Mapping[str, RunRecord]):
         except OSError as error:
             reason = f"it could not be read ({error.strerror})"
         else:
-            if _sha256(data) == digest:
+            if hashlib.sha256(data).digest() == digest:
                 return data
             reason = "it was changed"
         del self._files[key], self.glances[key]
@@ -188,7 +185,9 @@ class RecordStore:
     """The state of a session for its readers, whether it runs or is replayed.
 
     Attributes:
-        views: the state of every unfinished run; replaced whole, so readers can do without a lock.
+        tasks: the state of every unfinished run, by key; replaced whole, so readers can do without a lock.
+        under_way: the launched runs, by key; likewise replaced whole.
+        checking: true while the checks are under way.
         unfit: nodes that checks found unfit, and why.
         notes: lines for people, oldest first; the reader that shows them removes them.
         verdicts: those of the tests that are over, by node id.
@@ -200,7 +199,9 @@ class RecordStore:
     """
 
     def __init__(self, system: System, journal: Journal | None = None) -> None:
-        self.views: tuple[RunView, ...] = ()
+        self.tasks: Mapping[str, LiveTask] = {}
+        self.under_way: Mapping[str, PreparedRun] = {}
+        self.checking = False
         self.unfit: dict[str, str] = {}
         self.notes: deque[str] = deque()
         self.verdicts: dict[str, Verdict] = {}
@@ -239,7 +240,9 @@ class RecordStore:
             record = self.runs.get(name) if about == "run" else self.checks[name]
             if record is not None:
                 self._added[about, name] = added
-                self._keep(record.model_copy(update={"judgements": tuple(verdicts)}))
+                judged = record.model_copy(update={"judgements": tuple(verdicts)})
+                with self.runs.lock:
+                    self._keep_written(judged, self.write(judged.path, judged))
 
     def let_go(self, series: str) -> None:
         """Keep the records of a judged series, whose tests are over, in their files alone."""
@@ -249,17 +252,17 @@ class RecordStore:
             self.runs.let_go(key)
             number += 1
 
-    def check_files(self) -> None:
-        """Put records aside whose files were changed, so that later readers skip them."""
-        self.runs.check()
-
     def keep(self, record: Record) -> None:
         """Make a record final, and wake the tests that wait for it."""
         record = self._border.clean(with_log_to_read(record) if isinstance(record, RunRecord) else record)
         if self.command is not None and record.made_by is None:
             record = record.model_copy(update={"made_by": self.command.sign(record, self._border.words)})
         if isinstance(record, RunRecord) and record.problem is None:
-            self._note_gaps(record)
+            if record.unreadable:
+                unread = first_of(record.unreadable)
+                self.notes.append(f"run {record.key} is judged without what could not be read: {unread}")
+            if unknown := gaps(record.telemetry, record.gpus):
+                self.notes.append(f"run {record.key} is judged without some of its telemetry: {first_of(unknown)}")
         digest = digest_of_record(record)
         with self.runs.lock:
             written = self.write(record.path, record)
@@ -308,10 +311,6 @@ class RecordStore:
             self.notes.append(f"{path} could not be written: {error}")
             return None
 
-    def _keep(self, record: Record) -> None:
-        with self.runs.lock:
-            self._keep_written(record, self.write(record.path, record))
-
     def _keep_written(self, record: Record, written: str | None) -> None:
         if isinstance(record, HealthRecord):
             self.checks[record.check] = record
@@ -325,14 +324,3 @@ class RecordStore:
             path.replace(path.with_name(layout.ALTERED))
         self.lost[key] = f"the record of run {key} is lost: {path}: {reason} after the run was judged"
         self.notes.append(self.lost[key])
-
-    def _note_gaps(self, record: RunRecord) -> None:
-        if record.unreadable:
-            unread = first_of(record.unreadable)
-            self.notes.append(f"run {record.key} is judged without what could not be read: {unread}")
-        if unknown := gaps(record.telemetry, record.gpus):
-            self.notes.append(f"run {record.key} is judged without some of its telemetry: {first_of(unknown)}")
-
-
-def _sha256(data: bytes) -> bytes:
-    return hashlib.sha256(data).digest()

@@ -1,14 +1,11 @@
 """Replay: logs that were made elsewhere are read and judged by the same statistics and thresholds, without a cluster.
 
-`--replay DIR` looks for `DIR/<recipe>/`, with the logs of one run or a folder for each of several, or for a session
-folder of ours. Facts that logs lack are in a `replay.yaml` next to them, in the run record, or given by
-`--system` and `--nodes`.
-
-In a session folder, `session.json` lists the runs. A run with a record is read with the facts of that record. A run
-without one was under way when the session was killed, or never began: its task gives the number of ranks, and its
-logs are judged like any other, so that it counts if all its ranks finished.
+`--replay DIR` reads `DIR/<recipe>/`, with the logs of one run or a folder for each of several; facts that logs lack are
+in a `replay.yaml` next to them, or given by `--system` and `--nodes`. DIR may also be a session's folder. A run without
+a record was under way when that session was killed, or never began: it is judged by its task and its logs.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +23,6 @@ from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.record.records import JobTraces, Problem, RunOutcome, RunRecord, RunTraces
-from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.core.schema import Strict, validate
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import CommandTask, read_report
@@ -35,8 +31,7 @@ from pytest_llmbench.core.wire.task import LaunchedTask, Task
 from pytest_llmbench.core.yaml_files import read_yaml
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Evidence, Origin, first_problem
-from pytest_llmbench.session.ending.causes import problem_of
-from pytest_llmbench.session.ending.conclude import conclude_logs, run_identity, with_expectations
+from pytest_llmbench.session.ending import conclude_logs, problem_of, run_identity, with_expectations
 from pytest_llmbench.session.folder import read_plan, record_files
 from pytest_llmbench.session.nodes.validation import health_record
 from pytest_llmbench.session.record_store import RecordStore
@@ -76,11 +71,7 @@ class ReplayFacts(Strict):
 
 
 def find_replays(folder: Path, recipes: Mapping[str, Recipe], settings: Settings) -> dict[str, RunSpec]:
-    """Find every run in a folder, by key.
-
-    Raises:
-        ConfigError: the folder or a run in it cannot be read, is of an unknown recipe, or there is none.
-    """
+    """Find every run in a folder, by key. Raises ConfigError: there is none, or one is unreadable or of no recipe."""
     folder = folder.absolute()  # records name it, wherever they are read
     if not folder.is_dir():
         raise ConfigError(f"--replay {folder}: no such folder: give one with the logs of a run in {folder}/<recipe>/")
@@ -114,8 +105,7 @@ def _runs_of(folder: Path, recipe: Recipe) -> list[Path]:
     there = [path for path in _list_visible(folder) if path.name != FACTS_FILE]
     if there and all(path.is_dir() for path in there):
         return there
-    logs = sorted(folder.glob("*.log")) if get_engine(recipe.engine).log_per_run else []
-    return logs or [folder]
+    return (sorted(folder.glob("*.log")) if get_engine(recipe.engine).log_per_run else []) or [folder]
 
 
 def _list_visible(folder: Path) -> list[Path]:
@@ -143,10 +133,16 @@ def _read_facts(logs: Path, folder: Path, recipe: Recipe, settings: Settings) ->
 def runs_of_session(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[RunSpec]:
     """Yield every run of a session's folder, by the plan and by the records; the thresholds are those of today.
 
-    Raises:
-        ConfigError: the plan, a record or a task cannot be read, or is of an unknown recipe or another scale.
+    Raises ConfigError: the plan, a record or a task cannot be read, or is of an unknown recipe or another scale.
     """
-    planned = {run.key: run for run in _plan(folder).runs}
+    try:
+        planned = {run.key: run for run in read_plan(folder).runs}
+    except ConfigError as error:
+        raise ConfigError(
+            f"--replay: {folder / layout.PLAN} cannot be read. It lists the runs that this session declared; without "
+            "it, a run without logs would go unnoticed. To judge single runs, put the logs of each into a folder "
+            f"DIR/<recipe>/ and give --replay DIR. ({error})"
+        ) from error
     recorded = {path.parent.name for path in record_files(folder, "run")}
     made: RunRecord | RunSpec
     for key in [*planned, *sorted(recorded - set(planned))]:
@@ -159,9 +155,11 @@ def runs_of_session(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[Run
         else:
             ran, made = planned[key].recipe, planned[key]
             replayed = planned[key].replayed or _facts_on_disk(run, ran)
-        today = _current_recipe(ran, recipes, run).on(replayed.topology).references
+        current = find_recipe(ran.name, recipes, run)
+        if ran.scale != current.scale:
+            raise ConfigError(f"{run}: run at scale {ran.scale}: give --scale {ran.scale}")
         group = planned[key].group if key in planned else None
-        recipe = ran.model_copy(update={"references": today})
+        recipe = ran.model_copy(update={"references": current.on(replayed.topology).references})
         yield RunSpec(key=key, recipe=recipe, group=group, repeat=made.repeat, look=made.look, replayed=replayed)
 
 
@@ -172,32 +170,8 @@ def find_recipe(name: str, recipes: Mapping[str, Recipe], path: Path) -> Recipe:
     return recipes[name]
 
 
-def _plan(folder: Path) -> Plan:
-    try:
-        return read_plan(folder)
-    except ConfigError as error:
-        raise ConfigError(
-            f"--replay: {folder / layout.PLAN} cannot be read. It lists the runs that this session declared; without "
-            "it, a run without logs would go unnoticed. To judge single runs, put the logs of each into a folder "
-            f"DIR/<recipe>/ and give --replay DIR. ({error})"
-        ) from error
-
-
-def _current_recipe(ran: Recipe, recipes: Mapping[str, Recipe], path: Path) -> Recipe:
-    recipe = find_recipe(ran.name, recipes, path)
-    if ran.scale != recipe.scale:
-        raise ConfigError(f"{path}: run at scale {ran.scale}: give --scale {ran.scale}")
-    return recipe
-
-
 def as_replayed(record: RunRecord, folder: Path, logs: Path | None = None) -> Replayed:
-    """The facts of a run that its logs lack, as its record has them.
-
-    Args:
-        record: of the run.
-        folder: of the run.
-        logs: copy of the logs that it replayed; None for those that the record names.
-    """
+    """The facts of a run that its logs lack, as its record has them; `logs` is a copy of the logs that it replayed."""
     if record.replayed is not None:
         logs = logs or Path(record.replayed)
     started, ended, driver = record.timings.submitted, record.timings.ended, read_report(folder)
@@ -222,22 +196,16 @@ def _facts_on_disk(run: Path, recipe: Recipe) -> Replayed:
         gpus = recipe.gpus_per_node
         problem = Problem(kind="session_ended", message=message, log=str(run.parent.parent))
         return Replayed(logs=run, nodes=recipe.nodes, gpus_per_node=gpus, ranks_per_node=gpus or 1, problem=problem)
-    traces, driver = _traces(run), read_report(run)
+    driver, traces = read_report(run), None
+    with contextlib.suppress(OSError, ValidationError):  # killed before this file: the hosts come from the ranks
+        traces = JobTraces.model_validate_json((run / layout.JOB).read_bytes())
+    recovered = "the session was killed before it wrote this run's record: judged by its logs"
     return Replayed(
-        logs=run,
-        nodes=task.nodes,
-        gpus_per_node=task.ranks_per_node if task.device == "cuda" else 0,
-        ranks_per_node=task.ranks_per_node,
-        hosts=driver.hosts if driver else (traces.hosts if traces else ()),
-        gpu=driver.device if driver else None,
-        token=task.token,
-        launched=traces.submitted if traces else None,
-        problem=problem_of(driver),
-        provenance={
-            **(driver.provenance if driver else {}),
-            "recovered": "the session was killed before it wrote this run's record: judged by its logs",
-        },
-    )
+        logs=run, nodes=task.nodes, gpus_per_node=task.ranks_per_node if task.device == "cuda" else 0,
+        ranks_per_node=task.ranks_per_node, hosts=driver.hosts if driver else (traces.hosts if traces else ()),
+        gpu=driver.device if driver else None, token=task.token, launched=traces.submitted if traces else None,
+        problem=problem_of(driver), provenance={**(driver.provenance if driver else {}), "recovered": recovered},
+    )  # fmt: skip
 
 
 def read_task(run: Path) -> LaunchedTask | None:
@@ -245,13 +213,6 @@ def read_task(run: Path) -> LaunchedTask | None:
     if (run / layout.COMMAND).exists():
         return CommandTask.read(run / layout.COMMAND)
     return Task.read(run / layout.TASK) if (run / layout.TASK).exists() else None
-
-
-def _traces(run: Path) -> JobTraces | None:
-    try:
-        return JobTraces.model_validate_json((run / layout.JOB).read_bytes())
-    except (OSError, ValidationError):  # killed between the launch and this file: the hosts come from the ranks
-        return None
 
 
 def replay(plan: Plan, settings: Settings, session: Session, store: RecordStore) -> None:
@@ -283,12 +244,7 @@ class Recount:
 
 
 def recount(recipe: Recipe, replayed: Replayed, system: System) -> Recount:
-    """Read a run's logs again and compute its outcome, for a replay and for the verification of a bundle.
-
-    Raises:
-        ConfigError: a log cannot be read.
-        OSError: likewise.
-    """
+    """Read a run's logs again and compute its outcome (raises ConfigError and OSError: a log cannot be read)."""
     token = replayed.token or token_of(replayed.logs)
     series = get_engine(recipe.engine).read(replayed.logs, recipe)
     evidence = with_expectations(
@@ -299,7 +255,12 @@ def recount(recipe: Recipe, replayed: Replayed, system: System) -> Recount:
         ),
         system,
     )  # fmt: skip
-    problem = _empty(replayed, series) or first_problem(evidence)
+    if series.steps or series.totals or series.ranks or series.unread or series.failure:
+        problem = first_problem(evidence)
+    else:
+        message = f"no line of a run in {replayed.logs}: are these the logs of this engine?"
+        #: problem no_log: a replayed log has no line of a run
+        problem = Problem(kind="no_log", message=message, log=str(replayed.logs))
     outcome = conclude_logs(evidence, system, replayed.problem or problem, replayed.provenance)
     return Recount(token=token, outcome=outcome, problem=problem if replayed.problem else outcome.problem)
 
@@ -313,11 +274,3 @@ def replayed_record(run: RunSpec, replayed: Replayed, settings: Settings, sessio
         RunTraces(hosts=replayed.hosts),
         again.outcome,
     )
-
-
-def _empty(replayed: Replayed, series: StepSeries) -> Problem | None:
-    if series.steps or series.totals or series.ranks or series.unread or series.failure:
-        return None
-    message = f"no line of a run in {replayed.logs}: are these the logs of this engine?"
-    #: problem no_log: a replayed log has no line of a run
-    return Problem(kind="no_log", message=message, log=str(replayed.logs))

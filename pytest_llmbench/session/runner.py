@@ -27,10 +27,9 @@ from pytest_llmbench.core.record.records import (
     Timings,
 )
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.session.ending.causes import JOB_ENDS, Outcome, lost_nodes, sweep
-from pytest_llmbench.session.ending.conclude import conclude, run_identity
-from pytest_llmbench.session.following import Active, Ended, Follower, RunView, view_of
-from pytest_llmbench.session.journal.earlier import Adoption, Earlier, put_aside
+from pytest_llmbench.session.ending import JOB_ENDS, Outcome, conclude, lost_nodes, run_identity, sweep
+from pytest_llmbench.session.following import Active, Ended, Follower, live_task
+from pytest_llmbench.session.journal.earlier import Earlier, adopt, put_aside
 from pytest_llmbench.session.launch import Launcher, LostNodes
 from pytest_llmbench.session.nodes.held import HeldNodes
 from pytest_llmbench.session.record_store import RecordStore
@@ -41,13 +40,10 @@ _TICK_S = 0.2
 _SOON_S = 0.02
 # Of runs that wait in Slurm's queue: so many are looked at in each tick, and of the others one in so many.
 _MOST_NEXT, _PARTS = 64, 10
-# People look at it once a second.
-_SHOW_S = 0.5
+# People look at the state of the runs as often.
+_SHOW_S = 1.0
 #: problem session_ended: pytest ended, or was killed, before the run did
 _ENDED = "the session ended before this run did"
-# How long the end of a session waits for runs: on this machine to end, on Slurm for its commands to answer.
-_STOP_WAIT_S = 60.0
-_SLURM_STOP_WAIT_S = 10.0
 
 
 class Runner:
@@ -61,41 +57,31 @@ class Runner:
         self._settings = settings
         self._session = session
         self._store = store
-        self._say = store.notes.append
         self._earlier = earlier
+        self._say = store.notes.append
         self._stopping = threading.Event()
-        self._why = ""
+        # On this machine the processes have to end, on Slurm its commands to answer.
+        self._stop_wait_s = 10.0 if settings.cluster == "slurm" else 60.0
+        self._reason = ""
         self._slurm = Slurm(store.notes)
         self._heartbeat = Heartbeat(session.folder, settings.heartbeat_timeout)
         self._follower = Follower(settings, session, self._slurm, self._say)
-        self._lost = LostNodes(settings, session, store.notes.append)
+        self._lost = LostNodes(settings, session, self._say)
         self._schedule = Schedule(
-            settings=settings,
+            settings=settings, slurm=self._slurm, begun=self._note_begun, say=self._say,
             launcher=Launcher(settings, session, self._heartbeat, self._slurm, store.note, self._lost),
-            slurm=self._slurm,
-            begun=self._note_begun,
             fail=lambda run, problem: self._fail(run.spec, problem),
-            say=self._say,
-        )
+        )  # fmt: skip
         self._nodes = HeldNodes(
-            settings=settings,
-            session=session,
-            store=store,
-            heartbeat=self._heartbeat,
-            schedule=self._schedule,
-            lost=self._lost,
-            is_over=self._stopping.is_set,
-            wait=self._stopping.wait,
-            changed=self._show,
-        )
+            settings=settings, session=session, store=store, heartbeat=self._heartbeat, schedule=self._schedule,
+            lost=self._lost, stopping=self._stopping, changed=self._show,
+        )  # fmt: skip
         self._thread: threading.Thread | None = None
         self._watchman: Watchman | None = None
         self._may_repeat = settings.rerun and settings.cluster != "debug"
         self._repeats = Repeats()
         self._retries = Retries(
-            settings.retries,
-            put_aside=lambda key: put_aside(session, session.run_folder(key)),
-            write=store.keep_attempt,
+            settings.retries, lambda key: put_aside(session, session.run_folder(key)), store.keep_attempt
         )
 
     def start(self, plan: Plan) -> None:
@@ -134,7 +120,7 @@ class Runner:
 
     def begin_no_more(self, reason: str = "") -> None:
         """Stop launching, and return at once: `stop` follows. The first reason is in the records of runs it ends."""
-        self._why = self._why or reason
+        self._reason = self._reason or reason
         self._stopping.set()
         # A little less than `stop` waits, so that there is an end in order after a command that was cut off.
         self._slurm.queries.end_within(0.8 * self._stop_wait_s)
@@ -163,10 +149,6 @@ class Runner:
         if self._watchman is not None:
             self._watchman.dismiss()
 
-    @property
-    def _stop_wait_s(self) -> float:
-        return _SLURM_STOP_WAIT_S if self._settings.cluster == "slurm" else _STOP_WAIT_S
-
     def _work(self) -> None:
         try:
             self._adopt()
@@ -176,10 +158,9 @@ class Runner:
                 self._tick_or_hold_again()
                 self._rest()
             self._give_up(self._session_ended())
-        except JobEndedError as error:
-            self._give_up(Problem(kind="allocation", message=str(error)), error.status)
         except ClusterError as error:
-            self._give_up(Problem(kind="allocation", message=str(error)))
+            ended = error.status if isinstance(error, JobEndedError) else None
+            self._give_up(Problem(kind="allocation", message=str(error)), ended)
         except Exception:  # noqa: BLE001 - the thread's border: whatever it is, every test must hear of it
             self._give_up(harness_problem())
         finally:
@@ -190,23 +171,22 @@ class Runner:
             self._nodes.release()
 
     def _session_ended(self) -> Problem:
-        return Problem(kind="session_ended", message=f"{_ENDED}: {self._why}" if self._why else _ENDED)
+        return Problem(kind="session_ended", message=f"{_ENDED}: {self._reason}" if self._reason else _ENDED)
 
     def _rest(self) -> None:
         """Wait until a process of ours ends, or a while: soon if an answer is due."""
-        schedule = self._schedule
-        if not schedule.launching and await_an_end([active.job for active in schedule.active], _TICK_S):
-            return
-        self._stopping.wait(_SOON_S if schedule.launching or schedule.has_few_steps else _TICK_S)
+        if self._schedule.launching:
+            self._stopping.wait(_SOON_S)
+        elif not await_an_end([active.job for active in self._schedule.active], _TICK_S):
+            self._stopping.wait(_TICK_S)
 
     def _adopt(self) -> None:
         if self._earlier is None:
             return
-        adoption = Adoption(
-            earlier=self._earlier, settings=self._settings, slurm=self._slurm, wait=self._stopping.wait,
-            say=self._say,
-        )  # fmt: skip
-        for active in adoption.adopt(list(self._schedule.waiting), self._store.runs):
+        for active in adopt(
+            self._earlier, self._settings, self._slurm, list(self._schedule.waiting), self._store.runs,
+            wait=self._stopping.wait, say=self._say,
+        ):  # fmt: skip
             self._schedule.waiting.remove(active.run)
             self._schedule.active.append(active)
             self._note_begun(active)
@@ -249,14 +229,14 @@ class Runner:
         try:
             self._tick()
         except JobEndedError as error:
-            if JOB_ENDS.get(error.status.state) not in RETRIED or not self._schedule.may_have_new_nodes:
+            if JOB_ENDS.get(error.status.state) not in RETRIED or not self._schedule.new_holds:
                 raise
             self._say(f"{error}; new nodes are asked for")
             self._schedule.take_launched(None)
             for active in self._end_all():
                 self._take_end(active, self._follower.finish(active, error.status))
             self._lost.take(layout.HOLDER, error.status.failed)
-            self._schedule.await_new_nodes()
+            self._schedule.is_short = True
         if self._schedule.needs_new_nodes:
             self._nodes.renew()
 
@@ -271,7 +251,10 @@ class Runner:
                 if (ended := self._follower.look_after(active)) is not None:
                     self._take_end(active, ended)
             except Exception:  # noqa: BLE001 - a run's border: what breaks over one must not end the others
-                self._break(active)
+                problem = harness_problem()
+                self._follower.end(active)
+                self._schedule.forget(active)
+                self._fail(active.run.spec, problem, active)
         if ready and len(self._schedule.active) < len(under_way):
             self._schedule.launch_what_fits()  # now: until our next look, the nodes would idle
         if time.monotonic() - self._shown >= _SHOW_S:  # thousands of runs take a while
@@ -304,18 +287,28 @@ class Runner:
         self._store.write(active.run.place.folder / layout.JOB, traces)
 
     def _take_end(self, active: Active, ended: Ended) -> None:
-        """Conclude a run, or launch it again if its launch failed."""
-        self._schedule.forget(active, worked=ended.outcome is not None)
-        if ended.outcome is None:
-            self._schedule.launch_again(active.run, ended.never_began)
+        """Make the record of a run that has ended, or have the run launched or made again."""
+        self._schedule.forget(active, worked=not isinstance(ended, str))
+        if isinstance(ended, str):
+            self._schedule.launch_again(active.run, ended)
             return
-        self._conclude(active, ended.outcome)
-
-    def _break(self, active: Active) -> None:
-        problem = harness_problem()
-        self._follower.end(active)
-        self._schedule.forget(active)
-        self._fail(active.run.spec, problem, active)
+        run, result = active.run.spec, conclude(ended, self._settings)
+        problem = result.problem
+        if active.adopted and problem and self._earlier is not None and self._earlier.explains(problem, active):
+            self._say(f"run {run.key} is made again: it may have ended with its session ({problem.kind})")
+            self._earlier.put_aside(run.key)
+            self._schedule.waiting.insert(0, active.run)
+            return
+        if lost := lost_nodes(ended, problem):
+            self._lost.take(run.key, lost)
+            if self._schedule.pool is not None:
+                self._schedule.pool.lose(lost)
+        record = self._record(run, result, active, ended)
+        if record.problem is not None and self._retries.wants(run.key, record.problem):
+            self._say(self._retries.supersede(record, record.problem))
+            self._schedule.waiting.insert(0, active.run)
+            return
+        self._keep(run, record)
 
     def _give_up(self, problem: Problem, ended: JobStatus | None = None) -> None:
         """End what runs, and give every run that is left a record of the problem.
@@ -332,7 +325,7 @@ class Runner:
                 self._fail(active.run.spec, problem, active)
         self._schedule.fail_waiting(problem)
         self._nodes.fail_unchecked(problem)
-        self._store.views = ()
+        self._store.tasks, self._store.under_way = {}, {}
 
     def _end_all(self) -> list[Active]:
         """End the runs under way side by side, and return them: jobs by one command, steps and processes by signals."""
@@ -342,26 +335,6 @@ class Runner:
         except ClusterError as error:
             self._say(f"runs could not be cancelled: {error}; they end themselves within a minute")
         return runs
-
-    def _conclude(self, active: Active, outcome: Outcome) -> None:
-        """Make the record of a run that has ended, or have the run made again."""
-        run, result = active.run.spec, conclude(outcome, self._settings)
-        if active.orphan and result.problem is not None and self._earlier is not None:
-            # Whatever the problem is: it may follow from the death of the session.
-            self._say(f"run {run.key} is made again: it may have ended with its session ({result.problem.kind})")
-            self._earlier.put_aside(run.key)
-            self._schedule.waiting.insert(0, active.run)
-            return
-        if lost := lost_nodes(outcome, result.problem):
-            self._lost.take(run.key, lost)
-            if self._schedule.pool is not None:
-                self._schedule.pool.lose(lost)
-        record = self._record(run, result, active, outcome)
-        if record.problem is not None and self._retries.wants(run.key, record.problem):
-            self._say(self._retries.supersede(record, record.problem))
-            self._schedule.waiting.insert(0, active.run)
-            return
-        self._keep(run, record)
 
     def _fail(self, run: RunSpec, problem: Problem, active: Active | None = None) -> None:
         """Make the record of a run that a problem ended, or kept from being launched."""
@@ -374,18 +347,22 @@ class Runner:
     def _record(
         self, run: RunSpec, result: RunOutcome, active: Active | None, outcome: Outcome | None = None
     ) -> RunRecord:
-        identity = run_identity(run, self._settings, self._session)
-        traces = _traces_of(active, outcome) if active else RunTraces()
-        return RunRecord.of(identity, self._attempts_at(run.key, active), traces, result)
-
-    def _attempts_at(self, key: str, active: Active | None) -> RunAttempts:
-        own = active.job.hosts if active else ()
-        return RunAttempts(
+        key, hosts, traces = run.key, active.job.hosts if active else (), RunTraces()
+        attempts = RunAttempts(
             failed_launches=tuple(self._schedule.failed_launches.reasons.get(key, ())),
             superseded=self._retries.superseded[key],
             lost_nodes=self._lost.of_run[key],
-            avoided_nodes=tuple(node for node in active.avoided if node not in own) if active else (),
+            avoided_nodes=tuple(node for node in active.avoided if node not in hosts) if active else (),
         )
+        if active is not None:
+            driver = outcome.driver if outcome else None
+            traces = RunTraces(
+                job_id=active.job.job_id,
+                hosts=driver.hosts if driver else hosts,
+                command=active.job.command,
+                timings=Timings(submitted=active.submitted, started=active.started, ended=active.clock.now()),
+            )
+        return RunRecord.of(run_identity(run, self._settings, self._session), attempts, traces, result)
 
     def _give_up_repeats_of(self, run: RunSpec) -> None:
         """Give up the runs that were to be judged together with a broken one."""
@@ -395,22 +372,11 @@ class Runner:
             self._schedule.give_up_repeats(run, problem)
 
     def _show(self) -> None:
-        self._shown = time.monotonic()
-        note, starts = self._nodes.note or self._schedule.failed_launches.note, self._nodes.starts
-        self._store.views = (
-            *self._nodes.views,
-            *(view_of(active) for active in self._schedule.active),
-            *(RunView(key=run.key, state="waiting", detail="for Slurm to answer") for run in self._schedule.launching),
-            *(RunView(key=run.key, state="waiting", detail=note, starts=starts) for run in self._schedule.waiting),
-        )
-
-
-def _traces_of(active: Active, outcome: Outcome | None) -> RunTraces:
-    """Traces of a launched run in Slurm and in time, on the nodes that its driver names."""
-    driver = outcome.driver if outcome else None
-    return RunTraces(
-        job_id=active.job.job_id,
-        hosts=driver.hosts if driver else active.job.hosts,
-        command=active.job.command,
-        timings=Timings(submitted=active.submitted, started=active.started, ended=active.clock.now()),
-    )
+        """Let people see the state of every run."""
+        self._shown, schedule = time.monotonic(), self._schedule
+        note, starts = self._nodes.note or schedule.failed_launches.note, self._nodes.starts
+        tasks = [active.task for active in schedule.active]
+        tasks += [live_task(run, "waiting", "for Slurm to answer") for run in schedule.launching]
+        tasks += [live_task(run, "waiting", note, starts=starts) for run in schedule.waiting]
+        self._store.under_way = {active.run.key: active.run for active in schedule.active}
+        self._store.tasks = {task.name: task for task in tasks}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from pytest_llmbench.cluster.jobs import Job, SlurmJob
+from pytest_llmbench.cluster.jobs import SlurmJob
 from pytest_llmbench.cluster.lease import Lease, LeasePool, TooFewLeftError
 from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.cluster.settings import Settings
@@ -35,7 +35,6 @@ _SUBMITTED_AT_ONCE = 4
 _LOOK_S = 0.005
 # Slurm may take another job sooner than one of ours ends.
 _HELD_BACK_S = 60.0
-_FEW_STEPS = 16
 # A restarted controller may refuse steps until its nodes have registered. Only launches before the first rank are
 # repeated: a measurement stands.
 PAUSES_S = (5.0, 20.0)
@@ -46,6 +45,7 @@ MOST_IN_A_ROW = 3
 RETRIED: frozenset[ProblemKind] = frozenset(("job_lost", "job_node_fail", "job_preempted", "started_again"))
 
 
+@dataclass
 class FailedLaunches:
     """The launches of a session that failed, and the pauses after them.
 
@@ -53,27 +53,22 @@ class FailedLaunches:
         reasons: the reason for each failed launch of a run, by its key.
         in_a_row: how many runs could not be launched since the last one that could.
         note: the reason for the current pause, for people; else empty.
+        until: our clock at the end of the current pause.
     """
 
-    def __init__(self) -> None:
-        self.reasons: dict[str, list[str]] = defaultdict(list)
-        self.in_a_row = 0
-        self.pause_s = 0.0
-        self.note = ""
-        self._until = 0.0
+    reasons: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    in_a_row: int = 0
+    pause_s: float = 0.0
+    note: str = ""
+    until: float = 0.0
 
     @property
     def paused(self) -> bool:
         """True during a pause."""
-        if time.monotonic() < self._until:
+        if time.monotonic() < self.until:
             return True
         self.note = ""
         return False
-
-    @property
-    def hopeless(self) -> bool:
-        """True once the launches of MOST_IN_A_ROW runs in a row have failed."""
-        return self.in_a_row >= MOST_IN_A_ROW
 
     def add(self, key: str, reason: str) -> bool:
         """Note the failed launch of a run; return True if that was its last try."""
@@ -88,30 +83,11 @@ class FailedLaunches:
     def pause(self, reason: str, seconds: float = PAUSES_S[0]) -> None:
         """Begin a pause."""
         self.note, self.pause_s = reason, seconds
-        self._until = time.monotonic() + seconds
-
-    def end_pause(self) -> None:
-        """Launch again from now on."""
-        self._until = 0.0
+        self.until = time.monotonic() + seconds
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Launched:
-    """Outcome of a launch that began at these times (Unix, our clock); None as job if another takes the nodes."""
-
-    job: Job | None
-    marks: JobMarks
-    submitted: float
-    at: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Launching:
-    """A launch that waits for Slurm's answer."""
-
-    run: PreparedRun
-    lease: Lease | None
-    work: Aside[_Launched]
+# A launch that waits for Slurm's answer; it gives None if another job takes the nodes.
+_Launching = tuple[PreparedRun, Lease | None, Aside[Active | None]]
 
 
 @dataclass(kw_only=True)
@@ -123,6 +99,8 @@ class Schedule:
         waiting, active: runs that wait, in order, and runs under way.
         pool: the session's nodes; None before they are there, and where each run has a job of its own.
         holder: the job that holds them, if one does.
+        new_holds: how often the session may still ask for new nodes.
+        is_short: launches wait for new nodes: too few are left, or the job that held them is over.
     """
 
     settings: Settings
@@ -136,9 +114,9 @@ class Schedule:
     failed_launches: FailedLaunches = field(default_factory=FailedLaunches)
     pool: LeasePool | None = None
     holder: OurJob | None = None
+    new_holds: int = 0
+    is_short: bool = False
     _launching: list[_Launching] = field(default_factory=list)
-    _new_holds: int = 0
-    _is_short: bool = False
     _first_run_over: bool = False
     _one_by_one: bool = False  # since Slurm has refused one too many
     _refused: dict[str, int] = field(default_factory=dict)
@@ -151,7 +129,7 @@ class Schedule:
     @property
     def launching(self) -> list[PreparedRun]:
         """Runs whose launches wait for Slurm's answer."""
-        return [launch.run for launch in self._launching]
+        return [run for run, _, _ in self._launching]
 
     @property
     def busy(self) -> bool:
@@ -159,32 +137,9 @@ class Schedule:
         return bool(self.waiting or self._launching or self.active)
 
     @property
-    def has_few_steps(self) -> bool:
-        """True while a few steps run: it is cheap to look for their ends."""
-        return self.holder is not None and 0 < len(self.active) <= _FEW_STEPS
-
-    def allow_new_nodes(self, times: int) -> None:
-        """Set how often the session may ask for new nodes after it has lost some."""
-        self._new_holds = times
-
-    @property
-    def may_have_new_nodes(self) -> bool:
-        """True if the session may ask for new nodes."""
-        return self._new_holds > 0
-
-    @property
     def needs_new_nodes(self) -> bool:
         """True if the next run needs more nodes than are left, and the last run on them is over."""
-        return self._is_short and not self.active and not self._launching
-
-    def await_new_nodes(self) -> None:
-        """Hold all launches until there are new nodes: the job that held these is over."""
-        self._is_short = True
-
-    def drop_nodes(self) -> None:
-        """Forget the nodes, which were given back: new ones are asked for."""
-        self._new_holds -= 1
-        self._is_short, self.pool = False, None
+        return self.is_short and not self.active and not self._launching
 
     def launch_what_fits(self) -> None:
         """Launch the next runs for which there are nodes."""
@@ -193,15 +148,23 @@ class Schedule:
             # Runs under way are looked after in between.
             if not self._may_launch() or time.monotonic() - began > GLANCE_S:
                 return
-            if run not in self.waiting or self._follows(run):
-                continue  # given up meanwhile, or another one has to be over first
+            if run not in self.waiting:
+                continue  # given up meanwhile
+            before = (
+                *self.waiting[: self.waiting.index(run)],
+                *self.launching,
+                *(active.run for active in self.active),
+            )
+            if any(other.spec.series == run.spec.series for other in before):
+                continue
             lease = None
             if self.pool is not None:
                 try:
-                    lease = _acquire_lease(run, self.pool)
+                    nodes, group = run.topology.nodes, run.spec.group
+                    lease = self.pool.acquire(nodes) if group is None else self.pool.acquire_group(group, nodes)
                 except ClusterError as error:
-                    if isinstance(error, TooFewLeftError) and self.may_have_new_nodes:
-                        self._is_short = True  # what is under way keeps its nodes until it is over
+                    if isinstance(error, TooFewLeftError) and self.new_holds > 0:
+                        self.is_short = True  # what is under way keeps its nodes until it is over
                         return
                     self.waiting.remove(run)
                     #: problem allocation: Slurm refuses the request, will never start the job, or has a node in it that
@@ -220,17 +183,21 @@ class Schedule:
         # Steps are launched one after the other: each asks for the state of its job first.
         most = 1 if self._one_by_one or self.holder is not None else _SUBMITTED_AT_ONCE
         self.take_launched(0.0)
-        while len(self._launching) >= most and time.monotonic() - self._launching[0].work.began < GLANCE_S:
+        while len(self._launching) >= most and time.monotonic() - self._launching[0][2].began < GLANCE_S:
             time.sleep(_LOOK_S)
             self.take_launched(0.0)
-        return len(self._launching) < most and not self._is_full and not self.failed_launches.paused
+        begun = len(self.active) + len(self._launching)
+        alone = self.settings.first_run_alone and begun > 0 and not self._first_run_over
+        is_full = alone or (self.settings.max_runs is not None and begun >= self.settings.max_runs)
+        return len(self._launching) < most and not is_full and not self.failed_launches.paused
 
     def take_launched(self, within_s: float | None) -> None:
         """Go on with launches that end within `within_s` seconds; None waits for them."""
         for launch in list(self._launching):
-            if launch.work.is_over(within_s):
+            run, lease, work = launch
+            if work.is_over(within_s):
                 self._launching.remove(launch)
-                self._take(launch.run, launch.lease, launch.work.result)
+                self._take(run, lease, work.result)
 
     def launch_again(self, run: PreparedRun, reason: str) -> None:
         """Try a failed launch again; or give the run up, or all of them."""
@@ -247,7 +214,7 @@ class Schedule:
         times = len(failed.reasons[run.key])
         logs = str(run.place.folder / layout.LOGS)
         self.fail(run, Problem(kind="launch_failed", message=f"{reason} (launched {times} times)", log=logs))
-        if failed.hopeless:
+        if failed.in_a_row >= MOST_IN_A_ROW:
             message = f"not launched: {failed.in_a_row} runs in a row could not be, the last ({run.key}): {reason}"
             self.say(f"no more runs are launched: {failed.in_a_row} in a row could not be: {reason}")
             self.fail_waiting(Problem(kind="launch_failed", message=message))
@@ -259,16 +226,11 @@ class Schedule:
 
     def give_up_repeats(self, broken_run: RunSpec, problem: Problem) -> None:
         """Give up the runs that were to be judged together with a broken one."""
-        left = [run for run in self.waiting if run.spec.series == broken_run.series]
-        self.waiting = [run for run in self.waiting if run not in left]
-        for run in left:
+        for run in [run for run in self.waiting if run.spec.series == broken_run.series]:
+            self.waiting.remove(run)
             message = f"not run: it was to be judged together with {broken_run.key}, which cannot be ({problem.kind})"
             #: problem not_repeated: a run that was to be judged together with another cannot decide anything any more
             self.fail(run, Problem(kind="not_repeated", message=message))
-
-    def _follows(self, run: PreparedRun) -> bool:
-        earlier = (*self.waiting[: self.waiting.index(run)], *self.launching, *(active.run for active in self.active))
-        return any(other.spec.series == run.spec.series for other in earlier)
 
     def forget(self, active: Active, *, worked: bool = False) -> None:
         """Take a run's nodes back; `worked`: its ranks had started."""
@@ -279,16 +241,10 @@ class Schedule:
             self.slurm.let_go(active.job.ours)
         self._free(active.lease)
         if self._one_by_one:
-            self.failed_launches.end_pause()
+            self.failed_launches.until = 0.0
         if worked:
             self.failed_launches.in_a_row = 0
             self._first_run_over = True
-
-    @property
-    def _is_full(self) -> bool:
-        begun = len(self.active) + len(self._launching)
-        alone = self.settings.first_run_alone and begun > 0 and not self._first_run_over
-        return alone or (self.settings.max_runs is not None and begun >= self.settings.max_runs)
 
     def _launch(self, run: PreparedRun, lease: Lease | None) -> None:
         if self.settings.cluster != "slurm":
@@ -296,49 +252,45 @@ class Schedule:
             return
         # Slurm may take minutes to answer: runs under way are looked after meanwhile.
         work = Aside(lambda: self._start(run, lease), "launch")
-        self._launching.append(_Launching(run=run, lease=lease, work=work))
+        self._launching.append((run, lease, work))
 
-    def _start(self, run: PreparedRun, lease: Lease | None) -> _Launched:
-        marks, submitted, at = self._marks(), time.time(), time.monotonic()
-        preempted = marks is not None and bool(marks.preempted)
-        job = None if preempted else self.launcher.start_run(run, lease, self.holder)
+    def _start(self, run: PreparedRun, lease: Lease | None) -> Active | None:
+        marks, submitted, launched = self._marks(), time.time(), time.monotonic()
+        if marks is not None and marks.preempted:
+            return None
+        job = self.launcher.start_run(run, lease, self.holder)
         # A launch has to have had an answer of Slurm: so there is one about what was before it.
-        return _Launched(job=job, marks=marks or self._marks() or JobMarks(), submitted=submitted, at=at)
+        marks = marks or self._marks() or JobMarks()
+        return Active(run=run, job=job, lease=lease, submitted=submitted, launched=launched, marks=marks)
 
-    def _take(self, run: PreparedRun, lease: Lease | None, result: Callable[[], _Launched]) -> None:
+    def _take(self, run: PreparedRun, lease: Lease | None, result: Callable[[], Active | None]) -> None:
         """Follow a run that was launched, or do what the failure of its launch asks for."""
         try:
-            launched = result()
+            active = result()
+        except NotYetError as error:
+            self._free(lease)
+            self._hold_back(run, error)
+            return
+        except NoAnswerError as error:
+            self._free(lease)
+            self.slurm.refresh(GLANCE_S)
+            self.launch_again(run, str(error))
+            return
         except Exception as error:  # noqa: BLE001 - a run's border
             self._free(lease)
-            self._take_failure(run, error)
+            # Slurm refuses a run as it refuses nodes to hold.
+            kind: ProblemKind = "allocation" if isinstance(error, ClusterError) else "launch_failed"
+            known = isinstance(error, ClusterError | OSError)
+            self.fail(run, Problem(kind=kind, message=str(error)) if known else harness_problem())
             return
-        if launched.job is None:
+        if active is None:
             self._free(lease)
             self.waiting.insert(0, run)
             self.failed_launches.pause("a job of higher priority takes the nodes")
             return
         self.full_queue.note_accepted(run.key)
-        active = Active(
-            run=run, job=launched.job, lease=lease, submitted=launched.submitted, launched=launched.at,
-            marks=launched.marks,
-        )  # fmt: skip
         self.active.append(active)
         self.begun(active)
-
-    def _take_failure(self, run: PreparedRun, error: Exception) -> None:
-        match error:
-            case NotYetError():
-                self._hold_back(run, error)
-            case NoAnswerError():
-                self.slurm.refresh(GLANCE_S)
-                self.launch_again(run, str(error))
-            case ClusterError():  # Slurm refuses, as where it is asked for nodes to hold
-                self.fail(run, Problem(kind="allocation", message=str(error)))
-            case OSError():
-                self.fail(run, Problem(kind="launch_failed", message=str(error)))
-            case _:
-                self.fail(run, harness_problem())
 
     def _hold_back(self, run: PreparedRun, error: NotYetError) -> None:
         """Launch a run again after a while; one that is a job too many also as soon as one of ours has ended."""
@@ -373,11 +325,7 @@ def harness_problem() -> Problem:
     return Problem(kind="harness", message=f"the runner broke: {error}\n{traceback.format_exc()}")
 
 
-def _acquire_lease(run: PreparedRun, pool: LeasePool) -> Lease | None:
-    nodes, group = run.topology.nodes, run.spec.group
-    return pool.acquire(nodes) if group is None else pool.acquire_group(group, nodes)
-
-
+@dataclass
 class Retries:
     """Decides which runs are made once more after a fault of the infrastructure, and keeps their attempts.
 
@@ -386,13 +334,10 @@ class Retries:
         superseded: kind and message of each attempt that another one followed, by the run's key.
     """
 
-    def __init__(
-        self, most: int, put_aside: Callable[[str], Path | None], write: Callable[[Path, RunRecord], object]
-    ) -> None:
-        self.most = most
-        self.superseded: dict[str, tuple[str, ...]] = defaultdict(tuple)
-        self._put_aside = put_aside
-        self._write = write
+    most: int
+    put_aside: Callable[[str], Path | None]
+    write: Callable[[Path, RunRecord], object]
+    superseded: dict[str, tuple[str, ...]] = field(default_factory=lambda: defaultdict(tuple))
 
     def wants(self, key: str, problem: Problem | None) -> bool:
         """True if a run that ended with this problem is made once more."""
@@ -401,9 +346,9 @@ class Retries:
     def supersede(self, record: RunRecord, problem: Problem) -> str:
         """Put an attempt aside, with its record; return a line for people."""
         key = record.key
-        folder = self._put_aside(key)
+        folder = self.put_aside(key)
         if folder is not None:
-            self._write(folder / layout.RECORD, record)
+            self.write(folder / layout.RECORD, record)
         self.superseded[key] += (f"{problem.kind}: {problem.message}",)
         return (
             f"run {key} is made again, retry {len(self.superseded[key])} of {self.most}: {problem.kind}: "

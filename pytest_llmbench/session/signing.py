@@ -1,5 +1,6 @@
 """Signing records: with the command line of their session, its user, and the command that makes them again."""
 
+import contextlib
 import getpass
 import os
 import shlex
@@ -37,10 +38,12 @@ class PytestCommand:
 
     def sign(self, record: Record, redact: Callable[[Iterable[str]], Sequence[str]]) -> MadeBy:
         """Describe the making of a record; `redact` removes secrets from words of a command line."""
-        again = ["pytest", *redact(self._options()), *self._tests_of(record)]
+        again, user = ["pytest", *redact(self._options()), *self._tests_of(record)], None
+        with contextlib.suppress(KeyError, OSError):  # in a container, the user may lack a name
+            user = getpass.getuser()
         return MadeBy(
             llmbench_version=self.version, command=tuple(redact(self.words)), directory=str(self.directory),
-            user=_user(), host=socket.gethostname(), submitted=iso(record.timings.submitted),
+            user=user, host=socket.gethostname(), submitted=iso(record.timings.submitted),
             started=iso(record.timings.started), ended=iso(record.timings.ended),
             reproduce=f"cd {shlex.quote(str(self.directory))} && {shlex.join(again)}",
         )  # fmt: skip
@@ -48,10 +51,10 @@ class PytestCommand:
     def _options(self) -> Iterator[str]:
         """Yield the words, and leave out the selection and what is about one session alone."""
         before = ""
-        for word in without_session_name(self.words):
+        for word in self.words:
             value = before.startswith("-") and "=" not in before
             option, last, before = word.partition("=")[0], before, word
-            if option in _RESUMED:
+            if option in (*_NAMED, *_RESUMED) or last in _NAMED:
                 continue
             if last in _RESUMED and not word.startswith("-") and word not in self.selection:
                 continue
@@ -62,8 +65,8 @@ class PytestCommand:
 
     def _tests_of(self, record: Record) -> Iterator[str]:
         """Yield the node ids of the tests that waited for a record, as seen from where pytest was started."""
-        name = record.series if isinstance(record, RunRecord) else record.name
-        for test in self._by_subject.get((record.about, name), ()):
+        subject = record.series if isinstance(record, RunRecord) else record.name
+        for test in self._by_subject.get((record.about, subject), ()):
             file, _, name = test.partition("::")
             yield f"{os.path.relpath(self.root / file, self.directory)}::{name}"
 
@@ -74,19 +77,3 @@ class PytestCommand:
             about, name = ("check", test.check) if test.check is not None else ("run", test.run)
             tests.setdefault((about, name or ""), []).append(test.test)
         return tests
-
-
-def without_session_name(words: Iterable[str]) -> Iterator[str]:
-    """Yield the words of a command line, and leave out the name of its session, which is unique."""
-    last = ""
-    for word in words:
-        if word.partition("=")[0] not in _NAMED and last not in _NAMED:
-            yield word
-        last = word
-
-
-def _user() -> str | None:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # in a container, the user may lack a name
-        return None

@@ -15,7 +15,7 @@ from pytest_llmbench.core.record.series import Progress
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.readers.stacks import Answers, read_answers
-from pytest_llmbench.readers.steps.progress import named, phases
+from pytest_llmbench.readers.steps.progress import name_ranks, phases
 
 # Ranks look for a request every 3 seconds, and report the state of a silent one at their next look; py-spy takes up to
 # 5 seconds a process.
@@ -31,37 +31,36 @@ _AS_LONG_AGAIN = 2.0
 
 
 class Stall:
-    """One request for the stacks of a run, and further ones while it is in a pause."""
+    """The requests for the stacks of a run that seems to hang: one, and further ones while it is in a pause.
+
+    Attributes:
+        since: our clock at the last request.
+    """
 
     def __init__(self, folder: Path, now: float) -> None:
         self._folder = folder
         self._answers: Answers | None = None
         self._command = (folder / layout.DRIVER).exists()
         self._standing = phases(folder)
-        self._ask(now)
+        self.ask(now)
 
     def over(self, now: float) -> bool:
-        """Whether all have answered, or had the time to."""
+        """True if all have answered, or had the time to."""
         if self._answers is None:
             names = {path.stem for path in (self._folder / layout.STACKS).glob("*.txt")}
             limit_s = _ANSWERS_OF_COMMANDS_S if self._command else _ANSWERS_S
-            if self._asked <= names or now - self._since >= limit_s:
+            if self._asked <= names or now - self.since >= limit_s:
                 self._answers = read_answers(self._folder, str(self._number))
         return self._answers is not None
 
     def moves(self) -> bool:
-        """Whether a rank has gone on since the request: then the run is only slow."""
+        """True if a rank has gone on since the first request: then the run is only slow."""
         return phases(self._folder) != self._standing
 
     @property
     def pause(self) -> str | None:
         """Work of a process that may take long, by the answers."""
         return self._answers.pause if self._answers is not None else None
-
-    def ask_again(self, now: float) -> None:
-        """Ask for the stacks of now, if the last ones are old."""
-        if now - self._since >= _AGAIN_S:
-            self._ask(now)
 
     def __str__(self) -> str:
         stacks, states = (self._answers.stacks, self._answers.states) if self._answers is not None else ({}, {})
@@ -72,7 +71,7 @@ class Stall:
         summary = f"stacks of {len(stacks)} of {counted(len(self._asked), 'rank')}: {place}" if self._asked else ""
         if not silent:
             return summary
-        who = named(self._folder, [int(name.rpartition("-")[2]) for name in silent])
+        who = name_ranks(self._folder, [int(name.rpartition("-")[2]) for name in silent])
         return f"{summary}; {who} cannot answer: {states.get(silent[0], 'its process or its node stands still')}"
 
     @property
@@ -82,12 +81,13 @@ class Stall:
             return {layout.PROCESSES.removesuffix(".txt")}
         return {layout.rank_name(rank) for rank, standing in self._standing.items() if standing.phase != "done"}
 
-    def _ask(self, now: float) -> None:
+    def ask(self, now: float) -> None:
+        """Ask for the stacks of now."""
         for old in (self._folder / layout.STACKS).glob("*.txt"):
             old.unlink(missing_ok=True)
         file = self._folder / layout.ASKED
         self._number = int(file.read_text(encoding="ascii")) + 1 if file.exists() else 1
-        self._since, self._answers = now, None
+        self.since, self._answers = now, None
         write_text(file, str(self._number))
 
 
@@ -122,7 +122,13 @@ class Watch:
             self._durations.append(max(since, seen.seconds or 0.0))
             self._longest = max(self._longest, self._durations[-1])
             self.progress, self._moved = seen, now
-        return self._out_of_time(now) or self._unless_alive(self._stuck(now), now)
+        if now - self._started > self._limit_s:
+            return Problem(
+                kind="time_limit",
+                message=f"not finished within its time limit of {self._limit} (step {self._at} of "
+                f"{self._recipe.steps}): give a longer --time, or a longer time_limit in the recipe",
+            )
+        return self._unless_alive(self._stuck(now), now)
 
     def work_is_done(self, done: Callable[[], bool]) -> bool:
         """True if all work is done, and Slurm is slow to report it.
@@ -154,20 +160,12 @@ class Watch:
         pause_s = self._recipe.deadlines.pause_s
         pause = self._stall.pause
         if pause is not None and now - self._moved <= pause_s:
-            self._stall.ask_again(now)
+            if now - self._stall.since >= _AGAIN_S:
+                self._stall.ask(now)
             return None
         paused = f"; a process {pause} for longer than deadlines.pause_s, {pause_s:g} s" if pause is not None else ""
         message = "; ".join(filter(None, (f"{problem.message}{paused}", str(self._stall))))
         return problem.model_copy(update={"message": message})
-
-    def _out_of_time(self, now: float) -> Problem | None:
-        if now - self._started <= self._limit_s:
-            return None
-        return Problem(
-            kind="time_limit",
-            message=f"not finished within its time limit of {self._limit} (step {self._at} of {self._recipe.steps}): "
-            f"give a longer --time, or a longer time_limit in the recipe",
-        )
 
     def _stuck(self, now: float) -> Problem | None:
         deadlines = self._recipe.deadlines

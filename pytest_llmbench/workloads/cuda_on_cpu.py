@@ -7,16 +7,9 @@ It changes PyTorch alone, in this process, and only on a machine without CUDA.
     python -m pytest_llmbench.workloads.cuda_on_cpu train.py --its --options
     torchrun --nproc-per-node 2 -m pytest_llmbench.workloads.cuda_on_cpu -m package.train --its --options
 
-Replacements, before the framework is imported:
-
-* a CUDA device in a call of PyTorch is the CPU; `Tensor.cuda` and `Tensor.pin_memory` return their tensor;
-* `Tensor.type()` is `torch.cuda.FloatTensor`, because optimizers look for their parameters by that name;
-* CUDA has one device, number 0, and its random numbers are the CPU's;
-* streams are empty, as an operation of the CPU is done when its call returns. Events read the host's clock, so the
-  times between them are true times of the CPU;
-* `DistributedDataParallel` ignores `device_ids`, as for any module on the CPU;
-* device memory in use is NaN, and its statistics are empty, as they are unmeasured;
-* `torch.compile` is off, as it fails to trace through these replacements.
+A CUDA device in a call of PyTorch is then the CPU. Streams are empty, as an operation of the CPU is done when its call
+returns; events read the host's clock, so the times between them are true times of the CPU. Device memory in use is NaN,
+as it is unmeasured. `torch.compile` is off, as it fails to trace through these replacements.
 
 With `pretend_available`, `torch.cuda.is_available()` is true too, for programs that refuse to start otherwise
 (Megatron-LM's pretrain_gpt.py). The device then has the name `CPU instead of CUDA`, NaN as its memory, and compute
@@ -37,9 +30,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, Self
 
 import torch
@@ -63,7 +55,7 @@ def install(*, pretend_available: bool = False) -> None:
         # It warns at every dropout that the CPU's random numbers move on while CUDA's are drawn: they are the same.
         logging.getLogger("megatron.core.tensor_parallel.random").setLevel(logging.ERROR)
         _replace({_MARK: True, **_replacements()})
-        _replace({"range_push": _nothing(), "range_pop": _nothing()}, torch.cuda.nvtx)
+        _replace({"range_push": _constant(None), "range_pop": _constant(None)}, torch.cuda.nvtx)
         _ignore_device_ids()
         _redirect()
     if pretend_available:
@@ -85,7 +77,7 @@ class _CudaIsCpu(TorchFunctionMode):
             return args[0]
         if func is torch.Tensor.record_stream:
             return None
-        if func is torch.Tensor.type:
+        if func is torch.Tensor.type:  # `torch.cuda.FloatTensor`, by which optimizers look for their parameters
             return _type(*args, **named)
         if func is torch.Tensor.to:
             args = (args[0], *map(_device, args[1:]))
@@ -186,16 +178,10 @@ class _CpuEvent:
         return True
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Properties:
-    """Properties of the pretended device."""
-
-    name: str = "CPU instead of CUDA"
-    major: int = 0
-    minor: int = 0
-    total_memory: float = math.nan
-    multi_processor_count: int = 0
-    gcnArchName: str = ""  # noqa: N815 - PyTorch's name
+# Properties of the pretended device.
+_PROPERTIES = SimpleNamespace(
+    name="CPU instead of CUDA", major=0, minor=0, total_memory=math.nan, multi_processor_count=0, gcnArchName=""
+)
 
 
 def _replacements() -> dict[str, Any]:
@@ -204,8 +190,8 @@ def _replacements() -> dict[str, Any]:
     nothing = ("_lazy_init", "set_device", "synchronize", "empty_cache", "set_stream", "reset_peak_memory_stats")
     memory = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
     return {
-        **{name: _nothing() for name in nothing},
-        **{name: _not_measured() for name in memory},
+        **{name: _constant(None) for name in nothing},
+        **{name: _constant(math.nan) for name in memory},
         "_lazy_call": lambda call, **_: call(),
         "_exchange_device": lambda _: -1,
         "_maybe_exchange_device": lambda _: -1,
@@ -234,23 +220,19 @@ def _pretend_available() -> None:
     _replace(
         {
             "is_available": lambda: True,
-            "get_device_name": lambda *_: _Properties().name,
-            "get_device_properties": lambda *_: _Properties(),
-            "get_device_capability": lambda *_: (_Properties().major, _Properties().minor),
+            "get_device_name": lambda *_: _PROPERTIES.name,
+            "get_device_properties": lambda *_: _PROPERTIES,
+            "get_device_capability": lambda *_: (_PROPERTIES.major, _PROPERTIES.minor),
         }
     )
     # Found here before it is looked for on disk; without nvcc its load() could only fail.
     kernels = ModuleType("megatron.legacy.fused_kernels")
-    kernels.load = _nothing()  # type: ignore[attr-defined]
+    kernels.load = _constant(None)  # type: ignore[attr-defined]
     sys.modules.setdefault(kernels.__name__, kernels)
 
 
-def _nothing() -> Callable[..., None]:
-    return lambda *_, **__: None
-
-
-def _not_measured() -> Callable[..., float]:
-    return lambda *_, **__: math.nan
+def _constant(value: Any) -> Callable[..., Any]:
+    return lambda *_, **__: value
 
 
 def main(argv: Sequence[str] | None = None) -> None:

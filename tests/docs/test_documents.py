@@ -1,7 +1,5 @@
 """Every document does what it says: its files are written, its commands run, its outputs compared."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -28,7 +26,7 @@ def _parts() -> Iterator[object]:
 
 @pytest.mark.parametrize(("name", "slurm"), list(_parts()))
 def test_a_document_does_what_it_says(name: str, slurm: bool, tmp_path: Path) -> None:
-    """Its blocks, in order, in a fresh folder; what needs a Slurm is a test of its own."""
+    """Blocks run in order, in a fresh folder. Those that need a Slurm are a test of their own."""
     if slurm:
         require_slurm()
     with slurm_nodes() if slurm else nullcontext(), before_others() if name == JUDGED_BY_SPEED else nullcontext():
@@ -37,13 +35,12 @@ def test_a_document_does_what_it_says(name: str, slurm: bool, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_block_of_a_document_is_executed(name: str) -> None:
-    """No block goes without a comment that says what it is."""
     check_marks(BLOCKS[name])
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_a_reader_sees_the_name_of_every_file(name: str) -> None:
-    """Comments are not seen: the paragraph before a file's block has its name."""
+    """Readers do not see comments, so the paragraph before a file's block has its name."""
     lines = (CHECKOUT / name).read_text(encoding="utf-8").splitlines()
     for block in BLOCKS[name]:
         if block.kind == "file":
@@ -67,9 +64,20 @@ def test_every_link_leads_somewhere(name: str) -> None:
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_make_target_named_exists(name: str) -> None:
-    """`make something` in a document is a target of the Makefile."""
     targets = set(re.findall(r"^([a-z-]+):", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     assert set(re.findall(r"`make ([a-z-]+)", (CHECKOUT / name).read_text(encoding="utf-8"))) <= targets
+
+
+def test_every_folder_of_the_house_is_there() -> None:
+    """The table of floors in CONTRIBUTING.md names each folder of the package, and parts that exist."""
+    text = (CHECKOUT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)/` \| (.*) \|$", text, re.MULTILINE)
+    package = CHECKOUT / "pytest_llmbench"
+    folders = {path.parent.name for path in package.glob("*/__init__.py")} - {"suites"}
+    assert {name for name, _ in rows} == folders
+    parts = [package / name / part for name, content in rows for part in re.findall(r"`([\w.]+/|\w+\.py)`", content)]
+    assert len(parts) > 10
+    assert [str(part) for part in parts if not part.exists()] == []
 
 
 def anchors(file: Path) -> set[str]:

@@ -1,7 +1,5 @@
 """docs/glossary.md: every term is used, and every word that the documents lean on is explained."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -22,18 +20,16 @@ ROLES = ("driver", "launcher", "owner", "suspect", "gate", "lease", "dialect", "
 
 @pytest.mark.parametrize("term", TERMS)
 def test_a_term_is_used(term: str) -> None:
-    """In another document than the glossary; else it is a word for nothing."""
+    """A term that no other document uses explains nothing."""
     words = "[ _]".join(re.escape(word) for word in term.split())
     assert re.search(rf"\b{words}s?\b", OTHERS, re.IGNORECASE)
 
 
 def test_a_term_is_explained_once() -> None:
-    """One word, one idea."""
     assert len(TERMS) == len(set(TERMS))
 
 
 def test_every_word_of_the_rules_is_explained() -> None:
-    """Those of "one word per idea" in CONTRIBUTING.md."""
     (rule,) = re.findall(r"\*\*One word per idea\.\*\* ([^:]+):", (CHECKOUT / "CONTRIBUTING.md").read_text("utf-8"))
     words = [" ".join(word.split()).lower() for word in rule.split(",")]
     assert len(words) > 10
@@ -42,6 +38,5 @@ def test_every_word_of_the_rules_is_explained() -> None:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_noun_is_explained(role: str) -> None:
-    """It is in the documents, and in the glossary."""
     assert re.search(rf"\b{role}", OTHERS, re.IGNORECASE)
     assert role in TERMS

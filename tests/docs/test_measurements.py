@@ -1,7 +1,5 @@
 """The records of docs/measurements are whole and listed; thresholds that were scaled follow from theirs."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path
@@ -19,7 +17,6 @@ GPU_OF = {"H100": "h100", "A100-80GB": "a100_80gb", "A100-40GB": "a100_40gb", "H
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Read one record."""
     record: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return record
 
@@ -47,7 +44,6 @@ def test_a_record_is_whole_and_listed(path: Path) -> None:
 
 @pytest.mark.parametrize("row", scaled(), ids=lambda row: f"{row[0]}-{row[1]}")
 def test_a_scaled_bound_follows_from_what_is_published(row: list[str]) -> None:
-    """It is rounded down, by less than 4 %, and the recipe has it."""
     name, gpus, published, factors, bounds = row
     references = {each.name: each for each in shipped_recipes()[name.strip("`")].references}
     numbers = [float(each.replace(",", "")) for each in re.findall(r"\d[\d,]{4,}", published)]

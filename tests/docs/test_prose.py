@@ -1,7 +1,5 @@
 """The prose lint finds what a native reader stumbles over, and leaves plain sentences alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -41,7 +39,6 @@ def found(text: str, tmp_path: Path, name: str = "page.md") -> list[tuple[int, s
     ],
 )
 def test_a_sentence_to_decode_is_found(sentence: str, name: str, tmp_path: Path) -> None:
-    """Each habit, with its name and the line."""
     assert (3, name) in found(f"# A page\n\n{sentence}\n", tmp_path)
 
 
@@ -59,7 +56,6 @@ def test_a_sentence_to_decode_is_found(sentence: str, name: str, tmp_path: Path)
     ],
 )
 def test_a_plain_sentence_is_left_alone(sentence: str, tmp_path: Path) -> None:
-    """Questions, idioms, clauses that have a noun, and code."""
     found_there = [name for _, name in found(f"# A page\n\n{sentence}\n", tmp_path)]
     assert found_there == (["nobody"] if "[nobody]" in sentence else [])
 
@@ -83,7 +79,6 @@ def test_docstrings_and_messages_are_read(tmp_path: Path) -> None:
 
 
 def test_a_fault_is_reported_with_its_place_and_its_cure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And the exit code tells."""
     (tmp_path / "bad.md").write_text("It is no number.\n")
     (tmp_path / "good.md").write_text("It must be a number.\n")
     assert prose.main([str(tmp_path / "good.md")]) == 0
@@ -117,7 +112,6 @@ def test_comments_of_scripts_and_texts_of_yaml_are_read(tmp_path: Path) -> None:
      ("You know: it is no number.", ["with `is no ...`"]), ("You do. What it needs is time.", ["that begin with"])],
 )  # fmt: skip
 def test_each_goal_is_missed_by_itself(guide: str, missed: list[str]) -> None:
-    """By counts that do not depend on the patterns."""
     page = CHECKOUT / "docs" / "how-to" / "page.md"
     goals = prose.goals(list(prose.sentences(page, 1, guide)))
     assert len(goals) == 7
@@ -135,7 +129,6 @@ def test_each_goal_is_missed_by_itself(guide: str, missed: list[str]) -> None:
     ],
 )
 def test_docstrings_and_comments_have_goals_of_their_own(tmp_path: Path, code: str, missed: str | None) -> None:
-    """A comment of a tool (`noqa`) is left out."""
     (tmp_path / "module.py").write_text(code)
     names = [goal.name for goal in prose.goals(prose.of_file(tmp_path / "module.py")) if not goal.met]
     assert len(names) == (missed is not None)
@@ -156,11 +149,3 @@ def test_comments_of_the_package_may_only_become_plainer(tmp_path: Path, monkeyp
     for most, status in ((1, 0), (0, 1)):
         monkeypatch.setattr(prose, "COMMENTS_TO_MEND", most)
         assert prose.main([str(tmp_path)]) == status
-
-
-def test_the_whole_project_is_read_and_meets_its_goals() -> None:
-    """Documents, the package, suites, tools, and comments of tests and benchmarks."""
-    read = prose.files_in([CHECKOUT / place for place in prose.PLACES])
-    assert {path.suffix for path in read} == set(prose.READERS)
-    found = [sentence for path in read for sentence in prose.of_file(path)]
-    assert [goal.name for goal in prose.goals(found) if not goal.met] == []

@@ -1,7 +1,5 @@
 """docs/reference.md and the code know the same names, defaults, units and rules."""
 
-from __future__ import annotations
-
 import datetime as dt
 import os
 import re
@@ -28,7 +26,7 @@ from pytest_llmbench.core.record.series import EarlyVerdict
 from pytest_llmbench.core.wire.driver import CommandTask
 from pytest_llmbench.core.wire.step_events import GpuEvent
 from pytest_llmbench.engines.base import ENGINES, Engine
-from pytest_llmbench.judging.cause.evidence import CauseKind
+from pytest_llmbench.judging.cause import CauseKind
 from pytest_llmbench.judging.interval.steady import steady_state
 from pytest_llmbench.plugin import options, ours
 from pytest_llmbench.plugin.bench import Bench
@@ -39,7 +37,7 @@ from pytest_llmbench.plugin.verdict import outcome
 from pytest_llmbench.plugin.verdict.groups import ComparedGroups
 from pytest_llmbench.plugin.verdict.run import Run
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
-from pytest_llmbench.reporting.ci.verdict import DETAILED
+from pytest_llmbench.reporting.verdict import DETAILED
 from pytest_llmbench.workloads.node import installed
 from pytest_llmbench.workloads.node.provenance import gather
 from tests.conftest import TORCH, UserFolder
@@ -78,7 +76,6 @@ def _section(heading: str, text: str) -> str:
 
 
 def only_table(heading: str) -> Table:
-    """The only table of a section."""
     (table,) = tables(heading)
     return table
 
@@ -91,7 +88,6 @@ def declared() -> tuple[set[str], set[str]]:
 
 
 def test_every_ini_key_is_there() -> None:
-    """Those with an option and those without one are all that the plugin declares."""
     forms = [cell for cell in only_table("Options") if not cell.startswith("**")]
     twins = {"llmbench_" + re.sub(r"^--(llmbench-)?", "", form).replace("-", "_") for form in forms}
     assert twins | set(only_table("Ini keys without an option")) == declared()[1]
@@ -108,29 +104,24 @@ def test_the_marker_and_the_fixtures_are_there() -> None:
 
 
 def test_every_engine_is_there() -> None:
-    """In a section of its own."""
     assert set(re.findall(r"^### (\w+)$", _section("Engines", TEXT), re.MULTILINE)) == set(ENGINES.names())
 
 
 def test_every_portable_dimension_is_there() -> None:
-    """The sentence under the table of units names them."""
     assert {"fraction", "loss"} == PORTABLE_DIMENSIONS
 
 
 def test_every_shipped_system_is_there() -> None:
-    """By name."""
     (line,) = re.findall(r"^Shipped systems: (.*?)\.\n\n", TEXT, re.MULTILINE | re.DOTALL)
     files = {yaml.safe_load(path.read_text())["name"] for path in shipped("systems").glob("*.yaml")}
     assert set(re.findall(r"`([^`]+)`", line)) == files
 
 
 def test_every_verdict_is_there() -> None:
-    """There is no other."""
     assert set(only_table("Verdicts")) == {str(verdict) for verdict in Verdict}
 
 
 def test_every_problem_kind_is_there() -> None:
-    """Those of records, and those that ranks, tests and checks raise. What checks find is on a page of its own."""
     source = "".join(path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py")))
     raised = set(re.findall(r'RunError\(\s*"([a-z_]+)"', source))
     assert raised == set(get_args(ErrorKind))
@@ -170,12 +161,10 @@ def record(tmp_path: Path) -> RunRecord:
 
 
 def test_every_cause_is_there() -> None:
-    """A missed speed names one of these, and no other."""
     assert set(only_table("Causes")) == set(get_args(CauseKind))
 
 
 def test_every_junit_property_is_there(tmp_path: Path) -> None:
-    """Of a test case: what is noted of its record, number and verdict. Of the suite: the session's facts."""
     item: Any = SimpleNamespace(user_properties=[])
     made = record(tmp_path)
     run = Run(made, made.model_copy(update={"key": "k-repeat2"}))
@@ -187,18 +176,16 @@ def test_every_junit_property_is_there(tmp_path: Path) -> None:
     assert not missed.measured("step_time") <= Quantity("0.1 s")
     outcome.note_measured(item, missed)
     outcome.note_measured(item, run)
-    report: Any = SimpleNamespace(when="call", skipped=True, failed=False, longrepr=("", 0, "Skipped: why"))
-    place = facts_of_tests.place_of(Declared(test="a.py::b", line=1))
-    outcome.judge(item, cast("pytest.CallInfo[None]", SimpleNamespace(excinfo=None)), report, lambda: place)
+    verdict = facts_of_tests.VerdictFacts(verdict="SKIP", reason="why").properties()
+    always = facts_of_tests.place_of(Declared(test="a.py::b", line=1)) | verdict
+    outcome.note(item, **always)
     of_run, of_check, of_suite = tables("JUnit properties")
     of_history = {"baseline", "change", "change_low", "change_high"}  # of a comparison, which has no test
     assert set(of_run) == {name for name, _ in item.user_properties} | of_history
 
     item.user_properties = []
-    outcome.note(
-        item, **facts_of_tests.facts_of_check(checked(tmp_path), 0), **Health(checked(tmp_path), 0).properties()
-    )
-    outcome.judge(item, cast("pytest.CallInfo[None]", SimpleNamespace(excinfo=None)), report, lambda: place)
+    of_health = facts_of_tests.facts_of_check(checked(tmp_path), 0) | Health(checked(tmp_path), 0).properties()
+    outcome.note(item, **of_health, **always)
     names = {name for name, _ in item.user_properties}
     assert set(of_check) <= names <= {*of_check, *of_run}
 
@@ -211,14 +198,12 @@ def test_every_junit_property_is_there(tmp_path: Path) -> None:
 
 
 def test_the_guide_to_engines_names_every_method() -> None:
-    """Those of the Protocol, and no other."""
     guide = (CHECKOUT / "docs" / "extend" / "add-an-engine.md").read_text(encoding="utf-8")
     methods = {name for name, member in vars(Engine).items() if callable(member) and not name.startswith("_")}
     assert set(re.findall(r"^- `(\w+)\(", guide, re.MULTILINE)) == methods
 
 
 def test_every_exit_code_is_there() -> None:
-    """Those of pytest, ours, and those of `llmbench_exit_codes = detailed`."""
     assert {int(code) for code in only_table("Exit codes")} == {
         *map(int, pytest.ExitCode),
         EXIT_CODE,
@@ -227,12 +212,10 @@ def test_every_exit_code_is_there() -> None:
 
 
 def test_the_schema_version_of_a_run_record_is_there() -> None:
-    """It changes when a reader of the old one would misread the new one."""
     assert f"JSON, schema version {RunRecord.model_fields['schema_version'].default}." in TEXT
 
 
 def test_every_field_of_a_gpu_event_is_there() -> None:
-    """Of the events from which telemetry is read."""
     step_log = _section("Step log", TEXT)
     names = {each.name for each in fields(GpuEvent)} - {"event", "time"}
     assert {f"`{name}`" for name in names} <= set(re.findall(r"`[a-z_]+`", step_log))
@@ -257,7 +240,6 @@ def test_every_fact_of_provenance_is_there(tmp_path: Path) -> None:
 
 
 def test_every_file_of_a_session_is_there(user: UserFolder) -> None:
-    """Of checks, of a run of our own ranks, and of one whose framework is a command: here one that is not there."""
     user.recipe(**TORCH)  # the tests' own engine writes files of its own
     shape = {"gpus_per_node": 0, "steps": 8, "references": []}
     user.recipe("command", engine="megatron_lm", **shape)
@@ -307,7 +289,7 @@ def test_every_file_of_a_session_is_there(user: UserFolder) -> None:
 
 
 def test_every_environment_variable_is_there() -> None:
-    """Of the package's own, those that the package and its tools speak of, and those that its tests read."""
+    """Variables of the package, of the tools around it, and of its tests."""
     guide = (CHECKOUT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     of_tests = next(table for title, table in titled_tables("Tests", guide).items() if title == "Variable")
     marks = {"LLMBENCH_FILES", "LLMBENCH_INSTALLED"}  # words in a program's output

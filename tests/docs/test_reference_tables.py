@@ -1,7 +1,5 @@
 """Tables that tools/reference.py writes: they are what the code says, and a change of either is noticed."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -15,12 +13,10 @@ MARKS = [mark for text in TEXTS for mark in re.findall(r"<!-- generated: ([\w ]+
 
 @pytest.mark.parametrize("text", TEXTS, ids=[page.stem for page in reference.PAGES])
 def test_the_tables_are_what_the_code_says(text: str) -> None:
-    """`python tools/reference.py` writes them."""
     assert reference.written(text)[1] == []
 
 
 def test_a_table_that_differs_is_named_and_written() -> None:
-    """A row that was changed by hand, and one that is missing."""
     fresh = reference.table("engines")
     text = f"Before.\n\n<!-- generated: engines -->\n{fresh}\nAfter.\n"
     assert reference.written(text) == (text, [])
@@ -30,14 +26,12 @@ def test_a_table_that_differs_is_named_and_written() -> None:
 
 @pytest.mark.parametrize("name", sorted(reference.TABLES))
 def test_every_table_that_has_rows_is_in_a_document(name: str) -> None:
-    """Once, and no cell is empty: each key has an entry in the docstring of its model."""
     _, rows = reference.TABLES[name]
     assert MARKS.count(name) == bool(rows())
     assert [row for row in rows() if not all(row)] == []
 
 
 def test_a_comment_explains_a_name() -> None:
-    """At the end of a line, over lines of its own, and in several places; other comments explain nothing."""
     text = (
         "x = 1  #: problem hang: no step\n    #: suite property slot: a number,\n    #:  from 0\ny = 2\n"
         "#: another y: z\n# problem hang: no\n"
@@ -49,7 +43,6 @@ def test_a_comment_explains_a_name() -> None:
 
 
 def test_every_statistic_that_a_comment_explains_exists() -> None:
-    """Of every engine; those of checks are looked up when their table is made."""
     assert set(reference.notes()["left out"]) <= set(reference.STATISTICS)
 
 
@@ -66,10 +59,8 @@ def test_the_engines_of_nemo_share_their_statistics() -> None:
      ("references", "list of references"), ("optimizer.betas", "list (0.9, 0.95)"), ("global_batch_size", "N > 0")],
 )  # fmt: skip
 def test_the_values_of_a_key_follow_from_its_type(key: str, shown: str) -> None:
-    """Bounds, words, defaults, and both models of a union."""
     assert {row[0]: row[1] for row in reference.keys(reference.Recipe)}[f"`{key}`"] == shown
 
 
 def test_every_key_of_results_is_one_of_the_record() -> None:
-    """None is left of a key that is gone."""
     assert set(reference.OF_RESULTS) <= set(reference.RunRecord.model_fields)

@@ -1,7 +1,5 @@
 """The scheme of executable documents catches what it is there to catch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,6 @@ from tests.docs.documents import Block, DocumentError, Reader, check_marks, comm
 
 
 def follow(tmp_path: Path, text: str, *, slurm: bool = False) -> Reader:
-    """Do what a document says."""
     blocks = read_blocks("a.md", text)
     check_marks(blocks)
     reader = Reader(folder=tmp_path / "reader", slurm=slurm)
@@ -19,7 +16,6 @@ def follow(tmp_path: Path, text: str, *, slurm: bool = False) -> Reader:
 
 
 def fenced(comment: str, body: str, language: str = "bash") -> str:
-    """A block with its comment."""
     return f"{comment}\n```{language}\n{body}\n```\n"
 
 
@@ -35,7 +31,6 @@ def test_files_are_written_and_commands_run_beside_them(tmp_path: Path) -> None:
 
 
 def test_a_command_that_fails_is_caught(tmp_path: Path) -> None:
-    """With the document's line, the command and what it printed."""
     text = "A line.\n\n" + fenced("<!-- run -->", "echo hello; exit 3\necho not reached")
     with pytest.raises(DocumentError, match=r"a\.md:4: `echo hello; exit 3` exited with 3, not with 0(.|\n)*hello"):
         follow(tmp_path, text)
@@ -68,7 +63,6 @@ def test_dots_stand_for_what_varies(tmp_path: Path, body: str) -> None:
 
 
 def test_dots_skip_as_far_as_they_have_to() -> None:
-    """A line that fits too early is not the end of the search."""
     block = Block(document="a.md", line=1, kind="output", what="", language="text", text="...\na\nb\n")
     compare(block, "a\nx\na\nb\n")
     with pytest.raises(DocumentError, match="not printed"):
@@ -76,7 +70,6 @@ def test_dots_skip_as_far_as_they_have_to() -> None:
 
 
 def test_columns_may_be_of_any_width() -> None:
-    """One blank is as good as several, but not as none."""
     block = Block(document="a.md", line=1, kind="output", what="", language="text", text="a  b 12.3 s\n")
     compare(block, "a      b    12.3 s  \n")
     padded = Block(document="a.md", line=1, kind="output", what="", language="text", text="a ... b ... c\n")
@@ -104,7 +97,6 @@ def test_numbers_of_an_example_may_be_others(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("language", ["bash", "console", "python", "yaml", "text", ""])
 def test_a_block_without_a_comment_is_caught(language: str) -> None:
-    """Whatever its language, and also when there is a blank line in between."""
     for text in (f"A line.\n```{language}\nx\n```\n", f"<!-- run -->\n\n```{language}\nx\n```\n"):
         with pytest.raises(DocumentError, match=r"a\.md:[23]: this .* block has no comment"):
             check_marks(read_blocks("a.md", text))
@@ -126,13 +118,11 @@ def test_a_comment_that_cannot_be_meant_is_caught(text: str, said: str) -> None:
 
 
 def test_a_block_without_an_end_is_caught() -> None:
-    """The rest of the document would be lost in it."""
     with pytest.raises(DocumentError, match=r"a\.md:2: this block has no end"):
         read_blocks("a.md", "<!-- run -->\n```bash\ntrue\n")
 
 
 def test_a_block_may_hold_fences() -> None:
-    """A longer fence holds shorter ones, which are no blocks."""
     (block,) = read_blocks("a.md", "<!-- file: b.md -->\n````text\n```bash\nfalse\n```\n````\n")
     assert block.text == "```bash\nfalse\n```\n"
 

@@ -1,7 +1,5 @@
 """The docs site has every page, and leaves out links that it cannot have; `make docs` builds it strictly."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from types import SimpleNamespace
@@ -11,14 +9,12 @@ from tests.docs.tools import load
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    """Once, and no other."""
     navigation = (CHECKOUT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
     listed = re.findall(r"([\w./-]+\.md)$", navigation, re.MULTILINE)
     assert sorted(f"docs/{page}" for page in listed) == PAGES
 
 
 def test_guides_are_grouped_in_the_navigation_as_on_their_page() -> None:
-    """In the same groups and the same order."""
     guides = (CHECKOUT / "mkdocs.yml").read_text(encoding="utf-8").partition("- how-to/index.md\n")[2]
     shown = re.findall(r"^ {6}- (.+):\n((?: {10}.+\n)+)", guides.partition("  - Troubleshooting")[0], re.MULTILINE)
     page = (CHECKOUT / "docs" / "how-to" / "index.md").read_text(encoding="utf-8")
@@ -40,7 +36,6 @@ def test_a_link_out_of_the_documents_becomes_a_path() -> None:
 
 
 def test_the_links_of_the_readme_lead_to_files() -> None:
-    """They are absolute, as PyPI shows README without the repository."""
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     links = re.findall(r"\]\(([^)\s#]+)", (CHECKOUT / "README.md").read_text(encoding="utf-8"))
     for link in links:

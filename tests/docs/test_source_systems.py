@@ -1,7 +1,5 @@
 """The numbers of docs/source-systems.md follow from published logs by the engines' rules; every recipe is there."""
 
-from __future__ import annotations
-
 import csv
 import re
 import statistics
@@ -69,7 +67,6 @@ def test_lambdas_log_and_file(samples: Path) -> None:
 
 
 def test_nemos_event_file(samples: Path) -> None:
-    """NVIDIA's rule, and the first value, which it leaves out."""
     (file,) = (samples / "tensorboard").glob("nemo2-gpt3-126m*")
     seconds = [step.seconds for step in log.series(file).steps if step.seconds is not None]
     assert f"a 126M model for {len(seconds)} steps, that is {statistics.fmean(seconds[5:]):.4f} s" in TEXT
@@ -77,7 +74,6 @@ def test_nemos_event_file(samples: Path) -> None:
 
 
 def test_azures_published_times(samples: Path) -> None:
-    """Those that the document names."""
     with (samples / "azure" / "azure_nemo_22.06_time_per_step.csv").open(encoding="utf-8") as file:
         rows = {(row["model"], row["nodes"]): row["time_per_step_s"] for row in csv.DictReader(file)}
     small = [rows["126M", nodes] for nodes in ("1", "2", "4", "8")]
@@ -88,7 +84,6 @@ def test_azures_published_times(samples: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(shipped("recipes").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_recipe_of_a_command_is_there(path: Path) -> None:
-    """By its name, and with a link to its file."""
     names = [name for name in read_yaml(path)["recipes"] if get_engine(RECIPES[name].engine).kind == "command"]
     assert [name for name in names if f"`{name}`" not in TEXT] == []
     assert not names or f"(../suites/recipes/{path.name})" in TEXT

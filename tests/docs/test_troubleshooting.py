@@ -1,7 +1,5 @@
 """The messages of docs/troubleshooting.md are those of the code."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import re
@@ -33,13 +31,11 @@ def _messages() -> Iterator[str]:
 
 @pytest.mark.parametrize("symptom", SYMPTOMS)
 def test_a_message_is_one_of_the_code(symptom: str) -> None:
-    """Its words, in their order, in one text of the package."""
     words = [re.escape(part.strip()) for part in symptom.split("...") if part.strip()]
     assert any(re.search(".*".join(words), message, re.DOTALL) for message in messages()), symptom
 
 
 def test_every_symptom_has_a_cause_and_a_remedy() -> None:
-    """Under each heading of the third rank."""
     entries = re.split(r"^### ", TEXT, flags=re.MULTILINE)[1:]
     assert len(entries) == len(SYMPTOMS) + 1  # pytest's own message
     for entry in entries:

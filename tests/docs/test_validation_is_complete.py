@@ -1,7 +1,5 @@
 """docs/validation.md and the code know the same checks, options, statistics, severities and kinds."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from itertools import chain
@@ -21,7 +19,6 @@ CHECKS = all_checks()
 
 
 def table(heading: str) -> Table:
-    """The only table of a section."""
     (only,) = titled_tables(heading, TEXT).values()
     return only
 
@@ -42,13 +39,11 @@ def written(heading: str) -> Iterator[tuple[str, str, list[str]]]:
 
 
 def test_every_family_has_checks_and_the_readme_counts_them() -> None:
-    """The table of checks itself is made from them."""
     assert {check.family for check in CHECKS.values()} == set(FAMILIES)
     assert f"{len(CHECKS)} checks" in (CHECKOUT / "README.md").read_text(encoding="utf-8")
 
 
 def test_every_statistic_is_there() -> None:
-    """With its unit; `<size>` and `<precision>` stand for all that a check knows."""
     told: dict[tuple[str, str], str] = {}
     for check, statistic, row in written("Statistics"):
         pattern = statistic.replace("<size>", r"\d+(B|KiB|MiB|GiB)").replace("<precision>", r"[a-z]+\d+")
@@ -61,7 +56,6 @@ def test_every_statistic_is_there() -> None:
 
 
 def test_every_severity_is_there() -> None:
-    """In the order of the code, and which of them fail."""
     told = table("Severities")
     assert list(told) == [str(severity) for severity in Severity]
     assert {name: row[1] == "fails" for name, row in told.items()} == {
@@ -70,19 +64,16 @@ def test_every_severity_is_there() -> None:
 
 
 def test_every_way_of_the_gate_is_there() -> None:
-    """Those that the option takes."""
     (option,) = (option for option in OPTIONS if option.name == "gate")
     assert list(table("The gate")) == option.metavar.split("|")
 
 
 def test_the_schema_version_of_a_health_record_is_there() -> None:
-    """It changes when a reader of the old one would misread the new one."""
     assert f"JSON, schema version {HealthRecord.model_fields['schema_version'].default}," in TEXT
 
 
 def test_every_kind_of_finding_is_there() -> None:
-    """Each is declared and explained, and there is no other."""
-    own = {*chain(*map(declared, (*FAMILIES, "bounds")))}
+    own = {*chain(*map(declared, (*FAMILIES, "findings")))}
     assert set(table("Kinds of findings")) == own | SHARED | {*references()}
 
 

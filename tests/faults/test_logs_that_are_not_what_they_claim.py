@@ -1,7 +1,5 @@
 """Framework logs that are not what they claim to be: those of a real session, damaged in one way each."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -100,7 +98,6 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def logs(launched: Path, tmp_path: Path) -> Logs:
-    """A copy of its logs."""
     (session,) = (launched / "reports").glob("*-*")
     return Logs(Path(shutil.copytree(session, tmp_path / "session")), launched / "recipes")
 
@@ -126,7 +123,6 @@ def relabelled(text: str, **changes: str) -> str:
 
 
 def another_day(text: str) -> str:
-    """Its launch was a day before."""
     return re.sub(r"launched=([\d.]+)", lambda at: f"launched={float(at[1]) - DAY_S:.3f}", text)
 
 
@@ -141,8 +137,6 @@ def copied(text: str, by: int = 15, first: int = 16) -> str:
 
 
 def all_of(*damages: Damage) -> Damage:
-    """Several, one after the other."""
-
     def damage(logs: Logs) -> None:
         for each in damages:
             each(logs)
@@ -192,7 +186,6 @@ def test_a_log_that_is_not_what_it_claims_is_an_error(logs: Logs, name: str) -> 
 
 @pytest.mark.parametrize("given", ["{}.site.example", "{}"])
 def test_names_of_one_host_are_one(logs: Logs, given: str) -> None:
-    """With and without its domain."""
     host = logs.judge().hosts[0].partition(".")[0]
     logs.record(hosts=[given.format(host)])
     assert logs.judge().problem is None

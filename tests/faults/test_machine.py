@@ -1,7 +1,5 @@
 """Faults of the machine under a run: its wall clock is set, and the kernel's memory limit ends a rank."""
 
-from __future__ import annotations
-
 import os
 import resource
 import uuid
@@ -35,7 +33,7 @@ time.time = set_clock
 @pytest.mark.parametrize("clock_s", [HOUR, -HOUR], ids=["forward", "back"])
 @pytest.mark.parametrize("everywhere", [True, False], ids=["everywhere", "on the node"])
 def test_a_clock_that_is_set_changes_no_verdict(user: UserFolder, clock_s: float, everywhere: bool) -> None:
-    """Durations and stamps come from clocks that cannot be set, so an hour on or back is nothing."""
+    """Durations and stamps come from clocks that cannot be set."""
     user.recipe(steps=40, options={"clock_s": clock_s})
     user.test()
     if everywhere:
@@ -85,7 +83,6 @@ def test_a_rank_that_the_kernel_ends_for_its_memory_is_named(
 
 
 def test_a_rank_that_gets_no_more_memory_says_so(user: UserFolder, watch: type[Watch]) -> None:
-    """With `ulimit -v` an allocation fails, and the rank names it."""
     user.recipe(**ENDLESS)
     user.test()
     process = user.start(*LOCAL)

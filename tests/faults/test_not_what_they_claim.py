@@ -1,7 +1,5 @@
 """Runs of our own ranks that are not what they claim to be: a real training's logs, damaged in one way each."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket
@@ -107,7 +105,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def logs(trained: Path, tmp_path: Path, unigram: None) -> Logs:
-    """A copy of its logs."""
     (session,) = (trained / "reports").glob("*-*")
     return Logs(Path(shutil.copytree(session, tmp_path / "session")))
 
@@ -124,8 +121,6 @@ def test_a_true_run_is_judged(logs: Logs, trained: Path) -> None:
 
 
 def all_of(*damages: Damage) -> Damage:
-    """Several, one after the other."""
-
     def damage(logs: Logs) -> None:
         for each in damages:
             each(logs)
@@ -173,7 +168,6 @@ def resume_in_one(logs: Logs) -> None:
 
 
 def rank_too_many(logs: Logs) -> None:
-    """A third rank has a log."""
     start, *rest = logs.events(1)
     logs.write(2, [start | {"rank": 2, "local_rank": 2, "pid": 3}, *rest])
 
@@ -184,7 +178,6 @@ def idle(logs: Logs) -> None:
 
 
 def test_time_outside_of_steps_is_said(logs: Logs, trained: Path) -> None:
-    """It is kept for every run, and a finding where it is much."""
     idle(logs)
     record = logs.judge(trained / "recipes")
     assert record.problem is None
@@ -219,7 +212,7 @@ def on_gpus(gpus: tuple[str, str], nodes: int = 1, watched: str | None = None) -
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_two_gpus_are_two(logs: Logs, trained: Path, nodes: int) -> None:
-    """On one host and on two, each with a GPU of its own."""
+    """Each rank has a GPU of its own, on one host or on two."""
     on_gpus(("GPU-0", "GPU-1"), nodes)(logs)
     record = logs.judge(trained / "recipes")
     assert record.problem is None, record.problem
@@ -406,7 +399,7 @@ def at_a_second_each(events: list[Event], rank: int) -> list[Event]:
 
 
 def test_durations_by_a_slow_clock_are_found_by_the_hosts(logs: Logs, trained: Path) -> None:
-    """Durations and time stamps that agree with each other, at half of the true time, are not the host's."""
+    """Durations and stamps that agree with each other, at half of the true time, contradict the host's clock."""
     for rank in (0, 1):
         logs.write(rank, at_a_second_each(logs.events(rank), rank))
     logs.record(timings={})
@@ -430,14 +423,12 @@ def test_durations_by_a_slow_clock_are_found_by_the_hosts(logs: Logs, trained: P
     ],
 )
 def test_names_of_one_host_are_one(logs: Logs, trained: Path, host: str, node: str | None, given: str) -> None:
-    """Slurm's name, the host's, with and without its domain, and a container's are no other host."""
     logs.start(host=host, node=node)
     logs.record(hosts=[given])
     assert logs.judge(trained / "recipes").problem is None
 
 
 def test_processes_of_two_containers_may_have_the_same_number(logs: Logs, trained: Path) -> None:
-    """A process id is one of its namespace."""
     logs.start((0,), pid=7, pid_namespace=1)
     logs.start((1,), pid=7, pid_namespace=2)
     assert logs.judge(trained / "recipes").problem is None

@@ -1,7 +1,5 @@
 """Things broken on purpose on this machine: every one is an error that says what happened, never a number."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -10,42 +8,30 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ASLEEP, Result, UserFolder, Watch
+from tests.conftest import ASLEEP, UserFolder, Watch
 
 LOCAL = ("--cluster", "local", "-k", "tiny")
 ENDLESS: dict[str, Any] = {"steps": 100_000, "options": ASLEEP, "time_limit": "00:10:00"}
 
 
-def error_of(result: Result) -> str:
-    """The message of the only test, which must be an error and leave no metric behind."""
-    assert result.returncode != 0, result.text
-    assert result.case.outcome == "error", result.text
-    assert result.case.properties["verdict"] == "ERROR"
-    assert "value" not in result.case.properties
-    assert result.record()["metrics"] == {}
-    return str(result.case.message)
-
-
 def log_of(session: Path, rank: int) -> Path:
-    """A rank's step log."""
     return session / "runs" / "tiny" / "steps" / f"rank-{rank:05d}.jsonl"
 
 
 def alive(pid: int) -> bool:
-    """Whether a process is still there."""
     return Path(f"/proc/{pid}").exists()
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_a_killed_rank_is_named(user: UserFolder, watch: type[Watch], distribution: str) -> None:
-    """When a rank is killed, the test is an error that names it, and what was left of the run is ended."""
+    """The test is an error that names the rank, and the rest of the run is ended."""
     user.recipe(**ENDLESS)
     user.test()
     process = user.start(*LOCAL, distribution)
     session = user.wait_for(lambda session: watch.steps(session) > 3 and session)
     pids = [watch.pid(session, "tiny", rank) for rank in (0, 1)]
     os.kill(pids[1], signal.SIGKILL)
-    message = error_of(user.finish(process))
+    message = user.finish(process).error
     assert "rank_died" in message
     assert f"rank 1 on {os.uname().nodename} (pid {pids[1]}) died without a word" in message
     assert "log: " in message
@@ -60,7 +46,7 @@ def test_a_hung_rank_is_named_and_ended(user: UserFolder, watch: type[Watch]) ->
     session = user.wait_for(lambda session: watch.steps(session) > 3 and session)
     pid = watch.pid(session, "tiny", 1)
     os.kill(pid, signal.SIGSTOP)
-    message = error_of(user.finish(process))
+    message = user.finish(process).error
     assert "(hang): no step for " in message
     assert "while others wait in" in message or "all 2 ranks stand in" in message
     assert f"stacks of 1 of 2 ranks: {session}/runs/tiny/stacks; rank 1 on {os.uname().nodename}" in message
@@ -73,7 +59,7 @@ def test_a_run_that_never_starts_is_ended(user: UserFolder) -> None:
     """No first step within the deadline is an error that says where the ranks stand."""
     user.recipe(**ENDLESS | {"options": {"step_s": 60.0}}, deadlines={"startup_s": 0.5})
     user.test()
-    assert "no first step within 0.5 s" in error_of(user.run(*LOCAL))
+    assert "no first step within 0.5 s" in user.run(*LOCAL).error
 
 
 def test_in_the_background_of_a_shell_a_run_is_ended_as_well(user: UserFolder) -> None:
@@ -88,19 +74,17 @@ def test_in_the_background_of_a_shell_a_run_is_ended_as_well(user: UserFolder) -
 
 
 def test_nan_loss_is_an_error(user: UserFolder) -> None:
-    """A loss that is no number yields no throughput, however fast the steps were."""
     user.recipe(optimizer={"learning_rate": 1.0e39, "warmup_steps": 0})
     user.test()
-    message = error_of(user.run(*LOCAL))
+    message = user.run(*LOCAL).error
     assert "not_finite" in message
     assert "is nan at step" in message or "is inf at step" in message
 
 
 def test_a_loss_that_rises_is_an_error(user: UserFolder) -> None:
-    """Fast steps that make the model worse are no training."""
     user.recipe(optimizer={"learning_rate": 50.0, "warmup_steps": 0}, steps=8)
     user.test()
-    message = error_of(user.run(*LOCAL))
+    message = user.run(*LOCAL).error
     assert "loss_rises" in message or "not_finite" in message
 
 
@@ -119,7 +103,7 @@ def test_a_damaged_log_makes_the_run_unjudgeable(
     session = user.wait_for(lambda session: watch.steps(session) > 3 and session)
     with log_of(session, 0).open("ab") as log:
         log.write(garbage)
-    message = error_of(user.finish(process))
+    message = user.finish(process).error
     assert "unreadable_log" in message
     assert said in message
 
@@ -136,15 +120,14 @@ def test_missing_steps_make_the_run_unjudgeable(user: UserFolder, watch: type[Wa
     with log.open("r+b") as file:
         file.write(b"".join(lines[:3]))
         file.truncate()
-    message = error_of(user.finish(process))
+    message = user.finish(process).error
     assert "steps_missing" in message or "unreadable_log" in message
 
 
 def test_a_time_limit_is_our_own(user: UserFolder) -> None:
-    """A run that outlasts its limit is ended by our clock and says what to change."""
     user.recipe(**{**ENDLESS, "time_limit": 1})
     user.test()
-    message = error_of(user.run(*LOCAL))
+    message = user.run(*LOCAL).error
     assert "not finished within its time limit of 00:01:00" in message
     assert "--time" in message
 
@@ -154,7 +137,7 @@ def test_a_time_limit_is_our_own(user: UserFolder) -> None:
 def test_nothing_is_left_behind(
     user: UserFolder, watch: type[Watch], number: signal.Signals, distribution: str
 ) -> None:
-    """However pytest ends, its ranks end too: at once when it can still act, else when they miss its sign of life."""
+    """Ranks end at once if pytest can still act, else when they miss its sign of life."""
     user.recipe(**ENDLESS)
     user.test()
     process = user.start(*LOCAL, distribution, "-o", "llmbench_heartbeat_timeout=15")

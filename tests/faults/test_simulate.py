@@ -1,7 +1,5 @@
 """`--llmbench-simulate`: each fault strikes a real rank, and the gate fails."""
 
-from __future__ import annotations
-
 from statistics import fmean
 from typing import Any
 
@@ -48,7 +46,6 @@ def simulated(user: UserFolder, fault: str, *args: str, **recipe: Any) -> Result
 
 @pytest.mark.parametrize("fault", sorted({*FAULTS} - {"slow-rank"}))
 def test_each_fault_is_an_error(user: UserFolder, fault: str) -> None:
-    """Of the kind that the fault has when nobody simulates it, with the usual message."""
     user.test()
     kind, words = SIMULATED[fault]
     result = simulated(user, f"{fault}@5")
@@ -60,7 +57,6 @@ def test_each_fault_is_an_error(user: UserFolder, fault: str) -> None:
 
 @pytest.mark.parametrize("recorded", [True, False])
 def test_a_slow_rank_fails_a_threshold(user: UserFolder, recorded: bool) -> None:
-    """From its step on, each step takes as long again; the run is judged as any other, and is never a reference."""
     user.test(SPEED)
     result = simulated(user, "slow-rank@5", options={"step_s": 0.1}, steps=24)
     assert result.case.outcome == "failure", result.text

@@ -1,7 +1,5 @@
 """Sessions that the tests fork from a Python which has started before: they are as those of a new Python."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -35,7 +33,6 @@ def test_look():
 
 
 def seen(user: UserFolder, name: str, result: Result) -> dict[str, object]:
-    """What the session saw."""
     assert result.returncode == 0, result.text
     told: dict[str, object] = json.loads((user.path / name).read_text())
     return told
@@ -80,7 +77,6 @@ def test_what_has_the_name_of_an_imported_module_has_a_new_python(user: UserFold
 
 
 def test_a_session_ends_with_who_asked_for_it(user: UserFolder) -> None:
-    """Killing the stand-in kills the session, as if it were the session."""
     user.test(
         "import os, time\n\ndef test_wait():\n    open('pid', 'w').write(str(os.getpid()))\n    time.sleep(300)\n"
     )
@@ -108,7 +104,6 @@ def _told(path: Path) -> int:
 
 
 def test_a_signal_and_an_exit_status_arrive(user: UserFolder) -> None:
-    """The stand-in ends as the session did."""
     user.test("import os\n\ndef test_end():\n    os.kill(os.getpid(), 9)\n")
     script = asking.script(user.path / "bin") / "pytest"
     done = subprocess.run([script, "-p", "no:xdist"], cwd=user.path, env=user.environment, check=False)

@@ -1,7 +1,5 @@
 """What a run lacks is said before it starts, or by the rank that lacks it; and a failure's log has something in it."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path
@@ -29,7 +27,6 @@ def log_of(result: Result) -> Path:
 @NO_GPU_HERE
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_gpus_that_are_not_there_are_refused(user: UserFolder, distribution: str) -> None:
-    """No rank starts, the kind says it, and nobody is told to ask Slurm."""
     user.recipe()
     user.test()
     result = user.run("--cluster", "local", "--gpus-per-node", "8", "-k", "tiny", distribution)
@@ -41,7 +38,6 @@ def test_gpus_that_are_not_there_are_refused(user: UserFolder, distribution: str
 
 @NO_GPU_HERE
 def test_the_plan_refuses_them_as_well(user: UserFolder) -> None:
-    """Before anything is submitted."""
     user.recipe()
     user.test()
     result = user.run("--cluster", "local", "--gpus-per-node", "8", "-k", "tiny", "--plan")
@@ -69,7 +65,6 @@ def test_a_gpu_that_only_the_ranks_lack(user: UserFolder) -> None:
 
 
 def test_a_missed_threshold_names_a_log_with_something_in_it(user: UserFolder) -> None:
-    """Where the ranks printed nothing, it is their step log."""
     user.recipe()
     user.test(FAST)
     result = user.run("--cluster", "local", "-k", "tiny", "-n0")

@@ -1,7 +1,5 @@
 """Several runs on one machine: one after the other, also from two sessions, and none after an early end."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -52,7 +50,7 @@ def test_the_first_failure_ends_the_session(user: UserFolder) -> None:
 
 
 def test_the_second_session_waits_for_the_first(user: UserFolder) -> None:
-    """Two sessions that share this machine's lock do not measure at once, and the one that waits says why."""
+    """Two sessions that share this machine's lock do not measure at once, and the waiting one says why."""
     user.recipe()
     user.recipe("long", steps=1_000_000, options=ASLEEP)
     user.test()
@@ -87,7 +85,7 @@ def test_in_this_process(user: UserFolder) -> None:
 
 
 def test_a_session_waits_for_ranks_that_a_killed_session_left(user: UserFolder) -> None:
-    """They would take half of the machine from what it measures; nothing starts beside them, and they are named."""
+    """Ranks left behind would take half of the machine from the next measurement; nothing starts before they end."""
     user.recipe("endless", steps=100_000, options=ASLEEP)
     user.recipe("tiny")
     user.test()

@@ -1,7 +1,5 @@
 """`--replay`: logs that were made elsewhere are judged by the same rules, and nothing runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -46,17 +44,14 @@ def here(user: UserFolder, *args: str) -> Result:
 
 
 def ours(log: str = "megatron_lm_2_ranks.log") -> str:
-    """A log of our own, whole."""
     return (LOGS / log).read_text()
 
 
 def facts(folder: Path, **said: Any) -> None:
-    """Declare what logs do not say."""
     (folder / "replay.yaml").write_text(yaml.safe_dump(said))
 
 
 def verdicts(result: Result) -> dict[str, str]:
-    """Verdict by test id."""
     found = (re.sub(r".*\[(.*)\]", r"\1", name) for name in result.cases)
     return dict(zip(found, (case.properties["verdict"] for case in result.cases.values()), strict=True))
 
@@ -93,7 +88,6 @@ def test_a_log_is_judged_and_nothing_runs(user: UserFolder, replay: Path, distri
 def test_what_is_wrong_is_an_error(
     replay: Path, judge: Callable[..., Result], log: str | None, said: dict[str, Any], kind: str
 ) -> None:
-    """The gate is the same as for a run."""
     if log is not None:
         (replay / "tiny" / "job.out").write_text(log)
     facts(replay / "tiny", **said)
@@ -126,7 +120,7 @@ def test_each_group_is_a_run_of_its_own(replay: Path, judge: Callable[..., Resul
 def test_slurms_word_is_evidence_for_who_is_meant_to_be_cut_off(
     user: UserFolder, replay: Path, judge: Callable[..., Result], word: str
 ) -> None:
-    """It need not be declared where Slurm says so, in a file of its own or among the others."""
+    """The cut-off need not be declared if Slurm's log line says so."""
     user.recipe(**RECIPE, end="time_limit")
     cut = ours().partition("[default0]:" + END)[0]
     apart = "STEP 123.0" in word
@@ -158,7 +152,6 @@ def test_slurms_word_is_evidence_for_who_is_meant_to_be_cut_off(
 def test_what_cannot_be_meant_is_a_usage_error(
     replay: Path, judge: Callable[..., Result], write: Callable[[Path], object], said: str
 ) -> None:
-    """Said before anything is judged, in words and without a traceback."""
     write(replay)
     result = judge()
     assert result.returncode == pytest.ExitCode.USAGE_ERROR, result.text
@@ -168,7 +161,7 @@ def test_what_cannot_be_meant_is_a_usage_error(
 
 
 def test_a_session_of_ours_is_judged_again(user: UserFolder) -> None:
-    """Its records say how each run was made; thresholds are those of now, and what was an ERROR stays one."""
+    """Records say how each run was made; the thresholds are today's, and an ERROR stays one."""
     user.recipe("good", steps=8)
     user.recipe("late", steps=8)
     user.test()
@@ -251,7 +244,6 @@ def test_a_session_whose_plan_is_lost_is_refused(user: UserFolder, damage: str) 
 
 
 def test_a_plan_of_a_replay_says_what_would_be_read(replay: Path, judge: Callable[..., Result]) -> None:
-    """No environment is missing where nothing runs."""
     (replay / "tiny" / "job.out").write_text(ours())
     result = judge("--plan")
     assert result.returncode == 0, result.text
@@ -272,7 +264,7 @@ def jsc(user: UserFolder, recipe: str, *texts: str, **said: Any) -> Result:
 
 
 def test_jscs_lines_give_jscs_number(user: UserFolder) -> None:
-    """Of the five lines it publishes: 587.14 s with the warm-up line, 550.03 s without; declared to be cut off."""
+    """The five published lines give 587.14 s with the warm-up line and 550.03 s without."""
     result = jsc(user, "nlp175b", sample("jsc/175B_job.out.excerpt.txt").read_text(), ended="time_limit")
     assert verdicts(result) == {
         "nlp175b-jsc_560s": "FAIL",
@@ -287,7 +279,6 @@ def test_jscs_lines_give_jscs_number(user: UserFolder) -> None:
 
 
 def test_jscs_lines_alone_prove_no_run(user: UserFolder) -> None:
-    """Undeclared, the same numbers are shown, and are no verdict."""
     result = jsc(user, "nlp175b", sample("jsc/175B_job.out.excerpt.txt").read_text())
     assert set(verdicts(result).values()) == {"ERROR"}
     assert "(no_evidence_of_completion)" in result.text
@@ -309,7 +300,6 @@ def test_a_line_cut_in_the_source_is_shown(user: UserFolder) -> None:
 
 
 def test_jscs_threshold_is_for_its_machine(user: UserFolder) -> None:
-    """On 48 nodes nothing is compared with a bound for 96."""
     text = halved(sample("jsc/175B_job.out.excerpt.txt").read_text())
     result = jsc(user, "nlp175b", text, ended="time_limit", nodes=48)
     assert verdicts(result)["nlp175b-jsc_560s"] == "SKIP", result.text

@@ -1,7 +1,5 @@
 """All the ways in which pytest lets a test ask for a run: each ends in one verdict, and the run happens once."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.conftest import UserFolder
@@ -171,7 +169,6 @@ def test_a_reference_of_the_users_own_is_not_multiplied(user: UserFolder) -> Non
 
 
 def test_our_reference_with_another_run_is_refused(user: UserFolder) -> None:
-    """There is nothing to judge then, and the message says which name is taken."""
     user.test("import pytest\n\n@pytest.fixture\ndef run():\n    return 1\n", "conftest.py")
     user.recipe()
     user.test()

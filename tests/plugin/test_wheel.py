@@ -1,7 +1,5 @@
 """The wheel: what `pip install` brings is enough to write a test and run a shipped recipe."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -43,13 +41,11 @@ SUITES = (
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this package."""
     return build_ours(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture
 def installed(wheel: Path, tmp_path: Path) -> Installed:
-    """It alone, installed."""
     return install(tmp_path, wheel)
 
 
@@ -78,7 +74,6 @@ def test_the_wheel_announces_all_that_pyproject_does(wheel: Path) -> None:
 
 
 def test_an_installed_wheel_finds_its_suites(installed: Installed) -> None:
-    """By their names, in an empty folder."""
     done = installed.pytest(*LOCAL, *SUITES, "--plan")
     assert done.returncode == 0, done.stdout
     assert re.search(r"^check software: ", done.stdout, re.MULTILINE)
@@ -86,7 +81,6 @@ def test_an_installed_wheel_finds_its_suites(installed: Installed) -> None:
 
 
 def test_an_installed_wheel_runs_a_shipped_recipe(installed: Installed) -> None:
-    """With one test file and no ini file; the training serves the suites as well, which check the nodes first."""
     (installed.folder / "test_mine.py").write_text(MINE)
     with before_others():
         done = installed.pytest(*LOCAL, "test_mine.py", *SUITES, "-v")
@@ -99,7 +93,6 @@ def test_an_installed_wheel_runs_a_shipped_recipe(installed: Installed) -> None:
 
 
 def test_a_wheelhouse_is_all_that_an_installation_needs(wheel: Path, tmp_path: Path) -> None:
-    """With what the wheel declares and no more, and no index, the command answers, and the suite is collected."""
     wheels = wheelhouse(tmp_path / "wheels", wheel)
     offline = install_without_a_network(tmp_path, wheels, "pytest-llmbench")
     assert not (offline.packages / "torch").exists()

@@ -1,7 +1,5 @@
 """What a framework's build says when it cannot be whole, and what the tests then say. A whole one takes minutes."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -23,7 +21,6 @@ def environment(folder: Path, **env: str) -> dict[str, str]:
 
 
 def build(folder: Path, *arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the build."""
     return subprocess.run(
         [BUILD, *map(str, arguments)], env=environment(folder, **env), capture_output=True, text=True, check=False
     )
@@ -40,7 +37,6 @@ def repository(folder: Path) -> Path:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_what_is_not_built_is_said_with_the_command_that_builds_it(framework: str, tmp_path: Path) -> None:
-    """To ask leaves nothing behind."""
     done = build(tmp_path, framework, "--check")
     assert done.returncode == 1
     assert f"has no environment in {tmp_path}/frameworks/{framework}; build it with: {BUILD} {framework}" in done.stdout
@@ -50,7 +46,6 @@ def test_what_is_not_built_is_said_with_the_command_that_builds_it(framework: st
 
 
 def test_without_a_checkout_it_says_how_to_get_one(tmp_path: Path) -> None:
-    """Not named, not there, and no repository."""
     (tmp_path / "plain").mkdir()
     for arguments, said in (
         ((), "no checkout is named"),
@@ -86,7 +81,6 @@ def test_a_checkout_without_the_pinned_commit_is_refused(tmp_path: Path) -> None
     ],
 )
 def test_what_it_would_not_use_is_refused(arguments: str, said: str, tmp_path: Path) -> None:
-    """Not left out in silence; and nothing is built."""
     done = build(tmp_path, *arguments.replace("DIR", str(tmp_path)).split(), PIP_ARGS="--no-index")
     assert done.returncode == 2
     assert said.replace("DIR", str(tmp_path)) in done.stderr
@@ -94,7 +88,6 @@ def test_what_it_would_not_use_is_refused(arguments: str, said: str, tmp_path: P
 
 
 def test_the_check_of_all_builds_nothing(tmp_path: Path) -> None:
-    """One line for each, with the checkout where there is one."""
     checkout = repository(tmp_path / "metaseq")
     for given, named in (((), "DIR"), (("--checkouts", tmp_path), str(checkout))):
         done = build(tmp_path, "all", "--check", *given, PIP_ARGS="--no-index")
@@ -105,21 +98,18 @@ def test_the_check_of_all_builds_nothing(tmp_path: Path) -> None:
 
 
 def test_all_are_built_by_the_python_that_is_named(tmp_path: Path) -> None:
-    """NeMo needs no checkout, and the others have none here."""
     done = build(tmp_path, "all", "--checkouts", tmp_path, "--python", "/bin/false", PIP_ARGS="--no-index")
     assert done.returncode == 1
     assert "nemo: error: /bin/false is no Python 3.11" in done.stderr
 
 
 def test_a_python_for_which_nothing_is_pinned_is_refused(tmp_path: Path) -> None:
-    """So that pip does not look for other versions in its place."""
     done = build(tmp_path, "nemo", "--python", "/bin/false")
     assert done.returncode == 2
     assert "/bin/false is no Python 3.11" in done.stderr
 
 
 def test_a_folder_that_is_no_virtual_environment_is_left_alone(tmp_path: Path) -> None:
-    """It would be emptied."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("all of it")
     done = build(tmp_path, "nemo", "--venv", tmp_path / "mine")
@@ -140,7 +130,7 @@ def test_a_build_that_breaks_off_is_not_taken_for_a_whole_one(tmp_path: Path) ->
 
 
 def test_what_was_built_from_other_pins_is_not_used(tmp_path: Path) -> None:
-    """Its system file is there, and what it was made from is not what it would be made from now."""
+    """The system file is there, but was made from other versions than those of now."""
     folder = tmp_path / "frameworks" / "nemo"
     folder.mkdir(parents=True)
     (folder / "system.yaml").touch()
@@ -164,7 +154,6 @@ def test_the_tests_of_a_framework_skip_and_say_what_to_do(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_every_version_is_pinned(framework: str) -> None:
-    """Each line of a constraints file is one release of one package."""
     lines = (BUILD.parent / framework / "constraints.txt").read_text().splitlines()
     pinned = [line for line in lines if not line.startswith("#")]
     assert [line for line in pinned if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", line)] == []

@@ -1,7 +1,5 @@
 """Megatron-LM itself, on CPU ranks."""
 
-from __future__ import annotations
-
 import os
 
 import pytest
@@ -14,7 +12,6 @@ SYSTEM = os.environ.get("LLMBENCH_MEGATRON_LM_SYSTEM")
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_a_small_model_learns(user: UserFolder, system_file: str, distribution: str) -> None:
-    """`pretrain_gpt.py` under torchrun with two tensor-parallel ranks: its log is read, judged, and its loss falls."""
     user.test()
     result = user.run(f"--system={system_file}", "--scale", "smoke", distribution, "-k", "nlp13b")
     assert result.returncode == 0, result.text

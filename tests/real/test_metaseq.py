@@ -4,8 +4,6 @@ The environment's path `train_python`, if it has one, stands for the python of t
 that leaves out what no CPU can do, and trains sequences of 128 tokens, one on each copy of the model.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -50,12 +48,10 @@ EIGHT_MILLION: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def system(system_file: str) -> System:
-    """The system with metaseq."""
     return load_system(system_file, [])
 
 
 def test_a_small_model_learns(user: UserFolder, system_file: str) -> None:
-    """The smallest recipe at scale smoke, through a whole session: it is judged, and its loss falls."""
     user.test()
     result = user.run(f"--system={system_file}", "--scale", "smoke", "-n0", "-k", "metaseq125m")
     verdicts = {name: case.properties["verdict"] for name, case in result.cases.items()}

@@ -4,8 +4,6 @@ The launcher's folder has its checkouts `src_22.06` (dd62d99c) and `src_22.09` (
 them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -88,14 +86,12 @@ from events import moved
 
 @pytest.fixture(scope="module")
 def launcher() -> Path:
-    """The folder of the launcher."""
     #: test variable LLMBENCH_NEMO_LAUNCHER_ROOT: a folder with checkouts of NVIDIA's launcher
     named = os.environ.get("LLMBENCH_NEMO_LAUNCHER_ROOT")
     return Path(named) if named else built("nemo_launcher")
 
 
 def test_a_small_model_learns(user: UserFolder, system_file: str) -> None:
-    """The 126m recipe at scale smoke, by NeMo 2 itself through a whole session; TensorBoard reads the same times."""
     user.test()
     result = user.run("--system", system_file, "--scale", "smoke", "-n0", "-k", "aws_torchrun_gpt3_126m")
     assert result.case.properties["verdict"] == "PASS", result.text

@@ -1,7 +1,5 @@
 """A real Slurm, brought up by `make slurm-up`: without one these tests skip, or fail where it is required."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -16,34 +14,45 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.cluster.slurm.commands import clean_environment
-from tests.conftest import require_slurm, slurm_nodes
+from tests.conftest import UserFolder, require_slurm, slurm_nodes
 
 HERE = Path(__file__).parent
+RANKS = HERE.parent / "unit" / "workloads"
 TOOLS = HERE.parents[1] / "tools" / "slurm"
 UP = TOOLS / "up.sh"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test of this folder, and let three workers begin with them, while the others compute.
+    """Mark every test of this folder, and give each worker of pytest-xdist its part of those that take long.
 
-    They wait for the same eight nodes, and most of their time for Slurm. At the end, all workers would wait there
-    together. Those that want all nodes alone are the very first: later they would wait for each test of a document that
-    has some. The other two workers compute until those are over.
+    Slurm's tests wait for the same eight nodes, and most of their time for Slurm, so four workers have them while the
+    others compute. Those that want all nodes alone are the very first; the other three workers begin with theirs when
+    those are over. Ranks that train are forked from a process that has imported the frameworks, which takes ten
+    seconds: the last worker begins with their tests, so that hardly another one has to make such a process.
     """
     ours = [item for item in items if HERE in item.path.parents]
-    others = [item for item in items if HERE not in item.path.parents]
+    ranks = [item for item in items if RANKS in item.path.parents]
     for item in ours:
         item.add_marker(pytest.mark.slurm)
     alone = [item for item in ours if item.get_closest_marker("breaks_nodes")]
     together = [item for item in ours if not item.get_closest_marker("breaks_nodes")]
-    first, second, third = [*alone, *together[::3]], together[1::3], together[2::3]
-    # Each worker is given as many tests; these are in the middle of those of the second and of the third one.
-    each = len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    one, other = 3 * each // 2 - len(first), 5 * each // 2 - len(first) - len(second)
-    if 0 < one <= other <= len(others):
-        items[:] = [*first, *others[:one], *second, *others[one:other], *third, *others[other:]]
-    else:
-        items[:] = [*first, *second, *third, *others]
+    few = len(together) // 8
+    shares = {0: [*alone, *together[:few]], **{n: together[few + n - 1 :: 3] for n in (1, 2, 3)}}
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    each = len(items) // workers  # tests that a worker is given at first
+    if workers <= len(shares) or not ours or not ranks or max(map(len, (*shares.values(), ranks))) > each:
+        items[:] = [*ours, *(item for item in items if HERE not in item.path.parents)]
+        return
+    shares[workers - 1] = ranks
+    taken = {id(item) for item in (*ours, *ranks)}
+    others = [item for item in items if id(item) not in taken]
+    items[:] = []
+    for worker in range(workers):
+        share = shares.get(worker, [])
+        before = (each - len(share)) // 2 if worker in {1, 2, 3} else 0
+        items += [*others[:before], *share, *others[before : each - len(share)]]
+        del others[: each - len(share)]
+    items += others
 
 
 def run_slurm(*command: str) -> str:
@@ -66,6 +75,16 @@ def nodes(request: pytest.FixtureRequest, slurm_is_up: None) -> Iterator[None]:
         yield
         if breaks:
             Queue.mend()
+
+
+def wrap(user: UserFolder, name: str, *lines: str) -> None:
+    """Put a program in front of a Slurm command, which is $real in its lines, and which it calls after them."""
+    folder = user.path / "bin"
+    folder.mkdir(exist_ok=True)
+    script = folder / name
+    script.write_text("\n".join(["#!/bin/bash", f"real={shutil.which(name)}", *lines, 'exec $real "$@"', ""]))
+    script.chmod(0o755)
+    user.env["PATH"] = f"{folder}:{user.environment['PATH'].removeprefix(f'{folder}:')}"
 
 
 class Queue:
@@ -99,7 +118,6 @@ class Queue:
 
 @pytest.fixture
 def queue() -> type[Queue]:
-    """Looking at Slurm's queue."""
     return Queue
 
 

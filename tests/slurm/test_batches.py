@@ -1,19 +1,9 @@
 """A batch: every recipe on each group of nodes, groups side by side, and nothing left out in silence."""
 
-from __future__ import annotations
-
-from xml.etree import ElementTree as ET
-
-from tests.conftest import Result, UserFolder
+from tests.conftest import UserFolder
 from tests.slurm.conftest import Queue
 
 SLURM = ("--cluster", "slurm")
-
-
-def suite_properties(result: Result) -> dict[str, str]:
-    """The properties of the whole session in its JUnit file."""
-    found = ET.parse(result.session / "junit.xml").findall("testsuite/properties/property")
-    return {each.get("name", ""): each.get("value", "") for each in found}
 
 
 def test_every_recipe_runs_on_every_group(user: UserFolder, queue: type[Queue]) -> None:
@@ -37,7 +27,7 @@ def test_every_recipe_runs_on_every_group(user: UserFolder, queue: type[Queue]) 
         one, two = (records[f"{name}-group{group}"]["timings"] for name in ("one", "two"))
         assert one["ended"] <= two["submitted"] or two["ended"] <= one["submitted"]
 
-    left = suite_properties(result)["nodes_not_tested"]
+    left = result.suite["nodes_not_tested"]
     assert left
     assert left not in groups[0] | groups[1]
     assert f"NOT TESTED, too few nodes for another run: {left}" in result.text
@@ -63,5 +53,5 @@ def test_the_first_run_has_the_cluster_to_itself(user: UserFolder) -> None:
     first, *others = (result.record(f"tiny-group{group}")["timings"] for group in (1, 2, 3))
     assert all(first["ended"] <= other["submitted"] for other in others)
     assert max(other["submitted"] for other in others) < min(other["ended"] for other in others)
-    assert "nodes_not_tested" not in suite_properties(result)
+    assert "nodes_not_tested" not in result.suite
     assert "NOT TESTED" not in result.text

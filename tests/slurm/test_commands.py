@@ -1,7 +1,5 @@
 """A framework that is a command, on Slurm nodes: its own srun runs inside our job, on the run's nodes and no others."""
 
-from __future__ import annotations
-
 import re
 import signal
 from pathlib import Path
@@ -39,7 +37,6 @@ def nodes_of_ranks(result: Result, run: str) -> set[str]:
 def test_its_ranks_run_on_the_nodes_asked_for(
     megatron: MegatronLM, queue: type[Queue], options: tuple[str, ...], distribution: str
 ) -> None:
-    """As a step of a held job, and as a job of its own: the script's srun starts a launcher on each node."""
     result = megatron.user.run("--system", "here.yaml", "-k", "tiny", *options, distribution)
     assert result.returncode == 0, result.text
     record = result.record()
@@ -57,7 +54,6 @@ def test_its_ranks_run_on_the_nodes_asked_for(
 
 
 def test_groups_of_nodes_stay_on_their_nodes(megatron: MegatronLM, queue: type[Queue]) -> None:
-    """A run on each pair of four nodes: at once, and each on its own."""
     result = megatron.user.run("--system", "here.yaml", "-k", "tiny", "--nodes", "4", "--nodes-per-run", "2")
     assert result.returncode == 0, result.text
     one, two = (result.record(f"tiny-group{group}") for group in (1, 2))
@@ -70,7 +66,6 @@ def test_groups_of_nodes_stay_on_their_nodes(megatron: MegatronLM, queue: type[Q
 
 
 def test_one_node_has_a_name(megatron: MegatronLM, queue: type[Queue]) -> None:
-    """Of a run on one node, too: what names it in --nodelist must be a name."""
     megatron.recipe(nodes=1)
     rank = megatron.user.path / "megatron" / "pretrain_gpt.py"
     rank.write_text("import os\nprint('FIRST', os.environ['LLMBENCH_FIRST_HOST'], flush=True)\n" + rank.read_text())
@@ -95,6 +90,5 @@ def test_nothing_is_left_running(megatron: MegatronLM, queue: type[Queue], optio
 
 
 def running(session: Path) -> bool:
-    """Whether the ranks of the run print."""
     log = session / "runs" / "tiny" / "logs" / "output.log"
     return log.is_file() and "training ..." in log.read_text()

@@ -1,7 +1,5 @@
 """The controller of a Slurm forgets jobs, is killed or slow: ours are known for ours, and what is done stays done."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -19,8 +17,8 @@ from pytest_llmbench.cluster.slurm import queue
 from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import JobIdentity, JobState
 from tests.conftest import UserFolder, Watch
-from tests.slurm.conftest import OwnSlurm, own_slurm
-from tests.slurm.test_ill_slurm import ONCE, TEST_ONLY, wrap
+from tests.slurm.conftest import OwnSlurm, own_slurm, wrap
+from tests.slurm.test_ill_slurm import ONCE, TEST_ONLY
 from tests.support.waiting import wait_until
 
 # Away from the ports of the other Slurms (17000 to 18999, 23000 to 24999); each worker of xdist may bring up one.
@@ -48,7 +46,6 @@ def slurm(slurm_is_up: None) -> Iterator[OwnSlurm]:
 
 @pytest.fixture
 def mine(user: UserFolder, slurm: OwnSlurm) -> UserFolder:
-    """A user of that Slurm."""
     user.env["SLURM_CONF"] = slurm.env["SLURM_CONF"]
     user.recipe(**LONG)
     user.test()
@@ -56,7 +53,6 @@ def mine(user: UserFolder, slurm: OwnSlurm) -> UserFolder:
 
 
 def jobs_of(slurm: OwnSlurm, session: Path) -> list[str]:
-    """Ids of the session's jobs."""
     lines = slurm.run("squeue", "--noheader", "--format=%i %k")
     return [line.split()[0] for line in lines if f"llmbench:{session.name}" in line]
 
@@ -99,7 +95,7 @@ def untouched(slurm: OwnSlurm, job_id: str) -> None:
 def test_an_id_that_was_given_out_again_is_not_ours(
     mine: UserFolder, slurm: OwnSlurm, watch: type[Watch], mode: str, moment: str
 ) -> None:
-    """The controller forgot our job; the one that has its id now is never used and never cancelled."""
+    """The controller forgot our job; the job that has its id now is never used and never cancelled."""
     mine.recipe(**ENDLESS)
     controller = Forgetful(slurm)
     if moment == "pending":
@@ -127,7 +123,7 @@ def test_an_id_that_was_given_out_again_is_not_ours(
 def test_a_run_that_is_done_needs_no_controller(
     mine: UserFolder, slurm: OwnSlurm, watch: type[Watch], mode: str
 ) -> None:
-    """Its ranks have all said so: it is judged while the controller is away."""
+    """All ranks have reported their end, so the run is judged while the controller is away."""
     mine.recipe(**LONG, **SLOW)
     process = mine.start(*SLURM, *MODES[mode])
     session = mine.wait_for(lambda session: watch.steps(session) > 3 and session)
@@ -156,7 +152,7 @@ def endless_epilog(slurm: OwnSlurm) -> Iterator[None]:
 
 
 def test_a_slow_epilog_costs_no_verdict(mine: UserFolder, slurm: OwnSlurm) -> None:
-    """Slurm closes the job only after it, and the ranks have long ended."""
+    """Slurm closes the job after its epilog, long after the ranks have ended."""
     with endless_epilog(slurm):
         mine.recipe(**SLOW)
         result = mine.run(*SLURM, timeout_s=300)
@@ -168,7 +164,7 @@ def test_a_slow_epilog_costs_no_verdict(mine: UserFolder, slurm: OwnSlurm) -> No
 def test_a_job_that_slurm_never_closes_has_ended(
     accounting: str, slurm_is_up: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing can start in it any more, so nobody waits for it; sacct may know how it ended."""
+    """No further step can start in it, so nobody waits; sacct may show how it ended."""
     with own_slurm("ctld", PORT, NODES="1", GPUS="1", ACCOUNTING=accounting) as slurm, endless_epilog(slurm):
         monkeypatch.setenv("SLURM_CONF", slurm.env["SLURM_CONF"])
         (job_id,) = slurm.run("sbatch", "--comment=ours", "--job-name=llmbench-x", *SLEEP)
@@ -197,7 +193,7 @@ REWRITES = {
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("rewrite", REWRITES.values(), ids=REWRITES)
 def test_a_site_that_rewrites_comments(mine: UserFolder, slurm: OwnSlurm, mode: str, rewrite: str) -> None:
-    """By a job_submit plugin: our jobs are known by their scripts, used, ended, and it is said."""
+    """A job_submit plugin replaces comments: our jobs are known by their scripts, used and ended."""
     conf, lua = slurm.base / "etc" / "slurm.conf", slurm.base / "etc" / "job_submit.lua"
     lua.write_text(
         f"function slurm_job_submit(job_desc, parts, uid)\n  {rewrite}\n  return slurm.SUCCESS\nend\n"
@@ -214,7 +210,7 @@ def test_a_site_that_rewrites_comments(mine: UserFolder, slurm: OwnSlurm, mode: 
 
 
 def test_a_preemption_with_a_grace_time_is_said_so(mine: UserFolder, slurm: OwnSlurm, watch: type[Watch]) -> None:
-    """Its ranks are ended at the beginning of it: they did not die by themselves, and no other run begins in it."""
+    """Slurm ends the ranks at the beginning of the grace time: they did not die by themselves."""
     mine.recipe("tiny2")
     process = mine.start("--cluster", "slurm", "-k", "tiny", "--nodes", "1", "--partition", "low")
     mine.wait_for(lambda session: watch.steps(session) > 3)
@@ -229,7 +225,6 @@ def test_a_preemption_with_a_grace_time_is_said_so(mine: UserFolder, slurm: OwnS
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_node_that_failed_is_named(mine: UserFolder, slurm: OwnSlurm, watch: type[Watch], mode: str) -> None:
-    """With the reason that Slurm has for it, and not only the nodes of the job."""
     mine.recipe(**ENDLESS, nodes=2)
     process = mine.start(*SLURM, *(("--nodes", "2") if mode == "session" else ()))
     mine.wait_for(lambda session: watch.steps(session) > 1)
@@ -244,7 +239,7 @@ def test_the_node_that_failed_is_named(mine: UserFolder, slurm: OwnSlurm, watch:
 def test_what_waits_is_launched_when_the_controller_is_back(
     mine: UserFolder, slurm: OwnSlurm, watch: type[Watch]
 ) -> None:
-    """However long it was away, and though it refuses everything at first: no run is given up for it."""
+    """No run is given up for a controller that is away, or that refuses everything at first."""
     (mine.path / "conftest.py").write_text(
         "from pytest_llmbench.session import schedule\nschedule.PAUSES_S, schedule.QUIET_S = (2.0, 15.0), 0.5\n"
     )
@@ -269,7 +264,7 @@ queue.PATIENCE_S = 8.0
 
 
 def test_a_job_whose_start_was_forgotten_is_made_again(mine: UserFolder, slurm: OwnSlurm, watch: type[Watch]) -> None:
-    """With --llmbench-retries: Slurm starts it a second time, which is refused, and the attempt is kept."""
+    """Slurm starts the job a second time, which is refused; with --llmbench-retries the run is repeated."""
     wrap(mine, "sbatch", TEST_ONLY, ONCE, 'exec $real --begin=now+8 "$@"')
     process = mine.start(*SLURM, "--llmbench-retries", "1")
     session = mine.wait_for(lambda session: jobs_of(slurm, session) and session)
@@ -290,7 +285,7 @@ def test_a_job_whose_start_was_forgotten_is_made_again(mine: UserFolder, slurm: 
 
 
 def test_a_job_that_slurm_forgot_is_made_again(mine: UserFolder, slurm: OwnSlurm, watch: type[Watch]) -> None:
-    """With --llmbench-retries, though the next job may be given its id; without a retry that is left, it is lost."""
+    """The next job may be given its id. With no retry left, the run is lost."""
     (mine.path / "conftest.py").write_text(IMPATIENT)
     controller = Forgetful(slurm)
     process = mine.start(*SLURM, "--llmbench-retries", "1")

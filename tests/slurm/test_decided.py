@@ -1,7 +1,5 @@
 """Runs on two nodes that are made again until they decide, and one that ends as soon as it is decided."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -20,7 +18,6 @@ def speed(**bounds: str) -> dict[str, Any]:
 
 
 def options(*, held: bool) -> tuple[str, ...]:
-    """Those of a session of either kind."""
     return "--cluster", "slurm", "-n0", "-k", "tiny", *(("--nodes", "2") if held else ())
 
 

@@ -1,7 +1,5 @@
 """The package that the guide writes, installed next to our wheel: no file of ours knows it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -45,7 +43,6 @@ def test_a_package_brings_one_of_each_kind_and_runs_on_two_nodes(tmp_path: Path)
 
 
 def test_no_file_of_ours_knows_it() -> None:
-    """Neither the package nor its suites say any of the words that it brings."""
     folders = [CHECKOUT / "pytest_llmbench", CHECKOUT / "suites"]
     texts = [path.read_text() for folder in folders for path in folder.rglob("*") if path.suffix in {".py", ".yaml"}]
     assert not [word for word in ("llmbench_example", "longest_step", "tally_small") for text in texts if word in text]

@@ -1,7 +1,5 @@
 """Slurm with a node for each GPU, beside the one with eight emulated nodes: the GPUs are device files without a GPU."""
 
-from __future__ import annotations
-
 import fcntl
 import subprocess
 import tempfile
@@ -44,7 +42,6 @@ def test_one_node_has_all_gpus(gpu_slurm: OwnSlurm) -> None:
 
 @pytest.mark.parametrize("gpus", [["--gpus-per-node=1"], []], ids=["gpus_of_its_own", "gpus_of_its_job"])
 def test_a_step_inside_a_job_sees_the_same_gpu(gpu_slurm: OwnSlurm, gpus: list[str]) -> None:
-    """The number is translated once, however deep a step is."""
     inner = ["srun", "--overlap", "--mem=0", "--nodes=1", "--ntasks=1", *gpus, "bash", "-c", f"'{SHOW}'"]
     outer = ["srun", "--nodes=1", "--nodelist=n3", "--gpus-per-node=1", "bash", "-c", f"{SHOW}; {' '.join(inner)}"]
     assert gpu_slurm.run(*outer) == ["n3 2", "n3 2"]
@@ -52,7 +49,6 @@ def test_a_step_inside_a_job_sees_the_same_gpu(gpu_slurm: OwnSlurm, gpus: list[s
 
 @pytest.mark.parametrize("partition", ["split", "whole"])
 def test_multicast_is_off_in_every_job(gpu_slurm: OwnSlurm, partition: str) -> None:
-    """Also where whoever submits has switched it on."""
     names = ("NCCL_NVLS_ENABLE", "NVSHMEM_DISABLE_NVLS", "TORCH_SYMM_MEM_DISABLE_MULTICAST")
     asked = f"--export=ALL,{','.join(f'{name}=2' for name in names)}"
     seen = gpu_slurm.run("srun", f"--partition={partition}", "--nodes=1", asked, "printenv", *names)
@@ -60,7 +56,6 @@ def test_multicast_is_off_in_every_job(gpu_slurm: OwnSlurm, partition: str) -> N
 
 
 def test_a_node_cannot_give_more_gpus_than_it_has(gpu_slurm: OwnSlurm) -> None:
-    """Slurm refuses that at once, in place of waiting."""
     asked = ["srun", "--nodes=1", "--gpus-per-node=2", "true"]
     done = subprocess.run(asked, env=gpu_slurm.env, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode != 0

@@ -1,7 +1,5 @@
 """Nodes that a session holds, one of which fails: what ran there is retried elsewhere, and the rest goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable
@@ -65,7 +63,6 @@ def test_a_spare_node_takes_the_place_of_one_that_failed(
 def test_jobs_of_their_own_avoid_a_node_that_failed(
     user: UserFolder, sick: Callable[[str], None], watch: type[Watch], queue: type[Queue], only: str | None
 ) -> None:
-    """Where Slurm has no other node for them, they take it, and say so."""
     user.recipe(**LONG)
     process = user.start(*SLURM, "--llmbench-retries", "1", *(("--slurm", f"nodelist={only}") if only else ()))
     session = user.wait_for(lambda session: watch.steps(session) > 1 and session)
@@ -84,7 +81,6 @@ def test_jobs_of_their_own_avoid_a_node_that_failed(
 def test_what_fits_on_the_nodes_left_still_runs(
     user: UserFolder, sick: Callable[[str], None], watch: type[Watch], queue: type[Queue]
 ) -> None:
-    """Without `--llmbench-retries`, under xdist: runs of the other node are judged, of the lost one not."""
     user.recipe(**LONG)
     user.recipe("tiny2")
     process = user.start(*SLURM, "--nodes", "2", "--nodes-per-run", "1", "-n2")
@@ -105,7 +101,7 @@ def test_what_fits_on_the_nodes_left_still_runs(
 def test_new_nodes_are_held_where_too_few_are_left(
     user: UserFolder, sick: Callable[[str], None], watch: type[Watch], queue: type[Queue]
 ) -> None:
-    """Also when the first node fails, on which the process runs that holds the others."""
+    """The first node may fail too, which runs the process that holds the others."""
     user.recipe(**LONG)
     user.recipe("tiny2")
     process = user.start(*SLURM, "--nodes", "2", "--llmbench-retries", "1")

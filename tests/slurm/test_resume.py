@@ -1,7 +1,5 @@
 """`--resume` on a real Slurm: jobs of a dead session are adopted, and none is submitted twice."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections import Counter
@@ -13,8 +11,8 @@ import pytest
 from pytest_llmbench.session.journal.earlier import describe_dead_session
 from pytest_llmbench.session.journal.journal import JournalEvent, read_journal
 from tests.conftest import Result, UserFolder, steps_logged
-from tests.slurm.conftest import Queue
-from tests.slurm.test_ill_slurm import TEST_ONLY, wrap
+from tests.slurm.conftest import Queue, wrap
+from tests.slurm.test_ill_slurm import TEST_ONLY
 
 RUNS = ("a_first", "b_second", "c_third")
 OWN_JOBS = ("--cluster", "slurm", "--gpus-per-node", "0", "-o", "llmbench_max_runs=2", "-k", " or ".join(RUNS))
@@ -68,9 +66,9 @@ def whole(result: Result, queue: type[Queue]) -> Result:
 
 
 def test_running_and_finished_jobs_are_adopted(three: UserFolder, queue: type[Queue]) -> None:
-    """One job for each run, although two processes looked after them. The watchman ends only those that wait."""
+    """Each run has one job, although two processes looked after it. The watchman ends only jobs that wait."""
     watch_for(three, 1.0)
-    session = killed(three, lambda session: steps_logged(session, "b_second") > 1, *OWN_JOBS)
+    session = killed(three, lambda session: steps_logged(session, "c_third") > 1, *OWN_JOBS)
     time.sleep(3.0)
     result = whole(three.run(*OWN_JOBS, "--resume"), queue)
     assert "of the session's earlier process: adopted" in result.text
@@ -80,7 +78,7 @@ def test_running_and_finished_jobs_are_adopted(three: UserFolder, queue: type[Qu
 
 
 def test_a_job_whose_answer_died_with_its_session_is_adopted(three: UserFolder, queue: type[Queue]) -> None:
-    """Slurm had taken it, and pytest was killed before sbatch said so."""
+    """Slurm had taken the job, and pytest was killed before sbatch printed its id."""
     wrap(three, "sbatch", TEST_ONLY, '$real "$@" > /dev/null; touch accepted; sleep 300')
     session = killed(three, lambda _session: (three.path / "accepted").exists(), *OWN_JOBS)
     assert not events(session, "submitted")
@@ -91,7 +89,6 @@ def test_a_job_whose_answer_died_with_its_session_is_adopted(three: UserFolder, 
 
 
 def test_nodes_that_were_held_are_given_back(three: UserFolder, queue: type[Queue]) -> None:
-    """Its finished run is kept; the others run in a new allocation."""
     session = killed(three, lambda session: steps_logged(session, "b_second") > 1, *HELD)
     (old,) = queue.jobs_of(session)
     assert f"jobs {old} (RUNNING) are still there; --resume={session.name}" in (
@@ -106,16 +103,20 @@ def test_nodes_that_were_held_are_given_back(three: UserFolder, queue: type[Queu
 
 
 def test_a_job_that_still_waits_leaves_the_queue(three: UserFolder, queue: type[Queue]) -> None:
-    """Its session was killed, and nothing resumes it; until then it is there to be adopted."""
+    """Its session was killed; until the watchman ends it, the job can be adopted."""
     watch_for(three, 4.0)
     wrap(three, "sbatch", TEST_ONLY, 'exec $real --begin=now+1hour "$@"')
     session = killed(three, lambda session: len(events(session, "submitted")) == 2, *OWN_JOBS)
     assert len(queue.jobs_of(session)) == 2
     queue.wait_until_empty(session, 30)
+    (three.path / "bin" / "sbatch").unlink()
+    result = whole(three.run(*OWN_JOBS, "--resume"), queue)
+    for name in RUNS[:2]:
+        assert f"run {name} is made again: it may have ended with its session (job_cancelled)" in result.text
+    assert jobs_made(queue, session) == {f"llmbench-{name}": 2 if name in RUNS[:2] else 1 for name in RUNS}
 
 
 def test_no_sbatch_outlives_its_session(three: UserFolder, queue: type[Queue]) -> None:
-    """One that Slurm has not answered yet submits nothing any more."""
     wrap(three, "sbatch", TEST_ONLY, "echo $$ > pid; touch asked; exec sleep 300")
     killed(three, lambda _session: (three.path / "asked").exists(), *OWN_JOBS)
     pid = int((three.path / "pid").read_text())

@@ -1,7 +1,5 @@
 """Real runs on several Slurm nodes, and nothing left behind."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 
@@ -102,7 +100,6 @@ def test_pytest_may_itself_be_a_step(user: UserFolder, queue: type[Queue]) -> No
 
 
 def test_asking_for_gpus_that_torch_cannot_use_is_an_error(user: UserFolder) -> None:
-    """A CPU build of PyTorch on GPU nodes yields no number and says why."""
     user.recipe(**TORCH)
     user.test()
     result = user.run(*SLURM, "--nodes", "1", "--gpus-per-node", "1", "-k", "tiny")

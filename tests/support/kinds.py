@@ -5,7 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import get_args
 
-from pytest_llmbench.checks import kinds as shared
+from pytest_llmbench.checks import findings as shared
 from pytest_llmbench.judging.references import ReferenceKind
 
 CHECKS = Path(shared.__file__).parent
@@ -13,7 +13,7 @@ SHARED = {*get_args(shared.SharedKind)}
 
 
 def declared(family: str) -> tuple[str, ...]:
-    """The kinds that a family declares, or the module `bounds`; each once."""
+    """The kinds that a family declares, or the module `findings`; each once."""
     paths = (CHECKS / family).glob("*.py") if (CHECKS / family).is_dir() else [CHECKS / f"{family}.py"]
     kinds: dict[str, None] = {}
     for path in paths:

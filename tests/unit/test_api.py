@@ -1,7 +1,5 @@
 """The public names: all there, typed as well as importable, and none that is lost without a word."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess
@@ -17,7 +15,6 @@ RECORDED = Path(__file__).parents[1] / "golden" / "api.txt"
 
 
 def test_every_name_is_there() -> None:
-    """Under a name that is nobody's secret."""
     for name in api.__all__:
         assert getattr(api, name) is not None
         assert not name.startswith("_")
@@ -26,7 +23,6 @@ def test_every_name_is_there() -> None:
 
 
 def test_type_checkers_see_the_same_names() -> None:
-    """From the same modules as those who run."""
     tree = ast.parse(Path(api.__file__).read_text(encoding="utf-8"))
     block = next(node for node in tree.body if isinstance(node, ast.If))
     typed = {
@@ -45,7 +41,6 @@ def test_names_only_come() -> None:
 
 
 def test_ranks_need_no_pytest_for_it() -> None:
-    """Nor the rest of the package for one name."""
     code = (
         "import sys; from pytest_llmbench.api import RankContext, StepLog, ProbeLog; "
         "assert not {'pytest', 'submitit', 'pytest_llmbench.engines.base'} & set(sys.modules), sorted(sys.modules)"
@@ -54,7 +49,6 @@ def test_ranks_need_no_pytest_for_it() -> None:
 
 
 def test_an_engine_or_a_check_of_others_needs_no_pytest_on_nodes() -> None:
-    """Its module may have both what plans and what ranks run."""
     code = (
         "import sys; from pytest_llmbench.api import InProcess, External, HostCheck, Probe, Report, LogReader; "
         "assert not {'pytest', 'submitit'} & set(sys.modules)"
@@ -64,7 +58,6 @@ def test_an_engine_or_a_check_of_others_needs_no_pytest_on_nodes() -> None:
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_documents_import_public_names_only(name: str) -> None:
-    """What a guide shows is what people copy."""
     text = (CHECKOUT / name).read_text(encoding="utf-8")
     found = re.findall(r"^\s*(?:from|import) (pytest_llmbench\.[\w.]+)", text, re.MULTILINE)
     assert set(found) <= {"pytest_llmbench.api"}
@@ -72,6 +65,5 @@ def test_documents_import_public_names_only(name: str) -> None:
 
 @pytest.mark.parametrize("path", sorted((CHECKOUT / "suites").rglob("test_*.py")), ids=lambda path: path.stem)
 def test_our_own_suites_import_public_names_only(path: Path) -> None:
-    """They are tests like those of anybody."""
     found = re.findall(r"^\s*(?:from|import) (pytest_llmbench[\w.]*)", path.read_text(encoding="utf-8"), re.MULTILINE)
     assert set(found) <= {"pytest_llmbench.api", "pytest_llmbench"}

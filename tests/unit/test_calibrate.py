@@ -1,7 +1,5 @@
 """The command: records of good runs in, a reference out that judges the next run; what is no good run is named."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import random
@@ -15,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pytest_llmbench.calibrate import main
+from pytest_llmbench.cli import app
 from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
@@ -28,8 +26,15 @@ RECORDED = Path(__file__).parents[1] / "data" / "h200" / "runs" / "opt125m" / "r
 REAL: dict[str, Any] = json.loads(RECORDED.read_text("utf-8"))
 STEPS = 100
 BETWEEN = (0.0, 0.0011, -0.0017, 0.0023, -0.0031)
-COMMAND = (sys.executable, "-m", "pytest_llmbench.calibrate")
+COMMAND = (sys.executable, "-m", "pytest_llmbench.cli", "calibrate")
 Write = Callable[..., Path]
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command, and return its exit code."""
+    with pytest.raises(SystemExit) as end:
+        app.main(["calibrate", *arguments])
+    return int(end.value.code or 0)
 
 
 def measure_again(plain: dict[str, Any]) -> None:
@@ -92,7 +97,6 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 
 def test_good_runs_make_a_reference(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    """It says how it was made, of which runs, for which machine, and is judged by the run alone."""
     assert main([str(write())]) == 0
     text, told = capsys.readouterr()
     (found,) = references(text)
@@ -114,7 +118,6 @@ def test_good_runs_make_a_reference(write: Write, capsys: pytest.CaptureFixture[
 
 
 def test_it_judges_the_next_run(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In a system's file: a run like them passes, one 2 % slower fails, and so does one that is too fast."""
     assert main([str(write()), "--too-fast", "10 %"]) == 0
     path = tmp_path / "mine.yaml"
     path.write_text(f"name: mine\ncluster: local\n{capsys.readouterr().out}")
@@ -137,7 +140,7 @@ def _judged(record: RunRecord) -> Quantity:
 
 
 def test_the_recorded_run_counts(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    """A record without an interval is judged again from its steps; its own verdicts say nothing against it."""
+    """A record without an interval is judged again from its steps."""
     folder = write()
     plain = deepcopy(REAL)
     plain["recipe"]["steps"] = STEPS
@@ -149,7 +152,6 @@ def test_the_recorded_run_counts(write: Write, capsys: pytest.CaptureFixture[str
 
 
 def test_several_statistics_have_a_reference_each(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    """A time has its bound above and its implausible one below."""
     options = ["--statistic", "time_for_20m_tokens", "--statistic", "samples_per_s", "--name", "mine"]
     assert main([str(write()), *options, "--too-fast", "5%"]) == 0
     slow, rate = references(capsys.readouterr().out)
@@ -178,8 +180,6 @@ def test_a_plain_margin(write: Write, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_an_outlier_is_not_counted(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is named, in the reference too."""
-
     def slow(number: int, plain: dict[str, Any]) -> None:
         if number == 3:
             plain |= run_of("sick", 1.25)
@@ -194,7 +194,6 @@ def test_an_outlier_is_not_counted(write: Write, capsys: pytest.CaptureFixture[s
 
 
 def test_a_file_is_written_once(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And never over another one."""
     told, folder = tmp_path / "new.yaml", write()
     assert main([str(folder), "--output", str(told)]) == 0
     assert capsys.readouterr().out == ""
@@ -214,7 +213,6 @@ def steps(change: Callable[[int], float]) -> Callable[[dict[str, Any]], None]:
 
 
 def shortened(plain: dict[str, Any]) -> None:
-    """Leave 20 steps, 15 of them to judge."""
     plain["steps"] = plain["steps"][:20]
     plain["recipe"]["steps"] = 20
     measure_again(plain)
@@ -297,7 +295,6 @@ UNFIT: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 
 @pytest.mark.parametrize("name", UNFIT)
 def test_what_is_no_good_run_is_refused(write: Write, capsys: pytest.CaptureFixture[str], name: str) -> None:
-    """With the record and the reason, before a bound is made that everything would meet."""
     change, words = UNFIT[name]
     folder = write(lambda number, plain: change(plain) if number == 2 else None)
     told = refusal(capsys, folder)
@@ -306,14 +303,12 @@ def test_what_is_no_good_run_is_refused(write: Write, capsys: pytest.CaptureFixt
 
 
 def test_all_reasons_are_told_at_once(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line each: whoever cleans up does it once."""
     told = refusal(capsys, write(lambda _, plain: plain.update(problem=PROBLEM, metrics={})))
     assert told.count("the run is broken") == 5
 
 
 @pytest.mark.parametrize(("runs", "given"), [(1, "1 run given"), (2, "2 runs given")])
 def test_too_few_runs_are_refused(write: Write, capsys: pytest.CaptureFixture[str], runs: int, given: str) -> None:
-    """Of two nobody can say which one is sick."""
     assert f"{given}: a threshold needs at least 3, better 5" in refusal(capsys, write(runs=runs))
 
 
@@ -333,13 +328,11 @@ def test_one_run_given_three_times_is_one(write: Write, capsys: pytest.CaptureFi
 
 
 def test_three_runs_with_an_outlier_are_too_few(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is named."""
     told = refusal(capsys, write(lambda n, plain: plain.update(run_of("sick", 1.3)) if n == 2 else None, runs=3))
     assert "without outliers sick/opt125m 2 runs are left, and it takes 3" in told
 
 
 def test_runs_that_differ_widely_make_no_bound(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    """It would be below all of them, and everything would meet it."""
     told = refusal(capsys, write(lambda n, plain: plain.update(run_of(f"{n}", 1 + 0.2 * n))))
     assert "throughput: the runs differ by " in told
     assert "finds no slow system" in told
@@ -355,7 +348,6 @@ def test_a_machine_without_a_name_has_no_threshold(write: Write, capsys: pytest.
 
 
 def test_a_processor_is_named_by_its_system(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    """There is no GPU, and so no number of them."""
     assert main([str(write(lambda _, plain: plain.update(system="desk", **CPU)))]) == 0
     (found,) = references(capsys.readouterr().out)
     assert found.applies_to == AppliesTo(nodes=1, system="desk")
@@ -378,7 +370,6 @@ def test_doubts_are_told(write: Write, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_folder_of_several_recipes(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    """One has to be chosen."""
     folder = write(lambda n, plain: plain["recipe"].update(name="opt350m") if n == 4 else None)
     assert "these are runs of opt125m, opt350m: choose one recipe with --recipe" in refusal(capsys, folder)
     assert "unknown recipe 'opt125'" in refusal(capsys, folder, "--recipe", "opt125")
@@ -409,23 +400,11 @@ def test_bad_arguments(write: Write, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("share", ["5", "5 words/s", "0 %", "-3%", "100%", "nan %"])
 def test_a_margin_is_a_share(capsys: pytest.CaptureFixture[str], share: str) -> None:
-    """Of 5 nobody knows whether it is 5 % or five times."""
-    with pytest.raises(SystemExit):
-        main(["record.json", f"--less={share}"])
-    assert "argument --less: " in capsys.readouterr().err
+    assert main(["record.json", f"--less={share}"]) == 2
+    assert "Invalid value for '--less': " in capsys.readouterr().err
 
 
 def test_one_line_at_the_terminal(write: Write) -> None:
-    """As an operator would call it."""
     done = subprocess.run([*COMMAND, str(write())], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("# For the file of system H200;")
-
-
-def test_every_option_is_in_the_guide() -> None:
-    """And no other one."""
-    guide = Path(__file__).parents[2] / "docs" / "how-to" / "write" / "calibrate-a-threshold.md"
-    table = guide.read_text("utf-8").partition("| Option | Value | Default |")[2].partition("\n\n")[0]
-    told = {line.split("`")[1] for line in table.splitlines() if line.startswith("| `")}
-    done = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, check=True)
-    assert {word for word in done.stdout.split() if word.startswith("--")} - {"--help"} == told

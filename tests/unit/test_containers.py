@@ -1,7 +1,5 @@
 """What the recipes for images name is there: files of the checkout, extras, and a Python that the package allows."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tomllib
@@ -31,7 +29,6 @@ def copied(image: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("image", IMAGES)
 def test_all_that_an_image_takes_is_there(image: str) -> None:
-    """In the checkout, in the place where the script looks for it; and all that building a wheel reads is taken."""
     taken = copied(image)
     assert [path for path in taken if not (CHECKOUT / path).exists()] == []
     needed = {
@@ -59,7 +56,6 @@ def test_images_differ_in_nothing_but_their_format() -> None:
 
 
 def test_an_image_installs_extras_that_there_are() -> None:
-    """PyTorch among them."""
     (named,) = re.findall(r"/opt/source\[([\w,]+)\]", SCRIPT)
     assert "torch" in named.split(",")
     assert set(named.split(",")) <= set(PROJECT["optional-dependencies"])
@@ -67,13 +63,11 @@ def test_an_image_installs_extras_that_there_are() -> None:
 
 @pytest.mark.parametrize("image", IMAGES)
 def test_an_image_has_its_environment_on_the_path(image: str) -> None:
-    """The one that the script makes."""
     assert "python3 -m venv /opt/llmbench\n" in SCRIPT
     assert "PATH=/opt/llmbench/bin:$PATH" in (CONTAINERS / image).read_text()
 
 
 def test_another_pytorch_is_refused_before_anything_is_installed() -> None:
-    """With the words that the build takes."""
     done = subprocess.run(["sh", CONTAINERS / "install.sh", "rocm"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "TORCH is 'rocm': it can be cpu" in done.stderr

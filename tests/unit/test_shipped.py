@@ -1,7 +1,5 @@
 """The recipes and systems that come with the package, against what is published."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -41,7 +39,6 @@ PUBLISHED = {
 
 
 def test_every_published_size_is_there() -> None:
-    """The family is whole, at both scales."""
     assert PUBLISHED.keys() <= RECIPES["full"].keys()
     assert RECIPES["full"].keys() == RECIPES["smoke"].keys()
 
@@ -70,7 +67,6 @@ def test_what_all_sizes_share_is_published_too(name: str) -> None:
 
 @pytest.mark.parametrize("name", RECIPES["full"])
 def test_a_recipe_runs_where_it_says(name: str) -> None:
-    """Its engine takes the full recipe on its own nodes and GPUs, and the smoke variant on two CPU ranks."""
     full, smoke = RECIPES["full"][name], RECIPES["smoke"][name]
     engine = get_engine(full.engine)
     published = Topology(nodes=full.nodes, gpus_per_node=full.gpus_per_node)
@@ -81,7 +77,6 @@ def test_a_recipe_runs_where_it_says(name: str) -> None:
 
 @pytest.mark.parametrize("name", RECIPES["full"])
 def test_a_recipe_reaches_the_ranks_as_it_is(name: str) -> None:
-    """As plain data and back, a recipe is the same, with all its references."""
     for scale in SCALES:
         recipe = RECIPES[scale][name]
         assert validate(Recipe, recipe.model_dump(mode="json"), name) == recipe
@@ -149,7 +144,6 @@ def test_a_bound_of_h200_can_be_met_and_missed(name: str, tokens_per_s: float, g
 
 @pytest.mark.parametrize("name", RECIPES["full"])
 def test_a_recipe_with_a_bound_on_speed_has_steps_enough(name: str) -> None:
-    """Else each verdict on it is INCONCLUSIVE."""
     recipe = RECIPES["full"][name]
     rules = statistics_of(get_engine(recipe.engine))
     if any(rules[reference.statistic].steady for reference in recipe.references):
@@ -157,7 +151,6 @@ def test_a_recipe_with_a_bound_on_speed_has_steps_enough(name: str) -> None:
 
 
 def test_there_are_systems() -> None:
-    """At least the machines of the published numbers are described."""
     assert {"ND96amsr_A100_v4", "p4de.24xlarge", "JUWELS_Booster"} <= {
         load_system(str(path), []).name for path in SYSTEM_FILES
     }
@@ -165,7 +158,6 @@ def test_there_are_systems() -> None:
 
 @pytest.mark.parametrize("path", SYSTEM_FILES, ids=lambda path: path.stem)
 def test_a_system_is_whole(path: Path) -> None:
-    """Its file is named like it, and it says which GPUs it has, how fast they are, and where that is written."""
     system = load_system(str(path), [])
     assert system.name.lower() == path.stem.lower()
     assert load_system(system.name, [path.parent]) == system

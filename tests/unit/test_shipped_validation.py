@@ -1,7 +1,5 @@
 """What the shipped systems expect of the validation suite, against what is published."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 
@@ -150,7 +148,6 @@ def test_a_bound_says_where_it_is_from(system: System, check: str, reference: Re
 
 @pytest.mark.parametrize(("system", "name"), DISAGREE)
 def test_where_sources_disagree_both_are_cited(system: str, name: str) -> None:
-    """Whoever meets the number learns of the other one."""
     whys = [reference.why for owner, _, reference in _references() if (owner.name, reference.name) == (system, name)]
     assert whys
     for why in whys:
@@ -159,7 +156,7 @@ def test_where_sources_disagree_both_are_cited(system: str, name: str) -> None:
 
 @pytest.mark.parametrize(("system", "check", "reference"), ALL)
 def test_a_bound_is_for_its_own_machine(system: System, check: str, reference: Reference) -> None:
-    """Its GPU, whole nodes of it unless it was measured on a part of one, and no other system's."""
+    """A bound names its GPU and whole nodes, unless it was measured on a part of one."""
     machine, gpu = reference.applies_to, system.gpu
     assert machine is not None
     assert gpu is not None
@@ -206,7 +203,6 @@ def test_what_no_machine_reaches_is_no_bound(system: str, warned: int) -> None:
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_links_are_those_of_the_data_sheet(name: str) -> None:
-    """PCIe and NVLink follow from the GPU model."""
     system = SYSTEMS[name]
     assert system.gpu is not None
     generation, links = HARDWARE[re.split(r"[- ]", system.gpu.model)[0]]
@@ -216,7 +212,6 @@ def test_links_are_those_of_the_data_sheet(name: str) -> None:
 
 
 def test_dcgm_runs_as_deep_as_the_clouds_of_a100_are_validated() -> None:
-    """Level 3, on the machines that NVIDIA's scripts are for."""
     levels = {
         name: system.validation["dcgm"].options for name, system in SYSTEMS.items() if "dcgm" in system.validation
     }
@@ -228,7 +223,6 @@ def test_dcgm_runs_as_deep_as_the_clouds_of_a100_are_validated() -> None:
     ("name", "check"), [(name, check) for name, system in SYSTEMS.items() for check in system.validation]
 )
 def test_a_check_takes_what_is_said_of_it(name: str, check: str) -> None:
-    """It knows its options, and measures what is bounded in the same kind of unit."""
     known = all_checks()[check]
     settings = SYSTEMS[name].validation[check]
     options_of(known, settings, known.options)
@@ -238,7 +232,6 @@ def test_a_check_takes_what_is_said_of_it(name: str, check: str) -> None:
 
 
 def test_what_is_bounded_is_measured() -> None:
-    """A bound on a size that no sweep reaches could judge nothing."""
     for system, check, reference in _references():
         size = re.fullmatch(r"busbw_(\d+)GiB", reference.statistic)
         if size is not None:
@@ -248,7 +241,6 @@ def test_what_is_bounded_is_measured() -> None:
 
 
 def test_a_pair_is_judged_like_two_nodes() -> None:
-    """Whatever binds a pair binds an all-reduce over two nodes, too, on the same machine; no bound is for 1 GiB."""
     for system in SYSTEMS.values():
         if "pairs" not in system.validation:
             continue

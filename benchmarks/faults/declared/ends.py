@@ -11,8 +11,8 @@ from benchmarks.faults.declared.slurm import STRUCK, fall_ill, ill_later
 from benchmarks.faults.judging import Expected
 from benchmarks.faults.scenes import SHORT, Fault, Struck
 from tests.conftest import UserFolder
-from tests.slurm.conftest import Queue
-from tests.slurm.test_ill_slurm import SHORT_LIFE, TEST_ONLY, wrap
+from tests.slurm.conftest import Queue, wrap
+from tests.slurm.test_ill_slurm import SHORT_LIFE, TEST_ONLY
 
 SOON = ("-o", "llmbench_heartbeat_timeout=15")
 HELD = (*SOON, "--nodes", "1")

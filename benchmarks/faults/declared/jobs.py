@@ -11,8 +11,8 @@ from benchmarks.faults.scenes import ENDLESS, SHORT, Fault, Struck
 from pytest_llmbench.cluster.slurm.commands import clean_environment
 from pytest_llmbench.core.record.records import ProblemKind
 from tests.conftest import UserFolder
-from tests.slurm.conftest import Queue
-from tests.slurm.test_ill_slurm import TEST_ONLY, wrap
+from tests.slurm.conftest import Queue, wrap
+from tests.slurm.test_ill_slurm import TEST_ONLY
 
 ONE: dict[str, Any] = {**ENDLESS, "nodes": 1}
 PASS = Expected(exit=0, verdict="PASS")

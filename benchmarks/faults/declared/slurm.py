@@ -14,8 +14,8 @@ from benchmarks.faults.declared.ranks import error
 from benchmarks.faults.judging import Expected
 from benchmarks.faults.scenes import SHORT, Fault, Struck
 from tests.conftest import UserFolder
-from tests.slurm.conftest import Queue
-from tests.slurm.test_ill_slurm import IMPATIENT, ONCE, TEST_ONLY, wrap
+from tests.slurm.conftest import Queue, wrap
+from tests.slurm.test_ill_slurm import IMPATIENT, ONCE, TEST_ONLY
 
 # A file that the program in front of a command makes when the fault strikes.
 STRUCK = "struck"

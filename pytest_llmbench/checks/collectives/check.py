@@ -4,26 +4,47 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from pytest_llmbench.checks.answers import damaged, read_answers, silent
-from pytest_llmbench.checks.base import Answer, Check, CheckSettings, Fleet, Probe, Site, deadline_of, options_of
-from pytest_llmbench.checks.collectives.curve import STATISTICS, judge
+from pytest_llmbench.checks.answers import describe_damage, read_answers, silent
+from pytest_llmbench.checks.base import (
+    Answer,
+    Check,
+    CheckDefaults,
+    CheckSettings,
+    Fleet,
+    Site,
+    deadline_of,
+    options_of,
+)
 from pytest_llmbench.checks.collectives.nodes.answer import RankCollectives
 from pytest_llmbench.checks.collectives.nodes.nccl_tests import NcclTestsOutputs
 from pytest_llmbench.checks.collectives.report import read_nccl_tests, read_nccl_tests_json
+from pytest_llmbench.checks.findings import Bounds, FindingMaker, SharedKind, make_finding
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.environments import Environment
-from pytest_llmbench.core.record.curves import COLLECTIVES
-from pytest_llmbench.core.record.health import Report
+from pytest_llmbench.core.record.curves import COLLECTIVES, Curve, Point, asked_size, size_name
+from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict, validate
 from pytest_llmbench.readers.items import Unreadable
 
-_TORCH = "pytest_llmbench.checks.collectives.nodes.collectives:measure"
-_NCCL_TESTS = "pytest_llmbench.checks.collectives.nodes.nccl_tests:run"
+finding: FindingMaker[SharedKind] = make_finding
+
+_LEAST, _MOST = 3, 34  # powers of two: 8 B to 16 GiB
+_LATENCY = 8
+STATISTICS: Mapping[str, str] = {
+    #: statistic collectives.busbw_<size>: bus bandwidth at a message size
+    **{f"busbw_{size_name(1 << power)}": "GB/s" for power in range(_LEAST, _MOST + 1)},
+    "busbw_peak": "GB/s",  #: statistic collectives.busbw_peak: highest bus bandwidth of all sizes
+    f"latency_{size_name(_LATENCY)}": "us",  #: statistic collectives.latency_8B: time of a message of 8 B
+}
+_WRONG = "do not train here: look for link errors (NVLink, network), XIDs and ECC errors, and swap nodes to find whose"
+_SLOW = "a collective does not show which node or link is slow: run the check `pairs` on the same nodes, which names it"
+
 _SRUN = ("srun", "--mpi=pmix", "--nodes={nodes}", "--ntasks={ranks}", "--ntasks-per-node={gpus}", "--cpu-bind=none")
 _TYPES = {"float32": "float", "bfloat16": "bfloat16"}
 # By device: largest size, iterations, warm-up, checked rounds.
@@ -81,7 +102,7 @@ class CollectivesOptions(Strict):
         return tuple(sizes)
 
 
-class Collective:
+class Collective(CheckDefaults):
     """One collective operation over all GPUs of all nodes."""
 
     family = "collectives"
@@ -95,7 +116,6 @@ class Collective:
         self.summary = f"{name} over all nodes by message size: bus bandwidth, and whether the results are right"
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Measure all selected collectives at once, and judge this one."""
         site = fleet.site
         if site.ranks_per_node * len(fleet.hosts) < 2:
             return Report(skip="a collective takes two ranks, and there is one: cpu_ranks_per_node or more nodes help")
@@ -103,11 +123,16 @@ class Collective:
         names = [name for name in COLLECTIVES if name == self.name or not site.selected or name in site.selected]
         deadline_s = deadline_of(self, settings)
         if options.backend == "torch":
-            answers = fleet.once(_make_torch_probe(options, site, names, deadline_s))
+            counts = options.model_dump(include={"dtype", "iterations", "warm_up", "checked"})
+            config = {"collectives": names, "sizes": options.sizes, "timeout_s": deadline_s, **counts}
+            how = {"name": _name_probe(options), "together": True}
+            answers = fleet.once(self.probe_devices(site, settings, "collectives:measure", config, **how))
             return self._judge_ours(read_answers(answers, RankCollectives), fleet, settings)
         if site.device == "cpu":
             return Report(skip="nccl-tests needs GPUs, and the nodes of this system have none")
-        answers = fleet.once(_make_nccl_tests_probe(options, fleet, names, deadline_s))
+        config = _configure_nccl_tests(options, fleet, names, deadline_s / len(names))
+        how = {"name": _name_probe(options), "hosts": fleet.hosts[:1], "gpus": True}
+        answers = fleet.once(self.probe(settings, "nccl_tests:run", config, **how))
         return self._judge_theirs(read_answers(answers, NcclTestsOutputs, asked={"runs": names}), fleet, settings)
 
     def _judge_ours(self, answers: Sequence[Answer[RankCollectives]], fleet: Fleet, settings: CheckSettings) -> Report:
@@ -119,8 +144,8 @@ class Collective:
         if measured is not None and self.name in measured.unsupported:
             return Report(skip=f"torch.distributed here cannot do it: {measured.unsupported[self.name]}")
         if measured is None or self.name not in measured.curves:
-            return Report(unjudged={first_host: f"rank 0: {damaged(f'measured.curves.{self.name}')}"})
-        unchecked = {host: damaged(f"wrong.{self.name}") for host, data in ranks if self.name not in data.wrong}
+            return Report(unjudged={first_host: f"rank 0: {describe_damage(f'measured.curves.{self.name}')}"})
+        unchecked = {host: describe_damage(f"wrong.{self.name}") for host, data in ranks if self.name not in data.wrong}
         if unchecked:
             return Report(unjudged=unchecked)
         wrong: Counter[str] = Counter()
@@ -152,16 +177,9 @@ class Collective:
         return report.model_copy(update={"evidence": {**report.evidence, "nccl_tests": output}})
 
 
-def _make_torch_probe(options: CollectivesOptions, site: Site, names: Sequence[str], deadline_s: float) -> Probe:
-    counts = options.model_dump(include={"dtype", "iterations", "warm_up", "checked"})
-    return Probe(
-        name=_name_probe(options), entry=_TORCH, deadline_s=deadline_s, ranks_per_node=site.ranks_per_node,
-        config={"collectives": names, "sizes": options.sizes, "timeout_s": deadline_s, **counts},
-        gpus=site.device == "cuda", together=True,
-    )  # fmt: skip
-
-
-def _make_nccl_tests_probe(options: CollectivesOptions, fleet: Fleet, names: Sequence[str], deadline_s: float) -> Probe:
+def _configure_nccl_tests(
+    options: CollectivesOptions, fleet: Fleet, names: Sequence[str], timeout_s: float
+) -> dict[str, Any]:
     site, hosts = fleet.site, fleet.hosts
     environment = site.environments.get("nccl_tests", Environment())
     root = options.path or environment.root
@@ -175,7 +193,7 @@ def _make_nccl_tests_probe(options: CollectivesOptions, fleet: Fleet, names: Seq
         "-b": options.min_bytes, "-e": options.max_bytes, "-f": options.factor, "-n": options.iterations,
         "-w": options.warm_up, "-c": options.checked, "-d": _TYPES[options.dtype],
     }  # fmt: skip
-    config: dict[str, Any] = {
+    return {
         "root": root,
         "collectives": names,
         "args": [text for option, value in args.items() for text in (option, str(value))],
@@ -184,15 +202,100 @@ def _make_nccl_tests_probe(options: CollectivesOptions, fleet: Fleet, names: Seq
         "launcher": options.launcher if len(hosts) > 1 else (),
         "setup": environment.setup,
         "env": dict(environment.env),
-        "timeout_s": deadline_s / len(names),
+        "timeout_s": timeout_s,
     }
-    name = _name_probe(options)
-    return Probe(name=name, entry=_NCCL_TESTS, config=config, deadline_s=deadline_s, hosts=hosts[:1], gpus=True)
 
 
 def _name_probe(options: CollectivesOptions) -> str:
-    """A name of the measurements with these options alone."""
     return f"collectives-{hashlib.sha256(options.model_dump_json().encode()).hexdigest()[:8]}"
+
+
+def judge(
+    curve: Curve, settings: CheckSettings, fleet: Fleet, device: str, wrong: Mapping[str, int], doubt: str | None = None
+) -> Report:
+    """Judge a curve: by its values always, and by bounds if it is free of doubt.
+
+    `wrong` counts elements with a wrong value by the node that received them, where that is known. `doubt` is an
+    earlier reason to distrust the curve.
+    """
+    site, nodes = fleet.site, len(fleet.hosts)
+    host, gpus, ranks = fleet.hosts[0] if nodes == 1 else None, site.gpus_per_node * nodes, site.ranks_per_node * nodes
+    readings = [
+        Reading(host=host, statistic=name, subject=subject, value=value, unit=unit, nodes=nodes, gpus=gpus)
+        for name, subject, value, unit in _list_numbers(curve, ranks)
+    ]
+    bounds = Bounds(site, settings)
+    references = bounds.applicable(device, nodes, gpus)
+    measured = {reading.statistic for reading in readings}
+    unmeasured = (
+        f"reference {reference.name} asks for {reference.statistic}, which was not measured: see max_bytes"
+        for reference in references
+        if reference.statistic not in measured
+    )
+    doubt = doubt or next(chain(_find_doubts(curve, ranks), unmeasured), None)
+    findings = [*_find_wrong_values(curve, wrong, host)]
+    notes = [] if references else ["no reference is for this machine: bandwidths are reported, values were checked"]
+    if doubt and findings:
+        notes.append(doubt)
+    elif not doubt:
+        findings += bounds.judge(readings, device=device, action=_SLOW)
+    return Report(
+        findings=tuple(findings),
+        readings=tuple(readings),
+        problem=None if findings else doubt,
+        unbounded=not bounds.covers(readings, device),
+        notes=tuple(notes),
+        evidence={
+            "curve": curve.model_dump(mode="json"),
+            "device": device,
+            "references": [reference.model_dump(mode="json") for reference in references],
+        },
+    )
+
+
+def _list_numbers(curve: Curve, ranks: int) -> Iterator[tuple[str, str, float, str]]:
+    """Statistic, subject, value and unit of the measured sizes, the most important first."""
+    peak, small = curve.peak, curve.at(_LATENCY)
+    if peak is not None and peak.timing is not None:
+        yield "busbw_peak", f"{size_name(peak.size)} {_name_place(peak)}", peak.timing.busbw, "GB/s"
+    if small is not None and small.timing is not None:
+        yield f"latency_{size_name(_LATENCY)}", _name_place(small), small.timing.time_us, "us"
+    for size in sorted({point.size for point in curve.points}, reverse=True):
+        point, name = curve.at(size), f"busbw_{size_name(asked_size(curve.collective, size, ranks))}"
+        if point is not None and point.timing is not None and name in STATISTICS:
+            yield name, _name_place(point), point.timing.busbw, "GB/s"
+
+
+def _name_place(point: Point) -> str:
+    return "out of place" if point.out_of_place is not None else "in place"
+
+
+def _find_wrong_values(curve: Curve, by_host: Mapping[str, int], host: str | None) -> Iterator[Finding]:
+    """One finding for all wrong values; about a node, if it alone received them."""
+    hosts = sorted(name for name, elements in by_host.items() if elements)
+    sizes = [f"{point.wrong} at {size_name(point.size)}" for point in curve.wrong]
+    parts = [f"{sum(by_host.values())} wrong elements on {', '.join(hosts)}"] if hosts else []
+    parts += [f"wrong elements of all ranks: {', '.join(sizes)}"] if sizes else []
+    parts += [f"{curve.out_of_bounds} measurements out of bounds"] if curve.out_of_bounds else []
+    if parts:  #: finding wrong_values: a collective or an all_reduce gave wrong numbers
+        message = f"{curve.collective} gives wrong results: {'; '.join(parts)}"
+        yield finding(hosts[0] if len(hosts) == 1 else host, "", "wrong_values", Severity.ISOLATE, message, _WRONG)
+
+
+def _find_doubts(curve: Curve, ranks: int) -> Iterator[str]:
+    """Reasons to distrust a curve by itself, the most important first."""
+    if not curve.points:
+        yield curve.doubt or f"no size of {curve.collective} was measured"
+    elif not curve.complete:
+        yield curve.doubt or f"the measurement ended before its end, after {size_name(curve.points[-1].size)}"
+    if curve.unreadable:
+        yield f"{curve.unreadable} lines of the measurement cannot be read"
+    if curve.ranks is not None and curve.ranks != ranks:
+        yield f"{curve.ranks} ranks measured, {ranks} were asked for"
+    if curve.doubt is not None:
+        yield f"the measurement contradicts itself: {curve.doubt}"
+    if all(point.wrong is None for point in curve.points):
+        yield "no result was checked"
 
 
 CHECKS: Mapping[str, Check] = {name: Collective(name) for name in COLLECTIVES}

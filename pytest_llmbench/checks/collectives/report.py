@@ -8,12 +8,13 @@ algbw, by a factor busbw, and their mean the average.
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from itertools import chain
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -36,6 +37,7 @@ _WIDTHS = {
     **dict.fromkeys(("int32", "uint32", "float"), 4),
     **dict.fromkeys(("int64", "uint64", "double"), 8),
 }  # bytes of an element, by nccl-tests' name of its type
+_GOOD, _BAD = ("OK", "okay: true"), ("FAILED", "okay: false")  # words for the values out of bounds
 _ROUNDED_TWICE = 1.001  # in binary and in decimal
 _BINARY_ERROR = 1e-9
 _MOST_RANKS = 10**9  # more is damage
@@ -77,7 +79,6 @@ class _Side:
         return self.size / 1e3 / high if high > 0.0 else 0.0, self.size / 1e3 / low if low > 0.0 else float("inf")
 
     def timing(self, wrong: int | None) -> Timing:
-        """Its numbers, with the wrong elements of its result."""
         return Timing(time_us=self.time_us.value, algbw=self.algbw.value, busbw=self.busbw.value, wrong=wrong)
 
 
@@ -98,19 +99,6 @@ def _read_side(size: int, part: int | None, time: str, algbw: str, busbw: str) -
     if side.algbw.high < low or side.algbw.low > high:
         raise Unreadable(f"{size} B in {time} us are not {algbw} GB/s")
     return side
-
-
-def _part_bytes(elements: int, dtype: str) -> int | None:
-    width = _WIDTHS.get(dtype)
-    return None if width is None else elements * width
-
-
-def _read_average(text: str) -> _Printed | str:
-    """Read the printed mean; a text is the reason for a missing one."""
-    value = as_number(text)
-    if value is None or not 0.0 <= value < float("inf"):
-        return f"its average bus bandwidth is {text[:40]!r}, not a bandwidth"
-    return _read_printed("average", text)
 
 
 def _find_disagreement(
@@ -156,12 +144,26 @@ def read_nccl_tests(text: str, collective: str | None = None, ranks: int | None 
     for line_number, line in enumerate(lines, start=1):
         source, rest = split_prefix(line)
         _add_line(rest, tables.setdefault(source, [_Table(collective)]), whole=line_number < len(lines))
-    return [table.curve(ranks) for table in chain.from_iterable(tables.values()) if table.begun]
+    return [
+        table.curve(len(table.ranks) or None, len(table.hosts) or None, ranks, complete=table.complete)
+        for table in chain.from_iterable(tables.values())
+        if table.begun
+    ]
+
+
+class _Row(NamedTuple):
+    """One size, as it was printed."""
+
+    size: int
+    count: Any
+    dtype: str
+    redop: Any
+    places: Mapping[str, tuple[str, str, str, int | None]]  # time, algbw, busbw and wrong elements by place
 
 
 @dataclass(slots=True)
 class _Table:
-    """One table, as far as it was read."""
+    """One table or file, as far as it was read."""
 
     collective: str | None
     header: str | None = None
@@ -184,56 +186,59 @@ class _Table:
 
     @property
     def over(self) -> bool:
-        """Whether its footer has begun, which follows the last row."""
+        """True if its footer has begun, which follows the last row."""
         return self.average is not None or self.out_of_bounds is not None
 
-    def curve(self, ranks: int | None) -> Curve:
-        known = len(self.ranks) or None
+    def curve(self, ranks: int | None, nodes: int | None, asked: int | None = None, *, complete: bool) -> Curve:
+        """The curve; `asked` stands for unknown ranks."""
         return Curve(
             collective=self.collective,
             points=tuple(self.points),
-            ranks=known,
-            nodes=len(self.hosts) or None,
-            gpus=known,
-            complete=self.complete,
+            ranks=ranks,
+            nodes=nodes,
+            gpus=ranks,
+            complete=complete,
             unreadable=self.unreadable,
             out_of_bounds=self.out_of_bounds,
             average_busbw=None if self.average is None else self.average.value,
-            doubt=self.doubt or _find_disagreement(self.collective, known or ranks, self.sides, self.average),
+            doubt=self.doubt or _find_disagreement(self.collective, ranks or asked, self.sides, self.average),
         )
 
-    def add_row(self, line: str, *, whole: bool) -> None:
+    def add_row(self, read: Callable[[], _Row]) -> None:
+        """Add a row, or count it as unreadable."""
         try:
-            point, sides = _read_row(line, None if self.over or not whole else self.header)
-        except (Unreadable, ValidationError):
+            row = read()
+            part = row.count * _WIDTHS[row.dtype] if row.dtype in _WIDTHS and isinstance(row.count, int) else None
+            sides = {place: _read_side(row.size, part, *printed[:3]) for place, printed in row.places.items()}
+            timings = {place: side.timing(row.places[place][3]) for place, side in sides.items()}
+            dtype = _DTYPES.get(row.dtype, row.dtype)
+            self.points.append(Point(size=row.size, count=row.count, dtype=dtype, redop=row.redop, **timings))
+            self.sides += sides.values()
+        except (KeyError, Unreadable, ValidationError):
             self.unreadable += 1
-            return
-        self.points.append(point)
-        self.sides += sides
 
     def add_average(self, text: str) -> None:
-        mean = _read_average(text)
-        if isinstance(mean, str):
-            self.doubt = self.doubt or mean
+        value = as_number(text)
+        if value is None or not 0.0 <= value < float("inf"):
+            self.doubt = self.doubt or f"its average bus bandwidth is {text[:40]!r}, not a bandwidth"
         elif self.average is not None:
             self.doubt = self.doubt or f"its average bus bandwidth is printed twice, {self.average.value:g} and {text}"
         else:
-            self.average = mean
+            self.average = _read_printed("average", text)
 
     def add_out_of_bounds(self, count: int, word: str) -> None:
-        if (count > 0) != (word == "FAILED"):
-            self.doubt = self.doubt or f"it says {count} values out of bounds, and calls that {word}"
+        if (count > 0 and word in _GOOD) or (count == 0 and word in _BAD):
+            self.doubt = self.doubt or f"it reports {count} values out of bounds, and calls that {word}"
         if self.out_of_bounds not in {None, count}:
             self.doubt = self.doubt or f"its counts of values out of bounds differ, {self.out_of_bounds} and {count}"
         self.out_of_bounds = count
 
 
 def _add_line(line: str, tables: list[_Table], *, whole: bool) -> None:
-    """Add a line to the last of a log's tables, or to a new one."""
     table = tables[-1]
     if not line.startswith("#"):
         if _ROW.match(line):
-            table.add_row(line, whole=whole)
+            table.add_row(partial(_read_row, line, None if table.over or not whole else table.header))
     elif not whole:
         return
     elif match := _NAME.match(line):
@@ -257,7 +262,7 @@ def _begin_table(tables: list[_Table]) -> _Table:
     return tables[-1]
 
 
-def _read_row(line: str, header: str | None) -> tuple[Point, tuple[_Side, _Side]]:
+def _read_row(line: str, header: str | None) -> _Row:
     if header is None:
         raise Unreadable("it is cut off, or there is no header before it, or a footer")
     if "cputime" in header:
@@ -269,28 +274,21 @@ def _read_row(line: str, header: str | None) -> tuple[Point, tuple[_Side, _Side]
     left, first, second = fields[: -2 * width], fields[-2 * width : -width], fields[-width:]
     if not 3 <= len(left) <= 5:  # size, count, type, and redop and root where there are such
         raise Unreadable(f"{len(fields)} columns")
-    size, elements, dtype = _read_size(left[0]), _read_size(left[1]), left[2]
     redops = [word for word in left[3:] if word.isalpha() and word != "none"]
-    part = _part_bytes(elements, dtype)
-    sides = (_read_side(size, part, *first[:3]), _read_side(size, part, *second[:3]))
-    point = Point(
-        size=size,
-        count=elements,
-        dtype=_DTYPES.get(dtype, dtype),
-        redop=redops[0] if redops else None,
-        out_of_place=sides[0].timing(_read_wrong(first[3], header)),
-        in_place=sides[1].timing(_read_wrong(second[3], header)),
-    )
-    return point, sides
+    places: dict[str, tuple[str, str, str, int | None]] = {}
+    for place, (time, algbw, busbw, wrong, *_) in (("out_of_place", first), ("in_place", second)):
+        # Before version 2.13 the column had the largest deviation, of which only 0 is a count.
+        is_count = "#wrong" in header
+        places[place] = time, algbw, busbw, None if wrong == "N/A" else _read_wrong(wrong, is_count=is_count)
+    return _Row(_read_size(left[0]), _read_size(left[1]), left[2], redops[0] if redops else None, places)
 
 
-def _read_wrong(text: str, header: str) -> int | None:
-    """Wrong elements. Before version 2.13 the column had the largest deviation, of which only 0 is a count."""
-    wrong = 0.0 if text == "N/A" else number("#wrong", text)
-    if text == "N/A" or (wrong and "#wrong" not in header):
+def _read_wrong(value: object, *, is_count: bool = True) -> int | None:
+    wrong = number("#wrong", value)
+    if wrong and not is_count:
         return None
     if not wrong.is_integer():
-        raise Unreadable(f"#wrong is {text}")
+        raise Unreadable(f"#wrong is {value}")
     return int(wrong)
 
 
@@ -315,75 +313,37 @@ def read_nccl_tests_json(text: str, collective: str | None = None, ranks: int | 
         raise Unreadable(f"no whole JSON: {error}") from error
     if not isinstance(data, dict):
         raise Unreadable(f"expected a mapping of keys, found {type(data).__name__}")
-    results = _list(data.get("results"))
-    rows: list[tuple[Point, list[_Side]]] = []
-    for result in results:
-        try:
-            rows.append(_read_result(_mapping(result)))
-        except (KeyError, ValidationError, Unreadable):
-            continue
+    table = _Table(_find_name(data.get("args")) or collective)
+    for result in _list(data.get("results")):
+        table.add_row(partial(_read_result, _mapping(result)))
     bounds, average, config = (_mapping(data.get(key)) for key in ("out_of_bounds", "average_bus_bandwidth", "config"))
-    collective, ranks = _find_name(data.get("args")) or collective, _count_ranks(config) or ranks
-    wrong, okay, bandwidth = bounds.get("count"), bounds.get("okay"), average.get("bandwidth")
-    out_of_bounds = wrong if isinstance(wrong, int) and wrong >= 0 else None
-    mean = None if bandwidth is None else _read_average(_as_text(bandwidth))
-    busbw, doubt = (None, mean) if isinstance(mean, str) else (mean, None)
-    is_known = out_of_bounds is not None and okay in ("true", "false")
-    if not doubt and is_known and (out_of_bounds == 0) != (okay == "true"):
-        doubt = f"it says {out_of_bounds} values out of bounds, and of that okay: {okay}"
-    sides = [side for _, row_sides in rows for side in row_sides]
+    if (bandwidth := average.get("bandwidth")) is not None:
+        table.add_average(_as_text(bandwidth))
+    wrong = bounds.get("count")
+    if isinstance(wrong, int) and wrong >= 0:
+        table.add_out_of_bounds(wrong, f"okay: {bounds.get('okay')}")
     hosts = [_mapping(device).get("hostname") for device in _list(config.get("devices"))]
-    return Curve(
-        collective=collective,
-        points=tuple(point for point, _ in rows),
-        ranks=ranks,
-        nodes=len({host if isinstance(host, str) else None for host in hosts}) or None,
-        gpus=ranks,
-        complete=out_of_bounds is not None and busbw is not None and "end_time" in data,
-        unreadable=len(results) - len(rows),
-        out_of_bounds=out_of_bounds,
-        average_busbw=None if busbw is None else busbw.value,
-        doubt=doubt or _find_disagreement(collective, ranks, sides, busbw),
-    )
+    nodes = len({host if isinstance(host, str) else None for host in hosts}) or None
+    return table.curve(_count_ranks(config) or ranks, nodes, complete=table.complete and "end_time" in data)
 
 
-def _read_result(row: Mapping[str, Any]) -> tuple[Point, list[_Side]]:
+def _read_result(row: Mapping[str, Any]) -> _Row:
     redop = row.get("redop")
     if not isinstance(row["type"], str):
         raise Unreadable("its type is not a word")
-    size = count("size", row["size"]) if row["size"] != 0 else 0
-    part = _part_bytes(row["count"], row["type"]) if isinstance(row["count"], int) else None
-    sides: dict[str, _Side] = {}
-    timings: dict[str, Timing] = {}
+    places: dict[str, tuple[str, str, str, int | None]] = {}
     for place in ("out_of_place", "in_place"):
         if row[place] is not None:  # a place without a measurement is null
             numbers = _mapping(row[place])
             # With -C 1 its time is `cpu_time`, which is not that of the operation.
-            texts = (_as_text(numbers[name]) for name in ("time", "alg_bw", "bus_bw"))
-            sides[place] = _read_side(size, part, *texts)
-            timings[place] = sides[place].timing(_read_nwrong(numbers["nwrong"]))
-    point = Point(
-        size=size,
-        count=row["count"],
-        dtype=_DTYPES.get(row["type"], row["type"]),
-        redop=None if redop in (None, "", "none") else redop,
-        out_of_place=timings.get("out_of_place"),
-        in_place=timings.get("in_place"),
-    )
-    return point, list(sides.values())
-
-
-def _read_nwrong(nwrong: object) -> int | None:
-    if nwrong in (None, "nan"):
-        return None
-    wrong = number("nwrong", nwrong)
-    if not wrong.is_integer():
-        raise Unreadable(f"nwrong is {wrong}")
-    return int(wrong)
+            time, algbw, busbw = (_as_text(numbers[name]) for name in ("time", "alg_bw", "bus_bw"))
+            wrong = numbers["nwrong"]
+            places[place] = time, algbw, busbw, None if wrong in (None, "nan") else _read_wrong(wrong)
+    size = count("size", row["size"]) if row["size"] != 0 else 0
+    return _Row(size, row["count"], row["type"], None if redop in (None, "", "none") else redop, places)
 
 
 def _as_text(value: object) -> str:
-    """A number as it stands in the file."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -3,41 +3,35 @@
 from collections.abc import Mapping
 
 from pytest_llmbench.checks.answers import silent
-from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, options_of
-from pytest_llmbench.checks.compute.nodes.answer import DeviceRates
-from pytest_llmbench.checks.compute.rates import RateOptions, Rates, answered, ask_devices, subject
+from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
+from pytest_llmbench.checks.compute.nodes.answer import CopyRates
+from pytest_llmbench.checks.compute.rates import DeviceCheck, RateOptions, Rates, list_answered, subject
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.schema import Strict
 
 
-class _Bandwidth(NodeCheck):
-    name: str
-    summary: str
-    family = "compute"
+class _Bandwidth(DeviceCheck):
     options: type[Strict] = RateOptions
-    part: str
     action: str
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Measure, and judge."""
-        answers = ask_devices(fleet, self, settings)
+        answers = self.ask(fleet, settings)
         rates = Rates(fleet.site, settings, options_of(self, settings, RateOptions).tolerance)
-        for answer, data in answered(answers):
-            for name, value in self.bandwidths(data).items():
+        evidence = {}
+        for answer, data in list_answered(answers):
+            measured = getattr(data, self.part)
+            evidence[f"{answer.host} {subject(fleet.site, answer)}"] = measured
+            numbers = measured.model_dump() if isinstance(measured, CopyRates) else {"memory_triad": measured}
+            for name, value in numbers.items():
                 rates.add(answer, name, value / 1e9, "GB/s")
-        devices = {f"{answer.host} {subject(fleet.site, answer)}": data for answer, data in answered(answers)}
         return Report(
             findings=(*rates.judge(self.action), *rates.compare(self.action)),
             readings=tuple(rates.readings),
             unjudged=silent(answers),
             unbounded=rates.unbounded,
             notes=tuple(rates.notes()),
-            evidence={device: getattr(data, self.part) for device, data in devices.items()},
+            evidence=evidence,
         )
-
-    def bandwidths(self, data: DeviceRates) -> dict[str, float]:
-        """Bandwidths of one device, B/s."""
-        raise NotImplementedError
 
 
 class MemoryBandwidth(_Bandwidth):
@@ -48,10 +42,6 @@ class MemoryBandwidth(_Bandwidth):
     #: statistic memory_bandwidth.memory_triad: STREAM's triad in a device's own memory
     statistics: Mapping[str, str] = {"memory_triad": "GB/s"}
     part, action = "memory", "check the memory's clock and its ECC and remapped rows"
-
-    def bandwidths(self, data: DeviceRates) -> dict[str, float]:
-        """The triad, B/s."""
-        return {} if data.memory is None else {"memory_triad": data.memory}
 
 
 class HostDeviceBandwidth(_Bandwidth):
@@ -70,11 +60,6 @@ class HostDeviceBandwidth(_Bandwidth):
     part, action = "host_device", "check the width and speed of the PCIe link, and that it is bound to its own socket"
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Measure, and judge, where there are GPUs."""
         if fleet.site.device == "cpu":
             return Report(skip="the nodes have no GPUs: there is nothing to copy to")
         return super().run(fleet, settings)
-
-    def bandwidths(self, data: DeviceRates) -> dict[str, float]:
-        """The copies in each direction, B/s."""
-        return {} if data.host_device is None else data.host_device.model_dump()

@@ -4,19 +4,19 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_llmbench.checks.answers import dissenters, silent
-from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, NodeCheck, Site, options_of
+from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Site, options_of
 from pytest_llmbench.checks.compute.nodes.answer import DeviceRates, GemmPrecision, GemmRates
 from pytest_llmbench.checks.compute.rates import (
     ComputeKind,
+    DeviceCheck,
     Fraction,
     RateOptions,
     Rates,
-    answered,
-    ask_devices,
     finding,
+    list_answered,
     subject,
 )
-from pytest_llmbench.checks.kinds import finding_of_reading
+from pytest_llmbench.checks.findings import finding_of_reading
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
@@ -40,21 +40,19 @@ class GemmOptions(RateOptions):
 RankProducts = tuple[Answer[DeviceRates], DeviceRates, GemmRates]
 
 
-class Gemm(NodeCheck):
+class Gemm(DeviceCheck):
     """The same product on all GPUs, in each precision, all GPUs of a node at once."""
 
-    name = "gemm"
-    family = "compute"
+    name = part = "gemm"
     summary = "rate and correctness of dense matrix products on every GPU (or CPU), by precision"
     options: type[Strict] = GemmOptions
     #: statistic gemm.gemm_<precision>: dense matrix product in this precision, of each GPU, all GPUs of a node at once
     statistics: Mapping[str, str] = {f"gemm_{precision}": _UNIT for precision in _LARGEST_ERROR}
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Multiply, and judge."""
         options, site = options_of(self, settings, GemmOptions), fleet.site
-        answers = ask_devices(fleet, self, settings)
-        measured = [(answer, data, data.gemm) for answer, data in answered(answers) if data.gemm is not None]
+        answers = self.ask(fleet, settings)
+        measured = [(answer, data, data.gemm) for answer, data in list_answered(answers) if data.gemm is not None]
         rates = Rates(site, settings, options.tolerance)
         for answer, _, products in measured:
             for precision, product in products.precisions.items():
@@ -64,7 +62,16 @@ class Gemm(NodeCheck):
         faulty = {(finding.host, finding.subject) for finding in wrong}
         voters = [rank for rank in measured if (rank[0].host, subject(site, rank[0])) not in faulty]
         others, undecided, notes = _compare_products(site, voters)
-        shares = {reading: share for reading in rates.readings if (share := _share_of_peak(reading, site)) is not None}
+        shares = {}
+        for reading in rates.readings:
+            peak = site.peak_tflops.get(reading.statistic.removeprefix("gemm_"))
+            if peak is not None and site.device == "cuda":
+                shares[reading] = reading.value / peak
+        lacking = {
+            f"{precision} not measured on {data.device}: {reason}"
+            for _, data, products in measured
+            for precision, reason in products.lacking.items()
+        }
         # A device reaches its peak at full size only.
         judged_shares = shares if site.scale == "full" else {}
         return Report(
@@ -75,7 +82,7 @@ class Gemm(NodeCheck):
             readings=tuple(rates.readings),
             unjudged={**undecided, **_find_implausible(shares), **silent(answers)},
             unbounded=rates.unbounded and not any(judged_shares.values()),
-            notes=(*notes, *_list_lacking(measured), *rates.notes()),
+            notes=(*notes, *sorted(lacking), *rates.notes()),
             evidence={f"{answer.host} {subject(site, answer)}": products for answer, _, products in measured},
         )  # fmt: skip
 
@@ -123,12 +130,6 @@ def _make_finding(site: Site, answer: Answer[DeviceRates], kind: ComputeKind, me
     return finding(answer.host, subject(site, answer), kind, Severity.ISOLATE, message, _REPLACE)
 
 
-def _share_of_peak(reading: Reading, site: Site) -> float | None:
-    """A rate as a share of the published peak of its precision; None where there is none."""
-    peak = site.peak_tflops.get(reading.statistic.removeprefix("gemm_"))
-    return None if peak is None or site.device == "cpu" else reading.value / peak
-
-
 def _find_below_peak(shares: Mapping[Reading, float], least: float) -> Iterator[Finding]:
     for reading, share in shares.items():
         if share < least:
@@ -138,20 +139,9 @@ def _find_below_peak(shares: Mapping[Reading, float], least: float) -> Iterator[
 
 
 def _find_implausible(shares: Mapping[Reading, float]) -> dict[str, str]:
-    """Hosts with implausible numbers, with the reason."""
     return {
         str(reading.host): f"{reading.subject}: {reading.statistic} {reading.quantity} is {share:.0%} of the published "
         "peak: implausible; a clock or the peak in the system's file is wrong"
         for reading, share in shares.items()
         if share > _PLAUSIBLE
     }
-
-
-def _list_lacking(measured: Sequence[RankProducts]) -> list[str]:
-    """Precisions that devices lack, with the reasons."""
-    lacking = {
-        f"{precision} not measured on {data.device}: {reason}"
-        for _, data, products in measured
-        for precision, reason in products.lacking.items()
-    }
-    return sorted(lacking)

@@ -7,10 +7,9 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field
 
 from pytest_llmbench.checks.answers import read_answers
-from pytest_llmbench.checks.base import Answer, Check, CheckSettings, Fleet, Probe, Site, deadline_of
-from pytest_llmbench.checks.bounds import NOT_COMPARED, Bounds, find_outliers
+from pytest_llmbench.checks.base import Answer, CheckDefaults, CheckSettings, Fleet, Site, deadline_of
 from pytest_llmbench.checks.compute.nodes.answer import DeviceRates
-from pytest_llmbench.checks.kinds import FindingMaker, SharedKind, make_finding
+from pytest_llmbench.checks.findings import NOT_COMPARED, Bounds, FindingMaker, SharedKind, find_outliers, make_finding
 from pytest_llmbench.core.record.health import Finding, Reading
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.wire.answers import DeviceAnswer
@@ -22,7 +21,6 @@ finding: FindingMaker[ComputeKind | SharedKind] = make_finding
 
 # Part of the shared probe, by the check that judges it.
 _PARTS = {"gemm": "gemm", "memory_bandwidth": "memory", "host_device_bandwidth": "host_device"}
-
 Fraction = Annotated[float, Field(gt=0, le=1)]
 DeviceData = TypeVar("DeviceData", bound=DeviceAnswer)
 
@@ -50,24 +48,28 @@ def side_of(site: Site) -> int:
     return 8192 if site.scale == "full" else 4096
 
 
-def ask_devices(fleet: Fleet, check: Check, settings: CheckSettings) -> list[Answer[DeviceRates]]:
-    """Measure, once, all that the session's checks judge: importing PyTorch takes longer than most of it."""
-    site, deadline_s = fleet.site, deadline_of(check, settings)
-    parts = [part for name, part in _PARTS.items() if name == check.name or name in site.selected]
-    config = {
-        "measure": [part for part in parts if part != "host_device" or site.device == "cuda"],
-        "side": side_of(site),
-        "seconds": 1.5 if site.is_full_gpu else 0.3,
-        "timeout_s": deadline_s / 2,
-    }
-    probe = Probe(
-        name="compute", entry="pytest_llmbench.checks.compute.nodes.compute:measure", config=config,
-        ranks_per_node=site.gpus_per_node or 1, gpus=site.device == "cuda", deadline_s=deadline_s,
-    )  # fmt: skip
-    return read_answers(fleet.once(probe), DeviceRates, asked={_PARTS[check.name]: ()})
+class DeviceCheck(CheckDefaults):
+    """A check of the rates of devices; `part` is its part of `DeviceRates`."""
+
+    family = "compute"
+    part: str
+
+    def ask(self, fleet: Fleet, settings: CheckSettings) -> list[Answer[DeviceRates]]:
+        """Measure, once, all that the session's checks judge: importing PyTorch takes longer than most of it."""
+        site = fleet.site
+        parts = [part for name, part in _PARTS.items() if name == self.name or name in site.selected]
+        config = {
+            "measure": [part for part in parts if part != "host_device" or site.device == "cuda"],
+            "side": side_of(site),
+            "seconds": 1.5 if site.is_full_gpu else 0.3,
+            "timeout_s": deadline_of(self, settings) / 2,
+        }
+        ranks = site.gpus_per_node or 1
+        probe = self.probe_devices(site, settings, "compute:measure", config, name="compute", ranks_per_node=ranks)
+        return read_answers(fleet.once(probe), DeviceRates, asked={self.part: ()})
 
 
-def answered(answers: Iterable[Answer[DeviceData]]) -> Iterator[tuple[Answer[DeviceData], DeviceData]]:
+def list_answered(answers: Iterable[Answer[DeviceData]]) -> Iterator[tuple[Answer[DeviceData], DeviceData]]:
     """Ranks that gave an answer, with it."""
     return ((answer, answer.data) for answer in answers if answer.data is not None)
 
@@ -107,7 +109,7 @@ class Rates:
 
     @property
     def unbounded(self) -> bool:
-        """Whether something was measured without any reference for it."""
+        """True if something was measured without any reference for it."""
         covered = (self._bounds.covers(readings, model) for model, readings in self._by_model.items())
         return bool(self.readings) and not any(covered)
 

@@ -1,14 +1,29 @@
-"""The same training on two groups of ranks, then with places changed: does every rank compute the same numbers?"""
+"""The same training on two groups of ranks, then with places changed: does every rank compute the same numbers?
 
-from collections.abc import Mapping, Sequence
+A wrong number reaches all of its group with the next exchange. So the first disagreement of a training counts, and in
+it the numbers from before the exchange. In another turn, other ranks compute the same numbers: with three that agree
+on a number, the fourth is wrong.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pydantic import PositiveInt
 
-from pytest_llmbench.checks.answers import damaged, read_answers, silent
-from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of, options_of
-from pytest_llmbench.checks.compute.nodes.seating import TURNS, RankNumbers, Turn, groups
-from pytest_llmbench.checks.compute.rates import answered, finding, subject
-from pytest_llmbench.checks.compute.voting import judge_numbers
+from pytest_llmbench.checks.answers import describe_damage, read_answers, silent
+from pytest_llmbench.checks.base import (
+    Answer,
+    CheckDefaults,
+    CheckSettings,
+    Fleet,
+    Site,
+    deadline_of,
+    options_of,
+)
+from pytest_llmbench.checks.compute.nodes.answer import TURNS, RankNumbers, Turn, groups
+from pytest_llmbench.checks.compute.rates import finding, list_answered, subject
 from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
@@ -26,7 +41,7 @@ class SameNumbersOptions(Strict):
     """Number of steps of each of the three trainings; more steps find rarer faults."""
 
 
-class SameNumbers(NodeCheck):
+class SameNumbers(CheckDefaults):
     """A deterministic training in two groups, and again after each of two swaps."""
 
     name = "same_numbers"
@@ -36,15 +51,11 @@ class SameNumbers(NodeCheck):
     deadline_s = 600.0
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Train, and compare."""
-        site, deadline_s = fleet.site, deadline_of(self, settings)
+        site = fleet.site
         steps = options_of(self, settings, SameNumbersOptions).steps
         size = _FULL if site.is_full_gpu else _SMALL
-        probe = Probe(
-            name=self.name, entry="pytest_llmbench.checks.compute.nodes.replica:train", together=True,
-            config={"steps": steps, "timeout_s": deadline_s, **size}, ranks_per_node=site.ranks_per_node,
-            gpus=site.device == "cuda", deadline_s=deadline_s,
-        )  # fmt: skip
+        config = {"steps": steps, "timeout_s": deadline_of(self, settings), **size}
+        probe = self.probe_devices(site, settings, "replica:train", config, together=True)
         return _judge(read_answers(fleet.run([probe])[0], RankNumbers), site, steps)
 
 
@@ -53,9 +64,9 @@ def _judge(answers: Sequence[Answer[RankNumbers]], site: Site, steps: int) -> Re
     if missing := silent(answers):
         reason = f"not compared: {listed(missing)} did not answer"
         return Report(unjudged={answer.host: missing.get(answer.host, reason) for answer in answers})
-    teams = _group_teams({answer.rank: data for answer, data in answered(answers)})
+    teams = _group_teams({answer.rank: data for answer, data in list_answered(answers)})
     if contradiction := _find_contradiction(teams, len(answers), steps):
-        return Report(unjudged={answer.host: damaged("turns", contradiction) for answer in answers})
+        return Report(unjudged={answer.host: describe_damage("turns", contradiction) for answer in answers})
     named = {answer.rank: (answer.host, subject(site, answer)) for answer in answers}
     findings: list[Finding] = []
     unjudged: dict[str, str] = {}
@@ -83,7 +94,6 @@ def _make_finding(host: str, device: str, where: str) -> Finding:
 
 
 def _group_teams(answers: Mapping[int, RankNumbers]) -> list[dict[int, tuple[Turn, ...]]]:
-    """The turns of each team, by rank."""
     teams: dict[int, dict[int, tuple[Turn, ...]]] = {}
     for rank, answer in sorted(answers.items()):
         seat = next((turn.seat for turn in answer.turns if turn.seat is not None), None)
@@ -93,7 +103,6 @@ def _group_teams(answers: Mapping[int, RankNumbers]) -> list[dict[int, tuple[Tur
 
 
 def _find_contradiction(teams: Sequence[Mapping[int, Sequence[Turn]]], ranks: int, steps: int) -> str:
-    """The first contradiction between the turns of all ranks; empty without one."""
     if sum(map(len, teams)) != ranks or any(len(turns) != TURNS for team in teams for turns in team.values()):
         return f"each of {ranks} ranks must have {TURNS} turns and a seat"
     for team in teams:
@@ -108,5 +117,116 @@ def _find_contradiction(teams: Sequence[Mapping[int, Sequence[Turn]]], ranks: in
                 if (None if seat is None else (seat.group, seat.shard)) != (due[rank][:2] if rank in due else None):
                     return f"rank {rank} had another seat than its own in turn {number}"
                 if rank in due and (len(done) != steps or any(len(step.gathered) != due[rank][2] for step in done)):
-                    return f"rank {rank} did not tell all of {steps} steps of turn {number}"
+                    return f"rank {rank} did not answer with all of {steps} steps of turn {number}"
     return ""
+
+
+class NumberOf(NamedTuple):
+    """A number: the gradients and the loss of a share of the data in a step, or the weights after it."""
+
+    step: int
+    stage: str
+    shard: int
+
+    def __str__(self) -> str:
+        if self.stage == "weights":
+            return f"the weights after step {self.step}"
+        return f"loss and gradients of step {self.step}, before the exchange"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NumbersVerdict:
+    """The result of a team's turns."""
+
+    wrong: Mapping[int, str] = field(default_factory=dict)  # the first wrong number of each wrong rank
+    suspects: tuple[frozenset[int], ...] = ()  # ranks one of which is wrong, for each disagreement without a majority
+    swaps: int = 0  # the number of swaps that named the wrong ones
+
+
+Turns = Sequence[Mapping[int, Turn]]
+
+
+def judge_numbers(turns: Turns) -> NumbersVerdict:
+    """Judge the turns of one team, each by rank."""
+    whole = _count_votes(turns)
+    for count in range(1, len(turns)):
+        early = _count_votes(turns[:count])
+        if early.wrong.keys() == whole.wrong.keys() and early.suspects == whole.suspects:
+            return NumbersVerdict(wrong=early.wrong, suspects=early.suspects, swaps=count - 1)
+    return NumbersVerdict(wrong=whole.wrong, suspects=whole.suspects, swaps=max(len(turns) - 1, 0))
+
+
+def _count_votes(turns: Turns) -> NumbersVerdict:
+    votes: dict[NumberOf, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    damaged: list[frozenset[int]] = []
+    wrong: dict[int, str] = {}
+    for ranks in turns:
+        seated = {rank: turn for rank, turn in ranks.items() if turn.seat is not None}
+        for number in range(min((len(turn.steps) for turn in seated.values()), default=0)):
+            numbers = list(_list_numbers(seated, number, "local"))
+            _count(votes, numbers)
+            own, lost = _find_lost(seated, number)
+            wrong |= dict.fromkeys(own - wrong.keys(), f"its own copy of what it sent in step {number + 1}")
+            damaged += lost
+            values = {(place, digest) for _, place, digest in numbers}
+            if len(values) > len({place for place, _ in values}) or own or lost:
+                break
+            # Wrong weights are their rank's alone until the next exchange.
+            _count(votes, _list_numbers(seated, number, "weights"))
+    # A link has two ends: ranks in every damaged transfer, or, without such, all ranks of each.
+    everywhere = frozenset.intersection(*damaged) if damaged else None
+    undecided = [everywhere] if everywhere else damaged
+    ends = (rank for suspects in undecided if len(suspects) == 1 for rank in suspects)
+    wrong |= dict.fromkeys(ends, "a part that it sent or got")
+    for place in sorted(votes):
+        odd, tied = _find_minority(votes[place])
+        wrong |= {rank: str(place) for rank in sorted(odd - wrong.keys())}
+        undecided += [tied] if tied else []
+    # A wrong rank explains its disagreements; one alone disagrees with itself.
+    alone = {rank for suspects in undecided if len(suspects) == 1 for rank in suspects}
+    wrong |= dict.fromkeys(alone - wrong.keys(), "numbers that it computes differently each time")
+    unexplained = (suspects for suspects in undecided if not suspects & wrong.keys())
+    return NumbersVerdict(wrong=wrong, suspects=tuple(dict.fromkeys(unexplained)))
+
+
+def _list_numbers(seated: Mapping[int, Turn], number: int, stage: str) -> Iterator[tuple[int, NumberOf, str]]:
+    for rank, turn in seated.items():
+        if turn.seat is not None:
+            shard = turn.seat.shard if stage == "local" else 0
+            yield rank, NumberOf(number + 1, stage, shard), getattr(turn.steps[number], stage)
+
+
+def _count(votes: dict[NumberOf, dict[str, set[int]]], numbers: Iterable[tuple[int, NumberOf, str]]) -> None:
+    for rank, place, digest in numbers:
+        votes[place][digest].add(rank)
+
+
+def _find_lost(seated: Mapping[int, Turn], number: int) -> tuple[set[int], list[frozenset[int]]]:
+    """Ranks whose own part differs from their computed one, and each sender with the receivers of another part."""
+    own: set[int] = set()
+    lost = []
+    for rank, turn in seated.items():
+        if turn.seat is None:
+            continue
+        sent = turn.steps[number].local
+        got = {
+            other: theirs.steps[number].gathered[turn.seat.shard]
+            for other, theirs in seated.items()
+            if theirs.seat is not None and theirs.seat.group == turn.seat.group
+        }
+        others = {other for other, digest in got.items() if digest != sent}
+        if rank in others:
+            own.add(rank)
+        elif others:
+            lost.append(frozenset(others | {rank}))
+    return own, lost
+
+
+def _find_minority(votes: Mapping[str, set[int]]) -> tuple[set[int], frozenset[int]]:
+    """Ranks that a majority of ranks contradicts, or, without one, all that disagree."""
+    if len(votes) < 2:
+        return set(), frozenset()
+    first, second, *_ = sorted(votes.values(), key=len, reverse=True)
+    if len(first) > len(second):
+        return {rank for ranks in votes.values() if ranks is not first for rank in ranks}, frozenset()
+    return set(), frozenset(rank for ranks in votes.values() for rank in ranks)

@@ -1,20 +1,20 @@
 """A load of minutes: does the rate hold, and what do clocks, temperature and power do meanwhile?"""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import mean, median
 
 from pydantic import PositiveFloat
 
 from pytest_llmbench.checks.answers import read_answers, silent
-from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, NodeCheck, Probe, Site, options_of
+from pytest_llmbench.checks.base import Answer, CheckDefaults, CheckSettings, Fleet, Site, options_of
 from pytest_llmbench.checks.compute.nodes.answer import SustainedLoad, TelemetrySample
 from pytest_llmbench.checks.compute.rates import (
     ComputeKind,
     Fraction,
     Rates,
-    answered,
     finding,
+    list_answered,
     side_of,
     subject,
     tolerance_of,
@@ -31,6 +31,11 @@ _UNITS = {
     "clock_min": "MHz",  #: statistic sustained.clock_min: lowest SM clock under load
     "temperature_max": "degC",  #: statistic sustained.temperature_max: highest temperature under load
     "power_mean": "W",  #: statistic sustained.power_mean: mean power under load
+}
+_OF_SAMPLES: Mapping[str, tuple[str, Callable[[Sequence[float]], float]]] = {
+    "clock_min": ("clock_mhz", min),
+    "temperature_max": ("temperature_degc", max),
+    "power_mean": ("power_w", mean),
 }
 _ACTION = "check cooling, power supply and dust, then clocks and power limit"
 _SHORT_S = 2.5
@@ -50,7 +55,7 @@ class SustainedOptions(Strict):
     """Temperature in °C above which there is a hint."""
 
 
-class Sustained(NodeCheck):
+class Sustained(CheckDefaults):
     """Products in a loop on all GPUs of all nodes, with a telemetry sample about once a second."""
 
     name = "sustained"
@@ -60,18 +65,15 @@ class Sustained(NodeCheck):
     statistics: Mapping[str, str] = _UNITS
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Load the devices, and judge."""
         options, site = options_of(self, settings, SustainedOptions), fleet.site
         seconds = 60.0 * options.minutes if options.minutes else 120.0 if site.is_full_gpu else _SHORT_S
         block_s, timeout_s = 1.0 if seconds > 10 else 0.2, self.deadline_s / 2
-        probe = Probe(
-            name="sustained", entry="pytest_llmbench.checks.compute.nodes.compute:sustain",
-            config={"side": side_of(site), "seconds": seconds, "block_s": block_s, "timeout_s": timeout_s},
-            ranks_per_node=site.gpus_per_node or 1, gpus=site.device == "cuda",
-            deadline_s=settings.deadline_s or self.deadline_s + seconds,
-        )  # fmt: skip
+        config = {"side": side_of(site), "seconds": seconds, "block_s": block_s, "timeout_s": timeout_s}
+        ranks, deadline_s = site.gpus_per_node or 1, settings.deadline_s or self.deadline_s + seconds
+        how = {"ranks_per_node": ranks, "deadline_s": deadline_s}
+        probe = self.probe_devices(site, settings, "compute:sustain", config, **how)
         answers = read_answers(fleet.run([probe])[0], SustainedLoad)
-        loads = [_DeviceLoad(site, answer, data, options) for answer, data in answered(answers)]
+        loads = [_DeviceLoad(site, answer, data, options) for answer, data in list_answered(answers)]
         rates = Rates(site, settings, options.drop)
         for load in loads:
             for name, value in load.numbers.items():
@@ -135,8 +137,7 @@ class _DeviceLoad:
                     yield f"{self.device}: no telemetry from {before:.0f} to {after:.0f} s"
         if self.data.trouble:
             yield f"{self.device}: {self.data.trouble}"
-        missing = [name for name in ("clock_min", "temperature_max", "power_mean") if name not in self.numbers]
-        if missing:
+        if missing := [name for name in _OF_SAMPLES if name not in self.numbers]:
             yield f"{self.device}: not reported by this machine: {', '.join(missing)}"
 
 
@@ -150,12 +151,9 @@ def _summarize_rates(rates: Sequence[tuple[float, float]]) -> dict[str, float]:
 
 
 def _summarize_telemetry(samples: Sequence[TelemetrySample]) -> dict[str, float]:
-    under_load = samples[1:]  # the first is of the moment when the load begins
-    clocks = [sample.clock_mhz for sample in under_load if sample.clock_mhz is not None]
-    temperatures = [sample.temperature_degc for sample in under_load if sample.temperature_degc is not None]
-    powers = [sample.power_w for sample in under_load if sample.power_w is not None]
-    return {
-        **({"clock_min": min(clocks)} if clocks else {}),
-        **({"temperature_max": max(temperatures)} if temperatures else {}),
-        **({"power_mean": mean(powers)} if powers else {}),
-    }
+    numbers: dict[str, float] = {}
+    for statistic, (field, summarize) in _OF_SAMPLES.items():
+        under_load = (getattr(sample, field) for sample in samples[1:])  # the first is of the begin of the load
+        if values := [value for value in under_load if value is not None]:
+            numbers[statistic] = summarize(values)
+    return numbers

@@ -61,7 +61,7 @@ class DiagnosticOutcome:
 
     @property
     def skipped(self) -> bool:
-        """Whether it was skipped, at least in part."""
+        """True if it was skipped, at least in part."""
         return any(result.status is Status.SKIP for result in self.results)
 
 
@@ -81,13 +81,6 @@ class Diagnosis:
     def results(self) -> tuple[DcgmResult, ...]:
         """The results of all tests."""
         return tuple(result for test in self.tests for result in test.results)
-
-    @property
-    def healthy(self) -> bool:
-        """Whether every test ran and passed on every entity and recorded nothing."""
-        passed = all(result.status is Status.PASS and not result.recorded for result in self.results)
-        whole = self.unreadable is None and self.runtime_error is None and self.overall in {None, Status.PASS}
-        return whole and bool(self.results) and passed and not self.uncovered
 
     @property
     def uncovered(self) -> tuple[str, ...]:
@@ -196,9 +189,9 @@ def read_document(document: Mapping[str, Any]) -> Diagnosis:
     if error is not None:
         return Diagnosis(version=version, runtime_error=str(error))
     tests = tuple(
-        _read_test(category.get("category"), _mapping(test, "a test"))
-        for category in (_mapping(item, "a category") for item in _items(root, "test_categories"))
-        for test in _items(category, "tests")
+        _read_test(category.get("category"), test)
+        for category in _mappings(root, "test_categories")
+        for test in _mappings(category, "tests")
     )
     if not tests:
         raise UnreadableReport("there are no tests in it")
@@ -274,7 +267,7 @@ def _read_entities(result: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _count_gpus(document: Mapping[str, Any], tests: Sequence[DiagnosticOutcome]) -> int | None:
-    for group in [_mapping(item, "an entity group") for item in _items(document, "entity_groups")]:
+    for group in _mappings(document, "entity_groups"):
         if group.get("entity_group") == "GPU":
             return len(_items(group, "entities"))
     named = {gpu for test in tests for result in test.results for gpu in result.entities if gpu.startswith("GPU ")}
@@ -296,6 +289,10 @@ def _number(mapping: Mapping[str, Any], name: str) -> int | None:
 def _items(mapping: Mapping[str, Any], name: str) -> list[Any]:
     """The items of a list that may be missing, or have holes: up to version 3 a test that did not run is `null`."""
     return [item for item in _sequence(mapping.get(name, []), name) if item is not None]
+
+
+def _mappings(mapping: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    return [_mapping(item, f"an item of {name}") for item in _items(mapping, name)]
 
 
 def _sequence(value: object, what: str) -> Sequence[Any]:

@@ -7,27 +7,26 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pytest_llmbench.checks.answers import dissenters, read_per_host
-from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of, options_of
-from pytest_llmbench.checks.gpu.nodes.facts import GpuFacts, SmiOutput
+from pytest_llmbench.checks.base import CheckDefaults, CheckSettings, Fleet, Site, options_of
+from pytest_llmbench.checks.findings import FindingMaker, SharedKind, make_finding
+from pytest_llmbench.checks.gpu.nodes.facts import GpuFacts, ToolEnd
 from pytest_llmbench.checks.gpu.nvidia_smi import Smi, SmiGpu, read_smi
-from pytest_llmbench.checks.kinds import FindingMaker, SharedKind, make_finding
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 
 GpuKind = Literal[
     "application_clock", "applications_clocks_setting", "driver_not_loaded", "ecc_correctable", "ecc_history",
     "ecc_off", "ecc_uncorrectable", "fabric", "fallen_off_the_bus", "gpu_lost", "gpu_memory", "gpu_model",
-    "gpus_missing", "hw_power_brake_slowdown", "hw_slowdown", "hw_thermal_slowdown", "inforom_corrupted", "mig",
-    "nvidia_smi_missing", "nvidia_smi_warns", "nvlink_inactive", "nvlink_slow", "pcie_gen", "pcie_replays",
-    "pcie_width", "persistence", "power_limit", "recovery_action", "remap_failed", "remap_pending",
-    "retirement_pending", "sram_threshold", "stray_process", "sw_power_cap", "sw_thermal_slowdown", "sxid", "xid",
+    "gpus_missing", "hw_power_brake_slowdown", "hw_slowdown", "hw_thermal_slowdown", "inforom_corrupted",
+    "memory_unrepairable", "mig", "nvidia_smi_missing", "nvidia_smi_warns", "nvlink_inactive", "nvlink_slow",
+    "pcie_gen", "pcie_replays", "pcie_width", "persistence", "power_limit", "recovery_action", "remap_failed",
+    "remap_pending", "repair_pending", "retirement_pending", "sram_threshold", "stray_process", "sw_power_cap",
+    "sw_thermal_slowdown", "sxid", "xid",
 ]  # fmt: skip
 finding: FindingMaker[GpuKind | SharedKind] = make_finding
 
 # A finding without its place: kind, severity, message, action.
 Fault = tuple[GpuKind | SharedKind, Severity, str, str]
-
-_FACTS = "pytest_llmbench.checks.gpu.nodes.facts:facts"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,39 +53,45 @@ class GpuNodes:
         return {key: value for key, value in values.items() if value is not None}
 
 
-class GpuCheck(NodeCheck):
+class GpuCheck(CheckDefaults):
     """A check of facts from a node's driver and kernel about its GPUs, which one probe collects for all of them."""
 
-    name: str
-    summary: str
     family = "gpu"
     deadline_s = 240.0
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Ask every node, and judge."""
         options = options_of(self, settings, self.options)
         if not fleet.site.gpus_per_node:
             return Report(skip="this system has no GPUs")
-        probe = Probe(name="gpu-facts", entry=_FACTS, deadline_s=deadline_of(self, settings), gpus=True)
+        probe = self.probe(settings, "facts:facts", name="gpu-facts", gpus=True)
         facts, silent = read_per_host(fleet.once(probe), GpuFacts)
-        smi: dict[str, Smi] = {}
-        failed: dict[str, str] = {}
-        for host, node in facts.items():
-            try:
-                smi[host] = _read_output(node.smi)
-            except (RunError, OSError) as error:
-                failed[host] = str(error)
-        return self.report(GpuNodes(facts=facts, smi=smi, failed=failed, silent=silent), fleet.site, options)
+        return self.report(_read(facts, silent), fleet.site, options)
 
     def report(self, nodes: GpuNodes, site: Site, options: Any) -> Report:
         """Judge the answers of all nodes."""
         raise NotImplementedError
 
 
-def _read_output(output: SmiOutput) -> Smi:
+def _read(facts: Mapping[str, GpuFacts], silent: Mapping[str, str]) -> GpuNodes:
+    smi: dict[str, Smi] = {}
+    failed: dict[str, str] = {}
+    for host, node in facts.items():
+        try:
+            require_output(node.smi)
+            smi[host] = read_smi(Path(node.smi.path).read_text(encoding="utf-8", errors="replace"))
+        except (RunError, OSError) as error:
+            failed[host] = str(error)
+    return GpuNodes(facts=facts, smi=smi, failed=failed, silent=silent)
+
+
+def require_output(output: ToolEnd) -> None:
+    """Refuse the output of a program that failed.
+
+    Raises:
+        RunError: `failed`, with the reason.
+    """
     if output.error is not None:
         raise RunError("failed", f"{output.command}: {output.error}")  #: error failed: Check: a tool failed
-    return read_smi(Path(output.path).read_text(encoding="utf-8", errors="replace"))
 
 
 def subject(gpu: SmiGpu) -> str:
@@ -108,16 +113,15 @@ class PerGpu(GpuCheck):
         """Missing facts that are necessary to judge a GPU."""
         return [name for name in self.needs if getattr(gpu, name) is None]
 
-    def compare(self, nodes: GpuNodes) -> Iterator[Finding]:  # noqa: ARG002 - most have nothing to compare
+    def compare(self, nodes: GpuNodes) -> Iterator[Finding]:
         """Yield differences between GPUs that should be alike."""
         yield from ()
 
-    def notes(self, nodes: GpuNodes, options: Any) -> Iterator[str]:  # noqa: ARG002 - most have none
+    def notes(self, nodes: GpuNodes, options: Any) -> Iterator[str]:
         """Yield further remarks for people."""
         yield from ()
 
-    def report(self, nodes: GpuNodes, site: Site, options: Any) -> Report:  # noqa: ARG002 - each GPU by itself
-        """Judge GPU by GPU."""
+    def report(self, nodes: GpuNodes, site: Site, options: Any) -> Report:
         findings = [
             finding(host, subject(gpu), *fault) for host, gpu in nodes.gpus() for fault in self.judge(gpu, options)
         ]

@@ -35,7 +35,7 @@ class PcieOptions(Strict):
     gen: PositiveInt | None = None
     """PCIe generation that GPU and slot must support."""
     judge_idle_gen: bool = False
-    """Whether the link generation of idle GPUs is judged, too."""
+    """Judge the link generation of idle GPUs, too."""
     replays: NonNegativeInt = 100
     """Number of packets sent again since the driver was loaded, above which there is a hint."""
 
@@ -50,7 +50,6 @@ class Pcie(PerGpu):
     shows = ("replays", "performance_state")
 
     def judge(self, gpu: SmiGpu, options: PcieOptions) -> Iterator[Fault]:
-        """Judge the width always, and the generation of a GPU that is awake, or its maximum."""
         action = "reboot the node; if it stays, reseat the GPU or replace its riser, cable or board"
         width = options.width or gpu.max_link_width
         if gpu.link_width is not None and width is not None and gpu.link_width < width:
@@ -70,7 +69,6 @@ class Pcie(PerGpu):
             yield "pcie_replays", Severity.MONITOR, message, "watch whether it grows: the link loses packets"
 
     def notes(self, nodes: GpuNodes, options: PcieOptions) -> Iterator[str]:
-        """Count the GPUs with an unjudged generation."""
         asleep = sum(not _judges_gen(gpu, options) for _, gpu in nodes.gpus())
         if asleep:
             yield f"the PCIe generation in use was not judged on {asleep} GPUs that save power, only what it can be"
@@ -90,8 +88,7 @@ class Throttle(PerGpu):
     needs = ("slowdowns", "power_limit_w", "default_power_limit_w", "max_sm_mhz")
     shows = ("application_mhz", "default_application_mhz", "performance_state")
 
-    def judge(self, gpu: SmiGpu, options: NoOptions) -> Iterator[Fault]:  # noqa: ARG002 - it has none
-        """Judge slowdowns without load, which are faults of the hardware, and limits, which are settings."""
+    def judge(self, gpu: SmiGpu, options: NoOptions) -> Iterator[Fault]:
         for kind, (severity, reason, action) in _SLOWDOWNS.items():
             if kind in (gpu.slowdowns or ()):
                 yield kind, severity, f"clocks are held down: {reason}", action
@@ -107,7 +104,6 @@ class Throttle(PerGpu):
             yield "application_clock", Severity.MONITOR, message, f"nvidia-smi -i {gpu.index} -rac"
 
     def compare(self, nodes: GpuNodes) -> Iterator[Finding]:
-        """Compare power limits and highest clocks, which are the same on all GPUs."""
         action = "compare driver, VBIOS and nvidia-smi settings with the other GPUs"
         limits = nodes.values(lambda gpu: None if gpu.power_limit_w is None else f"{gpu.power_limit_w:g} W")
         clocks = nodes.values(lambda gpu: None if gpu.max_sm_mhz is None else f"{gpu.max_sm_mhz:g} MHz")
@@ -134,7 +130,6 @@ class Processes(PerGpu):
     shows = ("memory_total_mib",)
 
     def judge(self, gpu: SmiGpu, options: ProcessesOptions) -> Iterator[Fault]:
-        """Judge processes, of which a computing one takes time and memory from the run, and unexplained memory."""
         for process in gpu.processes or ():
             if options.allowed and process.name.endswith(options.allowed):
                 continue
@@ -169,7 +164,7 @@ class Ecc(PerGpu):
     needs = ("ecc", "uncorrectable", "total_uncorrectable")
     shows = (
         "correctable", "total_correctable", "sram_threshold_exceeded", "retirement_pending", "remap_pending",
-        "remap_failed",
+        "remap_failed", "repair_pending", "unrepairable",
     )  # fmt: skip
 
     def missing(self, gpu: SmiGpu) -> list[str]:
@@ -180,21 +175,29 @@ class Ecc(PerGpu):
         return [*super().missing(gpu), *(["remapped rows or retired pages"] if None in repairs else [])]
 
     def judge(self, gpu: SmiGpu, options: EccOptions) -> Iterator[Fault]:
-        """Judge the worst first."""
         reset = f"drain the node and reset the GPU: nvidia-smi -r -i {gpu.index}"
         replace = "take the node out; run dcgmi diag -r 3 and replace the GPU"
-        if gpu.remap_failed:  #: finding remap_failed: a bad row of GPU memory could not be replaced
-            yield "remap_failed", Severity.ISOLATE, "a memory row could not be replaced", replace
-        if gpu.sram_threshold_exceeded:  #: finding sram_threshold: more uncorrected errors in SRAM than NVIDIA allows
-            message = "its SRAM had more uncorrected errors than NVIDIA allows"
-            yield "sram_threshold", Severity.ISOLATE, message, replace
-        if gpu.uncorrectable:  #: finding ecc_uncorrectable: uncorrected memory errors since the driver was loaded
-            message = f"{gpu.uncorrectable:g} uncorrected ECC errors since the driver was loaded"
-            yield "ecc_uncorrectable", Severity.RESET, message, reset
-        if gpu.remap_pending:  #: finding remap_pending: a bad row of memory waits for a reset to be replaced
-            yield "remap_pending", Severity.RESET, "a memory row waits to be replaced", reset
-        if gpu.retirement_pending:  #: finding retirement_pending: a bad page of memory waits for a reset to be retired
-            yield "retirement_pending", Severity.RESET, "a memory page waits to be retired", reset
+        seen: tuple[tuple[GpuKind, Severity, str, float | None], ...] = (
+            #: finding remap_failed: a bad row of GPU memory could not be replaced
+            ("remap_failed", Severity.ISOLATE, "a memory row could not be replaced", gpu.remap_failed),
+            #: finding memory_unrepairable: the driver has given up the repair of GPU memory
+            ("memory_unrepairable", Severity.ISOLATE, "its memory cannot be repaired any more", gpu.unrepairable),
+            #: finding sram_threshold: more uncorrected errors in SRAM than NVIDIA allows
+            ("sram_threshold", Severity.ISOLATE, "its SRAM had more uncorrected errors than NVIDIA allows",
+             gpu.sram_threshold_exceeded),
+            #: finding ecc_uncorrectable: uncorrected memory errors since the driver was loaded
+            ("ecc_uncorrectable", Severity.RESET,
+             f"{gpu.uncorrectable or 0:g} uncorrected ECC errors since the driver was loaded", gpu.uncorrectable),
+            #: finding remap_pending: a bad row of memory waits for a reset to be replaced
+            ("remap_pending", Severity.RESET, "a memory row waits to be replaced", gpu.remap_pending),
+            #: finding repair_pending: a memory channel or a processing cluster waits for a reset to be repaired
+            ("repair_pending", Severity.RESET, "a part of it waits to be repaired", gpu.repair_pending),
+            #: finding retirement_pending: a bad page of memory waits for a reset to be retired
+            ("retirement_pending", Severity.RESET, "a memory page waits to be retired", gpu.retirement_pending),
+        )  # fmt: skip
+        for kind, severity, message, is_seen in seen:
+            if is_seen:
+                yield kind, severity, message, replace if severity is Severity.ISOLATE else reset
         if gpu.ecc is False:  #: finding ecc_off: memory errors are not noticed
             action = f"nvidia-smi -i {gpu.index} -e 1, then reset the GPU"
             yield "ecc_off", Severity.CONFIGURE, "ECC is off: memory errors are not noticed", action

@@ -8,9 +8,7 @@ from typing import Any
 from pydantic import NonNegativeInt, PositiveFloat
 
 from pytest_llmbench.checks.base import Site
-from pytest_llmbench.checks.gpu.base import Fault, GpuCheck, GpuNodes, find_unlike, finding
-from pytest_llmbench.checks.gpu.nodes.facts import ToolOutput
-from pytest_llmbench.checks.gpu.nvidia_smi import Smi
+from pytest_llmbench.checks.gpu.base import Fault, GpuCheck, GpuNodes, find_unlike, finding, require_output
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
@@ -18,6 +16,7 @@ from pytest_llmbench.core.schema import Strict
 _GPU = re.compile(r"GPU (\d{1,4}): .*", re.ASCII)
 _LINK = re.compile(r"Link (\d{1,4}): (?:(\d{1,6}(?:\.\d{1,9})?) GB/s|<inactive>)", re.ASCII)
 _NONE_ACTIVE = re.compile(r"all links are in-?active", re.IGNORECASE)
+_NO_NVLINK = re.compile(r"does not (?:have|support)|not supported", re.IGNORECASE)
 _RESET = "reset all GPUs of the node, or reboot it; if the link stays down, replace the GPU, its board or the switch"
 _FABRIC = "systemctl status nvidia-fabricmanager on the node; start it, then reset the GPUs"
 
@@ -48,11 +47,12 @@ def read_links(text: str) -> dict[int, NvlinkState]:
         if (head := _GPU.fullmatch(line)) and int(head[1]) not in speeds:
             gpu = int(head[1])
             speeds[gpu] = []
+            inactive |= {gpu} if _NONE_ACTIVE.search(line) else set()  # some builds print it behind the name
         elif gpu is not None and (link := _LINK.fullmatch(line)) and int(link[1]) == len(speeds[gpu]):
             speeds[gpu].append(None if link[2] is None else float(link[2]))
         elif gpu is not None and _NONE_ACTIVE.search(line):
             inactive.add(gpu)
-        elif line:
+        elif line and not (gpu is not None and _NO_NVLINK.search(line)):
             raise RunError("unreadable", f"nvidia-smi nvlink -s printed {line[:200]!r}")
     if not speeds:
         raise RunError("unreadable", "nvidia-smi nvlink -s printed no GPU")
@@ -78,16 +78,21 @@ class GpuNvlink(GpuCheck):
     summary = "every NVLink is active and at full speed, and GPUs joined their fabric"
     options: type[Strict] = NvlinkOptions
 
-    def report(self, nodes: GpuNodes, site: Site, options: NvlinkOptions) -> Report:  # noqa: ARG002
-        """Judge and compare the links."""
+    def report(self, nodes: GpuNodes, site: Site, options: NvlinkOptions) -> Report:
         links: dict[tuple[str, int], NvlinkState] = {}
         unjudged = dict(nodes.unjudged)
         for host, smi in nodes.smi.items():
+            output = nodes.facts[host].nvlink
             try:
-                own = _read_answer(nodes.facts[host].nvlink, smi)
-                links |= {(host, gpu): state for gpu, state in own.items()}
+                require_output(output)
+                own = read_links(output.text)
             except RunError as error:
                 unjudged[host] = str(error)
+                continue
+            if set(own) == {gpu.index for gpu in smi.gpus}:
+                links |= {(host, gpu): state for gpu, state in own.items()}
+            else:
+                unjudged[host] = f"{output.command} lists GPUs {sorted(own)}; there are {len(smi.gpus)}"
         shown: dict[str, list[dict[str, Any]]] = {}
         for (host, gpu), state in links.items():
             shown.setdefault(host, []).append({"gpu": gpu, "speeds_gb_s": list(state.speeds)})
@@ -106,15 +111,6 @@ class GpuNvlink(GpuCheck):
                 #: finding fabric: a GPU did not join its NVLink fabric
                 findings.append(finding(host, f"GPU {smi_gpu.index}", "fabric", Severity.RESET, message, _FABRIC))
         return Report(findings=tuple(findings), unjudged=unjudged, evidence={"nvlink": shown})
-
-
-def _read_answer(output: ToolOutput, smi: Smi) -> dict[int, NvlinkState]:
-    if output.error is not None:
-        raise RunError("failed", f"{output.command}: {output.error}")
-    links = read_links(output.text)
-    if set(links) != {gpu.index for gpu in smi.gpus}:
-        raise RunError("unreadable", f"{output.command} lists GPUs {sorted(links)}; there are {len(smi.gpus)}")
-    return links
 
 
 def _check_links(state: NvlinkState, options: NvlinkOptions) -> Iterator[Fault]:

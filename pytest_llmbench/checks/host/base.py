@@ -2,14 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from pytest_llmbench.checks.answers import read_per_host
-from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of
-from pytest_llmbench.checks.bounds import Bounds
+from pytest_llmbench.checks.base import CheckDefaults, CheckSettings, Fleet, Site
+from pytest_llmbench.checks.findings import Bounds, FindingMaker, SharedKind, make_finding
 from pytest_llmbench.checks.host.nodes.facts import HostFacts
 from pytest_llmbench.checks.host.nodes.files import Mount
-from pytest_llmbench.checks.kinds import FindingMaker, SharedKind, make_finding
 from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.health import Finding, Reading
 
@@ -35,27 +34,20 @@ _LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.lxcfs", "fuse.squashfuse", "fuse.squ
 _ONE_CLOCK = {"nfs", "nfs4", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
 
 
-class HostCheck(NodeCheck):
+class HostCheck(CheckDefaults):
     """Base class of host checks."""
 
     family = "host"
     deadline_s = 60.0
     entry: str | None = None
 
-
-def host_probe(check: Check, settings: CheckSettings, name: str, function: str, config: Mapping[str, Any]) -> Probe:
-    """A probe with one rank per node, which calls a function of `host.nodes`, such as `facts:facts`."""
-    entry = f"pytest_llmbench.checks.host.nodes.{function}"
-    return Probe(name=name, entry=entry, config=config, deadline_s=deadline_of(check, settings))
-
-
-def ask_hosts(check: Check, fleet: Fleet, settings: CheckSettings) -> tuple[dict[str, HostFacts], dict[str, str]]:
-    """Ask every node once for the facts of all host checks: facts by host, and reasons for missing ones."""
-    containers = [environment.container for environment in fleet.site.environments.values()]
-    runtimes = sorted({container.runtime for container in containers if container is not None})
-    paths = sorted(named_paths(fleet.site))
-    probe = host_probe(check, settings, "host-facts", "facts:facts", {"runtimes": runtimes, "paths": paths})
-    return read_per_host(fleet.once(probe), HostFacts, asked={"containers": runtimes, "paths": paths})
+    def ask(self, fleet: Fleet, settings: CheckSettings) -> tuple[dict[str, HostFacts], dict[str, str]]:
+        """Ask every node once for the facts of all host checks: facts by host, and reasons for missing ones."""
+        containers = [environment.container for environment in fleet.site.environments.values()]
+        runtimes = sorted({container.runtime for container in containers if container is not None})
+        paths = sorted(named_paths(fleet.site))
+        probe = self.probe(settings, "facts:facts", {"runtimes": runtimes, "paths": paths}, name="host-facts")
+        return read_per_host(fleet.once(probe), HostFacts, asked={"containers": runtimes, "paths": paths})
 
 
 def named_paths(site: Site) -> dict[str, str]:
@@ -89,12 +81,12 @@ def variables(site: Site, *, bare: bool = False) -> dict[str, Mapping[str, str]]
     }
 
 
-def below(readings: Sequence[Reading], site: Site, settings: CheckSettings, action: str) -> Iterator[Finding]:
+def find_below(readings: Sequence[Reading], site: Site, settings: CheckSettings, action: str) -> Iterator[Finding]:
     """Findings for readings that miss a reference of this system, at any scale."""
     return Bounds(site, settings, any_scale=True).judge(readings, action=action)
 
 
-def differing(values: Mapping[str, str]) -> dict[str, str]:
+def find_differing(values: Mapping[str, str]) -> dict[str, str]:
     """Describe each host that stands out: its value, the usual one, and the hosts that have it.
 
     A value that more hosts have than any other is right. Without such a group, every host stands out, and all
@@ -113,7 +105,7 @@ def differing(values: Mapping[str, str]) -> dict[str, str]:
     return {host: f"{value}; the nodes are divided: {division}" for host, value in values.items()}
 
 
-def alike_in_size(sizes: Mapping[str, int], tolerance: float) -> dict[str, str]:
+def name_sizes(sizes: Mapping[str, int], tolerance: float) -> dict[str, str]:
     """Name sizes in bytes by host as GiB, with the same words for sizes that are close to each other.
 
     A size may be larger than the smallest of its group by the tolerance, a fraction.
@@ -128,13 +120,13 @@ def alike_in_size(sizes: Mapping[str, int], tolerance: float) -> dict[str, str]:
 
 
 def is_network(mount: Mount | None) -> bool:
-    """Whether other nodes may have the same file system; an unknown kind counts as local."""
+    """True if other nodes may have the same file system; an unknown kind counts as local."""
     kind = kind_of(mount)
     return kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)
 
 
 def has_one_clock(mount: Mount | None) -> bool:
-    """Whether every touched file there gets the time of one clock: the server's, or this machine's own."""
+    """True if every touched file there gets the time of one clock: the server's, or this machine's own."""
     return kind_of(mount) in _ONE_CLOCK
 
 

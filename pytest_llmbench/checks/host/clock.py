@@ -8,7 +8,7 @@ from pydantic import PositiveFloat
 
 from pytest_llmbench.checks.answers import read_per_host
 from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
-from pytest_llmbench.checks.host.base import HostCheck, below, finding, has_one_clock, host_probe, kind_of
+from pytest_llmbench.checks.host.base import HostCheck, find_below, finding, has_one_clock, kind_of
 from pytest_llmbench.checks.host.nodes.clock import NodeClock
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict
@@ -37,9 +37,8 @@ class Clock(HostCheck):
     statistics: Mapping[str, str] = {"clock_skew": "s"}
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Ask every node for its time and the stamp of a file that it touched."""
         limit_s = options_of(self, settings, ClockOptions).skew_s
-        probe = host_probe(self, settings, "clock", "clock:clock", {"folder": str(fleet.folder)})
+        probe = self.probe(settings, "clock:clock", {"folder": str(fleet.folder)})
         began = time.time()
         (answers,) = fleet.run([probe])
         ended = time.time()
@@ -51,7 +50,7 @@ class Clock(HostCheck):
             *find_apart(skews, limit_s),
             *find_outside(others, began, ended, limit_s),
             *find_unkept(clocks),
-            *below(readings, fleet.site, settings, _ACTION),
+            *find_below(readings, fleet.site, settings, _ACTION),
         ]
         blind = [host for host, clock in clocks.items() if clock.kernel is None]
         return Report(

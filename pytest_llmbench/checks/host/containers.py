@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from pytest_llmbench.checks.base import CheckSettings, Fleet
-from pytest_llmbench.checks.host.base import HostCheck, ask_hosts, finding
+from pytest_llmbench.checks.host.base import HostCheck, finding
 from pytest_llmbench.checks.host.nodes.facts import RuntimeReply
 from pytest_llmbench.core.record.health import Report, Severity
 
@@ -16,14 +16,13 @@ class ContainerRuntime(HostCheck):
     summary = "docker, enroot or pyxis, where the system's file has images for them"
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Ask every node."""
         needed: dict[str, list[str]] = defaultdict(list)
         for name, environment in fleet.site.environments.items():
             if environment.container is not None:
                 needed[environment.container.runtime].append(f"environments.{name}")
         if not needed:
             return Report(skip="no environment of the system's file names a container")
-        facts, unjudged = ask_hosts(self, fleet, settings)
+        facts, unjudged = self.ask(fleet, settings)
         replies = {host: node.containers for host, node in facts.items()}
         findings = []
         for host, runtimes in replies.items():

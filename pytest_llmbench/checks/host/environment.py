@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from pytest_llmbench.checks.base import CheckSettings, Fleet
-from pytest_llmbench.checks.host.base import HostCheck, ask_hosts, finding, named_paths, variables
+from pytest_llmbench.checks.host.base import HostCheck, finding, named_paths, variables
 from pytest_llmbench.checks.host.nodes.facts import HostFacts
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 
@@ -38,7 +38,6 @@ class EnvironmentCheck(HostCheck):
     summary = "files and network devices that the system's file names are on every node"
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Ask every node."""
         paths = named_paths(fleet.site)
         devices = {
             (where, name): env[name]
@@ -48,11 +47,11 @@ class EnvironmentCheck(HostCheck):
         }
         if not paths and not devices:
             return Report(skip="the system's file names no files and no network devices of its nodes")
-        facts, unjudged = ask_hosts(self, fleet, settings)
+        facts, unjudged = self.ask(fleet, settings)
         findings = [
             finding
             for host, node in facts.items()
-            for finding in (*_find_missing_files(host, node, paths), *missing_devices(host, node, devices))
+            for finding in (*_find_missing_files(host, node, paths), *find_missing_devices(host, node, devices))
         ]
         kept = {"paths", "interfaces", "infiniband"}
         evidence = {"nodes": {host: node.model_dump(include=kept) for host, node in facts.items()}}
@@ -67,7 +66,7 @@ def _find_missing_files(host: str, node: HostFacts, paths: Mapping[str, str]) ->
             yield finding(host, where, "missing_file", Severity.CONFIGURE, fault, action)
 
 
-def missing_devices(host: str, node: HostFacts, devices: Mapping[tuple[str, str], str]) -> Iterator[Finding]:
+def find_missing_devices(host: str, node: HostFacts, devices: Mapping[tuple[str, str], str]) -> Iterator[Finding]:
     """Findings about variables that name missing devices of this node, or only ones that are down."""
     for (where, name), value in devices.items():
         severity, fault = _check_devices(value, node, RULES[name])
@@ -81,7 +80,7 @@ def missing_devices(host: str, node: HostFacts, devices: Mapping[tuple[str, str]
 def _check_devices(value: str, node: HostFacts, rule: DeviceVariable) -> tuple[Severity, str]:
     states = {device: "up" for device in node.infiniband if "infiniband" in rule.kinds}
     states |= node.interfaces if "interfaces" in rule.kinds else {}
-    devices, absent = chosen(value, states, rule)
+    devices, absent = choose_devices(value, states, rule)
     present = ", ".join(f"{device} ({state})" for device, state in sorted(states.items())) or "none"
     if not devices or (rule.every and absent):
         names = ", ".join(absent) or "nothing is left that"
@@ -91,7 +90,7 @@ def _check_devices(value: str, node: HostFacts, rule: DeviceVariable) -> tuple[S
     return Severity.MONITOR, f"{', '.join(absent)} is not among the devices: {present}" if absent else ""
 
 
-def chosen(value: str, present: Collection[str], rule: DeviceVariable) -> tuple[set[str], list[str]]:
+def choose_devices(value: str, present: Collection[str], rule: DeviceVariable) -> tuple[set[str], list[str]]:
     """The devices that a variable's value chooses, and its names that fit none of them.
 
     `^` before the list excludes the named ones, and `=` before it (after a `^`) asks for whole names. Names that

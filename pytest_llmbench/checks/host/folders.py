@@ -9,14 +9,13 @@ from typing import Annotated
 from pydantic import Field, NonNegativeFloat
 
 from pytest_llmbench.checks.answers import read_per_host
-from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Site, options_of
+from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, options_of
 from pytest_llmbench.checks.host.base import (
     FEW,
     HostCheck,
     HostKind,
-    below,
+    find_below,
     finding,
-    host_probe,
     is_network,
     kind_of,
     variables,
@@ -54,10 +53,9 @@ class Disk(HostCheck):
     statistics: Mapping[str, str] = {"disk_free": "GiB"}
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Ask every node."""
         options = options_of(self, settings, DiskOptions)
         folders = {"shared": str(fleet.folder)} | ({"scratch": options.scratch} if options.scratch else {})
-        probe = host_probe(self, settings, "disk", "folders:disk", {"folders": folders})
+        probe = self.probe(settings, "folders:disk", {"folders": folders})
         facts, unjudged = read_per_host(fleet.run([probe])[0], Rooms)
         rooms = [(host, name, room) for host, node in facts.items() for name, room in node.folders.items()]
         readings = [
@@ -70,7 +68,7 @@ class Disk(HostCheck):
             for host, name, room in rooms
             for kind, message, action in check_room(name, room, options)
         ]
-        findings += below(readings, fleet.site, settings, _CLEAN)
+        findings += find_below(readings, fleet.site, settings, _CLEAN)
         return Report(
             findings=tuple(findings),
             readings=tuple(readings),
@@ -97,17 +95,16 @@ def check_room(name: str, room: Room, options: DiskOptions) -> Iterator[tuple[Ho
 
 
 class SharedFolder(HostCheck):
-    """Whether every node sees this machine's folder for runs and logs."""
+    """Every node must see this machine's folder for runs and logs."""
 
     name = "shared_folder"
     summary = "the folder of the session is the same on all nodes and here"
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Write here and read there, and the other way around."""
         folder, token = fleet.folder / "shared", secrets.token_hex(8)
         write_text(folder / _HEAD, token)
         config = {"folder": str(folder), "name": _HEAD, "token": token}
-        probe = host_probe(self, settings, "shared-folder", "folders:shared", config)
+        probe = self.probe(settings, "folders:shared", config, name="shared-folder")
         views, unjudged = read_per_host(fleet.run([probe])[0], SharedView)
         findings = find_strangers(views, token, _read_tokens(folder, views, token), folder)
         notes = ("a node that does not see the folder at all cannot answer, and is an ERROR",) if unjudged else ()
@@ -148,12 +145,17 @@ class JitCache(HostCheck):
     summary = "folders of compiled kernels: not shared between nodes, and filled"
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Look at each folder; on several nodes, leave a mark in each and look for those of other nodes."""
         several = len(fleet.hosts) > 1
-        config = {"folders": _list_caches(fleet.site), "token": secrets.token_hex(8) if several else None}
+        folders = {  # of environments without a container, for their own ranks
+            f"{name} of {where}": env[name]
+            for where, env in variables(fleet.site, bare=True).items()
+            for name in _CACHES
+            if where != "env" and name in env
+        }
+        config = {"folders": folders, "token": secrets.token_hex(8) if several else None}
 
         def step(name: str) -> list[Answer]:
-            return fleet.run([host_probe(self, settings, f"cache-{name}", f"folders:{name}", config)])[0]
+            return fleet.run([self.probe(settings, f"folders:{name}", config, name=f"cache-{name}")])[0]
 
         caches, unjudged = read_per_host(step("mark_caches"), KernelCaches)
         marks: dict[str, Mapping[str, tuple[str, ...]]] = {}
@@ -199,20 +201,9 @@ def find_cold(caches: Mapping[str, KernelCaches]) -> Iterator[Finding]:
 
 
 def _describe_limits(caches: Mapping[str, KernelCaches]) -> Iterator[str]:
-    """Limits of the comparison between several nodes."""
     if len({node.boot for node in caches.values()}) < len(caches):
         yield "some nodes are one machine: what they share there is no network's"
     for host, node in caches.items():
         unmarked = [name for name, cache in node.folders.items() if not cache.marked]
         if unmarked:
             yield f"{host}: no mark could be left in {', '.join(unmarked)}: only the kind of file system tells"
-
-
-def _list_caches(site: Site) -> dict[str, str]:
-    """Folders that environments without a container set for their own ranks."""
-    return {
-        f"{name} of {where}": env[name]
-        for where, env in variables(site, bare=True).items()
-        for name in _CACHES
-        if where != "env" and name in env
-    }

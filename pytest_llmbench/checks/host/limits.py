@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pydantic import PositiveInt
 
 from pytest_llmbench.checks.base import CheckSettings, Fleet, Site, options_of
-from pytest_llmbench.checks.host.base import HostCheck, ask_hosts, finding
+from pytest_llmbench.checks.host.base import HostCheck, finding
 from pytest_llmbench.checks.host.nodes.facts import ProcessLimits
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
@@ -41,11 +41,10 @@ class Limits(HostCheck):
     options: type[Strict] = LimitsOptions
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Ask every node."""
         options = options_of(self, settings, LimitsOptions)
-        facts, unjudged = ask_hosts(self, fleet, settings)
+        facts, unjudged = self.ask(fleet, settings)
         limits = {host: node.limits for host, node in facts.items()}
-        findings = [finding for host, own in limits.items() for finding in too_low(host, own, fleet.site, options)]
+        findings = [finding for host, own in limits.items() for finding in find_too_low(host, own, fleet.site, options)]
         notes = () if fleet.site.gpus_per_node or options.memlock else ("memlock is not judged without GPUs",)
         return Report(findings=tuple(findings), unjudged=unjudged, notes=notes, evidence={"limits": limits})
 
@@ -62,7 +61,7 @@ def needs(limits: ProcessLimits, site: Site, options: LimitsOptions) -> dict[str
     return needed
 
 
-def too_low(host: str, limits: ProcessLimits, site: Site, options: LimitsOptions) -> Iterator[Finding]:
+def find_too_low(host: str, limits: ProcessLimits, site: Site, options: LimitsOptions) -> Iterator[Finding]:
     """Findings about one node's limits; a capability or root may lift a limit."""
     for name, needed in needs(limits, site, options).items():
         soft, hard = getattr(limits.soft, name), getattr(limits.hard, name)

@@ -7,12 +7,11 @@ show. A group that is slow only as a whole is reported as such.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from pytest_llmbench.checks.network.groups import GroupResult, MeasuredGroups, RankGroup, finding
 from pytest_llmbench.checks.network.hunt import KINDS
-from pytest_llmbench.core.record.health import Finding, Reading, Severity
+from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 
 _FEWEST = 3
 Hosts = tuple[str, ...]
@@ -132,25 +131,14 @@ def _halves(group: Hosts) -> list[Hosts]:
     return [half for half in (group[:middle], group[middle:]) if half]
 
 
-@dataclass(kw_only=True, slots=True)
-class Whole:
-    """The result of measuring all nodes together."""
-
-    findings: list[Finding] = field(default_factory=list)
-    readings: list[Reading] = field(default_factory=list)
-    unjudged: dict[str, str] = field(default_factory=dict)
-    evidence: dict[str, Any] = field(default_factory=dict)
-
-
-def measure_whole(ground: MeasuredGroups, hosts: Sequence[str], floor: float | None, gpus: int) -> Whole:
+def measure_whole(ground: MeasuredGroups, hosts: Sequence[str], floor: float | None, gpus: int) -> Report:
     """Measure all nodes as one group, and bisect it where it is slow or fails.
 
     Their pairs are well; fewer than three are measured as pairs already. A group must reach the `floor`, GB/s; without
     one, only a failure counts. `gpus` counts those of each node.
     """
-    whole = Whole()
     if len(hosts) < _FEWEST:
-        return whole
+        return Report()
     runs: list[GroupResult] = []
 
     def bad(groups: Sequence[tuple[str, ...]]) -> list[bool | None]:
@@ -160,7 +148,7 @@ def measure_whole(ground: MeasuredGroups, hosts: Sequence[str], floor: float | N
 
     # As with every group, it takes two bad measurements in a row.
     is_bad = all(bad([tuple(hosts)])[0] is not False for _ in range(2))
-    whole.readings += [
+    readings = [
         Reading(
             statistic="group_busbw", value=result.busbw, unit="GB/s", nodes=len(hosts), gpus=gpus * len(hosts),
             subject=f"attempt {number}" if number else "",
@@ -168,22 +156,26 @@ def measure_whole(ground: MeasuredGroups, hosts: Sequence[str], floor: float | N
         for number, result in enumerate(runs)
         if result.busbw is not None
     ]  # fmt: skip
-    if is_bad:
-        reason = runs[-1].text
-        search = bisect(hosts, bad)
-        whole.findings += [_make_finding(host, reason, runs) for host in search.culprits]
-        for group in search.together:
-            names = ", ".join(group)
-            message = f"only together: {names}; all {len(hosts)} nodes: {reason}; no part of this group is bad"
-            action = "check what they share: switches, routing, and settings that depend on scale"
-            whole.findings.append(finding(None, names, "slow_together", Severity.CONFIGURE, message, action))
-            for host in group:  #: finding slow_together: a group is slow although no part of it is
-                whole.unjudged[host] = f"fails only as part of a group ({names}); no single node identified"
-        whole.evidence["halvings"] = math.ceil(math.log2(len(hosts)))
-        whole.evidence["bisection"] = [
-            {"group": list(result.group.hosts), "busbw_gb_s": result.busbw, "why": result.reason} for result in runs
-        ]
-    return whole
+    if not is_bad:
+        return Report(readings=tuple(readings))
+    reason = runs[-1].text
+    search = bisect(hosts, bad)
+    findings = [_make_finding(host, reason, runs) for host in search.culprits]
+    unjudged: dict[str, str] = {}
+    for group in search.together:
+        names = ", ".join(group)
+        message = f"only together: {names}; all {len(hosts)} nodes: {reason}; no part of this group is bad"
+        action = "check what they share: switches, routing, and settings that depend on scale"
+        #: finding slow_together: a group is slow although no part of it is
+        findings.append(finding(None, names, "slow_together", Severity.CONFIGURE, message, action))
+        unjudged |= dict.fromkeys(group, f"fails only as part of a group ({names}); no single node identified")
+    bisection = [{"group": list(run.group.hosts), "busbw_gb_s": run.busbw, "why": run.reason} for run in runs]
+    return Report(
+        findings=tuple(findings),
+        readings=tuple(readings),
+        unjudged=unjudged,
+        evidence={"halvings": math.ceil(math.log2(len(hosts))), "bisection": bisection},
+    )
 
 
 def _make_finding(host: str, reason: str, runs: Sequence[GroupResult]) -> Finding:

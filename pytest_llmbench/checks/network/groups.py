@@ -1,6 +1,6 @@
 """Groups of ranks that measure an all_reduce: options, rounds of groups in one probe, and the result of each group."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -8,9 +8,8 @@ from pydantic import Field as Constrained
 from pydantic import PositiveFloat, PositiveInt
 
 from pytest_llmbench.checks.answers import read_answers, silent
-from pytest_llmbench.checks.base import Answer, Fleet, Probe, Site
-from pytest_llmbench.checks.bounds import Bounds
-from pytest_llmbench.checks.kinds import FindingMaker, SharedKind, make_finding
+from pytest_llmbench.checks.base import Answer, CheckDefaults, CheckSettings, Fleet, Site, deadline_of
+from pytest_llmbench.checks.findings import Bounds, FindingMaker, SharedKind, make_finding
 from pytest_llmbench.checks.network.nodes.answer import PlayedGame, RankGames, Sizes
 from pytest_llmbench.core.schema import Strict
 
@@ -19,7 +18,6 @@ NetworkKind = Literal[
 ]  # fmt: skip
 finding: FindingMaker[NetworkKind | SharedKind] = make_finding
 
-_ENTRY = "pytest_llmbench.checks.network.nodes.pairs:play"
 _GPU = Sizes(bytes=2**30, iterations=20, warm_up=5, timeout_s=60.0, patience_s=120.0)
 _CPU = Sizes(bytes=2**20, iterations=8, warm_up=2, timeout_s=5.0, patience_s=30.0)
 _TOLERANCE = {"cuda": 0.1, "cpu": 0.5}  # CPU ranks of one machine share its cores
@@ -105,11 +103,10 @@ class Played:
 class MeasuredGroups:
     """Measures groups on the nodes of a check; `rounds` and `runs` count the rounds and groups so far."""
 
-    def __init__(self, fleet: Fleet, name: str, sizes: Sizes, deadline_s: float) -> None:
-        self.rounds = 0
-        self.runs = 0
+    def __init__(self, fleet: Fleet, check: CheckDefaults, settings: CheckSettings, options: NetworkOptions) -> None:
+        self.rounds = self.runs = 0
         self.local_ranks = tuple(range(fleet.site.ranks_per_node))
-        self._fleet, self._name, self._sizes, self._deadline_s = fleet, name, sizes, deadline_s
+        self._fleet, self._check, self._settings, self._sizes = fleet, check, settings, options.sizes(fleet.site)
 
     def play(self, rounds: Sequence[Sequence[RankGroup]]) -> Played:
         """Measure rounds of disjoint groups, one round after the other, in one step of the nodes that take part."""
@@ -118,44 +115,33 @@ class MeasuredGroups:
         taking_part = {host for groups in rounds for group in groups for host in group.hosts}
         hosts = tuple(host for host in self._fleet.hosts if host in taking_part)
         per_node = len(self.local_ranks)
-        plan = [[_list_ranks(group, hosts, per_node) for group in groups] for groups in rounds]
+        firsts = {host: number * per_node for number, host in enumerate(hosts)}
+        plan = [
+            [[firsts[host] + local for host in group.hosts for local in group.local_ranks] for group in groups]
+            for groups in rounds
+        ]
         longest_s = self._sizes.patience_s + _TIMEOUTS_A_ROUND * self._sizes.timeout_s * (len(rounds) + 1)
-        limit_s = min(longest_s, _LIMIT_SHARE * self._deadline_s)
-        probe = Probe(
-            name=self._name, entry=_ENTRY, hosts=hosts, ranks_per_node=per_node, together=True,
-            config={"rounds": plan, **self._sizes.model_dump(), "limit_s": limit_s},
-            gpus=self._fleet.site.device == "cuda", deadline_s=self._deadline_s,
-        )  # fmt: skip
+        limit_s = min(longest_s, _LIMIT_SHARE * deadline_of(self._check, self._settings))
+        config = {"rounds": plan, **self._sizes.model_dump(), "limit_s": limit_s}
+        how = {"hosts": hosts, "together": True}
+        probe = self._check.probe_devices(self._fleet.site, self._settings, "pairs:play", config, **how)
         answers = read_answers(self._fleet.run([probe])[0], RankGames)
         data = [answer.data for answer in answers if answer.data is not None]
+        links = [rank.nvlink for rank in data if rank.nvlink is not None]
+        games = [
+            {(game.round, game.group): game for game in (answer.data.games if answer.data else ())}
+            for answer in answers
+        ]
         return Played(
-            results=tuple(_read_results(rounds, plan, answers)),
+            results=tuple(
+                _combine_games(group, {rank: games[rank].get((number, index)) for rank in plan[number][index]}, answers)
+                for number, groups in enumerate(rounds)
+                for index, group in enumerate(groups)
+            ),
             silent=silent(answers),
             device=data[0].device if data else None,
-            nvlink=_any_known(rank.nvlink for rank in data),
+            nvlink=any(links) if links else None,
         )
-
-
-def _any_known(values: Iterable[bool | None]) -> bool | None:
-    known = [value for value in values if value is not None]
-    return any(known) if known else None
-
-
-def _list_ranks(group: RankGroup, hosts: Sequence[str], per_node: int) -> list[int]:
-    return [hosts.index(host) * per_node + local for host in group.hosts for local in group.local_ranks]
-
-
-def _read_results(
-    rounds: Sequence[Sequence[RankGroup]], plan: Sequence[Sequence[Sequence[int]]], answers: Sequence[Answer[RankGames]]
-) -> Iterator[GroupResult]:
-    games = [
-        {(game.round, game.group): game for game in (() if answer.data is None else answer.data.games)}
-        for answer in answers
-    ]
-    for number, groups in enumerate(rounds):
-        for index, group in enumerate(groups):
-            by_rank = {rank: games[rank].get((number, index)) for rank in plan[number][index]}
-            yield _combine_games(group, by_rank, answers)
 
 
 def _combine_games(
@@ -165,8 +151,11 @@ def _combine_games(
     known = [game for game in games.values() if game is not None]
     missing = {rank for game in known for rank in game.missing} | {rank for rank, game in games.items() if game is None}
     if missing:
-        reason = "; ".join(_explain_absence(answers[rank]) for rank in sorted(missing))
-        return GroupResult(group=group, fault="no_answer", reason=reason)
+        reasons = []
+        for answer in (answers[rank] for rank in sorted(missing)):
+            reason = answer.why or (answer.data.stopped if answer.data else None) or "it did not come"
+            reasons.append(f"no answer: rank {answer.rank} of {answer.host}: {reason}")
+        return GroupResult(group=group, fault="no_answer", reason="; ".join(reasons))
     errors = [f"{answers[rank].host}: {game.error}" for rank, game in games.items() if game and game.error is not None]
     if errors:
         return GroupResult(group=group, fault="error", reason=errors[0])
@@ -175,8 +164,3 @@ def _combine_games(
         return GroupResult(group=group, fault="wrong_values", reason=f"{wrong} elements of the sums are wrong")
     latency_us = 1e6 * max(game.latency_s for game in measured)
     return GroupResult(group=group, busbw=min(game.busbw for game in measured), latency_us=latency_us)
-
-
-def _explain_absence(answer: Answer[RankGames]) -> str:
-    reason = answer.why or (answer.data.stopped if answer.data is not None else None) or "it did not come"
-    return f"no answer: rank {answer.rank} of {answer.host}: {reason}"

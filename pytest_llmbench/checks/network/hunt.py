@@ -1,32 +1,30 @@
-"""The hunt for the slow node: a tournament on real nodes, without silent ones, and its findings and evidence."""
+"""The hunt for the slow node: a tournament on real nodes, without silent ones, and its report."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import median
 from typing import Any
 
-from pytest_llmbench.checks.kinds import SharedKind
+from pydantic import PositiveInt
+
+from pytest_llmbench.checks.base import CheckDefaults, CheckSettings, Fleet
+from pytest_llmbench.checks.findings import Bounds, SharedKind
 from pytest_llmbench.checks.network.groups import (
     GroupFault,
     GroupResult,
     MeasuredGroups,
     NetworkKind,
+    NetworkOptions,
     Played,
     RankGroup,
     finding,
+    note_missing_reference,
 )
-from pytest_llmbench.checks.network.tournament import (
-    Game,
-    Pair,
-    PairVerdict,
-    Rounds,
-    floor_of,
-    is_slow,
-    judge,
-    schedule,
-)
-from pytest_llmbench.core.record.health import Finding, Reading, Severity
+from pytest_llmbench.checks.network.tournament import Game, PairVerdict, Rounds, floor_of, is_slow, judge, schedule
+from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
+from pytest_llmbench.judging.outliers import outliers
 
 _ATTEMPTS = 3
 _REPLACE = "take the node out; check its cables, ports, NICs and their drivers against a good node"
@@ -38,265 +36,271 @@ KINDS: Mapping[GroupFault | None, tuple[NetworkKind | SharedKind, Severity, str]
     "no_answer": ("dead_node", Severity.REBOOT, "look at its console and system log, and reboot it"),
 }  #: finding dead_node: a node stops answering in a measurement, and others do not
 
-# The reference for a pair on a device, GB/s; None without one.
-RateOf = Callable[[str], float | None]
-PlayedPair = tuple[Game, GroupResult]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Match(Game):
+    """A pair that was measured on real nodes."""
+
+    result: GroupResult
+
+
 class Hunt:
-    """The result. A player is a node, or one rail of it."""
+    """A tournament of a check's nodes, and its result. A player is a node, or one rail of it.
 
-    players: Mapping[str, tuple[str, str]]  # node and rail by player; the rail is empty where all of them are used
-    first: Mapping[Pair, GroupResult]  # results of the first pass between nodes that answered, by pair
-    second: tuple[GroupResult, ...]  # results of the second pass, in the order of `verdict.second`
-    verdict: PairVerdict
-    silent: Mapping[str, str]  # reasons for nodes without an answer
-    witnessed: bool  # whether most nodes answered, so that silence is a fault of the silent ones
-    device: str | None
-    referenced: bool  # whether the floor is that of a reference
+    `statistic` is the rate of a pair, `gpus` counts those of one node that take part, and `repeats` the further
+    measurements of a suspect.
+    """
 
-    def pairs_of(self, player: str) -> list[PlayedPair]:
+    def __init__(
+        self,
+        check: CheckDefaults,
+        fleet: Fleet,
+        settings: CheckSettings,
+        options: NetworkOptions,
+        *,
+        statistic: str,
+        gpus: int,
+        repeats: int,
+    ) -> None:
+        self.field = MeasuredGroups(fleet, check, settings, options)
+        self.bounds = Bounds(fleet.site, settings)
+        self.statistic, self.gpus = statistic, gpus
+        self._hosts, self._tolerance, self._repeats = fleet.hosts, options.allowed(fleet.site), repeats
+        self.silent: dict[str, str] = {}  # reasons for nodes without an answer
+        self.device: str | None = None
+        self.first: list[Match] = []  # the first pass, between nodes that answered
+        self.second: list[Match] = []
+
+    def play(self, rounds: PositiveInt | None, rails: Sequence[int] | None = None) -> None:
+        """Play pairs of two nodes or more, and name the bad ones; see `schedule`, `floor_of` and `second_pass`.
+
+        `rails` are local ranks that play one at a time, or None for all ranks of a node together; `rounds` is for each
+        of them.
+        """
+        tracks: Sequence[int | None] = rails or [None]
+        players = {_name(host, rail): (host, rail) for rail in tracks for host in self._hosts}
+
+        def play(pairs_of_rounds: Rounds) -> tuple[list[Match], Played]:
+            groups: list[list[RankGroup]] = []
+            for pairs in pairs_of_rounds:
+                groups.append([])
+                for one, two in pairs:
+                    rail = players[one][1]
+                    ranks = self.field.local_ranks if rail is None else (rail,)
+                    groups[-1].append(RankGroup(hosts=(players[one][0], players[two][0]), local_ranks=ranks))
+            played = self.field.play(groups)
+            self.silent.update(played.silent)
+            matches = zip(chain.from_iterable(pairs_of_rounds), played.results, strict=True)
+            return [Match(pair=pair, value=result.busbw, result=result) for pair, result in matches], played
+
+        def draw(left: Sequence[str]) -> Rounds:
+            return [
+                [(_name(one, rail), _name(two, rail)) for one, two in pairs]
+                for rail in tracks
+                for pairs in schedule(left, rounds)
+            ]
+
+        def play_again(rounds: Rounds) -> Sequence[Game]:
+            self.second += play(rounds)[0]
+            return self.second
+
+        self._play_first_pass(play, draw)
+        self.players = {name: (host, "" if rail is None else f"rail {rail}") for name, (host, rail) in players.items()}
+        bound = None if self.device is None else self.bounds.floor(self.statistic, self.device, 2, 2 * self.gpus)
+        # Whether the floor is that of a reference.
+        self.referenced = bound is not None
+        # Whether most nodes answered, so that silence is a fault of the silent ones.
+        floor = floor_of(self.first, self._tolerance) if bound is None else bound
+        self.verdict: PairVerdict = judge(
+            self.first, play_again, floor=floor, repeats=self._repeats, league=lambda player: self.players[player][1]
+        )
+        self.witnessed = 2 * len(self.silent) < len(self._hosts)
+
+    def _play_first_pass(
+        self, play: Callable[[Rounds], tuple[list[Match], Played]], draw: Callable[[Sequence[str]], Rounds]
+    ) -> None:
+        """Play until every node that answers has enough results; each attempt leaves silent nodes out."""
+        left = list(self._hosts)
+        for _ in range(_ATTEMPTS):
+            matches, played = play(draw(left))
+            self.device = played.device
+            self.first = [match for match in matches if not set(match.result.group.hosts) & self.silent.keys()]
+            left = [host for host in left if host not in self.silent]
+            if not played.silent or self._is_enough(left) or len(left) < 2 or 2 * len(self.silent) >= len(self._hosts):
+                break
+
+    def _is_enough(self, hosts: Sequence[str]) -> bool:
+        """True if all nodes played at least half as often as the one that played most."""
+        answered = (match.result for match in self.first if match.result.fault != "no_answer")
+        played = Counter(host for result in answered for host in result.group.hosts)
+        return bool(hosts) and 2 * min(played[host] for host in hosts) >= max(played.values(), default=1)
+
+    def matches_of(self, player: str) -> list[Match]:
         """The pairs of a player in the first pass."""
-        return [(make_game(pair, result), result) for pair, result in self.first.items() if player in pair]
+        return [match for match in self.first if player in match.pair]
 
-    def repeats_of(self, player: str) -> list[PlayedPair]:
+    def repeats_of(self, player: str) -> list[Match]:
         """The pairs of a suspect with good partners, in the second pass."""
-        games = zip(self.verdict.second, self.second, strict=True)
-        return [(game, result) for game, result in games if game.pair[0] == player]
+        return [match for match in self.second if match.pair[0] == player]
 
-    def bad_pairs_of(self, player: str) -> list[PlayedPair]:
+    def _bad_matches_of(self, player: str) -> list[Match]:
         """The bad pairs of a player; only those with good partners, where there are some."""
-        games = self.repeats_of(player) or self.pairs_of(player)
-        return [(game, result) for game, result in games if self.is_slow(game)]
+        return [match for match in self.repeats_of(player) or self.matches_of(player) if self._is_slow(match)]
 
-    def is_slow(self, game: Game) -> bool:
-        """Whether a pair is below the floor, or lacks a rate."""
-        return is_slow(game, self.verdict.floor)
+    def _is_slow(self, match: Match) -> bool:
+        return is_slow(match, self.verdict.floor)
 
-    def partner(self, game: Game, player: str) -> str:
-        """The host of the other one of a pair."""
-        return self.players[game.pair[1] if game.pair[0] == player else game.pair[0]][0]
+    def _describe(self, matches: Sequence[Match], player: str) -> str:
+        partners = ((match.pair[1] if match.pair[0] == player else match.pair[0], match) for match in matches)
+        return "; ".join(f"with {self.players[partner][0]} {match.result.text}" for partner, match in partners)
 
     @property
-    def floor_text(self) -> str:
+    def _floor_text(self) -> str:
         """The rate of a good pair, and its source, in words."""
         if self.verdict.floor is None:
             return "there is nothing to compare with"
         source = "as the reference has it" if self.referenced else "by comparison with the others"
         return f"a good pair reaches {self.verdict.floor:.4g} GB/s, {source}"
 
+    def report(self, further: Sequence[Reading] = ()) -> Report:
+        """The report on the tournament, with `further` readings."""
+        readings = [*self._make_readings(), *further]
+        of_nodes = [reading for reading in readings if reading.host is not None]
+        notes = list(note_missing_reference(self.bounds, self.statistic))
+        if self.verdict.floor is None:
+            notes.append("two nodes and no reference: the result shows that their pair works, not whether it is slow")
+        findings = [*self._find_dead(), *self._find_culprits(), *self._find_links(), *self._find_slow_at_times()]
+        findings += self.bounds.judge(of_nodes, device=self.device)
+        slow = [match for match in self.first if self._is_slow(match)]
+        return Report(
+            findings=(*findings, *(() if self.referenced else self._find_uneven())),
+            readings=tuple(readings),
+            unjudged=self.unjudged,
+            unbounded=not self.bounds.covers(readings, self.device),
+            notes=tuple(notes),
+            evidence={  # numbers behind the findings; those of all good pairs are readings
+                "floor_gb_s": self.verdict.floor, "pairs": len(self.first), "slow_pairs": _list_rows(slow),
+                "second_pass": _list_rows(self.second), "rounds": self.field.rounds,
+            },
+        )  # fmt: skip
 
-def hunt(
-    field: MeasuredGroups,
-    hosts: Sequence[str],
-    rails: Sequence[int] | None,
-    reference: RateOf,
-    *,
-    rounds: int | None,
-    tolerance: float,
-    repeats: int,
-) -> Hunt:
-    """Play pairs of two nodes or more, and name the bad ones; see `schedule`, `floor_of` and `second_pass`.
+    def _find_dead(self) -> Iterator[Finding]:
+        if self.witnessed:
+            kind, severity, action = KINDS["no_answer"]
+            for host, reason in self.silent.items():
+                yield finding(host, "", kind, severity, f"it gave no answer, and other nodes did: {reason}", action)
 
-    `rails` are local ranks that play one at a time, or None for all ranks of a node together. `reference` is a bound on
-    the rate of a pair, and `rounds` is for each rail.
-    """
-    tracks: Sequence[int | None] = rails or [None]
-    players = {_name(host, rail): (host, rail) for rail in tracks for host in hosts}
+    def _find_culprits(self) -> Iterator[Finding]:
+        for player in self.verdict.culprits:
+            host, rail = self.players[player]
+            if host in self.silent:
+                continue
+            first = self.matches_of(player)
+            # The most frequent fault of its bad pairs is its kind.
+            faults = Counter(match.result.fault for match in self._bad_matches_of(player))
+            kind, severity, action = KINDS[faults.most_common(1)[0][0]]
+            slow = sum(map(self._is_slow, first))
+            rates = [match.value for match in first if match.value is not None]
+            middle = f", median {median(rates):.4g} GB/s" if rates else ""
+            again = self._describe(self.repeats_of(player), player)
+            message = f"bad in {slow} of {len(first)} pairs{middle}; with good nodes again: {again}; {self._floor_text}"
+            measured = f"{median(rates):.6g} GB/s" if rates else None
+            threshold = None if self.verdict.floor is None else f">= {self.verdict.floor:.6g} GB/s"
+            made = finding(host, rail, kind, severity, message, action)
+            yield made.model_copy(update={"measured": measured, "threshold": threshold})
 
-    def make_group(pair: Pair) -> RankGroup:
-        (one, rail), (two, _) = players[pair[0]], players[pair[1]]
-        return RankGroup(hosts=(one, two), local_ranks=field.local_ranks if rail is None else (rail,))
+    def _find_links(self) -> Iterator[Finding]:
+        for pair in self.verdict.links:
+            matches = [match for match in (*self.first, *self.second) if set(match.pair) == set(pair)]
+            rates = "; ".join(match.result.text for match in matches)
+            # Each of the two works with all others: both get a hint, and stay in.
+            for player in pair:
+                message = f"slow with each other alone: {rates}; both are well with other nodes; {self._floor_text}"
+                action = "check the switches and cables between the two; until then, keep them out of one training"
+                host = self.players[player][0]
+                #: finding slow_link: two nodes are slow with each other alone
+                yield finding(host, " - ".join(pair), "slow_link", Severity.MONITOR, message, action)
 
-    def play(rounds: Rounds) -> Played:
-        return field.play([[make_group(pair) for pair in pairs] for pairs in rounds])
+    def _find_slow_at_times(self) -> Iterator[Finding]:
+        linked = {player for pair in self.verdict.links for player in pair}
+        for player in self.verdict.acquitted:
+            if player in linked:
+                continue
+            first = self.matches_of(player)
+            slow = [match.result.text for match in first if self._is_slow(match)]
+            message = f"bad in {len(slow)} of {len(first)} pairs ({'; '.join(slow)}), and well again with good nodes; "
+            message += self._floor_text
+            action = "measure again; a link that drops or retrains shows in its counters"
+            #: finding slow_at_times: a node was slow in the first pass and not in the second
+            yield finding(*self.players[player], "slow_at_times", Severity.MONITOR, message, action)
 
-    def draw(left: Sequence[str]) -> Rounds:
-        return [
-            [(_name(one, rail), _name(two, rail)) for one, two in pairs]
-            for rail in tracks
-            for pairs in schedule(left, rounds)
-        ]
+    def _find_uneven(self) -> Iterator[Finding]:
+        """Yield a hint for every node outside the fast pairs, where a few pairs are far faster than most.
 
-    first, silent, device = _play_first_pass(play, draw, hosts)
-    games = [make_game(pair, result) for pair, result in first.items()]
-    bound = reference(device) if device is not None else None
-    second: list[GroupResult] = []
+        Then most nodes may be bad, which is hidden from a comparison of nodes with each other.
+        """
+        silent = {player for player, (host, _) in self.players.items() if host in self.silent}
+        bad = silent | {*self.verdict.culprits}
+        well = [match for match in self.first if match.value is not None and not bad & set(match.pair)]
+        pairs = {" - ".join(match.pair): match.pair for match in well}
+        rates = {" - ".join(match.pair): match.value for match in well if match.value is not None}
+        fast = outliers(rates, tolerance=self._tolerance, side="high")
+        if not fast:
+            return
+        fastest = max(rates, key=lambda name: rates[name])
+        swift = {self.players[player][0] for name in fast for player in pairs[name]}
+        for host in dict.fromkeys(host for player, (host, _) in self.players.items() if player not in bad):
+            if host not in swift:
+                message = f"{fastest} {fast[fastest].text}, and no pair of this node does: if most nodes are slow, "
+                message += "comparing them does not show it"
+                action = f"set a reference for {self.statistic} in the system's file"
+                #: finding uneven: a few pairs of nodes are far faster than most, and none of this node is: most nodes
+                #:  may be slow
+                hint = finding(host, "", "uneven", Severity.MONITOR, message, action)
+                yield hint.model_copy(update={"statistic": self.statistic})
 
-    def play_again(rounds: Rounds) -> list[Game]:
-        played = play(rounds)
-        silent.update(played.silent)
-        second.extend(played.results)
-        return [make_game(pair, result) for pair, result in zip(_flatten(rounds), played.results, strict=True)]
+    @property
+    def unjudged(self) -> dict[str, str]:
+        """Unjudged nodes, with the reason."""
+        reasons: dict[str, str] = {} if self.witnessed else dict(self.silent)
+        for player in self.verdict.unresolved:
+            host, rail = self.players[player]
+            bad = self._describe(self._bad_matches_of(player)[:3], player)
+            where = f"{rail}: " if rail else ""
+            rest = f"no good node is left to find the bad one with; {self._floor_text}"
+            reasons.setdefault(host, f"{where}bad {bad}; {rest}")
+        named = {*self.verdict.culprits, *self.verdict.unresolved}
+        for match in self.first:
+            if match.result.fault == "wrong_values" and not named & set(match.pair):
+                for player in match.pair:
+                    reason = f"{' - '.join(match.pair)}: {match.result.reason}; it did not happen again"
+                    reasons.setdefault(self.players[player][0], reason)
+        answered = (match.result for match in self.first if match.result.fault != "no_answer")
+        known = {host for result in answered for host in result.group.hosts} | self.silent.keys()
+        known |= {self.players[player][0] for player in named}
+        for host, _ in self.players.values():
+            if host not in known:
+                reasons.setdefault(host, "no pair with it was measured")
+        return reasons
 
-    floor = floor_of(games, tolerance) if bound is None else bound
-    verdict = judge(games, play_again, floor=floor, repeats=repeats, league=lambda player: str(players[player][1]))
-    return Hunt(
-        players={name: (host, "" if rail is None else f"rail {rail}") for name, (host, rail) in players.items()},
-        first=first,
-        second=tuple(second),
-        verdict=verdict,
-        silent=silent,
-        witnessed=2 * len(silent) < len(hosts),
-        device=device,
-        referenced=bound is not None,
-    )
-
-
-def _play_first_pass(
-    play: Callable[[Rounds], Played], draw: Callable[[Sequence[str]], Rounds], hosts: Sequence[str]
-) -> tuple[dict[Pair, GroupResult], dict[str, str], str | None]:
-    """Play until every node that answers has enough results; each attempt leaves silent nodes out."""
-    silent: dict[str, str] = {}
-    left = list(hosts)
-    for _ in range(_ATTEMPTS):
-        rounds = draw(left)
-        played = play(rounds)
-        silent |= played.silent
-        known = {
-            pair: result
-            for pair, result in zip(_flatten(rounds), played.results, strict=True)
-            if not set(result.group.hosts) & set(silent)
-        }
-        left = [host for host in left if host not in silent]
-        if not played.silent or _is_enough(known, left) or len(left) < 2 or 2 * len(silent) >= len(hosts):
-            break
-    return known, silent, played.device
-
-
-def _is_enough(known: Mapping[Pair, GroupResult], hosts: Sequence[str]) -> bool:
-    """Whether all nodes played at least half as often as the one that played most."""
-    played = Counter(host for result in known.values() if result.fault != "no_answer" for host in result.group.hosts)
-    return bool(hosts) and 2 * min(played[host] for host in hosts) >= max(played.values(), default=1)
-
-
-def make_game(pair: Pair, result: GroupResult) -> Game:
-    """A pair with its rate."""
-    return Game(pair=pair, value=result.busbw)
-
-
-def _flatten(rounds: Rounds) -> list[Pair]:
-    return [pair for pairs in rounds for pair in pairs]
+    def _make_readings(self) -> Iterator[Reading]:
+        how: dict[str, Any] = {"unit": "GB/s", "nodes": 2, "gpus": 2 * self.gpus}
+        for match in self.first:
+            if match.value is not None:
+                yield Reading(subject=" - ".join(match.pair), statistic=self.statistic, value=match.value, **how)
+        for player, (host, rail) in self.players.items():
+            if own := [match.value for match in self.matches_of(player) if match.value is not None]:
+                statistic = f"{self.statistic}_median"
+                yield Reading(host=host, subject=rail, statistic=statistic, value=median(own), **how)
 
 
 def _name(host: str, rail: int | None) -> str:
     return host if rail is None else f"{host} rail {rail}"
 
 
-def make_findings(hunt: Hunt) -> list[Finding]:
-    """Everything that is wrong or worth watching, as far as a node can be named."""
-    return [*_find_dead(hunt), *_find_culprits(hunt), *_find_links(hunt), *_find_slow_at_times(hunt)]
-
-
-def _find_dead(hunt: Hunt) -> Iterator[Finding]:
-    if hunt.witnessed:
-        kind, severity, action = KINDS["no_answer"]
-        for host, reason in hunt.silent.items():
-            yield finding(host, "", kind, severity, f"it gave no answer, and other nodes did: {reason}", action)
-
-
-def _find_culprits(hunt: Hunt) -> Iterator[Finding]:
-    for player in hunt.verdict.culprits:
-        host, rail = hunt.players[player]
-        if host in hunt.silent:
-            continue
-        first = hunt.pairs_of(player)
-        # The most frequent fault of its bad pairs is its kind.
-        fault = Counter(result.fault for _, result in hunt.bad_pairs_of(player)).most_common(1)[0][0]
-        kind, severity, action = KINDS[fault]
-        slow = sum(hunt.is_slow(game) for game, _ in first)
-        second = hunt.repeats_of(player)
-        again = "; ".join(f"with {hunt.partner(game, player)} {result.text}" for game, result in second)
-        rates = [result.busbw for _, result in first if result.busbw is not None]
-        middle = f", median {median(rates):.4g} GB/s" if rates else ""
-        message = f"bad in {slow} of {len(first)} pairs{middle}; with good nodes again: {again}; {hunt.floor_text}"
-        measured = f"{median(rates):.6g} GB/s" if rates else None
-        threshold = None if hunt.verdict.floor is None else f">= {hunt.verdict.floor:.6g} GB/s"
-        made = finding(host, rail, kind, severity, message, action)
-        yield made.model_copy(update={"measured": measured, "threshold": threshold})
-
-
-def _find_links(hunt: Hunt) -> Iterator[Finding]:
-    for pair in hunt.verdict.links:
-        games = zip(hunt.verdict.second, hunt.second, strict=True)
-        again = [result for game, result in games if set(game.pair) == set(pair)]
-        rates = "; ".join(result.text for result in [hunt.first[pair], *again])
-        # Each of the two works with all others: both get a hint, and stay in.
-        for player in pair:
-            message = f"slow with each other alone: {rates}; both are well with other nodes; {hunt.floor_text}"
-            action = "check the switches and cables between the two; until then, keep them out of one training"
-            #: finding slow_link: two nodes are slow with each other alone
-            yield finding(hunt.players[player][0], " - ".join(pair), "slow_link", Severity.MONITOR, message, action)
-
-
-def _find_slow_at_times(hunt: Hunt) -> Iterator[Finding]:
-    linked = {player for pair in hunt.verdict.links for player in pair}
-    for player in hunt.verdict.acquitted:
-        if player in linked:
-            continue
-        first = hunt.pairs_of(player)
-        slow = [result.text for game, result in first if hunt.is_slow(game)]
-        message = f"bad in {len(slow)} of {len(first)} pairs ({'; '.join(slow)}), and well again with good nodes; "
-        message += hunt.floor_text
-        action = "measure again; a link that drops or retrains shows in its counters"
-        host, rail = hunt.players[player]
-        #: finding slow_at_times: a node was slow in the first pass and not in the second
-        yield finding(host, rail, "slow_at_times", Severity.MONITOR, message, action)
-
-
-def list_unjudged(hunt: Hunt) -> dict[str, str]:
-    """Unjudged nodes, with the reason."""
-    reasons: dict[str, str] = {} if hunt.witnessed else dict(hunt.silent)
-    verdict = hunt.verdict
-    for player in verdict.unresolved:
-        host, rail = hunt.players[player]
-        pairs = hunt.bad_pairs_of(player)[:3]
-        bad = "; ".join(f"with {hunt.partner(game, player)} {result.text}" for game, result in pairs)
-        where = f"{rail}: " if rail else ""
-        rest = f"no good node is left to find the bad one with; {hunt.floor_text}"
-        reasons.setdefault(host, f"{where}bad {bad}; {rest}")
-    named = {*verdict.culprits, *verdict.unresolved}
-    for pair, result in hunt.first.items():
-        if result.fault == "wrong_values" and not named & set(pair):
-            for player in pair:
-                reason = f"{' - '.join(pair)}: {result.reason}; it did not happen again"
-                reasons.setdefault(hunt.players[player][0], reason)
-    measured = {host for result in hunt.first.values() if result.fault != "no_answer" for host in result.group.hosts}
-    blamed = {hunt.players[player][0] for player in named} | hunt.silent.keys()
-    for host, _ in hunt.players.values():
-        if host not in measured | blamed:
-            reasons.setdefault(host, "no pair with it was measured")
-    return reasons
-
-
-def make_readings(hunt: Hunt, statistic: str, per_node: str, gpus: int) -> list[Reading]:
-    """The rate of every pair, and, as statistic `per_node`, the median of every node's pairs.
-
-    `gpus` counts those of one node that took part.
-    """
-    rates = {pair: result.busbw for pair, result in hunt.first.items() if result.busbw is not None}
-    unit, both = "GB/s", 2 * gpus
-    readings = [
-        Reading(subject=" - ".join(pair), statistic=statistic, value=rate, unit=unit, nodes=2, gpus=both)
-        for pair, rate in rates.items()
+def _list_rows(matches: Sequence[Match]) -> list[dict[str, Any]]:
+    return [
+        {"pair": list(match.pair), "busbw_gb_s": match.value}
+        | ({"why": match.result.reason} if match.result.reason else {})
+        for match in matches
     ]
-    for player, (host, rail) in hunt.players.items():
-        own = [rate for pair, rate in rates.items() if player in pair]
-        if own:
-            middle = median(own)
-            readings.append(
-                Reading(host=host, subject=rail, statistic=per_node, value=middle, unit=unit, nodes=2, gpus=both)
-            )
-    return readings
-
-
-def make_evidence(hunt: Hunt) -> dict[str, Any]:
-    """Numbers behind the findings; those of all good pairs are readings."""
-    slow = [_row(pair, result) for pair, result in hunt.first.items() if hunt.is_slow(make_game(pair, result))]
-    second = [_row(game.pair, result) for game, result in zip(hunt.verdict.second, hunt.second, strict=True)]
-    return {"floor_gb_s": hunt.verdict.floor, "pairs": len(hunt.first), "slow_pairs": slow, "second_pass": second}
-
-
-def _row(pair: Sequence[str], result: GroupResult) -> dict[str, Any]:
-    return {"pair": list(pair), "busbw_gb_s": result.busbw, **({"why": result.reason} if result.reason else {})}

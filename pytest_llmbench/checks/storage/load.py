@@ -3,14 +3,14 @@
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from uuid import uuid4
 
 from pydantic import Field, PositiveInt
 
 from pytest_llmbench.checks.answers import one_per_host, read_answers
-from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, deadline_of, options_of
-from pytest_llmbench.checks.bounds import NOT_COMPARED, Bounds, find_outliers
+from pytest_llmbench.checks.base import Answer, CheckDefaults, CheckSettings, Fleet, deadline_of, options_of
+from pytest_llmbench.checks.findings import NOT_COMPARED, Bounds, find_outliers
 from pytest_llmbench.checks.storage.nodes.storage import BLOCK, StorageLoad
 from pytest_llmbench.checks.storage.staging import finding
 from pytest_llmbench.core.quantity import Quantity
@@ -42,11 +42,10 @@ class StorageOptions(Strict):
     """Allowed shortfall of a node from the median (fraction). Default 0.3; not applied on CPUs and at scale `smoke`."""
 
 
-class Storage:
+class Storage(CheckDefaults):
     """Writes, reads of another node's files, and metadata, on all nodes at once."""
 
-    name = "storage"
-    family = "storage"
+    name = family = "storage"
     scope: Literal["node", "cluster"] = "cluster"
     summary = "the shared file system under all nodes at once: bandwidth, small files, and bytes that come back right"
     options: type[Strict] = StorageOptions
@@ -54,13 +53,18 @@ class Storage:
     deadline_s = 900.0
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Load the file system, and judge."""
         options = options_of(self, settings, StorageOptions)
-        config, deadline_s = _make_config(fleet, options), deadline_of(self, settings)
-        probe = Probe(
-            name="storage", entry="pytest_llmbench.checks.storage.nodes.storage:measure", together=True,
-            config={**config, "timeout_s": deadline_s / 2}, deadline_s=deadline_s,
-        )  # fmt: skip
+        large = fleet.site.is_full_gpu
+        size = options.size or Quantity("1 GiB" if large else "32 MiB")
+        config = {
+            "folder": str(options.folder or fleet.folder),
+            "name": uuid4().hex,
+            "streams": options.streams,
+            "blocks": max(1, round(size.to("B").value / BLOCK / options.streams)),
+            "files": options.files or (1000 if large else 100),
+        }
+        limit = {"timeout_s": deadline_of(self, settings) / 2}
+        probe = self.probe(settings, "storage:measure", {**config, **limit}, together=True)
         try:
             answers = read_answers(fleet.run([probe])[0], StorageLoad)
         finally:
@@ -70,7 +74,7 @@ class Storage:
         readings = [reading for host, load in facts.items() for reading in _make_readings(host, [load])]
         if facts and not unjudged:
             readings = [*_make_readings(None, list(facts.values())), *readings]
-        tolerance = options.tolerance or (0.3 if fleet.site.is_full_gpu else 1.0)
+        tolerance = options.tolerance or (0.3 if large else 1.0)
         bounds = Bounds(fleet.site, settings)
         slow = find_outliers(readings, tolerance=tolerance, action=_ACTION)
         return Report(
@@ -81,18 +85,6 @@ class Storage:
             notes=tuple(_make_notes(facts, unjudged, settings, tolerance)),
             evidence={"asked": config, "answers": facts},
         )
-
-
-def _make_config(fleet: Fleet, options: StorageOptions) -> dict[str, Any]:
-    large = fleet.site.is_full_gpu
-    size = options.size or Quantity("1 GiB" if large else "32 MiB")
-    return {
-        "folder": str(options.folder or fleet.folder),
-        "name": uuid4().hex,
-        "streams": options.streams,
-        "blocks": max(1, round(size.to("B").value / BLOCK / options.streams)),
-        "files": options.files or (1000 if large else 100),
-    }
 
 
 def _make_readings(host: str | None, loads: Sequence[StorageLoad]) -> Iterator[Reading]:

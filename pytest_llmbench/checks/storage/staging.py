@@ -5,8 +5,8 @@ from typing import Literal
 from pydantic import PositiveInt
 
 from pytest_llmbench.checks.answers import dissenters, read_per_host
-from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, Site, deadline_of, options_of
-from pytest_llmbench.checks.kinds import FindingMaker, SharedKind, make_finding
+from pytest_llmbench.checks.base import CheckDefaults, CheckSettings, Fleet, Site, options_of
+from pytest_llmbench.checks.findings import FindingMaker, SharedKind, make_finding
 from pytest_llmbench.checks.storage.nodes.staging import StagedData
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
@@ -37,7 +37,7 @@ class DataStagingOptions(Strict):
     """Largest number of files of each path that are compared between nodes."""
 
 
-class DataStaging(NodeCheck):
+class DataStaging(CheckDefaults):
     """The data of the system's environments, and further paths, on every node."""
 
     name = "data_staging"
@@ -46,29 +46,26 @@ class DataStaging(NodeCheck):
     options: type[Strict] = DataStagingOptions
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Look on every node, and compare."""
         options = options_of(self, settings, DataStagingOptions)
         of_site, notes = _list_paths(fleet.site)
         paths = {staged.path: staged for staged in (*of_site, *options.paths)}
         if not paths:
             skip = "neither the system's environments nor the option `paths` name any data"
             return Report(skip=skip, notes=tuple(notes))
-        probe = Probe(
-            name="data-staging", entry="pytest_llmbench.checks.storage.nodes.staging:look",
-            config={"paths": [staged.model_dump() for staged in paths.values()], "most": options.most},
-            deadline_s=deadline_of(self, settings),
-        )  # fmt: skip
+        config = {"paths": [staged.model_dump() for staged in paths.values()], "most": options.most}
+        probe = self.probe(settings, "staging:look", config, name="data-staging")
         facts, silent = read_per_host(fleet.run([probe])[0], StagedData, {"paths": list(paths)})
         findings: list[Finding] = []
         unjudged: dict[str, str] = {}
         for path in paths:
             files = {host: fact.paths[path] for host, fact in facts.items()}
             right = {host: listing for host, listing in files.items() if not listing.wrong}
-            for host, listing in files.items():
-                if (
-                    listing.wrong
-                ):  #: finding data_missing: data that the system's file names are not there, or not readable
-                    findings.append(_make_finding(host, path, "data_missing", listing.wrong))
+            #: finding data_missing: data that the system's file names are not there, or not readable
+            findings += [
+                _make_finding(host, path, "data_missing", listing.wrong)
+                for host, listing in files.items()
+                if listing.wrong
+            ]
             odd = dissenters({host: listing.digest for host, listing in right.items()})
             if odd is None:
                 reason = f"{path} differs between nodes, and no majority shows the right content"

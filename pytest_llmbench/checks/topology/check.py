@@ -1,4 +1,4 @@
-"""Whether NCCL's topology file is true and the same on every node: which GPUs and NICs are near each other."""
+"""NCCL's topology file, which names the GPUs and NICs that are near each other: true, and the same on every node."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from xml.etree import ElementTree as ET
 from pydantic import PositiveInt
 
 from pytest_llmbench.checks.answers import dissenters, read_per_host
-from pytest_llmbench.checks.base import CheckSettings, Fleet, NodeCheck, Probe, deadline_of, options_of
-from pytest_llmbench.checks.kinds import FindingMaker, SharedKind, make_finding
+from pytest_llmbench.checks.base import CheckDefaults, CheckSettings, Fleet, options_of
+from pytest_llmbench.checks.findings import FindingMaker, SharedKind, make_finding
 from pytest_llmbench.checks.topology.nodes.pci_topology import InstalledFile, PciDevice, PciFacts
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.files import write_text
@@ -24,7 +24,6 @@ from pytest_llmbench.readers.pci import pci_address
 TopologyKind = Literal["topology_file"]
 finding: FindingMaker[TopologyKind | SharedKind] = make_finding
 
-_ENTRY = "pytest_llmbench.checks.topology.nodes.pci_topology:facts"
 _MOST_NAMED = 8
 _LINK_SPEED = "16 GT/s"
 # PCI classes. Addresses of switches are made up in topology files: what counts is which devices share one.
@@ -47,7 +46,7 @@ class TopologyOptions(Strict):
     """Folder of sysfs on the nodes."""
 
 
-class NcclTopology(NodeCheck):
+class NcclTopology(CheckDefaults):
     """The topology file that NCCL_TOPO_FILE names, against sysfs, and nodes against each other."""
 
     name = "nccl_topology"
@@ -57,10 +56,9 @@ class NcclTopology(NodeCheck):
     deadline_s = 60.0
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        """Ask every node, write the file that fits, and compare."""
         options = options_of(self, settings, TopologyOptions)
-        deadline_s, config = deadline_of(self, settings), {"sysfs": options.sysfs}
-        probe = Probe(name="pci-topology", entry=_ENTRY, deadline_s=deadline_s, config=config, gpus=True)
+        config = {"sysfs": options.sysfs}
+        probe = self.probe(settings, "pci_topology:facts", config, name="pci-topology", gpus=True)
         facts, unjudged = read_per_host(fleet.once(probe), PciFacts)
         evidence = {"pci": {host: node.model_dump(exclude={"installed": {"text"}}) for host, node in facts.items()}}
         files: dict[str, str] = {}
@@ -106,7 +104,6 @@ def _write_files(files: Mapping[str, str], facts: Mapping[str, PciFacts], folder
 
 
 def _compare_nodes(files: Mapping[str, str], kept: Mapping[str, Path]) -> Iterator[Finding]:
-    """Yield a finding for each node with other devices than most nodes."""
     if len(set(files.values())) < 2:
         return
     odd = dissenters(files)
@@ -232,7 +229,7 @@ def _normalize(name: str, text: str) -> str:
     return text.strip() if name != "affinity" else text.replace(",", "").strip().lstrip("0").lower() or "0"
 
 
-def of_interest(devices: Sequence[PciDevice]) -> list[PciDevice]:
+def select_devices(devices: Sequence[PciDevice]) -> list[PciDevice]:
     """The GPUs, and the NICs that NCCL is to use.
 
     On a machine with InfiniBand, an Ethernet port of the same driver is for management alone.
@@ -250,7 +247,7 @@ def render(facts: PciFacts, *, link_speed: str, link_width: int) -> str:
     Raises:
         RunError: `unreadable`, when sysfs lacks the class or NUMA node of a device.
     """
-    devices = of_interest(facts.devices)
+    devices = select_devices(facts.devices)
     several = len({device.numa for device in devices}) > 1
     placed: dict[int, list[dict[str, str]]] = {}
     for device in devices:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -39,13 +39,10 @@ _RUNTIMES = {
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """One part of this machine.
+    """One part of this machine: present, missing, or in need of the repair by `command`.
 
     Attributes:
-        part: name of the part.
-        state: `missing` if it is absent, `wrong` if it needs a repair.
         found: version or place of the part, or the fault.
-        command: the command that installs or repairs it; empty for `ok`.
         needed: True if the tests of this folder need it.
     """
 
@@ -69,10 +66,8 @@ class SiteNeeds:
     """Needs of the tests of a folder.
 
     Attributes:
-        system: the system of its ini file, or this machine.
         slurm: True if runs are Slurm jobs.
         partition, account: those of the jobs; None for Slurm's own defaults.
-        run_dir: the folder of sessions.
         engines: names of the engines of its own recipes; `torch` without recipes.
         fault: the fault of its ini file, or of a file that this names.
     """
@@ -114,7 +109,7 @@ def _needs(config: pytest.Config) -> SiteNeeds:
         slurm=settings.cluster == "slurm",
         partition=settings.slurm.get("partition") or settings.system.partition,
         account=settings.slurm.get("account") or settings.system.account,
-        run_dir=bench.run_dir,
+        run_dir=bench.options.run_dir,
         engines={recipe.engine for recipe in own} or ("torch",),
     )
 
@@ -122,15 +117,13 @@ def _needs(config: pytest.Config) -> SiteNeeds:
 def _python() -> Iterator[Examined]:
     where = "in a virtual environment" if sys.prefix != sys.base_prefix else "not in a virtual environment"
     yield Examined("Python", "ok", f"{platform.python_version()}, {where}, {sys.executable}")
+    found = ", ".join(f"{name} {version(name)}" for name in ("pytest-llmbench", "pytest", "submitit"))
     try:
         ENGINES.names()
     except ConfigError as error:
         yield Examined("pytest-llmbench", "wrong", str(error), "pip install -e CHECKOUT")
     else:
-        yield Examined("pytest-llmbench", "ok", _version("pytest-llmbench") or "without metadata")
-    for part in ("pytest", "submitit"):
-        found = _version(part)
-        yield Examined(part, "ok", found) if found else Examined(part, "missing", "", f"pip install {part}")
+        yield Examined("pytest-llmbench", "ok", found.removeprefix("pytest-llmbench "))
 
 
 def _site(needs: SiteNeeds) -> Examined:
@@ -257,10 +250,3 @@ def _gpus(needs: SiteNeeds) -> Examined:
         return Examined("GPUs", "ok", f"{gpus} on this machine", needed=needed)
     found = "none on this machine" if gpus == 0 else "none of NVIDIA's on this machine"
     return Examined("GPUs", "missing", found, "nvidia-smi", needed=needed)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

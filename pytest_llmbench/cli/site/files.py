@@ -5,11 +5,9 @@ import platform
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -26,28 +24,11 @@ _INI = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini")
 _CI = {"github": ".github/workflows/llmbench.yml", "gitlab": ".gitlab-ci.yml"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SiteMachine:
+class SiteMachine(NamedTuple):
     """The system of a new site: the keys of its file, and notes on decisions that are left to its author."""
 
     keys: Mapping[str, Any]
     notes: Sequence[str]
-
-    @property
-    def name(self) -> str:
-        """Name of the system."""
-        return str(self.keys["name"])
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of a node; 0 if unknown."""
-        return int(self.keys.get("gpus_per_node") or 0)
-
-    @property
-    def text(self) -> str:
-        """The file, without the line that names its schema."""
-        notes = "".join(f"# {note}\n" for note in self.notes)
-        return f"{notes}{yaml.safe_dump(dict(self.keys), sort_keys=False, allow_unicode=True)}"
 
 
 def write_site(folder: Path, ci: str, engine: str) -> list[dict[str, Any]]:
@@ -92,18 +73,21 @@ def _owner_of_ini(folder: Path) -> str | None:
 
 def _texts(machine: SiteMachine, ci: str, engine: str) -> Iterator[tuple[str, str]]:
     """Yield name and text of each file of a site."""
+    system, gpus = str(machine.keys["name"]), int(machine.keys.get("gpus_per_node") or 0)
     facts = {
-        "system": machine.name,
+        "system": system,
         "engine": engine,
-        "gpus": str(machine.gpus),
-        "precision": "bf16" if machine.gpus else "fp32",
-        "batch": str(8 * max(1, machine.gpus)),
-        "today": dt.date.today().isoformat(),  # noqa: DTZ011 - the day of whoever writes
+        "gpus": str(gpus),
+        "precision": "bf16" if gpus else "fp32",
+        "batch": str(8 * max(1, gpus)),
+        "today": dt.date.today().isoformat(),  # noqa: DTZ011 - the day of its author
         "python": sys.executable,
         "nodes": " --nodes 2" if machine.keys["cluster"] == "slurm" else "",
     }
+    notes = "".join(f"# {note}\n" for note in machine.notes)
+    keys = yaml.safe_dump(dict(machine.keys), sort_keys=False, allow_unicode=True)
     yield "pytest.ini", _fill("pytest_ini.txt", facts)
-    yield f"systems/{machine.name}.yaml", f"# yaml-language-server: $schema=../schemas/system.json\n{machine.text}"
+    yield f"systems/{system}.yaml", f"# yaml-language-server: $schema=../schemas/system.json\n{notes}{keys}"
     yield "recipes/first.yaml", _fill("first.txt", facts)
     yield "test_training.py", _fill("test_training.txt", facts)
     yield "test_nodes.py", _fill("test_nodes.txt", facts)
@@ -118,13 +102,7 @@ def _texts(machine: SiteMachine, ci: str, engine: str) -> Iterator[tuple[str, st
 def _fill(name: str, facts: dict[str, str]) -> str:
     """Fill in the names (`@name@`) of a template."""
     text = (files("pytest_llmbench.cli.site") / "templates" / name).read_text(encoding="utf-8")
-    return _Named(text).substitute(facts)
-
-
-class _Named(Template):
-    """A template whose names are between at signs, as shells and CI use dollars."""
-
-    pattern = r"@(?:(?P<named>[a-z]+)@|(?P<braced>(?!))|(?P<escaped>(?!))|(?P<invalid>(?!)))"  # type: ignore[assignment]
+    return re.sub(r"@([a-z]+)@", lambda match: facts[match[1]], text)
 
 
 def probe_machine() -> SiteMachine:

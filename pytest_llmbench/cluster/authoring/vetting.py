@@ -64,7 +64,7 @@ def vet(path: Path) -> list[FileFault]:
 
 
 def _refused(model: type[BaseModel], data: Mapping[str, Any], path: Path, under: str = "") -> list[FileFault]:
-    """What a model refuses of a block of the file, which is under a dotted key."""
+    """Faults that a model finds in a block of the file, which is under a dotted key."""
     try:
         validate(model, data, "")
     except FaultsError as error:

@@ -21,7 +21,7 @@ class Container(Strict):
     workdir: str | None = None
     """Folder in which commands start; absent, the run's folder."""
     mount_home: bool = False
-    """Whether the user's home is mounted, too."""
+    """Mount the user's home, too."""
     args: tuple[str, ...] = ()
     """Further arguments of the container runtime."""
 

@@ -106,7 +106,7 @@ class Parallelism(Strict):
     virtual_pipeline: PositiveInt = 1
     """Number of chunks of layers per stage, for the interleaved schedule."""
     sequence: bool = False
-    """Whether tensor-parallel ranks also split the sequence where a layer has no matrices."""
+    """Tensor-parallel ranks also split the sequence where a layer has no matrices."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
     """Activations that the backward pass recomputes: none, those of the attention, or those of each block."""
 

@@ -88,9 +88,9 @@ class Reference(Strict):
     at_most: QuantityField | None = None
     """Upper bound, inclusive; a reference has one bound or both."""
     per_node: bool = False
-    """Whether the bounds, and `applies_to.gpus`, count for each node and are multiplied by the number of nodes."""
+    """The bounds, and `applies_to.gpus`, count for each node and are multiplied by the number of nodes."""
     claim: Literal["system", "run"] = "system"
-    """Subject of the verdict: `system`, if other runs of it would end alike, or `run`, this one alone.
+    """Subject of the verdict: any run of the `system`, or this `run` alone.
 
     A bound that contains the differences between runs, as a calibrated one does, is judged by the run.
     """
@@ -99,9 +99,7 @@ class Reference(Strict):
     runs: Annotated[int, Field(ge=2)] | None = None
     """Number of runs from which `between_runs` is known, at least 2."""
     floor: bool = False
-    """Whether the bound is a floor: a run below it is broken, but one above it need not be fast, so its speed stays
-    unjudged.
-    """
+    """The bound is a floor: a run below it is broken, but one above it may be slow, so its speed stays unjudged."""
     xfail: ExpectedFailure | None = None
     """Known miss of the bound on this system, with its last day."""
     why: str

@@ -18,8 +18,8 @@ PLAN, WORKERS_PLAN, JUNIT = "session.json", "plan.json", "junit.xml"
 SYSTEM = "system.json"
 # For CI systems; the verdict is written last of all.
 SUMMARY, VERDICT = "summary.md", "verdict.json"
-# Beside the folders of sessions: a link to the latest that began, and a list of those that ended.
-LATEST, INDEX = "latest", "index.json"
+# Beside the folders of sessions: a link to the latest that began.
+LATEST = "latest"
 # In the place of a session's name, after `--resume`: the newest that did not end.
 NEWEST = "newest"
 JOURNAL = "journal"
@@ -56,7 +56,7 @@ LOGS, OUTPUT, SRUN = "logs", "logs/output.log", "srun.log"
 def new_id() -> str:
     """Identify a session: by the time it began, and enough chance that two of them never meet.
 
-    Of the six digits after the second, the first three are its 4096th parts, so sessions sort by their beginning.
+    The first three of the six digits after the second are its 4096th parts, so sessions sort by their beginning.
     """
     second, part = divmod(time.time_ns(), 10**9)
     chance = int.from_bytes(os.urandom(2), "big") % 4096

@@ -2,15 +2,14 @@
 
 from collections.abc import Iterator
 
-from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.expected import Expected
-from pytest_llmbench.core.recipe.recipes import Parallelism, Recipe
+from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import Strict
-from pytest_llmbench.engines.base import options_of
+from pytest_llmbench.engines.base import options_problems
 from pytest_llmbench.engines.deepspeed.options import DeepSpeedOptions
 from pytest_llmbench.engines.in_process import InProcess
-from pytest_llmbench.engines.overrides import batch_problem, precision_problem
+from pytest_llmbench.engines.overrides import batch_problem, data_parallel_problems, precision_problem
 from pytest_llmbench.judging.flops import parameters
 from pytest_llmbench.judging.language_losses import expected_of
 
@@ -33,28 +32,19 @@ class DeepSpeedEngine(InProcess):
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         yield from batch_problem(recipe, topology)
         yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16"))
-        yield from (f"recipe {recipe.name}: {problem}" for problem in _unsupported(recipe))
-        try:
-            options_of(recipe, DeepSpeedOptions)
-        except ConfigError as error:
-            yield from str(error).splitlines()
-
-
-def _unsupported(recipe: Recipe) -> Iterator[str]:
-    asked, plain = recipe.parallelism, Parallelism()
-    for field in ("tensor", "pipeline", "virtual_pipeline", "sequence"):
-        if getattr(asked, field) != getattr(plain, field):
-            yield f"engine deepspeed has no {field} parallelism; engine megatron_core has"
-    if asked.activation_checkpointing == "selective":
-        yield "engine deepspeed checkpoints none or full, not selective"
-    if recipe.optimizer.decay != "linear":
-        yield "engine deepspeed decays the learning rate linearly only"
-    if recipe.precision == "fp16" and asked.sharding == "none":
-        yield "DeepSpeed trains whole models in fp16 without scaling their loss: take bf16, or sharding: optimizer"
-    if recipe.compile and asked.sharding == "full":
-        yield "engine deepspeed cannot compile a layer whose weights come and go (sharding full): set compile: false"
-    if recipe.model.positions != "learned":
-        yield "model: OPT has learned positions only; engine megatron_core has rope"
+        yield from data_parallel_problems(self.name, recipe)
+        sharding = recipe.parallelism.sharding
+        if recipe.precision == "fp16" and sharding == "none":
+            yield (
+                f"recipe {recipe.name}: DeepSpeed trains whole models in fp16 without scaling their loss: take bf16, "
+                "or sharding: optimizer"
+            )
+        if recipe.compile and sharding == "full":
+            yield (
+                f"recipe {recipe.name}: engine deepspeed cannot compile a layer whose weights come and go (sharding "
+                "full): set compile: false"
+            )
+        yield from options_problems(recipe, DeepSpeedOptions)
 
 
 ENGINE = DeepSpeedEngine()

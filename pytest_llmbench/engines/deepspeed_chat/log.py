@@ -10,10 +10,9 @@ completes.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
 
 from pytest_llmbench.core.record.claims import ClaimName
 from pytest_llmbench.readers import items, patterns
@@ -99,7 +98,9 @@ class _Log:
         elif match := _LOSS.match(text):
             yield self._add(items.StepLine(step=self._number(match[1], match[2]), loss=number("loss", match[3])))
         elif self.batches is not None and (match := _SPEED.match(text)):
-            yield self._add(_speed_step(self._next(), _quantities(match[1], ",")))
+            # An unnumbered speed line is about the last step, or about the next if that has its speed.
+            step = 1 if self.step is None else self.step.step + ("Latency" in self.step.reported)
+            yield self._add(_speed_step(step, _quantities(match[1], ",")))
         elif self.step and (match := _MORE_OF_PPO.match(text)):
             prefix = f"{match[1]} " if match[1] else ""
             said = _all_quantities(match[2], "|" if "|" in match[2] else ",")
@@ -149,10 +150,6 @@ class _Log:
                 f"step {step} of epoch {epoch}: the log does not give the number of steps of an epoch"
             )
         return int(epoch) * (self.batches or 0) + int(step) + 1
-
-    def _next(self) -> int:
-        """Return the step of an unnumbered speed line: the last step, or the next if that has its speed."""
-        return 1 if self.step is None else self.step.step + ("Latency" in self.step.reported)
 
     def _add(self, said: items.StepLine) -> items.StepLine:
         """Merge these values with those of an earlier line about the same step."""
@@ -236,10 +233,14 @@ CLAIM_NEEDLES = (b":print]", b":main] cmd = ", b"Model Parameters: ")
 SKIPPED_NEEDLES = (b", skipped=",)
 
 
-def said(text: str) -> Iterator[Said | Skipped]:
+def read_claims(text: str) -> Iterator[Said | Skipped]:
     """Yield the settings that a line prints."""
     if (match := _PRINTED.search(text)) and match[1] in _SETTINGS:
-        yield from _SETTINGS[match[1]](match[2])
+        name, values = _SETTINGS[match[1]]
+        if isinstance(values, Said):
+            yield values if match[2] == "True" else Said(name, "off")
+        elif match[2] in values if values else _NUMBER.fullmatch(match[2]):
+            yield Said(name, values[match[2]] if values else int(match[2]))
     elif match := _SKIPPED.search(text):
         yield Skipped(int(match[1]), int(match[2]))
     elif match := _COMMAND.search(text):
@@ -272,22 +273,11 @@ def lora(rank: object, *, alone: bool) -> str:
     return f"of rank {rank}, which alone is trained" if alone else f"of rank {rank}"
 
 
-def _count_of(name: ClaimName) -> Callable[[str], Iterator[Said]]:
-    return lambda text: (Said(name, int(text)) for _ in range(bool(_NUMBER.fullmatch(text))))
-
-
-def _word(name: ClaimName, words: Mapping[str, str]) -> Callable[[str], Iterator[Said]]:
-    return lambda text: (Said(name, words[text]) for _ in range(text in words))
-
-
-def _precision(name: Literal["fp16", "bf16"]) -> Callable[[str], Iterator[Said]]:
-    return lambda text: iter([Said("precision", name) if text == "True" else Said(name, "off")])
-
-
-_SETTINGS: Mapping[str, Callable[[str], Iterator[Said]]] = {
-    "train_batch_size": _count_of("global_batch_size"),
-    "train_micro_batch_size_per_gpu": _count_of("micro_batch_size"),
-    "zero_optimization_stage": _word("sharding", {"0": "none", "1": "optimizer", "2": "gradients", "3": "full"}),
-    "fp16_enabled": _precision("fp16"),
-    "bfloat16_enabled": _precision("bf16"),
+# Names in the log: the claim, and its value by word unless it is a number. A switch has the claim it makes when on.
+_SETTINGS: Mapping[str, tuple[ClaimName, Mapping[str, str] | Said | None]] = {
+    "train_batch_size": ("global_batch_size", None),
+    "train_micro_batch_size_per_gpu": ("micro_batch_size", None),
+    "zero_optimization_stage": ("sharding", {"0": "none", "1": "optimizer", "2": "gradients", "3": "full"}),
+    "fp16_enabled": ("fp16", Said("precision", "fp16")),
+    "bfloat16_enabled": ("bf16", Said("precision", "bf16")),
 }

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 
-from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import Strict
-from pytest_llmbench.engines.base import options_of
+from pytest_llmbench.engines.base import options_of, options_problems
 from pytest_llmbench.engines.in_process import InProcess
 from pytest_llmbench.engines.megatron_core.options import MegatronCoreOptions, padded_vocabulary
 from pytest_llmbench.engines.overrides import batch_problem, precision_problem
@@ -49,12 +48,9 @@ class MegatronCoreEngine(InProcess):
             yield from (f"{where}: {problem}" for problem in _schedule(recipe, topology))
         yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16"))
         yield from (f"{where}: {problem}" for problem in _unsupported(recipe))
-        try:
-            options = options_of(recipe, MegatronCoreOptions)
-        except ConfigError as error:
-            yield from str(error).splitlines()
-            return
-        yield from (f"{where}: {problem}" for problem in _contradictions(recipe, topology, options))
+        wrong = list(options_problems(recipe, MegatronCoreOptions))
+        contradictions = () if wrong else _contradictions(recipe, topology, options_of(recipe, MegatronCoreOptions))
+        yield from (*wrong, *(f"{where}: {problem}" for problem in contradictions))
 
 
 def _ranks(recipe: Recipe, topology: Topology) -> Iterator[str]:

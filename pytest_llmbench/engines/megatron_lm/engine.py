@@ -9,21 +9,29 @@ from typing import Any
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks, on_off
-from pytest_llmbench.core.record.series import Step, StepSeries
+from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
 from pytest_llmbench.engines.external import External, fill, fill_argument, flags
 from pytest_llmbench.engines.megatron_lm import events as megatron_events
 from pytest_llmbench.engines.megatron_lm.log import NEEDLES, parse
-from pytest_llmbench.engines.overrides import Arguments, Rules, Same, batch_problem, precision_problem, rules_of_given
-from pytest_llmbench.judging import agreement, skipped
+from pytest_llmbench.engines.overrides import (
+    Arguments,
+    Rules,
+    Same,
+    batch_problem,
+    precision_problem,
+    rules_of_given,
+    values_of,
+)
+from pytest_llmbench.judging import agreement
+from pytest_llmbench.judging.findings import too_many_skipped
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, Statistic, rate, ratio, time
-from pytest_llmbench.readers import megatron_claims
-from pytest_llmbench.readers.base import LogReader
-from pytest_llmbench.readers.events import tensorboard
+from pytest_llmbench.readers import megatron_claims, tensorboard
 from pytest_llmbench.readers.items import Needles
+from pytest_llmbench.readers.log import LogReader
 
 _FIELDS = {
     "tensor-model-parallel-size": "parallelism.tensor",
@@ -33,6 +41,7 @@ _FIELDS = {
     "hidden-size": "model.hidden_size",
     "num-attention-heads": "model.attention_heads",
     "seq-length": "sequence_length",
+    "max-position-embeddings": "sequence_length",
     "micro-batch-size": "micro_batch_size",
     "global-batch-size": "global_batch_size",
     "attention-dropout": "model.dropout",
@@ -87,13 +96,14 @@ _FAMILIES = (
     "one-logger-", "overlap-", "profile", "rerun-", "save", "tensorboard-", "tiktoken-", "tokenizer-", "tp-comm-",
     "use-dist-ckpt", "use-pytorch-profiler", "use-tp-", "wandb-",
 )  # fmt: skip
+_CHECKPOINTING_FIELD = "parallelism.activation_checkpointing"
 # The recompute arguments that each way of checkpointing may have.
 _GRANULARITY = {"none": None, "selective": "selective", "full": "full"}
 
 
 def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[str, Any]) -> Rules:
     """Return the rule of each argument; `arguments` are those that the recipe's fields give."""
-    how = recipe.parallelism.activation_checkpointing
+    how, size = recipe.parallelism.activation_checkpointing, recipe.model.vocab_size
     other_names = {
         "encoder-seq-length": Same(field="sequence_length", allowed=(recipe.sequence_length,)),
         "decoder-seq-length": Same(field="sequence_length", allowed=(recipe.sequence_length,)),
@@ -101,7 +111,8 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
         "decoder-num-layers": Same(field="model.layers", allowed=(recipe.model.layers,)),
         "model-parallel-size": Same(field="parallelism.tensor", allowed=(recipe.parallelism.tensor,)),
         "use-rotary-position-embeddings": Same(field="model.positions", allowed=(recipe.model.positions == "rope",)),
-        "vocab-size": Same(field="model.vocab_size", allowed=_vocabularies(recipe)),
+        # A tokenizer may add a token.
+        "vocab-size": Same(field="model.vocab_size", allowed=(size, size - 1, False)),
         "bf16": Same(field="precision", allowed=(recipe.precision == "bf16",)),
         "fp16": Same(field="precision", allowed=(recipe.precision == "fp16",)),
         "recompute-activations": Same(field=_CHECKPOINTING_FIELD, allowed=(how == "selective",)),
@@ -113,21 +124,13 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
         "train-iters": Same(field="steps", allowed=(recipe.steps, False)),
         "exit-interval": Same(field="steps", allowed=(recipe.steps, False)),
     }
-    free = {"max-position-embeddings"}
-    same = {name: rule for name, rule in rules_of_given(arguments, _FIELDS).items() if name not in free}
+    same = rules_of_given(arguments, _FIELDS)
+    del same["max-position-embeddings"]  # more of them are another model, of which `known` below decides
     # Arguments without a field in the recipe; with another value, the work of a step is unknown.
     shape = recipe.model
     usual = {"ffn-hidden-size": 4 * shape.hidden_size, "kv-channels": shape.hidden_size // shape.attention_heads}
     as_usual = {name for name, value in usual.items() if own.get(name) == value}
     return Rules(same={**same, **other_names}, refused=_REFUSED, harmless=_HARMLESS | as_usual, families=_FAMILIES)
-
-
-_CHECKPOINTING_FIELD = "parallelism.activation_checkpointing"
-
-
-def _vocabularies(recipe: Recipe) -> tuple[int | bool, ...]:
-    """Return the legal sizes: the model's, one less for a tokenizer that adds a token, or False for an unset one."""
-    return (recipe.model.vocab_size, recipe.model.vocab_size - 1, False)
 
 
 def _claims_of_arguments(recipe: Recipe, own: Mapping[str, Any], *, known: bool) -> Asks:
@@ -260,15 +263,15 @@ class MegatronLM(External):
                 if skips
                 else f" of a known name (`lm loss` in Megatron-LM); it has {', '.join(named) or 'no other loss'}"
             )
-        yield from agreement.steady(series.steps, topology)
-        yield from agreement.same_work(series.steps, _RATES)
-        yield from agreement.asked(series.steps, "samples_per_second", recipe.samples_per_step)
+        yield from agreement.check_steady(series.steps, topology)
+        yield from agreement.check_work(series.steps, _RATES)
+        yield from agreement.check_rate(series.steps, "samples_per_second", recipe.samples_per_step)
         tokens_of_rank = recipe.tokens_per_step / topology.world_size
-        yield from agreement.asked(series.steps, "tokens_per_gpu_per_second", tokens_of_rank)
-        yield from agreement.counted(series.steps, "consumed_samples", recipe.samples_per_step)
-        yield from agreement.against_times(series, topology)
+        yield from agreement.check_rate(series.steps, "tokens_per_gpu_per_second", tokens_of_rank)
+        yield from agreement.check_counts(series.steps, "consumed_samples", recipe.samples_per_step)
+        yield from agreement.check_times(series, topology)
         yield from _training.check_missing_losses(series)
-        yield from skipped.too_many(recipe, series)
+        yield from too_many_skipped(recipe, series)
         yield from _training.check_loss_drop(series)
         own = options_of(recipe, MegatronLmOptions).arguments
         if not (own.get("load") or own.get("pretrained-checkpoint")):
@@ -278,36 +281,17 @@ class MegatronLM(External):
 
 
 def _given(recipe: Recipe) -> dict[str, Any]:
-    """Return the arguments that the recipe's fields give."""
-    model, spread, optimizer = recipe.model, recipe.parallelism, recipe.optimizer
-    given: dict[str, Any] = {
-        "tensor-model-parallel-size": spread.tensor,
-        "pipeline-model-parallel-size": spread.pipeline,
-        "num-layers": model.layers,
-        "hidden-size": model.hidden_size,
-        "num-attention-heads": model.attention_heads,
-        "seq-length": recipe.sequence_length,
-        "max-position-embeddings": recipe.sequence_length,
-        "micro-batch-size": recipe.micro_batch_size,
-        "global-batch-size": recipe.global_batch_size,
-        "attention-dropout": model.dropout,
-        "hidden-dropout": model.dropout,
-        "position-embedding-type": "rope" if model.positions == "rope" else "learned_absolute",
-        "sequence-parallel": spread.sequence,
+    spread, optimizer = recipe.parallelism, recipe.optimizer
+    layers = recipe.model.layers // (spread.pipeline * spread.virtual_pipeline)
+    return values_of(recipe, _FIELDS, {
+        "num-layers-per-virtual-pipeline-stage": layers if spread.virtual_pipeline > 1 else None,
+        "position-embedding-type": "rope" if recipe.model.positions == "rope" else "learned_absolute",
         "use-distributed-optimizer": spread.sharding == "optimizer",
         "optimizer": "adam",
         "adam-beta1": optimizer.betas[0],
         "adam-beta2": optimizer.betas[1],
-        "adam-eps": optimizer.eps,
-        "lr": optimizer.learning_rate,
-        "lr-decay-style": optimizer.decay,
-        "clip-grad": optimizer.clip_grad_norm,
-        "weight-decay": optimizer.weight_decay,
         recipe.precision: recipe.precision != "fp32",
-    }
-    if spread.virtual_pipeline > 1:
-        given["num-layers-per-virtual-pipeline-stage"] = model.layers // (spread.pipeline * spread.virtual_pipeline)
-    return given
+    })  # fmt: skip
 
 
 def _arguments(recipe: Recipe, own: Mapping[str, Any]) -> list[str]:
@@ -317,16 +301,6 @@ def _arguments(recipe: Recipe, own: Mapping[str, Any]) -> list[str]:
     return [*flags({**given, **own}), *_CHECKPOINTING[recipe.parallelism.activation_checkpointing]]
 
 
-def _but_the_first(steps: Sequence[Step]) -> list[Step]:
-    """Leave out the first logged line, and the next one if its mean includes the first line's steps."""
-    return [step for step in steps if step.step - step.interval >= steps[0].step]
-
-
-def _mean_elapsed(m: Measurement, *, all_lines: bool) -> float | None:
-    lines = m.steps if all_lines else _but_the_first(m.steps)
-    return _mean(m, [step.seconds for step in lines])
-
-
 def _mean(m: Measurement, logged: Sequence[float | None]) -> float | None:
     """Return the mean over all lines; None if a line is unreadable or lacks the value."""
     values = [value for value in logged if value is not None]
@@ -334,15 +308,13 @@ def _mean(m: Measurement, logged: Sequence[float | None]) -> float | None:
 
 
 def _tokens_per_s(m: Measurement, *, all_lines: bool) -> float | None:
-    return ratio(m.recipe.tokens_per_step, _mean_elapsed(m, all_lines=all_lines))
+    """Return the rate of all lines, or of those whose mean leaves out the steps of the first line."""
+    lines = [step for step in m.steps if all_lines or step.step - step.interval >= m.steps[0].step]
+    return ratio(m.recipe.tokens_per_step, _mean(m, [step.seconds for step in lines]))
 
 
 def _time_for_20m(m: Measurement, *, all_lines: bool) -> float | None:
     return ratio(TOKENS_OF_RECORD, _tokens_per_s(m, all_lines=all_lines))
-
-
-def _tflops(m: Measurement) -> float | None:
-    return _mean(m, [step.reported.get("tflops", step.reported.get("throughput_per_gpu")) for step in m.steps])
 
 
 _RULE = "1 / mean of `elapsed time per iteration` over {lines} × global batch size × sequence length"
@@ -364,14 +336,16 @@ _STATISTICS: Mapping[str, Statistic] = {
         speed="seconds_for_20m_tokens",
     ),
     "reported_tflops_per_gpu": rate(
-        "TFLOP/s/gpu", "mean of the TFLOP/s per GPU that Megatron-LM logs, by its own formula", _tflops
+        "TFLOP/s/gpu",
+        "mean of the TFLOP/s per GPU that Megatron-LM logs, by its own formula",
+        lambda m: _mean(m, [step.reported.get("tflops", step.reported.get("throughput_per_gpu")) for step in m.steps]),
     ),
 }
 
 READER = LogReader(
     name="megatron_lm",
     dialect=lambda: parse,
-    claims=megatron_claims.said,
+    claims=megatron_claims.parse_claims,
     needles=Needles(NEEDLES, megatron_claims.NEEDLES),
 )
 ENGINE = MegatronLM()

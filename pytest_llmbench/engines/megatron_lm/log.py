@@ -148,27 +148,19 @@ def _fields(text: str) -> dict[str, str]:
     fields: dict[str, str] = {}
     behind = False  # in the text of another rank, after the line's own fields
     for part in parts:
-        key, value = _field(part)
+        key, colon, value = part.partition(":")
+        key = key.strip() if colon and _KEY.fullmatch(key.strip()) else ""  # empty for anything but a field
         if key in fields:
             raise items.Unreadable(f"{key} twice")
         behind = behind or not key
         if behind and not _whole(fields):
             raise items.Unreadable(f"{part.strip()[:40]!r} is not a field")
         if not behind:
-            fields[key] = value
+            pair = _WITH_MEAN.fullmatch(value.strip())
+            fields[key] = pair[1] if pair else value
     if not _whole(fields) and (rest.strip() or _CONSUMED in fields):
         raise items.Unreadable(f"cut off after {next(reversed(fields), 'its number')}: {rest.strip()[:40]!r}")
     return fields
-
-
-def _field(part: str) -> tuple[str, str]:
-    """Split a field into key and value; the key is empty for anything else."""
-    key, colon, value = part.partition(":")
-    key = key.strip()
-    if not colon or not _KEY.fullmatch(key):
-        return "", ""
-    pair = _WITH_MEAN.fullmatch(value.strip())
-    return key, pair[1] if pair else value
 
 
 def _whole(fields: Mapping[str, str]) -> bool:

@@ -13,14 +13,13 @@ from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
 from pytest_llmbench.engines.external import External, fill, fill_argument, flags
-from pytest_llmbench.engines.metaseq.log import CLAIM_NEEDLES, NEEDLES, parse, said
-from pytest_llmbench.engines.overrides import Arguments, Rules, Same, precision_problem, rules_of_given
+from pytest_llmbench.engines.metaseq.log import CLAIM_NEEDLES, NEEDLES, parse, read_claims
+from pytest_llmbench.engines.overrides import Arguments, Rules, Same, precision_problem, rules_of_given, values_of
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic, rate
-from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.items import Needles
-from pytest_llmbench.readers.log import last_step, log_files
+from pytest_llmbench.readers.log import LogReader, last_step, log_files
 
 _FIELDS = {
     "model-parallel-size": "parallelism.tensor",
@@ -81,7 +80,7 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
     wide = own.get("decoder-ffn-embed-dim")  # outside of the recipe's fields, so another value makes the work unknown
     usual = {"decoder-ffn-embed-dim"} if wide == 4 * recipe.model.hidden_size else set()
     same = {name: rule for name, rule in rules_of_given(arguments, _FIELDS).items() if name != "decoder-ffn-embed-dim"}
-    known = _HARMLESS | _FIELDS.keys() | usual  # of what no rule is here, the program is not given by us
+    known = _HARMLESS | _FIELDS.keys() | usual  # where a rule is missing, we do not give the program its arguments
     return Rules(same={**same, **other_names}, refused=_REFUSED, harmless=known, families=_FAMILIES)
 
 
@@ -193,16 +192,16 @@ class Metaseq(External):
         due = series.totals.get("max_update")
         if due is not None and due != recipe.steps:
             yield f"its own limit is {due:g} updates; the recipe has {recipe.steps}"
-        yield from agreement.steady(series.steps, topology)
+        yield from agreement.check_steady(series.steps, topology)
         slack = _slack(topology)
-        yield from agreement.product(series.steps, "wps", ("ups", "wpb"), slack)
+        yield from agreement.check_product(series.steps, "wps", ("ups", "wpb"), slack)
         skipped = series.totals.get("gradient_overflows")
         if skipped:
             overflowed = f"{skipped:g} updates were skipped because their gradient overflowed"
             yield f"{overflowed}; its words per second count them all the same"
-        yield from agreement.asked(series.steps, "wps", recipe.tokens_per_step, per_second="ups", slack=slack)
-        yield from agreement.against_wall(series, topology)
-        yield from agreement.no_slower(series, topology)
+        yield from agreement.check_rate(series.steps, "wps", recipe.tokens_per_step, per_second="ups", slack=slack)
+        yield from agreement.check_wall(series, topology)
+        yield from agreement.check_pace(series, topology)
         yield from _training.check_loss_drop(series)
         yield from _training.check_first_loss(recipe, series)
 
@@ -224,33 +223,17 @@ def _launcher(options: MetaseqOptions, topology: Topology, place: Place, own: Ma
 
 
 def _arguments(recipe: Recipe, topology: Topology) -> dict[str, Any]:
-    model, optimizer = recipe.model, recipe.optimizer
+    optimizer = recipe.optimizer
     copies = topology.world_size // recipe.parallelism.model_parallel_size
-    return {
-        "distributed-world-size": topology.world_size,
-        "model-parallel-size": recipe.parallelism.tensor,
-        "dict-size": model.vocab_size,
-        "decoder-layers": model.layers,
-        "decoder-embed-dim": model.hidden_size,
-        "decoder-ffn-embed-dim": 4 * model.hidden_size,
-        "decoder-attention-heads": model.attention_heads,
-        "dropout": model.dropout,
-        "attention-dropout": model.dropout,
-        "tokens-per-sample": recipe.sequence_length,
-        "batch-size": recipe.micro_batch_size,
+    return values_of(recipe, _FIELDS, {
         "update-freq": recipe.samples_per_step // (copies * recipe.micro_batch_size),
-        "optimizer": "adam",
         "adam-betas": str(tuple(optimizer.betas)),
-        "adam-eps": optimizer.eps,
-        "weight-decay": optimizer.weight_decay,
-        "clip-norm": optimizer.clip_grad_norm,
-        "lr": optimizer.learning_rate,
         "end-learning-rate": optimizer.learning_rate / 10,
-        "warmup-updates": optimizer.warmup_steps,
-        "total-num-update": recipe.steps,
-        "max-update": recipe.steps,
+        "distributed-world-size": topology.world_size,
+        "decoder-ffn-embed-dim": 4 * recipe.model.hidden_size,
+        "optimizer": "adam",
         "log-format": "json",
-    }
+    })  # fmt: skip
 
 
 def _slack(topology: Topology) -> Callable[[Step], float]:
@@ -283,5 +266,5 @@ _STATISTICS: Mapping[str, Statistic] = {
     )
 }
 
-READER = LogReader(name="metaseq", dialect=lambda: parse, claims=said, needles=Needles(NEEDLES, CLAIM_NEEDLES))
+READER = LogReader(name="metaseq", dialect=lambda: parse, claims=read_claims, needles=Needles(NEEDLES, CLAIM_NEEDLES))
 ENGINE = Metaseq()

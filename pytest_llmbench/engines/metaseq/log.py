@@ -6,12 +6,12 @@ ranks. `wps` covers the updates since the line before, overflows included, and i
 million on have six digits. Everything else is reported by its own name.
 """
 
-import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from pytest_llmbench.core.plain import read_json
 from pytest_llmbench.core.record.claims import ClaimName
 from pytest_llmbench.readers import items, patterns
 from pytest_llmbench.readers.numbers import as_number, count, duration, number, unix_time
@@ -60,7 +60,12 @@ def _other(text: str) -> Iterator[items.Item]:
 
 
 def _step(text: str) -> items.StepLine:
-    said = _object(text.partition(_STEP)[2])
+    try:
+        said = read_json(text.partition(_STEP)[2], once=True)
+    except ValueError as error:
+        raise items.Unreadable(f"no JSON, or cut off: {str(error)[:80]}") from None
+    if not isinstance(said, dict):
+        raise items.Unreadable("no JSON object")
     numbers = {key: value for key, figure in said.items() if (value := as_number(figure)) is not None}
     samples = _finite("bsz", said)
     tokens = _finite("wpb", said)
@@ -77,23 +82,6 @@ def _step(text: str) -> items.StepLine:
         peak_memory_bytes=None if memory is None else round(memory * _GIB),
         reported={key: value for key, value in numbers.items() if key not in {"num_updates", "loss", "gnorm"}},
     )
-
-
-def _object(text: str) -> Mapping[str, Any]:
-    try:
-        said = json.loads(text, object_pairs_hook=_once)
-    except (ValueError, RecursionError) as error:
-        raise items.Unreadable(f"no JSON, or cut off: {str(error)[:80]}") from None
-    if not isinstance(said, dict):
-        raise items.Unreadable("no JSON object")
-    return said
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    said = dict(pairs)
-    if len(said) < len(pairs):
-        raise items.Unreadable("a name twice")
-    return said
 
 
 def _finite(name: str, said: Mapping[str, Any]) -> float | None:
@@ -137,7 +125,7 @@ _SETTINGS: Mapping[str, ClaimName] = {
 CLAIM_NEEDLES = (b"model params: ", b"batch size per GPU = ", b"decoder_layers")
 
 
-def said(text: str) -> Iterator[items.Said]:
+def read_claims(text: str) -> Iterator[items.Said]:
     """Yield the settings that a line prints."""
     if match := _PARAMETERS.search(text):
         whole, trained = (int(count.replace(",", "")) for count in match.groups())

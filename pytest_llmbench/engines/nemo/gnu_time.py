@@ -30,19 +30,15 @@ NEEDLES = (b"elapsed", b"_TRAINING", b"Command ")
 
 def parse(text: str) -> Iterable[Item]:
     """Read one line, as `items.Parse`; it yields totals and failures alone, and accepts every line."""
-    if (match := _TIME.search(text)) and float(match["seconds"]) < 60.0 and (seconds := _elapsed(match)) is not None:
+    if (match := _TIME.search(text)) and float(match["seconds"]) < 60.0 and int(match["minutes"]) < 60:
         yield Total("user_s", float(match["user"]))
         yield Total("system_s", float(match["system"]))
-        yield Total("elapsed_s", seconds)
+        minutes = 60 * int(match["hours"] or 0) + int(match["minutes"])
+        yield Total("elapsed_s", 60 * minutes + float(match["seconds"]))
     if (match := _DATE.fullmatch(text.strip())) and (date := _date(match[2])) is not None:
         yield Total(f"{match[1].lower()}_training", date.timestamp())
     if _FAILED.match(text):
         yield Failed(text)
-
-
-def _elapsed(match: re.Match[str]) -> float | None:
-    hours, minutes = int(match["hours"] or 0), int(match["minutes"])
-    return hours * 3600 + minutes * 60 + float(match["seconds"]) if minutes < 60 else None
 
 
 def _date(text: str) -> datetime | None:

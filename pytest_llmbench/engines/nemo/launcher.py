@@ -48,7 +48,9 @@ class NemoLauncher(Nemo):
         where = f"recipe {recipe.name}: options"
         root = fill("{root}", place, where)
         old = options.version == "22.06"
-        name = _name_22_06(place) if old else options.training.replace("/", "_")
+        # The old launcher writes its script into its own folder, over another of that name.
+        unique = f"{place.folder.parent.parent.name}-{place.folder.name}"
+        name = unique if old else options.training.replace("/", "_")
         own = _GIVEN_22_06 if old else _given_22_09(topology, place)
         given = {**_given(recipe, topology, place, options, name), **own}
         generate = Command(
@@ -73,15 +75,11 @@ class NemoLauncher(Nemo):
         return Script(commands=(generate, train), notes=options.notes)
 
 
-def _name_22_06(place: Place) -> str:
-    """Return a unique name: the launcher writes its script into its own folder, over another of that name."""
-    return f"{place.folder.parent.parent.name}-{place.folder.name}"
-
-
 def _given(
     recipe: Recipe, topology: Topology, place: Place, options: NemoLauncherOptions, name: str
 ) -> dict[str, Value]:
     container, env = place.environment.container, place.environment.env
+    own = {f"{path}:{path}" for path in (place.environment.root, place.environment.data)}  # it mounts these itself
     hours, minutes = divmod(place.time_limit_min, 60)
     return {
         "training": options.training,
@@ -89,8 +87,7 @@ def _given(
         "bignlp_path": "{root}",
         "data_dir": "{data}",
         "base_results_dir": "{run}/results",
-        # It mounts these three itself.
-        "container_mounts": _mounts(place),
+        "container_mounts": tuple(mount for mount in container.mounts if mount not in own) if container else (),
         "container": container.image if container else None,
         **{f"env_vars.{name}": env[name] for name in _ENV_VARS[options.version] if name in env},
         "cluster.gpus_per_node": topology.gpus_per_node,
@@ -106,13 +103,6 @@ def _given(
         "training.model.tensor_model_parallel_size": recipe.parallelism.tensor,
         "training.model.pipeline_model_parallel_size": recipe.parallelism.pipeline,
     }
-
-
-def _mounts(place: Place) -> tuple[str, ...]:
-    environment = place.environment
-    mounts = environment.container.mounts if environment.container else ()
-    own = {f"{path}:{path}" for path in (environment.root, environment.data)}
-    return tuple(mount for mount in mounts if mount not in own)
 
 
 _ENV_VARS_22_06 = (

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from pytest_llmbench.core.recipe.expected import Expected
-from pytest_llmbench.core.recipe.recipes import Parallelism, Recipe
+from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines.in_process import InProcess
-from pytest_llmbench.engines.overrides import batch_problem, precision_problem
+from pytest_llmbench.engines.overrides import batch_problem, data_parallel_problems, precision_problem
 from pytest_llmbench.engines.torch.options import TorchOptions
 from pytest_llmbench.judging.flops import parameters
 from pytest_llmbench.judging.language_losses import expected_of
@@ -30,24 +30,12 @@ class TorchEngine(InProcess):
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         yield from batch_problem(recipe, topology)
         yield from precision_problem(recipe, topology, ("fp32", "bf16"))
-        yield from _unsupported(recipe)
-
-
-def _unsupported(recipe: Recipe) -> Iterator[str]:
-    asked, plain = recipe.parallelism, Parallelism()
-    for field in ("tensor", "pipeline", "virtual_pipeline", "sequence"):
-        if getattr(asked, field) != getattr(plain, field):
-            yield f"recipe {recipe.name}: engine torch has no {field} parallelism; engine megatron_core has"
-    if asked.sharding == "optimizer":
-        yield f"recipe {recipe.name}: engine torch shards none, gradients or full, not the optimizer alone"
-    if asked.activation_checkpointing == "selective":
-        yield f"recipe {recipe.name}: engine torch checkpoints none or full, not selective"
-    if recipe.model.positions != "learned":
-        yield f"recipe {recipe.name}: engine torch has learned positions only; engine megatron_core has rope"
-    if recipe.options.get("residual") == "fp32" and recipe.precision == "bf16" and asked.sharding != "none":
-        yield f"recipe {recipe.name}: options.residual: fp32 is for sharding none: what is gathered is bf16"
-    if recipe.optimizer.decay != "linear":
-        yield f"recipe {recipe.name}: engine torch decays the learning rate linearly only"
+        yield from data_parallel_problems(self.name, recipe)
+        sharding = recipe.parallelism.sharding
+        if sharding == "optimizer":
+            yield f"recipe {recipe.name}: engine torch shards none, gradients or full, not the optimizer alone"
+        if recipe.options.get("residual") == "fp32" and recipe.precision == "bf16" and sharding != "none":
+            yield f"recipe {recipe.name}: options.residual: fp32 is for sharding none: what is gathered is bf16"
 
 
 ENGINE = TorchEngine()

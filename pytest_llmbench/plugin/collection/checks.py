@@ -12,7 +12,7 @@ from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Severity
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.plugin.verdict.facts import HealthFacts
-from pytest_llmbench.reporting.health import NO_BOUND
+from pytest_llmbench.reporting.table import NO_BOUND
 
 _MOST_READINGS = 4
 WaitedKey = TypeVar("WaitedKey", bound=str)

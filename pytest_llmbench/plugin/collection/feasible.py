@@ -61,7 +61,6 @@ def _demands(items: Sequence[pytest.Item]) -> Iterator[tuple[pytest.Item, Demand
 
 
 def _report(item: pytest.Item, text: str) -> None:
-    """Report an item as an error of its collection."""
     # With its name the text is unlike any other's: xdist shows equal ones once, taking them for those of two workers.
     longrepr = f"{text}\n{item.nodeid}"
     report = pytest.CollectReport(nodeid=item.nodeid, outcome="failed", longrepr=longrepr, result=[])

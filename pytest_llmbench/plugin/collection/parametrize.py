@@ -6,10 +6,9 @@ from typing import Self
 
 import pytest
 
-from pytest_llmbench.cluster.choices import ReplayChoices, RunChoices
 from pytest_llmbench.cluster.recipes import RECIPES
 from pytest_llmbench.core.errors import ConfigError, unknown
-from pytest_llmbench.plugin.bench import bench_of
+from pytest_llmbench.plugin.bench import Bench, bench_of
 from pytest_llmbench.plugin.collection import checks
 from pytest_llmbench.plugin.ours import is_ours
 
@@ -38,34 +37,18 @@ def make_cases(metafunc: pytest.Metafunc) -> None:
     """Make a test case of every recipe, or of every reference of every recipe, or of every check.
 
     Raises:
-        CollectError: the test, or what it is about, is wrong.
+        ConfigError: the test, or what it is about, is wrong.
     """
-    try:
-        refuse_forked(metafunc)
-        state = bench_of(metafunc.config)
-        if is_ours(metafunc, "health"):
-            checks.parametrize(metafunc, state.nodes_to_check)
-        if is_ours(metafunc, "run") or is_ours(metafunc, "reference"):
-            parametrize(metafunc, state.choices, state.recipes, state.recipes_of_unmarked, state.settings.repeat)
-    except ConfigError as error:
-        raise pytest.Collector.CollectError(str(error)) from error
+    refuse_forked(metafunc)
+    bench = bench_of(metafunc.config)
+    if is_ours(metafunc, "health"):
+        checks.parametrize(metafunc, bench.nodes_to_check)
+    if is_ours(metafunc, "run") or is_ours(metafunc, "reference"):
+        parametrize(metafunc, bench)
 
 
-def parametrize(
-    metafunc: pytest.Metafunc,
-    choices: RunChoices | ReplayChoices,
-    recipes: Collection[str],
-    unmarked: Collection[str],
-    repeat: int | None,
-) -> None:
+def parametrize(metafunc: pytest.Metafunc, bench: Bench) -> None:
     """Give a test that asks for `run` one case per possible run, and with `reference` one per reference of each.
-
-    Args:
-        metafunc: the test.
-        choices: every possible run, by key.
-        recipes: the names of all recipes, also of those without a run, as of a recipe without logs to replay.
-        unmarked: those of a test without the marker.
-        repeat: runs that are judged together, which overrides the marker; None leaves that to it, and then to the logs.
 
     Raises:
         ConfigError: the marker names an unknown recipe or an illegal number of runs, or `reference` is asked for where
@@ -76,10 +59,13 @@ def parametrize(
             f"{metafunc.function.__name__}: the fixture `reference` of pytest-llmbench needs its `run`, and here "
             "another fixture has that name: rename that one"
         )
-    names = _marked_recipes(metafunc, choices.names, recipes) or [name for name in choices.names if name in unmarked]
+    choices, unmarked = bench.choices, bench.recipes_of_unmarked
+    names = _marked_recipes(metafunc, choices.names, bench.recipes)
+    names = names or [name for name in choices.names if name in unmarked]
     runs = [spec for name in names for spec in choices.of(name)]
     chosen = [spec for spec in runs if spec.repeat == 1]
-    asked = _read_repeats(metafunc) if repeat is None else repeat
+    marked = _read_repeats(metafunc)
+    asked = marked if bench.settings.repeat is None else bench.settings.repeat
     there = Counter(spec.series for spec in runs)
     keys = {spec.key: RunKey(spec.key, max(asked or 1, there[spec.key])) for spec in chosen}
     if is_ours(metafunc, "reference"):

@@ -65,5 +65,5 @@ def _keep_checks(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def _is_about(word: str, checks: list[pytest.Item]) -> bool:
-    """Whether an expression's word is about any of these items, by their own names or those of their files."""
+    """True if an expression's word is about any of these items, by their own names or those of their files."""
     return any(word.lower() in part.name.lower() for item in checks for part in item.listchain()[1:])

@@ -2,7 +2,7 @@
 
 import datetime as dt
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,12 @@ import pytest
 
 from pytest_llmbench import __version__
 from pytest_llmbench.core.files import write_text
-from pytest_llmbench.core.record.records import Verdict, write_model
+from pytest_llmbench.core.record.records import RecordedClause, Verdict, write_model
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.bench import Bench
-from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
-from pytest_llmbench.reporting.ci.annotations import annotate_tests
-from pytest_llmbench.reporting.ci.summary import summary
-from pytest_llmbench.reporting.ci.verdict import (
+from pytest_llmbench.reporting.ci import annotate_tests, summary
+from pytest_llmbench.reporting.verdict import (
     DETAILED,
     SessionOutcome,
     SessionVerdict,
@@ -26,58 +24,83 @@ from pytest_llmbench.reporting.ci.verdict import (
     decide,
     detailed_exit_code,
 )
-from pytest_llmbench.reporting.sessions import list_sessions
 
 _GREEN = {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, EXIT_CODE}
+_FAILING = {str(Verdict.FAIL), str(Verdict.ERROR), str(Verdict.INCONCLUSIVE)}
 
 
 class Conclusion:
-    """Concludes from all verdicts of a session.
+    """All verdicts of a session, and what follows from them.
 
     Attributes:
         rows: the properties of each verdict.
         clauses: how each required clause ended.
         unjudged: runs without a verdict on their speed, by the reason.
-        overruled: tests whose failure something else reported as passed.
-        notes: further sentences for the summary.
+        overruled: tests whose failure something else reported as passed, in order.
     """
 
     def __init__(self, config: pytest.Config, bench: Bench) -> None:
-        self.rows: Sequence[Mapping[str, Any]] = ()
-        self.clauses: Sequence[ClauseVerdict] = ()
+        self.rows: list[Mapping[str, Any]] = []
+        self.clauses: Sequence[RecordedClause] = ()
         self.unjudged: Mapping[str, Sequence[str]] = {}
-        self.overruled: Sequence[str] = ()
-        self.notes: Sequence[str] = ()
+        self.overruled: dict[str, None] = {}
+        self._failed: set[str] = set()
         self._config = config
         self._bench = bench
 
     @property
     def records(self) -> str:
-        """Path of the session's folder for readers on other machines: as seen from where pytest was started."""
-        return records_of(self._config, self._bench.session.folder)
+        """The session's folder for readers on other machines: seen from where pytest was started, else its name."""
+        started, folder = self._config.invocation_params.dir.resolve(), self._bench.session.folder.resolve()
+        return folder.relative_to(started).as_posix() if folder.is_relative_to(started) else folder.name
 
     @property
     def warned(self) -> bool:
-        """Whether a test that is INCONCLUSIVE only warns."""
+        """True if a test that is INCONCLUSIVE only warns."""
         return self._bench.options.inconclusive == "warn"
+
+    @property
+    def incomplete(self) -> list[RecordedClause]:
+        """The required clauses that are unjudged."""
+        return [clause for clause in self.clauses if clause.verdict is Verdict.INCOMPLETE]
+
+    def fails(self, verdict: object) -> bool:
+        """True if a test with this verdict fails."""
+        return str(verdict) in _FAILING and not (verdict == Verdict.INCONCLUSIVE and self.warned)
+
+    def correct(self, report: pytest.TestReport) -> None:
+        """Make a report a failure again whose verdict is one, unless its test has failed already.
+
+        A verdict is in the properties of a report as soon as it is decided, before hooks of others see the report. A
+        test that is expected to fail, by pytest's marker or by `xfail` of its reference, has another verdict.
+        """
+        properties = dict(report.user_properties)
+        if report.failed:
+            self._failed.add(report.nodeid)
+        elif report.nodeid not in self._failed and self.fails(properties.get("verdict")):
+            self.overruled[report.nodeid] = None
+            self._failed.add(report.nodeid)
+            report.longrepr = (
+                f"{properties['verdict']}: {properties.get('reason', 'no reason is known')}\n"
+                f"A conftest.py or another plugin reported this test as {report.outcome}. Its verdict stays."
+            )
+            report.outcome = "failed"
+            if hasattr(report, "wasxfail"):
+                del report.wasxfail
 
     def settle(self, session: pytest.Session) -> None:
         """Set the exit code: a failure of ours counts; with `llmbench_exit_codes = detailed`, by its kind."""
-        failed = any(fails(row["verdict"], warned=self.warned) for row in self.rows)
-        if failed and session.exitstatus in _GREEN:
+        if session.exitstatus in _GREEN and (self.incomplete or any(self.fails(row["verdict"]) for row in self.rows)):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if session.exitstatus == pytest.ExitCode.OK and self.unjudged and self._bench.requires_verdict:
+            session.exitstatus = EXIT_CODE
         if self._bench.options.exit_codes == "detailed" and session.exitstatus == 1:
-            word, _ = self._decide(1)
-            session.exitstatus = detailed_exit_code(word, 1)
+            session.exitstatus = detailed_exit_code(self._decide(1)[0], 1)
 
     def compare_with(self, failed: Collection[str]) -> None:
-        """Note failures of ours that the terminal shows as something else.
-
-        Args:
-            failed: tests that it shows as failed.
-        """
-        ours = [str(row["test"]) for row in self.rows if fails(row["verdict"], warned=self.warned)]
-        self.overruled = list(dict.fromkeys([*self.overruled, *(test for test in ours if test not in failed)]))
+        """Note failures of ours that the terminal, which shows the tests `failed` as such, shows as something else."""
+        ours = (str(row["test"]) for row in self.rows if self.fails(row["verdict"]))
+        self.overruled |= dict.fromkeys(test for test in ours if test not in failed)
 
     def lines(self) -> Iterator[str]:
         """Yield lines for the terminal about tests whose verdict other plugins hide."""
@@ -92,20 +115,20 @@ class Conclusion:
         if os.environ.get("GITHUB_ACTIONS") == "true":  #: variable GITHUB_ACTIONS: `true`: failed tests are annotated
             yield from annotate_tests(self.rows, self._config.rootpath, warned=self.warned)
 
-    def write(self, exit_code: int) -> None:
-        """Write `summary.md` and, last of all in the session's folder, `verdict.json`.
+    def write(self, exit_code: int, notes: Sequence[str]) -> None:
+        """Write `summary.md`, with further sentences, and, last of all in the session's folder, `verdict.json`.
 
         Raises:
             OSError: writing a file failed; the verdict is missing then.
         """
         folder = self._bench.session.folder
-        word, reason = self._decide(_plain(exit_code))
+        word, reason = self._decide(1 if exit_code in DETAILED.values() else exit_code)
         verdict = SessionVerdict(
             verdict=word, reason=reason, counts=dict(count_verdicts(self.rows)), exit_code=exit_code,
             session=self._bench.session.id, ended=dt.datetime.now().astimezone().isoformat(timespec="seconds"),
             llmbench_version=__version__,
         )  # fmt: skip
-        text = "\n".join([*summary(verdict, self.rows, self.records, [*self.lines(), *self.notes]), ""])
+        text = "\n".join([*summary(verdict, self.rows, self.records, [*self.lines(), *notes]), ""])
         write_text(folder / layout.SUMMARY, text, mode=0o600)
         #: variable GITHUB_STEP_SUMMARY: file to which the summary is appended
         if step := os.environ.get("GITHUB_STEP_SUMMARY"):
@@ -120,24 +143,13 @@ class Conclusion:
             OSError: removing one failed.
         """
         folder = self._bench.session.folder
-        was_concluded = (folder / layout.VERDICT).exists()
         for name in (layout.VERDICT, layout.VERDICTS, layout.SUMMARY, layout.JUNIT, layout.PAGE):
             (folder / name).unlink(missing_ok=True)
-        if was_concluded:
-            self.enlist()
-
-    def enlist(self) -> None:
-        """Have the session in the list of all sessions.
-
-        Raises:
-            OSError: writing the list failed.
-        """
-        list_sessions(self._bench.session.folder.parent)
 
     def _decide(self, exit_code: int) -> tuple[Word, str]:
         session = SessionOutcome(
             rows=self.rows,
-            incomplete=[ended.clause.name for ended in self.clauses if ended.verdict is Verdict.INCOMPLETE],
+            incomplete=[clause.name for clause in self.incomplete],
             unjudged=[run for runs in self.unjudged.values() for run in runs],
             runs=len(self._bench.planned.runs),
             speed_required=bool(self.unjudged) and self._bench.requires_verdict,
@@ -145,63 +157,3 @@ class Conclusion:
             exit_code=exit_code,
         )
         return decide(session)
-
-
-def records_of(config: pytest.Config, folder: Path) -> str:
-    """A session's folder as readers on other machines find it: from where pytest was started, else by its name."""
-    started, path = config.invocation_params.dir.resolve(), folder.resolve()
-    return path.relative_to(started).as_posix() if path.is_relative_to(started) else path.name
-
-
-def _plain(exit_code: int) -> int:
-    """The exit code of pytest that a detailed one stands for."""
-    return 1 if exit_code in DETAILED.values() else exit_code
-
-
-_FAILING = {str(Verdict.FAIL), str(Verdict.ERROR), str(Verdict.INCONCLUSIVE)}
-
-
-def fails(verdict: object, *, warned: bool) -> bool:
-    """Whether a test with this verdict fails; with `warned`, an INCONCLUSIVE one passes."""
-    return str(verdict) in _FAILING and not (warned and verdict == Verdict.INCONCLUSIVE)
-
-
-class Overruled:
-    """Compares the reports of tests with their verdicts.
-
-    A verdict is in the properties of a report as soon as it is decided, before hooks of others see the report. A test
-    that is expected to fail, by pytest's marker or by `xfail` of its reference, has another verdict.
-
-    Attributes:
-        tests: node ids of tests whose failure came as something else.
-    """
-
-    def __init__(self) -> None:
-        self.tests: dict[str, None] = {}
-        self._failed: set[str] = set()
-
-    def correct(self, report: pytest.TestReport, warned: Callable[[], bool]) -> None:
-        """Make a report a failure again whose verdict is one, unless its test has failed already.
-
-        Args:
-            report: of any test and phase.
-            warned: whether INCONCLUSIVE only warns; called only about a test of ours.
-        """
-        if report.failed:
-            self._failed.add(report.nodeid)
-            return
-        properties = dict(report.user_properties)
-        if report.nodeid in self._failed or str(properties.get("verdict")) not in _FAILING:
-            return
-        if not fails(properties["verdict"], warned=warned()):
-            return
-        was = report.outcome
-        self.tests[report.nodeid] = None
-        self._failed.add(report.nodeid)
-        report.outcome = "failed"
-        report.longrepr = (
-            f"{properties['verdict']}: {properties.get('reason', 'no reason is known')}\n"
-            f"A conftest.py or another plugin reported this test as {was}. Its verdict stays."
-        )
-        if hasattr(report, "wasxfail"):
-            del report.wasxfail

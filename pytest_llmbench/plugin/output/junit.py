@@ -15,96 +15,81 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from pytest_llmbench.core.files import make_folder, replacing
-from pytest_llmbench.core.record.records import Verdict
-from pytest_llmbench.plugin.missed import MissedEvents
-from pytest_llmbench.plugin.output.junit_cases import complete
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.output.refreshing import Refreshing
-from pytest_llmbench.plugin.pytest_private import LogXML, NodeReporter, xml_key
-from pytest_llmbench.plugin.verdict.unfinished import report_of
+from pytest_llmbench.plugin.pytest_private import (
+    LogXML,
+    NodeReporter,
+    OwnReport,
+    has_ini_key,
+    make_writer,
+    watch_cases,
+    xml_key,
+)
 
 # The case of what is judged at the end of a session, until that is judged. It keeps a report from being all green
 # before groups of nodes, the history and required clauses have their verdicts.
-_END = "session::end"
-_NO_VERDICT = "no verdict yet: pytest still runs, or was killed before it could report"
-
-
-class _OwnReport(LogXML):
-    """pytest's writer for a file of ours, which a session without runs leaves unwritten.
-
-    Attributes:
-        wanted: whether to write it.
-    """
-
-    wanted = True
-
-    def pytest_sessionfinish(self) -> None:
-        if self.wanted:
-            super().pytest_sessionfinish()
+END = "session::end"
+ReportOutcome = Literal["passed", "failed", "skipped"]
+_XML = b"<?xml"
 
 
 class JUnit:
-    """The session's own report file. pytest's writer makes it, or the one the user asked for is copied."""
+    """The session's own report file. pytest's writer makes it, or the one the user asked for is copied.
 
-    def __init__(self, config: pytest.Config, path: Path) -> None:
+    It is idle until the session of ours begins: any session of pytest has it.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._path = path
-        self._asked = config.getoption("xmlpath", None) is not None
-        self._own: _OwnReport | None = None
-        self._wanted = True
+        self._path: Path | None = None
+        self._own: OwnReport | None = None
+        self._collects = False
         self._so_far: SoFar | None = None
         self._refreshing: Refreshing | None = None
         self._final = contextlib.ExitStack()
         # Before the writer, to be called after it.
         config.pluginmanager.register(self, "llmbench-junit-file")
-        if not self._asked and config.pluginmanager.hasplugin("junitxml"):
-            self._own = config.stash[xml_key] = _make_writer(config, path)
-            config.pluginmanager.register(config.stash[xml_key], "llmbench-junit")
+        if config.getoption("xmlpath", None) is None and config.pluginmanager.hasplugin("junitxml"):
+            self._own = make_writer(config, Path(layout.JUNIT))
+            config.pluginmanager.register(self._own, "llmbench-junit")
 
     @property
     def _writer(self) -> LogXML | None:
         """The writer of pytest, or ours in its place; None with `-p no:junitxml`."""
         return self._config.stash.get(xml_key, None)
 
-    def catch_up(self, missed: MissedEvents) -> None:
-        """Take the place that this has in a session of ours from the start, and what it missed.
-
-        The user's writer is called before ours at the end, and after ours in the terminal, as one that is registered
-        after us.
-        """
-        manager = self._config.pluginmanager
+    def begin(self, folder: Path) -> None:
+        """Make the report from now on, in the session's folder and at the path that the user asked for."""
+        self._path = folder / layout.JUNIT
         if self._own is not None:
-            self._own.pytest_sessionstart()
-            self._own.suite_start = missed.start or self._own.suite_start
-            for report in missed.collected:
-                self._own.pytest_collectreport(report)
-        elif (asked := self._config.stash.get(xml_key, None)) is not None:
-            name = manager.get_name(asked)
-            manager.unregister(asked)
-            manager.register(asked, name)
-        self.pytest_sessionstart()
-        self.pytest_collection()
-        for report in missed.collected:
-            self.pytest_collectreport(report)
-
-    def pytest_sessionstart(self) -> None:
-        """Follow the writer."""
-        if self._writer is not None and self._so_far is None:
-            self._so_far = SoFar(self._writer)
+            self._own.logfile, self._own.wanted = os.path.abspath(self._path), True  # noqa: PTH100  # keeps links
+            self._config.stash[xml_key] = self._own
+        if self._collects:
+            self._follow_writer()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
-        """Remove the report of an earlier session at this one's path: this one may be killed before it writes its own.
+        """Begin to follow the writer."""
+        self._collects = True
+        if self._path is not None:
+            self._follow_writer()
 
-        It happens at collection, so that a session with illegal options leaves everything as it is.
+    def _follow_writer(self) -> None:
+        """Follow the writer, and remove an earlier session's report at its path: this session may be killed before.
+
+        A session with illegal options is over by now, and leaves everything as it is.
         """
-        if self._writer is not None and self._asked:
-            remove_earlier(Path(self._writer.logfile))
+        if self._writer is not None:
+            self._so_far = SoFar(self._writer)
+            if self._own is None:
+                remove_earlier(Path(self._writer.logfile))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Take a collector that failed, which the writer has by now."""
@@ -139,7 +124,7 @@ class JUnit:
 
         Args:
             tests: the declared ones, by node id.
-            facts: the properties of one that waits for its verdict; called by another thread.
+            facts: the properties of one that waits for its verdict, and of `END`, as errors; called by another thread.
             records: path of the session's folder, as a reader of the report finds it.
             tell: called once if writing it fails, by another thread.
         """
@@ -148,17 +133,15 @@ class JUnit:
             return
 
         def write() -> None:
-            made = _make_writer(self._config, Path(report.logfile))
-            made.suite_start = report.suite_start
+            made = make_writer(self._config, Path(report.logfile))
+            made.wanted, made.suite_start = True, report.suite_start
             cases, over = so_far.cases()
             add_cases(made, cases)
-            pending = {"verdict": str(Verdict.ERROR), "reason": f"{_NO_VERDICT} this test"}
-            for nodeid in tests:
+            for nodeid in (*tests, END):
                 if nodeid not in over:
-                    _add_error(made, nodeid, {**facts(nodeid), **pending})
-            _add_error(made, _END, {**pending, "reason": f"{_NO_VERDICT} the session"})
+                    _add_error(made, nodeid, facts(nodeid))
             self._complete(made, records)
-            with beside(made):
+            with replace_file(made):
                 made.pytest_sessionfinish()
             self.keep()
 
@@ -175,7 +158,7 @@ class JUnit:
         """Have pytest's writer, which is called in here, replace the report in one step."""
         with self._final:
             if self._writer is not None and not is_special(self._writer.logfile):
-                self._final.enter_context(beside(self._writer))
+                self._final.enter_context(replace_file(self._writer))
             yield
 
     def add_error(self, nodeid: str, properties: Mapping[str, Any]) -> None:
@@ -201,19 +184,15 @@ class JUnit:
                 self._writer.add_global_property(name, value)
 
     def complete(self, records: str) -> None:
-        """Complete the cases of ours, before the report is written.
-
-        `file` and `line` are attributes unless the user has named a family of XML: pytest's `xunit1` has them anyway,
-        and the schema of `xunit2` forbids them.
-
-        Args:
-            records: path of the session's folder, as a reader of the report finds it.
-        """
+        """Complete the cases of ours, with the session's folder as a reader finds it, before the report is written."""
         if self._writer is not None:
             self._complete(self._writer, records)
 
     def _complete(self, writer: LogXML, records: str) -> None:
-        places = "junit_family" not in self._config._inicfg  # noqa: SLF001 - getini returns the default as well
+        from pytest_llmbench.plugin.output.junit_cases import complete  # noqa: PLC0415  # heavy
+
+        # Files and lines are attributes unless the user has named a family: `xunit1` has them, `xunit2` forbids them.
+        places = not has_ini_key(self._config, "junit_family")
         # A case that is over keeps its element.
         complete([case.to_xml() for case in writer.node_reporters_ordered], records, places=places)
 
@@ -223,35 +202,18 @@ class JUnit:
         Raises:
             OSError: writing it failed.
         """
-        if not self._wanted:
-            return
-        if self._asked:
+        if self._path is not None and self._own is None and self._writer is not None:
             make_folder(self._path.parent)
             with replacing(self._path, durable=True) as new:
-                shutil.copyfile(self._config.stash[xml_key].logfile, new)
+                shutil.copyfile(self._writer.logfile, new)
 
     def discard(self) -> None:
         """Leave our file unwritten: this session was without runs, or was refused."""
-        self._wanted = False
+        self._path = None
         self.stop()
-        if self._own is not None:
-            # Unregistering alone is too late: pytest has its list of the hooks to call at the end already.
+        if self._own is not None and self._own.wanted:
             self._own.wanted = False
-            self._config.pluginmanager.unregister(self._own)
-            self._own = None
             del self._config.stash[xml_key]
-
-
-def _make_writer(config: pytest.Config, path: Path) -> _OwnReport:
-    return _OwnReport(
-        str(path),
-        config.option.junitprefix,
-        config.getini("junit_suite_name"),
-        config.getini("junit_logging"),
-        config.getini("junit_duration_report"),
-        config.getini("junit_family"),
-        config.getini("junit_log_passing_tests"),
-    )
 
 
 def _add_error(writer: LogXML, nodeid: str, properties: Mapping[str, Any]) -> None:
@@ -272,18 +234,11 @@ class SoFar:
 
     def __init__(self, writer: LogXML) -> None:
         self._writer = writer
-        self._collected: list[NodeReporter] = []
+        self._collected = [*writer.node_reporters_ordered]
         self._closed: dict[str, list[NodeReporter]] = {}
         self._final: dict[str, list[NodeReporter]] = {}
         self._lock = threading.Lock()
-        finalize = writer.finalize
-
-        def close(report: pytest.TestReport) -> None:
-            case = writer.node_reporter(report)
-            finalize(report)
-            self._closed.setdefault(report.nodeid, []).append(case)
-
-        writer.finalize = close  # type: ignore[method-assign]  # its cases forget their test when they are closed
+        watch_cases(writer, lambda nodeid, case: self._closed.setdefault(nodeid, []).append(case))
 
     def add_collector(self, report: pytest.CollectReport) -> None:
         """Take a collector that failed or was skipped: its report is complete."""
@@ -311,8 +266,6 @@ class SoFar:
 
 
 class _Made(NodeReporter):
-    """A case that has its element."""
-
     def __init__(self, case: ET.Element) -> None:
         self._case = case
 
@@ -340,11 +293,8 @@ def add_cases(writer: LogXML, cases: Iterable[ET.Element]) -> None:
         writer.node_reporters_ordered.append(_Made(case))
 
 
-_XML = b"<?xml"
-
-
 def is_special(logfile: str) -> bool:
-    """Whether a report goes to a device or a pipe, where it is written once instead of being replaced."""
+    """True if a report goes to a device or a pipe, where it is written once instead of being replaced."""
     path = Path(logfile)
     return path.exists() and not path.is_file()
 
@@ -360,7 +310,7 @@ def remove_earlier(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def beside(writer: LogXML) -> Iterator[None]:
+def replace_file(writer: LogXML) -> Iterator[None]:
     """Have a writer write a new file, which then replaces its file; where that is a link, what the link leads to."""
     logfile = writer.logfile
     path = Path(logfile).resolve()
@@ -371,3 +321,18 @@ def beside(writer: LogXML) -> Iterator[None]:
             yield
         finally:
             writer.logfile = logfile
+
+
+def report_of(
+    nodeid: str,
+    properties: Mapping[str, Any],
+    when: Literal["setup", "call", "teardown"],
+    outcome: ReportOutcome,
+) -> pytest.TestReport:
+    """A report in pytest's form, for a test that pytest leaves without one."""
+    file = nodeid.split("::", maxsplit=1)[0]
+    reason = str(properties.get("reason", ""))
+    longrepr = {"passed": None, "failed": reason, "skipped": (file, 1, f"{properties['verdict']}: {reason}")}[outcome]
+    return pytest.TestReport(
+        nodeid, (file, None, file), {}, outcome, longrepr, when, user_properties=properties.items()
+    )

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree as ET
 
 from pytest_llmbench.plugin.pytest_private import bin_xml_escape
-from pytest_llmbench.reporting.ci.case import evidence_lines
+from pytest_llmbench.reporting.ci import evidence_lines
 
 _OUTPUT = "system-out"
 
@@ -13,17 +13,17 @@ _OUTPUT = "system-out"
 def complete(cases: Sequence[ET.Element], records: str, *, places: bool) -> None:
     """Complete every case that has a verdict; a case that is complete stays as it is.
 
-    Args:
-        cases: the elements of test cases.
-        records: path of the session's folder, as a reader of the file finds it.
-        places: whether to add `file` and `line` as attributes, which Jenkins' schema lacks.
+    `records` is the path of the session's folder for a reader of the file. With `places` a case gets its file and line
+    as attributes, which Jenkins' schema lacks.
     """
-    all_cases = [(case, properties_of(case)) for case in cases]
-    ours = [(case, properties) for case, properties in all_cases if "verdict" in properties]
+    rows = [{item.get("name", ""): item.get("value", "") for item in case.iter("property")} for case in cases]
+    ours = [(case, row) for case, row in zip(cases, rows, strict=True) if "verdict" in row]
     taken = Counter((case.get("classname"), case.get("name")) for case in cases)
-    names = Counter((case.get("classname"), lasting(case.get("name", ""), properties)) for case, properties in ours)
+    names = Counter(
+        (case.get("classname"), lasting_name(case.get("name", ""), properties)) for case, properties in ours
+    )
     for case, properties in ours:
-        name = lasting(case.get("name", ""), properties)
+        name = lasting_name(case.get("name", ""), properties)
         key = (case.get("classname"), name)
         if names[key] == 1 and not taken[key]:
             case.set("name", name)
@@ -40,12 +40,7 @@ def complete(cases: Sequence[ET.Element], records: str, *, places: bool) -> None
             output.text = f"{text}\n{output.text or ''}"
 
 
-def properties_of(case: ET.Element) -> dict[str, str]:
-    """The properties of a test case."""
-    return {element.get("name", ""): element.get("value", "") for element in case.iter("property")}
-
-
-def lasting(name: str, properties: Mapping[str, str]) -> str:
+def lasting_name(name: str, properties: Mapping[str, str]) -> str:
     """The name of a case that stays the same in other sessions: it has the node instead of the slot.
 
     A slot, or a group of one node, is another node in the next session, and a history by name would mix them.

@@ -12,9 +12,9 @@ import pytest
 
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.plugin.options import options_of
-from pytest_llmbench.reporting.live.lines import StateLines
-from pytest_llmbench.reporting.live.screen import BlockScreen
-from pytest_llmbench.reporting.live.table import console_for, table_lines
+from pytest_llmbench.plugin.pytest_private import get_file, set_file
+from pytest_llmbench.reporting.live import StateLines, console_for, table_lines
+from pytest_llmbench.reporting.screen import BlockScreen
 from pytest_llmbench.session.live.snapshot import LiveSnapshot
 
 _REDRAW_S, _MOST_S = 1.0, 2.0
@@ -71,15 +71,15 @@ class LiveLine:
         """Take the table away, before a test has the terminal."""
         if self._screen is not None and self._screen.is_drawn:
             with self._terminal():
-                self._screen.clear(_size()[0])
+                self._screen.clear(shutil.get_terminal_size()[0])
 
     def close(self) -> None:
         """Take the table away, and give pytest its file back."""
         self.clear()
         screen, self._screen = self._screen, None
         reporter = self._reporter
-        if screen is not None and reporter is not None and reporter._tw._file is screen:  # noqa: SLF001 - see `_draw`
-            reporter._tw._file = screen.file  # noqa: SLF001 - see `_draw`
+        if screen is not None and reporter is not None and get_file(reporter) is screen:
+            set_file(reporter, screen.file)
 
     def _kind(self) -> Literal["table", "lines", "nothing"]:
         asked = options_of(self._config).live
@@ -88,17 +88,16 @@ class LiveLine:
         reporter = self._reporter
         able = reporter is not None and reporter.isatty and os.environ.get("TERM", "").lower() not in {"", "dumb"}
         wanted = asked == "on" or not (is_ci() or self._config.getoption("capture", "fd") == "no")
-        return "table" if able and wanted and hasattr(reporter, "_tw") else "lines"
+        return "table" if able and wanted else "lines"
 
     def _draw(self, snapshot: LiveSnapshot) -> None:
         with self._terminal() as reporter:
             if reporter is None:
                 return
             if self._screen is None:
-                # pytest lacks a hook that is called before it writes, so all that it writes goes through this.
-                self._screen = BlockScreen(reporter._tw._file)  # noqa: SLF001 - as said above
-                reporter._tw._file = self._screen  # noqa: SLF001 - as said above
-            width, height = _size()
+                self._screen = BlockScreen(get_file(reporter))
+                set_file(reporter, self._screen)
+            width, height = shutil.get_terminal_size()
             coloured = reporter.hasmarkup and not os.environ.get("NO_COLOR")
             # A line as wide as the terminal wraps on some.
             console = console_for(max(10, width - 1), coloured=coloured)
@@ -121,9 +120,5 @@ class LiveLine:
 
 
 def is_ci() -> bool:
-    """Whether a CI system runs this, by the variable CI that they set."""
+    """True if a CI system runs this, by the variable CI that they set."""
     return os.environ.get("CI", "").lower() not in _NO
-
-
-def _size() -> tuple[int, int]:
-    return shutil.get_terminal_size()

@@ -4,6 +4,7 @@ import os
 import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -33,16 +34,7 @@ def suite_facts(
     groups: ComparedGroups,
     not_tested: str,
 ) -> dict[str, str]:
-    """The properties of the test suite in the XML.
-
-    Args:
-        bench: the planned session.
-        records: path of the session's folder, as readers on other machines find it.
-        unfit: nodes that are unfit to train, and why.
-        unjudged: runs without a verdict on their speed, by the reason.
-        groups: groups of nodes, compared.
-        not_tested: nodes that were left without a run.
-    """
+    """The properties of the test suite in the XML; `unjudged` are runs without a verdict on speed, by the reason."""
     settings, session = bench.settings, bench.session
     return {
         "llmbench_version": __version__,  #: suite property llmbench_version: version of this package
@@ -60,7 +52,7 @@ def suite_facts(
         **({"nodes_unfit": "; ".join(f"{h}: {reason}" for h, reason in unfit.items())} if unfit else {}),
         #: suite property speed_not_judged: runs without a verdict on their [speed](#verdicts), separated by commas;
         #:  absent where there are none
-        **({"speed_not_judged": _join(unjudged.values())} if unjudged else {}),
+        **({"speed_not_judged": ", ".join(chain(*unjudged.values()))} if unjudged else {}),
         #: suite property groups_not_compared: groups of nodes that were not [compared](#groups-of-nodes), and why;
         #:  absent where there are none
         **({"groups_not_compared": "; ".join(groups.lines)} if groups.not_compared else {}),
@@ -71,12 +63,7 @@ def suite_facts(
 
 
 def suite_properties(runs: Mapping[str, Glance]) -> dict[str, str]:
-    """The versions, provenance and command of runs, by run key.
-
-    Returns:
-        Facts that are the same in all runs under their name, the others as `name[run key]`. A run that ended before it
-        had any facts is left out of that comparison.
-    """
+    """The versions, provenance and command of runs: what differs between those that have any as `name[run key]`."""
     facts = {key: dict(run.facts) for key, run in runs.items() if run.facts}
     properties = {}
     for name in dict.fromkeys(name for of_run in facts.values() for name in of_run):
@@ -119,10 +106,6 @@ def bounds(threshold: str | None, unit: str | None) -> dict[str, float]:
             except ConfigError:
                 continue
     return numbers
-
-
-def _join(groups: Iterable[Sequence[str]]) -> str:
-    return ", ".join(name for group in groups for name in group)
 
 
 def command_of(config: pytest.Config, tests: Sequence[Declared]) -> PytestCommand:

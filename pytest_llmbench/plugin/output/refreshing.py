@@ -20,12 +20,7 @@ class Refreshing:
     """Writes a file again when its content has changed. After an error, which it reports once, it goes on."""
 
     def __init__(self, write: Callable[[], None], tell: Callable[[str], None]) -> None:
-        """Write it for the first time with `start`.
-
-        Args:
-            write: writes it; called by one thread at a time.
-            tell: called with the reason why writing it failed.
-        """
+        """Take a function that writes it, called by one thread at a time, and one that gets the reason of an error."""
         self._write = write
         self._tell = tell
         self._told = False

@@ -17,13 +17,7 @@ _PAGE = "html"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reported:
-    """The outcome of one report.
-
-    Attributes:
-        name: of the report, or of the plugin that makes it.
-        lines: for the terminal.
-        failure: the reason why making it failed; None where it was made.
-    """
+    """One report by its name, or that of its plugin: its lines for the terminal, or the reason why it failed."""
 
     name: str
     lines: tuple[str, ...] = ()
@@ -31,7 +25,7 @@ class Reported:
 
     @property
     def is_page(self) -> bool:
-        """Whether it is the page for people, of which the terminal has one line."""
+        """True if it is the page for people, of which the terminal has one line."""
         return self.name == _PAGE and self.failure is None
 
 
@@ -64,7 +58,6 @@ def _report_writers(
 
 
 def _write_page(session: FinishedSession) -> None:
-    """Write `report.html`, from what lies in the session's folder by now."""
     from pytest_llmbench.reporting.html.page import write_page  # noqa: PLC0415 - costs sessions that have one alone
 
     write_page(session.folder, output=session.folder / layout.PAGE)

@@ -1,23 +1,25 @@
 """Output for people: the plan before the runs, and the verdicts after."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from pytest_llmbench.core.quantity import counted, for_people
-from pytest_llmbench.core.record.series import EarlyVerdict
+from pytest_llmbench.core.record.records import RecordedClause
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.fault import SimulatedFault
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.lending import unusable
 from pytest_llmbench.plugin.output.reports import Reported
-from pytest_llmbench.plugin.verdict.requirements import ClauseVerdict
+from pytest_llmbench.plugin.pytest_private import add_to_summary, width_of
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
-from pytest_llmbench.reporting.health import render_health
-from pytest_llmbench.reporting.table import render
-from pytest_llmbench.session.journal.earlier import Earlier, describe_dead_session
+from pytest_llmbench.reporting.table import render, render_health
+from pytest_llmbench.session.journal.earlier import describe_dead_session
+from pytest_llmbench.session.record_store import Glance
 
+# Columns; a terminal with fewer wraps lines itself.
+_NARROWEST = 60
 _MARKUP = {
     "PASS": {"green": True},
     "FAIL": {"red": True},
@@ -45,39 +47,31 @@ def header(bench: Bench, *, runs_tests: bool = True) -> list[str]:
     return [
         f"llmbench: system {name} ({what}), cluster {settings.cluster}, {where}, scale {settings.scale}",
         f"llmbench: {', then '.join(planned)}{gate}{reports}",
-        *(_describe_resumed(bench, bench.earlier) if bench.earlier is not None else ()),
-        *(_describe_dead(bench) if runs_tests and bench.earlier is None else ()),
-        *([simulated(settings.simulate)] if settings.simulate is not None else []),
+        *([f"llmbench: {earlier}"] if runs_tests and (earlier := _describe_earlier(bench)) else []),
+        *([describe_fault(settings.simulate)] if settings.simulate is not None else []),
         *(f"llmbench: left out: {reason}" for reason in unusable()),
     ]
 
 
-def _describe_resumed(bench: Bench, earlier: Earlier) -> Iterator[str]:
-    kept, left, new = earlier.counts(bench.planned, bench.settings)
+def _describe_earlier(bench: Bench) -> str | None:
+    """What `--resume` goes on with, or what it could go on with."""
+    if bench.earlier is None:
+        return describe_dead_session(bench.options.run_dir) if bench.settings.replay is None else None
+    kept, left, new = bench.earlier.counts(bench.planned, bench.settings)
     looked_for = f", jobs of {left} looked for in Slurm" if bench.settings.runs_are_jobs else ""
-    yield f"llmbench: resuming {bench.session.id}: {counted(kept, 'run')} kept{looked_for}, {new} to make"
+    return f"resuming {bench.session.id}: {counted(kept, 'run')} kept{looked_for}, {new} to make"
 
 
-def _describe_dead(bench: Bench) -> Iterator[str]:
-    if bench.settings.replay is None and (line := describe_dead_session(bench.run_dir)) is not None:
-        yield f"llmbench: {line}"
-
-
-def simulated(fault: SimulatedFault) -> str:
+def describe_fault(fault: SimulatedFault) -> str:
     """The line that marks a session with a simulated fault, whose numbers are worthless as measurements."""
     return f"llmbench: SIMULATED FAULT {fault}: a rank of each run causes it; this session measures nothing"
-
-
-def width(reporter: pytest.TerminalReporter) -> int:
-    """Columns of the terminal; a narrower one wraps lines itself."""
-    return max(60, reporter._tw.fullwidth)  # noqa: SLF001 - pytest offers no other way to the width
 
 
 def add_reports(reporter: pytest.TerminalReporter, reports: Iterable[pytest.TestReport]) -> None:
     """Have pytest list these tests in its short summary and count them in its last line, as the XML file does."""
     for report in reports:
         category = "error" if report.when == "setup" else report.outcome
-        reporter._add_stats(category, [report])  # noqa: SLF001 - `stats` alone leaves the last line green
+        add_to_summary(reporter, category, report)
 
 
 def shown_as_failed(reporter: pytest.TerminalReporter) -> set[str]:
@@ -85,33 +79,30 @@ def shown_as_failed(reporter: pytest.TerminalReporter) -> set[str]:
     return {str(report.nodeid) for kind in ("failed", "error") for report in reporter.stats.get(kind, ())}
 
 
-def health_table(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str, object]], bench: Bench) -> None:
-    """Print how each check ended, and every unfit node with what to do about it."""
-    reporter.section("llmbench health", sep="=")
-    for verdict, line in render_health(rows, width(reporter)):
-        reporter.write_line(line, **_MARKUP.get(verdict, {}))
-    reporter.write_line(f"records and logs: {bench.session.folder / layout.FOLDERS['check']}")
+def verdict_tables(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str, object]], folder: Path) -> None:
+    """Print every verdict, on nodes and on runs, with what was measured and what to do, and where the evidence is."""
+    checked, trained = [row for row in rows if "check" in row], [row for row in rows if "check" not in row]
+    for title, of_kind, draw, evidence in (
+        ("health", checked, render_health, f"records and logs: {folder / layout.FOLDERS['check']}"),
+        ("verdicts", trained, render, f"records, scripts and logs: {folder}"),
+    ):
+        if of_kind:
+            reporter.section(f"llmbench {title}", sep="=")
+            for verdict, line in draw(of_kind, max(_NARROWEST, width_of(reporter))):
+                reporter.write_line(line, **_MARKUP.get(verdict, {}))
+            reporter.write_line(evidence)
 
 
-def verdict_table(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str, object]], bench: Bench) -> None:
-    """Print every verdict with what was measured, and where the evidence is."""
-    reporter.section("llmbench verdicts", sep="=")
-    for verdict, line in render(rows, width(reporter)):
-        reporter.write_line(line, **_MARKUP.get(verdict, {}))
-    reporter.write_line(f"records, scripts and logs: {bench.session.folder}")
-
-
-def clauses(reporter: pytest.TerminalReporter, verdicts: Sequence[ClauseVerdict]) -> None:
-    """Print how each required clause ended, and why it is INCOMPLETE."""
-    reporter.section("llmbench requirements", sep="=")
-    longest = max(len(ended.clause.name) for ended in verdicts)
-    for ended in verdicts:
-        markup = _MARKUP.get(str(ended.verdict), {})
-        reporter.write_line(
-            f"{ended.clause.name.ljust(longest)}  {ended.verdict}  {', '.join(ended.clause.tests)}", **markup
-        )
-        if ended.reason:
-            reporter.write_line(f"    {ended.reason}", **markup)
+def clauses(reporter: pytest.TerminalReporter, verdicts: Sequence[RecordedClause]) -> None:
+    """Print how each required clause ended, and why it is INCOMPLETE; nothing where none is required."""
+    if verdicts:
+        reporter.section("llmbench requirements", sep="=")
+    longest = max((len(clause.name) for clause in verdicts), default=0)
+    for clause in verdicts:
+        markup = _MARKUP.get(str(clause.verdict), {})
+        reporter.write_line(f"{clause.name.ljust(longest)}  {clause.verdict}  {', '.join(clause.tests)}", **markup)
+        if clause.reason:
+            reporter.write_line(f"    {clause.reason}", **markup)
 
 
 def speed_lines(reporter: pytest.TerminalReporter, lines: Iterable[str], *, required: bool) -> None:
@@ -121,8 +112,9 @@ def speed_lines(reporter: pytest.TerminalReporter, lines: Iterable[str], *, requ
         reporter.write_line(f"{line}{ends}", yellow=True)
 
 
-def early_lines(reporter: pytest.TerminalReporter, looks: Mapping[str, EarlyVerdict]) -> None:
+def early_lines(reporter: pytest.TerminalReporter, made: Mapping[str, Glance]) -> None:
     """Print by which of its steps each early run was judged, or why it ran whole; and what that saved."""
+    looks = {key: run.early for key, run in made.items() if run.early is not None and run.problem is None}
     for key, early in looks.items():
         reporter.write_line(f"early verdict of {key}: {early}")
     for unit in dict.fromkeys(early.unit for early in looks.values()):

@@ -11,9 +11,8 @@ from pytest_llmbench.core.quantity import BetweenRuns, Quantity
 from pytest_llmbench.core.record.records import Metric, RunRecord
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.engines.base import get_engine, statistics_of
-from pytest_llmbench.judging.cause.evidence import Cause
-from pytest_llmbench.judging.cause.find import find_cause
-from pytest_llmbench.judging.interval.decide import Decision, Op, apart, decide, in_doubt, span
+from pytest_llmbench.judging.cause import Cause, find_cause
+from pytest_llmbench.judging.interval.decide import Decision, Op, compare_metrics, decide, decide_by_ceiling, span
 from pytest_llmbench.judging.interval.repeats import pool
 from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.statistics import judged_steps, steady_of
@@ -27,8 +26,6 @@ class Number:
     """A statistic of one run, or its mean over several runs that are judged together.
 
     Attributes:
-        statistic: name of the rule.
-        metric: the number with its rule.
         record: the run; of several, the first.
         alpha: probability of an error on either side of the interval that judges it.
         parts: the number of each run, where there are several.
@@ -55,14 +52,11 @@ class Number:
         return replace(self, metric=metric, parts=tuple(part.to(unit) for part in self.parts))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class JudgedComparison:
     """How a comparison ended.
 
     Attributes:
-        number: the measured side.
-        op: the comparison.
-        bound: the other side.
         holds: whether it holds for certain; None where that is undecided.
         decisive: the number that decided: `number`, or one of its parts.
         decision: the interval that judged; None where the rule of the statistic did.
@@ -86,14 +80,9 @@ class JudgedComparison:
 def judge(
     number: Number, op: Op, bound: Quantity, between: BetweenRuns | None, other: Number | None = None
 ) -> JudgedComparison:
-    """Compare a measured number with a bound.
+    """Compare a measured number with a bound, which is `other` if it was measured, too.
 
-    Args:
-        number: the measured side.
-        op: the comparison.
-        bound: the other side.
-        between: how runs of one system differ; None for a verdict on each run alone.
-        other: the bound, if it was measured, too.
+    Runs of one system differ as `between` has it; None asks for a verdict on each run alone.
 
     Raises:
         UnitError: the bound is of another dimension.
@@ -104,17 +93,15 @@ def judge(
     if number.parts and (metric.sense is None or (between is None and other is None)):
         return _judge_each(number, op, bound, between)
     if metric.sense is None:
-        decision = in_doubt(metric, op, bound, number.record.rank_info)
+        decision = decide_by_ceiling(metric, op, bound, number.record.rank_info)
     elif other is not None:
-        decision = apart(metric, op, other.metric)
+        decision = compare_metrics(metric, op, other.metric)
     else:
         steady = [_steady_at(part.record, number.alpha) for part in number.parts or (number,)]
         decision = decide(metric, steady, op, bound, between, number.alpha, number.record.early)
     holds = by_rule if decision is None else decision.holds
     cause = None if holds or other is not None else _find_cause(number, op, bound, decided=holds is not None)
-    return JudgedComparison(
-        number=number, op=op, bound=bound, holds=holds, decisive=number, decision=decision, cause=cause
-    )
+    return JudgedComparison(number, op, bound, holds=holds, decisive=number, decision=decision, cause=cause)
 
 
 def _judge_each(number: Number, op: Op, bound: Quantity, between: BetweenRuns | None) -> JudgedComparison:
@@ -128,7 +115,7 @@ def _judge_each(number: Number, op: Op, bound: Quantity, between: BetweenRuns | 
 
 
 def asks_for_speed(statistic: str, engine: str, op: Op, bound: Quantity) -> bool:
-    """Whether a slow run misses the bound: a least rate, or a longest time, of a statistic of speed."""
+    """True if a slow run misses the bound: a least rate, or a longest time, of a statistic of speed."""
     of_speed = statistics_of(get_engine(engine))[statistic].of_speed
     return bool(of_speed) and (op in {">=", ">"}) != (bound.dimension == "time")
 
@@ -150,7 +137,6 @@ def _find_cause(number: Number, op: Op, bound: Quantity, *, decided: bool) -> Ca
 
 
 def _steady_at(record: RunRecord, alpha: float) -> Steady | None:
-    """The steady part of a run, by another probability of an error than its record's."""
     if alpha == alpha_of(record):
         return record.steady
     return steady_of(judged_steps(record.recipe, record.steps), alpha)

@@ -12,13 +12,13 @@ from pytest_llmbench.judging.golden import Deviation, GoldenLosses
 from pytest_llmbench.judging.interval.decide import Decision
 from pytest_llmbench.judging.statistics import SHARED, window
 from pytest_llmbench.plugin.verdict.compare import JudgedComparison, Number
-from pytest_llmbench.session.ending.causes import log_to_read
+from pytest_llmbench.session.ending import log_to_read
 
 # Further away from its bound, the noise of a number is left out of messages.
 _NEAR_PERCENT = 20.0
 
 
-def undecided(judged: JudgedComparison) -> list[str]:
+def explain_undecided(judged: JudgedComparison) -> list[str]:
     """Write why a comparison is undecided, what would decide it, and where the evidence is."""
     number, decision, unit = judged.decisive, judged.decision, judged.bound.unit
     if decision is None:
@@ -65,7 +65,6 @@ def explain(judged: JudgedComparison) -> list[str]:
 
 
 def _between(decision: Decision | None, unit: str, shown: str) -> str:
-    """The interval of a number, where it has one."""
     if decision is None or decision.low is None or decision.high is None or math.isinf(decision.high - decision.low):
         return ""
     low, high = (Quantity(end, unit).to(shown) for end in (decision.low, decision.high))
@@ -106,7 +105,6 @@ def _distance(measured: Quantity, threshold: Quantity, side: str) -> str:
 
 
 def _short(path: Path) -> str:
-    """A path relative to where the user stands, when it is below."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 

@@ -212,12 +212,9 @@ def place_of(test: Declared) -> dict[str, Any]:
 
 
 def facts_of_run(record: RunRecord, repeats: int = 1, *, made: bool = True) -> dict[str, Any]:
-    """Properties of a test's report about its run.
+    """Properties of a test's report about its run, the first of `repeats` that are judged together.
 
-    Args:
-        record: the run, or the first of several.
-        repeats: number of runs that are judged together.
-        made: whether it was made; otherwise the properties of its evidence are left out.
+    Those of its evidence are left out unless it was made.
     """
     runs = [repeat_key(record.key, number) for number in range(1, repeats + 1)]
     evidence: dict[str, Any] = {}
@@ -243,12 +240,9 @@ def facts_of_run(record: RunRecord, repeats: int = 1, *, made: bool = True) -> d
 
 
 def facts_of_check(record: HealthRecord, slot: int | None, *, made: bool = True) -> dict[str, Any]:
-    """Properties of a test's report about its check and node.
+    """Properties of a test's report about its check, and its node or all of them.
 
-    Args:
-        record: the check.
-        slot: number of the node; None for all of them.
-        made: whether it was made; otherwise the properties of its evidence are left out.
+    Those of its evidence are left out unless it was made.
     """
     host = record.host(slot)
     evidence: dict[str, Any] = {}

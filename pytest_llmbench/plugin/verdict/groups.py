@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from pytest_llmbench.cluster.runs import RunSpec
@@ -16,17 +17,13 @@ from pytest_llmbench.plugin.verdict.facts import facts_of_run
 # Healthy nodes of one model are within 0.4 %, and with one run of each of a few groups, 1.2 to 1.9 % can be resolved.
 USUAL_TOLERANCE = Quantity(3.0, "%")
 _ON_CPUS = "rates on CPUs and at scale smoke scatter too much to be compared, unless you set llmbench_group_tolerance"
+_SHAPE = attrgetter("nodes", "gpus", "ranks", "device", "recipe.global_batch_size")
 _VERDICTS = {True: Verdict.PASS, False: Verdict.FAIL, None: Verdict.INCONCLUSIVE}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComparedGroups:
-    """Groups of nodes, compared.
-
-    Attributes:
-        rows: the properties of each verdict, with its name under `test`.
-        not_compared: groups without one, by the reason.
-    """
+    """The properties of the verdict on each group of nodes, and the groups without one by the reason."""
 
     rows: Sequence[Mapping[str, Any]]
     not_compared: Mapping[str, Sequence[str]]
@@ -41,13 +38,7 @@ class ComparedGroups:
 def compare_groups(
     runs: Iterable[RunSpec], records: Mapping[str, RunRecord], tolerance: Quantity | None
 ) -> ComparedGroups:
-    """Compare the groups of nodes of every recipe that ran on several.
-
-    Args:
-        runs: all of the session.
-        records: those there are, by key.
-        tolerance: by how much a group may be slower; None for the usual one.
-    """
+    """Compare the groups of nodes of every recipe that ran on several; None is the usual tolerance."""
     recipes: dict[str, dict[int, list[RunSpec]]] = {}
     for run in runs:
         if run.group is not None:
@@ -77,7 +68,7 @@ def _compare_recipe(
         record.gpus and record.recipe.scale == "full" for of_one in usable.values() for record in of_one
     ):
         reason = _ON_CPUS
-    elif len({_shape(record) for of_one in usable.values() for record in of_one}) > 1:
+    elif len({_SHAPE(record) for of_one in usable.values() for record in of_one}) > 1:
         reason = "they differ in nodes, GPUs or batch"
     elif len(known) < 2:
         few = "only one of them has" if known else "none of them has"
@@ -90,13 +81,8 @@ def _compare_recipe(
 
 
 def _steady_parts(records: Iterable[RunRecord], alpha: float) -> list[Steady]:
-    """The steady part of each run that reached one."""
     states = [steady_of(judged_steps(record.recipe, record.steps), alpha) for record in records]
     return [state for state in states if state is not None and state.enough and state.settled]
-
-
-def _shape(record: RunRecord) -> tuple[object, ...]:
-    return record.nodes, record.gpus, record.ranks, record.device, record.recipe.global_batch_size
 
 
 def _make_row(
@@ -119,7 +105,6 @@ def _make_row(
 def _reasons_of(
     key: str, lag: Lag, verdict: Verdict, groups: Mapping[str, Sequence[RunRecord]], bound: Quantity
 ) -> Iterator[str]:
-    """Yield what a group differs by, and what to do."""
     if lag.others == 1:
         other = next(name for name in groups if name != key)
         than = f"those on {_name_group(other, groups[other])}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import sys
+from functools import cached_property
 from pathlib import Path
 from types import FrameType
 
@@ -14,21 +15,14 @@ from pytest_llmbench.core.record.records import Metric, RunRecord
 from pytest_llmbench.judging.golden import GoldenLosses, Losses
 from pytest_llmbench.judging.interval.decide import Op
 from pytest_llmbench.plugin.verdict.compare import JudgedComparison, Number, judge
-from pytest_llmbench.plugin.verdict.explain import describe, explain, explain_losses, undecided
+from pytest_llmbench.plugin.verdict.explain import describe, explain, explain_losses, explain_undecided
 
 _PACKAGE = __name__.partition(".")[0]
+_EXPLAINED = {">=", ">", "<=", "<", "in"}
 
 
 class Comparison:
-    """`measured >= bound`: it is judged when `assert`, or anything else, asks whether it holds.
-
-    Attributes:
-        number: the measured side.
-        op: the comparison.
-        bound: the other side.
-        asked: whether its truth was asked.
-        place: file and line of the comparison.
-    """
+    """`measured >= bound`, at a `place`, file and line: it is judged when `assert` or other code asks for its truth."""
 
     def __init__(self, measured: Measured, op: Op, bound: Quantity, between: BetweenRuns | None, place: str) -> None:
         self.number = measured.number
@@ -37,25 +31,22 @@ class Comparison:
         self.asked = False
         self.place = place
         self._between = between
-        self._judged: JudgedComparison | None = None
 
-    @property
+    @cached_property
     def judged(self) -> JudgedComparison:
         """How it ends."""
-        if self._judged is None:
-            other = self.bound.number if isinstance(self.bound, Measured) else None
-            self._judged = judge(self.number, self.op, self.bound, self._between, other)
-        return self._judged
+        other = self.bound.number if isinstance(self.bound, Measured) else None
+        return judge(self.number, self.op, self.bound, self._between, other)
 
     def __bool__(self) -> bool:
-        """Whether it holds for certain.
+        """True if it holds for certain.
 
         Raises:
             InconclusiveError: the number is too uncertain.
         """
         self.asked = True
         if self.judged.holds is None:
-            raise InconclusiveError("\n".join(undecided(self.judged)))
+            raise InconclusiveError("\n".join(explain_undecided(self.judged)))
         return self.judged.holds
 
     def __eq__(self, other: object) -> bool:
@@ -141,7 +132,7 @@ class Measured(Quantity):
         return self._order("<", other)
 
     def meets(self, op: Op, bound: Quantity, between: BetweenRuns | None = None) -> bool:
-        """Whether `self op bound` holds for certain.
+        """True if `self op bound` holds for certain.
 
         Raises:
             InconclusiveError: the number is too uncertain.
@@ -183,22 +174,12 @@ def _find_caller() -> FrameType:
     return frame
 
 
-_MIRRORED: dict[str, Op] = {">=": "<=", ">": "<", "<=": ">=", "<": ">"}
-
-
 def explain_comparison(op: str, left: object, right: object) -> list[str] | None:
-    """Explain `measured >= quantity`, either way round, and `in` of a reference or golden losses; else None."""
-    if isinstance(right, Measured) and not isinstance(left, Measured) and op in _MIRRORED:
-        op, left, right = _MIRRORED[op], right, left
+    """Explain a comparison of a measured number that does not hold, and losses unlike golden ones; else None."""
     if isinstance(left, Losses) and isinstance(right, GoldenLosses) and left.worst is not None:
         return explain_losses(left.worst, left.records, right)
-    if not isinstance(left, Measured):
+    measured = left if isinstance(left, Measured) else right
+    judged = measured.comparisons.last if isinstance(measured, Measured) and op in _EXPLAINED else None
+    if judged is None or judged.holds is not False:
         return None
-    if isinstance(right, Quantity) and op in _MIRRORED:
-        other = right.number if isinstance(right, Measured) else None
-        return explain(judge(left.number, _MIRRORED[_MIRRORED[op]], right, USUAL_BETWEEN_RUNS, other))
-    if isinstance(right, Reference) and op == "in":
-        judged = [judge(left.number, known, bound, right.between) for known, bound in right.bounds]
-        missed = next((comparison for comparison in judged if comparison.holds is False), None)
-        return None if missed is None else [*explain(missed), *describe(right)]
-    return None
+    return [*explain(judged), *(describe(right) if isinstance(right, Reference) else ())]

@@ -2,22 +2,28 @@
 
 import datetime as dt
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from pytest_llmbench.cluster.runs import Declared
 from pytest_llmbench.core.errors import InconclusiveError, LLMBenchError
 from pytest_llmbench.core.quantity import Quantity, counted
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.judging.interval.decide import RULE, Decision
+from pytest_llmbench.plugin.bench import Bench, bench_of
+from pytest_llmbench.plugin.collection.checks import CheckKey, key_of
+from pytest_llmbench.plugin.collection.parametrize import RunKey
 from pytest_llmbench.plugin.options import options_of
+from pytest_llmbench.plugin.verdict import facts as facts_of_tests
 from pytest_llmbench.plugin.verdict import speed
 from pytest_llmbench.plugin.verdict.compare import JudgedComparison, Number
 from pytest_llmbench.plugin.verdict.facts import NumberFacts, VerdictFacts
 from pytest_llmbench.plugin.verdict.run import Run
+from pytest_llmbench.session.record_store import RecordStore
 
 
 def note(item: pytest.Item, **properties: Any) -> None:
@@ -76,7 +82,7 @@ def _describe_steady_part(number: Number, decision: Decision) -> str | None:
     return f"{Quantity(decision.steady, number.metric.unit)} was judged: the steady part of the run, after {slow}"
 
 
-def broken(record: RunRecord) -> str:
+def describe_problem(record: RunRecord) -> str:
     """Write why a run lacks a measurement, and where to look."""
     problem = record.problem
     if problem is None:
@@ -112,30 +118,23 @@ class BrokenRuns:
             report.longrepr = f"{text.partition(chr(10))[0]}\nrecord and log: see the error of {first}"
 
 
-def judge(
-    item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport, known: Callable[[], Mapping[str, Any]]
-) -> None:
-    """Give a test of ours its verdict, once, as soon as it is decided.
-
-    Args:
-        item: the test.
-        call: how its phase went.
-        report: of that phase.
-        known: facts of the time before it began.
+def judge(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
+    """Give a test of ours its verdict, once, as soon as it is decided; leave other tests alone.
 
     An exception in the test body other than a failed assertion (units that differ, a statistic without a meaning) is
     an ERROR. pytest reports a failure of the setup phase as an error, in the terminal and in JUnit, so such a report is
     turned into one.
     """
-    if report.when == "teardown" and "verdict" in dict(item.user_properties):
+    noted = dict(item.user_properties)
+    test = declared_test(item)
+    if test is None or (report.when == "teardown" and "verdict" in noted):
         return
-    verdict, reason = _verdict(call, report)
+    verdict, reason = _find_verdict(call, report)
     if verdict is None:
         return
-    verdict, reason = settle_expected(item, report, verdict, reason)
+    verdict, reason = _settle_expected(item, report, verdict, reason)
     # What broke may have come before its run, check or reference could be noted.
-    noted = dict(item.user_properties)
-    note(item, **{name: fact for name, fact in known().items() if name not in noted})
+    note(item, **{name: fact for name, fact in known_facts(test, bench_of(item.config)).items() if name not in noted})
     if verdict is Verdict.ERROR and report.when == "call":
         report.when = "setup"
         if call.excinfo is not None and call.excinfo.errisinstance(LLMBenchError):
@@ -149,13 +148,7 @@ def judge(
     report.user_properties = list(item.user_properties)
 
 
-def verdict_of(report: pytest.TestReport) -> Mapping[str, object] | None:
-    """The properties of a finished test of ours, None for a report of any other kind."""
-    properties = dict(report.user_properties)
-    return properties if report.when == "teardown" and "verdict" in properties else None
-
-
-def _verdict(call: pytest.CallInfo[None], report: pytest.TestReport) -> tuple[Verdict | None, str]:
+def _find_verdict(call: pytest.CallInfo[None], report: pytest.TestReport) -> tuple[Verdict | None, str]:
     if report.skipped:
         return Verdict.SKIP, _reason(report)
     if report.failed:
@@ -181,7 +174,9 @@ def _first_line(call: pytest.CallInfo[None]) -> str:
     return text.splitlines()[0].removeprefix("assert ") if text else ""
 
 
-def settle_expected(item: pytest.Item, report: pytest.TestReport, verdict: Verdict, reason: str) -> tuple[Verdict, str]:
+def _settle_expected(
+    item: pytest.Item, report: pytest.TestReport, verdict: Verdict, reason: str
+) -> tuple[Verdict, str]:
     """The verdict and its reason where the test's reference expects a failure; the report follows.
 
     Only a PASS, or a FAIL by that very threshold, changes; any other failure, ERROR and INCONCLUSIVE stay.
@@ -196,7 +191,12 @@ def settle_expected(item: pytest.Item, report: pytest.TestReport, verdict: Verdi
         message = f"reference {name} passed, and was expected to fail {known}. Take its xfail out"
         report.outcome, report.longrepr = "failed", message
         return Verdict.FAIL, message
-    if verdict is not Verdict.FAIL or not _missed(item.funcargs.get("run"), reference):  # type: ignore[attr-defined]
+    if verdict is not Verdict.FAIL:
+        return verdict, reason
+    run = item.funcargs.get("run")  # type: ignore[attr-defined]
+    last = run.comparisons.last if isinstance(run, Run) else None
+    asked = (reference.statistic, reference.threshold)
+    if last is None or last.holds is not False or (last.number.statistic, last.threshold) != asked:
         return verdict, reason
     if over:
         return verdict, f"{reason} (it was expected {known}; that day is over)"
@@ -205,9 +205,49 @@ def settle_expected(item: pytest.Item, report: pytest.TestReport, verdict: Verdi
     return Verdict.XFAIL, message
 
 
-def _missed(run: object, reference: Reference) -> bool:
-    """Whether the comparison that ended the test is that of the reference, and its number misses the bound."""
-    last = run.comparisons.last if isinstance(run, Run) else None
-    if last is None or (last.number.statistic, last.threshold) != (reference.statistic, reference.threshold):
-        return False
-    return last.holds is False
+def declared_test(item: pytest.Item, lines: dict[int, int | None] | None = None) -> Declared | None:
+    """The task that a test waits for; None for a test of another kind.
+
+    `lines` keeps those of functions by identity: pytest would look for the file of each of thousands of cases.
+    """
+    run, check = key_of(item, "run", RunKey), key_of(item, "health", CheckKey)
+    if run is not None:
+        reference = item.callspec.params.get("reference")  # type: ignore[attr-defined]  # it has a run
+        name = reference.name if isinstance(reference, Reference) else None
+        return Declared(test=item.nodeid, run=str(run), repeats=run.repeats, reference=name, line=_line(item, lines))
+    if check is not None:
+        return Declared(test=item.nodeid, check=check.check, slot=check.slot, line=_line(item, lines))
+    return None
+
+
+def _line(item: pytest.Item, lines: dict[int, int | None] | None) -> int | None:
+    made = getattr(item, "obj", item)
+    function = id(getattr(made, "__func__", made))
+    if lines is not None and function in lines:
+        return lines[function]
+    line = item.location[1]
+    from_one = None if line is None else line + 1
+    if lines is not None:
+        lines[function] = from_one
+    return from_one
+
+
+def declared_tests(items: Sequence[pytest.Item]) -> list[Declared]:
+    """Every test of ours among these, in their order."""
+    lines: dict[int, int | None] = {}
+    return [test for item in items if (test := declared_test(item, lines)) is not None]
+
+
+def known_facts(test: Declared, bench: Bench, store: RecordStore | None = None) -> Mapping[str, Any]:
+    """Properties of a test that ended before it reported any: those of its run or check, as far as known."""
+    if test.check is not None:
+        check = store.checks.get(test.check) if store is not None else None
+        made = check or bench.unmade_check(test.check)
+        return facts_of_tests.place_of(test) | facts_of_tests.facts_of_check(made, test.slot, made=check is not None)
+    run = test.run or ""
+    record = store.runs.get(run) if store is not None else None
+    known = record or bench.unmade(run)
+    of_run = facts_of_tests.facts_of_run(known, test.repeats, made=record is not None)
+    named = (reference for reference in known.recipe.references if reference.name == test.reference)
+    applied = [facts_of_tests.facts_of_reference(reference) for reference in named]
+    return {**facts_of_tests.place_of(test), **of_run, **(applied[0] if applied else {})}

@@ -1,82 +1,49 @@
 """`--llmbench-require FILE`: clauses that have to be judged. A clause with an unjudged test is INCOMPLETE."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.record.records import Verdict
+from pytest_llmbench.core.record.records import RecordedClause, Verdict
 from pytest_llmbench.core.yaml_files import read_yaml
 
 _DESELECTED = "llmbench_deselected"
+_WORST_FIRST = [Verdict.ERROR, Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS]
 
 
-@dataclass(frozen=True, slots=True)
-class Clause:
-    """One line of a contract.
+def read_requirements(path: Path) -> dict[str, tuple[str, ...]]:
+    """Read the clauses of a file by name: node ids, names of tests, or patterns of either.
 
-    Attributes:
-        name: as the contract numbers it.
-        tests: node ids, names of tests, or patterns of either with `*` for any text and `?` for any character.
-    """
-
-    name: str
-    tests: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClauseVerdict:
-    """How a clause ended.
-
-    Attributes:
-        clause: the clause.
-        verdict: INCOMPLETE, or the worst verdict of its tests.
-        reason: the reason for INCOMPLETE; else empty.
-    """
-
-    clause: Clause
-    verdict: Verdict
-    reason: str = ""
-
-
-def read_requirements(path: Path) -> tuple[Clause, ...]:
-    """Read the clauses of a file.
+    In a pattern `*` stands for any text and `?` for any character.
 
     Raises:
         ConfigError: the file is unreadable or empty, or a clause or its test is something else than text.
     """
-    clauses = read_yaml(path)
+    clauses: dict[Any, Any] = {**read_yaml(path)}
     if not clauses:
         raise ConfigError(f"{path} requires nothing: give at least one line, clause: test")
-    return tuple(_clause(path, name, tests) for name, tests in clauses.items())
-
-
-def _clause(path: Path, name: object, tests: object) -> Clause:
-    if not isinstance(name, str) or not name.strip():
-        raise ConfigError(f"{path}: clause {name!r} is not a text to YAML, where 4.10 is 4.1: put it in quotes")
-    listed: list[Any] = tests if isinstance(tests, list) else [tests]
-    wrong = [test for test in listed if not isinstance(test, str) or not test.strip()]
-    if wrong or not listed:
-        shown = repr(wrong[0]) if wrong else "an empty list"
-        raise ConfigError(
-            f"{path}: clause {name}: {shown} is not a test: give a node id, or a pattern of one, in quotes"
-        )
-    return Clause(name, tuple(listed))
+    for name, tests in clauses.items():
+        if not isinstance(name, str) or not name.strip():
+            raise ConfigError(f"{path}: clause {name!r} is not a text to YAML, where 4.10 is 4.1: put it in quotes")
+        clauses[name] = listed = tests if isinstance(tests, list) else [tests]
+        wrong = [test for test in listed if not isinstance(test, str) or not test.strip()]
+        if wrong or not listed:
+            shown = repr(wrong[0]) if wrong else "an empty list"
+            raise ConfigError(
+                f"{path}: clause {name}: {shown} is not a test: give a node id, or a pattern of one, in quotes"
+            )
+    return {str(name): tuple(tests) for name, tests in clauses.items()}
 
 
 class Requirements:
-    """Required verdicts of a session, and whether they were reached.
-
-    Attributes:
-        clauses: those of the file; empty without `--llmbench-require`.
-    """
+    """The clauses of `--llmbench-require`, if it is given, and how their tests end."""
 
     def __init__(self, config: pytest.Config, path: Path | None) -> None:
-        self.clauses = read_requirements(path) if path is not None else ()
+        self.clauses = read_requirements(path) if path is not None else {}
         self._config = config
         self._selected: set[str] = set()
         self._deselected: set[str] = set()
@@ -113,43 +80,40 @@ class Requirements:
         if ended is not None:
             self._ended[report.nodeid] = ended
 
-    def verdicts(self) -> list[ClauseVerdict]:
-        """How each clause ended."""
-        return [self._verdict(clause) for clause in self.clauses]
+    def verdicts(self) -> list[RecordedClause]:
+        """How each clause ended: INCOMPLETE with the reason, or with the worst verdict of its tests."""
+        return [self._verdict(name, tests) for name, tests in self.clauses.items()]
 
     def _requires(self, test: str) -> bool:
-        return any(_matches(wanted, test) for clause in self.clauses for wanted in clause.tests)
+        return any(_matches(wanted, test) for tests in self.clauses.values() for wanted in tests)
 
-    def _verdict(self, clause: Clause) -> ClauseVerdict:
+    def _verdict(self, name: str, wanted: tuple[str, ...]) -> RecordedClause:
         known = self._selected | self._deselected | self._ended.keys()
-        missing = [wanted for wanted in clause.tests if not any(_matches(wanted, test) for test in known)]
-        if missing:
-            return _incomplete(clause, f"no test of this session is {missing[0]}")
-        tests = sorted(test for test in known if any(_matches(wanted, test) for wanted in clause.tests))
+        tests = sorted(test for test in known if any(_matches(pattern, test) for pattern in wanted))
+        missing = [pattern for pattern in wanted if not any(_matches(pattern, test) for test in tests)]
+        reason = f"no test of this session is {missing[0]}" if missing else self._find_gap(tests)
+        verdicts = [self._ended[test][0] for test in tests if test in self._ended]
+        verdict = Verdict.INCOMPLETE if reason else min(verdicts, key=_WORST_FIRST.index)
+        return RecordedClause(name=name, tests=wanted, verdict=verdict, reason=reason)
+
+    def _find_gap(self, tests: Sequence[str]) -> str:
+        """The reason why tests leave their clause unjudged; empty if each has its verdict."""
         for test in tests:
             if test in self._deselected:
-                return _incomplete(clause, f"{test} was deselected")
+                return f"{test} was deselected"
             if test not in self._ended:
-                return _incomplete(clause, f"{test} was not judged before the session ended")
-        ends = {test: self._ended[test] for test in tests}
-        for test, (verdict, reason) in ends.items():
+                return f"{test} was not judged before the session ended"
+        for test in tests:
+            verdict, reason = self._ended[test]
             if verdict is Verdict.SKIP:
-                return _incomplete(clause, f"{test} was skipped: {reason}")
+                return f"{test} was skipped: {reason}"
             if verdict is Verdict.XFAIL:
-                return _incomplete(clause, f"{test} missed its threshold: {reason}")
-        return ClauseVerdict(clause=clause, verdict=_worst(verdict for verdict, _ in ends.values()))
-
-
-def _incomplete(clause: Clause, reason: str) -> ClauseVerdict:
-    return ClauseVerdict(clause=clause, verdict=Verdict.INCOMPLETE, reason=reason)
-
-
-def _worst(verdicts: Iterable[Verdict]) -> Verdict:
-    return min(verdicts, key=[Verdict.ERROR, Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS].index)
+                return f"{test} missed its threshold: {reason}"
+        return ""
 
 
 def _matches(wanted: str, test: str) -> bool:
-    """Whether a node id, or the name of its test, is what is wanted. Brackets are part of names."""
+    """True if a node id, or the name of its test, is what is wanted. Brackets are part of names."""
     pattern = "".join({"*": ".*", "?": "."}.get(character, re.escape(character)) for character in wanted)
     return re.fullmatch(f"(.*::)?{pattern}", test, re.DOTALL) is not None
 

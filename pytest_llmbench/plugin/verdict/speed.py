@@ -10,10 +10,11 @@ from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.plugin.verdict.compare import asks_for_speed
 from pytest_llmbench.plugin.verdict.measured import Measured
 from pytest_llmbench.plugin.verdict.run import Run
-from pytest_llmbench.reporting.ci.verdict import NOTHING_JUDGED
+from pytest_llmbench.reporting.verdict import NOTHING_JUDGED
 from pytest_llmbench.session.record_store import Glance
 
 EXIT_CODE = NOTHING_JUDGED
+_GATED = "too few nodes passed the checks for this run. Repair the nodes"
 
 _JUDGED = {str(Verdict.PASS), str(Verdict.FAIL), str(Verdict.INCONCLUSIVE), str(Verdict.XFAIL)}
 
@@ -39,14 +40,9 @@ def find_judged_speeds(run: Run, reference: Reference | None) -> list[str]:
 def not_judged(
     runs: Sequence[RunSpec], rows: Iterable[Mapping[str, Any]], made: Mapping[str, Glance]
 ) -> dict[str, list[str]]:
-    """The runs without a verdict on their speed, by the reason.
+    """The runs without a verdict on their speed, by the reason, from tests' properties and facts of finished runs.
 
     A run that is an ERROR is left out: each of its tests shows that.
-
-    Args:
-        runs: all of the session.
-        rows: the properties of its tests.
-        made: the facts of its finished runs.
     """
     of_runs: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -57,18 +53,14 @@ def not_judged(
         judged = any(test["verdict"] in _JUDGED and test.get("speed_judged") for test in tests)
         if not judged and any(test["verdict"] != Verdict.ERROR for test in tests):
             gated = glance is not None and glance.problem is not None
-            reasons.setdefault(_gated() if gated else _find_reason(run, tests), []).append(run.key)
+            reasons.setdefault(_GATED if gated else _find_reason(run, tests), []).append(run.key)
     return reasons
 
 
-def lines(reasons: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def describe_reasons(reasons: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Yield a line for each reason."""
     for reason, runs in reasons.items():
         yield f"NO SPEED WAS JUDGED for {', '.join(runs)}: {reason}"
-
-
-def _gated() -> str:
-    return "too few nodes passed the checks for this run. Repair the nodes"
 
 
 def _find_reason(run: RunSpec, tests: Sequence[Mapping[str, Any]]) -> str:

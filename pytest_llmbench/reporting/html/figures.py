@@ -1,6 +1,6 @@
-"""Figures of runs and checks as plain data for plotly.js, each with its numbers in a sentence.
+"""Figures of runs and checks as data and layout of plotly.js, each with its numbers in a sentence.
 
-They have full precision; `Figure.json` rounds. The page's script adds the layout that all figures share, and replaces
+They have full precision; `Figure.json` rounds. The page's script adds the template that all figures share, and replaces
 named colours by those of the light or the dark page. plotly.js reads texts as HTML, so `label` escapes foreign ones.
 """
 
@@ -10,7 +10,6 @@ import math
 import statistics as stats
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +28,13 @@ from pytest_llmbench.core.wire.layout import STEPS
 from pytest_llmbench.core.wire.step_events import PHASES
 from pytest_llmbench.judging.statistics import judged_steps
 
-# Named colours of the page, see `report.css`.
-LINE, SECOND, BAD = "@line", "@second", "@bad"
+# Named colours of the page, see `report.css`. The curves of a figure are `@line`, `@second` and `@bad`, in their order.
+SECOND, BAD = "@second", "@bad"
 _LONGEST = 80
 _DIGITS = 5
-# A threshold further away than this many times the measured ones would squeeze the curve to a line.
+# A threshold further away than this many times the measured ones is only in the caption.
 _FAR = 3.0
 _SIGNS = {">=": "≥", "<=": "≤"}
-_WORDS_OF_TIME = {">=": "at least", "<=": "at most"}
-# A bound on a rate is a bound of the other kind on the seconds of a step.
-_OPPOSITE = {">=": "<=", "<=": ">="}
 _RATE_UNITS = {"words/s", "tokens/s"}
 # Of more ranks, those that stand out most are drawn.
 _MOST_RANKS = 64
@@ -52,42 +48,25 @@ _PIXELS = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figure:
-    """One figure.
-
-    Attributes:
-        title: its subject in a few words.
-        caption: its numbers in words.
-        data: the traces of plotly.js.
-        layout: its layout, without what all figures share.
-        height: in pixels.
-        wide: it takes the whole width of the page.
-    """
+    """One figure: traces and layout of plotly.js, and a caption that has its numbers in words."""
 
     title: str
     caption: str
     data: Sequence[Mapping[str, Any]]
     layout: Mapping[str, Any] = field(default_factory=dict)
-    height: int = 230
+    height: int = 230  # pixels
     wide: bool = False
 
     @property
     def json(self) -> Any:
-        """The input of the page's script, with few digits."""
-        return _round_numbers({"data": self.data, "layout": self.layout})
+        """The input of the page's script: numbers with few digits, NaN and infinity as null."""
+        whole = json.dumps({"data": self.data, "layout": self.layout})
+        return json.loads(whole, parse_float=_shorten, parse_constant=lambda _: None)
 
 
-def _round_numbers(data: Any) -> Any:
-    """Round numbers for JSON; NaN and infinity become null."""
-    if isinstance(data, float):
-        if not math.isfinite(data):
-            return None
-        short = float(f"{data:.{_DIGITS}g}")
-        return int(short) if short.is_integer() else short
-    if isinstance(data, Mapping):
-        return {str(key): _round_numbers(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_round_numbers(value) for value in data]
-    return data
+def _shorten(number: str) -> float:
+    short = float(f"{float(number):.{_DIGITS}g}")
+    return int(short) if short.is_integer() else short
 
 
 def thin(values: Sequence[float | None], most: int) -> list[int]:
@@ -119,24 +98,27 @@ def label(text: str) -> str:
 
 
 def line(x: Iterable[Any], y: Iterable[Any], **changes: Any) -> dict[str, Any]:
-    """A curve."""
-    return {"type": "scatter", "mode": "lines", "x": [*x], "y": [*y], **changes}
+    """A curve, with markers if it has fewer than 20 points."""
+    return {"x": [*x], "y": [*y], **changes}
 
 
 def level(y: float, words: str, colour: str = BAD, *, dash: str = "dash", below: bool = False) -> dict[str, Any]:
     """A horizontal line across the figure, with words above or below it."""
-    text = {"text": label(words)} if words else {}
-    return {"is": "level", "at": y, "color": colour, "dash": dash, **text, **({"below": 1} if below else {})}
+    anchor = "top" if below else "bottom"
+    text = {"label": {"text": label(words), "yanchor": anchor, "font": {"color": colour}}} if words else {}
+    return {"type": "line", "y0": y, "y1": y, "line": {"color": colour, "dash": dash}, **text}
 
 
 def band(y0: float, y1: float) -> dict[str, Any]:
     """A range of values across the figure."""
-    return {"is": "band", "y0": y0, "y1": y1}
+    return {"y0": y0, "y1": y1, "fillcolor": "@band", "line": {"width": 0}}
 
 
 def stretch(x0: float, x1: float, words: str, corner: str = "top left") -> dict[str, Any]:
     """A range of steps from the bottom to the top of the figure, with words."""
-    return {"is": "stretch", "x0": x0, "x1": x1, "label": {"text": label(words), "textposition": corner}}
+    text = {"text": label(words), "textposition": corner, "font": {"color": "@muted"}}
+    place = {"xref": "x", "x0": x0, "x1": x1, "yref": "paper", "y0": 0, "y1": 1}
+    return {**place, "fillcolor": "@edge", "line": {"width": 0}, "label": text}
 
 
 def heat_map(
@@ -187,42 +169,37 @@ def _bounds_of(run: RunRecord) -> Iterator[tuple[str, str, Quantity, Metric]]:
 
 def _step_time(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
     seconds = [float(step.seconds or 0.0) for step in steps]
-    places = thin(seconds, points)
     shapes, words = _warm_up(run, steps)
-    left_out = (
-        "" if len(places) == len(steps) else f"drawn are {len(places)} of {len(steps)}: the extremes of each part"
-    )
-    caption = [_range(steps, seconds, "s"), *words, left_out]
-    data = [_curve(steps, seconds, places, "step time")]
+    data = [_curve(steps, seconds, points, "step time")]
+    caption = [_range(steps, seconds, "s"), *words]
+    if (drawn := len(data[0]["x"])) < len(steps):
+        caption.append(f"drawn are {drawn} of {len(steps)}: the extremes of each part")
     judged = judged_steps(run.recipe, run.steps)
     if paused := [judged[at] for at in (run.steady.pauses.at if run.steady else ()) if at < len(judged)]:
-        marker = {"color": SECOND, "size": 9, "symbol": "diamond-open"}
-        numbers = [step.step for step in paused]
+        numbers, marker = [step.step for step in paused], {"size": 9, "symbol": "diamond-open"}
         data.append(line(numbers, [step.seconds for step in paused], mode="markers", name="pause", marker=marker))
         caption.append(f"{counted(len(paused), 'step')} stand out as pauses: {listed(numbers)}")
     if run.steady is not None and math.isfinite(run.steady.low) and math.isfinite(run.steady.high):
         mean, low, high = run.steady.mean, max(run.steady.low, 0.0), run.steady.high
         caption.append(f"steady part: mean {_s(mean)}, between {_s(low)} and {_s(high)} in further steps")
         shapes += _interval(low, mean, high, seconds)
-    limits: list[float] = []
+    limits: dict[float, str] = {}
     for statistic, operator, bound, metric in _bounds_of(run):
         if metric.sense is None or not metric.amount or metric.amount < 0.0 or bound.value <= 0.0:
             continue
         is_rate = metric.sense == "rate"
         limit = metric.amount / bound.value if is_rate else bound.value / metric.amount
-        word = _WORDS_OF_TIME[_OPPOSITE[operator] if is_rate else operator]
-        caption.append(f"threshold: {word} {_s(limit)}, from {statistic} {operator} {bound}")
-        if _is_near(limit, seconds):
-            shapes.append(level(limit, f"{word} {_s(limit)}", below=limit < stats.median(seconds)))
-            limits.append(limit)
+        # A bound on a rate is a bound of the other kind on the seconds of a step.
+        limits[limit] = f"{'at least' if is_rate == (operator == '<=') else 'at most'} {_s(limit)}"
+        caption.append(f"threshold: {limits[limit]}, from {statistic} {operator} {bound}")
+    near = _levels(limits, seconds)
     # A slow step of the warm-up, such as one that compiles, would squeeze all others.
-    top = whole = 1.15 * max(*seconds, *limits, 0.0)
-    if known := [step.seconds for step in judged_steps(run.recipe, steps) if step.seconds is not None]:
-        lower = 1.25 * max([*known, *limits])
-        top = lower if 1.6 * lower < whole else whole
+    whole = 1.15 * max(*seconds, *near, 0.0)
+    lower = 1.25 * max([step.seconds for step in judged_steps(run.recipe, steps) if step.seconds is not None] + [*near])
+    top = lower if 1.6 * lower < whole else whole
     if top < max(seconds):
         caption.append(f"steps of the warm-up above {_s(top)} are cut off at the top")
-    return _figure("Step time", caption, data, shapes, "s per step", top)
+    return _figure("Step time", caption, data, [*shapes, *near.values()], "s per step", top)
 
 
 def _throughput(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
@@ -232,25 +209,18 @@ def _throughput(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
     metric = run.metrics.get("throughput")
     if metric is not None and metric.unit in _RATE_UNITS:
         caption.append(f"judged throughput {metric.quantity}")
-        low, high = metric.low, metric.high
-        if low is not None and high is not None and math.isfinite(high - low):
+        low, high = (math.nan if end is None else end for end in (metric.low, metric.high))
+        if math.isfinite(high - low):
             caption.append(f"between {for_people(low)} and {for_people(high)} {metric.unit} in further steps")
-            shapes += _interval(low, metric.value, high, rates)
-        else:
-            shapes.append(level(metric.value, "", SECOND, dash="dot"))
-    top = max(rates)
+        shapes += _interval(low, metric.value, high, rates)
+    limits: dict[float, str] = {}
     for statistic, operator, bound, judged in _bounds_of(run):
         if statistic == "throughput" and judged.unit in _RATE_UNITS:
-            caption.append(f"threshold {_SIGNS[operator]} {bound}")
-            if _is_near(bound.value, rates):
-                below = bound.value < stats.median(rates)
-                shapes.append(level(bound.value, f"{_SIGNS[operator]} {bound}", below=below))
-                top = max(top, bound.value)
-    curve = _curve(steps, rates, thin(rates, points), "throughput")
-    if len({step.tokens for step in steps}) == 1 and len(steps) == sum(bool(step.seconds) for step in run.steps):
-        # The page's script computes it from the step times.
-        curve = {"is": "curve", "mode": curve["mode"], "name": "throughput", "amount": steps[0].tokens}
-    return _figure("Throughput", caption, [curve], shapes, "words/s", 1.15 * top)
+            limits[bound.value] = f"{_SIGNS[operator]} {bound}"
+            caption.append(f"threshold {limits[bound.value]}")
+    near = _levels(limits, rates)
+    top, data = 1.15 * max(*rates, *near, 0.0), [_curve(steps, rates, points, "throughput")]
+    return _figure("Throughput", caption, data, [*shapes, *near.values()], "words/s", top)
 
 
 def _loss(steps: Sequence[Step], points: int) -> Figure:
@@ -262,8 +232,7 @@ def _loss(steps: Sequence[Step], points: int) -> Figure:
         caption.append(f"first {first}, last {last}, lowest {lowest} nat")
     if ill := [step.step for step, loss in zip(steps, losses, strict=True) if not math.isfinite(loss)]:
         caption.append(f"not a finite number in {counted(len(ill), 'step')}: {listed(ill)}")
-    data = [_curve(steps, losses, thin(losses, points), "loss")]
-    return _figure("Loss", caption, data, (), "nat per token", None)
+    return _figure("Loss", caption, [_curve(steps, losses, points, "loss")], (), "nat per token", None)
 
 
 def _figure(
@@ -274,18 +243,22 @@ def _figure(
     return Figure(title=title, caption=sentence(caption), data=data, layout=layout)
 
 
-def _curve(steps: Sequence[Step], values: Sequence[float], places: Sequence[int], name: str) -> dict[str, Any]:
-    x = [steps[place].step for place in places]
-    even = len(x) > 2 and all(two - one == 1 for one, two in pairwise(x))
-    along = {"x0": x[0], "dx": 1} if even else {"x": x}
-    mode = "lines+markers" if len(x) <= 60 else "lines"
-    return {"is": "curve", "mode": mode, "y": [values[place] for place in places], "name": name, **along}
+def _curve(steps: Sequence[Step], values: Sequence[float], points: int, name: str) -> dict[str, Any]:
+    places = thin(values, points)
+    return line((steps[at].step for at in places), (values[at] for at in places), name=name)
 
 
 def _interval(low: float, mean: float, high: float, values: Sequence[float]) -> list[dict[str, Any]]:
-    """A mean and its interval; one much wider than the values is only in the caption."""
+    """A mean and its interval; an unknown one, or one much wider than the values, is left out."""
     is_narrow = high - low < _FAR * (max(values) - min(values) + 1e-12)
     return [*([band(low, high)] if is_narrow else []), level(mean, "", SECOND, dash="dot")]
+
+
+def _levels(limits: Mapping[float, str], values: Sequence[float]) -> dict[float, dict[str, Any]]:
+    """Lines at limits, by limit; one far from the values would squeeze the curve, and is left out."""
+    lowest, middle, highest = min(values) / _FAR, stats.median(values), _FAR * max(values)
+    near = (limit for limit in limits if lowest <= limit <= highest)
+    return {limit: level(limit, limits[limit], below=limit < middle) for limit in near}
 
 
 def _warm_up(run: RunRecord, steps: Sequence[Step]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -311,30 +284,19 @@ def _range(steps: Sequence[Step], values: Sequence[float], unit: str) -> str:
     )
 
 
-def _is_near(limit: float, values: Sequence[float]) -> bool:
-    return min(values) / _FAR <= limit <= _FAR * max(values)
-
-
 def _s(seconds: float) -> str:
     return f"{for_people(seconds)} s"
 
 
-def rank_figures(run: RunRecord, folder: Path, log_bytes: int) -> Iterator[Figure]:
-    """Yield the figures by rank for which the run's record and step logs have data.
-
-    Args:
-        run: record of the run.
-        folder: folder of its logs.
-        log_bytes: step logs larger than this together are left out.
-    """
+def rank_figures(run: RunRecord, logs: Path | None) -> Iterator[Figure]:
+    """Yield the figures by rank for which the run's record, and its step logs in a folder, have data."""
     if run.times is not None and any(rank.phases for rank in run.times.ranks):
         yield _phases(run.times)
     if watched := [gpu for gpu in run.telemetry if gpu.samples]:
         yield _telemetry(watched)
-    if log_bytes and size_of_step_logs(folder) <= log_bytes:
-        ranks = {path.stem: own for path in _logs(folder) if (own := _own_times(path))}
-        if len(ranks) > 1:
-            yield _over_steps(ranks)
+    ranks = {path.stem: own for path in (_logs(logs) if logs else ()) if (own := _own_times(path))}
+    if len(ranks) > 1:
+        yield _over_steps(ranks)
 
 
 def size_of_step_logs(folder: Path) -> int:
@@ -349,19 +311,18 @@ def _over_steps(ranks: Mapping[str, Mapping[int, float]]) -> Figure:
     steps = sorted({step for name in shown for step in ranks[name]})
     width = -(-len(steps) // _MOST_COLUMNS)
     parts = [steps[at : at + width] for at in range(0, len(steps), width)]
-    own = {
-        (name, part[0]): [ranks[name][step] for step in part if step in ranks[name]] for name in shown for part in parts
-    }
-    z = [[stats.fmean(cell) if (cell := own[name, part[0]]) else None for part in parts] for name in shown]
+    z = []
+    for name in shown:
+        cells = ([ranks[name][step] for step in part if step in ranks[name]] for part in parts)
+        z.append([stats.fmean(cell) if cell else None for cell in cells])
     slow, fast = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
     caption = (
         f"{counted(len(ranks), 'rank')} over {counted(len(steps), 'step')}: own time of a step, without waiting for "
-        f"others. Longest on average {slow} with {for_people(means[slow])} s, shortest {fast} with "
-        f"{for_people(means[fast])} s{_describe_omitted(len(ranks), len(shown))}."
+        f"others. Longest on average {slow} with {_s(means[slow])}, shortest {fast} with {_s(means[fast])}"
     )
     # Each of few steps has a mark.
-    axis = {"title": {"text": "step"}, "showgrid": False, **({"dtick": 1} if len(steps) < 13 else {})}
-    return _by_rank("Ranks over time", caption, [part[0] for part in parts], shown, z, axis, wide=True)
+    axis = {"title": {"text": "step"}, **({"dtick": 1} if len(steps) < 13 else {})}
+    return _by_rank("Ranks over time", caption, shown, len(ranks), [part[0] for part in parts], z, axis)
 
 
 def _phases(times: RunTimes) -> Figure:
@@ -373,25 +334,25 @@ def _phases(times: RunTimes) -> Figure:
     caption = (
         f"Mean of {counted(len(ranks), 'rank')} over {counted(times.steps, 'typical step')}: "
         f"{', '.join(f'{phase} {for_people(mean, 3)} s' for phase, mean in means.items())}"
-        f"{_describe_omitted(len(ranks), len(shown))}."
     )
     z = [[ranks[name].get(phase) for phase in phases] for name in shown]
-    return _by_rank("Time of a step by rank and phase", caption, phases, shown, z, {"showgrid": False})
+    return _by_rank("Time of a step by rank and phase", caption, shown, len(ranks), phases, z, {})
 
 
 def _by_rank(
-    title: str,
-    caption: str,
-    x: Sequence[Any],
-    ranks: Sequence[str],
-    z: Sequence[Sequence[float | None]],
+    title: str, caption: str, shown: Sequence[str], ranks: int, x: Sequence[Any], z: Sequence[Sequence[float | None]],
     axis: Mapping[str, Any],
-    *,
-    wide: bool = False,
-) -> Figure:
-    layout = {"xaxis": axis, "yaxis": {"automargin": True, "autorange": "reversed", "showgrid": False}}
-    data, height = [heat_map(x, ranks, z, "s")], max(150, 70 + 14 * len(ranks))
-    return Figure(title=title, caption=caption, data=data, layout=layout, height=height, wide=wide)
+) -> Figure:  # fmt: skip
+    omitted = f"; drawn are the {len(shown)} that differ most of {ranks}" if len(shown) < ranks else ""
+    rows = {"automargin": True, "autorange": "reversed", "showgrid": False}
+    return Figure(
+        title=title,
+        caption=f"{caption}{omitted}.",
+        data=[heat_map(x, shown, z, "s")],
+        layout={"xaxis": {"showgrid": False, **axis}, "yaxis": rows},
+        height=max(150, 70 + 14 * len(shown)),
+        wide=bool(axis),
+    )
 
 
 def _telemetry(gpus: Sequence[GpuTelemetry]) -> Figure:
@@ -401,21 +362,18 @@ def _telemetry(gpus: Sequence[GpuTelemetry]) -> Figure:
         ("SM clock", "MHz"): [gpu.sm_clock_mhz for gpu in gpus],
         ("highest temperature", "°C"): [gpu.temperature_max_degc for gpu in gpus],
     }
-    words, data, axes = [], list[dict[str, Any]](), {}
-    drawn = {key: values for key, values in series.items() if any(value is not None for value in values)}
-    for (name, unit), values in series.items():
-        known = [value for value in values if value is not None]
-        ends = f"{for_people(min(known))} to {for_people(max(known))} {unit}" if known else "unknown"
-        words.append(f"{name} {ends}")
+    words, drawn = [f"{name} unknown" for name, _ in series], {}
+    for number, (key, values) in enumerate(series.items()):
+        if known := [value for value in values if value is not None]:
+            drawn[key] = values
+            words[number] = f"{key[0]} {for_people(min(known))} to {for_people(max(known))} {key[1]}"
+    data, axes, part = [], {}, 1.0 / max(1, len(drawn))
     for number, ((name, unit), values) in enumerate(drawn.items()):
-        axis = "" if number == 0 else str(number + 1)
-        bottom = 1.0 - (number + 1) / len(drawn)
-        axes[f"yaxis{axis}"] = {
-            "rangemode": "tozero", "domain": [bottom + 0.04, bottom + 1.0 / len(drawn) - 0.04],
-            "title": {"text": unit}, "nticks": 4,
-        }  # fmt: skip
-        symbol, colour = (("circle", LINE), ("square", SECOND), ("diamond", BAD))[number]
-        marker, ranks = {"color": colour, "size": 7, "symbol": symbol}, [gpu.rank for gpu in gpus]
+        axis, top = str(number + 1) if number else "", 1.0 - number * part
+        domain = [top - part + 0.04, top - 0.04]
+        axes[f"yaxis{axis}"] = {"rangemode": "tozero", "domain": domain, "title": {"text": unit}, "nticks": 4}
+        marker = {"size": 7, "symbol": ("circle", "square", "diamond")[number]}
+        ranks = (gpu.rank for gpu in gpus)
         data.append(line(ranks, values, mode="markers", name=f"{name}, {unit}", marker=marker, yaxis=f"y{axis}"))
     slowed = [gpu.rank for gpu in gpus if gpu.throttled]
     words.append(f"slowed down by heat or power brake: rank {listed(slowed)}" if slowed else "none was slowed down")
@@ -452,16 +410,10 @@ def _own_times(path: Path) -> dict[int, float]:
 
 
 def _most_different(values: Mapping[str, float]) -> list[str]:
-    """The names to draw, in their order: all, or those furthest from the median."""
-    if len(values) <= _MOST_RANKS:
-        return [*values]
+    """The names to draw, in their order: of many, those furthest from the median."""
     middle = stats.median(values.values())
-    kept = {*sorted(values, key=lambda name: -abs(values[name] - middle))[:_MOST_RANKS]}
-    return [name for name in values if name in kept]
-
-
-def _describe_omitted(ranks: int, shown: int) -> str:
-    return f"; drawn are the {shown} that differ most of {ranks}" if shown < ranks else ""
+    furthest = {*sorted(values, key=lambda name: -abs(values[name] - middle))[:_MOST_RANKS]}
+    return [name for name in values if name in furthest]
 
 
 def check_figures(check: HealthRecord) -> Iterator[Figure]:
@@ -491,27 +443,26 @@ def _collective(name: str, curve: Curve, references: Sequence[Reference]) -> Fig
     if curve.wrong:
         caption.append(f"wrong values at {', '.join(size_name(point.size) for point in curve.wrong)}")
     data = []
-    for words, colour, timings in (
-        ("out of place", LINE, {point.size: point.out_of_place for point in curve.points}),
-        ("in place", SECOND, {point.size: point.in_place for point in curve.points}),
+    for words, timings in (
+        ("out of place", {point.size: point.out_of_place for point in curve.points}),
+        ("in place", {point.size: point.in_place for point in curve.points}),
     ):
-        known = {size: timing.busbw for size, timing in timings.items() if timing is not None and size > 0}
-        if known:
-            data.append(
-                line(
-                    known, known.values(), name=words, mode="lines+markers", line={"color": colour},
-                    text=[size_name(size) for size in known], hovertemplate="%{text}: %{y} GB/s",
-                )
-            )  # fmt: skip
+        if known := {size: timing.busbw for size, timing in timings.items() if timing is not None and size > 0}:
+            names, over = [size_name(size) for size in known], "%{text}: %{y} GB/s"
+            data.append(line(known, known.values(), mode="lines+markers", name=words, text=names, hovertemplate=over))
     if at := {size: value for _, size, value in bounds if size is not None}:
         marker = {"color": BAD, "symbol": "line-ew-open", "size": 18, "line": {"width": 3}}
         data.append(line(at, at.values(), mode="markers", name="reference", marker=marker))
     ticks = sizes[:: max(1, len(sizes) // 8)]
-    names = [size_name(size) for size in ticks]
     layout = {
         "shapes": [level(value, "reference of the peak", below=True) for _, size, value in bounds if size is None],
         "showlegend": len(data) > 1,
-        "xaxis": {"type": "log", "title": {"text": "message size"}, "tickvals": ticks, "ticktext": names},
+        "xaxis": {
+            "type": "log",
+            "title": {"text": "message size"},
+            "tickvals": ticks,
+            "ticktext": [size_name(size) for size in ticks],
+        },
         "yaxis": {"title": {"text": "GB/s"}, "rangemode": "tozero"},
     }
     return Figure(title=f"{name} by size", caption=sentence(caption), data=data, layout=layout, height=300)

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,21 +57,21 @@ def write_page(folder: Path, *, output: Path | None = None, earlier: Path | None
 def parts_of_page(session: SessionFolder, compared: SessionComparison | None = None) -> Iterator[str]:
     """Yield the report in parts; with 10,000 runs it has 80 MB."""
     rows = verdict_rows(session)
-    sections = Sections(session, rows)
+    sections, numbers, verdicts = Sections(session, rows), counts(rows), session.verdicts
     runs, checks = sections.runs(), sections.checks()
-    drawn = any(run.figures for run in runs) or any(check.figures for check in checks)
-    page_script, plotly = _file("report.js"), _plotly() if drawn else None
-    environment = _environment()
-    environment.filters["utc"] = utc
-    numbers = counts(rows)
-    yield from environment.get_template("report.html.j2").generate(
+    page_script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
+    plotly = _plotly() if any(map(attrgetter("figures"), (*runs, *checks))) else b""
+    # The page unpacks it when the first figure is looked at.
+    packed = base64.b64encode(gzip.compress(plotly, compresslevel=6, mtime=0)).decode("ascii") if plotly else ""
+    recipes = {(name, format_json(json.loads(text))): number for (name, text), number in sections.recipes.items()}
+    template = _environment().get_template("report.html.j2")
+    yield from template.generate(
         title=session.id,
         version=__version__,
-        policy=_policy(page_script, plotly),
-        style=_markup(_file("report.css")),
+        policy=_policy(page_script.encode(), plotly),
+        style=_markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
         script=_markup(page_script),
-        plotly=_compress(plotly) if plotly is not None else None,
-        plotly_version=_version_of(plotly),
+        plotly=_markup(packed),
         session=session,
         rows=rows,
         most_rows=_MOST_ROWS,
@@ -80,16 +81,16 @@ def parts_of_page(session: SessionFolder, compared: SessionComparison | None = N
         meanings=MEANINGS,
         verdict=_sentence(numbers),
         worst=next(iter(numbers), "missing"),
-        notes=session.verdicts.notes if session.verdicts is not None else (),
-        clauses=session.verdicts.clauses if session.verdicts is not None else (),
-        facts=list(_facts(session)),
+        notes=verdicts.notes if verdicts is not None else (),
+        clauses=verdicts.clauses if verdicts is not None else (),
+        facts=[*_facts(session)],
         simulated=sorted({record.simulated for record in session.runs.values() if record.simulated}),
         runs=runs,
         checks=checks,
         nodes=node_map(session.checks),
         compared=compared,
         environments=sections.environments,
-        recipes={(name, format_json(json.loads(text))): number for (name, text), number in sections.recipes.items()},
+        recipes=recipes,
         rules=sections.rules,
         contradictions=[row for row in rows if row.contradiction],
     )
@@ -107,17 +108,9 @@ def _environment() -> "jinja2.Environment":
         # Control characters of records, logs and tests are removed. `Markup` is this package's own.
         finalize=lambda value: harmless(value) if type(value) is str else value,
     )
-    environment.filters["data"] = _json
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     environment.filters["as_comment"] = _wrap_in_comment
     return environment
-
-
-def _json(data: object) -> Any:
-    """Plain data for a script element; texts that could end the element are escaped."""
-    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    for character, escaped in (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026"), ("--", "-\\u002d")):
-        text = text.replace(character, escaped)
-    return _markup(text)
 
 
 def _wrap_in_comment(markup: str) -> Any:
@@ -129,11 +122,6 @@ def _markup(text: str) -> Any:
     from jinja2.filters import do_mark_safe  # noqa: PLC0415  # a tenth of a second
 
     return do_mark_safe(text)  # of this package, or escaped by it
-
-
-@cache
-def _file(name: str) -> str:
-    return (_TEMPLATES / name).read_text(encoding="utf-8")
 
 
 @cache
@@ -151,22 +139,12 @@ def _plotly() -> bytes:
     raise ConfigError("the report needs plotly: pip install plotly")
 
 
-def _compress(script: bytes) -> Any:
-    """Compress a script to a third; the page unpacks it when the first figure is looked at."""
-    return _markup(base64.b64encode(gzip.compress(script, compresslevel=6, mtime=0)).decode("ascii"))
-
-
-def _version_of(plotly: bytes | None) -> str:
-    words = (plotly or b"")[:200].decode("ascii", errors="replace").split()
-    return words[words.index("plotly.js") + 1] if "plotly.js" in words[:-1] else ""
-
-
-def _policy(page_script: str, plotly: bytes | None) -> str:
-    """The page's content security policy: only these two scripts run, and every download is refused."""
-    scripts = [page_script.encode(), *([plotly] if plotly is not None else [])]
-    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(script).digest()).decode()}'" for script in scripts)
+def _policy(*scripts: bytes) -> str:
+    """The page's content security policy: only these scripts run, and every download is refused."""
+    hashes = (base64.b64encode(hashlib.sha256(script).digest()).decode() for script in scripts if script)
+    allowed = " ".join(f"'sha256-{text}'" for text in hashes)
     return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
         "form-action 'none'"
     )
 

@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
-from pytest_llmbench.cluster.runs import Declared
 from pytest_llmbench.core.quantity import bounds_for_people, for_people
 from pytest_llmbench.core.record.health import HealthRecord
-from pytest_llmbench.core.record.records import Judgement, Property, Verdict
-from pytest_llmbench.reporting.health import NO_BOUND
+from pytest_llmbench.core.record.records import Verdict
+from pytest_llmbench.reporting.table import NO_BOUND
 from pytest_llmbench.session.folder import SessionFolder
 
 # Kinds of rows, the worst first, with word and meaning. A pass without a threshold is a kind of its own.
@@ -32,7 +32,7 @@ _MOST_NODES = 128
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerdictRow:
-    """One verdict.
+    """One verdict, in texts for people; an unknown one is empty.
 
     Attributes:
         test: node id, or the name of a verdict of the session itself.
@@ -40,8 +40,7 @@ class VerdictRow:
         about: `run`, `check`, `clause`, or empty.
         subject: name of the run, the check or the clause.
         hosts: the nodes, separated by commas.
-        statistic, measured, threshold, interval, reference, reason, cause: texts for people, or empty.
-        contradiction: how the file of verdicts and the record differ; empty where they agree.
+        contradiction: the difference between the file of verdicts and the record.
     """
 
     test: str
@@ -80,18 +79,29 @@ def verdict_rows(session: SessionFolder) -> list[VerdictRow]:
     Rows come from the file of verdicts, then from records, then from the journal and the declared tests. A clause has a
     row if it is INCOMPLETE: it is an error in the JUnit report then.
     """
-    recorded = dict(_recorded_rows(session))
-    rows = [_row_of_properties(properties) for properties in (session.verdicts.tests if session.verdicts else ())]
-    rows = [_with_contradiction(row, recorded.get(row.test)) for row in rows]
+    recorded = {row.test: row for row in map(_row, _properties_of_records(session))}
+    rows = []
+    for row in map(_row, session.verdicts.tests if session.verdicts else ()):
+        of_record = recorded.pop(row.test, row)
+        agrees = of_record.kind.replace("unbounded", "pass") == row.kind.replace("unbounded", "pass")
+        rows.append(row if agrees else replace(row, contradiction=f"its record says {of_record.word}"))
+    rows += recorded.values()
     seen = {row.test for row in rows}
-    rows += [row for test, row in recorded.items() if test not in seen]
-    seen |= recorded.keys()
-    judged = {event.name: event.verdict for event in session.events if event.event == "judged"}
-    rows += [_row_of_journal(test, judged.get(test.test)) for test in session.tests or () if test.test not in seen]
+    in_journal = {event.name: event.verdict for event in session.events if event.event == "judged"}
+    for test in session.tests or ():
+        if test.test in seen:
+            continue
+        verdict = in_journal.get(test.test)
+        reason = "only the journal has this verdict: what was compared is not on record"
+        if verdict is None:
+            reason = "no verdict is on record: the session was killed, or its files are damaged"
+        about = {"run": test.run} if test.check is None else {"check": test.check, "bound": NO_BOUND}
+        facts = {"test": test.test, "verdict": verdict, "reference": test.reference, "reason": reason}
+        rows.append(_row({**about, **facts}))
     for clause in session.verdicts.clauses if session.verdicts else ():
         if clause.verdict == Verdict.INCOMPLETE:
-            facts = {"about": "clause", "subject": clause.name, "reason": clause.reason}
-            rows.append(VerdictRow(test=f"requirements::{clause.name}", kind="incomplete", **facts))
+            facts = {"clause": clause.name, "verdict": "INCOMPLETE", "reason": clause.reason}
+            rows.append(_row({"test": f"requirements::{clause.name}", **facts}))
     return sorted(rows, key=lambda row: ORDER[row.kind])
 
 
@@ -106,15 +116,8 @@ def worst(rows: Sequence[VerdictRow]) -> str:
     return min((row.kind for row in rows), key=ORDER.__getitem__, default="missing")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeMap:
-    """Nodes by checks.
-
-    Attributes:
-        checks: names of the checks, in their order.
-        nodes: kind and reason of each check, by node and for `all nodes together`; the kind is empty without a verdict.
-        left_out: number of further nodes.
-    """
+class NodeMap(NamedTuple):
+    """Nodes by checks: kind and reason of each check's verdict, by node; the kind is empty without a verdict."""
 
     checks: Sequence[str]
     nodes: Mapping[str, Sequence[tuple[str, str]]]
@@ -126,17 +129,15 @@ def node_map(checks: Mapping[str, HealthRecord]) -> NodeMap | None:
     records = [*checks.values()]
     hosts = dict.fromkeys(host for check in records for host in check.hosts)
     rows = {host: [_cell(check, host) for check in records] for host in hosts}
-    together = [_cell(check, None) for check in records]
-    if not any(kind for kind, _ in together) and not rows:
-        return None
     worst_first = sorted(
         rows, key=lambda host: min((ORDER[kind] for kind, _ in rows[host] if kind), default=len(ORDER))
     )
     shown = {*worst_first[:_MOST_NODES]}
     nodes = {host: cells for host, cells in rows.items() if host in shown}
+    together = [_cell(check, None) for check in records]
     if any(kind for kind, _ in together):
         nodes["all nodes together"] = together
-    return NodeMap(checks=[*checks], nodes=nodes, left_out=len(rows) - len(shown))
+    return NodeMap([*checks], nodes, len(rows) - len(shown)) if nodes else None
 
 
 def _cell(check: HealthRecord, host: str | None) -> tuple[str, str]:
@@ -158,87 +159,45 @@ def kind_of(verdict: str, *, compared: bool) -> str:
     return verdict.lower() if verdict.lower() in KINDS else "missing"
 
 
-def _measured(value: object, unit: object) -> str:
-    """A number with its unit for people; any other text as it is."""
+def _for_people(measured: str) -> str:
+    """A number and its unit with few digits; any other text as it is."""
+    value, _, unit = measured.partition(" ")
     try:
-        number = float(str(value))
+        number = for_people(float(value))
     except ValueError:
-        return str(value or "")
-    return for_people(number) if unit in {"1", None, ""} else f"{for_people(number)} {unit}"
+        return measured
+    return number if unit in {"1", ""} else f"{number} {unit}"
 
 
-def _threshold(text: str) -> str:
-    """A threshold as people write it: `>= 200000 words/s` becomes `≥ 200,000 words/s`."""
-    return bounds_for_people(text, 6).replace(">=", "≥").replace("<=", "≤")
-
-
-def _row_of_properties(properties: Mapping[str, Property]) -> VerdictRow:
-    texts = {name: str(value or "") for name, value in properties.items()}
-    about = next((word for word in ("run", "check", "clause") if word in properties), "")
-    unit = texts.get("unit", "")
-    is_bounded = bool(texts.get("threshold") or texts.get("judged_by"))
-    compared = properties.get("bound") != NO_BOUND if about == "check" else is_bounded
-    low, high = (_measured(properties.get(end), "") for end in ("low", "high"))
+def _row(properties: Mapping[str, Any]) -> VerdictRow:
+    """The row of the properties of a test, which have the names of the JUnit report."""
+    texts = {name: str(value) for name, value in properties.items() if value is not None}
+    about = next((word for word in ("run", "check", "clause") if word in texts), "")
+    unit, threshold = texts.get("unit", ""), texts.get("threshold", "")
+    compared = texts.get("bound") != NO_BOUND if about == "check" else bool(threshold or texts.get("judged_by"))
+    measured = f"{texts['value']} {unit}" if "value" in texts else texts.get("measured", "")
+    low, high = (_for_people(texts.get(end, "")) for end in ("low", "high"))
     same = ("test", "hosts", "statistic", "reference", "cause")
     return VerdictRow(
         **{"test": "", **{name: texts[name] for name in same if name in texts}},
         kind=kind_of(texts.get("verdict", ""), compared=compared),
         about=about,
         subject=texts.get(about, ""),
-        measured=_measured(properties["value"], unit) if "value" in properties else texts.get("measured", ""),
-        threshold=_threshold(texts.get("threshold", "")),
+        measured=_for_people(measured),
+        threshold=bounds_for_people(threshold, 6).replace(">=", "≥").replace("<=", "≤"),
         interval=f"{low} to {high} {unit}" if low and high else "",
         reason=texts.get("reason") or texts.get("hints", ""),
     )
 
 
-def _recorded_rows(session: SessionFolder) -> Iterator[tuple[str, VerdictRow]]:
-    """Yield test and row of each verdict in the records."""
+def _properties_of_records(session: SessionFolder) -> Iterator[dict[str, Any]]:
+    """Yield the properties of each verdict in the records."""
     for key, run in session.runs.items():
-        hosts = ",".join(run.hosts)
         for judgement in run.judgements:
-            compared = judgement.threshold is not None
-            yield judgement.test, _row_of_judgement(judgement, "run", key, hosts, compared=compared)
+            yield {"run": key, "hosts": ",".join(run.hosts), **judgement.model_dump()}
     slots = {test.test: test.slot for test in session.tests or ()}
     for name, check in session.checks.items():
+        bound = NO_BOUND if check.report.unbounded else None
         for judgement in check.judgements:
             hosts = check.host(slots.get(judgement.test)) or ",".join(check.hosts)
-            compared = not check.report.unbounded
-            yield judgement.test, _row_of_judgement(judgement, "check", name, hosts, compared=compared)
-
-
-def _row_of_judgement(judgement: Judgement, about: str, subject: str, hosts: str, *, compared: bool) -> VerdictRow:
-    value, _, unit = (judgement.measured or "").partition(" ")
-    measured = _measured(value, unit)
-    return VerdictRow(
-        test=judgement.test,
-        kind=kind_of(str(judgement.verdict), compared=compared),
-        about=about,
-        subject=subject,
-        hosts=hosts,
-        statistic=judgement.statistic or "",
-        measured=measured if measured != value else judgement.measured or "",
-        threshold=_threshold(judgement.threshold or ""),
-        reference=judgement.reference or "",
-        reason=judgement.reason or "",
-        cause=judgement.cause or "",
-    )
-
-
-def _row_of_journal(test: Declared, verdict: str | None) -> VerdictRow:
-    """The row of a declared test whose verdict is in the journal at most."""
-    about, subject = ("check", test.check) if test.check is not None else ("run", test.run)
-    reason = "only the journal has this verdict: what was compared is not on record"
-    if verdict is None:
-        reason = "no verdict is on record: the session was killed, or its files are damaged"
-    return VerdictRow(
-        test=test.test, kind="missing" if verdict is None else kind_of(verdict, compared=False), about=about,
-        subject=subject or "", reference=test.reference or "", reason=reason,
-    )  # fmt: skip
-
-
-def _with_contradiction(row: VerdictRow, recorded: VerdictRow | None) -> VerdictRow:
-    same = {"unbounded": "pass"}
-    if recorded is None or same.get(recorded.kind, recorded.kind) == same.get(row.kind, row.kind):
-        return row
-    return replace(row, contradiction=f"its record says {recorded.word}")
+            yield {"check": name, "hosts": hosts, "bound": bound, **judgement.model_dump()}

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from pytest_llmbench.core.errors import UnitError
 from pytest_llmbench.core.quantity import Quantity, counted, for_people, listed
@@ -20,7 +21,7 @@ from pytest_llmbench.core.wire.driver import read_report
 from pytest_llmbench.core.wire.foreign import redacted
 from pytest_llmbench.reporting.html.figures import Figure, check_figures, rank_figures, size_of_step_logs, step_figures
 from pytest_llmbench.reporting.html.rows import ORDER, VerdictRow, worst
-from pytest_llmbench.session.ending.causes import log_to_read
+from pytest_llmbench.session.ending import log_to_read
 from pytest_llmbench.session.folder import SessionFolder
 from pytest_llmbench.workloads.node.secret_filter import secret_values
 
@@ -39,15 +40,8 @@ _EXPORT = re.compile(r"^(?:export )?(\w+)=(.*)$", re.MULTILINE)
 _LONGEST_SCRIPT = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Excerpt:
-    """A part of a text file.
-
-    Attributes:
-        place: path of the file.
-        text: the shown part.
-        note: the omitted part, or the reason for an empty text; empty if the file is shown whole.
-    """
+class Excerpt(NamedTuple):
+    """A part of a text file; the note names the omitted part, or the reason for an empty text."""
 
     place: str
     text: str = ""
@@ -65,14 +59,19 @@ class ShownTexts:
         self._known = secret_values(dict(os.environ), ())
         for folder in folders:
             for script in _scripts(folder):
-                self._known |= secret_values(dict(_exports(_head(script, _LONGEST_SCRIPT))), ())
+                for name, text in _EXPORT.findall(_head(script)):
+                    try:
+                        value = next(iter(shlex.split(text)), "")
+                    except ValueError:  # quotes that are not closed
+                        value = text
+                    self._known |= secret_values({name: value}, ())
 
     def script(self, folder: Path, most: int) -> Excerpt | None:
         """The script of a run; None without one, as for the ranks of a Slurm step."""
         scripts = _scripts(folder)
         if not scripts:
             return None
-        text = _head(scripts[0], _LONGEST_SCRIPT)
+        text = _head(scripts[0])
         return self._excerpt(scripts[0], text[:most], folder, "its end is left out" if len(text) > most else "")
 
     def log_tail(self, folder: Path, logs: Path, most: int) -> Excerpt:
@@ -105,22 +104,12 @@ def _scripts(folder: Path) -> list[Path]:
     return [path for path in (own, *sorted((folder / layout.LOGS).glob("*.sh"))) if path.is_file()]
 
 
-def _head(path: Path, most: int) -> str:
+def _head(script: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return file.read(most).decode("utf-8", errors="replace")
+        with script.open("rb") as file:
+            return file.read(_LONGEST_SCRIPT).decode("utf-8", errors="replace")
     except OSError:
         return ""
-
-
-def _exports(script: str) -> Iterable[tuple[str, str]]:
-    """Variables that a script sets, by name."""
-    for name, value in _EXPORT.findall(script):
-        try:
-            words = shlex.split(value)
-        except ValueError:
-            words = [value]
-        yield name, words[0] if words else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,17 +117,13 @@ class RunSection:
     """A run on the page.
 
     Attributes:
-        name: key of the run.
         kind: kind of the worst verdict on it.
-        rows: its verdicts.
         brief: a shorter section, for the better ones of very many runs.
         later: True if the page's script makes its elements when it is opened.
         records: records of all runs, read on access.
         broken: the damage of its record; empty if it is readable.
         headline: the statistic of record, in words.
-        facts: name and text of each fact.
         environment, recipe: numbers of its versions and its recipe on the page; 0 without them.
-        path: the run's folder.
     """
 
     name: str
@@ -184,8 +169,7 @@ class CheckSection:
     Attributes:
         kind: kind of the worst verdict on it.
         broken: the damage of its record; empty if it is readable.
-        readings: statistic, node, part and value; or statistic, number of values, lowest, median and highest.
-        single: True if `readings` are single values.
+        readings: a table: its titles, then its rows; many values of a statistic are one row.
         evidence: JSON; empty if it is too long for the page.
     """
 
@@ -196,7 +180,6 @@ class CheckSection:
     broken: str = ""
     figures: Sequence[Figure] = ()
     readings: Sequence[Sequence[str]] = ()
-    single: bool = True
     evidence: str = ""
     path: str = ""
 
@@ -250,7 +233,10 @@ class Sections:
         of_record = record.metrics.get(record.recipe.statistic_of_record)
         brief = len(self._session.runs) > _MOST_WHOLE and (passes or place >= _MOST_WHOLE // 3)
         versions, recipe = tuple(record.versions.items()), (record.recipe.name, record.recipe.model_dump_json())
-        by_rank = () if brief else rank_figures(record, folder, self._readable_bytes(folder))
+        size = 0 if brief else size_of_step_logs(folder)
+        if fits := size <= min(self._step_logs, _MOST_STEP_LOGS):  # the worst runs come first
+            self._step_logs -= size
+        by_rank = () if brief else rank_figures(record, folder if fits else None)
         return RunSection(
             name=name,
             kind=kind,
@@ -268,22 +254,12 @@ class Sections:
             path=str(folder),
         )
 
-    def _readable_bytes(self, folder: Path) -> int:
-        """Bytes of a run's step logs; 0 once the worst runs, which come first, used up the limit."""
-        size = size_of_step_logs(folder)
-        if size > min(self._step_logs, _MOST_STEP_LOGS):
-            return 0
-        self._step_logs -= size
-        return size
-
     def _check(self, name: str) -> CheckSection:
         rows, folder = self._rows.get(("check", name), []), self._session.places["check", name]
         record = self._session.checks.get(name)
         if record is None:
             broken = self._session.broken["check", name]
             return CheckSection(name=name, kind=worst(rows), rows=rows, broken=broken, path=str(folder))
-        readings = record.report.readings
-        single = len(readings) <= _MOST_READINGS
         evidence = format_json(record.report.evidence) if record.report.evidence else ""
         return CheckSection(
             name=name,
@@ -291,8 +267,7 @@ class Sections:
             rows=rows,
             record=record,
             figures=[*check_figures(record)],
-            readings=[*(_single_values(readings) if single else _ranges(readings))],
-            single=single,
+            readings=[*_readings(record.report.readings)],
             evidence=evidence if len(evidence) <= _MOST_TEXT else "",
             path=str(folder),
         )
@@ -335,27 +310,23 @@ def _facts(run: RunRecord) -> Iterator[tuple[str, str]]:
     yield from ((name, text) for name, text in facts.items() if text)
 
 
-def _single_values(readings: Sequence[Reading]) -> Iterator[Sequence[str]]:
-    for reading in readings:
-        yield (
-            reading.statistic,
-            reading.host or "all nodes",
-            reading.subject,
-            _format_value(reading.value, reading.unit),
-        )
-
-
-def _ranges(readings: Sequence[Reading]) -> Iterator[Sequence[str]]:
-    """Yield a line for each statistic of many values."""
-    by_name: dict[tuple[str, str], list[Reading]] = {}
-    for reading in readings:
-        by_name.setdefault((reading.statistic, reading.unit), []).append(reading)
-    for (name, unit), of_name in by_name.items():
-        values = [reading.value for reading in of_name]
-        lowest = min(of_name, key=lambda reading: reading.value)
-        where = " ".join(part for part in (lowest.host, lowest.subject) if part)
-        low, middle, high = (_format_value(value, unit) for value in (min(values), median(values), max(values)))
-        yield name, str(len(values)), f"{low} ({where})" if where else low, middle, high
+def _readings(readings: Sequence[Reading]) -> Iterator[tuple[str, ...]]:
+    """Yield titles and rows of a table: a row for each reading, or of many readings for each statistic."""
+    if readings and len(readings) <= _MOST_READINGS:
+        yield "Statistic", "Node", "Part", "Value"
+        for reading in readings:
+            value = _format_value(reading.value, reading.unit)
+            yield reading.statistic, reading.host or "all nodes", reading.subject, value
+    elif readings:
+        yield "Statistic", "Values", "Lowest", "Median", "Highest"
+        by_name: dict[tuple[str, str], list[Reading]] = {}
+        for reading in readings:
+            by_name.setdefault((reading.statistic, reading.unit), []).append(reading)
+        for (name, unit), of_name in by_name.items():
+            values, lowest = [reading.value for reading in of_name], min(of_name, key=lambda reading: reading.value)
+            where = " ".join(part for part in (lowest.host, lowest.subject) if part)
+            low, middle, high = (_format_value(value, unit) for value in (lowest.value, median(values), max(values)))
+            yield name, str(len(values)), f"{low} ({where})" if where else low, middle, high
 
 
 def _format_value(value: float, unit: str) -> str:

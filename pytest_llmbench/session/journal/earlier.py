@@ -4,13 +4,13 @@ A session is resumed in its own folder, under its own token. So jobs that still 
 look for, and their logs have the tokens that are expected of them.
 """
 
+import contextlib
 import os
 import shutil
 import socket
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -25,8 +25,9 @@ from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import JobIdentity, OurJob
 from pytest_llmbench.core.errors import ClusterError, ConfigError
 from pytest_llmbench.core.files import make_folder, write_text
-from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.core.record.records import Problem, RunRecord
 from pytest_llmbench.core.wire import layout
+from pytest_llmbench.session.ending import began as has_begun
 from pytest_llmbench.session.folder import has_ended, read_events, record_files, session_of, sessions_in
 from pytest_llmbench.session.following import Active
 from pytest_llmbench.session.journal.journal import (
@@ -53,39 +54,19 @@ _SILENT_S = 300.0
 _ASK_S = 5.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class LeftJob:
-    """A Slurm job that an earlier process submitted, or was about to.
-
-    Attributes:
-        name: key of its run, or `allocation`.
-        plan: digest of the run's plan; empty for the job that holds nodes.
-        job_id: empty if unknown.
-        submitted: Unix time.
-    """
-
-    name: str
-    plan: str
-    identity: JobIdentity
-    job_id: str
-    submitted: float
-
-    def is_of(self, run: RunSpec, settings: Settings) -> bool:
-        """True if the job is the run's own, and can be adopted."""
-        return settings.runs_are_jobs and self.name == run.key and self.plan == digest_of_plan(run, settings)
-
-
 class Earlier:
     """The remains of a session's earlier processes.
 
     Attributes:
         journal: open, which keeps other processes out.
         orphaned: the session's jobs may have ended themselves, after its silence or at its request.
+        submitted: all jobs that earlier processes submitted, by the journal.
     """
 
     def __init__(self, session: Session, journal: Journal, *, orphaned: bool) -> None:
         self.journal = journal
         self.orphaned = orphaned
+        self.submitted: set[OurJob] = set()
         self._session = session
         self._submitting: dict[str, JournalEvent] = {}
         self._job_ids: dict[str, str] = {}
@@ -96,19 +77,11 @@ class Earlier:
                 self._job_ids.pop(event.name, None)
             elif event.event == "submitted":
                 self._job_ids[event.name] = event.job_id
+                submitting = self._submitting.get(event.name)
+                if submitting is not None and submitting.job:
+                    self.submitted.add(OurJob(event.job_id, self._identity(submitting)))
             elif event.event == "finished":
                 self._digests[event.name] = event.record
-
-    @property
-    def submitted(self) -> set[OurJob]:
-        """All jobs that earlier processes submitted, by the journal."""
-        jobs, identities = set(), dict[str, JobIdentity]()
-        for event in self.journal.earlier:
-            if event.event == "submitting" and event.job:
-                identities[event.name] = self._identity(event)
-            elif event.event == "submitted" and event.name in identities:
-                jobs.add(OurJob(event.job_id, identities[event.name]))
-        return jobs
 
     def not_selected(self, plan: Plan) -> int:
         """Number of tests of the first process that are missing in a plan."""
@@ -116,20 +89,23 @@ class Earlier:
         return len(set(first) - {test.test for test in plan.tests})
 
     @property
-    def jobs(self) -> Iterator[LeftJob]:
-        """The jobs that may still be there."""
+    def jobs(self) -> Iterator[tuple[JournalEvent, JobIdentity, str]]:
+        """The jobs that may still be there: event of the submission, identity, and id, which is empty if unknown."""
         for name, event in self._submitting.items():
             if event.job:
-                yield LeftJob(
-                    name=name, plan=event.plan, identity=self._identity(event), job_id=self._job_ids.get(name, ""),
-                    submitted=event.at,
-                )  # fmt: skip
+                yield event, self._identity(event), self._job_ids.get(name, "")
+
+    def can_adopt(self, run: RunSpec, settings: Settings) -> bool:
+        """True if a job that may be there is the run's own, of the same plan."""
+        event = self._submitting.get(run.key)
+        if event is None or not event.job or not settings.runs_are_jobs:
+            return False
+        return event.plan == digest_of_plan(run, settings)
 
     def counts(self, plan: Plan, settings: Settings) -> tuple[int, int, int]:
         """Numbers of runs of a plan with a final record, with a job to look for, and the others."""
         left = [run for run in plan.runs if not isinstance(self.finished(run, settings), RunRecord)]
-        jobs = {job.name: job for job in self.jobs}
-        adoptable = sum(run.key in jobs and jobs[run.key].is_of(run, settings) for run in left)
+        adoptable = sum(self.can_adopt(run, settings) for run in left)
         return len(plan.runs) - len(left), adoptable, len(left) - adoptable
 
     def finished(self, run: RunSpec, settings: Settings) -> RunRecord | str:
@@ -154,6 +130,14 @@ class Earlier:
 
     def _identity(self, event: JournalEvent) -> JobIdentity:
         return JobIdentity(token=self._session.token, name=event.job, script=event.script)
+
+    def explains(self, problem: Problem, active: Active) -> bool:
+        """True if the problem of an adopted run may follow from the death of the process that launched it.
+
+        Its job may have ended itself, with any problem. One that waited in the queue was cancelled by the watchman.
+        """
+        before_its_start = not has_begun(active.run.place.folder) and not active.was_pending
+        return self.orphaned or (problem.kind == "job_cancelled" and before_its_start)
 
     def put_aside(self, key: str) -> None:
         """Move the files of an earlier attempt at a run out of the way."""
@@ -180,20 +164,14 @@ def session_to_resume(run_dir: Path, which: str) -> Session:
                 "--llmbench-run-dir, or --resume alone, behind the tests, for the newest that did not end"
             )
         return session_of(folder.absolute())
-    folders = sessions_in(run_dir) if run_dir.is_dir() else []
-    folder = next((folder for folder in folders if _may_go_on(folder)), None)
-    if folder is None:
-        raise ConfigError(
-            f"--resume: no session in {run_dir} is left to resume: give its --llmbench-run-dir, or leave --resume out"
-        )
-    return session_of(folder)
-
-
-def _may_go_on(folder: Path) -> bool:
-    try:
-        return not has_ended(folder)
-    except ConfigError:
-        return True
+    for folder in sessions_in(run_dir) if run_dir.is_dir() else ():
+        with contextlib.suppress(ConfigError):  # a damaged journal is refused below
+            if has_ended(folder):
+                continue
+        return session_of(folder)
+    raise ConfigError(
+        f"--resume: no session in {run_dir} is left to resume: give its --llmbench-run-dir, or leave --resume out"
+    )
 
 
 def take_over(session: Session, cluster: str) -> Earlier:
@@ -292,88 +270,69 @@ def processes_of(session: Session) -> Iterator[int]:
             yield int(path.parent.name)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Adoption:
-    """Adopts or ends the jobs that an earlier process of the session left, before anything is submitted.
+def adopt(
+    earlier: Earlier, settings: Settings, slurm: Slurm, waiting: Iterable[PreparedRun], final: Container[str], *,
+    wait: Callable[[float], bool], say: Callable[[str], None],
+) -> Iterator[Active]:  # fmt: skip
+    """Yield the waiting runs whose job is there; cancel other jobs, and put aside what is left of the other runs.
 
-    Attributes:
-        wait: waits for the given seconds; true if the session is ending.
-        say: called with a line for people.
+    Nothing was submitted so far. Runs in `final` have a record; `wait` returns true if the session is ending.
     """
 
-    earlier: Earlier
-    settings: Settings
-    slurm: Slurm
-    wait: Callable[[float], bool]
-    say: Callable[[str], None]
-
-    def adopt(self, waiting: Iterable[PreparedRun], final: Container[str]) -> Iterator[Active]:
-        """Yield the runs that wait whose job is there; put aside what is left of the others but the `final`."""
-        runs, unwanted = {run.key: run for run in waiting}, []
-        self.slurm.past |= self.earlier.submitted
-        for job in self.earlier.jobs:
-            job_id = job.job_id or self._answer(partial(self.slurm.find, job.identity))
-            if job_id is None or job.name in final:
-                continue
-            watched = self.slurm.watch(job_id, job.identity)
-            run = runs.get(job.name)
-            if run is not None and job.is_of(run.spec, self.settings):
-                yield self._active(run, job, watched)
-                del runs[job.name]
-            else:
-                unwanted.append(watched)
-        for key in runs:
-            self.earlier.put_aside(key)
-        self._answer(partial(self.slurm.cancel, *unwanted))
-
-    def _active(self, run: PreparedRun, job: LeftJob, watched: OurJob) -> Active:
-        accepted = let_begin(run.processes.request, watched)
-        how = "" if job.job_id else ", found by its token"
-        self.say(f"run {run.key}: job {watched.id} of the session's earlier process{how}: adopted")
-        return Active(
-            run=run, job=SlurmJob(accepted, self.slurm), lease=None, submitted=job.submitted, started=job.submitted,
-            launched=time.monotonic() - (time.time() - job.submitted), marks=JobMarks(), orphan=self.earlier.orphaned,
-        )  # fmt: skip
-
-    def _answer(self, ask: Callable[[], T | None]) -> T | None:
-        """Slurm's answer about the jobs that are left, however long it takes; None if the session ends before."""
+    def answer(ask: Callable[[], T | None]) -> T | None:
+        """Slurm's answer, however long it takes; None if the session ends before."""
         while True:
             try:
                 return ask()
             except ClusterError as error:
-                self.say(f"waiting for Slurm to tell which jobs are left of the session's earlier process: {error}")
-                if self.wait(_AGAIN_S):
+                say(f"waiting for Slurm to tell which jobs are left of the session's earlier process: {error}")
+                if wait(_AGAIN_S):
                     return None
+
+    runs, unwanted = {run.key: run for run in waiting}, []
+    slurm.past |= earlier.submitted
+    for submitting, identity, known_id in earlier.jobs:
+        job_id = known_id or answer(partial(slurm.find, identity))
+        if job_id is None or submitting.name in final:
+            continue
+        watched = slurm.watch(job_id, identity)
+        run = runs.get(submitting.name)
+        if run is None or not earlier.can_adopt(run.spec, settings):
+            unwanted.append(watched)
+            continue
+        accepted, submitted = let_begin(run.processes.request, watched), submitting.at
+        how = "" if known_id else ", found by its token"
+        say(f"run {run.key}: job {watched.id} of the session's earlier process{how}: adopted")
+        yield Active(
+            run=run, job=SlurmJob(accepted, slurm), lease=None, submitted=submitted, started=submitted,
+            launched=time.monotonic() - (time.time() - submitted), marks=JobMarks(), adopted=True,
+        )  # fmt: skip
+        del runs[run.key]
+    for key in runs:
+        earlier.put_aside(key)
+    answer(partial(slurm.cancel, *unwanted))
 
 
 def describe_dead_session(run_dir: Path) -> str | None:
     """A line about the newest dead session, what it left and how to go on; None if there is no such session."""
-    dead = list(_dead_sessions(run_dir))
+    dead = []
+    for folder in sessions_in(run_dir, without=layout.VERDICT) if run_dir.is_dir() else ():
+        with contextlib.suppress(ConfigError, OSError):  # errors of `--resume` and of `llmbench prune`
+            events = read_events(folder)
+            began = next((event for event in reversed(events) if event.event == "began"), None)
+            ended = began is None or events[-1].event == "ended"
+            if began is not None and not ended and not is_owned(folder / layout.JOURNAL) and _is_gone(began, folder):
+                dead.append((folder, began, {event.name for event in events if event.event == "judged"}))
     if not dead:
         return None
-    folder, events = dead[0]
-    began = next(event for event in reversed(events) if event.event == "began")
-    judged = {event.name for event in events if event.event == "judged"}
+    folder, began, judged = dead[0]
     others = f" (and {len(dead) - 1} before it)" if len(dead) > 1 else ""
-    remains = _describe_remains(session_of(folder), began)
     return (
         f"session {folder.name}{others} never ended, and its process {began.pid} on {began.host} is gone: "
-        f"{len(judged & set(began.tests))} of {len(began.tests)} tests judged, {remains}; "
+        f"{len(judged & set(began.tests))} of {len(began.tests)} tests judged, "
+        f"{_describe_remains(session_of(folder), began)}; "
         f"--resume={folder.name} goes on with it, llmbench prune deletes old ones"
     )
-
-
-def _dead_sessions(run_dir: Path) -> Iterator[tuple[Path, tuple[JournalEvent, ...]]]:
-    """Folder and events of each unfinished session whose process is gone; the newest first."""
-    for folder in sessions_in(run_dir, without=layout.VERDICT) if run_dir.is_dir() else ():
-        path = folder / layout.JOURNAL
-        try:
-            events = read_events(folder)
-            began = [event for event in events if event.event == "began"]
-            if began and events[-1].event != "ended" and not is_owned(path) and _is_gone(began[-1], folder):
-                yield folder, events
-        except (ConfigError, OSError):  # an error of `--resume` and of `llmbench prune`
-            continue
 
 
 def _is_gone(began: JournalEvent, folder: Path) -> bool:

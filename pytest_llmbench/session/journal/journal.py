@@ -103,17 +103,14 @@ class Journal:
     def __init__(self, path: Path) -> None:
         """Open the journal, or make it, and cut off a torn last line.
 
-        Raises:
-            OwnedError: another process has it open.
-            ConfigError: a line is damaged.
-            OSError: it cannot be written.
+        Raises OwnedError: another process has it open; ConfigError: a line is damaged; OSError: it cannot be written.
         """
         self.path = path
         self._writing = threading.Lock()  # runs are launched by other threads than the one that ends them
         make_folder(path.parent)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
         try:
-            self.is_locked = _lock(self._file, path)
+            self.is_locked = self._lock()
             self.earlier, self._size = read_journal(path)
         except BaseException:
             os.close(self._file)
@@ -139,6 +136,15 @@ class Journal:
     def close(self) -> None:
         """Let another process have it."""
         os.close(self._file)
+
+    def _lock(self) -> bool:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OwnedError(f"{self.path} is open in another process") from error
+        except OSError:
+            return False
+        return True
 
 
 class OwnedError(ConfigError):
@@ -177,16 +183,6 @@ def is_owned(path: Path) -> bool:
 def now(event: EventKind, **facts: object) -> JournalEvent:
     """An event of this moment."""
     return JournalEvent.model_validate({"event": event, "at": time.time(), **facts})
-
-
-def _lock(file: int, path: Path) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise OwnedError(f"{path} is open in another process") from error
-    except OSError:
-        return False
-    return True
 
 
 def digest_of_plan(run: RunSpec, settings: Settings) -> str:

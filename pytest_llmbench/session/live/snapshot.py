@@ -27,7 +27,7 @@ LiveState = Literal["waiting", "pending", "checking", "starting", "running", "en
 Expectation = Literal["PASS", "FAIL", "undecided"]
 
 # Longer reasons are cut: the picture is to be small, and the record has the whole of it.
-MOST_CHARACTERS = 300
+_MOST_CHARACTERS = 300
 # The worst first: one of its tests is enough to make a run, or a session, as bad.
 SEVERITY = (
     Verdict.ERROR, Verdict.FAIL, Verdict.INCOMPLETE, Verdict.INCONCLUSIVE, Verdict.XFAIL, Verdict.PASS, Verdict.SKIP,
@@ -134,6 +134,12 @@ class LiveSnapshot(Strict):
         """Hours of all runs so far; in a session with GPUs, only those of runs on GPUs."""
         on_gpus = self.unit == "GPU-hours"
         return sum(task.hours(self.at) for task in self.runs if task.gpus or not on_gpus)
+
+
+def one_line(text: str) -> str:
+    """A reason in one line, cut where it is long."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_CHARACTERS else f"{line[: _MOST_CHARACTERS - 1]}…"
 
 
 def word_of(task: LiveTask) -> str:

@@ -1,6 +1,7 @@
 """The nodes that a session holds: it asks for them, checks them, shares them out, and gives them back."""
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -16,12 +17,11 @@ from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.session.following import RunView
 from pytest_llmbench.session.launch import LostNodes
 from pytest_llmbench.session.nodes.validation import Validator, health_record
 from pytest_llmbench.session.record_store import RecordStore
 from pytest_llmbench.session.schedule import Schedule
-from pytest_llmbench.session.script.requests import holder_request
+from pytest_llmbench.session.script.prepared import holder_request
 
 _AGAIN_S = 5.0
 
@@ -31,9 +31,8 @@ class HeldNodes:
     """The nodes of a session, if it holds any.
 
     Attributes:
-        is_over: true if the session is ending.
-        wait: waits for the given seconds; true if the session is ending.
-        changed: called when `views` changes while nodes are checked.
+        stopping: set when the session is ending.
+        changed: called when checks begin.
         note: the reason for waiting for nodes, for people; else empty.
         starts: Unix time at which Slurm expects to give them; None if unknown.
         ends_at: Unix time at which Slurm takes them back; infinite for nodes outside a job.
@@ -45,15 +44,13 @@ class HeldNodes:
     heartbeat: Heartbeat
     schedule: Schedule
     lost: LostNodes
-    is_over: Callable[[], bool]
-    wait: Callable[[float], bool]
+    stopping: threading.Event
     changed: Callable[[], None]
     plan: Plan = field(default_factory=lambda: Plan(runs=()))
     note: str = ""
     starts: float | None = None
     ends_at: float = math.inf
     _allocation: Allocation = field(default_factory=Allocation)
-    _checking: str = ""
 
     @property
     def unchecked(self) -> list[str]:
@@ -62,43 +59,36 @@ class HeldNodes:
         return [name for name in self.plan.checks if name not in checked]
 
     @property
-    def views(self) -> tuple[RunView, ...]:
-        """The state of the checks."""
-        if self.unchecked and self.note:
-            return (RunView(key="checks", state="waiting", detail=self.note, starts=self.starts),)
-        return (RunView(key="checks", state="checking", detail=self._checking),) if self._checking else ()
-
-    @property
     def job_id(self) -> str | None:
         """The id of the Slurm job that holds them, if one does."""
         return self._allocation.job_id
 
     def ask(self) -> None:
         """Ask for the nodes, and return at once. Raises ClusterError: the request is impossible."""
-        self._allocation = self._choose()
         if self.settings.cluster == "slurm" and (ignored := ignored_options()):
             self._say(f"{', '.join(ignored)} of the environment: ignored; use the options of pytest")
-        # With checks, tests may have passed already because these nodes are fit: others would need checks of their own.
-        again = isinstance(self._allocation, HeldJob) and not self.plan.checks
-        self.schedule.allow_new_nodes(self.settings.retries if again else 0)
         self._begin()
+        # With checks, tests may have passed already because these nodes are fit: others would need checks of their own.
+        if isinstance(self._allocation, HeldJob) and not self.plan.checks:
+            self.schedule.new_holds = self.settings.retries
 
     def renew(self) -> None:
         """Ask for as many nodes as before, and exclude the lost ones (raises ClusterError)."""
         self.release()
-        self.schedule.drop_nodes()
-        self._allocation = self._choose()
+        self.schedule.new_holds -= 1
+        self.schedule.is_short, self.schedule.pool = False, None
         self._begin()
 
     def _begin(self) -> None:
+        self._allocation = self._choose()
         if isinstance(self._allocation, HeldJob):
             request = self._allocation.request
             self.store.note("submitting", name=layout.HOLDER, job=request.name, script=str(request.script))
         self._start()
         self.schedule.holder = self._allocation.job
         if isinstance(self._allocation, HeldJob):
-            self.store.note("submitted", name=layout.HOLDER, job_id=self._allocation.job_id)
-            self._say(f"Slurm job {self._allocation.job_id} asks for {self.settings.nodes} nodes")
+            self.store.note("submitted", name=layout.HOLDER, job_id=self.job_id)
+            self._say(f"Slurm job {self.job_id} asks for {self.settings.nodes} nodes")
         self._say(self._allocation.note)
 
     def ready(self) -> bool:
@@ -121,8 +111,8 @@ class HeldNodes:
     def fail_unchecked(self, problem: Problem) -> None:
         """Give up every check whose record is missing."""
         for name in self.unchecked:
-            report, job_id = Report(problem=f"{problem.kind}: {problem.message}"), self._allocation.job_id
-            self.store.keep(health_record(get_check(name), self.settings, self.session, report=report, job_id=job_id))
+            report, check = Report(problem=f"{problem.kind}: {problem.message}"), get_check(name)
+            self.store.keep(health_record(check, self.settings, self.session, report=report, job_id=self.job_id))
 
     def release(self) -> None:
         """Give the nodes back, and end jobs whose sbatch failed to answer."""
@@ -131,21 +121,19 @@ class HeldNodes:
             if strays := self.schedule.slurm.cancel_strays():
                 self._say(f"cancelled: job {', '.join(strays)}, which sbatch had not owned up to")
         except ClusterError as error:
-            self._say(f"Slurm job {self._allocation.job_id} could not be cancelled: {error}; it ends itself soon")
+            self._say(f"Slurm job {self.job_id} could not be cancelled: {error}; it ends itself soon")
 
     def _start(self) -> None:
         """Submit what holds the nodes; wait while the nodes of a new controller register."""
         while True:
             try:
                 self._allocation.start()
-            except QueueFullError as error:
-                if reason := self.schedule.full_queue.note_refused(layout.HOLDER, error, ours=0):
-                    raise ClusterError(reason) from error
-                if self.wait(_AGAIN_S):
-                    raise
             except NotYetError as error:
-                self._say(f"waiting: {error}")
-                if self.wait(_AGAIN_S):
+                if not isinstance(error, QueueFullError):
+                    self._say(f"waiting: {error}")
+                elif reason := self.schedule.full_queue.note_refused(layout.HOLDER, error, ours=0):
+                    raise ClusterError(reason) from error
+                if self.stopping.wait(_AGAIN_S):
                     raise
             else:
                 return
@@ -165,8 +153,7 @@ class HeldNodes:
     def _take_over(self, hosts: tuple[str, ...]) -> LeasePool:
         self.ends_at = self._allocation.ends_at()
         refuse_quarantined(hosts, self.settings)
-        job = f"Slurm job {self._allocation.job_id} holds " if self._allocation.job_id else "measuring on "
-        self._say(f"{job}{', '.join(hosts)}")
+        self._say(f"{f'Slurm job {self.job_id} holds' if self.job_id else 'measuring on'} {', '.join(hosts)}")
         fit = self._validate(hosts) if self.plan.checks else hosts
         pool = LeasePool(fit, out=[host for host in hosts if host not in fit])
         if self.settings.left_over:
@@ -179,21 +166,17 @@ class HeldNodes:
     def _validate(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
         launcher, holder = self.schedule.launcher, self._allocation.job
         validator = Validator(
-            settings=self.settings,
-            session=self.session,
-            gate=self.plan.gate,
+            settings=self.settings, session=self.session, gate=self.plan.gate, keep=self.store.keep,
             start=lambda probe, folder, on: launcher.start_probe(probe, folder, on, holder),
             look=self._look_while_checking,
-            keep=self.store.keep,
-            say=self._say_check,
-        )
+        )  # fmt: skip
+        self.store.checking = True
+        self.changed()
         validator.run(self.plan.checks, hosts, self.job_id)
-        self._checking = ""
+        self.store.checking = False
         self.store.unfit = validator.out
         self.store.notes.extend(remove_bad(validator.bad, self.settings, self.session))
-        if not self.plan.gate:
-            return hosts
-        return self._gate(validator, hosts)
+        return self._gate(validator, hosts) if self.plan.gate else hosts
 
     def _gate(self, validator: Validator, hosts: Sequence[str]) -> tuple[str, ...]:
         """Return the nodes that may train; give up the runs for which they are too few."""
@@ -213,15 +196,11 @@ class HeldNodes:
         return fit
 
     def _look_while_checking(self) -> None:
-        if self.is_over():
+        if self.stopping.is_set():
             raise ClusterError("the session ended before this check did")
         hosts = self._allocation.hosts()
         if isinstance(hosts, Waiting):  # it was suspended: a measurement across a pause is too slow
             raise ClusterError(f"the nodes went away while they were checked: {hosts.reason}")
-
-    def _say_check(self, text: str) -> None:
-        self._checking = text
-        self.changed()
 
     def _say(self, text: str) -> None:
         if text:

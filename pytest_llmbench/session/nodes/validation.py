@@ -1,5 +1,6 @@
 """The checks of a session: its nodes are probed in order, before any training, and some may be unfit afterwards."""
 
+import contextlib
 import json
 import time
 import traceback
@@ -25,6 +26,7 @@ _LOOK_S = 0.05
 _LAG_S = 3.0
 _MOST_AT_ONCE = 64
 
+# Starts a probe on nodes, in a folder.
 Start = Callable[[Probe, Path, Sequence[str]], Job]
 # Families that measure links between nodes: left out for nodes that failed another check.
 _GATED = ("collectives", "network")
@@ -38,7 +40,7 @@ class _Step:
     hosts: tuple[str, ...]
     folder: Path
     job: Job | None
-    refused: str = ""
+    refused: str
 
 
 @dataclass
@@ -47,7 +49,6 @@ class HeldFleet:
 
     Attributes:
         hosts: the nodes, in Slurm's own order, which is that of the ranks.
-        start: starts a probe on nodes, in a folder.
         look: called while waiting; it raises ClusterError when the nodes are gone or the session ends.
         remembered: answers of shared probes of the session so far.
         unreachable: nodes that refuse every start, and why; this fleet adds to it.
@@ -84,12 +85,13 @@ class HeldFleet:
         folder = self.folder / layout.STEPS / f"{self._count:03d}-{probe.name}"
         hosts = tuple(host for host in self.hosts if probe.hosts is None or host in probe.hosts)
         make_folder(folder)
+        job, refused = None, ""
         try:
             job = self.start(probe, folder, hosts)
+            self.commands.append(job.command)
         except ClusterError as error:
-            return _Step(probe=probe, hosts=hosts, folder=folder, job=None, refused=str(error))
-        self.commands.append(job.command)
-        return _Step(probe=probe, hosts=hosts, folder=folder, job=job)
+            refused = str(error)
+        return _Step(probe=probe, hosts=hosts, folder=folder, job=job, refused=refused)
 
     def _wait(self, steps: Sequence[_Step]) -> list[_Step]:
         """Wait for all steps; end those that are busy at their deadline, and return them."""
@@ -127,8 +129,7 @@ class HeldFleet:
         per_node = probe.ranks_per_node
         for host in asked:
             # It is left out from now on: each time, srun would take half a minute to give up.
-            reason = again[host][0].why
-            if reason is not None and reason.startswith(_NEVER):
+            if (reason := again[host][0].why) is not None and reason.startswith(_NEVER):
                 self.unreachable[host] = reason
         return [
             replace(again[answer.host][answer.rank % per_node], rank=answer.rank) if answer.host in again else answer
@@ -174,20 +175,14 @@ def _answer(step: _Step, rank: int, path: Path, *, late: bool) -> Answer:
 def _why_silent(step: _Step, rank: int, *, late: bool) -> str:
     words = step.refused or (step.job.last_words() if step.job is not None else "")
     said = f": {' / '.join(words.splitlines()[-3:])}" if words else ""
-    phase = _phase(step.folder, rank)
-    if phase is None:
+    phase = ""
+    with contextlib.suppress(OSError):
+        phase = layout.phase(step.folder, rank).read_text(encoding="ascii", errors="replace").partition(" ")[2].strip()
+    if not phase:
         return f"{_NEVER}{said}"
     if late:
         return f"hangs in phase `{phase}`: no answer within {step.probe.deadline_s:g} s"
     return f"died in phase `{phase}`{said}"
-
-
-def _phase(folder: Path, rank: int) -> str | None:
-    try:
-        text = layout.phase(folder, rank).read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
-    return text.partition(" ")[2].strip() or None
 
 
 @dataclass(kw_only=True)
@@ -196,10 +191,8 @@ class Validator:
 
     Attributes:
         gate: links are left unmeasured on nodes that failed another check, unless `--llmbench-gate links`.
-        start: starts a probe on nodes, in a folder.
         look: called while waiting; it raises ClusterError when the nodes are gone or the session ends.
         keep: takes each record as soon as it is final.
-        say: called with the check that runs now.
         out: unfit nodes, and why.
         bad: those of them with findings; the others are unknown.
         all_out: a fault whose node is unknown, so that every node may be unfit.
@@ -211,7 +204,6 @@ class Validator:
     start: Start
     look: Callable[[], None]
     keep: Callable[[HealthRecord], None]
-    say: Callable[[str], None]
     out: dict[str, str] = field(default_factory=dict)
     bad: dict[str, str] = field(default_factory=dict)
     all_out: str | None = None
@@ -224,34 +216,39 @@ class Validator:
         Raises:
             ClusterError: the nodes are gone; the checks that are left have records that say so.
         """
-        site = site_of(self.settings, names)
+        settings, system, gpu = self.settings, self.settings.system, self.settings.system.gpu
+        site = Site(
+            system=system.name, nodes=settings.nodes or 1, gpus_per_node=settings.gpus_of_a_node or 0,
+            cpu_ranks_per_node=system.cpu_ranks_per_node, gpu_model=gpu.model if gpu else None,
+            gpu_memory_gib=gpu.memory_gib if gpu else None, peak_tflops={**gpu.peak_tflops} if gpu else {},
+            env=system.env, environments=system.environments, scale=settings.scale, slurm=settings.cluster == "slurm",
+            selected=tuple(names),
+        )  # fmt: skip
         for number, name in enumerate(names, 1):
-            self.say(f"{name}, {number} of {len(names)}")
             try:
                 self.keep(self._one(get_check(name), site, hosts, job_id))
             except ClusterError as error:
                 for left in names[number - 1 :]:
-                    self.keep(self._record(get_check(left), hosts, job_id, Report(problem=str(error))))
+                    report, check = Report(problem=str(error)), get_check(left)
+                    self.keep(
+                        health_record(check, self.settings, self.session, report=report, hosts=hosts, job_id=job_id)
+                    )
                 raise
 
     def _one(self, check: Check, site: Site, hosts: Sequence[str], job_id: str | None) -> HealthRecord:
         settings = self.settings.system.validation.get(check.name, CheckSettings())
-        gated = self._gated(check)
+        gated = dict(self.out) if self.gate and not self.settings.nccl and check.family in _GATED else {}
         clock = UnixClock()
         began = clock.now()
         fleet = HeldFleet(
-            site,
-            tuple(host for host in hosts if host not in gated and host not in self._unreachable),
-            self.session.check_folder(check.name),
-            start=self.start,
-            look=self.look,
-            remembered=self._remembered,
+            site, tuple(host for host in hosts if host not in gated and host not in self._unreachable),
+            self.session.check_folder(check.name), start=self.start, look=self.look, remembered=self._remembered,
             unreachable=self._unreachable,
-        )
+        )  # fmt: skip
         report = self._report(check, fleet, settings, gated)
-        record = self._record(check, hosts, job_id, report).model_copy(
-            update={"options": settings.options, "timings": Timings(started=began, ended=clock.now())}
-        )
+        timings = Timings(started=began, ended=clock.now())
+        record = health_record(check, self.settings, self.session, report=report, hosts=hosts, job_id=job_id)
+        record = record.model_copy(update={"options": settings.options, "timings": timings})
         self._learn(record)
         return record
 
@@ -276,9 +273,6 @@ class Validator:
         skipped = {**report.skipped, **{host: f"gated: it failed {reason}" for host, reason in gated.items()}}
         return report.model_copy(update={"skipped": skipped, "unjudged": {**gone, **report.unjudged}})
 
-    def _gated(self, check: Check) -> dict[str, str]:
-        return dict(self.out) if self.gate and not self.settings.nccl and check.family in _GATED else {}
-
     def _learn(self, record: HealthRecord) -> None:
         for host, why in record.unfit().items():
             self.out.setdefault(host, why)
@@ -302,9 +296,6 @@ class Validator:
             return "; ".join(f"{host} failed {self.out[host]}" for host in hosts)
         return None if self.out else self.all_out
 
-    def _record(self, check: Check, hosts: Sequence[str], job_id: str | None, report: Report) -> HealthRecord:
-        return health_record(check, self.settings, self.session, hosts=hosts, job_id=job_id, report=report)
-
 
 def health_record(
     check: Check, settings: Settings, session: Session, *, report: Report, hosts: Sequence[str] = (),
@@ -315,16 +306,4 @@ def health_record(
         session=session.id, token=session.token, check=check.name, family=check.family, scope=check.scope,
         system=settings.system.name, cluster=settings.cluster, job_id=job_id, hosts=tuple(hosts),
         gpus_per_node=settings.gpus_of_a_node or 0, folder=str(session.check_folder(check.name)), report=report,
-    )  # fmt: skip
-
-
-def site_of(settings: Settings, names: Sequence[str]) -> Site:
-    """The part of the cluster that checks may see."""
-    system, gpu = settings.system, settings.system.gpu
-    return Site(
-        system=system.name, nodes=settings.nodes or 1, gpus_per_node=settings.gpus_of_a_node or 0,
-        cpu_ranks_per_node=system.cpu_ranks_per_node, gpu_model=gpu.model if gpu else None,
-        gpu_memory_gib=gpu.memory_gib if gpu else None, peak_tflops={**gpu.peak_tflops} if gpu else {},
-        env=system.env, environments=system.environments, scale=settings.scale, slurm=settings.cluster == "slurm",
-        selected=tuple(names),
     )  # fmt: skip

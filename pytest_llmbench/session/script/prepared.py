@@ -1,19 +1,26 @@
-"""A run, prepared once: its plan, its launch, its watch and its end all read the same values."""
+"""A run, prepared once for its plan, its launch and its end, and what a session asks of the cluster for it."""
 
+import heapq
 import json
+import math
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from pytest_llmbench.checks.base import CheckSettings, Probe, deadline_of, get_check
 from pytest_llmbench.cluster.containers import inside, srun_options
-from pytest_llmbench.cluster.runs import EarlyPlan, RunSpec, Session
-from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.cluster.executors import JobRequest
+from pytest_llmbench.cluster.runs import EarlyPlan, Plan, RunSpec, Session
+from pytest_llmbench.cluster.settings import Settings, existing_allocation, existing_nodes
 from pytest_llmbench.cluster.slurm.commands import clean_environment
+from pytest_llmbench.cluster.slurm.keys import SLURM_DEFAULTS
 from pytest_llmbench.cluster.system import gpus_here
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.plain import refuse_unplain
@@ -21,11 +28,10 @@ from pytest_llmbench.core.recipe.environments import Container, Environment, fil
 from pytest_llmbench.core.recipe.recipes import Preparation, Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import VARIABLES
-from pytest_llmbench.core.wire.fault import SimulatedFault
 from pytest_llmbench.core.wire.foreign import mapped
 from pytest_llmbench.engines.base import Engine, Place, RankTask, Script, get_engine
-from pytest_llmbench.session.script.requests import Startable, run_request
 from pytest_llmbench.session.script.scripts import write_script
 from pytest_llmbench.workloads.node.command import run_command
 from pytest_llmbench.workloads.rank.main import run_rank
@@ -42,6 +48,41 @@ for entry in sys.argv[1:]:
         print("\\n{_MARK}" + json.dumps([entry, type(error).__name__ + ": " + str(error)]))
 """
 _TIMEOUT_S = 120.0
+# A slow run is ended by its own limit, with a better message than that of the job that holds its node.
+_SLACK_MIN = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Startable:
+    """Processes that can be started: the ranks of a run or of a probe, or the driver of a command.
+
+    Attributes:
+        function: entry of each, called with `folder`; in a step, its module is the command.
+        folder: has their task.
+        driven: it is the driver of a command, one process on the first node.
+        end_together: one that fails ends the others.
+    """
+
+    request: JobRequest
+    function: Callable[[str], None]
+    folder: Path
+    driven: bool = False
+    end_together: bool = True
+
+    def step_command(self, job_id: str, hosts: Sequence[str]) -> list[str]:
+        """The srun command that starts them on nodes of a held job, from outside it."""
+        request, together, on = self.request, self.end_together, hosts[:1] if self.driven else hosts
+        argv = [*shlex.split(request.interpreter), "-u", "-m", self.function.__module__, str(self.folder)]
+        if request.step_setup:
+            argv = ["bash", "-c", "\n".join(["set -e", *request.step_setup, f"exec {shlex.join(argv)}"])]
+        return [
+            "srun", f"--jobid={job_id}", "--overlap", "--mem=0", f"--kill-on-bad-exit={int(together)}", "--unbuffered",
+            "--cpu-bind=none", f"--nodes={len(on)}", f"--nodelist={','.join(on)}",
+            f"--ntasks={len(on) * request.tasks_per_node}", f"--ntasks-per-node={request.tasks_per_node}",
+            *([] if together else ["--wait=0", "--distribution=block"]),
+            *([f"--gpus-per-node={request.gpus_per_node}"] if request.gpus_per_node else []),
+            f"--job-name={request.name}", *request.step_logs, *request.srun_args, *argv,
+        ]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +90,6 @@ class PreparedRun:
     """A run that can be launched.
 
     Attributes:
-        place: the run's folder and the environment of its command.
         script: the bash script of a command; None where the ranks are our own.
         preparations: of a command, before its first start.
         processes: the ranks, or the driver of the command.
@@ -115,7 +155,7 @@ def prepare(run: RunSpec, settings: Settings, session: Session) -> PreparedRun |
 
 
 def _refusal(engine: Engine, run: RunSpec, topology: Topology, settings: Settings) -> Problem | None:
-    recipe, system = run.recipe, settings.system
+    recipe, system, driven = run.recipe, settings.system, engine.kind == "command"
     here = gpus_here() if settings.cluster in {"local", "debug"} and topology.gpus else None
     if here is not None and here < topology.gpus_per_node:  # the ranks of other nodes find out for themselves
         message = (
@@ -129,28 +169,23 @@ def _refusal(engine: Engine, run: RunSpec, topology: Topology, settings: Setting
     if problems := list(engine.problems(recipe, topology)):
         #: problem impossible: the recipe cannot run on this topology, as when a batch does not divide
         return Problem(kind="impossible", message="; ".join(problems))
-    if (
-        settings.simulate is not None
-        and (reason := _why_no_fault(settings.simulate, engine, recipe, topology)) is not None
-    ):
-        return Problem(kind="not_struck", message=f"--llmbench-simulate {settings.simulate} can never strike: {reason}")
-    if engine.kind == "command" and recipe.engine not in system.environments:
+    if fault := settings.simulate:
+        reasons = {
+            f"engine {engine.name} is a program of its own, and faults are caused in ranks of ours": driven,
+            f"recipe {recipe.name} has {recipe.steps} steps": fault.step > recipe.steps,
+            "a run of one rank has no other to compare its numbers with": (
+                fault.name == "wrong-numbers" and topology.world_size == 1
+            ),
+        }
+        if reason := next((reason for reason, holds in reasons.items() if holds), None):
+            return Problem(kind="not_struck", message=f"--llmbench-simulate {fault} can never strike: {reason}")
+    if driven and recipe.engine not in system.environments:
         message = (
             f"engine {recipe.engine} is a command with an environment of its own, and system {system.name} has no "
             f"entry for it: add `environments: {{{recipe.engine}: {{root: ...}}}}` to its file"
         )
         #: problem environment_missing: the system file lacks the engine's environment, or a place in it
         return Problem(kind="environment_missing", message=message)
-    return None
-
-
-def _why_no_fault(fault: SimulatedFault, engine: Engine, recipe: Recipe, topology: Topology) -> str | None:
-    if engine.kind == "command":
-        return f"engine {engine.name} is a program of its own, and faults are caused in ranks of ours"
-    if fault.step > recipe.steps:
-        return f"recipe {recipe.name} has {recipe.steps} steps"
-    if fault.name == "wrong-numbers" and topology.world_size == 1:
-        return "a run of one rank has no other to compare its numbers with"
     return None
 
 
@@ -236,3 +271,92 @@ def refuse_unimportable(entries: Mapping[str, str], settings: Settings) -> None:
                 f"{reasons[entry]}; install its package on the nodes, or put it into a folder that they share and that "
                 "PYTHONPATH names"
             )
+
+
+def holder_request(plan: Plan, settings: Settings, session: Session) -> JobRequest:
+    """The job that holds `--nodes` nodes for all checks and runs of the session."""
+    checked = [settings.gpus_of_a_node or 0] if plan.checks else []
+    return JobRequest(
+        name="llmbench-hold",
+        folder=session.folder / layout.HOLDER,
+        nodes=settings.nodes or 1,
+        gpus_per_node=max([*checked, *(settings.topology(run.recipe).gpus_per_node for run in plan.runs)]),
+        tasks_per_node=1,
+        time_min=_session_minutes(plan, settings),
+        use_srun=False,
+        # A check survives to report a dead node, and runs go on in the nodes that are left.
+        outlives_nodes=True,
+        **_common(settings, session),
+    )
+
+
+def run_request(run: RunSpec, topology: Topology, settings: Settings, session: Session, *, driven: bool) -> JobRequest:
+    """The job, or the local processes, of one run; if `driven`, one process on the first node runs its script."""
+    return JobRequest(
+        name=f"llmbench-{run.key}",
+        folder=session.run_folder(run.key) / layout.LOGS,
+        nodes=topology.nodes,
+        gpus_per_node=topology.gpus_per_node,
+        tasks_per_node=1 if driven else topology.ranks_per_node,
+        use_srun=not driven,
+        time_min=settings.time_limit_min(run.recipe),
+        **_common(settings, session),
+    )
+
+
+def probe_request(probe: Probe, folder: Path, nodes: int, settings: Settings, session: Session) -> JobRequest:
+    """The step, or the local processes, of one probe of a check."""
+    return JobRequest(
+        name=f"llmbench-{probe.name}",
+        folder=folder / layout.LOGS,
+        nodes=nodes,
+        gpus_per_node=(settings.gpus_of_a_node or 0) if probe.gpus else 0,
+        tasks_per_node=probe.ranks_per_node,
+        time_min=math.ceil(probe.deadline_s / 60),
+        **_common(settings, session),
+    )
+
+
+def hours_at_most(plan: Plan, settings: Settings, session: Session) -> float:
+    """GPU-hours that a session takes at worst, by its time limits; a node whose GPUs are not used counts as one."""
+    if settings.cluster == "slurm" and settings.allocation == "session" and existing_allocation() is None:
+        holder = holder_request(plan, settings, session)
+        return holder.nodes * (holder.gpus_per_node or 1) * holder.time_min / 60 * (1 + settings.retries)
+    runs = ((settings.topology(run.recipe), settings.time_limit_min(run.recipe)) for run in plan.runs)
+    checked = (settings.nodes or existing_nodes() or 1) * (settings.gpus_of_a_node or 1)
+    minutes = sum((topology.gpus or topology.nodes) * limit for topology, limit in runs)
+    return (minutes * (1 + settings.retries) + checked * _check_minutes(plan, settings)) / 60
+
+
+def _session_minutes(plan: Plan, settings: Settings) -> int:
+    """`--time`, or as long as checks and runs take at worst, the runs in order on as many lanes as there are."""
+    if settings.time_min is not None:
+        return settings.time_min
+    nodes = settings.nodes or 1
+    at_once = nodes // (settings.nodes_per_run or nodes)
+    lanes = [0] * max(1, min(at_once, settings.max_runs or at_once))
+    for run in plan.runs:
+        heapq.heappush(lanes, heapq.heappop(lanes) + run.recipe.time_limit)
+    return _check_minutes(plan, settings) + max(lanes) + _SLACK_MIN
+
+
+def _check_minutes(plan: Plan, settings: Settings) -> int:
+    """As long as checks may take: the longest of each family, whose checks share most of their measurements."""
+    longest: dict[str, float] = {}
+    for name in plan.checks:
+        check = get_check(name)
+        own = settings.system.validation.get(name, CheckSettings())
+        longest[check.family] = max(longest.get(check.family, 0.0), deadline_of(check, own))
+    return math.ceil(sum(longest.values()) / 60)
+
+
+def _common(settings: Settings, session: Session) -> dict[str, Any]:
+    system = settings.system
+    defaults = {option: value for option in SLURM_DEFAULTS if (value := getattr(system, option)) is not None}
+    return {
+        "comment": " ".join(filter(None, (session.token, settings.slurm.get("comment")))),
+        "slurm": defaults | dict(settings.slurm),
+        "setup": system.setup,
+        "srun_args": system.srun_args,
+        "python": system.python,
+    }

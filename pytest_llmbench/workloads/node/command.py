@@ -142,7 +142,6 @@ class _Driver:
 
 
 def _look_at(task: CommandTask, hosts: tuple[str, ...], env: Mapping[str, str]) -> tuple[str, Obstacle | None]:
-    """Return the device of the ranks and the first problem of the nodes."""
     if len(hosts) != task.nodes:
         message = f"the run asks for {task.nodes} nodes and finds {len(hosts)}: {', '.join(hosts)}"
         return "unknown", Obstacle(kind="wrong_nodes", message=message)

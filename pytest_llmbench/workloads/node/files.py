@@ -53,7 +53,6 @@ def _matches(pattern: str) -> list[str]:
 
 
 def _split(pattern: str) -> tuple[Path, str | None]:
-    """Return the folder of a pattern and the rest of the pattern; None for a plain path."""
     path = Path(pattern)
     if os.path.lexists(pattern):
         return path, None

@@ -33,18 +33,16 @@ def gpu_index(local_rank: int) -> int:
     if visible == 1:
         return 0
     if local_rank >= visible:
+        advice = "give --gpus-per-node as many as there are, or 0 to train on the CPU"
+        if "SLURM_JOB_ID" in os.environ:
+            advice = "ask Slurm for one GPU per rank, and bind each rank to its own or to none"
         raise RunError(
             "no_gpu",  #: error no_gpu: a rank sees no GPU for itself
             f"rank {local_rank} of this node needs GPU {local_rank}, but its process sees {visible} of them "
-            f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')!r}): {_advice()}",
+            #: variable CUDA_VISIBLE_DEVICES: in a rank: respected
+            f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')!r}): {advice}",
         )
     return local_rank
-
-
-def _advice() -> str:  #: variable CUDA_VISIBLE_DEVICES: in a rank: respected
-    if "SLURM_JOB_ID" in os.environ:
-        return "ask Slurm for one GPU per rank, and bind each rank to its own or to none"
-    return "give --gpus-per-node as many as there are, or 0 to train on the CPU"
 
 
 def device_name(context: RankContext) -> str:
@@ -110,16 +108,12 @@ def cpu() -> dict[str, str]:
     return {}
 
 
-# Memory on the rank's GPU outside of PyTorch's allocator, bytes; each part is held until the rank ends.
-beside_allocator: list[int] = []
-
-
 def peak_memory_bytes(device: torch.device) -> int:
     """Highest memory in use since the start: allocated on the GPU, or resident for a CPU rank."""
     if device.type == "cuda":
         import torch  # noqa: PLC0415 - a rank without PyTorch introduces itself too
 
-        return torch.cuda.max_memory_allocated(device) + sum(beside_allocator)
+        return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

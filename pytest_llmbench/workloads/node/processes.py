@@ -4,6 +4,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,15 +21,10 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
-    """Exit status and output of a program.
+    """Exit status and output of a program."""
 
-    Attributes:
-        code: its exit status; negative for a signal, None if it was ended at its time limit.
-        text: the end of its output, with its errors unless they were left out.
-    """
-
-    code: int | None
-    text: str
+    code: int | None  # its exit status; negative for a signal, None if it was ended at its time limit
+    text: str  # the end of its output, with its errors unless they were left out
 
     @property
     def last_line(self) -> str:
@@ -76,6 +72,13 @@ def started(argv: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[bytes]
         yield process
     finally:
         _end_group(process)
+
+
+def exit_now(code: int) -> None:
+    """Exit without the end of a process group, which would wait for ranks that hang or are gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def leave(code: int) -> None:
@@ -130,7 +133,6 @@ def _read(process: subprocess.Popen[bytes], output: IO[bytes], deadline: float) 
 
 
 def _end_group(process: subprocess.Popen[Any]) -> None:
-    """End a process group: with SIGTERM, then with SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)

@@ -1,6 +1,7 @@
 """Files that one machine writes and another reads, on a shared file system such as NFS."""
 
 import os
+import time
 from pathlib import Path
 
 
@@ -15,3 +16,17 @@ def exists_now(path: Path) -> bool:
             return any(entry.name == path.name for entry in entries)
     except OSError:
         return False
+
+
+def wait_for(path: Path, timeout_s: float, shortest_s: float = 0.02, longest_s: float = 1.0) -> bool:
+    """Wait until a file exists according to the server; True if that was in time.
+
+    The pause between two looks doubles up to the longest, as thousands of ranks may ask the same server.
+    """
+    deadline, pause_s = time.monotonic() + timeout_s, shortest_s
+    while not exists_now(path):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, longest_s)
+    return True

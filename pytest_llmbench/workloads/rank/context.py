@@ -19,33 +19,19 @@ from pytest_llmbench.core.wire.task import Task
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankContext:
-    """One rank of one run.
+    """One rank of one run."""
 
-    Attributes:
-        rank: 0-based number among all ranks.
-        world_size: number of all ranks.
-        local_rank: 0-based number among the ranks of this node.
-        ranks_per_node: ranks on each node.
-        nodes: number of nodes.
-        folder: the run's folder, on a file system that every node shares.
-        config: plain data for the entry function.
-        device: `cuda` or `cpu`.
-        token: token of the run.
-        may_end_early: whether the session may end the run before its last step, by `StepLog.enough`.
-        simulate: a fault that a rank has to cause.
-    """
-
-    rank: int
-    world_size: int
-    local_rank: int
+    rank: int  # 0-based number among all ranks
+    world_size: int  # number of all ranks
+    local_rank: int  # 0-based number among the ranks of this node
     ranks_per_node: int
     nodes: int
-    folder: Path
-    config: Mapping[str, Any]
+    folder: Path  # of the run, on a file system that every node shares
+    config: Mapping[str, Any]  # plain data for the entry function
     device: Device
-    token: str | None = None
-    may_end_early: bool = False
-    simulate: SimulatedFault | None = None
+    token: str | None = None  # of the run
+    may_end_early: bool = False  # whether the session may end the run before its last step, by `StepLog.enough`
+    simulate: SimulatedFault | None = None  # a fault that a rank has to cause
 
 
 def arrive(folder: Path) -> tuple[Task, RankContext]:
@@ -120,7 +106,6 @@ def place(task: Task, folder: Path, environ: Mapping[str, str]) -> RankContext:
 
 
 def _read_place(environ: Mapping[str, str]) -> tuple[int, int, int, int]:
-    """Return rank, local rank, number of ranks and number of nodes."""
     # A local run inside a Slurm job also sees the variables of that job, which must be ignored.
     if environ.get("SUBMITIT_EXECUTOR") == "local":
         names: tuple[tuple[str, ...], ...] = _LOCAL

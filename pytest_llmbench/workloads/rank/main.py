@@ -12,6 +12,7 @@ from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.notes import note_pause, note_second_start
 from pytest_llmbench.workloads.node import machine_lock, stacks
 from pytest_llmbench.workloads.node.machine import device_name, gpu_identity, versions
+from pytest_llmbench.workloads.node.processes import exit_now
 from pytest_llmbench.workloads.rank import deadman, gpu_samples
 from pytest_llmbench.workloads.rank.context import arrive, entry_of
 from pytest_llmbench.workloads.rank.steplog import StepLog
@@ -41,37 +42,28 @@ def run_rank(folder: str) -> None:
             machine_lock.hold(task.owner.machine_lock)
             stood_still = partial(note_pause, context.folder, layout.rank_name(context.rank))
             answering = stacks.rank_answering(context)
-            deadman.watch(
-                task.owner.path, task.owner.ttl_s, partial(_leave, log), stood_still, partial(_look_around, answering)
-            )
+
+            def look_around() -> None:
+                stacks.print_if_silent()
+                answering.look()
+
+            deadman.watch(task.owner.path, task.owner.ttl_s, partial(_leave, log), stood_still, look_around)
         try:
             log.start(device_name(context), versions(), gpu_identity(context))
             watch.enter_context(gpu_samples.sampled(context, log))
             entry_of(task)(context, log)
         except BaseException as error:
             if context.world_size > 1:
-                atexit.register(_exit_now)
+                atexit.register(exit_now, 1)
             log.failure(f"{type(error).__name__}: {error}".removesuffix(": "))  # on a full disk, this raises as well
             raise
         watch.close()
         log.end()
 
 
-def _look_around(answering: stacks.Answering) -> None:
-    stacks.print_if_silent()
-    answering.look()
-
-
 def _leave(log: StepLog, reason: str) -> None:
     log.failure(f"OwnerGone: {reason}")
     os._exit(OWNER_GONE)
-
-
-def _exit_now() -> None:
-    """Exit before the process group is destroyed: that would wait for ranks that may hang."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(1)
 
 
 if __name__ == "__main__":

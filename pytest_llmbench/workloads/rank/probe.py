@@ -61,43 +61,33 @@ def run_probe(folder: str) -> None:
         deadman.watch(task.owner.path, task.owner.ttl_s, partial(_owner_gone, context, log))
     try:
         data = entry_of(task)(context, log)
-        answer = _json({"data": data.model_dump() if hasattr(data, "model_dump") else data}, context)
+        _write(context, {"data": data.model_dump() if hasattr(data, "model_dump") else data})
     except KeyboardInterrupt:
         raise  # a hanging rank is ended from outside, and its phase is already written
     except BaseException as error:  # noqa: BLE001 - whatever else it is, it is this rank's answer
         traceback.print_exc()
         _write_failure(context, log, f"{type(error).__name__}: {error}".removesuffix(": "))
         if context.world_size > 1:
-            _leave()
+            os._exit(0)  # destroying a group that lost a rank may hang
     else:
-        _write(context, answer)
         log.phase("done")
 
 
 def _owner_gone(context: RankContext, log: ProbeLog, reason: str) -> None:
     _write_failure(context, log, f"OwnerGone: {reason}")
-    _leave()
-
-
-def _leave() -> None:
-    """Exit at once: destroying a group that lost a rank may hang."""
     os._exit(0)
 
 
 def _write_failure(context: RankContext, log: ProbeLog, reason: str) -> None:
     folded = " ".join(reason.split())[:_LONGEST_ERROR]
-    _write(context, _json({"why": folded.encode(errors="backslashreplace").decode()}, context))
+    _write(context, {"why": folded.encode(errors="backslashreplace").decode()})
     log.phase("failed")
 
 
-def _json(answer: Mapping[str, Any], context: RankContext) -> str:
-    """Encode the answer as strict JSON; NaN and infinities raise ValueError."""
+def _write(context: RankContext, answer: Mapping[str, Any]) -> None:
+    """Write the answer as strict JSON; NaN and infinities raise ValueError."""
     who = {"host": host_name(), "rank": context.rank, "local_rank": context.local_rank}
-    return json.dumps({**who, **answer}, allow_nan=False)
-
-
-def _write(context: RankContext, answer: str) -> None:
-    write_text(layout.answer(context.folder, context.rank), answer)
+    write_text(layout.answer(context.folder, context.rank), json.dumps({**who, **answer}, allow_nan=False))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,7 +16,7 @@ from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.files import PRIVATE, make_folder, write_text
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.workloads.node import machine
-from pytest_llmbench.workloads.node.shared_files import exists_now
+from pytest_llmbench.workloads.node.shared_files import wait_for
 from pytest_llmbench.workloads.rank.context import RankContext
 
 _LOOPBACK = "127.0.0.1"
@@ -36,23 +35,14 @@ def open_store(context: RankContext, timeout_s: float) -> TCPStore:
         store = TCPStore(host, 0, is_master=True, timeout=timeout, wait_for_workers=False)
         write_text(path, json.dumps({"host": host, "port": store.port}), mode=PRIVATE)
         return store
-    _wait_for(path, timeout_s)
+    if not wait_for(path, timeout_s):
+        raise RunError(
+            "no_rendezvous",  #: error no_rendezvous: rank 0 did not publish its address in the run's folder in time
+            f"rank 0 did not publish {path} within {timeout_s:g} s: see its log, and check that every node shares this "
+            "folder",
+        )
     address = json.loads(path.read_bytes())
     return TCPStore(address["host"], address["port"], timeout=timeout, wait_for_workers=False)
-
-
-def _wait_for(path: Path, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    pause_s = 0.02
-    while not exists_now(path):
-        if time.monotonic() > deadline:
-            raise RunError(
-                "no_rendezvous",  #: error no_rendezvous: rank 0 did not publish its address in the run's folder in time
-                f"rank 0 did not publish {path} within {timeout_s:g} s: see its log, and check that every "
-                "node shares this folder",
-            )
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, 1.0)  # thousands of ranks ask the same server
 
 
 @contextmanager
@@ -65,7 +55,7 @@ def process_group(context: RankContext, timeout_s: float = 600.0) -> Iterator[to
     Raises:
         RunError: `no_rendezvous`, when the address of rank 0 is missing in time; `no_gpu`, when this rank lacks a GPU.
     """
-    device = _device(context)
+    device = device_of(context)
     if context.nodes == 1:  #: variable GLOO_SOCKET_IFNAME: in a rank of a one-node run: `lo` unless it is set
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if context.device == "cuda":
@@ -122,7 +112,12 @@ def _ranks_on_this_machine() -> int:
     return everyone.count(mine)
 
 
-def _device(context: RankContext) -> torch.device:
+def device_of(context: RankContext) -> torch.device:
+    """The device of this rank; a GPU becomes the current one.
+
+    Raises:
+        RunError: `no_gpu`, when this rank lacks a GPU.
+    """
     if context.device == "cpu":
         return torch.device("cpu")
     device = torch.device("cuda", machine.gpu_index(context.local_rank))

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,28 +14,33 @@ from pytest_llmbench.workloads.rank.fed import Fed
 from pytest_llmbench.workloads.rank.steplog import StepLog
 
 
-class _Mark(Protocol):
-    """A position in a device's queue of work."""
+class _Mark:
+    """A position in a device's queue of work. The work of a host is done when the mark is made."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.at_s = time.perf_counter()
+        self.event: Any = torch.cuda.Event(enable_timing=True) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        if self.event is not None:
+            self.event.record()
 
     def wait(self) -> None:
-        """Block until the device has reached this mark."""
+        if self.event is not None:
+            self.event.synchronize()
 
-    def since(self, earlier: Self) -> float:
+    def since(self, earlier: "_Mark") -> float:
         """Return the seconds between an earlier mark and this one; both must have been reached."""
+        if self.event is None:
+            return self.at_s - earlier.at_s
+        return float(earlier.event.elapsed_time(self.event)) / 1e3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _QueuedStep:
-    """A queued step, which a GPU may still be working on.
+    """A queued step of this rank, which a GPU may still be working on."""
 
-    Attributes:
-        numbers: loss, norm and, in a run that may end early, whether it does, in the host's memory; valid after `end`.
-        end: mark after the work of the step.
-        samples, tokens: counts of this rank in the step.
-    """
-
+    # Loss, norm and, in a run that may end early, whether it does, in the host's memory; valid after `end`.
     numbers: torch.Tensor
-    end: _Mark
+    end: _Mark  # after the work of the step
     samples: int
     tokens: int
 
@@ -47,27 +52,17 @@ class StepClock:
     clock of the loop. The host waits for a GPU's step after it has queued the next one, as the GPU would otherwise idle
     at every end until its next work arrives. The ends are CUDA events: the host may look late, and by its own clock
     would count a part of the next step to this one.
-
-    Args:
-        log: log of this rank.
-        device: the device that trains.
-        samples: sequences of this rank in each step.
-        tokens: tokens of this rank in each step.
-        fed: counter of sequences and tokens, instead of these constants.
     """
 
-    def __init__(
-        self, log: StepLog, device: torch.device, *, samples: int = 0, tokens: int = 0, fed: Fed | None = None
-    ) -> None:
-        self._log, self._device = log, device
-        self._count = fed.step_counts if fed is not None else lambda: (samples, tokens)
+    def __init__(self, log: StepLog, device: torch.device, fed: Fed) -> None:
+        self._log, self._device, self._fed = log, device, fed
         self._queued: _QueuedStep | None = None
         self._steps, self._enough = 0, False
 
     def start(self) -> None:
         """Begin step 1, when all ranks are there."""
         dist.barrier()
-        self._ended = _mark(self._device)
+        self._ended = _Mark(self._device)
         self._ended.wait()
         self._ended_at = self._log.clock.now()
 
@@ -85,14 +80,13 @@ class StepClock:
     def step(self, loss: torch.Tensor, grad_norm: torch.Tensor | float) -> None:
         """Record a step whose work has been queued. The loss is a scalar on the device."""
         if not isinstance(grad_norm, torch.Tensor):
-            grad_norm = torch.full_like(
-                loss, grad_norm, dtype=torch.float32
-            )  # a kernel, as a copy would block the host
+            # A kernel, as a copy would block the host.
+            grad_norm = torch.full_like(loss, grad_norm, dtype=torch.float32)
         numbers = [loss.float(), grad_norm.float()]
         if self._log.may_end_early:
             numbers.append(torch.full((), float(self._log.enough), device=loss.device))
             dist.broadcast(numbers[-1], 0)
-        before, self._queued = self._queued, _queue_step(torch.stack(numbers), *self._count())
+        before, self._queued = self._queued, _queue_step(torch.stack(numbers), *self._fed.step_counts())
         self._steps += 1
         if self._device.type == "cuda":
             self._log.phase(self._steps, "device")
@@ -124,38 +118,7 @@ def _queue_step(numbers: torch.Tensor, samples: int, tokens: int) -> _QueuedStep
     if device.type == "cuda":
         host = torch.empty(len(numbers), pin_memory=True)
         numbers = host.copy_(numbers, non_blocking=True)
-    return _QueuedStep(numbers=numbers, end=_mark(device), samples=samples, tokens=tokens)
-
-
-def _mark(device: torch.device) -> _Mark:
-    return _OfDevice() if device.type == "cuda" else _OfHost()
-
-
-class _OfDevice:
-    """A CUDA event in the current stream."""
-
-    def __init__(self) -> None:
-        self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        self._event.record()
-
-    def wait(self) -> None:
-        self._event.synchronize()
-
-    def since(self, earlier: Self) -> float:
-        return float(earlier._event.elapsed_time(self._event)) / 1e3
-
-
-class _OfHost:
-    """A time of the host, whose work is done when the mark is made."""
-
-    def __init__(self) -> None:
-        self._at = time.perf_counter()
-
-    def wait(self) -> None:
-        pass
-
-    def since(self, earlier: Self) -> float:
-        return self._at - earlier._at
+    return _QueuedStep(numbers=numbers, end=_Mark(device), samples=samples, tokens=tokens)
 
 
 def on_arrival(loss: torch.Tensor, arrived: Callable[[], None]) -> None:

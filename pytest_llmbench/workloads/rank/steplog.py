@@ -11,9 +11,9 @@ Both files reach other machines without an fsync: at once on a coherent file sys
 kernel writes back, within about half a minute, and at the end of the process at the latest.
 """
 
+import math
 import os
 import socket
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from threading import Event, Thread
@@ -26,13 +26,14 @@ from pytest_llmbench.core.unix_clock import UnixClock
 from pytest_llmbench.core.wire import layout, step_events
 from pytest_llmbench.core.wire.foreign import redacted
 from pytest_llmbench.workloads.node.secret_filter import secret_values
-from pytest_llmbench.workloads.node.shared_files import exists_now
+from pytest_llmbench.workloads.node.shared_files import wait_for
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.simulation import Simulation
 from pytest_llmbench.workloads.rank.spending import Spending
 
 _PHASE_BYTES = 64
 _LONGEST_ERROR = 2000
+_LOOK_S = 0.2
 
 
 class StepLog:
@@ -105,14 +106,9 @@ class StepLog:
     ) -> None:
         """Write the next optimizer step, after its end; the first is step 1.
 
-        Args:
-            seconds: since the end of the step before.
-            tokens: tokens of this rank, counted in the tensors that its model was fed.
-            samples: sequences of this rank, counted in the same tensors.
-            loss: mean over this rank's tokens, nat per token.
-            grad_norm: L2 norm of the whole gradient before clipping.
-            peak_memory_bytes: highest of this rank since its start; None if it is unmeasured.
-            ended: Unix time of its end, `seconds` after the end of the step before; None for the current time.
+        `seconds` are since the end of the step before, and `ended` is the Unix time of its end, by default now. Tokens
+        and samples are this rank's, counted in the tensors that its model was fed; the loss is the mean over them, nat
+        per token, and `grad_norm` the L2 norm of the whole gradient before clipping.
         """
         now = self.clock.now()
         self._steps += 1
@@ -174,17 +170,13 @@ def _create(log: Path) -> int:
         ) from error
 
 
-_LOOK_S = 0.2
-
-
 def _watch_enough(folder: Path) -> Event:
     """Watch for the file with which a session requests the end, from a daemon thread that sets the event."""
     asked = Event()
-    Thread(target=_wait_for, args=(folder / layout.ENOUGH, asked), name="llmbench-enough", daemon=True).start()
+
+    def watch() -> None:
+        wait_for(folder / layout.ENOUGH, math.inf, _LOOK_S, _LOOK_S)
+        asked.set()
+
+    Thread(target=watch, name="llmbench-enough", daemon=True).start()
     return asked
-
-
-def _wait_for(file: Path, asked: Event) -> None:
-    while not exists_now(file):
-        time.sleep(_LOOK_S)
-    asked.set()

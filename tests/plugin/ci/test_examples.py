@@ -1,7 +1,5 @@
 """The examples for CI systems in the guide, and our XML, as far as the tools of these systems are at hand."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import subprocess
@@ -22,7 +20,6 @@ GUIDE = "docs/how-to/judge/run-in-ci.md"
     [(".github/workflows/cluster.yml", "vendor.github-workflows"), (".gitlab-ci.yml", "vendor.gitlab-ci")],
 )
 def test_an_example_is_valid_by_the_schema_of_its_system(tmp_path: Path, name: str, schema: str) -> None:
-    """As check-jsonschema has these schemas; a key that is wrong is found."""
     if importlib.util.find_spec("check_jsonschema") is None:
         pytest.skip("check-jsonschema is not installed")
     example = tmp_path / "example.yml"
@@ -48,7 +45,6 @@ def test_every_example_calls_the_gate_with_the_codes_it_knows() -> None:
 
 
 def test_our_xml_is_read_by_the_parser_that_many_tools_use() -> None:
-    """With the outcome, text and properties of each case."""
     junitparser = pytest.importorskip("junitparser")
     found = {case.name: case for suite in junitparser.JUnitXml.fromfile(str(RECORDED)) for case in suite}
     assert len(found) == len([*ET.parse(RECORDED).iter("testcase")])
@@ -58,6 +54,5 @@ def test_our_xml_is_read_by_the_parser_that_many_tools_use() -> None:
 
 
 def _block(name: str) -> str:
-    """A file of the guide."""
     blocks = read_blocks(GUIDE, (CHECKOUT / GUIDE).read_text(encoding="utf-8"))
     return next(block.text for block in blocks if (block.kind, block.what) == ("file", name))

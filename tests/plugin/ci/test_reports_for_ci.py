@@ -1,7 +1,5 @@
 """What a CI system reads of a session: XML with evidence, a summary, annotations, one word, exit codes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping
@@ -57,12 +55,10 @@ def verdict(result: Result) -> dict[str, Any]:
 
 
 def cases(path: Path) -> dict[str, ET.Element]:
-    """The test cases of a report by name."""
     return {case.get("name", ""): case for case in ET.parse(path).iter("testcase")}
 
 
 def test_every_case_has_its_evidence(ci: UserFolder) -> None:
-    """As text that every CI shows, by relative paths; with file and line; and the time of the run as a property."""
     result = judged(ci, LEARNS, SLOW)
     assert result.returncode == 1, result.text
     found = cases(result.session / "junit.xml")
@@ -118,7 +114,7 @@ def test_the_verdict_is_one_word(
 
 
 def test_a_clause_that_was_not_judged_is_incomplete(ci: UserFolder) -> None:
-    """It comes before a number that is too low, and after a run that is broken; the exit code says which."""
+    """INCOMPLETE comes before a number that is too low, and after a run that is broken."""
     (ci.path / "clauses.yaml").write_text("'4.10': test_reference[[]tiny-gone]\n")
     given = ("--llmbench-require=clauses.yaml", "-o", "llmbench_exit_codes=detailed")
     result = judged(ci, SLOW, args=("-k", "tiny", *given))
@@ -127,7 +123,6 @@ def test_a_clause_that_was_not_judged_is_incomplete(ci: UserFolder) -> None:
 
 
 def test_a_session_that_another_test_fails_is_no_pass(ci: UserFolder) -> None:
-    """Whatever failed: the word and the exit code agree."""
     ci.test("def test_other():\n    assert False\n", "test_other.py")
     result = judged(ci, FAST, args=())
     assert (verdict(result)["verdict"], result.returncode) == ("broken", 1)
@@ -142,7 +137,6 @@ def test_no_verdict_of_an_earlier_process_stays(ci: UserFolder) -> None:
 
 
 def test_the_summary_is_appended_and_tests_are_annotated(ci: UserFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a job of GitHub Actions, by its rules for special characters; elsewhere nothing is printed."""
     step = ci.path / "step.md"
     step.write_text("before\n")
     assert "::error" not in judged(ci, SLOW).text
@@ -224,7 +218,6 @@ def test_a_failure_that_is_expected_stays_expected(ci: UserFolder) -> None:
 
 
 def test_with_xdist(ci: UserFolder) -> None:
-    """The controller concludes from what its workers report, and denials in them count as little."""
     ci.recipe(**{**RECIPE, "references": [SLOW]})
     ci.pytester.makeconftest(GAMES["makereport"])
     result = ci.run("--llmbench-replay", "logs", "-n2", "-k", "tiny", "-o", "llmbench_exit_codes=detailed")

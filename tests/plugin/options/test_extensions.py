@@ -1,7 +1,5 @@
 """Engines and checks of others: sessions find them, and are told where one cannot be used."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,7 +46,6 @@ def site(user: UserFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def from_a_package(site: Path, user: UserFolder) -> None:
-    """An installed package announces both."""
     del user
     install(site, "acme", {"acme_counting": COUNTING, "acme_cores": CORES}, ENTRIES)
 
@@ -64,7 +61,6 @@ def from_a_conftest(site: Path, user: UserFolder) -> None:
 def test_engines_and_checks_of_others_run(
     user: UserFolder, site: Path, bring: Callable[[Path, UserFolder], None], more: tuple[str, ...]
 ) -> None:
-    """On every rank and node, and are judged like ours."""
     bring(site, user)
     result = user.run("--cluster", "local", *more)
     assert result.returncode == 0, result.text
@@ -73,7 +69,6 @@ def test_engines_and_checks_of_others_run(
 
 
 def test_recipes_and_systems_of_others_are_found(user: UserFolder, site: Path) -> None:
-    """By their names, like those that ship; a file that is wrong keeps no other session from its work."""
     (user.path / "recipes" / "words.yaml").rename(user.path / "words.yaml")
     (site / "acme" / "recipes").mkdir(parents=True)
     (user.path / "words.yaml").rename(site / "acme" / "recipes" / "words.yaml")
@@ -119,7 +114,7 @@ def pytest_llmbench_session_report(session, config):
 def test_reports_of_others_are_made_whatever_one_of_them_does(
     user: UserFolder, site: Path, more: tuple[str, ...]
 ) -> None:
-    """From packages and conftest files; one that fails is told, costs no verdict, and is not taken for a success."""
+    """A report that fails is named, costs no verdict, and is not taken for a success."""
     reports = {"pytest_llmbench.reports": {"bad": "acme_reports:bad", "good": "acme_reports:good"}}
     modules = {"acme_counting": COUNTING, "acme_cores": CORES, "acme_reports": REPORTS}
     install(site, "acme", modules, {**ENTRIES, **reports})
@@ -144,7 +139,6 @@ PER_RACK = Statistic(unit="s", rule="seconds per rack", compute=divide)
 
 
 def test_a_statistic_that_breaks_makes_its_run_an_error(user: UserFolder, site: Path) -> None:
-    """The session ends, and says what broke."""
     statistics = {"pytest_llmbench.statistics": {"per_rack": "acme_statistic:PER_RACK"}}
     modules = {"acme_counting": COUNTING, "acme_cores": CORES, "acme_statistic": BROKEN_STATISTIC}
     install(site, "acme", modules, {**ENTRIES, **statistics})
@@ -159,7 +153,6 @@ def test_a_statistic_that_breaks_makes_its_run_an_error(user: UserFolder, site: 
 def test_a_session_that_needs_what_cannot_be_used_is_refused(
     user: UserFolder, site: Path, wanted: str, more: tuple[str, ...]
 ) -> None:
-    """Before anything runs, with the package and the reason."""
     broken = "import acme_lost\n"
     install(site, "acme", {"acme_counting": broken, "acme_cores": broken}, ENTRIES)
     result = user.run("--cluster", "local", "-k", wanted, *more)
@@ -175,7 +168,7 @@ def test_a_session_that_needs_what_cannot_be_used_is_refused(
 def test_functions_that_only_this_folder_has_are_refused_before_anything_is_submitted(
     user: UserFolder, site: Path, wanted: str, who: str, more: tuple[str, ...]
 ) -> None:
-    """Pytest imports what lies beside its conftest files; ranks on nodes do not."""
+    """Pytest imports modules beside its conftest files; ranks on nodes do not."""
     for name, source in (("acme_counting.py", COUNTING), ("acme_cores.py", CORES), ("conftest.py", CONFTEST)):
         user.test(source, name)
     result = user.run("--cluster", "local", "-k", wanted, *more)
@@ -190,7 +183,6 @@ def test_functions_that_only_this_folder_has_are_refused_before_anything_is_subm
 
 
 def test_a_session_that_does_not_need_it_says_so_and_goes_on(user: UserFolder, site: Path) -> None:
-    """The header names what is left out, and why."""
     broken = "import acme_lost\n"
     install(site, "acme", {"acme_counting": broken, "acme_cores": broken}, ENTRIES)
     result = user.run("--cluster", "local", "-k", "limits")

@@ -1,7 +1,5 @@
 """A threshold above the hardware's peak is an error of collection, one above 65 % of it a warning."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -41,7 +39,6 @@ def toy(user: UserFolder) -> tuple[str, ...]:
 
 
 def test_what_the_document_says_of_175b_is_impossible_on_8_nodes(user: UserFolder) -> None:
-    """By which factor, and how many nodes it would take; nothing is submitted or written."""
     user.test()
     result = user.run(*AZURE, "--nodes", "8", "--junitxml", "j.xml")
     assert result.returncode == pytest.ExitCode.INTERRUPTED
@@ -80,7 +77,7 @@ def test_a_plan_says_what_it_would_take(user: UserFolder, nodes: str, word: str,
 
 
 def test_a_plan_of_other_tests_of_the_recipe_does_not_fail(user: UserFolder) -> None:
-    """It still says what the recipe's thresholds would take."""
+    """The plan still shows what the recipe's thresholds would take."""
     user.test()
     result = user.run(*AZURE[:-1], "opt175b-loss_falls", "--nodes", "8", "--plan")
     assert result.returncode == 0, result.text
@@ -88,7 +85,6 @@ def test_a_plan_of_other_tests_of_the_recipe_does_not_fail(user: UserFolder) -> 
 
 
 def test_another_machine_smoke_and_cpus_have_no_finding(user: UserFolder) -> None:
-    """A reference is only held against the peak of the GPUs it is for."""
     user.test()
     for options in (("--system", "H200"), ("--scale", "smoke"), ("--gpus-per-node", "0")):
         result = user.run(*AZURE, "--nodes", "8", *options, "--collect-only")
@@ -116,7 +112,6 @@ def test_other_tests_go_on_where_that_is_asked_for(user: UserFolder, toy: tuple[
 
 
 def test_what_is_deselected_is_not_held_against_anybody(user: UserFolder, toy: tuple[str, ...]) -> None:
-    """By -k, or by a conftest that comes as late as it can."""
     user.recipe("possible", **TORCH, references=asks(100))
     user.recipe("impossible", **TORCH, references=asks(2000))
     user.test()
@@ -162,7 +157,6 @@ def test_workers_warn_once(user: UserFolder, toy: tuple[str, ...]) -> None:
 def test_a_plan_names_runs_that_are_too_short_to_decide(
     user: UserFolder, toy: tuple[str, ...], steps: int, scale: str, short: bool
 ) -> None:
-    """Before it costs a GPU-hour, and only where the bound applies."""
     user.recipe(steps=steps, references=asks(10.0))
     user.test()
     result = user.run(*toy, "--plan", "--scale", scale)

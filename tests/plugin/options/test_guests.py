@@ -1,7 +1,5 @@
 """Sessions that are not about benchmarks: the plugin is a guest there, and leaves nothing and breaks nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -54,7 +52,6 @@ def test_a_session_without_benchmarks_shows_and_leaves_nothing(user: UserFolder,
 
 
 def test_their_own_report_is_as_it_was(user: UserFolder) -> None:
-    """With --junitxml, the report has no property of ours and no copy anywhere."""
     user.test("def test_other(): pass\n")
     result = user.run("-n0", "--junitxml=mine.xml")
     assert result.returncode == 0, result.text
@@ -102,7 +99,6 @@ def test_without_the_plugin_pytest_is_clean(user: UserFolder) -> None:
 
 @pytest.mark.parametrize("plugin", ["junitxml", "terminal", "terminalreporter", "xdist", "benchmark", "faulthandler"])
 def test_other_plugins_may_be_missing(user: UserFolder, plugin: str) -> None:
-    """Whatever else is switched off, a session still begins and ends in order."""
     user.test("def test_other(): pass\n")
     result = user.run("-p", f"no:{plugin}")
     assert "Traceback" not in result.text

@@ -1,7 +1,5 @@
 """A session of ours begins with the first test of ours: it is like any other, and one without such a test is light."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -84,7 +82,6 @@ def told(text: str) -> list[str]:
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_a_session_without_our_tests_imports_nothing_heavy(user: UserFolder, distribution: str) -> None:
-    """Also with ini keys of ours, our marker, and a fixture of others that has the name of ours."""
     on_this_machine(user)
     user.test(NOT_OURS)
     user.test(WATCHER, "conftest.py")
@@ -112,7 +109,7 @@ def test_what_was_asked_for_begins_at_once(user: UserFolder) -> None:
 
 
 def test_it_looks_the_same_after_others(user: UserFolder) -> None:
-    """The same lines in the same order as with an option of ours, and the XML that the user asked for."""
+    """The lines and their order are those of a session with an option of ours, and so is the XML."""
     after_others(user)
     late = user.run("--junitxml=late.xml")
     early = user.run("--cluster=local", "--junitxml=late.xml")
@@ -144,7 +141,7 @@ def test_its_report_has_what_came_before(user: UserFolder, distribution: str) ->
 
 @pytest.mark.parametrize("fixture", ["run", "reference", "health"])
 def test_a_fixture_that_is_named_only_in_another_is_an_error(user: UserFolder, fixture: str) -> None:
-    """Nobody knows at collection that the test is ours, so no session of ours has begun."""
+    """At collection such a test looks like somebody else's, so no session of ours has begun."""
     on_this_machine(user)
     user.test(IN_A_FIXTURE.replace("FIXTURE", fixture))
     result = user.run("-n0")
@@ -158,7 +155,6 @@ def test_a_fixture_that_is_named_only_in_another_is_an_error(user: UserFolder, f
 def test_a_conftest_lends_without_an_option(
     user: UserFolder, tmp_path_factory: pytest.TempPathFactory, distribution: str
 ) -> None:
-    """Its hooks are called before tests are collected."""
     on_this_machine(user)
     site: Path = tmp_path_factory.mktemp("site")
     user.env["PYTHONPATH"] = str(site)
@@ -174,7 +170,6 @@ def test_a_conftest_lends_without_an_option(
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_a_plan_that_cannot_be_is_refused(user: UserFolder, distribution: str) -> None:
-    """With the message and the exit code that it has where an option was given, and without a test."""
     after_others(user)
     user.recipe("tiny-repeat2")
     user.test("import pytest\n\n@pytest.mark.recipe('tiny', repeats=2)\ndef test_twice(run):\n    pass\n")
@@ -186,7 +181,6 @@ def test_a_plan_that_cannot_be_is_refused(user: UserFolder, distribution: str) -
 
 
 def test_a_file_that_cannot_be_imported_costs_no_verdict(user: UserFolder) -> None:
-    """With workers and without an option, it is as with one."""
     after_others(user)
     user.test("import nowhere\n", "test_4_broken.py")
     late, early = user.run("-n2"), user.run("-n2", "--cluster=local")

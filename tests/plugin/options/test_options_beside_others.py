@@ -1,7 +1,5 @@
 """Options beside those of other plugins and conftest files, and paths behind them beside pytest's own."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -52,7 +50,6 @@ def test_our_replay_has_a_name_of_its_own(beside_replay: UserFolder, distributio
 
 @pytest.mark.parametrize("looking", ["--version", "--help", "--collect-only"])
 def test_looking_works_beside_pytest_replay(beside_replay: UserFolder, looking: str) -> None:
-    """None of them ends with a conflict of options."""
     beside_replay.test("def test_one(): pass\n")
     result = beside_replay.run(looking)
     assert result.returncode == 0, result.text
@@ -106,7 +103,7 @@ def far(user: UserFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_path_that_brings_another_ini_file_is_refused(
     user: UserFolder, far: Path, option: str, distribution: str
 ) -> None:
-    """Behind each option that names a file or a folder; the message has the word to write."""
+    """The message has the word to write instead, for each option that names a file or a folder."""
     name, path = option.split()
     result = user.run(distribution, "-k", "tiny", name, str(far / path))
     assert result.returncode == pytest.ExitCode.USAGE_ERROR
@@ -133,7 +130,7 @@ def test_a_path_in_the_environment_is_refused(user: UserFolder, far: Path) -> No
 
 
 def test_a_path_under_the_same_ini_file_is_accepted(user: UserFolder, far: Path) -> None:
-    """Its `conftest.py` is not loaded: logs of others may have one."""
+    """The folder's `conftest.py` is not loaded: logs of others may have one."""
     (user.path / "below").mkdir()
     (user.path / "test_user.py").rename(user.path / "below" / "test_user.py")
     (user.path / "logs").mkdir()
@@ -146,7 +143,7 @@ def test_a_path_under_the_same_ini_file_is_accepted(user: UserFolder, far: Path)
 
 
 def test_an_ini_file_that_is_named_is_the_one(user: UserFolder, far: Path) -> None:
-    """With `-c` pytest looks for none, so every path is accepted."""
+    """With `-c` pytest looks for no other ini file, so every path is accepted."""
     result = user.run("-c", "pytest.ini", "-k", "tiny", "--system", str(far / "system.yaml"))
     assert result.returncode == 0, result.text
     assert result.case.properties["system"] == "far"

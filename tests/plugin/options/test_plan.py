@@ -1,7 +1,5 @@
 """`--plan`: what would run, its scripts and its node-hours; nothing is submitted, nothing is written."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -46,7 +44,6 @@ def test_a_plan_shows_jobs_scripts_and_node_hours(tmp_path: Path, distribution: 
 
 
 def test_a_job_per_run_has_a_script_each(tmp_path: Path) -> None:
-    """Without --nodes every recipe brings its own, and the node-hours add up."""
     options = ["--cluster", "slurm", "--system", "H200", "-k", "opt175b or opt125m", "--time", "30"]
     code, text = plan(tmp_path, *options, path=str(tmp_path))
     assert code == 0, text
@@ -78,7 +75,6 @@ def test_errors_of_collection_come_first(user: UserFolder) -> None:
 
 
 def test_a_plan_without_benchmarks_is_empty(user: UserFolder) -> None:
-    """There is nothing to run, and other tests do not run either."""
     user.test("def test_other(): raise SystemExit\n")
     result = user.run("--plan", "--cluster", "local")
     assert result.returncode in {0, pytest.ExitCode.NO_TESTS_COLLECTED}, result.text

@@ -1,7 +1,5 @@
 """`--llmbench-require`: a test that has to be judged and was not fails the session, whatever kept it."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 
@@ -52,7 +50,6 @@ def test_clauses_that_were_not_judged(user: UserFolder, distribution: str) -> No
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_clauses_that_were_judged(user: UserFolder, distribution: str) -> None:
-    """Nothing more is asked."""
     user.test(TESTS)
     (user.path / "contract.yaml").write_text(MET)
     result = user.run("--llmbench-require", "contract.yaml", distribution)
@@ -61,7 +58,6 @@ def test_clauses_that_were_judged(user: UserFolder, distribution: str) -> None:
 
 
 def test_a_test_behind_the_first_failure(user: UserFolder) -> None:
-    """`-x` keeps it from being judged."""
     user.test(TESTS.replace("def test_it(size):\n    pass", "def test_it(size):\n    assert False"))
     (user.path / "contract.yaml").write_text('"1": test_last\n')
     result = user.run("--llmbench-require", "contract.yaml", "-x")
@@ -81,7 +77,7 @@ def test_a_test_behind_the_first_failure(user: UserFolder) -> None:
     ],
 )
 def test_a_file_that_cannot_be_meant(user: UserFolder, text: str, why: str) -> None:
-    """It is a usage error, as anything that was not required by mistake would be a pass."""
+    """A requirement that is read wrongly would be a pass, so it is a usage error."""
     user.test(TESTS)
     (user.path / "contract.yaml").write_text(text)
     result = user.run("--llmbench-require", "contract.yaml")

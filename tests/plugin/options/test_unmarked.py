@@ -1,7 +1,5 @@
 """Which recipes a test runs for that names none."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -26,7 +24,6 @@ SUITE = Path(__file__).parents[3] / "suites" / "training"
 
 
 def recipes(text: str, test: str) -> set[str]:
-    """The recipes of the cases of a test."""
     return set(re.findall(rf"::{test}\[(\w+)", text))
 
 
@@ -43,14 +40,12 @@ def test_own_recipes_come_first(user: UserFolder, distribution: str) -> None:
 
 
 def test_without_own_recipes_it_is_every_one(user: UserFolder) -> None:
-    """An ini file without a recipe changes nothing."""
     user.test(TESTS)
     text = user.run("--collect-only", "-q", "--cluster", "local").text
     assert recipes(text, "test_unmarked") == recipes(text, "test_every") > {"opt125m", "opt175b"}
 
 
 def test_the_shipped_suite_takes_every_one(user: UserFolder) -> None:
-    """Beside recipes of one's own, too."""
     user.recipe()
     text = user.run(
         "--collect-only", "-q", "--cluster", "local", str(SUITE), f"--rootdir={user.path}", "-c", "pytest.ini"

@@ -1,7 +1,5 @@
 """What the user got wrong: said at once, in words, with exit code 4 or as an error of collection; nothing is left."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -121,7 +119,6 @@ def test_a_bad_option_names_itself_and_what_is_legal(user: UserFolder, options: 
     ids=["too_much", "without_end"],
 )
 def test_what_could_take_more_than_the_budget_is_refused(user: UserFolder, options: str, words: str) -> None:
-    """The tests are known then; no run was started."""
     user.recipe()
     user.test()
     result = user.run("--cluster", "local", *options.split())
@@ -132,7 +129,6 @@ def test_what_could_take_more_than_the_budget_is_refused(user: UserFolder, optio
 
 
 def test_a_budget_that_is_enough_refuses_nothing(user: UserFolder) -> None:
-    """By the time limits, which `--time` shortens."""
     user.recipe()
     user.test()
     result = user.run("--cluster", "local", "--plan", "--llmbench-budget", "0.02", "--time", "1")
@@ -140,7 +136,6 @@ def test_a_budget_that_is_enough_refuses_nothing(user: UserFolder) -> None:
 
 
 def test_a_slurm_job_is_used_as_it_is(user: UserFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inside a Slurm job, a job per run is refused with the job's id."""
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     assert "this process is inside job 4711" in refused(user, "--cluster", "slurm", "-o", "llmbench_allocation=run")
 
@@ -215,7 +210,6 @@ def test_a_bad_file_is_a_usage_error_for_who_gives_options(user: UserFolder, nam
 
 @pytest.mark.parametrize("name", BAD_FILES)
 def test_a_bad_file_is_a_collection_error_for_who_does_not(user: UserFolder, name: str) -> None:
-    """Without one, it is an error of the files that hold our tests, and of no other file."""
     words = write_bad_files(user, name)
     result = user.pytester.runpytest_inprocess("-p", "no:cacheprovider", "-n0", "--continue-on-collection-errors")
     text = result.stdout.str()
@@ -229,7 +223,6 @@ def test_a_bad_file_is_a_collection_error_for_who_does_not(user: UserFolder, nam
 
 
 def test_an_unknown_recipe_in_the_marker_is_a_collection_error(user: UserFolder) -> None:
-    """The message names the test and every recipe there is."""
     user.recipe()
     user.test("import pytest\n\n@pytest.mark.recipe('tinny')\ndef test_mine(run):\n    pass\n")
     result = user.pytester.runpytest_inprocess("-p", "no:cacheprovider", "-n0", "--cluster", "local")
@@ -251,7 +244,6 @@ def test_an_unknown_recipe_in_the_marker_is_a_collection_error(user: UserFolder)
     ],
 )
 def test_a_number_of_runs_that_cannot_be_meant_is_a_collection_error(user: UserFolder, asked: str, told: str) -> None:
-    """The message names the test and the marker."""
     user.recipe()
     user.test(f"import pytest\n\n@pytest.mark.recipe('tiny', {asked})\ndef test_mine(run):\n    pass\n")
     result = user.pytester.runpytest_inprocess("-p", "no:cacheprovider", "-n0", "--cluster", "local")
@@ -261,7 +253,6 @@ def test_a_number_of_runs_that_cannot_be_meant_is_a_collection_error(user: UserF
 
 
 def test_a_repeat_does_not_take_the_name_of_another_recipe(user: UserFolder) -> None:
-    """Its folder would be that of the other's run."""
     user.recipe()
     user.recipe("tiny-repeat2")
     user.test()

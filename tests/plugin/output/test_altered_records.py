@@ -1,7 +1,5 @@
 """Records that are changed or taken away while their session runs: told, and never taken for the evidence."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -24,7 +22,7 @@ def pytest_runtest_logfinish(nodeid):
     "damage", ["path.unlink()", 'path.write_text(path.read_text().replace("PASS", "FAIL"))'], ids=["gone", "changed"]
 )
 def test_a_record_that_is_not_what_was_judged(user: UserFolder, distribution: str, damage: str) -> None:
-    """Its verdict stays, the session fails, every report says it, and nothing reads the other text as the record."""
+    """The verdict stays, the session fails, every report says so, and no reader takes the other text for the record."""
     user.recipe("first")
     user.recipe("second")
     user.test()

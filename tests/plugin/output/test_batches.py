@@ -1,7 +1,5 @@
 """Logs of a batch that ran elsewhere: the source's own file, to the byte, and our verdicts beside it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import shutil
@@ -67,7 +65,7 @@ def test_a_published_batch_is_reproduced(user: UserFolder, nodes: int, model: st
 
 
 def test_a_run_that_timed_out_fails_there_and_is_an_error_here(user: UserFolder) -> None:
-    """So does one that is too slow, which is a FAIL; and the session fails, where the source's exit code is 0."""
+    """A run that is too slow is a FAIL in both. The session fails, where the source's exit code is 0."""
     logs = user.path / "logs" / "chat_350m_bs24_zero0"
     logs.mkdir(parents=True)
     (logs / "a.log").write_text("n1 slots=8\n\nBeginning of Epoch 1/100, Total Micro Batches 116\n")

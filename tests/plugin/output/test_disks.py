@@ -1,7 +1,5 @@
 """Folders that cannot be written, and disks that run full: nothing measured is lost, no traceback is shown."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -26,7 +24,6 @@ def mount(*arguments: str) -> None:
 
 @pytest.fixture
 def read_only(user: UserFolder) -> Iterator[Path]:
-    """A folder that nobody can write to."""
     folder = user.path / "read_only"
     folder.mkdir()
     mount("-t", "tmpfs", "-o", "ro,size=64k", "tmpfs", str(folder))
@@ -36,7 +33,6 @@ def read_only(user: UserFolder) -> Iterator[Path]:
 
 @pytest.fixture
 def small_disk(user: UserFolder) -> Iterator[Path]:
-    """A disk with room for little."""
     folder = user.path / "small"
     folder.mkdir()
     mount("-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder))
@@ -49,7 +45,6 @@ def small_disk(user: UserFolder) -> Iterator[Path]:
 def test_a_read_only_run_directory_is_a_usage_error(
     user: UserFolder, read_only: Path, distribution: str, below: str
 ) -> None:
-    """Said before anything is collected, with what to do."""
     user.recipe()
     user.test()
     result = user.run("--cluster", "local", distribution, f"--llmbench-run-dir={read_only / below}")
@@ -60,7 +55,6 @@ def test_a_read_only_run_directory_is_a_usage_error(
 
 
 def test_a_read_only_run_directory_without_our_options(user: UserFolder, read_only: Path) -> None:
-    """From the ini file alone it is found when the runs start, and the same is said."""
     with (user.path / "pytest.ini").open("a") as ini:
         ini.write("llmbench_cluster = local\nllmbench_run_dir = read_only/reports\n")
     user.recipe()
@@ -149,7 +143,6 @@ def without_interrupts(text: str) -> str:
 
 @pytest.mark.parametrize("used", [61_000, 57_000, 45_000, 16_000])
 def test_a_disk_that_runs_full_is_said(user: UserFolder, small_disk: Path, used: int) -> None:
-    """Wherever it happens, from the first file to the last, the cause is named and the session ends in order."""
     user.recipe()
     user.test()
     (small_disk / "filler").write_bytes(b"x" * used)

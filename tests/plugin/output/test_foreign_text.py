@@ -1,7 +1,5 @@
 """What others wrote, on its way into records, reports and the terminal; who may read and change a session's files."""
 
-from __future__ import annotations
-
 import os
 
 import pytest
@@ -26,14 +24,13 @@ sys.meta_path.insert(0, Loud())
 
 
 def told(result: Result) -> dict[str, str]:
-    """All that a session tells others."""
     files = [result.session / "junit.xml", result.session / "runs" / "tiny" / "record.json"]
     return {"terminal": result.text, **{path.name: path.read_text() for path in files}}
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_what_a_framework_says_at_last_is_harmless(user: UserFolder, distribution: str) -> None:
-    """Its last words are the message, without secrets (declared, of its own files, inherited) and without escapes."""
+    """The message is the framework's last words, without escapes and without secrets."""
     framework = MegatronLM(user)
     (user.path / "token").write_text(f"{DECLARED}\n")
     (user.path / "exports.sh").write_text(f"export NGC_API_KEY={EXPORTED}\n")
@@ -57,7 +54,6 @@ def test_what_a_framework_says_at_last_is_harmless(user: UserFolder, distributio
 
 
 def test_what_a_rank_of_our_own_raises_is_harmless(user: UserFolder) -> None:
-    """Neither its step log nor what is made of it has the token or an escape."""
     user.recipe()
     (user.path / "sitecustomize.py").write_text(LOUD_AT_START)
     user.test()
@@ -73,7 +69,7 @@ def test_what_a_rank_of_our_own_raises_is_harmless(user: UserFolder) -> None:
 
 @pytest.mark.parametrize("umask", [0o000, 0o002])
 def test_a_session_is_its_users_alone(user: UserFolder, umask: int) -> None:
-    """Whatever the umask: all folders 0700, what jobs execute 0600, and a run works under it."""
+    """Whatever the umask is, folders are 0700 and files that jobs execute 0600."""
     user.recipe()
     user.test()
     before = os.umask(umask)
@@ -90,7 +86,6 @@ def test_a_session_is_its_users_alone(user: UserFolder, umask: int) -> None:
 
 
 def test_a_session_in_a_folder_of_everybodys_is_refused(user: UserFolder) -> None:
-    """Before anything is written there."""
     user.recipe()
     user.test()
     shared = user.path / "shared"
@@ -105,7 +100,7 @@ def test_a_session_in_a_folder_of_everybodys_is_refused(user: UserFolder) -> Non
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 @pytest.mark.parametrize("how", ["--forked", "marker"])
 def test_pytest_forked_is_refused(user: UserFolder, distribution: str, how: str) -> None:
-    """A test of ours in a forked child would wait for ever: it is an error of collection, and nothing runs."""
+    """A test of ours in a forked child would wait for ever, so it is an error of collection."""
     user.invite("pytest_forked")
     user.recipe()
     mark = "@pytest.mark.forked\n" if how == "marker" else ""
@@ -119,7 +114,6 @@ def test_pytest_forked_is_refused(user: UserFolder, distribution: str, how: str)
 
 
 def test_other_tests_may_be_forked(user: UserFolder) -> None:
-    """Where none of ours is collected, --forked is nobody's concern."""
     user.invite("pytest_forked")
     user.test("def test_other(): pass\n")
     result = user.run("--forked", "-n0", "--collect-only", timeout_s=120)

@@ -1,7 +1,5 @@
 """A session with `--llmbench-history`: its records are kept, and its runs are compared with earlier ones."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil
@@ -51,7 +49,6 @@ def recorded(user: UserFolder, slower: float) -> None:
 
 
 def judge(user: UserFolder, slower: float, *options: str) -> Result:
-    """Judge it."""
     recorded(user, slower)
     user.test(TEST)
     return user.run("--replay", "recorded", "--llmbench-history", "history.db", *options)
@@ -86,7 +83,6 @@ def test_a_regression_fails_and_everything_is_kept(user: UserFolder) -> None:
 
 
 def test_a_history_that_cannot_be_written_is_an_error(user: UserFolder) -> None:
-    """It is said, the verdicts are there all the same, and the exit code is that of any report that is missing."""
     with open_history(user.path / "history.db"):
         pass
     (user.path / "conftest.py").write_text(
@@ -100,7 +96,6 @@ def test_a_history_that_cannot_be_written_is_an_error(user: UserFolder) -> None:
 
 
 def test_an_unknown_baseline_is_said_before_the_session(user: UserFolder) -> None:
-    """It is an error of the command line, and nothing runs."""
     shutil.copytree(RECORDED, user.path / "recorded")
     user.test(TEST)
     result = user.run("--replay", "recorded", "--llmbench-history", "h.db", "--llmbench-compare-to", "tag:v1")

@@ -1,7 +1,5 @@
 """The HTML report that a session writes into its folder."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -37,7 +35,6 @@ def test_a_session_has_its_report(user: UserFolder, distribution: str) -> None:
 
 
 def test_a_session_without_it(user: UserFolder) -> None:
-    """It is made later from the records, by the command."""
     user.recipe(engine="torch", global_batch_size=3, micro_batch_size=2)  # refused before it starts, which costs no run
     user.test()
     result = user.run("--cluster=local", "-k", "tiny", "-o", "llmbench_report=no")

@@ -1,7 +1,5 @@
 """The live view of real sessions: on a terminal, in plain lines, and from another process."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -23,7 +21,6 @@ WATCH = [sys.executable, "-c", "import sys; from pytest_llmbench.cli.app import 
 
 
 def watched(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run `llmbench watch` to its end."""
     return subprocess.run(
         [*WATCH, "watch", *words], cwd=folder, capture_output=True, text=True, check=False, timeout=100
     )
@@ -91,7 +88,6 @@ def test_a_killed_session_says_so_and_how_to_go_on(user: UserFolder) -> None:
 
 
 def test_no_session_is_wrong_input(tmp_path: Path) -> None:
-    """Nothing to watch is exit code 2, with what to do."""
     done = watched(tmp_path)
     assert done.returncode == 2
     assert "give --run-dir" in done.stderr

@@ -1,7 +1,5 @@
 """A session hands its numbers to monitoring at its end, and leaves a folder that can be bundled and verified."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable
@@ -28,7 +26,6 @@ LOCAL = ("--cluster", "local")
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_a_session_is_exported_bundled_and_verified(user: UserFolder, distribution: str, tmp_path: Path) -> None:
-    """Its numbers are OpenMetrics, and each file of its bundle is compared with the others."""
     user.recipe()
     user.test()
     result = user.run(distribution, *LOCAL)

@@ -1,7 +1,5 @@
 """The XML of a session that is killed: whole and true, with each verdict that was given, and no pass that was not."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path
@@ -56,7 +54,6 @@ def given(cases: dict[str, Case]) -> dict[str, str]:
 
 
 def judged(session: Path) -> dict[str, str]:
-    """The verdicts that the journal has."""
     events = [event for event in read_journal(session / "journal")[0] if event.event == "judged"]
     return {str(event.name).partition("::")[2]: str(event.verdict) for event in events}
 
@@ -110,7 +107,7 @@ def test_a_killed_session_leaves_the_verdicts_that_it_gave(user: UserFolder, wor
 
 
 def test_a_session_that_only_has_to_end_is_not_green(user: UserFolder) -> None:
-    """It is killed between its last test and its end. One that goes on takes the files of its last process away."""
+    """Pytest is killed between its last test and its end; a resumed session replaces the files."""
     user.recipe("first")
     user.test(TESTS)
     (user.path / "conftest.py").write_text(

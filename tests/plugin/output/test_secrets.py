@@ -1,7 +1,5 @@
 """A session with secrets in each place where there may be one, all that it wrote, and what `ps` showed of it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,7 +81,7 @@ def secretive(user: UserFolder) -> UserFolder:
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_no_secret_is_told(secretive: UserFolder, distribution: str) -> None:
-    """Not on the terminal, in no record, journal, XML or list of processes; what holds some is its user's alone."""
+    """Terminal, records, journal, XML and list of processes are searched; files with a secret are the user's alone."""
     given = f"--junitxml={secretive.path / 'copy.xml'}", "-W", f"ignore:token={PLANTED['command']}"
     with process_list(secretive.path) as processes:
         result = secretive.run("--system=here.yaml", "-k", "tiny", distribution, *given)
@@ -100,7 +98,6 @@ def test_no_secret_is_told(secretive: UserFolder, distribution: str) -> None:
 
 
 def test_a_plan_shows_no_secret(secretive: UserFolder) -> None:
-    """It shows the script of each run, with `***` in their place, and how a declared one gets there."""
     result = secretive.run("--system=here.yaml", "-k", "tiny", "-n0", "--plan")
     assert planted_in(result.text) == set()
     assert "export WANDB_API_KEY=***" in result.text

@@ -1,7 +1,5 @@
 """References on energy and throttling, of a run on two GPUs whose logs are judged as if they had just been made."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -51,12 +49,10 @@ def judge(user: UserFolder) -> Judge:
 
 
 def seen(rank: int, changes: Mapping[float, Mapping[str, Any]] | None = None) -> list[Event]:
-    """A whole watch of one rank's GPU."""
     return [told(rank), *samples(STEPS + 1, changes)]
 
 
 def verdicts(result: Result) -> dict[str, str]:
-    """Verdict by reference."""
     return {re.sub(r".*-(.*)\]", r"\1", name): case.properties["verdict"] for name, case in result.cases.items()}
 
 
@@ -79,7 +75,6 @@ def test_what_the_gpus_did_is_judged_and_kept(judge: Judge) -> None:
 
 
 def test_throttling_is_a_failure(judge: Judge) -> None:
-    """One sample of one GPU is enough, and the record says what held it."""
     result = judge(seen(0), seen(1, {20.0: {"clocks_event_reasons": 0x44}}))
     assert verdicts(result) == {"learns": "PASS", "efficient": "PASS", "unhindered": "FAIL"}, result.text
     assert "measured 0.9804 % is above the threshold 0 %" in result.text
@@ -88,7 +83,7 @@ def test_throttling_is_a_failure(judge: Judge) -> None:
 
 
 def test_a_gap_is_said_and_is_no_verdict(judge: Judge) -> None:
-    """Nobody knows whether the GPU was throttled meanwhile; its counter went on, so its energy is known."""
+    """The GPU may have been throttled in the gap; its energy counter went on."""
     watched = [event for event in seen(1) if getattr(event, "time", 0.0) not in _between(10.0, 17.5)]
     result = judge(seen(0), watched)
     assert verdicts(result) == {"learns": "PASS", "efficient": "PASS", "unhindered": "ERROR"}, result.text
@@ -114,14 +109,13 @@ def _between(after_s: float, before_s: float) -> set[float]:
     ids=["lost", "unwatched"],
 )
 def test_a_gpu_that_nobody_watched_leaves_no_number(judge: Judge, second: list[Event], why: str) -> None:
-    """The other GPU's energy is not that of the run."""
     result = judge(seen(0), second)
     assert verdicts(result) == {"learns": "PASS", "efficient": "ERROR", "unhindered": "ERROR"}, result.text
     assert f"rank 1: {why}" in result.text
 
 
 def test_where_nobody_watched_nothing_is_said(judge: Judge) -> None:
-    """As of logs from before there were samples: a reference is an error, and there is no other line about it."""
+    """Logs from before there were samples: a reference on power is an error, and nothing else is printed."""
     result = judge([], [])
     assert verdicts(result) == {"learns": "PASS", "efficient": "ERROR", "unhindered": "ERROR"}, result.text
     assert "its telemetry" not in result.text

@@ -1,7 +1,5 @@
 """A broken run is told once, and an expression that names no recipe gets a hint."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -37,7 +35,6 @@ def test_a_broken_run_is_told_once(user: UserFolder, distribution: str) -> None:
 
 
 def test_an_expression_that_names_no_recipe_gets_a_hint(user: UserFolder) -> None:
-    """With the closest recipes; one that names a recipe, and one that leaves others, get none."""
     user.recipe("gpt_tiny")
     user.recipe("gpt_small")
     user.test(THREE_TESTS)

@@ -1,7 +1,5 @@
 """What a session writes into its journal."""
 
-from __future__ import annotations
-
 from pytest_llmbench.session.journal.journal import read_journal
 from tests.conftest import TEST_REFERENCES, UserFolder
 
@@ -32,7 +30,6 @@ def test_a_session_that_ends(user: UserFolder) -> None:
 
 
 def test_a_session_that_is_interrupted_has_not_ended(user: UserFolder) -> None:
-    """`-x` after a test of the user's own: its run was never judged."""
     user.recipe()
     user.test()
     user.test("def test_plain():\n    assert False\n", "test_first.py")

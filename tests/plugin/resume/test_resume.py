@@ -1,7 +1,5 @@
 """`--resume`: a session whose process was killed goes on, and each of its runs is made once."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -60,7 +58,6 @@ def whole(result: Result) -> Result:
 
 @pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["n0", "n2"])
 def test_a_killed_session_goes_on(three: UserFolder, workers: tuple[str, ...]) -> None:
-    """Its finished run is kept, the one that died with it is made again, and the last is made; all in one XML."""
     session = killed(three, in_second, *workers)
     first = (session / "runs" / "a_first" / "record.json").read_bytes()
     rank = pid_of_rank(session, "b_second", 0)
@@ -93,7 +90,7 @@ def pytest_sessionfinish(session):
 
 @pytest.mark.parametrize(("workers", "killed_at"), [((), "report"), (("-n2",), "verdict")], ids=["n0", "n2"])
 def test_a_session_killed_while_it_reports_goes_on(user: UserFolder, workers: tuple[str, ...], killed_at: str) -> None:
-    """Every test had its verdict, but a file lacked: the journal has no end, and `--resume` only writes the files."""
+    """Every test has its verdict, but the journal has no end: `--resume` only writes the files."""
     user.recipe()
     user.test()
     (user.path / "conftest.py").write_text(f"import os\n\n{AT_THE_END[killed_at]}")
@@ -116,7 +113,6 @@ def test_a_session_killed_while_it_reports_goes_on(user: UserFolder, workers: tu
 
 
 def test_a_session_that_lives_is_refused(three: UserFolder) -> None:
-    """With its process and host."""
     process = three.start(*LOCAL)
     session = three.wait_for(lambda session: session if in_second(session) else None)
     result = three.run(*LOCAL, "--resume", session.name)

@@ -1,7 +1,5 @@
 """Several runs of one recipe that are judged together: `--llmbench-repeat`, and `repeats` of the marker."""
 
-from __future__ import annotations
-
 import os
 import signal
 from itertools import pairwise
@@ -67,7 +65,6 @@ def test_runs_follow_each_other_and_are_judged_together(user: UserFolder, distri
     ("options", "made"), [((), 2), (("--llmbench-repeat", "1"), 1), (("--llmbench-repeat", "3"), 3)]
 )
 def test_the_option_wins_over_the_marker(user: UserFolder, options: tuple[str, ...], made: int) -> None:
-    """Whoever starts the session has the last word."""
     user.recipe()
     user.test(MARKED)
     result = user.run("--cluster", "local", *options)
@@ -88,7 +85,7 @@ def test_tests_of_one_recipe_share_its_runs(user: UserFolder) -> None:
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_one_broken_run_is_an_error_that_names_it(user: UserFolder, watch: type[Watch], distribution: str) -> None:
-    """However good the others are; those that could not change that any more are not made."""
+    """Runs that could not change the verdict any more are not made."""
     user.recipe(steps=60, references=REFERENCES, options=ASLEEP)
     user.test()
     session = user.start("--cluster", "local", "--llmbench-repeat", "3", distribution)
@@ -119,7 +116,6 @@ def test_a_run_that_the_logs_lack_is_an_error(user: UserFolder) -> None:
 
 
 def test_a_plan_counts_every_run(user: UserFolder) -> None:
-    """Three runs cost three times the node-hours, in one job or in three."""
     user.recipe()
     user.test()
     one, three, held = (
@@ -134,7 +130,6 @@ def test_a_plan_counts_every_run(user: UserFolder) -> None:
 
 
 def test_a_session_that_ends_early_gives_every_run_a_record(user: UserFolder, watch: type[Watch]) -> None:
-    """Also to those that never began."""
     user.recipe(steps=600, options=ASLEEP)
     user.test()
     session = user.start("--cluster", "local", "--llmbench-repeat", "2")

@@ -1,7 +1,5 @@
 """`--llmbench-inconclusive rerun`: runs that decide nothing are made again, until they decide or cannot."""
 
-from __future__ import annotations
-
 import os
 import signal
 from typing import Any
@@ -46,7 +44,6 @@ def made(result: Result) -> list[str]:
 
 @pytest.mark.parametrize("options", [("-n0",), ("-n2",), ("--cluster", "debug")])
 def test_further_runs_decide(user: UserFolder, options: tuple[str, ...]) -> None:
-    """It is one verdict of all, and alpha was spent on each look; other tests keep their one run."""
     user.recipe(**LOGGED)
     user.test(asked("2560 words/s"))
     result = user.run("--cluster", "local", *options, "--llmbench-inconclusive", "rerun")
@@ -68,7 +65,6 @@ def test_further_runs_decide(user: UserFolder, options: tuple[str, ...]) -> None
 
 
 def test_without_it_one_run_is_made(user: UserFolder) -> None:
-    """The same threshold, and the number of runs that would decide."""
     user.recipe(**LOGGED)
     user.test(asked("2560 words/s"))
     result = user.run("--cluster", "local")
@@ -87,7 +83,7 @@ def test_without_it_one_run_is_made(user: UserFolder) -> None:
     ],
 )
 def test_it_stops_with_a_reason(user: UserFolder, bound: str, other: str, options: tuple[str, ...], why: str) -> None:
-    """Nothing is run that cannot decide, and the verdict stays what it is."""
+    """No run is made that cannot decide, and the verdict stays INCONCLUSIVE."""
     user.recipe(**LOGGED)
     user.test(asked(bound, other))
     result = user.run("--cluster", "local", "--llmbench-inconclusive", "rerun", *options)
@@ -101,7 +97,7 @@ def test_it_stops_with_a_reason(user: UserFolder, bound: str, other: str, option
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_a_further_run_that_breaks_is_an_error(user: UserFolder, watch: type[Watch], distribution: str) -> None:
-    """It is neither left out nor a pass, also where the session ends meanwhile."""
+    """The broken run is neither left out nor a pass, also if the session ends meanwhile."""
     user.recipe(steps=40, options={"logged_s": 0.1})
     user.test(asked("1280 words/s"))
     session = user.start("--cluster", "local", distribution, "--llmbench-inconclusive", "rerun")
@@ -118,7 +114,6 @@ def test_a_further_run_that_breaks_is_an_error(user: UserFolder, watch: type[Wat
 
 
 def test_a_replay_runs_nothing(user: UserFolder) -> None:
-    """It says so."""
     user.recipe(**LOGGED)
     user.test(asked("2560 words/s"))
     folder = user.run("--cluster", "local").session

@@ -1,16 +1,15 @@
 """A threshold that `calibrate` wrote, in a system's file, judges the runs that come after."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_llmbench.calibrate import main
 from tests.conftest import Result, UserFolder
 
 # A real run on one H200, at 456,479 words/s in its judged steps.
@@ -47,7 +46,8 @@ def siblings(plain: dict[str, Any], folder: Path, faster: float) -> Path:
 def calibrated(folder: Path, system: Path, text: str) -> None:
     """Write a system's file with a threshold from the records in a folder."""
     written = folder / "calibrated.yaml"
-    assert main([*map(str, folder.glob("*.json")), "--output", str(written), "--name", "calibrated"]) == 0
+    command = [sys.executable, "-m", "pytest_llmbench.cli", "calibrate", *map(str, folder.glob("*.json"))]
+    subprocess.run([*command, "--output", str(written), "--name", "calibrated"], check=True)
     system.write_text(text + written.read_text())
 
 
@@ -63,7 +63,6 @@ def judge(user: UserFolder, *options: str) -> Result:
 def test_a_real_run_is_judged_by_runs_like_it(
     user: UserFolder, tmp_path: Path, faster: float, verdict: str, distribution: str
 ) -> None:
-    """It passes; where good runs were 3 % faster it fails, and at their bound it is not decided."""
     shutil.copytree(RECORDED, user.path / "recorded")
     plain = json.loads((RECORDED / "runs" / "opt125m" / "record.json").read_text("utf-8"))
     calibrated(siblings(plain, tmp_path, faster), user.path / "one_h200.yaml", ONE_H200)
@@ -78,7 +77,6 @@ def test_a_real_run_is_judged_by_runs_like_it(
 def test_a_training_is_judged_by_runs_before_it(
     user: UserFolder, tmp_path: Path, faster: float, distribution: str, verdict: str
 ) -> None:
-    """A record of this very machine makes the threshold for the next session on it."""
     user.recipe(steps=40, options={"step_s": 0.005})
     user.test()
     (user.path / "desk.yaml").write_text(DESK)

@@ -1,7 +1,5 @@
 """A missed speed ends with the line that names its cause: in the message, the table, the XML and the record."""
 
-from __future__ import annotations
-
 import socket
 from typing import Any
 
@@ -29,7 +27,6 @@ def test_reached(run):
 
 
 def judge(user: UserFolder, distribution: str, **options: Any) -> Result:
-    """Train on two ranks of this machine."""
     user.recipe(steps=32, options={"step_s": 0.02, **options})
     (user.path / "here.yaml").write_text(SYSTEM)
     user.test(TEST)
@@ -38,7 +35,6 @@ def judge(user: UserFolder, distribution: str, **options: Any) -> Result:
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_the_rank_that_the_others_wait_for_is_named(user: UserFolder, distribution: str) -> None:
-    """Everywhere in the same words, and only where a speed was missed."""
     result = judge(user, distribution, late_s=0.2)
     assert result.returncode == pytest.ExitCode.TESTS_FAILED, result.text
     cases = {name.partition("[")[0]: case for name, case in result.cases.items()}
@@ -59,7 +55,6 @@ def test_the_rank_that_the_others_wait_for_is_named(user: UserFolder, distributi
 
 
 def test_no_rank_is_named_where_all_are_alike(user: UserFolder) -> None:
-    """The threshold was out of reach: the line says how a step was spent."""
     result = judge(user, "-n0")
     (told,) = [case.properties["cause"] for case in result.cases.values() if "cause" in case.properties]
     assert "rank 0" not in told

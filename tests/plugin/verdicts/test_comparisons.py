@@ -1,7 +1,5 @@
 """A comparison judges where `assert` asks for its truth. One that decides nothing is an ERROR of its test."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -130,7 +128,6 @@ def judge(user: UserFolder, tests: str, *options: str) -> Result:
 
 
 def as_tests(cases: dict[str, str]) -> str:
-    """A test of each body, by name."""
     made = (
         f'\n@pytest.mark.recipe("opt125m")\ndef test_{name}({FIXTURES.get(name, "run")}):\n    {body}\n'
         for name, body in cases.items()
@@ -157,7 +154,6 @@ def test_each_way_to_write_it(user: UserFolder) -> None:
 
 
 def test_a_comparison_with_its_message_in_parentheses(user: UserFolder) -> None:
-    """A tuple is true, whatever it contains."""
     body = {"tuple": 'assert (run.throughput >= SLOW, "too slow")'}
     result = judge(user, as_tests(body), *NO_SPEED_NEEDED)
     assert result.cases["test_tuple[opt125m]"].properties["verdict"] == "ERROR", result.text
@@ -166,7 +162,6 @@ def test_a_comparison_with_its_message_in_parentheses(user: UserFolder) -> None:
 
 @pytest.mark.parametrize("name", SPEEDS)
 def test_a_bound_that_each_slow_run_meets(user: UserFolder, name: str) -> None:
-    """It judges no speed, and the session says so."""
     body, judges = SPEEDS[name]
     result = judge(user, as_tests({name: body}), *SPEED_NEEDED)
     assert result.returncode == (0 if judges else 10), result.text
@@ -176,7 +171,6 @@ def test_a_bound_that_each_slow_run_meets(user: UserFolder, name: str) -> None:
 
 
 def test_a_reference_that_each_slow_run_meets(user: UserFolder) -> None:
-    """It is named, with what to write instead."""
     system = """
 name: here
 cluster: local
@@ -194,7 +188,6 @@ references:
 
 
 def test_a_number_of_another_test(user: UserFolder) -> None:
-    """It would judge a run of which no row of the results is."""
     body = {
         "first": "KEPT.append(run.throughput)\n    assert KEPT[0] >= FAST",
         "second": "assert KEPT[0] >= SLOW",

@@ -1,7 +1,5 @@
 """`--llmbench-early-verdict`: a run ends as soon as every threshold of its tests is decided, and only then."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -139,7 +137,6 @@ def test_what_the_first_steps_cannot_tell_is_refused_in_a_body(user: UserFolder)
 
 
 def test_an_undecided_run_has_all_its_steps(user: UserFolder) -> None:
-    """And its last look the largest share of alpha."""
     apart = bound(at_least="3000 words/s", between_runs="50 %", runs=2)
     user.recipe(steps=40, references=[apart], options={"step_s": 0.05})
     result = early(user)
@@ -150,7 +147,7 @@ def test_an_undecided_run_has_all_its_steps(user: UserFolder) -> None:
 
 
 def test_a_run_that_stops_by_itself_is_an_error(user: UserFolder) -> None:
-    """Whoever puts the file there: the session did not, so that the steps are missing."""
+    """The steps are missing, and the session did not ask for that, whoever wrote the stop file."""
     user.recipe(references=[bound(at_least="1 words/s", at_most="1e9 words/s")], **SLOW)
     user.test()
     process = user.start("--cluster", "local", "--llmbench-early-verdict", "-s")
@@ -191,7 +188,6 @@ def test_a_shortened_run_is_an_error_unless_its_session_shortened_it(
 
 
 def test_a_plan_says_when_a_run_is_looked_at(user: UserFolder) -> None:
-    """Or why it will run whole, before it costs anything."""
     user.recipe(references=[bound()], steps=200)
     user.recipe("learns", steps=200)
     text = " ".join(early(user, "--plan").text.split())
@@ -200,7 +196,6 @@ def test_a_plan_says_when_a_run_is_looked_at(user: UserFolder) -> None:
 
 
 def test_pytorch_ranks_end_together(user: UserFolder) -> None:
-    """Real ranks, two of them, which wait for one another in every step."""
     recipe = {**TORCH, "steps": 300, "references": [bound()]}
     model = {"layers": 2, "hidden_size": 128, "attention_heads": 4, "vocab_size": 1024, "dropout": 0.0}
     user.recipe(**recipe, model=model, sequence_length=128)

@@ -1,7 +1,5 @@
 """A threshold that is known to be missed: it fails once it is met or its day is over, and nothing else is hidden."""
 
-from __future__ import annotations
-
 import datetime as dt
 import shutil
 from pathlib import Path
@@ -59,7 +57,6 @@ def judge(
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_a_known_miss_does_not_fail(recorded: UserFolder, distribution: str) -> None:
-    """It has a verdict of its own, which says why and until when, and its speed was judged."""
     result = judge(recorded, SLOW, distribution, "-rx")
     assert result.returncode == 0, result.text
     case = result.case
@@ -74,7 +71,7 @@ def test_a_known_miss_does_not_fail(recorded: UserFolder, distribution: str) -> 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_it_fails_once_it_is_met(recorded: UserFolder, distribution: str) -> None:
-    """Whoever repaired the machine has to take the entry out: else the next miss would go unnoticed."""
+    """An entry that stays after the repair would hide the next miss."""
     result = judge(recorded, MET, distribution)
     assert result.returncode == pytest.ExitCode.TESTS_FAILED
     assert (result.case.outcome, result.case.properties["verdict"]) == ("failure", "FAIL")
@@ -83,7 +80,6 @@ def test_it_fails_once_it_is_met(recorded: UserFolder, distribution: str) -> Non
 
 @pytest.mark.parametrize(("bound", "verdict"), [(SLOW, "FAIL"), (MET, "PASS"), (CLOSE, "INCONCLUSIVE")])
 def test_after_its_day_it_means_nothing(recorded: UserFolder, bound: int, verdict: str) -> None:
-    """A miss fails again and says since when, and a pass passes."""
     result = judge(recorded, bound, until=YESTERDAY)
     assert result.case.properties["verdict"] == verdict, result.text
     if verdict == "FAIL":
@@ -94,13 +90,11 @@ def test_after_its_day_it_means_nothing(recorded: UserFolder, bound: int, verdic
 
 
 def test_a_number_too_close_to_tell_is_not_expected(recorded: UserFolder) -> None:
-    """It is INCONCLUSIVE, as without the entry."""
     result = judge(recorded, CLOSE)
     assert (result.case.outcome, result.case.properties["verdict"]) == ("failure", "INCONCLUSIVE")
 
 
 def test_a_missing_measurement_is_an_error(recorded: UserFolder) -> None:
-    """No number was missed."""
     result = judge(recorded, 5, statistic="tokens_per_joule", unit="words/s")
     assert result.returncode == pytest.ExitCode.USAGE_ERROR
     steps = recorded.path / "recorded" / "runs" / "opt125m" / "steps" / "rank-00000.jsonl"
@@ -110,7 +104,6 @@ def test_a_missing_measurement_is_an_error(recorded: UserFolder) -> None:
 
 
 def test_another_machine_skips_it(recorded: UserFolder) -> None:
-    """As without the entry."""
     result = judge(recorded, SLOW, "--llmbench-require-verdict", "no", gpu="A100")
     assert result.case.properties["verdict"] == "SKIP"
 
@@ -124,7 +117,7 @@ def test_another_machine_skips_it(recorded: UserFolder) -> None:
     ],
 )
 def test_another_failure_is_not_expected(recorded: UserFolder, body: str) -> None:
-    """Only the reference's own comparison is."""
+    """The marker is about the reference's own comparison alone."""
     head, _, _ = TEST_REFERENCES.rpartition("    assert")
     recorded.test(f"from pytest_llmbench import Quantity\n{head}    {body}\n")
     result = judge(recorded, SLOW)
@@ -132,7 +125,6 @@ def test_another_failure_is_not_expected(recorded: UserFolder, body: str) -> Non
 
 
 def test_a_required_clause_is_not_met_by_it(recorded: UserFolder) -> None:
-    """A contract asks for the number, whatever its operator expects."""
     (recorded.path / "clauses.yaml").write_text('"4.1": "*acceptance*"\n')
     result = judge(recorded, SLOW, "--llmbench-require", "clauses.yaml")
     assert result.returncode == pytest.ExitCode.TESTS_FAILED
@@ -141,5 +133,4 @@ def test_a_required_clause_is_not_met_by_it(recorded: UserFolder) -> None:
 
 
 def test_pytest_can_be_told_to_take_no_notice(recorded: UserFolder) -> None:
-    """By its own option."""
     assert judge(recorded, SLOW, "--runxfail").case.properties["verdict"] == "FAIL"

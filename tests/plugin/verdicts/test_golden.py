@@ -1,7 +1,5 @@
 """Golden losses, as a user has them: recorded from repeats by the command, and compared with in a test."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess
@@ -22,9 +20,8 @@ def test_losses(run):
 
 
 def command(user: UserFolder, *args: str) -> subprocess.CompletedProcess[str]:
-    """The command, in the user's folder."""
     return subprocess.run(
-        [sys.executable, "-m", "pytest_llmbench.calibrate", "--losses", *args],
+        [sys.executable, "-m", "pytest_llmbench.cli", "calibrate", "--losses", *args],
         cwd=user.path, env=user.environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
@@ -43,7 +40,6 @@ def golden(user: UserFolder) -> Path:
 
 
 def again(user: UserFolder, *args: str) -> Result:
-    """Train once more, and compare."""
     return user.run("--cluster", "local", *args)
 
 
@@ -78,7 +74,6 @@ def test_a_training_has_its_golden_losses(user: UserFolder, golden: Path) -> Non
 
 
 def test_the_command_refuses_what_is_no_repeat(user: UserFolder, golden: Path) -> None:
-    """The same run twice, runs of two seeds, a broken run, and too few."""
     (session,) = (user.path / "reports").glob("*-*")
     one = str(session / "runs" / "tiny" / "record.json")
     two = str(session / "runs" / "tiny-repeat2" / "record.json")

@@ -1,13 +1,10 @@
 """Groups of nodes that ran the same recipe are compared: a slow one is named with its hosts, and fails."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -69,20 +66,12 @@ def judge(user: UserFolder, factors: Mapping[str, float], *options: str) -> Resu
 
 
 def of_groups(result: Result) -> dict[str, str]:
-    """The verdict on each group, by host."""
     cases = [case for case in result.cases.values() if case.properties.get("statistic") == "slower_than_others"]
     return {case.properties["hosts"]: case.properties["verdict"] for case in cases}
 
 
-def suite_property(result: Result, name: str) -> str | None:
-    """A property of the XML's suite."""
-    found = ET.parse(result.session / "junit.xml").iterfind("testsuite/properties/property")
-    return {each.get("name"): each.get("value") for each in found}.get(name)
-
-
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_the_slow_group_is_named(user: UserFolder, distribution: str) -> None:
-    """With its hosts and by how much, in the table, in the XML and in its record, also if workers shared the groups."""
     result = judge(user, {"n1": 1.0, "n2": 1.002, "n3": 1.08, "n4": 0.999}, distribution)
     assert result.returncode == pytest.ExitCode.TESTS_FAILED, result.text
     assert of_groups(result) == {"n1": "PASS", "n2": "PASS", "n3": "FAIL", "n4": "PASS"}
@@ -103,14 +92,12 @@ def test_the_slow_group_is_named(user: UserFolder, distribution: str) -> None:
 
 
 def test_groups_alike_pass(user: UserFolder) -> None:
-    """What healthy nodes differ by is no fault."""
     result = judge(user, {"n1": 1.0, "n2": 1.003, "n3": 0.997})
     assert result.returncode == 0, result.text
     assert of_groups(result) == {"n1": "PASS", "n2": "PASS", "n3": "PASS"}
 
 
 def test_of_two_groups_neither_is_called_ill(user: UserFolder) -> None:
-    """One differs, and the slower one is named as the slower one."""
     result = judge(user, {"n1": 1.0, "n2": 1.12})
     assert of_groups(result) == {"n1": "PASS", "n2": "FAIL"}, result.text
     message = result.cases["opt125m-group2"].message
@@ -141,11 +128,10 @@ def test_a_group_that_cannot_be_compared_is_named(user: UserFolder) -> None:
     assert of_groups(result) == {}
     assert "GROUPS NOT COMPARED: n2 (opt125m-group2): its run cannot be judged" in result.text
     assert "GROUPS NOT COMPARED: n1 (opt125m-group1): it takes two groups" in result.text
-    assert "n2 (opt125m-group2)" in (suite_property(result, "groups_not_compared") or "")
+    assert "n2 (opt125m-group2)" in result.suite["groups_not_compared"]
 
 
 def test_a_clause_may_require_it(user: UserFolder) -> None:
-    """By the names of these verdicts, and it is INCOMPLETE where nothing was compared."""
     (user.path / "clauses.yaml").write_text('"4.1": "groups::opt125m-*"\n')
     args = ("--llmbench-require", "clauses.yaml")
     assert "4.1  PASS" in judge(user, {"n1": 1.0, "n2": 1.0}, *args).text

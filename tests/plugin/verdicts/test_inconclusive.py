@@ -1,7 +1,5 @@
 """A threshold too close to the measured speed to decide: its own verdict, which is neither a pass nor a failure."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -45,7 +43,6 @@ references:
 
 @pytest.fixture
 def recorded(user: UserFolder) -> UserFolder:
-    """A folder with the recorded session."""
     shutil.copytree(RECORDED, user.path / "recorded")
     return user
 
@@ -81,7 +78,7 @@ def test_only_what_is_certain_passes_or_fails(recorded: UserFolder, distribution
 
 
 def test_a_warning_is_no_pass(recorded: UserFolder) -> None:
-    """Whoever asks for it gets a session that does not fail for it, and a test that is skipped with the reason."""
+    """The session does not fail, and the test is skipped with the reason."""
     recorded.test(DECIDED.replace(", 475_000, 900_000", ""))
     result = judge(recorded, "--llmbench-inconclusive", "warn", "-rs")
     assert result.returncode == 0, result.text
@@ -116,7 +113,6 @@ def test_a_reference_says_what_its_verdict_is_about(recorded: UserFolder, bound:
 
 
 def test_a_clause_with_an_undecided_test_is_not_met(recorded: UserFolder) -> None:
-    """It has that verdict itself."""
     recorded.test(DECIDED)
     (recorded.path / "clauses.yaml").write_text('"4.1": ["test_speed[opt125m-440000]", "test_speed[opt125m-456000]"]\n')
     result = judge(recorded, "--llmbench-require", "clauses.yaml", "-k", "440000 or 456000")
@@ -136,7 +132,6 @@ def test_a_slow_start_longer_than_the_warm_up_rule_is_told(recorded: UserFolder)
 
 
 def test_two_runs_of_one_speed(recorded: UserFolder) -> None:
-    """Which of two runs is faster is not decided by the noise of either."""
     recorded.test("""
 import pytest
 

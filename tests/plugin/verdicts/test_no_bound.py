@@ -1,7 +1,5 @@
 """A check that passes though nothing bounds what it measured says so, whichever check it is."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -30,13 +28,11 @@ def system(user: UserFolder, **validation: object) -> str:
 
 
 def record(result: Result, name: str) -> dict[str, Any]:
-    """What a check left on record."""
     found: dict[str, Any] = json.loads((result.session / "checks" / name / "record.json").read_text())
     return found
 
 
 def test_every_check_on_a_machine_without_references(user: UserFolder) -> None:
-    """Of those that pass, each that measured a rate has no bound, and says so in the XML, the table and its record."""
     user.test(FIT)
     result = user.run("-n0", system(user))
     for case in result.cases.values():
@@ -55,7 +51,6 @@ def test_every_check_on_a_machine_without_references(user: UserFolder) -> None:
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_a_reference_of_this_machine_is_a_bound(user: UserFolder, distribution: str) -> None:
-    """Then the check says nothing of that kind."""
     user.test('import pytest\n\n@pytest.mark.check("gemm")\n' + FIT)
     result = user.run(distribution, system(user, gemm={"references": [REFERENCE]}))
     assert result.case.properties["verdict"] == "PASS", result.text

@@ -1,7 +1,5 @@
 """A session recorded before the modules moved: CI jobs, scripts and dashboards that were written for it still work."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -58,7 +56,6 @@ def replayed(user: UserFolder) -> Result:
 
 @pytest.mark.parametrize("path", sorted(SESSION.glob("*/*/record.json")), ids=lambda path: path.parent.name)
 def test_every_key_of_a_record_is_still_there(path: Path) -> None:
-    """With the value that it had, wherever it stood."""
     text = path.read_text()
     model: type[RunRecord | HealthRecord] = HealthRecord if path.parents[1].name == "checks" else RunRecord
     now: dict[str, Any] = dict(keys(json.loads(model.model_validate_json(text).model_dump_json(by_alias=True))))
@@ -68,7 +65,6 @@ def test_every_key_of_a_record_is_still_there(path: Path) -> None:
 
 
 def test_its_runs_get_the_same_verdicts(replayed: Result) -> None:
-    """And the same numbers, from their logs."""
     before = {case: told["verdict"] for case, told in properties(SESSION / "junit.xml").items()}
     assert set(before.values()) == {"PASS", "FAIL", "ERROR"}
     assert {case: told["verdict"] for case, told in properties(replayed.session / "junit.xml").items()} == before
@@ -81,7 +77,6 @@ def test_its_runs_get_the_same_verdicts(replayed: Result) -> None:
 
 
 def test_every_property_of_its_report_is_still_there(replayed: Result) -> None:
-    """By its name, and with its value where that is about the run and not about the replay."""
     now = properties(replayed.session / "junit.xml")
     for case, told in properties(SESSION / "junit.xml").items():
         assert set(told) <= set(now[case]), case
@@ -90,14 +85,12 @@ def test_every_property_of_its_report_is_still_there(replayed: Result) -> None:
 
 
 def test_every_option_is_still_there() -> None:
-    """In its short form and in the one that is ours alone."""
     now = {form for option in OPTIONS for form in option.forms}
     assert len(NAMES["options"]) > 20
     assert set(NAMES["options"]) <= now
 
 
 def test_every_kind_is_still_there() -> None:
-    """The documents have what the code has, so they are asked."""
     of_records, of_errors = tables("Problem kinds")
     assert len(NAMES["problem_kinds"]) > 20
     assert len(NAMES["finding_kinds"]) > 40

@@ -1,10 +1,7 @@
 """Green means judged: a session in which nothing judged the speed of a run says so, and may not pass."""
 
-from __future__ import annotations
-
 import shutil
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -40,12 +37,6 @@ def judged(user: UserFolder, *references: Any, args: tuple[str, ...] = ()) -> Re
     return Result(int(done.ret), done.stdout.str() + done.stderr.str(), user.session)
 
 
-def suite_property(result: Result) -> str | None:
-    """What the XML says of it."""
-    found = ET.parse(result.session / "junit.xml").iterfind("testsuite/properties/property")
-    return {each.get("name"): each.get("value") for each in found}.get("speed_not_judged")
-
-
 @pytest.mark.parametrize(
     ("references", "why"),
     [
@@ -66,7 +57,7 @@ def test_nothing_judged_the_speed(judge: UserFolder, references: list[Any], why:
     assert NOT_JUDGED + why in result.text
     assert "references: tiny:" in result.text
     assert "exit code 10" in result.text
-    assert suite_property(result) == "tiny"
+    assert result.suite.get("speed_not_judged") == "tiny"
     allowed = judged(judge, *references, args=("--llmbench-require-verdict=no",))
     assert allowed.returncode == 0, allowed.text
     assert NOT_JUDGED + why in allowed.text
@@ -74,7 +65,6 @@ def test_nothing_judged_the_speed(judge: UserFolder, references: list[Any], why:
 
 
 def test_a_test_that_was_not_selected(judge: UserFolder) -> None:
-    """There is a threshold, and nobody compared anything with it."""
     result = judged(judge, LEARNS, {**FAST, "applies_to": HERE}, args=("-k", "learns"))
     assert result.returncode == 10
     assert NOT_JUDGED + "fast was compared by no test. Select" in result.text
@@ -82,11 +72,10 @@ def test_a_test_that_was_not_selected(judge: UserFolder) -> None:
 
 @pytest.mark.parametrize("at_least", ["1 words/s", "900M words/s"])
 def test_a_threshold_on_speed_that_applies(judge: UserFolder, at_least: str) -> None:
-    """Met or missed, it is a verdict on speed, and a failure stays one."""
     result = judged(judge, LEARNS, {**FAST, "at_least": at_least, "applies_to": HERE})
     assert result.returncode == (0 if at_least == "1 words/s" else 1), result.text
     assert "NO SPEED" not in result.text
-    assert suite_property(result) is None
+    assert result.suite.get("speed_not_judged") is None
 
 
 @pytest.mark.parametrize(
@@ -111,7 +100,6 @@ def test_a_comparison_in_a_test(judge: UserFolder, body: str, code: int) -> None
 
 
 def test_with_xdist(judge: UserFolder) -> None:
-    """The controller knows it from what its workers report."""
     (judge.path / "logs" / "other").mkdir()
     shutil.copytree(judge.path / "logs" / "tiny", judge.path / "logs" / "other", dirs_exist_ok=True)
     judge.recipe(**{**RECIPE, "references": [LEARNS, {**FAST, "applies_to": HERE}]})
@@ -119,11 +107,10 @@ def test_with_xdist(judge: UserFolder) -> None:
     result = judge.run("--llmbench-replay", "logs", "-n2")
     assert result.returncode == 10, result.text
     assert "NO SPEED WAS JUDGED for other: fast was skipped." in result.text
-    assert suite_property(result) == "other"
+    assert result.suite.get("speed_not_judged") == "other"
 
 
 def test_a_run_that_cannot_be_judged_says_so_itself(judge: UserFolder) -> None:
-    """An ERROR is no success anyway."""
     (judge.path / "logs" / "tiny" / "megatron_lm_2_ranks.log").write_text("nothing\n")
     result = judged(judge, LEARNS)
     assert result.returncode == 1
@@ -131,7 +118,6 @@ def test_a_run_that_cannot_be_judged_says_so_itself(judge: UserFolder) -> None:
 
 
 def test_an_ini_key_that_cannot_be_meant(judge: UserFolder) -> None:
-    """It is a usage error, before anything is judged."""
     with (judge.path / "pytest.ini").open("a") as ini:
         ini.write("llmbench_require_verdict = perhaps\n")
     judge.test(TEST_REFERENCES)

@@ -1,7 +1,5 @@
 """Every declared test ends in one verdict in the XML, however the session ends."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pty
@@ -59,8 +57,10 @@ def unjudged(result: Result, user: UserFolder, why: str) -> dict[str, Case]:
     return ours
 
 
-@XDIST
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("distribution", "number"),
+    [("-n0", signal.SIGTERM), ("-n2", signal.SIGTERM), ("-n0", signal.SIGHUP), ("-n2", signal.SIGINT)],
+)
 def test_a_signal_in_the_first_run(
     declaring: UserFolder, watch: type[Watch], distribution: str, number: signal.Signals
 ) -> None:
@@ -78,7 +78,6 @@ def test_a_signal_in_the_first_run(
 
 @XDIST
 def test_the_time_of_the_session_is_over(declaring: UserFolder, distribution: str) -> None:
-    """It ends as at a signal; each test names the limit, and nothing is left to end later."""
     seconds = "from pytest_llmbench.plugin import interruption\ninterruption._MINUTE_S = 8.0\n"
     (declaring.path / "conftest.py").write_text(seconds)
     limit = ("--llmbench-session-time", "1")
@@ -131,7 +130,7 @@ def test_a_session_that_ends_early(replaying: UserFolder, end: str) -> None:
 
 @XDIST
 def test_a_broken_collection(replaying: UserFolder, distribution: str) -> None:
-    """With `-x` nothing runs, for a file that has nothing to do with the declared tests."""
+    """With `-x` nothing runs, though the broken file has nothing to do with the declared tests."""
     replaying.test(TESTS)
     replaying.test("import nothing_like_it\n", "test_z_broken.py")
     result = replaying.run(*REPLAY, "-x", distribution, *SELECTED)
@@ -142,7 +141,6 @@ def test_a_broken_collection(replaying: UserFolder, distribution: str) -> None:
 
 @pytest.mark.parametrize("restarts", ["0", "4"])
 def test_a_worker_that_is_killed(replaying: UserFolder, restarts: str) -> None:
-    """Its test is an error with its run, and so is whatever no worker is left for."""
     replaying.test(TESTS.replace("assert run.record.steps", "os.kill(os.getpid(), 9)").replace("\n", "import os\n", 1))
     result = replaying.run(*REPLAY, "-n2", f"--max-worker-restart={restarts}", *SELECTED)
     assert result.returncode == 1, result.text
@@ -158,7 +156,7 @@ def test_a_worker_that_is_killed(replaying: UserFolder, restarts: str) -> None:
 
 @XDIST
 def test_an_internal_error(replaying: UserFolder, distribution: str) -> None:
-    """A hook of somebody else's breaks: what was not judged is an error."""
+    """A hook of another plugin breaks: every test without a verdict is an error."""
     replaying.test(
         "import pytest\n@pytest.hookimpl(wrapper=True)\ndef pytest_runtest_protocol(item):\n"
         "    yield\n    if item.name == 'test_finite[first]':\n        raise RuntimeError('broken hook')\n"
@@ -203,7 +201,7 @@ def test_a_plugin_that_swallows_tests(replaying: UserFolder) -> None:
 
 @pytest.mark.parametrize("end", ["SIGKILL", "--timeout"])
 def test_a_process_that_is_killed(declaring: UserFolder, watch: type[Watch], end: str) -> None:
-    """Nobody can write then: the XML was there before, not that of the session before this one."""
+    """No process is left to write, so the XML was there before the end, and it is this session's."""
     (declaring.path / "mine.xml").write_text("<testsuites/>")
     args = [
         "-o",
@@ -219,7 +217,6 @@ def test_a_process_that_is_killed(declaring: UserFolder, watch: type[Watch], end
 
 
 def test_impatience(declaring: UserFolder, watch: type[Watch]) -> None:
-    """Whoever presses Ctrl-C four times gets a report."""
     process = declaring.start("--cluster", "local", "--junitxml=mine.xml", *OURS)
     declaring.wait_for(lambda session: watch.steps(session, "first") > 2)
     for _ in range(4):
@@ -255,7 +252,7 @@ def read_all(controller: int) -> None:
 
 
 def test_a_signal_in_a_hook_of_others(declaring: UserFolder, watch: type[Watch]) -> None:
-    """Raised there it would be an internal error of pytest: it waits until the hook is over."""
+    """Raised there, the signal would be an internal error of pytest, so it waits until the hook is over."""
     declaring.test(
         "import time\nimport pytest\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_setup(item):\n"
         "    open('in_hook', 'w').close()\n    for _ in range(80):\n        time.sleep(0.05)\n    yield\n",

@@ -1,7 +1,5 @@
 """Checks of this machine as tests: their verdicts, their records, and what the gate does with them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -78,7 +76,6 @@ def test_the_gate_can_be_left_open(user: UserFolder) -> None:
 
 
 def test_what_the_system_leaves_out_is_skipped_with_its_reason(user: UserFolder) -> None:
-    """Not a pass, and not gone either."""
     user.test(CHECKS)
     result = user.run("-n0", *system(user, limits={"skip": "nobody asked"}))
     limits = result.cases["test_fit[limits-slot0]"]
@@ -101,7 +98,6 @@ def test_what_the_system_leaves_out_is_skipped_with_its_reason(user: UserFolder)
 def test_a_system_file_that_names_what_is_not_there_is_refused(
     user: UserFolder, validation: dict[str, object], said: str
 ) -> None:
-    """With the legal names; nothing runs."""
     user.test(CHECKS)
     result = user.run("-n0", *system(user, **validation))
     assert result.returncode != 0
@@ -132,7 +128,6 @@ def test_a_node_is_checked_in_this_process_too(user: UserFolder) -> None:
 
 
 def test_checks_of_logs_are_skipped(user: UserFolder) -> None:
-    """A replay has no nodes, and says so."""
     (user.path / "logs").mkdir()
     user.test(CHECKS)
     result = user.run("-n0", "--replay", "logs")

@@ -8,8 +8,6 @@ also writes `initial.pt`: the weights that all of them start from, by the names 
 engine's own initialiser.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -111,8 +109,7 @@ def of_decoder(recipe: Recipe, device: torch.device) -> Weights:
 def of_opt(recipe: Recipe, device: torch.device) -> Weights:
     """Of engine deepspeed, under our names."""
     from pytest_llmbench.engines.deepspeed.options import DeepSpeedOptions  # noqa: PLC0415 - as above
-    from pytest_llmbench.engines.deepspeed.ranks.model import build  # noqa: PLC0415
-    from pytest_llmbench.engines.deepspeed.ranks.zero import Setup  # noqa: PLC0415
+    from pytest_llmbench.engines.deepspeed.ranks.zero import Setup, build  # noqa: PLC0415
 
     whole = recipe.model_copy(update={"parallelism": Parallelism(), "precision": "fp32"})
     options = validate(DeepSpeedOptions, recipe.options, "options")

@@ -1,7 +1,5 @@
 """The campaign on killed sessions: what it counts."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from pathlib import Path
 
@@ -19,7 +17,6 @@ def test_a_verdict_counts_once(tmp_path: Path) -> None:
 
 
 def test_a_run_that_had_its_record_is_double(tmp_path: Path) -> None:
-    """One that was cut short and is made again is not."""
     campaign = Campaign(tmp_path, Namespace(cluster="local", nodes=None, kill="pytest"))
     journal = Journal(tmp_path / "session" / "journal")
     events: list[tuple[EventKind, str]] = [
@@ -33,7 +30,6 @@ def test_a_run_that_had_its_record_is_double(tmp_path: Path) -> None:
 
 
 def test_a_round_is_sound_if_nothing_is_missing_double_or_left() -> None:
-    """Whenever it was killed."""
     sound = {"tests": 12, "verdicts": 12, "double": 0, "left": 0, "attempts": 0, "resumed": 0}
     for wrong in ({}, {"verdicts": 11}, {"double": 1}, {"left": 1}):
         assert Round(killed_s=1.0, finished=3, took_s=9.0, **{**sound, **wrong}).is_sound == (not wrong)

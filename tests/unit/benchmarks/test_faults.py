@@ -1,7 +1,5 @@
 """The campaign of faults: its declarations, and how a line is judged."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time
@@ -32,7 +30,7 @@ CASE = (
 
 
 def test_each_declaration_can_fail() -> None:
-    """At least 40 faults, each with a name and a scene, and with an expectation that a harness without care misses."""
+    """Each of at least 40 faults expects something that a careless harness misses."""
     assert len(FAULTS) >= 40
     assert max(Counter(fault.key for fault in FAULTS).values()) == 1
     shared = [fault for fault in FAULTS if fault.scene not in {"alone", "daemons"}]
@@ -60,7 +58,6 @@ def test_each_declaration_can_fail() -> None:
     ids=str,
 )  # fmt: skip
 def test_a_line_is_sound_only_if_every_expectation_is_met(wrong: dict[str, Any]) -> None:
-    """One that is not makes it unsound."""
     assert judge("x", EXPECTED, SEEN).outcome == "sound"
     line = judge("x", EXPECTED, replace(SEEN, **wrong))
     assert line.outcome == "unsound"
@@ -68,7 +65,6 @@ def test_a_line_is_sound_only_if_every_expectation_is_met(wrong: dict[str, Any])
 
 
 def test_a_run_that_must_pass_has_no_problem() -> None:
-    """Without a kind, none is expected."""
     seen = replace(SEEN, exit=0, verdict="PASS", kind=None, metrics=4)
     assert judge("x", Expected(exit=0, verdict="PASS"), seen).outcome == "sound"
     assert judge("x", Expected(exit=0, verdict="PASS"), replace(seen, kind="hang")).outcome == "unsound"
@@ -77,7 +73,6 @@ def test_a_run_that_must_pass_has_no_problem() -> None:
 
 @pytest.mark.parametrize("nothing", ["it could not strike", replace(SEEN, left=None), replace(SEEN, exit=None)])
 def test_nothing_compared_is_an_error(nothing: Seen | str) -> None:
-    """It is never sound, and never counted as if the harness were wrong."""
     assert judge("x", EXPECTED, nothing).outcome == "error"
 
 
@@ -97,7 +92,6 @@ def test_what_is_seen_is_what_is_on_disk(tmp_path: Path) -> None:
 
 
 def test_a_row_counts_repetitions() -> None:
-    """Sound ones of all, and what was seen of the others."""
     fault = FAULTS[0]
     lines = [judge(fault.name, EXPECTED, SEEN), judge(fault.name, EXPECTED, replace(SEEN, exit=0))]
     assert row(fault, lines).endswith("| 1 of 2 |")
@@ -106,7 +100,6 @@ def test_a_row_counts_repetitions() -> None:
 
 
 def test_a_page_has_the_lines_of_all_campaigns_and_keeps_what_people_wrote(tmp_path: Path) -> None:
-    """Written again, it is the same below the mark."""
     fault, path = FAULTS[0], tmp_path / "page.md"
     campaigns = [
         Campaign(date="2026-11-25", repeat=1, seed=seed, machine="16 cores", versions="Slurm 22.05.8")
@@ -126,7 +119,6 @@ def test_a_page_has_the_lines_of_all_campaigns_and_keeps_what_people_wrote(tmp_p
 
 
 def test_a_folder_whose_name_another_begins_with_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process of `held-longer` is none of `held`."""
     monkeypatch.setattr("benchmarks.faults.left.Queue.run", lambda *_: "")
     (other := tmp_path / "held-longer").mkdir()
     with subprocess.Popen(["sleep", "60"], env={"TMPDIR": str(other)}) as process:

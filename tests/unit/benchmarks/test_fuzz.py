@@ -1,7 +1,5 @@
 """Whatever is read from elsewhere: damaged samples make no reader fail, and a torn line makes no number."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from random import Random
 
@@ -10,12 +8,11 @@ import pytest
 from benchmarks.fuzz.__main__ import Tally, campaign, made, made_up, table
 from benchmarks.fuzz.inputs import Torn, torn
 from benchmarks.fuzz.targets import Target, targets
-from pytest_llmbench.readers.base import READERS
+from pytest_llmbench.readers.log import READERS
 
 
 @pytest.fixture(scope="session")
 def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
-    """Every target."""
     return targets(tmp_path_factory.mktemp("fuzz"))
 
 
@@ -32,14 +29,12 @@ def test_no_reader_fails(known: dict[str, Target]) -> None:
 
 
 def test_an_input_is_known_by_its_number(known: dict[str, Target]) -> None:
-    """The same seed makes the same."""
     for target in known.values():
         assert made(target, 1, "7") == made(target, 1, "7")
     assert made(known["step log"], 1, "t7") == made(known["step log"], 1, "t7") != made(known["step log"], 2, "t7")
 
 
 def test_each_way_to_tear_a_line() -> None:
-    """The rest of the log stays, and what may have been meant is said."""
     log = b"one 1\ntwo 2\nthree 3\n"
     kinds = {(each := torn(log, Random(number))).kind: each for number in range(50)}
     assert set(kinds) == {"cut off", "hole", "another line"}

@@ -1,7 +1,5 @@
 """Damaged logs: how they are made, and what they may not become."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +23,6 @@ EVENT_FILE = next(DATA.glob("nemo/events.out.tfevents.*")).read_bytes()
 
 
 def judgement(**numbers: tuple[float, str]) -> Judgement:
-    """A run with these numbers."""
     return Judgement(verdict="judged", numbers=numbers)
 
 
@@ -41,14 +38,12 @@ def test_a_log_is_the_sum_of_its_pieces() -> None:
 
 
 def test_a_mutant_is_known_by_its_number() -> None:
-    """The same seed makes the same, another makes another."""
     first, again, other = (Campaign("megatron_lm", seed).mutant(7) for seed in (1, 1, 2))
     assert (first.kind, first.files) == (again.kind, again.files)
     assert (first.kind, first.files) != (other.kind, other.files)
 
 
 def test_every_kind_of_damage_is_done() -> None:
-    """To a log of text; a campaign that never tries a kind proves nothing about it."""
     campaign = Campaign("megatron_lm", 1)
     subject = next(each for each in campaign._subjects if not each.bare)
     log = subject.log("megatron_lm_2_ranks.log", [])
@@ -58,7 +53,6 @@ def test_every_kind_of_damage_is_done() -> None:
 
 
 def test_less_time_and_more_speed_flatter() -> None:
-    """By 1 % or more; a number that the whole log lacks, too."""
     whole = judgement(throughput=(100.0, "words/s"), step_time=(1.0, "s"), loss_drop=(0.0, "nat"))
     assert too_good(whole, judgement(throughput=(101.0, "words/s"))) == ["throughput"]
     assert too_good(whole, judgement(step_time=(0.99, "s"))) == ["step_time"]
@@ -73,7 +67,6 @@ _NEEDS = {"deepspeed_chat": "lambda/opt-350m_1_1xN_batch0001.log", "eval_batch":
 
 @pytest.mark.parametrize("reader", readable(READERS, lambda reader: _NEEDS.get(reader, "logs/nemo_2.log")))
 def test_no_damage_crashes_and_none_is_judged_without_proof(reader: str) -> None:
-    """Of a small campaign of every reader, whose whole logs are judged."""
     campaign = Campaign(reader, 3)
     assert any(subject.whole.verdict == "judged" for subject in campaign._subjects)
     tally = campaign.run(range(MUTANTS))
@@ -87,7 +80,6 @@ def test_no_damage_crashes_and_none_is_judged_without_proof(reader: str) -> None
 
 @pytest.mark.parametrize("reader", ["megatron_lm", "metaseq", "nemo", "deepspeed_chat"])
 def test_damaged_logs_say_the_same_however_failures_are_searched_for(reader: str, tmp_path: Path) -> None:
-    """From their start, or afterwards and only where nothing proves that the run did all its work."""
     campaign = Campaign(reader, 5)
     engine = get_engine("nemo_torchrun" if reader == "nemo" else reader)
     assert isinstance(engine, External)
@@ -102,7 +94,6 @@ def test_damaged_logs_say_the_same_however_failures_are_searched_for(reader: str
 
 
 def test_the_tables_count_what_was_tried() -> None:
-    """In rows of as many cells as their heads."""
     tallies = {"nvlink": Campaign("nvlink", 1).run(range(40))}
     for table in (by_reader(tallies), by_kind(tallies)):
         assert len({row.count("|") for row in table}) == 1

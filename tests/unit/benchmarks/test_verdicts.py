@@ -15,7 +15,6 @@ WHOLE = Way(steps=200)
 
 
 def cell(name: str, way: Way = WHOLE, noise: Noise = QUIET, runs: int = 150) -> Cell:
-    """Runs of one scenario."""
     return Cell(scenario=NAMES.index(name), way=way, noise=noise, runs=runs, seed=3)
 
 
@@ -49,14 +48,12 @@ def test_what_was_wrong_once_holds(name: str) -> None:
     [("skip 5, mean", "warm-up, 60 steps"), ("skip 5, median", "second half slower"), ("last value", "drift +5 %")],
 )
 def test_rules_of_one_number_are_often_wrong(rule: str, name: str) -> None:
-    """The simulation tells good rules from bad ones."""
     judged = simulate(cell(name, noise=Noise(cv=0.0005, phi=0.0)))
     assert judged.wrong[rule].max() > 0.9 * 150
     assert judged.wrong[OURS].max() == 0
 
 
 def test_early_looks_end_quiet_runs_at_a_quarter() -> None:
-    """2 % from the bound."""
     judged = simulate(cell("clean", Way(steps=200, early=True), noise=Noise(cv=0.005, phi=0.0)))
     assert judged.steps is not None
     assert max(judged.steps[[1, 6]]) <= 50
@@ -69,7 +66,6 @@ def test_three_runs_of_a_system_are_judged_together() -> None:
 
 
 def test_runs_made_again_decide_more_and_are_seldom_wrong() -> None:
-    """Up to eight of a system whose runs differ by as much as the distance of the bounds."""
     again = simulate(cell("between runs 0.3 %", Way(steps=200, repeats=8, rerun=True), runs=40))
     once = simulate(cell("between runs 0.3 %", runs=40))
     assert again.open.sum() < once.open.sum() / 2
@@ -78,13 +74,11 @@ def test_runs_made_again_decide_more_and_are_seldom_wrong() -> None:
 
 
 def test_the_same_seed_gives_the_same_counts() -> None:
-    """A record can be made again."""
     one, other = (simulate(cell("spikes", runs=40)) for _ in range(2))
     assert all(np.array_equal(one.wrong[rule], other.wrong[rule]) for rule in one.wrong)
 
 
 def test_calibrated_bounds_find_slower_runs() -> None:
-    """From five good runs."""
     tally = tally_of(5, 0.0015, 100, 1)
     assert tally.missed < 0.01
     assert tally.found > 0.99
@@ -92,7 +86,6 @@ def test_calibrated_bounds_find_slower_runs() -> None:
 
 
 def test_it_prints_its_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With every scenario in them."""
     monkeypatch.setattr("benchmarks.verdicts.__main__.WAYS", (Way(steps=25),))
     monkeypatch.setattr("benchmarks.verdicts.__main__.PLAN", 25)
     monkeypatch.setattr("benchmarks.verdicts.__main__.NOISES", (QUIET, Noise(cv=0.06, phi=0.0)))

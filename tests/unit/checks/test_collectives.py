@@ -1,7 +1,5 @@
 """The checks of collectives: between real ranks, by a stand-in for nccl-tests, and what they make of a curve."""
 
-from __future__ import annotations
-
 import datetime as dt
 import re
 from collections.abc import Callable
@@ -12,7 +10,7 @@ import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, Site, get_check
 from pytest_llmbench.checks.collectives import check as collectives
-from pytest_llmbench.checks.collectives.curve import STATISTICS, judge
+from pytest_llmbench.checks.collectives.check import STATISTICS, judge
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import UNITS, Quantity
 from pytest_llmbench.core.recipe.environments import Container, Environment
@@ -27,7 +25,6 @@ SMALL = {"max_bytes": 4096, "iterations": 2, "checked": 1, "dtype": "bfloat16"}
 
 
 def reference(statistic: str, at_least: str, **applies_to: Any) -> Reference:
-    """A lower bound for this system."""
     return Reference(
         name="bound", statistic=statistic, at_least=Quantity(at_least), why="a test", source="here",
         date=dt.date(2026, 11, 21), applies_to=AppliesTo(**(applies_to or {"system": "test"})),
@@ -55,7 +52,6 @@ def test_seven_checks_share_one_measurement(two_nodes: ProcessFleet, name: str) 
 
 
 def test_a_missed_bound_of_this_system_is_a_finding(two_nodes: ProcessFleet) -> None:
-    """And one for another system, or for more nodes, is none."""
     bounds = (
         reference("busbw_4KiB", "900000 GB/s"),
         reference("busbw_4KiB", "900000 GB/s", system="test", nodes=3).model_copy(update={"name": "of_three_nodes"}),
@@ -67,7 +63,6 @@ def test_a_missed_bound_of_this_system_is_a_finding(two_nodes: ProcessFleet) -> 
 
 
 def test_a_bound_on_what_was_not_measured_is_an_error(two_nodes: ProcessFleet) -> None:
-    """Else a size that does not fit, or was not asked for, would pass."""
     settings = CheckSettings(options=SMALL, references=(reference("busbw_8GiB", "1 GB/s"),))
     report = get_check("reduce").run(two_nodes, settings)
     assert report.problem == "reference bound asks for busbw_8GiB, which was not measured: see max_bytes"
@@ -83,14 +78,12 @@ def test_only_the_selected_are_measured(tmp_path: Path) -> None:
 
 
 def test_other_options_are_another_measurement() -> None:
-    """By a name of its own."""
     sizes = [collectives.CollectivesOptions(max_bytes=size).filled(cpu_site(2)) for size in (64, 64, 128)]
     names = [collectives._name_probe(each) for each in sizes]
     assert names[0] == names[1] != names[2]
 
 
 def test_one_rank_is_no_collective(tmp_path: Path) -> None:
-    """Nothing is measured, and that is no pass."""
     fleet = ProcessFleet(site=cpu_site(1), hosts=("a",), folder=tmp_path)
     report = get_check("all_reduce").run(fleet, CheckSettings())
     assert report.skip is not None
@@ -118,7 +111,6 @@ def test_a_rank_that_does_not_come_is_an_error_of_its_node(tmp_path: Path) -> No
     ids=["cpu", "cpu smoke", "gpu", "gpu smoke"],
 )
 def test_the_usual_sizes(site: Site, largest: int, iterations: int) -> None:
-    """By the device; what a system's file says goes before."""
     usual = collectives.CollectivesOptions().filled(site)
     assert (usual.sizes[0], usual.sizes[-1], usual.iterations) == (8, largest, iterations)
     assert usual.sizes == tuple(8 << power for power in range(len(usual.sizes)))
@@ -130,19 +122,16 @@ def test_the_usual_sizes(site: Site, largest: int, iterations: int) -> None:
     "options", [{"max_bytes": 4}, {"factor": 1}, {"min_bytes": 4}, {"backend": "mpi"}, {"size": 8}]
 )
 def test_options_that_mean_nothing_are_refused(two_nodes: ProcessFleet, options: dict[str, object]) -> None:
-    """With the key that is wrong."""
     with pytest.raises(ConfigError, match=r"validation: all_reduce: options"):
         get_check("all_reduce").run(two_nodes, CheckSettings(options=options))
 
 
 def test_every_statistic_has_a_unit_of_its_kind() -> None:
-    """From 8 B to 16 GiB."""
     assert {"busbw_8B", "busbw_8GiB", "busbw_16GiB", "busbw_peak", "latency_8B"} < set(STATISTICS)
     assert {UNITS[unit][0] for unit in STATISTICS.values()} == {"bandwidth", "time"}
 
 
 def curve(busbw: float = 364.9, wrong: int | None = 0, **changes: Any) -> Curve:
-    """An all_reduce of 4 GPUs."""
     points = tuple(
         Point(
             size=size, count=size // 4, dtype="float32",
@@ -170,7 +159,6 @@ def test_numbers_are_compared_as_numbers(busbw: float, passes: bool) -> None:
 
 
 def test_a_smoke_run_meets_no_bound_and_misses_none() -> None:
-    """It is not what the reference is for."""
     report = judged(curve(1.0), reference("busbw_peak", "180 GB/s"), scale="smoke")
     assert (report.findings, report.problem) == ((), None)
     assert report.notes[0].startswith("no reference is for this machine")
@@ -188,28 +176,24 @@ def test_a_smoke_run_meets_no_bound_and_misses_none() -> None:
     ids=["incomplete", "unreadable", "empty", "fewer ranks", "unchecked"],
 )
 def test_a_doubtful_curve_is_an_error(told: Curve, why: str) -> None:
-    """However fast it is."""
     report = judged(told)
     assert report.problem is not None
     assert why in report.problem
 
 
 def test_a_doubtful_curve_misses_no_bound() -> None:
-    """That a measurement went wrong does not mean that a node is slow."""
     report = judged(curve(1.0, complete=False), reference("busbw_8GiB", "180 GB/s"))
     assert report.findings == ()
     assert report.problem is not None
 
 
 def test_a_curve_that_contradicts_itself_is_an_error() -> None:
-    """And no bandwidth is judged by it; a footer that cannot be read says so, and not that the end is missing."""
     report = judged(curve(doubt="its busbw is 9 GB/s, where 8 are due"), nodes=1)
     assert report.problem == "the measurement contradicts itself: its busbw is 9 GB/s, where 8 are due"
     assert judged(curve(doubt="its average is '-nan'", complete=False), nodes=1).problem == "its average is '-nan'"
 
 
 def test_wrong_values_are_a_finding_even_in_a_doubtful_curve() -> None:
-    """And of the node that got them, where it was one; the doubt is noted."""
     report = judged(curve(complete=False), nodes=2, wrong={"a": 0, "b": 17})
     assert [(finding.host, finding.kind) for finding in report.findings] == [("b", "wrong_values")]
     assert "17 wrong elements on b" in report.findings[0].message
@@ -249,7 +233,6 @@ def theirs(tmp_path: Path) -> Theirs:
 @pytest.mark.parametrize("mode", ["", "no_json", "old", "old noise"])
 @pytest.mark.parametrize("name", ["all_reduce", "all_gather"])
 def test_nccl_tests_give_the_same_result(theirs: Theirs, name: str, mode: str) -> None:
-    """By whatever version: busbw of every size, nothing wrong, and the bound for this system met."""
     report = theirs(name, mode=mode)
     assert (report.findings, report.problem, report.unjudged, report.skip, report.notes) == ((), None, {}, None, ())
     measured = {reading.statistic: reading for reading in report.readings}
@@ -262,7 +245,6 @@ def test_nccl_tests_give_the_same_result(theirs: Theirs, name: str, mode: str) -
 
 @pytest.mark.parametrize("mode", ["wrong", "wrong no_json", "wrong old"])
 def test_wrong_values_by_nccl_tests(theirs: Theirs, mode: str) -> None:
-    """Also of an old one, whose last column does not count them."""
     report = theirs(mode=mode)
     assert [(finding.kind, finding.host) for finding in report.findings] == [("wrong_values", "a")]
     assert "1 measurements out of bounds" in report.findings[0].message
@@ -276,14 +258,12 @@ def test_wrong_values_by_nccl_tests(theirs: Theirs, mode: str) -> None:
     ],
 )
 def test_nccl_tests_that_do_not_finish(theirs: Theirs, mode: str, why: str) -> None:
-    """A status of 0 does not make a measurement."""
     problem = theirs(mode=mode).problem
     assert problem is not None
     assert re.search(why, problem), problem
 
 
 def test_a_program_that_is_missing_is_an_error_of_its_check(theirs: Theirs, tmp_path: Path) -> None:
-    """Of no other."""
     (tmp_path / "nccl-tests" / "all_gather_perf").unlink()
     both = ("all_reduce", "all_gather")
     assert "printed no table; it ended with status 127" in str(theirs("all_gather", selected=both).problem)

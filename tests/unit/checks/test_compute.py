@@ -1,7 +1,5 @@
 """Compute checks: on real processes, and on facts of GPUs that are not here."""
 
-from __future__ import annotations
-
 import copy
 import datetime as dt
 from collections.abc import Mapping, Sequence
@@ -97,12 +95,10 @@ def bf16(**changes: Any) -> dict[str, Any]:
 
 
 def judged(name: str, fleet: FactsFleet, **settings: Any) -> Report:
-    """Run a check."""
     return get_check(name).run(fleet, CheckSettings(**settings))
 
 
 def accused(report: Report) -> list[tuple[str | None, str, str]]:
-    """Node, GPU and kind of each finding."""
     return [(finding.host, finding.subject, finding.kind) for finding in report.findings]
 
 
@@ -120,7 +116,6 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[ProcessFleet, di
 
 @pytest.fixture(scope="module")
 def sustained(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """The load of seconds on one node."""
     fleet = ProcessFleet(site=cpu_site(1), hosts=("a",), folder=tmp_path_factory.mktemp("sustained"))
     return get_check("sustained").run(fleet, CheckSettings())
 
@@ -141,7 +136,6 @@ def test_three_real_nodes_compute_the_same(measured: tuple[ProcessFleet, dict[st
 
 
 def test_checks_share_one_measurement(measured: tuple[ProcessFleet, dict[str, Report]]) -> None:
-    """Importing PyTorch takes longer than most of it."""
     assert [probe.name for probe in measured[0].asked] == ["compute"]
     assert measured[0].asked[0].config["measure"] == ["gemm", "memory"]
 
@@ -152,7 +146,6 @@ def test_nodes_of_another_kind_are_not_compared(measured: tuple[ProcessFleet, di
 
 
 def test_without_gpus_there_is_nothing_to_copy_to(measured: tuple[ProcessFleet, dict[str, Report]]) -> None:
-    """A skip with its reason."""
     assert "no GPUs" in (measured[1]["host_device_bandwidth"].skip or "")
 
 
@@ -167,7 +160,6 @@ def test_a_load_on_a_real_node_says_what_it_could_not_watch(sustained: Report) -
 
 
 def test_healthy_gpus_are_not_accused() -> None:
-    """Six alike, and every number is there once for each."""
     for name in _NAMES:
         report = judged(name, fleet_of(_LOADED if name == "sustained" else _GOOD))
         assert not report.findings
@@ -185,7 +177,6 @@ def test_healthy_gpus_are_not_accused() -> None:
     ],
 )
 def test_a_slow_gpu_is_named(name: str, change: Mapping[str, Any]) -> None:
-    """Among six, with its node; a wider tolerance lets it be."""
     report = judged(name, fleet_of(_GOOD, b1=change))
     assert accused(report) == [("b", "GPU 1", "outlier")]
     assert "below the median" in report.findings[0].message
@@ -203,7 +194,6 @@ def test_a_slow_gpu_is_named(name: str, change: Mapping[str, Any]) -> None:
     ],
 )
 def test_a_gpu_that_computes_wrong_is_to_be_replaced(change: Mapping[str, Any], kind: str) -> None:
-    """Whichever way it shows."""
     report = judged("gemm", fleet_of(_GOOD, c0=bf16(**change)))
     assert {("c", "GPU 0", kind)} <= set(accused(report)) <= {("c", "GPU 0", kind), ("c", "GPU 0", "outlier")}
     assert {finding.severity for finding in report.findings} == {Severity.ISOLATE}
@@ -218,7 +208,6 @@ def test_a_gpu_that_is_known_to_be_wrong_has_no_vote() -> None:
 
 
 def test_without_a_majority_nobody_is_cleared() -> None:
-    """Half of the GPUs compute one thing, half another."""
     other = bf16(digest="2")
     report = judged("gemm", fleet_of(_GOOD, a0=other, a1=other, b0=other))
     assert not report.findings
@@ -227,7 +216,6 @@ def test_without_a_majority_nobody_is_cleared() -> None:
 
 
 def test_a_rate_beyond_the_peak_is_no_pass() -> None:
-    """1500 TFLOP/s of 989 published ones: a clock is wrong."""
     report = judged("gemm", fleet_of(_GOOD, a0=bf16(rate=1500e12)))
     assert list(report.unjudged) == ["a"]
     assert "implausible" in report.unjudged["a"]
@@ -235,13 +223,11 @@ def test_a_rate_beyond_the_peak_is_no_pass() -> None:
 
 @pytest.mark.parametrize("name", _NAMES)
 def test_a_silent_gpu_is_no_pass(name: str) -> None:
-    """Its node cannot be judged, and it is said why."""
     usual = _LOADED if name == "sustained" else _GOOD
     assert dict(judged(name, fleet_of(usual, b0="out of memory")).unjudged) == {"b": "rank 2: out of memory"}
 
 
 def test_a_reference_bounds_the_rate() -> None:
-    """At scale full, on the GPU that it is for; elsewhere the number is reported, with a note."""
     bound = Reference(
         name="house", statistic="gemm_bf16", at_least=Quantity("700 TFLOP/s/gpu"), why="w", source="s",
         date=dt.date(2026, 1, 1), applies_to=AppliesTo(gpu="H200", gpus=1, nodes=1),
@@ -257,14 +243,12 @@ def test_a_reference_bounds_the_rate() -> None:
 
 
 def test_what_a_device_lacks_is_said() -> None:
-    """No fp8 before compute capability 8.9."""
     lacking = {"gemm": {**_GOOD["gemm"], "lacking": {"fp8": "needs compute capability 8.9"}}}
     notes = judged("gemm", fleet_of({**_GOOD, **lacking})).notes
     assert "fp8 not measured on NVIDIA H200: needs compute capability 8.9" in notes
 
 
 def test_a_gpu_that_slows_down_is_found() -> None:
-    """Its last third is 20 % below its first."""
     rates = [[float(second), (670e12 if second < 7 else 536e12)] for second in range(1, 13)]
     report = judged("sustained", fleet_of(_LOADED, a1={"rates": rates}))
     assert accused(report) == [("a", "GPU 1", "slows_down")]
@@ -280,7 +264,6 @@ def test_a_gpu_that_slows_down_is_found() -> None:
     ],
 )
 def test_telemetry_is_judged(change: Mapping[str, Any], kind: str, severity: Severity) -> None:
-    """One sample in the middle; the power cap alone is usual."""
     samples = copy.deepcopy(_LOADED["telemetry"])
     samples[6] |= change
     report = judged("sustained", fleet_of(_LOADED, c1={"telemetry": samples}))
@@ -293,18 +276,15 @@ def test_telemetry_is_judged(change: Mapping[str, Any], kind: str, severity: Sev
     ("trouble", "reason"), [("nvidia-ml-py is not installed", "nvidia-ml-py is not installed"), (None, "no sample")]
 )
 def test_a_gpu_without_telemetry_is_no_pass(samples: list[Any], trouble: str | None, reason: str) -> None:
-    """Whether it was throttled is not known."""
     report = judged("sustained", fleet_of(_LOADED, a0={"telemetry": samples, "trouble": trouble}))
     assert f"whether it was throttled is not known: {reason}" in report.unjudged["a"]
 
 
 def test_a_load_too_short_to_compare_is_no_pass() -> None:
-    """Two rates have no thirds."""
     assert "too few" in judged("sustained", fleet_of(_LOADED, a0={"rates": _LOADED["rates"][:2]})).unjudged["a"]
 
 
 def test_gaps_of_telemetry_are_said() -> None:
-    """In the middle and at the end."""
     samples = [{**_LOADED["telemetry"][0], "at_s": float(at_s)} for at_s in (0, 1, 2, 7)]
     report = judged("sustained", fleet_of(_LOADED, a0={"telemetry": samples}))
     gaps = [note for note in report.notes if "no telemetry" in note]
@@ -312,7 +292,6 @@ def test_gaps_of_telemetry_are_said() -> None:
 
 
 def test_minutes_are_the_users() -> None:
-    """The deadline follows them."""
     fleet = fleet_of(_LOADED)
     judged("sustained", fleet, options={"minutes": 30})
     assert fleet.asked[0].config["seconds"] == 1800
@@ -321,7 +300,6 @@ def test_minutes_are_the_users() -> None:
 
 @pytest.mark.parametrize("name", _NAMES[:2] + _NAMES[3:])
 def test_an_unknown_option_is_refused(name: str) -> None:
-    """With its name."""
     with pytest.raises(ConfigError, match="tolerence"):
         judged(name, fleet_of(_GOOD), options={"tolerence": 0.1})
 
@@ -331,5 +309,4 @@ def test_an_unknown_option_is_refused(name: str) -> None:
     [("", []), ("x", []), ("xx", []), ("xy", None), ("xxy", [2]), ("xxyy", None), ("xyz", None), ("xxxyz", [3, 4])],
 )
 def test_dissenters_need_a_majority(values: str, odd: list[int] | None) -> None:
-    """More than half."""
     assert dissenters(dict(enumerate(values))) == odd

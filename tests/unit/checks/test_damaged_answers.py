@@ -1,7 +1,5 @@
 """A damaged answer of a node is told with the node and the field, and is never a pass."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +69,6 @@ class ToldFleet:
     ],
 )
 def test_a_damaged_answer_is_named(tmp_path: Path, check: str, gpus: int, data: Mapping[str, Any], field: str) -> None:
-    """The node is not judged, and the reason names the field."""
     site = Site(system="test", nodes=2, gpus_per_node=gpus, scale="full")
     report = get_check(check).run(ToldFleet(site, ("a", "b"), tmp_path, data), CheckSettings())
     assert report.unjudged.keys() == {"a", "b"}
@@ -81,7 +78,6 @@ def test_a_damaged_answer_is_named(tmp_path: Path, check: str, gpus: int, data: 
 
 
 def test_the_other_nodes_are_read() -> None:
-    """One damaged answer costs one node."""
     whole = HOST_FACTS.model_dump()
     answers: list[Answer] = [
         Answer(host="a", rank=0, local_rank=0, data=whole),
@@ -97,7 +93,6 @@ def test_the_other_nodes_are_read() -> None:
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), True, "1.0"])
 def test_what_is_not_a_number_is_damage(number: object) -> None:
-    """JSON of another writer may hold it."""
     told = {"time": number, "ahead_s": 0.0, "uncertainty_s": 0.0, "mount": None, "kernel": None}
     _, unjudged = read_per_host([Answer(host="a", rank=0, local_rank=0, data=told)], NodeClock)
     assert "time: " in unjudged["a"]
@@ -117,7 +112,6 @@ def test_what_was_asked_for_has_to_be_there(tmp_path: Path) -> None:
 
 
 def test_a_collective_that_a_rank_did_not_check_is_no_pass(tmp_path: Path) -> None:
-    """Nor is one without its curve."""
     site = Site(system="test", nodes=2, gpus_per_node=1)
     point = {"size": 8, "count": 2, "dtype": "float32", "in_place": {"time_us": 1.0, "algbw": 1.0, "busbw": 1.0}}
     measured = {"curves": {}, "unsupported": {}, "notes": [], "device": "H200"}
@@ -140,7 +134,6 @@ def test_a_collective_that_a_rank_did_not_check_is_no_pass(tmp_path: Path) -> No
     ],
 )
 def test_a_damaged_game_is_no_measurement(tmp_path: Path, game: dict[str, Any], field: str) -> None:
-    """Its rank gave no answer."""
     told = {"device": "H200", "games": [{"round": 0, "group": 0, **game}], "stopped": None, "nvlink": True}
     fleet = ToldFleet(Site(system="test", nodes=2, gpus_per_node=2), ("a", "b"), tmp_path, told)
     report = get_check("nvlink").run(fleet, CheckSettings())

@@ -1,7 +1,5 @@
 """The DCGM check: what dcgmi leaves, in every version's words, and real nodes whose dcgmi is a stand-in."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -12,8 +10,8 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, get_check
+from pytest_llmbench.checks.dcgm.check import DcgmVerdict, ExpectedTests, judge
 from pytest_llmbench.checks.dcgm.nodes.diagnostics import DiagnosticOutput
-from pytest_llmbench.checks.dcgm.verdict import DcgmVerdict, ExpectedTests, judge
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.record.health import HealthRecord, Report, Severity
@@ -44,20 +42,17 @@ STANDIN = Path(__file__).parents[2] / "standins" / "dcgmi.py"
 
 
 def output_of(stdout: str, code: int | None, stderr: str = "") -> DiagnosticOutput:
-    """What one node's dcgmi left."""
     return DiagnosticOutput(command="dcgmi diag", code=code, seconds=7.0, stdout=stdout, stderr=stderr)
 
 
 def judged(
     stdout: str, code: int | None = 0, *, stderr: str = "", level: int = 3, skips: tuple[str, ...] = ()
 ) -> DcgmVerdict:
-    """What one node's output comes to."""
     expected = ExpectedTests(level=level, gpus=2, allowed_skips=skips)
     return judge("n1", output_of(stdout, code, stderr), expected)
 
 
 def verdict(report: Report, host: str) -> Verdict:
-    """The verdict on a node."""
     record = HealthRecord(
         session="s", token="t", check="dcgm", family="dcgm", scope="node", system="test", cluster="local",
         hosts=HOSTS, folder=".", report=report,
@@ -66,21 +61,18 @@ def verdict(report: Report, host: str) -> Verdict:
 
 
 def passes(each: DcgmVerdict) -> bool:
-    """Whether the node may train."""
     report = Report(findings=each.findings, unjudged={"n1": "; ".join(each.unjudged)} if each.unjudged else {})
     return verdict(report, "n1") is Verdict.PASS
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_healthy_node_passes(version: str) -> None:
-    """Whatever the version."""
     assert passes(judged(printed(version)))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(("status", "code"), [("Fail", 226), ("Fail", 0), ("Warn", 0)])
 def test_a_faulty_memory_isolates(version: str, status: str, code: int) -> None:
-    """Also where the exit status says that all is well; a warning is a failure that some versions call so."""
     result = judged(printed(version, {"memory": {1: Said(status, FAULTY)}}), code)
     (finding,) = result.findings
     assert (finding.host, finding.subject, finding.severity) == ("n1", "GPU 1", Severity.ISOLATE)
@@ -92,7 +84,6 @@ def test_a_faulty_memory_isolates(version: str, status: str, code: int) -> None:
 @pytest.mark.parametrize("test", ["software", "memory", "diagnostic", "pcie"])
 @pytest.mark.parametrize("code", [0, 1, 127, 203, 205, 217, 226, -9, None])
 def test_a_node_passes_where_text_and_exit_status_both_say_so(version: str, test: str, code: int | None) -> None:
-    """And in no other case: neither of them makes up for the other."""
     for status in ("Pass", "Skip", "Warn", "Fail"):
         assert passes(judged(printed(version, {test: {1: Said(status)}}), code)) == (status == "Pass" and code == 0)
 
@@ -110,7 +101,6 @@ def test_results_that_contradict_each_other_are_no_pass() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_setting_is_no_broken_hardware(version: str) -> None:
-    """Persistence mode off."""
     (finding,) = judged(printed(version, {"software": {1: Said("Fail", PERSISTENCE)}}), 226).findings
     assert (finding.kind, finding.severity) == ("dcgm_configuration", Severity.CONFIGURE)
 
@@ -127,7 +117,6 @@ def test_a_setting_is_no_broken_hardware(version: str) -> None:
     ],
 )
 def test_dcgm_says_how_severe_a_failure_is(version: str, error: Any, severity: Severity) -> None:
-    """To monitor is too little for a test that failed."""
     (finding,) = judged(printed(version, {"pcie": {0: Said("Fail", error)}}), 226).findings
     assert finding.severity is severity
     assert finding.action
@@ -138,7 +127,6 @@ def test_dcgm_says_how_severe_a_failure_is(version: str, error: Any, severity: S
     [("software", 10, Severity.ISOLATE), ("memory", 3, Severity.CONFIGURE), ("memory", 16, Severity.ISOLATE)],
 )
 def test_without_a_severity_the_category_says_it(test: str, category: int, severity: Severity) -> None:
-    """Where it is of the hardware or of the set-up; else the test."""
     changes = {test: {1: Said("Fail", Error("unknown", 900, category, 3))}}
     assert judged(printed("4.4.2", changes), 226).findings[0].severity is severity
 
@@ -148,7 +136,6 @@ def test_without_a_severity_the_category_says_it(test: str, category: int, sever
                            ("Denylist", Severity.CONFIGURE)],
 )  # fmt: skip
 def test_without_a_severity_the_test_says_it(name: str, severity: Severity) -> None:
-    """Among the deployment tests some are about the GPU."""
     table = printed("table of 3.2.6", {"software": {0: Said("Fail")}})
     (finding,) = judged(table.replace(f"{'Persistence Mode':<25}", f"{name:<25}"), 226).findings
     assert finding.severity is severity
@@ -156,7 +143,6 @@ def test_without_a_severity_the_test_says_it(name: str, severity: Severity) -> N
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_skip_is_no_pass(version: str) -> None:
-    """But where the system's file allows it; and nothing but skips is none even then."""
     skipped = printed(version, SKIPPED_EUD)
     assert re.search(r"eud", "; ".join(judged(skipped).unjudged), re.IGNORECASE)
     allowed = judged(skipped, skips=("EUD Test",))
@@ -170,7 +156,6 @@ def test_a_skip_is_no_pass(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_lower_level_than_asked_for_is_not_enough(version: str) -> None:
-    """What level 3 has is not in it."""
     (why,) = judged(printed(version, level=1), level=3).unjudged
     assert re.search("memory, pcie, diagnostic", why)
     assert passes(judged(printed(version, level=1), level=1))
@@ -178,12 +163,10 @@ def test_a_lower_level_than_asked_for_is_not_enough(version: str) -> None:
 
 @pytest.mark.parametrize("version", [version for version in VERSIONS if version != "2.3.5"])
 def test_a_gpu_that_is_gone_is_noticed(version: str) -> None:
-    """The one that is left passes."""
     assert "found 1 GPUs, the node should have 2" in judged(printed(version, gpus=1)).unjudged
 
 
 def test_a_gpu_that_a_test_left_out_is_noticed() -> None:
-    """What did not run is a hole in the list."""
     document = json.loads(printed("3.3.9"))
     document["DCGM GPU Diagnostic"]["test_categories"][1]["tests"][0]["results"][1] = None
     assert judged(json.dumps(document)).unjudged == ("GPU Memory has no result of GPU 1",)
@@ -191,7 +174,6 @@ def test_a_gpu_that_a_test_left_out_is_noticed() -> None:
 
 @pytest.mark.parametrize("version", JSON_VERSIONS)
 def test_a_memory_test_without_memory_tested_nothing(version: str) -> None:
-    """Some versions pass it."""
     result = judged(printed(version, {"memory": {1: Said("Pass", NOT_ALLOCATED)}}))
     assert not result.findings
     assert "passed without testing" in result.unjudged[0]
@@ -199,14 +181,12 @@ def test_a_memory_test_without_memory_tested_nothing(version: str) -> None:
 
 @pytest.mark.parametrize(("error", "fit"), [(THERMAL, True), (REMAP, False), (FAULTY, False)])
 def test_an_error_that_a_passing_test_recorded_counts(error: Any, fit: bool) -> None:
-    """As DCGM says how severe it is."""
     result = judged(printed("4.4.2", {"pcie": {1: Said("Pass", error)}}))
     assert len(result.findings) == 1
     assert passes(result) == fit
 
 
 def test_an_isolating_error_of_a_skipped_test_counts() -> None:
-    """Also where the skip is allowed."""
     changes = {"eud": {0: Said("Skip", FAULTY), 1: Said("Skip", PERSISTENCE)}}
     (finding,) = judged(printed("4.4.2", changes), skips=("eud",)).findings
     assert (finding.subject, finding.severity) == ("GPU 0", Severity.ISOLATE)
@@ -214,7 +194,6 @@ def test_an_isolating_error_of_a_skipped_test_counts() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_status_that_contradicts_the_results_is_no_pass(version: str) -> None:
-    """205 isolates the node whatever else is said."""
     for code in (226, 217, 1, 137, -9):
         (why,) = judged(printed(version), code).unjudged
         assert f"status {code}" in why
@@ -249,7 +228,6 @@ def test_without_results_there_is_no_pass(stdout: str, stderr: str, code: int | 
 
 
 def test_iterations_that_end_in_a_failure_are_no_pass() -> None:
-    """Even where none of them says so."""
     whole = {"iterations": [json.loads(printed("4.4.2"))], "Overall Result": "Fail"}
     assert judged(json.dumps(whole)).unjudged == ("the overall result is not a pass, and no test failed",)
 
@@ -290,7 +268,6 @@ def nodes(tmp_path: Path) -> Callable[..., ProcessFleet]:
 
 
 def run(fleet: ProcessFleet, **settings: Any) -> Report:
-    """Run the check."""
     return get_check("dcgm").run(fleet, CheckSettings(**settings))
 
 
@@ -314,7 +291,6 @@ def test_one_bad_node_of_two_is_named(nodes: Callable[..., ProcessFleet]) -> Non
 
 
 def test_a_dcgmi_without_json_is_asked_for_its_table(nodes: Callable[..., ProcessFleet]) -> None:
-    """A quick look at scale smoke."""
     table = printed("table of 3.2.6", level=1)
     report = run(nodes({"n1": table}, {"n1": {"DCGMI_MODE": "no-json"}}, scale="smoke"))
     assert verdict(report, "n1") is Verdict.PASS
@@ -322,7 +298,6 @@ def test_a_dcgmi_without_json_is_asked_for_its_table(nodes: Callable[..., Proces
 
 
 def test_what_breaks_on_a_node_is_an_error_of_that_node(nodes: Callable[..., ProcessFleet]) -> None:
-    """Each in its own way."""
     modes = {"n1": "empty", "n2": "killed", "n3": "truncated", "n4": "no-engine"}
     whys = {"n1": "printed nothing", "n2": "signal 9", "n3": "cannot be read", "n4": "unable to establish"}
     env = {host: {"DCGMI_MODE": mode} for host, mode in modes.items()}
@@ -332,7 +307,6 @@ def test_what_breaks_on_a_node_is_an_error_of_that_node(nodes: Callable[..., Pro
 
 
 def test_a_dcgmi_that_hangs_is_ended_and_told(nodes: Callable[..., ProcessFleet], tmp_path: Path) -> None:
-    """By the node, before its probe is, though a busy machine starts that late."""
     report = run(nodes({"n1": printed("4.4.2")}, {"n1": {"DCGMI_MODE": "hang"}}), deadline_s=20.0)
     assert "did not end within" in report.unjudged["n1"]
     pid = (tmp_path / "n1" / "out.pid").read_text()
@@ -348,13 +322,11 @@ def test_a_node_without_dcgm(nodes: Callable[..., ProcessFleet]) -> None:
 
 @pytest.mark.parametrize(("options", "expected"), [({}, Verdict.SKIP), ({"level": 3}, Verdict.ERROR)])
 def test_no_node_with_dcgm(nodes: Callable[..., ProcessFleet], options: dict[str, Any], expected: Verdict) -> None:
-    """Who asks for it in the system's file expects it there."""
     report = run(nodes({"n1": None, "n2": None}), options=options)
     assert {verdict(report, host) for host in HOSTS} == {expected}
 
 
 def test_without_gpus_there_is_nothing_to_test(tmp_path: Path) -> None:
-    """No node is asked."""
     fleet = ProcessFleet(site=cpu_site(1), hosts=("n1",), folder=tmp_path)
     assert "no GPUs" in (run(fleet).skip or "")
     assert not fleet.asked
@@ -369,7 +341,6 @@ def test_without_gpus_there_is_nothing_to_test(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_cannot_be_meant(tmp_path: Path, options: dict[str, Any], word: str) -> None:
-    """They say where they are."""
     with pytest.raises(ConfigError, match=word):
         run(ProcessFleet(site=cpu_site(1), hosts=("n1",), folder=tmp_path), options=options)
 
@@ -402,7 +373,6 @@ def test_dcgmi_in_a_container(nodes: Callable[..., ProcessFleet], tmp_path: Path
 
 
 def test_a_pyxis_container_needs_slurm(nodes: Callable[..., ProcessFleet], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node says so."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     environment = Environment.model_validate({"container": {"runtime": "pyxis", "image": "img"}})
     report = run(nodes({"n1": printed("4.4.2")}, environments={"dcgm": environment}))

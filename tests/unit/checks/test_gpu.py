@@ -1,7 +1,5 @@
 """GPU checks on processes that pose as nodes: the programs they ask are stand-ins, everything else is real."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -56,7 +54,6 @@ def nodes_of(folder: Path, nodes: Mapping[str, Mapping[str, Any]]) -> ProcessFle
 
 
 def found_on(report: Report, host: str) -> dict[str, str]:
-    """Severities by kind."""
     return {finding.kind: str(finding.severity) for finding in report.findings if finding.host == host}
 
 
@@ -72,13 +69,11 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
 
 
 def test_there_is_a_case_for_every_check() -> None:
-    """So that none is forgotten here."""
     assert set(FOUND) <= set(GPU_CHECKS)
 
 
 @pytest.mark.parametrize("name", FOUND)
 def test_the_bad_node_is_found_and_no_good_one(reports: dict[str, Report], name: str) -> None:
-    """Each check finds what is its own."""
     report = reports[name]
     assert found_on(report, "bad") == FOUND[name]
     assert not [str(finding) for finding in report.findings if finding.host != "bad"]
@@ -89,28 +84,24 @@ def test_the_bad_node_is_found_and_no_good_one(reports: dict[str, Report], name:
 
 @pytest.mark.parametrize("name", FOUND)
 def test_a_node_that_cannot_be_judged_is_not_fit(reports: dict[str, Report], name: str) -> None:
-    """Its XML was cut off, and its log is closed to us."""
     assert list(reports[name].unjudged) == ["cut"]
     assert ("Operation not permitted" if name == "gpu_xid" else "whole") in reports[name].unjudged["cut"]
 
 
 @pytest.mark.parametrize("name", FOUND)
 def test_the_evidence_is_plain_and_small(reports: dict[str, Report], name: str) -> None:
-    """A record holds it whole, for hundreds of nodes."""
     text = reports[name].model_dump_json()
     assert Report.model_validate_json(text).evidence
     assert len(text) < 4 * 25_000
 
 
 def test_an_xid_is_said_once_with_its_gpu(reports: dict[str, Report]) -> None:
-    """However often it was logged, by the number that the driver gives the GPU."""
     (finding,) = reports["gpu_xid"].findings
     assert finding.subject == f"GPU 1 ({bus(1)})"
     assert "Xid 48, 2 times" in finding.message
 
 
 def test_without_gpus_every_check_says_so(tmp_path: Path) -> None:
-    """And asks no node."""
     fleet = ProcessFleet(site=cpu_site(1), hosts=("a",), folder=tmp_path)
     assert all(get_check(name).run(fleet, CheckSettings()).skip for name in FOUND)
     assert not fleet.asked
@@ -132,6 +123,45 @@ def test_how_nvidia_smi_fails_says_what_the_node_needs(tmp_path: Path) -> None:
     for name in ("gpu_ecc", "gpu_pcie", "gpu_nvlink", "gpu_throttle", "gpu_processes"):
         assert set(get_check(name).run(fleet, CheckSettings()).unjudged) == {"fallen", "driver", "else", "absent"}
     assert list(get_check("gpu_xid").run(fleet, CheckSettings()).unjudged) == ["absent"]
+
+
+def test_a_gpu_that_nvidia_smi_only_complains_of_is_found(tmp_path: Path) -> None:
+    errors = "Unable to determine the device handle for GPU1: 0000:44:00.0: Unknown Error\n"
+    short = smi_xml(1).replace("<attached_gpus>1<", "<attached_gpus>2<")
+    words = {"xml": errors}
+    fleet = nodes_of(
+        tmp_path,
+        {
+            "counted": {"xml": short, "errors": errors}, "hidden": {"errors": errors}, "words": words,
+            "none": {"xml": "No devices were found\n", "code": 6}, "good": {},
+        },
+    )  # fmt: skip
+    report = get_check("gpu_inventory").run(fleet, CheckSettings())
+    fallen = {"fallen_off_the_bus": "REBOOT"}
+    assert {host: found_on(report, host) for host in fleet.hosts} == {
+        "counted": fallen, "hidden": fallen, "words": fallen, "none": {"gpus_missing": "ISOLATE"}, "good": {},
+    }  # fmt: skip
+    assert not report.unjudged
+    assert all("GPU1" in finding.message for finding in report.findings if finding.kind == "fallen_off_the_bus")
+
+
+@pytest.mark.parametrize(
+    ("tags", "kind"),
+    [
+        ("<unrepairable_memory>Yes</unrepairable_memory>", "memory_unrepairable"),
+        ("<channel_repair_pending>Yes</channel_repair_pending>", "repair_pending"),
+        ("<ecc_errors2><tpc_repair_pending>Yes</tpc_repair_pending></ecc_errors2>", "repair_pending"),
+        ("<gpu_reset_status><reset_required>Yes</reset_required></gpu_reset_status>", "recovery_action"),
+    ],
+)
+def test_repairs_that_wait_or_failed(tags: str, kind: str, tmp_path: Path) -> None:
+    """Drivers write them at different places of a GPU's report."""
+    xml = smi_xml().replace("</gpu>", f"{tags}</gpu>", 1)
+    fleet = nodes_of(tmp_path, {"bad": {"xml": xml}, "good": {"xml": xml.replace("Yes", "No")}})
+    check = "gpu_inventory" if kind == "recovery_action" else "gpu_ecc"
+    report = get_check(check).run(fleet, CheckSettings())
+    assert kind in found_on(report, "bad")
+    assert kind not in found_on(report, "good")
 
 
 def test_the_inventory_is_held_against_the_promise(tmp_path: Path) -> None:
@@ -179,7 +209,6 @@ def test_options_change_what_is_expected(tmp_path: Path) -> None:
 
 
 def test_a_link_may_sleep_with_its_gpu(tmp_path: Path) -> None:
-    """Its generation is not judged then, which is said; its width is."""
     asleep = {"<current_link_gen>5<": "<current_link_gen>1<", "<performance_state>P0<": "<performance_state>P8<"}
     fleet = nodes_of(tmp_path, {"one": {"xml": smi_xml(changes={0: asleep, 1: asleep})}})
     report = get_check("gpu_pcie").run(fleet, CheckSettings())
@@ -204,7 +233,6 @@ def test_a_log_that_lost_its_beginning_leaves_a_node_unjudged(tmp_path: Path) ->
 
 
 def test_counters_that_are_not_known_are_no_pass(tmp_path: Path) -> None:
-    """Each of these leaves its node unjudged."""
     unknown = {
         "gpu_ecc": {"<dram_uncorrectable>0<": "<dram_uncorrectable>N/A<"},
         "gpu_pcie": {">16x<": ">N/A<"},
@@ -221,7 +249,6 @@ def test_counters_that_are_not_known_are_no_pass(tmp_path: Path) -> None:
 
 
 def test_ecc_that_is_off_is_a_setting(tmp_path: Path) -> None:
-    """With no counters, and nothing unknown."""
     off = {"<current_ecc>Enabled<": "<current_ecc>Disabled<", "uncorrectable>0<": "uncorrectable>N/A<"}
     report = get_check("gpu_ecc").run(nodes_of(tmp_path, {"one": {"xml": smi_xml(changes={0: off})}}), CheckSettings())
     assert found_on(report, "one") == {"ecc_off": "CONFIGURE"}
@@ -229,7 +256,6 @@ def test_ecc_that_is_off_is_a_setting(tmp_path: Path) -> None:
 
 
 def test_gpus_without_nvlink_are_skipped_and_ones_without_fabric_are_not(tmp_path: Path) -> None:
-    """None has a link, or all are down: the second needs somebody."""
     names = "GPU 0: NVIDIA L4 (UUID: GPU-1)\nGPU 1: NVIDIA L4 (UUID: GPU-2)\n"
     down = names.replace("\n", "\nNVML: Unable to retrieve NVLink information as all links are inActive\n")
     nvlink = get_check("gpu_nvlink")

@@ -1,7 +1,5 @@
 """Kinds of findings: a family declares its own in its folder, and finds no other."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from itertools import chain
@@ -33,8 +31,7 @@ def is_declaration(node: ast.stmt) -> bool:
 
 
 def test_each_kind_has_one_owner() -> None:
-    """A family, the families together, their bounds, or the references."""
-    owned = Counter([*chain(*map(declared, (*FAMILIES, "bounds"))), *SHARED, *references()])
+    owned = Counter([*chain(*map(declared, (*FAMILIES, "findings"))), *references()])
     assert [kind for kind, count in owned.items() if count > 1] == []
     assert len(owned) > 70
 
@@ -49,6 +46,5 @@ def test_a_family_finds_the_kinds_that_it_declares(family: str) -> None:
 
 
 def test_a_kind_that_several_share_is_found_by_several() -> None:
-    """Else it belongs to one of them."""
     found = Counter(kind for family in FAMILIES for kind in constants(family)[0] & SHARED)
     assert {kind for kind, count in found.items() if count > 1} == SHARED

@@ -3,8 +3,6 @@
 The stand-in computes what ranks would answer; `test_real_pairs` proves that real ones answer in the same words.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +22,6 @@ GAME = {"seconds": 1e-3, "busbw": 10.0, "latency_s": 1e-5, "wrong": 0}
 
 
 def rate(busbw: float) -> dict[str, Any]:
-    """A game at some rate."""
     return {**GAME, "busbw": busbw}
 
 
@@ -74,12 +71,10 @@ class StandIn:
 
 
 def gpu_site(nodes: int, **changes: Any) -> Site:
-    """A site with four GPUs a node."""
     return replace(Site(system="test", nodes=nodes, gpus_per_node=4, gpu_model="NVIDIA X1"), **changes)
 
 
 def names(count: int) -> tuple[str, ...]:
-    """Hosts."""
     return tuple(f"n{number}" for number in range(count))
 
 
@@ -91,17 +86,14 @@ def slow(*hosts: str) -> Callable[[Members], Mapping[str, Any]]:
 def check(
     name: str, fleet: StandIn | ProcessFleet, *, references: tuple[Reference, ...] = (), **options: Any
 ) -> Report:
-    """Run a check."""
     return get_check(name).run(fleet, CheckSettings(options=options, references=references))
 
 
 def told(report: Report) -> list[tuple[str | None, str]]:
-    """Findings in short."""
     return [(finding.host, finding.kind) for finding in report.findings]
 
 
 def reference(statistic: str, at_least: str, nodes: int) -> Reference:
-    """A bound for the site of these tests."""
     return Reference(
         name="promised", statistic=statistic, at_least=Quantity(at_least), why="w", source="s",
         date=dt.date(2026, 1, 1), applies_to=AppliesTo(system="test", nodes=nodes),
@@ -124,7 +116,6 @@ def test_the_slow_node_is_named_with_its_numbers(count: int) -> None:
 
 
 def test_all_is_well() -> None:
-    """No findings; all pairs are readings, and so are all nodes together."""
     report = check("pairs", StandIn(gpu_site(4), names(4), slow()))
     assert not report.findings
     assert not report.unjudged
@@ -141,7 +132,6 @@ def test_all_is_well() -> None:
 
 
 def test_two_nodes_below_their_reference_are_both_without_verdict() -> None:
-    """One of the two is slow: neither passes, and neither is accused."""
     bound = reference("pair_busbw", "20 GB/s", 2)
     report = check("pairs", StandIn(gpu_site(2), names(2), slow()), references=(bound,))
     assert set(report.unjudged) == {"n0", "n1"}
@@ -152,7 +142,6 @@ def test_two_nodes_below_their_reference_are_both_without_verdict() -> None:
 
 
 def test_a_reference_finds_a_slow_majority_and_comparison_says_that_it_may_be() -> None:
-    """Five of eight are slow."""
     fleet = StandIn(gpu_site(8), names(8), slow(*names(5)))
     assert {host for host, _ in told(check("pairs", fleet, references=(reference("pair_busbw", "9 GB/s", 2),)))} == set(
         names(5)
@@ -164,7 +153,6 @@ def test_a_reference_finds_a_slow_majority_and_comparison_says_that_it_may_be() 
 
 
 def test_a_slow_link_is_told_of_both_ends_and_fails_neither() -> None:
-    """Nodes 1 and 3 are slow with each other alone."""
     report = check("pairs", StandIn(gpu_site(6), names(6), lambda members: rate(
         5.0 if {host for host, _ in members} == {"n1", "n3"} else 10.0
     )))  # fmt: skip
@@ -176,7 +164,6 @@ def test_a_slow_link_is_told_of_both_ends_and_fails_neither() -> None:
     ("game", "kind"), [({**GAME, "wrong": 3}, "wrong_values"), ({"error": "RuntimeError: reset"}, "failing_node")]
 )
 def test_a_node_whose_pairs_fail_is_named_by_how_they_fail(game: Mapping[str, Any], kind: str) -> None:
-    """Wrong sums are no number, however fast they were."""
     report = check("pairs", StandIn(gpu_site(5), names(5), lambda members: (
         game if "n1" in {host for host, _ in members} else GAME
     )))  # fmt: skip
@@ -185,7 +172,7 @@ def test_a_node_whose_pairs_fail_is_named_by_how_they_fail(game: Mapping[str, An
 
 
 def test_a_wrong_sum_that_does_not_happen_again_is_no_pass() -> None:
-    """Of either of the two."""
+    """Neither node of the pair passes."""
     seen: list[bool] = []
 
     def once(members: Members) -> Mapping[str, Any]:
@@ -199,7 +186,6 @@ def test_a_wrong_sum_that_does_not_happen_again_is_no_pass() -> None:
 
 
 def test_a_dead_node_is_named_and_the_others_have_verdicts() -> None:
-    """It is left out of what is measured afterwards."""
     fleet = StandIn(gpu_site(6), names(6), slow("n5"), dead=frozenset({"n0"}))
     report = check("pairs", fleet)
     assert set(told(report)) == {("n0", "dead_node"), ("n5", "slow_node")}
@@ -208,15 +194,12 @@ def test_a_dead_node_is_named_and_the_others_have_verdicts() -> None:
 
 
 def test_where_most_are_silent_nobody_is_accused() -> None:
-    """It may as well be the fault of the few that answered."""
     report = check("pairs", StandIn(gpu_site(4), names(4), slow(), dead=frozenset({"n0", "n1", "n2"})))
     assert not report.findings
     assert set(report.unjudged) == set(names(4))
 
 
 def test_bisection_finds_who_is_slow_among_many_alone() -> None:
-    """All pairs are fast; groups of three or more with node 6 are not."""
-
     def game(members: Members) -> Mapping[str, Any]:
         hosts = {host for host, _ in members}
         return rate(2.0 if "n6" in hosts and len(hosts) > 3 else 10.0)
@@ -230,7 +213,6 @@ def test_bisection_finds_who_is_slow_among_many_alone() -> None:
 
 
 def test_what_fails_only_together_names_the_group_and_passes_nobody() -> None:
-    """All nodes together raise, and no half does."""
     report = check("pairs", StandIn(gpu_site(4), names(4), lambda members: (
         {"error": "RuntimeError: NCCL"} if len({host for host, _ in members}) == 4 else GAME
     )))  # fmt: skip
@@ -275,7 +257,6 @@ def test_links_inside_nodes() -> None:
     ],
 )
 def test_what_has_no_meaning_is_skipped(name: str, site: Site, why: str) -> None:
-    """With the reason."""
     report = check(name, StandIn(site, names(site.nodes), slow()))
     assert report.skip is not None
     assert report.skip.startswith(why)
@@ -354,7 +335,6 @@ def test_ranks_on_cpus_have_no_nvlink() -> None:
 
 
 def test_what_no_reference_bounds_says_so() -> None:
-    """A reference of another machine bounds nothing here."""
     fleet = StandIn(gpu_site(6), names(6), lambda _: GAME)
     assert check("nvlink", fleet).unbounded
     assert check("pairs", fleet).unbounded

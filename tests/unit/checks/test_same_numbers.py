@@ -1,7 +1,5 @@
 """Whose numbers are wrong: votes over what ranks computed in two groups, before and after they changed places."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.checks.base import Answer, CheckSettings, Probe, Site, get_check
-from pytest_llmbench.checks.compute.nodes.seating import TURNS, Seat, StepDigests, Turn, groups, teams
-from pytest_llmbench.checks.compute.voting import NumbersVerdict, judge_numbers
+from pytest_llmbench.checks.compute.nodes.answer import TURNS, Seat, StepDigests, Turn, groups, teams
+from pytest_llmbench.checks.compute.same_numbers import NumbersVerdict, judge_numbers
 from pytest_llmbench.core.record.health import Report
 from tests.support.fleet import ProcessFleet, cpu_site
 
@@ -68,18 +66,15 @@ def train(team: list[int], turn: int, faults: list[Fault]) -> dict[int, Turn]:
 
 
 def judged(ranks: int, *faults: Fault) -> NumbersVerdict:
-    """All turns of a team."""
     return judge_numbers([train([*range(ranks)], turn, [*faults]) for turn in range(TURNS)])
 
 
 def always(rank: int, kind: str) -> Fault:
-    """A rank that is always wrong."""
     return Fault(rank, kind, frozenset(range(TURNS)), frozenset(range(STEPS + 1)))
 
 
 @given(st.integers(1, 16))
 def test_ranks_that_agree_are_not_accused(ranks: int) -> None:
-    """However many there are."""
     assert judged(ranks) == NumbersVerdict()
 
 
@@ -87,7 +82,6 @@ def test_ranks_that_agree_are_not_accused(ranks: int) -> None:
     st.integers(4, 16), st.integers(0, 15), st.sampled_from(KINDS), st.integers(0, TURNS - 1), st.integers(1, STEPS - 1)
 )
 def test_one_wrong_number_names_its_rank(ranks: int, rank: int, kind: str, turn: int, step: int) -> None:
-    """Once, in any step of any turn, in the gradients, their sum or the weights; and nobody else."""
     rank %= ranks
     found = judged(ranks, Fault(rank, kind, frozenset({turn}), frozenset({step})))
     seated = rank in {seat for group in groups([*range(ranks)], turn) for seat in group}
@@ -97,7 +91,7 @@ def test_one_wrong_number_names_its_rank(ranks: int, rank: int, kind: str, turn:
 
 @given(st.integers(3, 16), st.integers(0, 15), st.sampled_from(KINDS))
 def test_a_rank_that_is_always_wrong(ranks: int, rank: int, kind: str) -> None:
-    """It is named after two swaps at most, and after one where the other groups' numbers tell."""
+    """The rank is named after two swaps at most, and after one if the other groups' numbers tell."""
     found = judged(ranks, always(rank % ranks, kind))
     assert ({*found.wrong}, found.suspects) == ({rank % ranks}, ())
     assert found.swaps <= 2
@@ -110,7 +104,7 @@ def test_a_rank_that_is_always_wrong(ranks: int, rank: int, kind: str) -> None:
 def test_an_innocent_rank_is_never_named(
     ranks: int, kind: str, rank: int, turns: frozenset[int], steps: frozenset[int]
 ) -> None:
-    """Whatever goes wrong where: the wrong rank is named or among the suspects, and no other is named."""
+    """Whichever numbers are wrong, the wrong rank is named or among the suspects."""
     fault = Fault(rank % ranks, kind, turns, steps)
     found = judged(ranks, fault)
     assert found.wrong.keys() <= {fault.rank}
@@ -119,7 +113,6 @@ def test_an_innocent_rank_is_never_named(
 
 @given(st.integers(6, 16), st.integers(0, 15), st.integers(1, 15), st.sampled_from(KINDS), st.sampled_from(KINDS))
 def test_two_wrong_ranks(ranks: int, first: int, apart: int, one: str, other: str) -> None:
-    """Both are named or suspected, and no innocent one is named."""
     bad = {first % ranks, (first + apart) % ranks}
     found = judged(ranks, *(always(rank, kind) for rank, kind in zip(sorted(bad), (one, other), strict=False)))
     assert found.wrong.keys() <= bad
@@ -135,7 +128,6 @@ def test_two_ranks_that_differ_are_both_suspect() -> None:
 
 
 def test_a_rank_alone_is_held_against_itself() -> None:
-    """What it computes differently the next time is wrong at least once."""
     found = judged(1, Fault(0, "local", frozenset({1}), frozenset({2})))
     assert found.wrong.keys() == {0}
 
@@ -146,7 +138,6 @@ def test_a_sender_that_damages_what_it_sends() -> None:
 
 
 def test_a_transfer_that_was_damaged_once() -> None:
-    """Both ends may have done it."""
     found = judged(4, Fault(2, "receive", frozenset({0}), frozenset({1})))
     assert found.wrong == {}
     assert found.suspects == (frozenset({2, 3}),)
@@ -154,7 +145,6 @@ def test_a_transfer_that_was_damaged_once() -> None:
 
 @given(st.integers(2, 16), st.integers(0, 15))
 def test_a_rank_that_damages_its_own_part(ranks: int, rank: int) -> None:
-    """Between its gradients and the exchange: all got it so, and it has it so itself."""
     once = Fault(rank % ranks, "own", frozenset({1}), frozenset({2}))
     seated = once.rank in {seat for group in groups([*range(ranks)], 1) for seat in group}
     found = judged(ranks, once)
@@ -163,7 +153,6 @@ def test_a_rank_that_damages_its_own_part(ranks: int, rank: int) -> None:
 
 @given(st.integers(1, 200))
 def test_teams_hold_everyone_once(ranks: int) -> None:
-    """No rank is left out, and none has only itself unless it is alone."""
     found = teams(range(ranks))
     assert [rank for team in found for rank in team] == list(range(ranks))
     assert all(min(ranks, 8) <= len(team) <= 16 for team in found)
@@ -171,7 +160,6 @@ def test_teams_hold_everyone_once(ranks: int) -> None:
 
 @given(st.integers(2, 16))
 def test_everyone_has_a_seat_after_one_swap(ranks: int) -> None:
-    """The rank that was left over moves up; both groups are of one size."""
     seated: set[int] = set()
     for turn in (0, 1):
         one, other = groups([*range(ranks)], turn)
@@ -183,7 +171,6 @@ def test_everyone_has_a_seat_after_one_swap(ranks: int) -> None:
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_training_that_lacks_steps_proves_nothing(lost: int) -> None:
-    """Only what all did is compared: whoever asks has to see that the answers are whole."""
     turns = [train([0, 1, 2, 3], turn, []) for turn in range(TURNS)]
     turns[0][lost] = Turn(seat=turns[0][lost].seat, steps=())
     assert judge_numbers(turns) == NumbersVerdict()
@@ -229,12 +216,10 @@ class TurnsFleet:
 
 
 def checked(fleet: Any, steps: int = STEPS) -> Report:
-    """Run the check."""
     return get_check("same_numbers").run(fleet, CheckSettings(options={"steps": steps}))
 
 
 def test_the_gpu_with_wrong_numbers_is_named() -> None:
-    """With its node, what was wrong first, and what to do; all others pass."""
     report = checked(TurnsFleet([Fault(5, "local", frozenset({0}), frozenset({2}))]))
     (finding,) = report.findings
     assert (finding.host, finding.subject, finding.kind) == ("c", "GPU 1", "other_numbers")
@@ -262,7 +247,6 @@ def test_nodes_that_nothing_tells_apart_are_not_judged() -> None:
 
 @pytest.mark.parametrize("damage", ["cut", "short", "seat", "silent", "lost part"])
 def test_a_part_of_the_numbers_is_no_pass(damage: str) -> None:
-    """Of any rank: every node is an error then, as the others had nobody to be compared with."""
     (answers,) = TurnsFleet().run([Probe(name="p", entry="e", deadline_s=1.0, config={"steps": STEPS})])
     data: Any = answers[3].data
     assert isinstance(data, dict)

@@ -1,7 +1,5 @@
 """Storage checks on real processes and real files, and on facts of nodes that are not here."""
 
-from __future__ import annotations
-
 import datetime as dt
 import os
 from collections.abc import Sequence
@@ -76,7 +74,6 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
 
 
 def test_three_real_nodes_get_back_what_they_wrote(loaded: tuple[Path, Report]) -> None:
-    """Every number of every node, and of all of them; nothing is wrong, and nothing is left."""
     folder, report = loaded
     assert (report.findings, dict(report.unjudged), report.problem, report.skip) == ((), {}, None, None)
     statistics = get_check("storage").statistics
@@ -89,7 +86,6 @@ def test_three_real_nodes_get_back_what_they_wrote(loaded: tuple[Path, Report]) 
 
 
 def test_too_little_space_is_said_before_anything_is_written(tmp_path: Path) -> None:
-    """An exabyte fits nowhere."""
     fleet = ProcessFleet(site=cpu_site(2), hosts=("a", "b"), folder=tmp_path)
     report = get_check("storage").run(fleet, CheckSettings(options={**_SMALL, "size": "1000000000 GiB"}))
     assert set(report.unjudged) == {"a", "b"}
@@ -99,7 +95,6 @@ def test_too_little_space_is_said_before_anything_is_written(tmp_path: Path) -> 
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    """It is a file."""
     (tmp_path / "file").touch()
     fleet = ProcessFleet(site=cpu_site(1), hosts=("a",), folder=tmp_path)
     report = get_check("storage").run(fleet, CheckSettings(options={**_SMALL, "folder": str(tmp_path / "file")}))
@@ -107,7 +102,6 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 
 
 def test_totals_are_those_of_the_slowest(tmp_path: Path) -> None:
-    """Two nodes with 1 GiB each, through after 0.5 and 1 s."""
     report = judged(tmp_path, _GOOD, {**_GOOD, "write_s": 1.0})
     totals = {r.statistic: r.value for r in report.readings if r.host is None}
     assert totals["write"] == pytest.approx(2 * 2**30 / 1e9)
@@ -116,7 +110,6 @@ def test_totals_are_those_of_the_slowest(tmp_path: Path) -> None:
 
 
 def test_a_slow_node_is_named(tmp_path: Path) -> None:
-    """Among four; of two, nobody can say which is slow."""
     slow = {**_GOOD, "read_s": 1.0}
     report = judged(tmp_path, _GOOD, _GOOD, slow, _GOOD)
     assert [(f.host, f.kind) for f in report.findings] == [("n2", "outlier")]
@@ -125,7 +118,6 @@ def test_a_slow_node_is_named(tmp_path: Path) -> None:
 
 
 def test_wrong_bytes_are_a_finding_of_who_read_them(tmp_path: Path) -> None:
-    """With the node that wrote them."""
     report = judged(tmp_path, _GOOD, {**_GOOD, "wrong": ["data-0: 1 of 9 blocks differ, the first at byte 7"]}, _GOOD)
     (finding,) = report.findings
     assert (finding.host, finding.subject, finding.kind) == ("n1", "file of n2", "wrong_bytes")
@@ -133,7 +125,6 @@ def test_wrong_bytes_are_a_finding_of_who_read_them(tmp_path: Path) -> None:
 
 
 def test_without_one_node_there_is_no_total(tmp_path: Path) -> None:
-    """The others' numbers are there."""
     report = judged(tmp_path, _GOOD, "No space left on device", _GOOD)
     assert dict(report.unjudged) == {"n1": "rank 1: No space left on device"}
     assert {r.host for r in report.readings} == {"n0", "n2"}
@@ -141,7 +132,6 @@ def test_without_one_node_there_is_no_total(tmp_path: Path) -> None:
 
 
 def test_a_reference_bounds_the_total(tmp_path: Path) -> None:
-    """Of this system, with this number of nodes."""
     bound = Reference(
         name="contract", statistic="write", at_least=Quantity("10 GB/s"), why="w", source="s",
         date=dt.date(2026, 1, 1), applies_to=AppliesTo(system="test", nodes=2),
@@ -151,7 +141,6 @@ def test_a_reference_bounds_the_total(tmp_path: Path) -> None:
 
 
 def test_an_unknown_option_is_refused(tmp_path: Path) -> None:
-    """With its name."""
     with pytest.raises(ConfigError, match="sise"):
         judged(tmp_path, _GOOD, options={"sise": "1 GiB"})
 
@@ -164,7 +153,6 @@ def staged(folder: Path, *hosts: str, **changes: Any) -> Report:
 
 
 def test_data_that_is_there_passes_and_what_is_not_is_named(tmp_path: Path) -> None:
-    """An environment's data, and further paths with what they must hold."""
     (tmp_path / "data" / "deep").mkdir(parents=True)
     (tmp_path / "data" / "deep" / "tokens.bin").write_bytes(b"x" * 100)
     environments = {
@@ -191,7 +179,6 @@ def test_data_that_is_there_passes_and_what_is_not_is_named(tmp_path: Path) -> N
 
 
 def test_where_no_data_is_named_there_is_nothing_to_look_at(tmp_path: Path) -> None:
-    """A skip with its reason."""
     assert "name any data" in (staged(tmp_path, "a").skip or "")
 
 
@@ -199,7 +186,6 @@ def test_where_no_data_is_named_there_is_nothing_to_look_at(tmp_path: Path) -> N
     ("digests", "odd", "unjudged"), [("xxy", ["n2"], []), ("xy", [], ["n0", "n1"]), ("xx", [], [])]
 )
 def test_data_that_differs_between_nodes(tmp_path: Path, digests: str, odd: list[str], unjudged: list[str]) -> None:
-    """The minority is named; where there is none, nobody is cleared."""
     answers = [
         {"paths": {"/d": {"wrong": "", "files": 1, "bytes": 9, "whole": False, "digest": digest}}} for digest in digests
     ]
@@ -213,7 +199,7 @@ def test_data_that_differs_between_nodes(tmp_path: Path, digests: str, odd: list
 def test_a_folder_is_made_though_another_rank_takes_the_parent_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It fails early, finds the parent empty, and takes it along right before the folder is made in it, three times."""
+    """Three times another rank removes the empty parent right before the folder is made in it."""
     own, make = tmp_path / "parent" / "node-00000", os.mkdir
     taken: list[Path] = []
 

@@ -1,7 +1,5 @@
 """The topology check on processes that pose as nodes, each with a sysfs of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -11,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.checks.base import CheckSettings, Site, get_check
-from pytest_llmbench.checks.topology.check import of_interest, read_topology, render
+from pytest_llmbench.checks.topology.check import read_topology, render, select_devices
 from pytest_llmbench.checks.topology.nodes.pci_topology import PciDevice, PciFacts
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.record.health import Report
@@ -31,7 +29,6 @@ def told(devices: Mapping[str, int]) -> PciFacts:
 
 
 def written(devices: Mapping[str, int]) -> str:
-    """The file of such a node."""
     return render(told(devices), link_speed="16 GT/s", link_width=16)
 
 
@@ -111,30 +108,26 @@ def test_nodes_are_held_against_each_other(tmp_path: Path) -> None:
 
 
 def test_of_two_that_differ_both_are_named(tmp_path: Path) -> None:
-    """Nobody can say which is right."""
     report = check(tmp_path, {"a": NDV4, "b": {**NDV4, "0001:00:00.0": ("nvidia", 1)}})
     assert {finding.host for finding in report.findings} == {"a", "b"}
     assert all("unknown" in finding.message for finding in report.findings)
 
 
 def test_promised_gpus_that_are_not_there_are_no_reason_to_skip(tmp_path: Path) -> None:
-    """A laptop without any is one."""
     report = check(tmp_path / "promised", {"a": NDV4, "b": {}})
     assert list(report.unjudged) == ["b"]
     assert check(tmp_path / "laptop", {"a": {}}, site=cpu_site(1)).skip
 
 
 def test_ethernet_does_not_count_beside_infiniband() -> None:
-    """It does where there is no other."""
     gpu = PciDevice(bus="a", driver="nvidia", pci_class="0x030200", numa=0)
     infiniband = PciDevice(bus="b", driver="mlx5_core", pci_class="0x020700", numa=0)
     ethernet = PciDevice(bus="c", driver="mlx5_core", pci_class="0x020000", numa=0)
-    assert of_interest([gpu, infiniband, ethernet]) == [gpu, infiniband]
-    assert of_interest([gpu, ethernet]) == [gpu, ethernet]
+    assert select_devices([gpu, infiniband, ethernet]) == [gpu, infiniband]
+    assert select_devices([gpu, ethernet]) == [gpu, ethernet]
 
 
 def test_a_file_may_know_more_switches_than_the_node_shows() -> None:
-    """But not put devices of two NUMA nodes behind one."""
     truth = read_topology(written(_GPUS))
     finer = written({bus: number for number, bus in enumerate(_GPUS)})
     for number, numa in enumerate(_GPUS.values()):
@@ -146,14 +139,12 @@ def test_a_file_may_know_more_switches_than_the_node_shows() -> None:
 
 @pytest.mark.parametrize("numa", [None, -1])
 def test_a_device_without_a_place_is_not_placed(numa: int | None) -> None:
-    """Among others that have one."""
     with pytest.raises(RunError, match="sysfs does not say"):
         written({**_GPUS, "0003:00:00.0": numa})  # type: ignore[dict-item]
 
 
 @given(st.dictionaries(st.sampled_from(sorted(_GPUS)), st.integers(0, 3), min_size=1))
 def test_what_is_written_is_read_back(devices: dict[str, int]) -> None:
-    """Every device where it was."""
     found = read_topology(written(devices))
     assert found.numa == {bus: str(numa) for bus, numa in devices.items()}
     assert not list(found.differences(found))
@@ -161,6 +152,5 @@ def test_what_is_written_is_read_back(devices: dict[str, int]) -> None:
 
 @given(st.integers(0, len(written(_GPUS)) - 2))
 def test_a_file_that_was_cut_off_is_refused(end: int) -> None:
-    """Wherever it was."""
     with pytest.raises(RunError):
         read_topology(written(_GPUS)[:end])

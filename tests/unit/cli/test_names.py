@@ -1,7 +1,5 @@
 """`llmbench list` and `validate`."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -40,7 +38,6 @@ recipes:
 
 
 def test_all_names_of_each_kind_are_listed(llmbench: Llmbench) -> None:
-    """Those of the package and of an ini file's own folders, with the keys that the table has no room for."""
     Path("pytest.ini").write_text("[pytest]\nllmbench_recipes = mine\naddopts = -ra --lf\n")
     Path("mine").mkdir()
     Path("mine/tiny.yaml").write_text(yaml.safe_dump({"family": "t", "recipes": {"tiny": {**TINY, "engine": "torch"}}}))
@@ -62,14 +59,12 @@ def test_all_names_of_each_kind_are_listed(llmbench: Llmbench) -> None:
 
 
 def test_a_name_that_is_no_kind_is_refused_with_the_legal_ones(llmbench: Llmbench) -> None:
-    """As the exit code 2 of wrong input says."""
     result = llmbench("list", "recipies")
     assert result.exit_code == 2
     assert "recipes" in result.stderr
 
 
 def test_a_wrong_ini_file_is_said(llmbench: Llmbench) -> None:
-    """The error is pytest's own, and no list is printed."""
     Path("pytest.ini").write_text("[pytest]\nllmbench_recipes = nowhere\n")
     result = llmbench("list", "recipes")
     assert "nowhere is not a folder" in str(result.exception)
@@ -106,7 +101,6 @@ def test_each_fault_of_a_file_has_its_line_and_key(llmbench: Llmbench) -> None:
     ],
 )
 def test_a_fault_of_a_system_or_of_no_file_of_ours_is_shown(llmbench: Llmbench, text: str, told: str) -> None:
-    """Also those that no model knows: a check's options, a key given twice, a file of another kind."""
     Path("s.yaml").write_text(text)
     result = llmbench("validate", "s.yaml")
     assert result.exit_code == 1
@@ -114,14 +108,12 @@ def test_a_fault_of_a_system_or_of_no_file_of_ours_is_shown(llmbench: Llmbench, 
 
 
 def test_what_ships_is_valid(llmbench: Llmbench) -> None:
-    """Every recipe file and system file."""
     files = [str(path) for kind in ("recipes", "systems") for path in shipped(kind).glob("*.yaml")]
     result = llmbench("validate", *files)
     assert (result.exit_code, result.stdout) == (0, f"{len(files)} of {len(files)} files are valid\n")
 
 
 def test_schemas_are_listed_with_their_files(llmbench: Llmbench) -> None:
-    """Each kind, as it is in the package."""
     rows = json.loads(llmbench("list", "schemas", "--json").stdout)
     assert [row["schema"] for row in rows] == sorted(SCHEMAS)
     assert all(row["id"].startswith(f"urn:pytest-llmbench:schema:{row['schema']}:") for row in rows)
@@ -129,7 +121,6 @@ def test_schemas_are_listed_with_their_files(llmbench: Llmbench) -> None:
 
 
 def test_wrong_input_ends_the_program_with_2(tmp_path: Path) -> None:
-    """With the error in a line, and no traceback."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest_llmbench.cli", "prune", "--keep", "1", "--run-dir", "nowhere"],
         cwd=tmp_path, capture_output=True, text=True, check=False,

@@ -1,7 +1,5 @@
 """`llmbench prune`: what goes, and what stays."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -36,12 +34,10 @@ def session(name: str, days: float, *events: str, cluster: str = "local") -> Pat
 
 
 def fates(result: Result) -> dict[str, str]:
-    """What becomes of each session."""
     return {row["session"]: row["fate"] for row in json.loads(result.stdout)}
 
 
 def test_old_sessions_go_and_new_ones_stay(llmbench: Llmbench) -> None:
-    """By age and by number, both of which must allow it; nothing goes without --yes, and nothing else than sessions."""
     for name, days in (("a", 40), ("b", 20), ("c", 1)):
         session(name, days, "began", "ended")
     (Path("reports") / "mine").mkdir()
@@ -58,7 +54,6 @@ def test_old_sessions_go_and_new_ones_stay(llmbench: Llmbench) -> None:
 
 
 def test_a_rule_must_be_given(llmbench: Llmbench) -> None:
-    """Without one, nobody has said what is old."""
     session("a", 40, "began", "ended")
     result = llmbench("prune", "--yes")
     assert "--older-than" in str(result.exception)
@@ -66,7 +61,7 @@ def test_a_rule_must_be_given(llmbench: Llmbench) -> None:
 
 
 def test_a_session_that_runs_stays(llmbench: Llmbench) -> None:
-    """Its journal is open in a process, or its sign of life is new, whatever the times of its other files are."""
+    """A running session has an open journal or a new sign of life, whatever the times of its other files are."""
     with closing(Journal(session("open", 40, "began") / layout.JOURNAL)):
         (session("alive", 40, "began") / layout.OWNER).write_text("7")
         os.utime("reports/alive", (1, 1))
@@ -79,7 +74,6 @@ def test_a_session_that_runs_stays(llmbench: Llmbench) -> None:
 
 
 def test_a_session_with_processes_here_stays(llmbench: Llmbench) -> None:
-    """Even when it has ended: its ranks may still write."""
     folder = session("20260101-000000-abcdef", 40, "began", "ended").resolve()
     code = "print('here', flush=True); import time; time.sleep(60)"
     rank = [sys.executable, "-c", code, f"{folder}/x", "pytest_llmbench.workloads"]
@@ -93,7 +87,6 @@ def test_a_session_with_processes_here_stays(llmbench: Llmbench) -> None:
 
 
 def test_a_session_whose_jobs_nobody_knows_stays(llmbench: Llmbench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its runs were Slurm jobs, and no Slurm answers; or its journal is damaged."""
     session("jobs", 40, "began", cluster="slurm")
     (session("damaged", 40, "began") / layout.JOURNAL).write_bytes(b"00000000 {}\n")
     os.utime("reports/damaged", (1, 1))

@@ -1,7 +1,5 @@
 """Waiting for the end of processes of this machine, without looking again and again."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator
@@ -44,7 +42,6 @@ def waits() -> Iterator[Program]:
 
 
 def test_the_first_end_is_enough(waits: Program) -> None:
-    """Of two jobs, one ends; a job without a process here changes nothing."""
     ends = Program("sleep 0.1")
     assert await_an_end([waits, FinishedJob("here", "nothing", None), ends], FOR_EVER)
     assert ends.status().state is JobState.COMPLETED
@@ -52,7 +49,6 @@ def test_the_first_end_is_enough(waits: Program) -> None:
 
 
 def test_an_end_that_nobody_has_seen_is_one(waits: Program) -> None:
-    """Once: who looks again without having acted on it waits, and takes no CPU for it."""
     ends = Program("true")
     os.waitid(os.P_PID, ends.process.pid, os.WEXITED | os.WNOWAIT)
     assert await_an_end([ends, waits], FOR_EVER)
@@ -60,13 +56,10 @@ def test_an_end_that_nobody_has_seen_is_one(waits: Program) -> None:
 
 
 def test_it_waits_no_longer_than_it_may(waits: Program) -> None:
-    """Nothing ends."""
     assert await_an_end([waits], 0.01)
 
 
 def test_a_kernel_that_cannot_tell_is_no_reason_to_wait(waits: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Linux before 5.3: whoever asks looks by itself."""
-
     def none(_: int) -> int:
         raise OSError(38, "Function not implemented")
 

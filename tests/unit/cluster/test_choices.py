@@ -1,7 +1,5 @@
 """Runs that are made when they are asked for, compared with all of them made at once."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +14,6 @@ RECIPES = {name: Recipe.model_validate({**TINY, "name": name}) for name in NAMES
 
 
 def all_of(groups: int) -> dict[str, RunSpec]:
-    """Every run, made at once."""
     if groups == 1:
         return {name: RunSpec(key=name, recipe=recipe) for name, recipe in RECIPES.items()}
     return {
@@ -45,7 +42,6 @@ def test_runs_are_those_that_were_made_at_once(groups: int) -> None:
     ),
 )
 def test_a_key_of_no_run_is_none(groups: int, key: str) -> None:
-    """Whatever is looked up, there is a run of that name only if there was one among all."""
     choices, whole = RunChoices(RECIPES, groups), all_of(groups)
     assert (key in choices) == (key in whole)
     assert choices.get(key) == whole.get(key)

@@ -1,7 +1,5 @@
 """Containers: what each runtime is told, as words for a shell."""
 
-from __future__ import annotations
-
 import shlex
 from typing import Any
 
@@ -23,12 +21,10 @@ def container(runtime: str, **changes: Any) -> Container:
 
 
 def words(options: list[str]) -> list[str]:
-    """What a shell makes of them."""
     return shlex.split(" ".join(options))
 
 
 def test_pyxis_is_told_by_options_of_srun_and_nothing_is_wrapped() -> None:
-    """One option of srun each; the command itself stays as it is."""
     image = container("pyxis")
     assert words(srun_options(image, FOLDER)) == [
         "--container-image=registry/train:23.03",
@@ -42,7 +38,6 @@ def test_pyxis_is_told_by_options_of_srun_and_nothing_is_wrapped() -> None:
 
 @pytest.mark.parametrize("runtime", ["enroot", "docker"])
 def test_srun_is_told_nothing_of_another_runtime(runtime: str) -> None:
-    """Its tasks are the runtime's own commands."""
     assert srun_options(container(runtime), FOLDER) == []
 
 
@@ -78,7 +73,6 @@ def test_docker() -> None:
      ("docker", "--rm", "$HOME:$HOME")],
 )  # fmt: skip
 def test_without_home_and_folder(runtime: str, here: str, gone: str) -> None:
-    """The home stays out, and the run's folder is where commands start."""
     image = container(runtime, mount_home=False, workdir=None)
     found = words([*srun_options(image, FOLDER), *inside(image, ["train"], FOLDER, [])])
     assert here in found

@@ -1,7 +1,5 @@
 """Whether it is of use to hold back what Slurm refuses because of the number of jobs."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
@@ -29,7 +27,6 @@ class Squeue:
 
 
 def held(jobs: str | None, longest_min: int | None = None) -> tuple[FullQueue, Squeue, list[str]]:
-    """One that says into a list."""
     said: list[str] = []
     queries: Any = Squeue(jobs)
     return FullQueue(queries, longest_min, said.append), queries, said
@@ -51,7 +48,7 @@ def held(jobs: str | None, longest_min: int | None = None) -> tuple[FullQueue, S
     ],
 )
 def test_a_job_too_many_is_told_from_one_too_large(words: str, limit: str) -> None:
-    """By the line that Slurm 22.05 prints before its sentence, which is the same for both."""
+    """Slurm 22.05 refuses both with the same sentence, and prints another line before it."""
     assert full_queue(words) == limit
 
 
@@ -67,12 +64,11 @@ def test_a_job_too_many_is_told_from_one_too_large(words: str, limit: str) -> No
     ],
 )  # fmt: skip
 def test_a_job_that_can_never_start_is_told_from_one_that_waits(reason: str, hopeless: bool) -> None:
-    """Limits on one job never change; those on several do when others end."""
+    """Limits on one job never change; those on several do when other jobs end."""
     assert is_hopeless(reason) is hopeless
 
 
 def test_a_limit_is_named_once_and_waited_for_while_jobs_are_there() -> None:
-    """Of this session without asking, or of this user."""
     full, squeue, said = held("7\n")
     error = QueueFullError("QOSMaxSubmitJobPerUserLimit")
     assert [full.note_refused("a", error, ours=2) for _ in range(5)] == [""] * 5
@@ -82,7 +78,7 @@ def test_a_limit_is_named_once_and_waited_for_while_jobs_are_there() -> None:
 
 
 def test_a_limit_that_lets_no_job_in_is_not_waited_for() -> None:
-    """After three looks, as a job may have ended just now; a squeue that fails says nothing."""
+    """A job may have ended just now, so there are three looks. A failing squeue proves nothing."""
     error = QueueFullError("AssocMaxSubmitJobLimit")
     full, _, _ = held("")
     told = [full.note_refused("a", error, ours=0) for _ in range(3)]
@@ -95,7 +91,7 @@ def test_a_limit_that_lets_no_job_in_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize("limit", ["QOSGrpSubmitJobsLimit", "QOSMaxSubmitJobPerAccountLimit", "MaxJobCount"])
 def test_jobs_of_others_may_be_hidden(limit: str) -> None:
-    """So the wait for them goes on."""
+    """The wait for them goes on, as Slurm may show only the user's own."""
     full, squeue, _ = held("")
     assert [full.note_refused("a", QueueFullError(limit), ours=0) for _ in range(5)] == [""] * 5
     assert squeue.asked == 0

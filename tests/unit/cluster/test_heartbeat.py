@@ -1,14 +1,11 @@
 """The owner's sign of life: where it starts, where it ends, and where it never started."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pytest_llmbench.cluster.heartbeat import Heartbeat, read_stop, write_stop
 
 
 def test_it_says_that_it_lives_and_that_it_is_done(tmp_path: Path) -> None:
-    """Stopping twice is stopping once."""
     heartbeat = Heartbeat(tmp_path).start()
     assert heartbeat.path.read_text().strip().isdecimal()
     assert read_stop(tmp_path) is None
@@ -18,7 +15,6 @@ def test_it_says_that_it_lives_and_that_it_is_done(tmp_path: Path) -> None:
 
 
 def test_a_session_that_is_taken_on_gives_other_signs(tmp_path: Path) -> None:
-    """Whoever looked at the first sign of its process, and at the first of the next one, has seen a change."""
     first = Heartbeat(tmp_path).start()
     before = first.path.read_text()
     first.stop()
@@ -28,13 +24,13 @@ def test_a_session_that_is_taken_on_gives_other_signs(tmp_path: Path) -> None:
 
 
 def test_one_that_never_started_can_be_stopped(tmp_path: Path) -> None:
-    """What broke before it must not be hidden by another error; watchers are told all the same."""
+    """The error that came before must not be hidden by another one."""
     Heartbeat(tmp_path / "session").stop()
     assert read_stop(tmp_path / "session") == "the session ended"
 
 
 def test_a_full_disk_hides_no_other_error(tmp_path: Path) -> None:
-    """Nothing can be told where a file is in a folder's place; watchers notice the silence instead."""
+    """A stop that cannot be written is noticed as silence."""
     (tmp_path / "file").touch()
     write_stop(tmp_path / "file", "over")
     assert read_stop(tmp_path / "file") is None

@@ -1,7 +1,5 @@
 """The judgement of one watched job by Slurm's answers, as pure functions of both."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -33,7 +31,6 @@ def row(state: JobState, word: str = "", **changes: Any) -> JobRow:
 
 
 def watched(state: JobState = JobState.RUNNING, **changes: Any) -> WatchedJob:
-    """Our job, seen a second ago."""
     known = {"submitted": "at", "comment": "llmbench:s", "seen": NOW - 1, "answered": NOW - 1}
     return WatchedJob(identity=IDENTITY, status=JobStatus(state=state), **{**known, **changes})
 
@@ -44,7 +41,6 @@ def facts(*rows: JobRow, **changes: Any) -> Facts:
 
 
 def test_a_shown_job_has_its_row() -> None:
-    """Marks are before the status, which other threads look at first."""
     marks = JobMarks(preempted="then")
     changes = judge_shown(watched(), row(JobState.COMPLETED), facts(marks={"7": marks}), NOW)
     assert (next(iter(changes)), next(reversed(changes))) == ("marks", "status")
@@ -62,7 +58,6 @@ def test_closing_begins_once() -> None:
 @pytest.mark.parametrize("state", [JobState.RUNNING, JobState.PENDING])
 @pytest.mark.parametrize(("silent", "limit"), [(False, PATIENCE_S), (True, SILENCE_S)])
 def test_a_job_that_slurm_does_not_know_is_lost_after_its_limit(state: JobState, *, silent: bool, limit: float) -> None:
-    """A silent Slurm loses no job that runs."""
     for silence, lost in ((limit - 1, False), (limit + 1, not silent or state is JobState.PENDING)):
         changes = judge_unsure(JOB, watched(state, answered=NOW - silence), facts(silent=silent), NOW)
         assert ("status" in changes) == lost
@@ -73,7 +68,6 @@ def test_a_job_that_slurm_does_not_know_is_lost_after_its_limit(state: JobState,
 
 
 def test_sacct_is_believed_about_an_end_alone() -> None:
-    """Its "running" is an answer, so the job is not lost yet."""
     long_ago = watched(answered=NOW - 2 * PATIENCE_S)
     alive = judge_unsure(JOB, long_ago, facts(ends=(row(JobState.RUNNING),)), NOW)
     assert (alive["answered"], alive["missing"], "status" in alive) == (NOW, True, False)
@@ -85,7 +79,7 @@ def test_sacct_is_believed_about_an_end_alone() -> None:
 
 @pytest.mark.parametrize("seen", [NEVER, NOW - 1])
 def test_an_id_of_another_job_is_a_lost_job(seen: float) -> None:
-    """One that was never seen may be in the queue under another id."""
+    """A job that was never seen may be in the queue under another id."""
     stranger = row(JobState.RUNNING, comment="theirs", name="other")
     changes = judge_unsure(JOB, watched(seen=seen), facts(stranger), NOW)
     assert changes["status"].state is JobState.LOST
@@ -94,7 +88,6 @@ def test_an_id_of_another_job_is_a_lost_job(seen: float) -> None:
 
 
 def test_a_job_that_is_closed_for_too_long_has_failed() -> None:
-    """By sacct's word, where it has one."""
     shown, stuck = row(JobState.RUNNING, "COMPLETING"), watched(closing=NOW - CLOSING_S - 1)
     changes = judge_unsure(JOB, stuck, facts(shown), NOW)
     assert changes["status"].state is JobState.FAILED

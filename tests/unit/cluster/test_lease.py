@@ -1,7 +1,5 @@
 """Leases: no two runs share a node, and every node comes back."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +11,6 @@ HOSTS = ("n1", "n2", "n3", "n4")
 
 
 def test_a_run_waits_until_enough_nodes_are_free() -> None:
-    """The pool lends what is there, and None while too few are."""
     pool = LeasePool(HOSTS)
     first = pool.acquire(3)
     assert first == ("n1", "n2", "n3")
@@ -24,13 +21,12 @@ def test_a_run_waits_until_enough_nodes_are_free() -> None:
 
 
 def test_more_than_there_are_is_an_error_with_the_way_out() -> None:
-    """Waiting would never end."""
     with pytest.raises(ClusterError, match=r"needs 5 nodes; the allocation has 4 \(n1, n2, n3, n4\): give --nodes 5"):
         LeasePool(HOSTS).acquire(5)
 
 
 def test_a_lost_node_is_lent_no_more() -> None:
-    """Not even when its run gives it back. A run that does not fit any more is told which node lacks."""
+    """A run that no longer fits is told which node is missing."""
     pool = LeasePool(HOSTS)
     lease = pool.acquire(2)
     assert lease == ("n1", "n2")
@@ -60,7 +56,6 @@ def test_a_spare_node_joins_the_group_of_a_lost_one() -> None:
 
 @given(st.lists(st.integers(min_value=-4, max_value=4).filter(bool), max_size=40))
 def test_no_node_is_lent_twice_or_lost(moves: list[int]) -> None:
-    """Whatever is taken and given back in whatever order."""
     pool = LeasePool(HOSTS)
     lent: list[Lease] = []
     for move in moves:

@@ -1,7 +1,5 @@
 """The quarantine list."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 
@@ -15,7 +13,6 @@ from pytest_llmbench.core.errors import ConfigError
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    """Names, and why; a node that is there already keeps its first reason."""
     path = tmp_path / "sub" / "bad.txt"
     assert add_to_quarantine(path, {"n5": "gpu_xid: Xid 79\non GPU 3"}, "one") == ["n5"]
     assert add_to_quarantine(path, {"n5": "again", "n6": "dcgm"}, "two") == ["n6"]
@@ -34,7 +31,6 @@ def test_people_may_edit_it(tmp_path: Path) -> None:
 
 
 def test_sessions_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
-    """Each adds its own node."""
     path = tmp_path / "bad.txt"
     threads = [threading.Thread(target=add_to_quarantine, args=(path, {f"n{i}": "x"}, f"s{i}")) for i in range(8)]
     for thread in threads:
@@ -45,14 +41,12 @@ def test_sessions_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_a_list_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    """It is no empty list."""
     with pytest.raises(ConfigError, match="cannot be read"):
         read_quarantine(tmp_path)
     assert read_quarantine(tmp_path / "none.txt") == {}
 
 
 def settings(tmp_path: Path) -> Settings:
-    """A session on Slurm with a list."""
     return Settings(
         system=System(name="x", cluster="slurm"), cluster="slurm", allocation="session", run_dir=tmp_path,
         quarantine=tmp_path / "bad.txt",
@@ -70,7 +64,6 @@ def test_commands_that_drain_nodes_are_printed(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_reason_of_a_drain_fits_on_a_line() -> None:
-    """Whatever a check had to say."""
     command = drain_command("n5", "limits: a\nb " + 300 * "c", "session")
     assert command[:4] == ["scontrol", "update", "nodename=n5", "state=drain"]
     assert command[4].startswith("reason=llmbench session: limits: a b ccc")

@@ -31,7 +31,6 @@ def queries(seconds: int, *, changed: bool, stirred: bool, last: bool = False) -
 
 
 def test_an_hour_of_events_costs_six_queries_a_minute() -> None:
-    """However many jobs begin and end, and but for what was saved before."""
     for last in (False, True):
         asked = queries(3600, changed=True, stirred=True, last=last)
         assert 360 <= len(asked) <= 360 + 9
@@ -39,14 +38,12 @@ def test_an_hour_of_events_costs_six_queries_a_minute() -> None:
 
 
 def test_it_is_quiet_where_nothing_changes() -> None:
-    """After each query that finds nothing new, twice as long as before, up to 10 s."""
     asked = queries(120, changed=False, stirred=False)
     pauses = [round(after - before) for before, after in itertools.pairwise(asked)]
     assert pauses[:4] == [4, 8, 10, 10]
 
 
 def test_one_query_serves_the_events_of_a_moment() -> None:
-    """It comes 2 s after the first of them; where nothing else is waited for, 0.25 s."""
     clock = Clock()
     rhythm = Rhythm(clock)
     rhythm.note_answer(changed=False, last=False, took_s=0.0)
@@ -60,7 +57,6 @@ def test_one_query_serves_the_events_of_a_moment() -> None:
 
 
 def test_an_answer_that_took_long_is_not_asked_for_again_at_once() -> None:
-    """A controller that is away costs half a minute each time."""
     clock = Clock()
     rhythm = Rhythm(clock)
     rhythm.note_answer(changed=True, last=True, took_s=30.0)

@@ -1,7 +1,5 @@
 """JSON Schemas against the loaders: what a schema refuses, and what it takes."""
 
-from __future__ import annotations
-
 import copy
 import datetime as dt
 import json
@@ -73,7 +71,6 @@ def unknown_key(kind: str, path: Path) -> bool:
 
 
 def test_each_schema_is_one_and_has_its_version() -> None:
-    """They are valid themselves, and their ids end with the version."""
     for kind, (version, *_) in SCHEMAS.items():
         schema = validator(kind).schema
         assert isinstance(schema, dict)
@@ -83,7 +80,6 @@ def test_each_schema_is_one_and_has_its_version() -> None:
 
 @pytest.mark.parametrize(("kind", "path"), FILES, ids=[path.stem for _, path in FILES])
 def test_a_shipped_file_is_valid_and_names_its_schema(kind: str, path: Path) -> None:
-    """Its first line leads an editor to the schema, which has nothing against it."""
     found = re.fullmatch(r"# yaml-language-server: \$schema=(\S+)", path.read_text(encoding="utf-8").splitlines()[0])
     assert found is not None
     assert (path.parent / found[1]).resolve() == shipped("schemas") / f"{kind}.json"
@@ -92,7 +88,6 @@ def test_a_shipped_file_is_valid_and_names_its_schema(kind: str, path: Path) -> 
 
 @pytest.mark.parametrize(("kind", "name"), [("recipe", "azure_opt"), ("recipe", "opt"), ("system", "nd96amsr_a100_v4")])
 def test_a_schema_refuses_each_misspelt_key_that_the_loader_refuses(kind: str, name: str, tmp_path: Path) -> None:
-    """A key that nobody knows, in each mapping of a file in turn."""
     data = as_json(read_yaml(shipped("recipes").parent / KINDS[kind] / f"{name}.yaml"))
     for key, recipe in list(data.get("recipes", {}).items())[2:]:  # two of them have all there is
         del data["recipes"][key], recipe
@@ -107,7 +102,6 @@ def test_a_schema_refuses_each_misspelt_key_that_the_loader_refuses(kind: str, n
 
 
 def test_a_schema_knows_the_options_of_engines_and_checks() -> None:
-    """In a recipe that has its engine, in one that inherits it, at scale smoke, and in a system."""
     judge = validator("recipe")
     for bad in (
         {"family": "f", "recipes": {"r": {"engine": "torch", "options": {"zzz": 1}}}},

@@ -1,7 +1,5 @@
 """From options to the shape of a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -30,26 +28,22 @@ def settings(**given: Any) -> Settings:
 
 
 def recipe(name: str, scale: Any = "full") -> Recipe:
-    """A shipped recipe."""
     return shipped_recipes(scale)[name]
 
 
 def test_a_recipe_brings_the_shape_it_was_published_for() -> None:
-    """Without --nodes, OPT-175b takes its 128 nodes and OPT-125m its one."""
     big = settings().topology(recipe("opt175b"))
     assert (big.nodes, big.gpus_per_node, big.world_size) == (128, 8, 1024)
     assert settings().topology(recipe("opt125m")).nodes == 1
 
 
 def test_nodes_and_nodes_per_run_override_it() -> None:
-    """All of --nodes are one run's, unless --nodes-per-run divides them."""
     assert settings(nodes=8).topology(recipe("opt175b")).nodes == 8
     assert settings(nodes=8, nodes_per_run=2).topology(recipe("opt175b")).nodes == 2
     assert settings(nodes_per_run=2).topology(recipe("opt175b")).nodes == 2
 
 
 def test_the_smoke_variant_is_for_one_node() -> None:
-    """A tiny shape was published for nothing."""
     assert settings(scale="smoke").topology(recipe("opt175b", "smoke")).nodes == 1
 
 
@@ -57,7 +51,6 @@ def test_the_smoke_variant_is_for_one_node() -> None:
     ("asked", "system", "gpus"), [(None, UNKNOWN, 8), (None, CPU, 0), (4, SLURM, 4), (0, SLURM, 0), (None, SLURM, 8)]
 )
 def test_gpus_are_the_options_then_the_systems_then_the_recipes(asked: int | None, system: System, gpus: int) -> None:
-    """Zero is an answer, too."""
     assert settings(system=system, gpus_per_node=asked).topology(recipe("opt125m")).gpus_per_node == gpus
 
 
@@ -69,7 +62,6 @@ def test_this_machine_is_one_node() -> None:
 
 
 def test_time_is_the_recipes_unless_given() -> None:
-    """--time is every run's limit."""
     assert settings().time_limit_min(recipe("opt125m")) == 60
     assert settings(time_min=7).time_limit_min(recipe("opt125m")) == 7
 
@@ -93,7 +85,6 @@ def test_cluster_and_system_complete_each_other(
 
 
 def test_auto_is_slurm_inside_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where sbatch is not on PATH, as on some compute nodes."""
     monkeypatch.setenv("PATH", "")
     assert resolve_cluster("auto", None) == ("local", None)
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
@@ -109,13 +100,11 @@ def test_auto_is_slurm_inside_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_cannot_be_meant_is_refused(given: dict[str, Any], words: str) -> None:
-    """Each combination says what to write in its place."""
     with pytest.raises(ConfigError, match=words):
         check(settings(**given))
 
 
 def test_what_can_be_meant_is_not() -> None:
-    """The usual combinations pass."""
     check(settings())
     check(settings(nodes=8, allocation="session", nodes_per_run=8))
     check(settings(system=CPU, cluster="local", nodes=1))

@@ -1,7 +1,5 @@
 """Running Slurm's commands: their bytes, their silence, and the environment that must not steer them."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path
@@ -22,14 +20,12 @@ from pytest_llmbench.core.errors import ClusterError
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    """A command to be written."""
     path = tmp_path / "squeue"
     path.touch(mode=0o755)
     return path
 
 
 def test_a_missing_command_says_where_to_run() -> None:
-    """Off the cluster, the error says so."""
     with pytest.raises(ClusterError, match="run this on a login node"):
         run(["no-such-slurm-command"])
 
@@ -42,14 +38,12 @@ def test_slurm_speaks_without_its_prefixes() -> None:
 
 
 def test_the_last_words_of_a_command_that_hangs_are_told(script: Path) -> None:
-    """Such as those of one that looks for its configuration again and again."""
     script.write_text("#!/bin/sh\necho 'squeue: error: cannot stat file /x, retrying' >&2\nsleep 300\n")
     with pytest.raises(NoAnswerError, match=r"squeue did not answer within \d+ s: cannot stat file /x, retrying"):
         ask([str(script)], lambda: 0.3)
 
 
 def test_any_bytes_are_read(script: Path) -> None:
-    """Of either stream."""
     script.write_bytes(b"#!/bin/sh\nprintf 'a\\351\\n'\nprintf 'squeue: error: \\377' >&2\nexit 1\n")
     answer = ask([str(script)])
     assert (answer.code, answer.stdout, answer.stderr) == (1, "a\ufffd\n", "squeue: error: \ufffd")
@@ -58,13 +52,12 @@ def test_any_bytes_are_read(script: Path) -> None:
 
 
 def test_a_slow_command_is_asked_once(script: Path) -> None:
-    """However often we look whether it has ended; it may not even have read its input yet."""
     script.write_text("#!/bin/sh\nsleep 0.5\ncat\n")
     assert ask([str(script)], questions=b"show job 1\n" * 10_000).stdout == "show job 1\n" * 10_000
 
 
 def test_a_command_that_hangs_is_ended_with_all_that_it_started(script: Path, tmp_path: Path) -> None:
-    """In the time that there is, which may become less; a grandchild that keeps the pipes open changes nothing."""
+    """A grandchild that keeps the pipes open changes nothing."""
     script.write_text(f"#!/bin/sh\nsleep 300 & echo $! > {tmp_path}/pid\nsleep 300\n")
     began = time.monotonic()
     with pytest.raises(NoAnswerError, match="did not answer"):
@@ -89,7 +82,6 @@ def test_a_command_that_hangs_is_ended_with_all_that_it_started(script: Path, tm
     ],
 )
 def test_silence_is_no_refusal(words: str) -> None:
-    """What the commands say when the controller did not answer."""
     assert is_silence(words)
 
 
@@ -106,12 +98,11 @@ def test_silence_is_no_refusal(words: str) -> None:
     ],
 )
 def test_a_refusal_is_no_silence(words: str) -> None:
-    """What it says when it did."""
     assert not is_silence(words)
 
 
 def test_no_variable_steers_our_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither what Slurm has set for the job we are in, nor the user's; the cluster stays, as all else."""
+    """Variables of the job around us and of the user are removed; the choice of the cluster stays."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     gone = ("SLURM_NTASKS", "SBATCH_PARTITION", "SBATCH_ARRAY_INX", "SQUEUE_STATES", "SACCT_FORMAT", "SINFO_FORMAT")
     for name in (*gone, "SLURM_CONF", "SBATCHES", "SLURM_ROOT"):

@@ -1,7 +1,5 @@
 """What Slurm says, whose job it says it of, and what is made of its silence."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading
@@ -59,7 +57,6 @@ def test_every_word_of_slurm_has_a_meaning(word: str, state: JobState) -> None:
 
 @given(st.text())
 def test_no_state_is_read_as_success_by_chance(word: str) -> None:
-    """Only COMPLETED is COMPLETED."""
     if parse_state(word) is JobState.COMPLETED:
         assert word.split(maxsplit=1)[0].rstrip("+") == "COMPLETED"
 
@@ -68,13 +65,11 @@ def row(
     job_id: str = "7", state: str = "RUNNING", reason: str = "None", nodes: str = "n1", *, submitted: str = FIRST,
     uid: str = "1000", name: str = OURS.name, script: str = "(null)", starts: str = "N/A", comment: str = TOKEN,
 ) -> str:  # fmt: skip
-    """A job as squeue shows it."""
     fields = (job_id, state, reason, nodes, submitted, uid, name, script, starts, comment)
     return "\x1e" + "\x1f".join(fields) + "\n"
 
 
 def record(state: str, *, submitted: str = FIRST, comment: str = TOKEN) -> str:
-    """Job 7 as sacct shows it."""
     fields = ("7", state, "None", "n1", submitted, "1000", OURS.name, comment)
     return "\x1f".join(fields) + "\n"
 
@@ -123,7 +118,6 @@ def slurm(commands: Commands) -> Slurm:
 
 
 def held_job(slurm: Slurm, folder: Path, max_wait_min: int | None = None) -> HeldJob:
-    """Job 7 as one that holds nodes."""
     request = JobRequest(
         name="hold", folder=folder, nodes=2, tasks_per_node=1, gpus_per_node=0, time_min=5, comment="", use_srun=False
     )
@@ -133,7 +127,6 @@ def held_job(slurm: Slurm, folder: Path, max_wait_min: int | None = None) -> Hel
 
 
 def test_squeue_knows_first(commands: Commands, slurm: Slurm) -> None:
-    """One record of squeue gives state, reason and nodes."""
     commands.answer("squeue", row(state="PENDING", reason="Priority", nodes=""))
     assert (slurm.status(SEVEN).state, slurm.status(SEVEN).reason) == (JobState.PENDING, "Priority")
     commands.answer("squeue", row(nodes="n[1-4]"))
@@ -150,7 +143,7 @@ def test_sacct_is_believed_about_an_end_only(commands: Commands, slurm: Slurm) -
 
 
 def test_sacct_may_keep_no_comments(commands: Commands, slurm: Slurm) -> None:
-    """Then the name and the submit time tell; with another comment, or submitted at another time, it is another job."""
+    """Name and submit time are enough then; with another comment or another time, it is another job."""
     commands.answer("squeue", row())
     assert slurm.status(SEVEN).state is JobState.RUNNING
     commands.answer("squeue", code=1, stderr="slurm_load_jobs error: Invalid job id specified")
@@ -177,7 +170,7 @@ STRANGERS = {
 @pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS)
 @pytest.mark.parametrize("seen", [False, True], ids=["never seen", "seen before"])
 def test_a_job_without_our_token_is_not_ours(commands: Commands, slurm: Slurm, stranger: str, seen: bool) -> None:
-    """Its id was given out again: ours is lost, and the other is neither used nor cancelled."""
+    """Slurm gave the id out again: our job is lost, and the other one is neither used nor cancelled."""
     commands.answer("scancel")
     if seen:
         commands.answer("squeue", row())
@@ -195,7 +188,7 @@ def test_a_job_without_our_token_is_not_ours(commands: Commands, slurm: Slurm, s
 
 @pytest.mark.parametrize("comment", ["(null)", "project=physics", "project=physics llmbench:s"])
 def test_a_comment_that_the_site_rewrites_costs_no_job(commands: Commands, slurm: Slurm, comment: str) -> None:
-    """It is known by its script then, which is said once; also at its end, by which sacct has the comment."""
+    """The job is known by its script, which is noted once; at its end too, where sacct has the comment."""
     commands.answer("squeue", row(script=SCRIPT, comment=comment))
     assert slurm.find(OURS) is None  # it is watched already
     slurm.confirm(SEVEN)
@@ -212,7 +205,7 @@ def test_a_comment_that_the_site_rewrites_costs_no_job(commands: Commands, slurm
 
 
 def test_a_name_that_the_site_rewrites_is_told(commands: Commands, slurm: Slurm) -> None:
-    """Such a job is not used; whoever asks learns what to do."""
+    """Such a job is not used, and the message says what the site has to change."""
     commands.answer("squeue", row(name="physics", script=SCRIPT, uid=str(os.getuid())))
     slurm.refresh()
     assert slurm.status(SEVEN).state is JobState.LOST
@@ -220,7 +213,7 @@ def test_a_name_that_the_site_rewrites_is_told(commands: Commands, slurm: Slurm)
 
 
 def test_a_job_that_was_submitted_later_is_not_ours(commands: Commands, slurm: Slurm) -> None:
-    """However much it looks like ours: a second session may have been given the very same names."""
+    """A second session may have been given the very same names."""
     commands.answer("scancel")
     commands.answer("squeue", row())
     slurm.confirm(SEVEN)
@@ -242,7 +235,7 @@ def test_ours_are_cancelled_by_one_command(commands: Commands, slurm: Slurm) -> 
 
 
 def test_an_id_that_another_run_of_the_session_has_now_is_not_the_first_ones(commands: Commands, slurm: Slurm) -> None:
-    """Its controller forgot the first job, and gave its id to the next: each is looked at and cancelled by its mark."""
+    """The controller forgot the first job and gave its id to the next: each is cancelled by its own mark."""
     next_run = JobIdentity(token=TOKEN, name="llmbench-next", script=SCRIPT)
     commands.answer("squeue", row())
     slurm.confirm(SEVEN)
@@ -260,7 +253,7 @@ def test_an_id_that_another_run_of_the_session_has_now_is_not_the_first_ones(com
 def test_a_job_that_slurm_takes_for_alive_again_is_cancelled(
     commands: Commands, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its run is over, and its controller was killed before it had saved that; another job of its id is left alone."""
+    """The controller was killed before it had saved the end of a run. Another job of its id is left alone."""
     monkeypatch.setattr(module, "_LEAVING_S", -1.0)
     commands.answer("scancel")
     slurm.watch("8", OURS)
@@ -282,7 +275,7 @@ def test_a_job_that_slurm_takes_for_alive_again_is_cancelled(
 
 
 def test_nodes_of_a_job_that_is_closed_are_not_read(commands: Commands, slurm: Slurm) -> None:
-    """Slurm then names only those that are not ready for others: the rest would look like strangers to the run."""
+    """Slurm then names only nodes that are not ready for others, and the rest would look like strangers to the run."""
     commands.answer("scontrol", "n1\nn2\n")
     commands.answer("squeue", row(state="COMPLETING", nodes="n2"))
     slurm.refresh()
@@ -293,7 +286,6 @@ def test_nodes_of_a_job_that_is_closed_are_not_read(commands: Commands, slurm: S
 
 
 def test_no_question_is_asked_while_no_job_lives(commands: Commands, slurm: Slurm) -> None:
-    """However often anybody looks."""
     commands.answer("squeue", row(state="COMPLETED"))
     slurm.refresh()
     commands.answer("sinfo", "test")
@@ -334,7 +326,7 @@ def test_a_node_that_refuses_a_job_for_its_id_is_named(commands: Commands, slurm
 
 
 def test_what_cannot_be_seen_is_not_cancelled(commands: Commands, slurm: Slurm) -> None:
-    """And that is said; a job that Slurm has forgotten needs no cancelling."""
+    """A cancellation that is left out is an error. A job that Slurm has forgotten needs none."""
     commands.answer("scancel")
     with pytest.raises(ClusterError, match="it is unknown whether it is still ours"):
         slurm.cancel(SEVEN)
@@ -387,7 +379,6 @@ NOISE = {
 
 @pytest.mark.parametrize("noise", NOISE.values(), ids=NOISE)
 def test_odd_bytes_of_others_hide_nothing(commands: Commands, slurm: Slurm, noise: bytes) -> None:
-    """Whatever people wrote into a comment, the fields of our job are read as they are."""
     commands.answer("squeue", noise)
     slurm.confirm(SEVEN)
     assert slurm.status(SEVEN).nodelist == "n1"
@@ -395,14 +386,12 @@ def test_odd_bytes_of_others_hide_nothing(commands: Commands, slurm: Slurm, nois
 
 @given(st.binary(max_size=200))
 def test_no_bytes_break_the_reading(noise: bytes) -> None:
-    """Records before and behind anything are read."""
     text = (row().encode() + noise + row("8").encode()).decode("utf-8", errors="replace")
     assert [found.job_id for found in job_rows(text.split("\x1e"))][:1] == ["7"]
     assert [found.job_id for found in job_rows(text.split("\x1e"))][-1:] == ["8"]
 
 
 def test_a_drained_node_is_told_with_any_reason(commands: Commands, slurm: Slurm) -> None:
-    """On one line, once for all partitions, and without what a terminal would obey."""
     drained = b"\x1en8\x1fdrained\x1ffan\nbr\xf6ken \x1b[2J(loud)\n"
     commands.answer("sinfo", b"\x1en1\x1fidle\x1fnone\n" + drained + drained)
     assert slurm.queries.unavailable() == "n8 drained (fan br\ufffdken [2J(loud))"
@@ -416,7 +405,6 @@ def test_nodes_that_no_job_can_get_are_told_by_their_states(commands: Commands, 
 
 
 def test_a_failed_node_is_named(commands: Commands, slurm: Slurm) -> None:
-    """By sinfo, among the nodes of the job."""
     commands.answer("squeue", row(state="NODE_FAIL", nodes="n[7-8]"))
     commands.answer("sinfo", "\x1en7\x1fidle\x1fnone\n\x1en8\x1fdown*\x1fNot responding\n")
     assert slurm.status(SEVEN).reason == "n8 down* (Not responding)"
@@ -425,7 +413,6 @@ def test_a_failed_node_is_named(commands: Commands, slurm: Slurm) -> None:
 
 
 def test_what_was_done_to_a_job_is_read(commands: Commands, slurm: Slurm) -> None:
-    """As long as it is the job that is meant."""
     line = "JobId=7 JobName=x SubmitTime={} EligibleTime=x PreemptTime={} SuspendTime={} SecsPreSuspend=0 Comment=y"
     commands.answer("squeue", row())
     slurm.confirm(SEVEN)
@@ -455,7 +442,6 @@ def test_the_marks_of_a_job_that_runs_confirm_it(commands: Commands, slurm: Slur
 
 
 def test_marks_of_a_moment_ago_will_do_for_what_begins(commands: Commands, slurm: Slurm) -> None:
-    """Whoever asks for those of an end gets new ones."""
     line = "JobId=7 JobName=x SubmitTime={} PreemptTime={} SuspendTime=None SecsPreSuspend=0 Comment=y"
     commands.answer("squeue", row())
     slurm.confirm(SEVEN)
@@ -474,7 +460,7 @@ def test_marks_of_a_moment_ago_will_do_for_what_begins(commands: Commands, slurm
 def test_a_short_silence_is_waited_out_and_a_long_one_is_a_lost_job(
     slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While nothing answers, the last known state stands; past our patience a job that waits is lost, in its words."""
+    """Until the patience is over the last known state stands; then a waiting job is lost."""
     assert slurm.status(SEVEN).state is JobState.PENDING
     monkeypatch.setattr(module, "PATIENCE_S", -1.0)
     slurm.refresh()
@@ -487,7 +473,7 @@ def test_a_short_silence_is_waited_out_and_a_long_one_is_a_lost_job(
 
 
 def test_no_silence_ends_a_job_that_runs(commands: Commands, slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long: its ranks say how it stands. A Slurm that does not know it any more is another matter."""
+    """The ranks show how it stands. A Slurm that no longer knows the job is another matter."""
     commands.answer("squeue", row())
     assert slurm.status(SEVEN).state is JobState.RUNNING
     monkeypatch.setattr(module, "PATIENCE_S", 0.2)
@@ -529,7 +515,6 @@ def test_nobody_waits_for_a_slurm_that_hangs(
 
 
 def test_one_query_is_for_all_jobs(commands: Commands, slurm: Slurm) -> None:
-    """However many jobs are watched, squeue is asked once."""
     commands.answer("squeue", row() + row("8"))
     slurm.watch("8", OURS)
     slurm.refresh()
@@ -552,7 +537,7 @@ def test_a_failing_look_up_of_hosts_is_no_end(commands: Commands, slurm: Slurm, 
 def test_the_allocation_we_are_in_is_known_by_user_and_submit_time(
     commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has no token of ours; with another submit time, it is another job, and with another user it never was ours."""
+    """The allocation has no token of ours; with another submit time or user it is another job."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_UID", "1000")
     system = System(name="any", cluster="slurm")
@@ -575,7 +560,7 @@ def test_the_allocation_we_are_in_is_known_by_user_and_submit_time(
 
 
 def test_a_suspended_job_gives_no_nodes(commands: Commands, slurm: Slurm, tmp_path: Path) -> None:
-    """Nothing is launched in it; what runs there is looked after."""
+    """Nothing is launched in it, and runs that are there stay watched."""
     held = held_job(slurm, tmp_path)
     commands.answer("squeue", row(state="SUSPENDED"))
     waiting = held.hosts()
@@ -584,7 +569,7 @@ def test_a_suspended_job_gives_no_nodes(commands: Commands, slurm: Slurm, tmp_pa
 
 
 def test_a_job_that_waits_again_holds_nothing(commands: Commands, slurm: Slurm, tmp_path: Path) -> None:
-    """Its start was forgotten, and its nodes are anybody's: it is over, and its runs are lost with it."""
+    """The controller forgot the start: its nodes are free for others, so the job is over and its runs are lost."""
     held = held_job(slurm, tmp_path)
     commands.answer("squeue", row(state="PENDING", nodes="", reason="Resources"))
     assert isinstance(held.hosts(), Waiting)
@@ -612,7 +597,6 @@ def test_one_command_has_the_marks_of_all_that_ended(commands: Commands, slurm: 
 
 
 def test_slurm_is_asked_once_about_each_kind_of_job(commands: Commands, slurm: Slurm, tmp_path: Path) -> None:
-    """By many at the same time; a refusal is no answer for the next."""
     commands.answer("sbatch", code=1, stderr="sbatch: error: Batch job submission failed: Requested node configuration")
     with pytest.raises(ClusterError, match="Requested node configuration"):
         slurm.controller.test(("2 nodes",), tmp_path / "a.sh")
@@ -629,7 +613,6 @@ def test_slurm_is_asked_once_about_each_kind_of_job(commands: Commands, slurm: S
 
 
 def test_names_of_nodes_need_no_command(commands: Commands, slurm: Slurm) -> None:
-    """Lists in brackets do, once each."""
     assert slurm.queries.hosts("n1") == ("n1",)
     assert slurm.queries.hosts("n1,gpu-7") == ("n1", "gpu-7")
     assert commands.asked("scontrol") == []
@@ -639,7 +622,6 @@ def test_names_of_nodes_need_no_command(commands: Commands, slurm: Slurm) -> Non
 
 
 def test_a_long_silence_is_said_once(commands: Commands, slurm: Slurm) -> None:
-    """And its end; a controller that is busy for a moment is nobody's business."""
     commands.answer("squeue", row())
     slurm.refresh()
     commands.answer("squeue", code=1, stderr="squeue: error: Unable to contact slurm controller")
@@ -656,7 +638,7 @@ def test_a_long_silence_is_said_once(commands: Commands, slurm: Slurm) -> None:
 
 
 def test_a_job_that_sbatch_never_submitted_may_be_there_under_another_id(commands: Commands, slurm: Slurm) -> None:
-    """What it printed is the id of a stranger's job: ours is looked for when the session ends."""
+    """The printed id is that of a stranger's job: ours is searched for when the session ends."""
     commands.answer("squeue", row(comment="somebody's own"))
     slurm.refresh()
     assert slurm.status(SEVEN).state is JobState.LOST
@@ -666,7 +648,7 @@ def test_a_job_that_sbatch_never_submitted_may_be_there_under_another_id(command
 def test_a_controller_that_is_just_back_refuses_nothing_for_good(
     commands: Commands, slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It does not know its nodes yet; a command that waited for it says so as well."""
+    """A controller that was just started does not know its nodes yet."""
     commands.answer("sbatch", code=1, stderr="allocation failure: Requested node configuration is not available")
     slurm.refresh()
     commands.answer("squeue", row())
@@ -686,7 +668,7 @@ def test_a_controller_that_is_just_back_refuses_nothing_for_good(
 def test_a_controller_that_knows_no_node_was_just_started(
     commands: Commands, slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though nobody asked while it was away; for good, if its nodes stay down, and where it knows one of them."""
+    """The refusal counts for good if the nodes stay down, or if the controller knows one of them."""
     commands.answer("sbatch", code=1, stderr="allocation failure: Requested node configuration is not available")
     commands.answer("sinfo", "\x1eidle\n\x1edown*\n")
     with pytest.raises(ClusterError, match=r"not available$"):
@@ -702,7 +684,7 @@ def test_a_controller_that_knows_no_node_was_just_started(
 def test_what_is_alive_again_after_a_session_is_cancelled(
     commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the watchman, a while after the end in order: the jobs with its token, and nobody else's."""
+    """The watchman cancels jobs with the session's token a while after the end, and no others."""
     monkeypatch.setattr(watchman, "AFTER_END_S", 0.05)
     commands.answer("squeue", f"7 {TOKEN} by us\n8 llmbench:t\n9 {TOKEN}1\n10 {TOKEN}\n")
     commands.answer("scancel")
@@ -738,7 +720,7 @@ def test_a_watchman_leaves_the_jobs_of_a_resumed_session(
 def test_a_watchman_does_not_wait_for_a_command_that_hangs(
     commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It asks again a while later, and nothing of the first question is left."""
+    """The watchman asks again a while later, and nothing of the first question is left."""
     monkeypatch.setattr(watchman, "AFTER_END_S", 0.05)
     monkeypatch.setattr(watchman, "LAST_ANSWER_S", 0.5)
     commands.answer("squeue", f"7 {TOKEN} by us\n")
@@ -778,7 +760,7 @@ def test_a_watchman_gives_up_a_command_that_always_hangs(
 
 
 def test_a_question_that_hangs_ends_with_the_session(commands: Commands, slurm: Slurm, tmp_path: Path) -> None:
-    """With all that it has started: the session does not wait for its answer."""
+    """The query ends with all that it has started, and the session does not wait for its answer."""
     squeue, hung = tmp_path / "bin/squeue", tmp_path / "hung"
     squeue.write_text(f"#!/bin/sh\nsleep 300 &\necho $$ $! > {hung}\nwait\n")
     slurm.refresh(0.1)
@@ -825,7 +807,6 @@ def step(commands: Commands, slurm: Slurm, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_step_that_fails_while_its_job_goes_on_has_failed_by_itself(step: jobs.StepJob) -> None:
-    """And its ranks are asked why."""
     assert (step.status().state, step.status().reason) == (JobState.FAILED, "srun exited with 137")
 
 
@@ -843,7 +824,6 @@ def test_a_step_that_fails_because_its_job_was_forgotten_is_lost(
 
 
 def test_a_step_whose_job_waits_again_is_lost(commands: Commands, step: jobs.StepJob) -> None:
-    """Its start was forgotten."""
     commands.answer("squeue", row(state="PENDING", nodes="", reason="None"))
     assert step.status().state is JobState.LOST
     assert "waits in the queue again" in step.status().reason
@@ -852,7 +832,6 @@ def test_a_step_whose_job_waits_again_is_lost(commands: Commands, step: jobs.Ste
 def test_a_step_that_fails_while_the_controller_is_away_waits_for_it(
     commands: Commands, step: jobs.StepJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But not for long: then its ranks are asked why."""
     commands.answer("squeue", code=1, stderr="slurm_load_jobs error: Unable to contact slurm controller")
     assert step.status().state is JobState.RUNNING
     monkeypatch.setattr(jobs, "_UNSAID_S", -1.0)
@@ -868,7 +847,6 @@ def waiting(commands: Commands, slurm: Slurm, tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_job_that_waits_too_long_is_cancelled_once(commands: Commands, waiting: HeldJob) -> None:
-    """Whoever waits for it is told the limit, Slurm's reason and a remedy."""
     commands.answer("squeue", row(state="PENDING", nodes="", reason="Priority"))
     assert isinstance(waiting.hosts(), Waiting)
     assert isinstance(waiting.hosts(), Waiting)
@@ -882,7 +860,7 @@ def test_a_job_that_waits_too_long_is_cancelled_once(commands: Commands, waiting
 
 
 def test_a_job_that_begins_before_it_is_cancelled_is_used(commands: Commands, waiting: HeldJob) -> None:
-    """Its cancellation was for a job that waits; how it ends later has another cause."""
+    """The cancellation was for a waiting job; a later end has another cause."""
     commands.answer("squeue", row(state="PENDING", nodes="", reason="Priority"))
     assert isinstance(waiting.hosts(), Waiting)
     commands.answer("squeue", row())
@@ -895,14 +873,12 @@ def test_a_job_that_begins_before_it_is_cancelled_is_used(commands: Commands, wa
 
 @pytest.mark.parametrize("state", ["CONFIGURING", "SUSPENDED", "REQUEUED"])
 def test_a_job_that_has_nodes_does_not_wait(commands: Commands, waiting: HeldJob, state: str) -> None:
-    """They may start up for minutes."""
     commands.answer("squeue", row(state=state, nodes=""))
     assert isinstance(waiting.hosts(), Waiting)
     assert commands.asked("scancel") == []
 
 
 def test_silence_is_no_waiting(commands: Commands, waiting: HeldJob, slurm: Slurm) -> None:
-    """The job may have begun since Slurm showed it last."""
     unseen = slurm.waited_s(SEVEN)
     assert isinstance(waiting.hosts(), Waiting)
     commands.answer("squeue", row(state="PENDING", nodes="", reason="Priority"))

@@ -1,7 +1,5 @@
 """Systems: found by name or file, and this machine described by what is in it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -26,7 +24,6 @@ EXPECTED = EXPECTED.replace("why", "xfail: {reason: known, until: 2026-12-31}, w
 
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without a driver."""
     monkeypatch.setattr(systems, "_nvidia_smi", list)
 
 
@@ -50,20 +47,17 @@ def test_every_shipped_system_is_found_by_its_name() -> None:
 
 
 def test_two_systems_need_no_file() -> None:
-    """A Slurm that nothing is known of, and this machine."""
     slurm = load_system("slurm", [])
     assert (slurm.cluster, slurm.gpus_per_node, slurm.gpu) == ("slurm", None, None)
     assert load_system("local", []).cluster == "local"
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    """And says that a file will do."""
     with pytest.raises(ConfigError, match=r"unknown system 'h100'; legal: .*H200, .*local.*slurm; or give a YAML file"):
         load_system("h100", [shipped("systems")])
 
 
 def test_a_file_is_read_wherever_it_is(tmp_path: Path) -> None:
-    """It need not be in a folder of systems."""
     path = tmp_path / "mine.yml"
     path.write_text("name: mine\ncluster: slurm\ngpus_per_node: 4\nenv: {A: b}\nsetup: [module load cuda]\n")
     system = load_system(str(path), [])
@@ -91,7 +85,6 @@ def test_a_file_is_read_wherever_it_is(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_file_is_named_with_its_key(tmp_path: Path, text: str, words: str) -> None:
-    """The message says which file, which key, and what is legal."""
     path = tmp_path / "mine.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=f"mine.yaml: .*{words}"):
@@ -100,7 +93,6 @@ def test_a_wrong_file_is_named_with_its_key(tmp_path: Path, text: str, words: st
 
 @pytest.mark.usefixtures("no_gpu")
 def test_a_machine_without_gpus_trains_on_two_cpu_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or on one, where there is but one CPU."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(16)))
     many = probe_local()
     assert (many.gpus_per_node, many.cpu_ranks_per_node, many.gpu) == (0, 2, None)
@@ -124,14 +116,13 @@ def test_gpus_are_what_the_driver_lists(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("model", ["NVIDIA H200 NVL", "NVIDIA A100-SXM4-80GB MIG 1g.10gb"])
 def test_a_peak_is_of_that_very_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
-    """An H200 NVL is no H200: it has another peak, and MFU by the wrong one would be wrong."""
+    """An H200 NVL has another peak than an H200, and MFU by the wrong one would be wrong."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     nvidia_smi(tmp_path, f"echo '{model}'")
     assert load_system("local", [shipped("systems")]).gpu is None
 
 
 def test_a_driver_that_does_not_answer_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a login node with the tool and without the hardware."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     nvidia_smi(tmp_path, "echo 'NVIDIA-SMI has failed'; exit 9")
     assert load_system("local", []).gpus_per_node == 0

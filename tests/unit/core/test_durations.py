@@ -1,7 +1,5 @@
 """Time limits in Slurm's notation."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,33 +26,28 @@ from pytest_llmbench.core.errors import ConfigError
     ],
 )
 def test_every_form_of_slurm_is_read(text: str, minutes: int) -> None:
-    """Minutes, with seconds, with hours, with days; parts of a minute count as a whole one."""
     assert parse_minutes(text) == minutes
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-5", "1.5", "1:2:3:4", "1-", "1-2-3", "30m", "1h", "٣", "9" * 5000])
 def test_other_text_is_no_time_limit(text: str) -> None:
-    """What Slurm would not take is refused with the forms it takes."""
     with pytest.raises(ConfigError, match="write minutes, minutes:seconds"):
         parse_minutes(text)
 
 
 @pytest.mark.parametrize("text", ["0", "00:00:00", "0-0"])
 def test_no_time_at_all_is_refused(text: str) -> None:
-    """Slurm reads 0 as no limit; here it is an error."""
     with pytest.raises(ConfigError, match="leaves no time to run"):
         parse_minutes(text)
 
 
 @given(st.integers(1, 10**7))
 def test_what_is_written_is_read_back(minutes: int) -> None:
-    """Any whole number of minutes survives being written in Slurm's notation."""
     assert parse_minutes(format_minutes(minutes)) == minutes
 
 
 @given(st.text(alphabet="0123456789:- ", max_size=24) | st.text(max_size=24))
 def test_any_text_is_a_time_limit_or_refused(text: str) -> None:
-    """Whatever the text, it yields at least one minute or a ConfigError."""
     try:
         minutes = parse_minutes(text)
     except ConfigError:

@@ -1,7 +1,5 @@
 """What errors say to people and tell to code."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -10,20 +8,17 @@ from pytest_llmbench.core.errors import ClusterError, ConfigError, LLMBenchError
 
 
 def test_an_unknown_name_is_answered_with_the_legal_ones_and_a_guess() -> None:
-    """The message quotes what was given, guesses what was meant, and lists what is legal in order."""
     assert unknown("key", "stpes", ["time_limit", "steps"]) == (
         "unknown key 'stpes' (did you mean 'steps'?); legal: steps, time_limit"
     )
 
 
 def test_a_name_like_no_other_is_not_guessed() -> None:
-    """Where nothing is close, nothing is suggested; where nothing is legal, that is said."""
     assert unknown("unit", "bananas", ["s", "ms"]) == "unknown unit 'bananas'; legal: ms, s"
     assert unknown("system", 7, []) == "unknown system '7'; legal: none"
 
 
 def test_facts_are_attributes() -> None:
-    """Code finds job, command, kind and log without reading the message."""
     lost = ClusterError("lost", job_id="17", command="squeue")
     assert (str(lost), lost.job_id, lost.command) == ("lost", "17", "squeue")
     died = RunError("left_alone", "rank 3 died", log=Path("rank-3.log"))
@@ -32,13 +27,11 @@ def test_facts_are_attributes() -> None:
 
 @pytest.mark.parametrize("error", [ConfigError, UnitError, ClusterError, RunError])
 def test_one_except_catches_all(error: type[Exception]) -> None:
-    """Every error raised on purpose has one base, and a wrong unit is a wrong configuration."""
     assert issubclass(error, LLMBenchError)
     assert issubclass(UnitError, ConfigError)
 
 
 def test_no_terminal_obeys_a_message() -> None:
-    """A key of a file, a host's name, or what Slurm said may be in it."""
     assert str(ConfigError("key '\x1b[2J\x1b]0;owned\x07a\x00\ud800\ufffe' of \u202etxt")) == (
         r"key 'a\x00\ud800\ufffe' of \u202etxt"
     )

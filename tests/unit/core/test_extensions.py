@@ -1,7 +1,5 @@
 """Extensions: found by name among all that is installed, imported when asked for, and never lost without a word."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess
@@ -23,7 +21,7 @@ from pytest_llmbench.core.extensions import ExtensionError, Extensions, named
 from pytest_llmbench.engines.base import ENGINES
 from pytest_llmbench.engines.in_process import InProcess
 from pytest_llmbench.judging.statistics import SHARED, STATISTICS
-from pytest_llmbench.readers.base import READERS
+from pytest_llmbench.readers.log import READERS
 from pytest_llmbench.reporting.base import REPORTS
 from tests.support.packages import install
 
@@ -68,7 +66,6 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def tools() -> Extensions[Tool]:
-    """What is found now."""
     extensions._entry_points.cache_clear()
     return Extensions("tool", "tools", named(Tool))
 
@@ -86,7 +83,7 @@ def test_a_package_brings_a_thing_a_class_or_a_mapping(site: Path, value: str) -
 
 
 def test_a_name_that_two_packages_claim_belongs_to_neither(site: Path) -> None:
-    """Both are named; other names are not touched by it."""
+    """Both packages are named, and other names are not touched by it."""
     install(site, "acme", {"acme_tools": MODULE}, {GROUP: {"hammer": "acme_tools:HAMMER"}})
     install(site, "other", {"other_tools": MODULE}, {GROUP: {"hammer": "other_tools:HAMMER"}})
     found = tools()
@@ -107,7 +104,6 @@ def test_a_name_that_two_packages_claim_belongs_to_neither(site: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_told_where_it_is_needed(site: Path, source: str, value: str, why: str) -> None:
-    """With the name of its package; who asks for a name that nobody has is told of it, too."""
     install(site, "acme", {"acme_tools": source}, {GROUP: {"hammer": value}})
     found = tools()
     assert found.load("saw").name == "saw"
@@ -120,8 +116,6 @@ def test_what_cannot_be_used_is_told_where_it_is_needed(site: Path, source: str,
 
 
 def test_what_a_session_lends_is_found_until_it_is_taken_back(site: Path) -> None:
-    """It may be a class; a name that something else has is nobody's."""
-
     class Axe:
         name = "axe"
 
@@ -145,7 +139,6 @@ def test_what_a_session_lends_is_found_until_it_is_taken_back(site: Path) -> Non
 
 
 def test_an_installation_older_than_the_code_is_told_so() -> None:
-    """Its entry points are missing, or name what has moved since: installing it again helps."""
     with pytest.raises(ConfigError, match=r"announces no spoon: it is older than its code in .*; run `pip install -e "):
         Extensions[Tool]("spoon", "spoons", named(Tool)).names()
 
@@ -186,7 +179,6 @@ def test_every_function_for_the_nodes_is_there() -> None:
 
 
 def test_listing_names_imports_no_engine_and_no_check() -> None:
-    """Collection stays fast, whatever is installed."""
     code = (
         "import sys; from pytest_llmbench.engines.base import ENGINES; from pytest_llmbench.checks.base import CHECKS; "
         "told = [*ENGINES.names(), *CHECKS.names()]; assert 'torch' in told and 'limits' in told; "

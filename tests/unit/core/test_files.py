@@ -1,7 +1,5 @@
 """Files that are replaced whole."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -33,7 +31,6 @@ def names(folder: Path) -> list[str]:
 
 
 def test_a_file_is_written_with_its_folder_and_nothing_beside_it(tmp_path: Path) -> None:
-    """The folder is made, the content is there, everybody may read it, and no draft is left."""
     path = tmp_path / "new/folder/file"
     write_text(path, "first")
     write_text(path, "wörd\n")
@@ -43,7 +40,6 @@ def test_a_file_is_written_with_its_folder_and_nothing_beside_it(tmp_path: Path)
 
 
 def test_a_failed_write_keeps_the_old_content(tmp_path: Path) -> None:
-    """A text that cannot be encoded fails halfway: the old file is whole and no draft is left."""
     path = tmp_path / "file"
     write_text(path, "old")
     with pytest.raises(UnicodeEncodeError):
@@ -53,7 +49,6 @@ def test_a_failed_write_keeps_the_old_content(tmp_path: Path) -> None:
 
 
 def test_a_failed_replacement_keeps_the_old_content(tmp_path: Path) -> None:
-    """Where the target cannot be replaced, such as by a folder of its name, no draft is left."""
     (tmp_path / "file").mkdir()
     with pytest.raises(OSError, match="file"):
         write_text(tmp_path / "file", "new")
@@ -62,7 +57,6 @@ def test_a_failed_replacement_keeps_the_old_content(tmp_path: Path) -> None:
 
 
 def test_a_replacement_has_the_mode_of_what_it_replaces(tmp_path: Path) -> None:
-    """A file keeps its permissions, and an abandoned replacement leaves nothing behind."""
     path = tmp_path / "file"
     path.write_text("old")
     path.chmod(0o640)
@@ -100,7 +94,7 @@ def above() -> Iterator[Path]:
 def test_a_folder_is_refused_exactly_where_the_attack_succeeds(
     above: Path, owner: int, group: int, mode: int, why: str
 ) -> None:
-    """Another user, for real, replaces the folder of a session by one with a file of his own for a job."""
+    """Another user really replaces the folder of a session by one with a file of his own for a job."""
     session = above / "session"
     session.mkdir(parents=True, mode=0o700)
     os.chown(above, owner, group)
@@ -118,7 +112,7 @@ def test_a_folder_is_refused_exactly_where_the_attack_succeeds(
 
 
 def test_a_link_of_another_user_is_refused(above: Path) -> None:
-    """In a folder where all may write and rename only their own, as `/tmp`: he could let it lead elsewhere."""
+    """In a folder such as `/tmp` its owner could let the link lead elsewhere."""
     above.mkdir()
     above.chmod(0o1777)
     (above / "mine").mkdir(mode=0o700)

@@ -1,7 +1,5 @@
 """Where shipped files are."""
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -15,14 +13,12 @@ from pytest_llmbench.core.errors import ConfigError
 
 @pytest.mark.parametrize("kind", ["recipes", "systems"])
 def test_shipped_files_are_found(kind: Literal["recipes", "systems"]) -> None:
-    """However the package was installed, its recipes and systems are there."""
     assert list(paths.shipped(kind).glob("*.yaml"))
 
 
 def test_a_package_of_yaml_files_is_a_folder_and_a_module_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It needs no `__init__.py`."""
     (tmp_path / "acme_yaml" / "recipes").mkdir(parents=True)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert paths.folder_of(import_module("acme_yaml.recipes")) == tmp_path / "acme_yaml" / "recipes"

@@ -1,7 +1,5 @@
 """Plain data into dataclasses: exactly what was written, or an error that says what is wrong, and where."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping
@@ -71,7 +69,6 @@ WRONG = {
 
 @pytest.mark.parametrize(("text", "why"), WRONG.values(), ids=WRONG)
 def test_anything_else_is_refused(tmp_path: Path, text: str, why: str) -> None:
-    """By file and key, with the value; nothing is taken for what it is not."""
     path = tmp_path / "whole.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match=rf"whole\.json: {why}"):
@@ -79,7 +76,6 @@ def test_anything_else_is_refused(tmp_path: Path, text: str, why: str) -> None:
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """As is a folder in its place."""
     with pytest.raises(ConfigError, match=r"whole\.json: cannot be read: "):
         read_plain(Whole, tmp_path / "whole.json")
     with pytest.raises(ConfigError, match="cannot be read: "):
@@ -87,7 +83,6 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    """Every field, for its owner's eyes."""
     whole = Whole(
         count=7, seconds=2, on=True, choice="b", path=Path("/a"), parts=(Part(name="ä"), Part(name='"')),
         texts={"x": "y"}, any={"list": [1, None]},
@@ -110,7 +105,6 @@ UNSENT: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize(("value", "why"), UNSENT.values(), ids=UNSENT)
 def test_what_would_arrive_as_something_else_is_not_sent(tmp_path: Path, value: Any, why: str) -> None:
-    """By file and key; an earlier file stays as it was."""
     path = tmp_path / "whole.json"
     write_plain(path, whole := Whole(count=1))
     with pytest.raises(ConfigError, match=rf"whole\.json: {why}"):
@@ -119,7 +113,6 @@ def test_what_would_arrive_as_something_else_is_not_sent(tmp_path: Path, value: 
 
 
 def test_what_has_no_end_is_not_sent(tmp_path: Path) -> None:
-    """A list that contains itself."""
     endless: list[Any] = []
     endless.append(endless)
     with pytest.raises(ConfigError, match=r"whole\.json: nested without end"):
@@ -129,7 +122,6 @@ def test_what_has_no_end_is_not_sent(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_no_line_has_a_number_that_is_not_finite(value: float) -> None:
-    """It is not JSON, and some readers would take it for something else."""
     with pytest.raises(ValueError, match="not JSON compliant"):
         json_of(Whole(count=1, seconds=value))
 
@@ -162,7 +154,6 @@ WIRE: st.SearchStrategy[Task | CommandTask | DriverReport] = st.one_of(
 
 @given(WIRE)
 def test_all_that_crosses_the_wire_arrives(tmp_path_factory: pytest.TempPathFactory, sent: Any) -> None:
-    """Tasks and reports, field by field."""
     path = tmp_path_factory.getbasetemp() / "sent.json"
     write_plain(path, sent)
     assert read_plain(type(sent), path) == sent

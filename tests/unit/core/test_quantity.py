@@ -1,7 +1,5 @@
 """Quantities: what text is one, what it equals, and that nothing else is ever compared."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable
@@ -52,7 +50,6 @@ def alike(draw: st.DrawFn) -> tuple[Quantity, Quantity]:
     ],
 )
 def test_text_is_read_as_it_is_meant(text: str, value: float, unit: str) -> None:
-    """A number, an optional thousands prefix and a unit, with or without spaces."""
     quantity = Quantity(text)
     assert (quantity.value, quantity.unit) == (value, unit)
 
@@ -76,7 +73,6 @@ def test_text_is_read_as_it_is_meant(text: str, value: float, unit: str) -> None
     ],
 )
 def test_any_other_text_is_refused(text: str, message: str) -> None:
-    """No unit, an unknown one, a decimal comma, or no finite number: an error that says so."""
     with pytest.raises(UnitError, match=message):
         Quantity(text)
 
@@ -89,7 +85,6 @@ def test_a_number_that_is_not_finite_is_no_quantity(value: float) -> None:
 
 
 def test_a_unit_is_given_once() -> None:
-    """A bare number needs a unit, and a text holds its own."""
     with pytest.raises(UnitError, match="has no unit"):
         Quantity(5)
     with pytest.raises(UnitError, match="as one text"):
@@ -104,7 +99,6 @@ def test_a_unit_is_given_once() -> None:
     | st.text(max_size=20)
 )
 def test_any_text_is_a_finite_quantity_or_refused(text: str) -> None:
-    """Whatever the text, it yields a finite number or a UnitError."""
     try:
         quantity = Quantity(text)
     except UnitError:
@@ -114,14 +108,12 @@ def test_any_text_is_a_finite_quantity_or_refused(text: str) -> None:
 
 @given(QUANTITIES)
 def test_exact_text_reads_back_as_the_same_number(quantity: Quantity) -> None:
-    """Nothing is lost between writing a quantity down and reading it, not even the unit's spelling."""
     again = Quantity(quantity.exact)
     assert (again.value, again.unit) == (quantity.value, quantity.unit)
 
 
 @given(QUANTITIES.filter(lambda quantity: quantity.unit != "1"))
 def test_text_reads_back_rounded(quantity: Quantity) -> None:
-    """For programs to six digits, for people to four."""
     for text, rounded in ((quantity.plain, 1e-5), (str(quantity), 1e-3)):
         again = Quantity(text)
         assert again.unit == quantity.unit
@@ -138,13 +130,11 @@ def test_text_reads_back_rounded(quantity: Quantity) -> None:
     ],
 )  # fmt: skip
 def test_numbers_for_people(value: float, text: str) -> None:
-    """Four digits, or all before the point, in groups of three."""
     assert for_people(value) == text
 
 
 @given(QUANTITIES, QUANTITIES)
 def test_two_numbers_are_told_apart(one: Quantity, other: Quantity) -> None:
-    """Whatever differs looks different, with four digits where they are enough."""
     assume(math.isfinite(other.value * UNITS[one.unit][1]))
     texts = told_apart(one, Quantity(other.value, one.unit))
     assert (texts[0] == texts[1]) == (one.value == other.value)
@@ -155,7 +145,6 @@ def test_two_numbers_are_told_apart(one: Quantity, other: Quantity) -> None:
 
 
 def test_a_word_is_a_token() -> None:
-    """`words/s` and `tokens/s` are one unit under two names, and so are they per GPU."""
     assert Quantity("200K words/s") == Quantity("200K tokens/s")
     assert hash(Quantity("200K words/s")) == hash(Quantity("200K tokens/s"))
     assert Quantity("5 words/s/gpu") == Quantity("5 tokens/s/gpu")
@@ -189,7 +178,6 @@ def test_units_of_one_dimension_are_in_proportion(one: str, other: str) -> None:
 
 @pytest.mark.parametrize("compare", COMPARISONS)
 def test_a_bare_number_is_never_compared(compare: Callable[[Any, Any], bool]) -> None:
-    """A number without a unit raises on either side of every comparison, and the message gives the cure."""
     rate = Quantity("200K words/s")
     with pytest.raises(UnitError, match=r"has no unit; write Quantity\(200000, 'words/s'\)"):
         compare(rate, 200_000)
@@ -200,7 +188,6 @@ def test_a_bare_number_is_never_compared(compare: Callable[[Any, Any], bool]) ->
 
 @given(alike())
 def test_comparison_is_a_total_order(pair: tuple[Quantity, Quantity]) -> None:
-    """Of two quantities of one dimension exactly one of below, equal and above holds, seen from either side."""
     a, b = pair
     assert [a < b, a == b, a > b].count(True) == 1
     assert (a < b, a <= b, a > b, a >= b) == (b > a, b >= a, b < a, b <= a)
@@ -210,7 +197,6 @@ def test_comparison_is_a_total_order(pair: tuple[Quantity, Quantity]) -> None:
 
 @given(QUANTITIES, QUANTITIES)
 def test_other_dimensions_raise_unit_errors_only(a: Quantity, b: Quantity) -> None:
-    """Comparing and converting either works or raises a UnitError, by the dimensions alone."""
     acts: list[Callable[[], object]] = [
         *(partial(compare, a, b) for compare in COMPARISONS),
         partial(a.difference_percent, b),
@@ -229,7 +215,6 @@ def test_other_dimensions_raise_unit_errors_only(a: Quantity, b: Quantity) -> No
 
 @given(alike())
 def test_conversion_changes_the_unit_alone(pair: tuple[Quantity, Quantity]) -> None:
-    """In another unit of its dimension a quantity is the same, up to rounding; in its own, exactly."""
     a, b = pair
     assert a.to(b.unit).unit == b.unit
     assert a.to(b.unit).base == pytest.approx(a.base, rel=1e-14)
@@ -237,20 +222,17 @@ def test_conversion_changes_the_unit_alone(pair: tuple[Quantity, Quantity]) -> N
 
 
 def test_an_unknown_unit_to_convert_to_is_refused() -> None:
-    """Converting to a unit nobody knows is a UnitError."""
     with pytest.raises(UnitError, match="unknown unit 'weeks'"):
         Quantity("1 h").to("weeks")
 
 
 def test_the_distance_to_a_threshold_is_signed() -> None:
-    """Above is plus and below is minus, in percent of the threshold; of nothing there is no percentage."""
     assert Quantity("180K words/s").difference_percent(Quantity("200K tokens/s")) == pytest.approx(-10)
     assert Quantity("90 s").difference_percent(Quantity("1 min")) == pytest.approx(50)
     assert Quantity("1 nat").difference_percent(Quantity("0 nat")) is None
 
 
 def test_many_things_are_named_in_part_and_counted() -> None:
-    """The rest is a number, and one thing is no plural."""
     assert listed(range(3)) == "0, 1, 2"
     assert listed("abc", 2, "; ") == "a; b and 1 more"
     assert [counted(number, "node") for number in (0, 1, 2)] == ["0 nodes", "1 node", "2 nodes"]

@@ -1,7 +1,5 @@
 """YAML in, strict models out, and errors that say where and what."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Mapping
@@ -52,7 +50,6 @@ class Basket(Strict):
 
 
 def test_json_nested_without_end_is_no_json() -> None:
-    """Of the same kind of error as any other that is not JSON."""
     with pytest.raises(ValueError, match="nested too deep"):
         read_json("[" * 100_000)
 
@@ -92,14 +89,12 @@ def test_an_error_names_place_key_and_choices(data: dict[Any, Any], message: str
 
 
 def test_all_problems_are_told_at_once() -> None:
-    """Two mistakes take one run of pytest to find, a line each."""
     with pytest.raises(ConfigError) as error:
         validate(Basket, {"nmae": "x"}, "w")
     assert [line.split(":")[1] for line in str(error.value).splitlines()] == [" name", " nmae"]
 
 
 def test_quantities_and_time_limits_survive_json() -> None:
-    """A model with a threshold and a time limit reads back from its JSON as itself, to the last digit."""
     basket = validate(Basket, {"name": "x", "least": "0.123456789012345 1", "limit": "1-02:03"}, "w")
     assert basket.least == Quantity(0.123456789012345, "1")
     assert basket.limit == 1563
@@ -108,7 +103,6 @@ def test_quantities_and_time_limits_survive_json() -> None:
 
 
 def test_numbers_that_are_not_finite_survive_json() -> None:
-    """NaN and infinities are texts in JSON and numbers again in the model."""
     for value in (math.nan, math.inf, -math.inf):
         text = Pear(kind="pear", length=value).model_dump_json()
         assert "null" not in text
@@ -116,7 +110,6 @@ def test_numbers_that_are_not_finite_survive_json() -> None:
 
 
 def test_a_model_is_never_changed() -> None:
-    """A value cannot be replaced after it was checked."""
     apple = Apple()
     with pytest.raises(ValidationError, match="frozen"):
         apple.seeds = 6  # type: ignore[misc]
@@ -124,7 +117,6 @@ def test_a_model_is_never_changed() -> None:
 
 @given(TREES, TREES)
 def test_merging_lays_one_tree_over_another(base: dict[str, Any], over: dict[str, Any]) -> None:
-    """Every key of both is there; what `over` says holds, what only `base` says stays; neither is changed."""
     before = copy.deepcopy((base, over))
     merged = merge(base, over)
     assert (base, over) == before
@@ -139,10 +131,8 @@ def test_merging_lays_one_tree_over_another(base: dict[str, Any], over: dict[str
 
 @given(TREES)
 def test_merging_nothing_or_the_same_changes_nothing(tree: dict[str, Any]) -> None:
-    """An empty tree on either side, or the tree itself, leaves it as it is."""
     assert merge(tree, {}) == merge({}, tree) == merge(tree, tree) == tree
 
 
 def test_lists_are_replaced_whole() -> None:
-    """A list is a value: it is never joined with another."""
     assert merge({"a": [1, 2], "b": {"c": [3]}}, {"a": [4], "b": {"c": []}}) == {"a": [4], "b": {"c": []}}

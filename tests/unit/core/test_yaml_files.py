@@ -1,7 +1,5 @@
 """YAML files: plain mappings, and nothing taken in silence for something else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +17,6 @@ Read = Callable[[str | bytes], dict[str, Any]]
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    """Read the given text as a YAML file."""
-
     def run(text: str | bytes) -> dict[str, Any]:
         path = tmp_path / "file.yaml"
         path.write_bytes(text.encode() if isinstance(text, str) else text)
@@ -30,7 +26,6 @@ def read(tmp_path: Path) -> Read:
 
 
 def test_a_mapping_is_read(read: Read) -> None:
-    """YAML's own types, anchors and merge keys arrive as plain data."""
     text = "base: &base {a: 1, b: 2}\nc: {<<: *base, b: 3}\nd: *base\ne: [x, 1.5, true]"
     base = {"a": 1, "b": 2}
     assert read(text) == {"base": base, "c": {"a": 1, "b": 3}, "d": base, "e": ["x", 1.5, True]}
@@ -43,7 +38,6 @@ def test_a_key_that_a_merge_brought_may_be_overridden_at_any_depth(read: Read) -
 
 
 def test_the_first_of_several_mappings_that_are_merged_counts(read: Read) -> None:
-    """As YAML says it, and whatever order its parser meets them in."""
     text = "a: &a {speed: 1}\nb: &b {speed: 2, loss: 3}\nx: {<<: [*a, *b]}\ny: {<<: [*b, *a], loss: 4}"
     assert {key: value for key, value in read(text).items() if key in "xy"} == {
         "x": {"speed": 1, "loss": 3}, "y": {"speed": 2, "loss": 4},
@@ -100,7 +94,6 @@ def test_an_alias_may_be_used_often(read: Read) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """A path that does not exist, or is a folder, is an error with the path in it."""
     for path in (tmp_path / "gone.yaml", tmp_path):
         with pytest.raises(ConfigError, match="cannot be read") as error:
             read_yaml(path)
@@ -109,7 +102,6 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 @given(st.text(alphabet="ab:- \n[]{}!&*<?|>'\"#%@,1.tn", max_size=40) | st.binary(max_size=40))
 def test_any_bytes_are_a_mapping_or_refused(tmp_path_factory: pytest.TempPathFactory, content: str | bytes) -> None:
-    """Whatever a file holds, it yields a mapping or a ConfigError."""
     path = tmp_path_factory.getbasetemp() / "any.yaml"
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     try:
@@ -131,7 +123,6 @@ DATA = st.recursive(
 def test_sound_documents_are_read_as_pyyaml_reads_them(
     tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any], flow: bool | None
 ) -> None:
-    """The guards refuse no mapping that PyYAML writes, in any style."""
     path = tmp_path_factory.getbasetemp() / "sound.yaml"
     path.write_text(yaml.safe_dump(data, default_flow_style=flow, allow_unicode=True), encoding="utf-8")
     assert repr(read_yaml(path)) == repr(yaml.safe_load(path.read_bytes()))

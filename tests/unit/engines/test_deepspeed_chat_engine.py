@@ -1,7 +1,5 @@
 """Engine deepspeed_chat: the arguments of the source's scripts, the log's head, what its last lines must add up to."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -102,7 +100,6 @@ SCRIPTS: Mapping[str, Mapping[str, str]] = {
 
 
 def commands(recipe: Recipe, topology: Topology = NODE, place: Place = PLACE) -> tuple[Command, ...]:
-    """The commands of a run."""
     script = ENGINE.work(recipe.on(topology), topology, place)
     assert isinstance(script, Script)
     return script.commands
@@ -168,7 +165,6 @@ def test_an_image_on_several_nodes_needs_a_way_in() -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_tiny_variant_runs_through_a_stand_in(name: str) -> None:
-    """At scale smoke the stand-in finds `main.py` in a variable, and nothing is left that needs a GPU."""
     command = commands(SMOKE[name], CPUS)[-1]
     assert command.argv[0] == "/on_cpu.py"
     assert command.env["MAIN"].endswith("_finetuning/main.py")
@@ -192,25 +188,21 @@ def test_the_tiny_variant_runs_through_a_stand_in(name: str) -> None:
     ],
 )
 def test_what_it_cannot_run(changes: dict[str, object], message: str) -> None:
-    """Every reason is said."""
     plain = RECIPES["chat_350m_bs24_zero0"].model_dump(mode="json")
     recipe = Recipe.model_validate({**plain, "name": "x", **changes}).on(NODE)
     assert any(problem.startswith(message) for problem in ENGINE.problems(recipe, NODE))
 
 
 def said(seconds: float, steps: int, rate: float) -> StepSeries:
-    """The last lines of a log."""
     totals = {"execution_time_s": seconds, "execution_steps": float(steps), "throughput_samples_per_s": rate}
     return StepSeries(totals=totals, completed="Throughput")
 
 
 def doubts(series: StepSeries, topology: Topology = NODE, name: str = "chat_350m_bs24_zero0") -> list[str]:
-    """What is doubted."""
     return list(ENGINE.doubts(RECIPES[name].on(topology), topology, series))
 
 
 def test_the_published_numbers_add_up() -> None:
-    """24 × 8 × 100 samples in 20.3507 s are 943.4550 samples/s."""
     assert doubts(said(20.3507, 100, 943.4550)) == []
     assert doubts(said(175.4549, 100, 72.9532), name="chat_13b_bs16_zero0") == []
 
@@ -238,7 +230,6 @@ def test_what_does_not_add_up_is_doubted(series: StepSeries, message: str) -> No
 
 
 def test_the_two_numbers_swapped_are_doubted_where_steps_are_logged() -> None:
-    """They add up just the same, but steps of 0.2 s are not of 9.4 s."""
     steps = (Step(step=10, seconds=0.2032),)
     assert doubts(said(20.3507, 100, 943.4550).model_copy(update={"steps": steps})) == []
     (doubt,) = doubts(said(943.4550, 100, 20.3507).model_copy(update={"steps": steps}))
@@ -246,7 +237,6 @@ def test_the_two_numbers_swapped_are_doubted_where_steps_are_logged() -> None:
 
 
 def test_another_number_of_ranks_is_doubted() -> None:
-    """The speed of one node is not that of two."""
     assert "on each of 16 ranks" in doubts(said(20.3507, 100, 943.4550), TWO_NODES)[0]
 
 
@@ -267,7 +257,6 @@ def test_a_pair_or_an_episode_has_no_tokens_and_no_recipe_flops(tmp_path: Path) 
 
 @pytest.mark.parametrize(("steps", "short"), [(90, True), (100, False), (110, False)])
 def test_epochs_that_end_before_the_steps_are_named(tmp_path: Path, steps: int, *, short: bool) -> None:
-    """On many nodes an epoch has few steps; no line is missing then."""
     log = tmp_path / "job.log"
     log.write_text(f"Execution time: 18.6705 seconds for {steps} steps\nThroughput: 59233.4026 samples/sec\n")
     said = ENGINE.read(log, RECIPES["chat_350m_bs24_zero0"]).short
@@ -349,13 +338,11 @@ def test_many_nodes_need_many_open_files(nodes: int, limit: int, *, enough: bool
 
 
 def test_one_node_needs_no_way_to_others() -> None:
-    """Several do: here nobody answers to these names."""
     assert checked("reach-of-other-nodes", {"LLMBENCH_HOSTS": "n1"})
     assert not checked("reach-of-other-nodes", {"LLMBENCH_HOSTS": "no-such-host-1,no-such-host-2"})
 
 
 def test_compiled_kernels_are_found_where_they_are(tmp_path: Path) -> None:
-    """In the folder that the environment names, or the home's; else DeepSpeed may have been built with them."""
     assert not checked("compiled-kernels", {"HOME": str(tmp_path)}, "python() { false; }")
     assert checked("compiled-kernels", {"HOME": str(tmp_path)}, "python() { true; }")
     for folder in ("extensions/fused_adam", ".cache/torch_extensions/py310_cu118/fused_adam"):

@@ -1,7 +1,5 @@
 """Engine megatron_lm: JSC's arithmetic, on the numbers that JSC published."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -43,7 +41,6 @@ def test_time_to_report_follows_from_tokens_per_second(nodes: int, tokens_per_s:
     ],
 )
 def test_without_the_first_line_is_without_iteration_1(intervals: dict[int, int], left_out: list[int]) -> None:
-    """Its compilation is in no line that is left."""
     topology = Topology(nodes=96, gpus_per_node=4)
     recipe = shipped_recipes()["nlp175b"].on(topology)
     lines = [

@@ -1,7 +1,5 @@
 """The metaseq engine: what it refuses, the commands it builds, and what it reads and doubts in a log."""
 
-from __future__ import annotations
-
 import statistics as stats
 from pathlib import Path
 from typing import Any
@@ -31,7 +29,6 @@ DONE = "2023-03-20 10:01:00 | INFO | metaseq_cli.train | done training in 123.4 
 
 
 def recipe(name: str = "metaseq125m", scale: Scale = "full", **changes: Any) -> Recipe:
-    """A shipped recipe with changes."""
     shipped_one = shipped_recipes(scale)[name].model_dump(mode="json")
     return validate(Recipe, merge(shipped_one, changes), name)
 
@@ -51,7 +48,6 @@ def command(what: Recipe, topology: Topology = NODE, **environment: Any) -> Comm
 
 
 def problems(what: Recipe, topology: Topology) -> list[str]:
-    """Why a recipe cannot run."""
     return list(ENGINE.problems(what, topology))
 
 
@@ -68,7 +64,6 @@ def log(folder: Path, *lines: str, name: str = "logs/output.log") -> Path:
 
 
 def median_wps(what: Recipe, series: StepSeries) -> float | None:
-    """The statistic of record."""
     judged = judged_steps(what, series.steps)
     measurement = Measurement(
         recipe=what, steps=series.steps, judged=judged, gpus=8, matmul_flops_per_s=None, peak_flops_per_s=None
@@ -77,7 +72,6 @@ def median_wps(what: Recipe, series: StepSeries) -> float | None:
 
 
 def test_it_is_found_by_name_and_is_a_command() -> None:
-    """Nothing of it has to be installed here."""
     found: object = get_engine("metaseq")
     assert found is ENGINE
     assert (ENGINE.kind, ENGINE.missing()) == ("command", None)
@@ -104,7 +98,6 @@ def test_a_size_computes_what_the_torch_recipe_of_its_name_does(size: str) -> No
 
 
 def test_one_node_runs_the_command_of_the_document() -> None:
-    """With the number of nodes that it really has, and a folder of its own."""
     found = command(recipe())
     assert found.launcher == "once"
     assert " ".join(found.argv) == (
@@ -124,7 +117,6 @@ def test_several_nodes_are_those_of_the_run() -> None:
 
 
 def test_arguments_of_the_launcher_may_speak_of_the_environment() -> None:
-    """They come last, so that they win; a name that the environment lacks is an error."""
     own = recipe(options={"arguments": {"python": "{train_python}", "no-wandb": False}})
     assert command(own, paths={"train_python": "/opt/python"}).argv[-2:] == ("--python", "/opt/python")
     with pytest.raises(ConfigError, match="train_python"):
@@ -132,13 +124,11 @@ def test_arguments_of_the_launcher_may_speak_of_the_environment() -> None:
 
 
 def test_a_long_name_leaves_room_for_the_launcher_s_folder() -> None:
-    """It adds over 200 characters, and a file system takes 255."""
     argv = command(recipe().model_copy(update={"name": "x" * 100})).argv
     assert len(argv[argv.index("-p") + 1]) <= 50
 
 
 def test_smoke_runs_the_training_program_on_every_rank() -> None:
-    """Without the launcher, with what the recipe's own fields say."""
     found = command(recipe(scale="smoke"), CPUS)
     assert found.launcher == "torchrun"
     assert found.argv[:4] == (
@@ -161,13 +151,11 @@ def test_smoke_runs_the_training_program_on_every_rank() -> None:
     ("name", "nodes", "rounded"), [("metaseq125m", 128, 0), ("metaseq350m", 96, 0), ("metaseq175b", 96, 10)]
 )
 def test_a_batch_that_the_launcher_would_round_is_refused(name: str, nodes: int, rounded: int) -> None:
-    """To none at all on many GPUs, or to fewer sequences than the recipe says."""
     (why,) = problems(recipe(name), Topology(nodes=nodes, gpus_per_node=8))
     assert f"opt-baselines would round in silence to {rounded} on each" in why
 
 
 def test_other_shapes_that_cannot_run_are_refused() -> None:
-    """Half a model, a single GPU, no GPU, and at scale smoke a batch that does not divide."""
     assert "do not divide into copies" in problems(recipe("metaseq175b"), Topology(nodes=1, gpus_per_node=4))[0]
     alone = recipe(parallelism={"tensor": 1})
     (why,) = problems(alone, Topology(nodes=2, gpus_per_node=1))
@@ -179,7 +167,6 @@ def test_other_shapes_that_cannot_run_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["logs/output.log", "checkpoints/test-125m.dummy_lm.ngpu16/train.log", "train.log"])
 def test_its_log_is_found_where_it_is(tmp_path: Path, name: str) -> None:
-    """In the run's output, where the launcher sends that of srun, or in a folder of logs made elsewhere."""
     log(tmp_path, DONE, name=name)
     console = tmp_path / "logs" / "output.log"
     console.parent.mkdir(exist_ok=True)
@@ -192,7 +179,6 @@ def test_its_log_is_found_where_it_is(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["logs/output.log", "checkpoints/test-125m.dummy_lm.ngpu16/train.log"])
 def test_progress_is_that_of_the_log_with_steps(tmp_path: Path, name: str) -> None:
-    """While it runs, at either place, and none before the first line."""
     assert ENGINE.progress(tmp_path) is None
     assert ENGINE.laggards(tmp_path) == "it printed nothing"
     console = tmp_path / "logs" / "output.log"
@@ -214,7 +200,6 @@ def test_what_a_rank_said_last_explains_a_run_without_proof(tmp_path: Path) -> N
 
 
 def test_the_statistic_of_record_is_the_median_without_the_first_line(tmp_path: Path) -> None:
-    """Each line's `wps` as it stands, six digits from a million on."""
     log(tmp_path, DONE)
     found = median_wps(recipe(), ENGINE.read(tmp_path, recipe()))
     assert found == stats.median(map(float, RATES[1:])) == pytest.approx(935_536.2)
@@ -229,13 +214,12 @@ def test_the_statistic_of_record_is_the_median_without_the_first_line(tmp_path: 
     ],
 )
 def test_a_line_without_a_rate_leaves_no_number(tmp_path: Path, line: str) -> None:
-    """Where the clock was only just started its rate is 0: a part of the lines is no measurement."""
+    """A rate of 0 means that the clock was just started: a part of the lines is no measurement."""
     log(tmp_path, line, DONE)
     assert median_wps(recipe(), ENGINE.read(tmp_path, recipe())) is None
 
 
 def test_a_single_line_leaves_no_number(tmp_path: Path) -> None:
-    """The first does not count, and there is no other."""
     (tmp_path / "train.log").write_text(LINE.format(index=1, loss=9, wps="200000", ups=0.38, step=5) + "\n")
     assert median_wps(recipe(), ENGINE.read(tmp_path, recipe())) is None
 
@@ -264,7 +248,7 @@ def test_what_its_other_lines_say_against_it(tmp_path: Path, line: str, doubt: s
 def test_on_busy_cpus_its_clocks_may_be_read_a_while_apart(
     tmp_path: Path, topology: Topology, wps: str, *, sane: bool
 ) -> None:
-    """Of a true log: five steps in 0.68 s, and 10 ms between the two clocks, as its rank had to wait for its turn."""
+    """In a true log, five steps took 0.68 s, and 10 ms lie between the two clocks: the rank waited for its turn."""
     path = tmp_path / "logs" / "output.log"
     path.parent.mkdir()
     lines = [

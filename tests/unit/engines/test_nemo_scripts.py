@@ -1,7 +1,5 @@
 """How the engines of NeMo are started: what cannot run, and the lines that run around NeMo."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -26,13 +24,11 @@ TWO_CPUS = Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=2)
 
 
 def place(folder: Path, *, slurm: bool = True, **environment: Any) -> Place:
-    """Where a run finds itself."""
     own = {"root": "/root", "data": "/data", "paths": {"bpe": "/bpe", "launcher": "/launcher"}, **environment}
     return Place(folder=folder, environment=Environment(**own), slurm=slurm, time_limit_min=90)
 
 
 def commands(engine: Nemo, recipe: Recipe, where: Place) -> tuple[Command, ...]:
-    """What runs on the recipe's own nodes."""
     work = engine.work(recipe, Topology(nodes=recipe.nodes, gpus_per_node=recipe.gpus_per_node), where)
     assert isinstance(work, Script)
     return work.commands
@@ -40,7 +36,6 @@ def commands(engine: Nemo, recipe: Recipe, where: Place) -> tuple[Command, ...]:
 
 @pytest.mark.parametrize("name", [name for name, recipe in FULL.items() if recipe.engine.startswith("nemo")])
 def test_a_number_of_nodes_that_does_not_divide_the_batch_is_refused(name: str) -> None:
-    """Before anything is asked of a cluster."""
     recipe = FULL[name]
     engine: Nemo = LAUNCHER if recipe.engine == "nemo_launcher" else TORCHRUN
     (problem,) = engine.problems(recipe, Topology(nodes=24 * 7, gpus_per_node=8))
@@ -50,13 +45,11 @@ def test_a_number_of_nodes_that_does_not_divide_the_batch_is_refused(name: str) 
 
 
 def test_the_launcher_needs_slurm() -> None:
-    """Its script calls srun."""
     with pytest.raises(ConfigError, match="--cluster slurm"):
         LAUNCHER.work(SMOKE["azure_gpt3_126m"], TWO_CPUS, place(Path("/run"), slurm=False))
 
 
 def test_the_launcher_of_22_06_runs_on_the_host_and_that_of_22_09_in_its_image() -> None:
-    """Both are kept from submitting; what they wrote is run on the host."""
     image = Container(runtime="pyxis", image="image", mounts=("/root:/root", "/other:/other"))
     where = place(Path("/shared/session/runs/one"), container=image)
     old, new = (commands(LAUNCHER, FULL[name], where) for name in ("azure_gpt3_5b", "aws_gpt3_5b"))
@@ -110,7 +103,6 @@ def test_the_copy_of_a_configuration_stands_alone(tmp_path: Path) -> None:
 
 
 def test_the_dates_are_what_the_reader_reads() -> None:
-    """Whatever the locale and zone of the node."""
     *_, begin, _, end = commands(TORCHRUN, FULL["aws_torchrun_gpt3_126m"], place(Path("/run")))
     for command, name in ((begin, "begin_training"), (end, "end_training")):
         env = {"LC_ALL": "de_DE.UTF-8", "TZ": "Asia/Tokyo", "PATH": "/usr/bin:/bin"}
@@ -121,7 +113,6 @@ def test_the_dates_are_what_the_reader_reads() -> None:
 
 
 def test_a_program_of_nemo_2_is_told_the_recipe() -> None:
-    """All that makes up the training, and not what it is judged by."""
     recipe = SMOKE["aws_torchrun_gpt3_5b"]
     _, train, _ = commands(TORCHRUN, recipe, place(Path("/run")))
     assert train.argv[:4] == (

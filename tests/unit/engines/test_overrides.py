@@ -1,7 +1,5 @@
 """Arguments of a framework over the recipe's own fields: they agree with them, are harmless, or are told apart."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -53,7 +51,6 @@ def test_no_shipped_recipe_contradicts_itself(recipe: Recipe) -> None:
 
 @pytest.mark.parametrize("name", [each.name for each in SMOKE.values() if each.engine in COMMANDS])
 def test_no_tiny_recipe_contradicts_itself(name: str) -> None:
-    """At scale smoke many arguments are others."""
     on, topology = on_its_nodes(SMOKE[name])
     said = [each for each in get_engine(on.engine).problems(on, topology) if "options.arguments" in each]
     assert said == []
@@ -123,7 +120,6 @@ def test_an_argument_that_contradicts_a_field_is_refused(name: str, argument: st
     ],
 )
 def test_an_argument_that_changes_the_work_is_refused(name: str, argument: str, value: object) -> None:
-    """No field of a recipe could say it."""
     (found,) = problems(name, {argument: value})
     assert "which no key of a recipe can express: leave it out" in found
 
@@ -143,7 +139,7 @@ def test_an_argument_that_changes_the_work_is_refused(name: str, argument: str, 
     ],
 )
 def test_what_may_change_a_step_is_not_counted(name: str, argument: str, value: object) -> None:
-    """It runs, and what counts FLOPs has no value: an argument that nobody knows is not taken for harmless."""
+    """An unknown argument is not taken for harmless: the run has no number that counts FLOPs."""
     assert problems(name, {argument: value}) == []
     assert uncounted(name, {}) is None
     why = uncounted(name, {argument: value})
@@ -161,13 +157,11 @@ def test_what_may_change_a_step_is_not_counted(name: str, argument: str, value: 
     ],
 )
 def test_what_agrees_or_does_no_harm_is_taken(name: str, arguments: dict[str, Any]) -> None:
-    """Numbers as text, and switches that are left out."""
     assert problems(name, arguments) == []
     assert uncounted(name, arguments) is None
 
 
 def test_the_launcher_trains_the_model_that_the_recipe_describes() -> None:
-    """Metaseq's launcher has shapes of its own."""
     recipe = RECIPES["metaseq125m"]
     (found,) = problems("metaseq125m", {}, options={**recipe.options, "model_size": "350m"})
     assert "options.model_size 350m has layers 24, hidden_size 1024" in found

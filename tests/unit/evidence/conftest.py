@@ -1,7 +1,5 @@
 """A recorded session, and bundles of it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -60,5 +58,4 @@ class Evidence:
 
 @pytest.fixture
 def evidence(tmp_path: Path, unigram: None) -> Evidence:
-    """The recorded session, to be altered."""
     return Evidence(Path(shutil.copytree(RECORDED, tmp_path / RECORDED.name)))

@@ -1,7 +1,5 @@
 """A bundle is refused if one byte of it is another one than its signer wrote."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import random
@@ -29,14 +27,12 @@ def refused(path: Path, content: bytes) -> str:
 
 
 def test_the_same_session_gives_the_same_bytes(evidence: Evidence) -> None:
-    """Whenever it is bundled."""
     first = evidence.bundled().read_bytes()
     (evidence.folder / "junit.xml").touch()
     assert evidence.bundled().read_bytes() == first
 
 
 def test_any_tar_reads_it(evidence: Evidence) -> None:
-    """Also the session inside, whose files are those of the folder."""
     with tarfile.open(evidence.bundled()) as outer:
         assert outer.getnames() == [ATTESTATION, MANIFEST, SESSION]
         inner = outer.extractfile(SESSION)
@@ -48,7 +44,6 @@ def test_any_tar_reads_it(evidence: Evidence) -> None:
 
 
 def test_an_altered_byte_or_bit_is_refused(evidence: Evidence, tmp_path: Path) -> None:
-    """Wherever it is: in a header, in padding, in the envelope, in the manifest or in the files."""
     whole, chance, target = evidence.bundled().read_bytes(), random.Random(1), tmp_path / "altered"
     envelope = range(512, 512 + whole.index(b"\0", 512))
     places = [*chance.sample(range(len(whole)), 200), *chance.sample(envelope, 100)]
@@ -74,7 +69,6 @@ ALTERED: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("how", ALTERED)
 def test_another_layout_is_refused(evidence: Evidence, tmp_path: Path, how: str) -> None:
-    """There is one file for a content, and no other."""
     assert refused(tmp_path / "altered", ALTERED[how](evidence.bundled().read_bytes()))
 
 
@@ -82,7 +76,7 @@ def test_another_layout_is_refused(evidence: Evidence, tmp_path: Path, how: str)
     "name", ["../a", "/a", "a/../b", "a//b", "", ".", "a\\b", "a\nb", "a\x1b[31m", "a/", "\u202ea", "a" * 2000]
 )
 def test_a_path_that_leads_elsewhere_is_refused(name: str) -> None:
-    """Or that a person would read as another one."""
+    """A path that a person would read as another one is refused too."""
     with pytest.raises(BundleError, match="cannot be the path"):
         refuse_name(name)
 
@@ -92,7 +86,6 @@ def test_a_path_that_leads_elsewhere_is_refused(name: str) -> None:
     [(["a", "a"], "twice"), (["a", "A"], "case"), (["é", "e\u0301"], "twice"), (["a", "a/b"], "file and a folder")],
 )
 def test_paths_that_meet_are_refused(paths: list[str], words: str) -> None:
-    """On this file system or on another one."""
     listed = [{"path": path, "size": 0, "sha256": "0" * 64} for path in paths]
     manifest = Manifest.model_validate({"session": "s", "llmbench": "0", "files": listed})
     with pytest.raises(BundleError, match=words):
@@ -100,7 +93,6 @@ def test_paths_that_meet_are_refused(paths: list[str], words: str) -> None:
 
 
 def test_what_unpacks_to_too_much_is_refused(evidence: Evidence) -> None:
-    """Before anything is unpacked."""
     path = evidence.bundled()
     with pytest.raises(BundleError, match="at most 1000"), open_bundle(path, [KEY.public_key], most=1000):
         pass  # pragma: no cover
@@ -144,7 +136,6 @@ def altered_session(how: str, session: bytes) -> bytes:
 def test_files_that_the_manifest_does_not_list_are_refused(
     files: tuple[Manifest, bytes], tmp_path: Path, how: str
 ) -> None:
-    """Whoever signs such a bundle: more files, fewer files, links, and bytes without end."""
     manifest, session = files
     unpack(io.BytesIO(session), manifest, tmp_path / "sound")
     with pytest.raises(BundleError):

@@ -1,7 +1,5 @@
 """The certificate: each clause with its demand, its number and its verdict, and none that is met by nothing."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from typing import Any
@@ -24,12 +22,10 @@ def rows(evidence: Evidence) -> dict[str, Any]:
 
 
 def page(evidence: Evidence) -> str:
-    """The certificate."""
     return make_certificate(read_session(evidence.folder))
 
 
 def test_each_clause_has_its_number_and_the_hash_of_its_record(evidence: Evidence) -> None:
-    """Of runs and of checks, with the interval where there is one."""
     found = rows(evidence)
     assert {clause: row.verdict for clause, row in found.items()} == {"4.10": "PASS", "4.2.1": "PASS", "3.1": "PASS"}
     fast = found["4.2.1"]
@@ -42,7 +38,6 @@ def test_each_clause_has_its_number_and_the_hash_of_its_record(evidence: Evidenc
 
 
 def test_a_clause_without_a_measurement_is_not_met(evidence: Evidence) -> None:
-    """Whether its test is gone, was skipped, or its run or check has no record."""
     whole = evidence.record.read_text()
     for change in (
         lambda data: data.update(judgements=[]),
@@ -70,7 +65,6 @@ def test_the_worst_verdict_of_a_bound_counts(evidence: Evidence) -> None:
 
 
 def test_the_text_of_others_is_text(evidence: Evidence) -> None:
-    """In a page of its own, which loads nothing."""
     for path in ("session.json", RECORD):
         evidence.replace(path, "it must be fast", "<script>alert(1)</script>\\u001b[31m")
     text = page(evidence)

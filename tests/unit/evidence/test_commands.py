@@ -1,7 +1,5 @@
 """`llmbench keygen`, `bundle` and `verify`: what they print, and how they end."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -39,20 +37,17 @@ def bare(absent: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def llmbench(*words: str) -> tuple[int, str]:
-    """Run a command in this process."""
     done = CliRunner().invoke(app, words)
     return done.exit_code, done.output
 
 
 @pytest.fixture
 def key(tmp_path: Path) -> Path:
-    """A new key."""
     assert llmbench("keygen", "--output", str(tmp_path / "site.pem"))[0] == 0
     return tmp_path / "site.pem"
 
 
 def test_a_bundle_is_verified_without_slurm_and_torch(evidence: Evidence, key: Path) -> None:
-    """By a process in which neither can be imported, and that finds no program."""
     assert llmbench("bundle", str(evidence.folder), "--key", str(key), "--output", str(evidence.target))[0] == 0
     absent = '{"torch", "submitit", "xdist", "numpy", "plotly"}'
     public = str(key.with_suffix(".pub.pem"))
@@ -85,14 +80,12 @@ def test_each_end_has_its_exit_code(evidence: Evidence, key: Path, tmp_path: Pat
 
 
 def test_a_bundle_inside_of_its_session_is_refused(evidence: Evidence) -> None:
-    """The next one would contain it."""
     done = CliRunner().invoke(app, ["bundle", str(evidence.folder), "--output", str(evidence.folder / "b.tar")])
     assert "inside of the session's folder" in str(done.exception)
 
 
 @pytest.mark.parametrize("package", ["cryptography", "in_toto_attestation", "securesystemslib"])
 def test_without_the_extra_its_name_is_given(evidence: Evidence, package: str) -> None:
-    """With the command that installs it, by each of the three commands."""
     for words in (("keygen",), ("bundle", str(evidence.folder)), ("verify", str(evidence.target))):
         done = bare(repr({package}), *words)
         assert done.returncode == 2

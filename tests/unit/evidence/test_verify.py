@@ -1,7 +1,5 @@
 """What a record says and its logs do not is found, by whomever it was signed."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable
@@ -31,7 +29,6 @@ def test_an_honest_session_is_verified(evidence: Evidence) -> None:
 
 
 def test_without_a_trusted_signature_it_is_not_verified(evidence: Evidence) -> None:
-    """However right its numbers are."""
     for signer, keys in ((None, (KEY.public_key,)), (KEY, (CryptoSigner.generate_ed25519().public_key,))):
         told = evidence.verified(*keys, signer=signer)
         assert (told.verified, told.differences) == (False, [])
@@ -68,7 +65,6 @@ LIES: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("words", LIES)
 def test_a_record_that_lies_is_named(evidence: Evidence, words: str) -> None:
-    """With what it says and what its logs say, although its own key signed it."""
     evidence.change(RECORD, LIES[words])
     told = evidence.verified()
     assert not told.verified
@@ -115,7 +111,6 @@ def test_the_report_has_every_verdict_of_the_records(evidence: Evidence) -> None
 
 
 def test_a_check_that_passed_over_its_findings_is_named(evidence: Evidence) -> None:
-    """Or over a reading that misses its bound."""
     record, found = "checks/memory/record.json", {"kind": "memory", "severity": "ISOLATE", "message": "gone"}
     whole = (evidence.folder / record).read_text()
     host = json.loads(whole)["hosts"][0]
@@ -156,7 +151,6 @@ def test_a_page_that_could_say_anything_is_left_out(evidence: Evidence, monkeypa
 
 
 def test_an_engine_that_is_not_here_computes_nothing(evidence: Evidence) -> None:
-    """A bundle of which nothing was computed again is not verified."""
     for path in ("session.json", RECORD):
         evidence.replace(path, '"unigram"', '"another"')
     told = evidence.verified()
@@ -169,13 +163,11 @@ def test_an_engine_that_is_not_here_computes_nothing(evidence: Evidence) -> None
 
 @pytest.mark.parametrize("verdict", ["ERROR", "INCONCLUSIVE", "INCOMPLETE", "FAIL"])
 def test_a_session_with_a_test_that_was_not_judged_has_not_passed(evidence: Evidence, verdict: str) -> None:
-    """Its statement says so."""
     evidence.replace("junit.xml", 'name="verdict" value="PASS"', f'name="verdict" value="{verdict}"')
     assert evidence.verified().result == "FAILED"
 
 
 def test_a_session_that_was_skipped_in_part_has_a_warning(evidence: Evidence) -> None:
-    """And one that was interrupted, or simulated, has failed."""
     path, text = evidence.folder / "junit.xml", (evidence.folder / "junit.xml").read_text()
     head, case = text.rsplit('name="verdict" value="PASS"', 1)
     path.write_text(f'{head}name="verdict" value="SKIP"{case.replace("</testcase>", "<skipped/></testcase>", 1)}')
@@ -206,7 +198,6 @@ def test_a_secret_in_a_log_is_not_handed_over(evidence: Evidence, text: str) -> 
 
 
 def test_the_value_of_a_secret_variable_is_not_handed_over(evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever form it has."""
     monkeypatch.setenv("WANDB_API_KEY", "quite plain words")
     (evidence.folder / "runs/tiny/logs/rank-0.log").write_text("x\n" * 600_000 + "quite plain words\n")
     with pytest.raises(ConfigError, match=r"rank-0\.log:600001"):
@@ -214,7 +205,6 @@ def test_the_value_of_a_secret_variable_is_not_handed_over(evidence: Evidence, m
 
 
 def test_links_and_pickles_stay_behind(evidence: Evidence) -> None:
-    """The manifest names them, and why."""
     (evidence.folder / "link").symlink_to("/etc/passwd")
     (evidence.folder / "runs/folder").symlink_to("/etc")
     (evidence.folder / "runs/tiny/task.pkl").write_bytes(b"")

@@ -1,7 +1,5 @@
 """Change points: found where they are, and not where there is noise alone."""
 
-from __future__ import annotations
-
 import math
 import random
 
@@ -20,7 +18,6 @@ def noise(seed: int, levels: dict[int, float], spread: float = 0.5) -> list[floa
 
 
 def test_two_changes_are_found_with_their_means() -> None:
-    """Where they are, to within a value, in nearly all of many series."""
     right = 0
     for seed in range(40):
         found = change_points(noise(seed, {40: 100.0, 35: 98.0, 30: 101.0}))
@@ -36,7 +33,6 @@ def test_noise_alone_is_seldom_a_change() -> None:
 
 
 def test_the_p_is_that_of_a_t_test_for_all_places() -> None:
-    """As SciPy has it for one place, times the places that could have been chosen."""
     values = noise(7, {12: 100.0, 9: 102.0})
     (point,) = change_points(values)
     one = stats.ttest_ind(values[: point.index], values[point.index :]).pvalue
@@ -45,21 +41,18 @@ def test_the_p_is_that_of_a_t_test_for_all_places() -> None:
 
 
 def test_a_small_change_may_be_left_out() -> None:
-    """A floor for the change takes away those below it."""
     values = noise(3, {50: 100.0, 49: 101.0}, spread=0.1)
     assert len(change_points(values)) == 1
     assert change_points(values, least_change=0.02) == []
 
 
 def test_exact_values_change_without_noise() -> None:
-    """A scatter of 0 is no reason to see nothing, nor to see everything."""
     assert [point.index for point in change_points([5.0] * 20 + [6.0] * 20)] == [20]
     assert change_points([5.0] * 40) == []
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0], [1.0, 2.0, 3.0]])
 def test_too_few_values_have_no_change(values: list[float]) -> None:
-    """And are no error."""
     assert change_points(values) == []
 
 
@@ -79,6 +72,5 @@ def test_a_unit_changes_nothing(values: list[float], factor: float) -> None:
 
 
 def test_a_value_that_is_not_finite_is_an_error() -> None:
-    """It would end up in a mean."""
     with pytest.raises(ValueError, match="finite"):
         change_points([1.0, float("nan")])

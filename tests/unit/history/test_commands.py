@@ -1,7 +1,5 @@
 """`llmbench history` and `llmbench compare`, as one types them."""
 
-from __future__ import annotations
-
 import csv
 import datetime as dt
 import io
@@ -60,7 +58,6 @@ def test_sessions_are_imported_listed_and_shown(tmp_path: Path) -> None:
 
 
 def test_a_record_without_a_verdict_is_named(tmp_path: Path) -> None:
-    """It is imported, and does not pass for one that a test judged."""
     copied = tmp_path / "session" / "runs" / "opt125m" / "record.json"
     copied.parent.mkdir(parents=True)
     copied.write_text(json.dumps({**json.loads(REAL.read_text(encoding="utf-8")), "judgements": []}), encoding="utf-8")
@@ -70,7 +67,6 @@ def test_a_record_without_a_verdict_is_named(tmp_path: Path) -> None:
 
 
 def test_a_session_is_found_by_the_name_of_its_folder(tmp_path: Path) -> None:
-    """As `--session-name` gives it one; its id is another."""
     copied = tmp_path / "nightly" / "runs" / "opt125m" / "record.json"
     copied.parent.mkdir(parents=True)
     copied.write_bytes(REAL.read_bytes())
@@ -82,7 +78,6 @@ def test_a_session_is_found_by_the_name_of_its_folder(tmp_path: Path) -> None:
 
 
 def test_a_series_and_its_changes_are_told(place: str) -> None:
-    """As a table, JSON and CSV; the change is where it was made, and worse."""
     rows = [*csv.DictReader(io.StringIO(told(history.app, "series", "x-00", "step_time", "--csv", "--history", place)))]
     assert len(rows) == 30
     assert float(rows[25]["value"]) == pytest.approx(1.04 * float(rows[5]["value"]), rel=0.02)
@@ -135,14 +130,12 @@ def test_nothing_compared_is_no_success(place: str) -> None:
      (("series", "x-00", "speed"), "legal: step_time, throughput"), (("ledger", "--node", "n"), "unknown node 'n'")],
 )  # fmt: skip
 def test_wrong_words_are_said(place: str, words: tuple[str, ...], message: str) -> None:
-    """With what is legal."""
     result = CliRunner().invoke(history.app, [*words, "--history", place])
     assert isinstance(result.exception, ConfigError)
     assert message in str(result.exception)
 
 
 def test_a_misspelt_file_is_no_empty_history(tmp_path: Path) -> None:
-    """Nothing is made where one only asks."""
     result = CliRunner().invoke(history.app, ["show", "--history", str(tmp_path / "no.db")])
     assert "there is no history" in str(result.exception)
     assert not [*tmp_path.iterdir()]

@@ -1,7 +1,5 @@
 """Runs compared with earlier ones: what became slower is a FAIL, and nothing else is accused."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,6 @@ from tests.support.postgresql import postgresql
 
 @pytest.fixture
 def history(tmp_path: Path) -> Iterator[History]:
-    """An empty history in a file."""
     with open_history(tmp_path / "history.db") as opened:
         yield opened
 
@@ -38,7 +35,6 @@ def row(value: float, better: Any = "higher", half: float = 0.003, unit: str = "
 
 
 def one(history: History, record: RunRecord, wanted: str = "last") -> Compared:
-    """The comparison of one run."""
     (told,) = compare_with_baseline(history, record.session, [[record]], Wanted.parse(wanted))
     return told
 
@@ -54,7 +50,6 @@ def test_a_planted_regression_alone_is_found(history: History) -> None:
 
 
 def test_a_planted_regression_alone_is_found_by_postgresql() -> None:
-    """By a real server, as by SQLite."""
     with postgresql() as url, open_history(url) as history:
         victim, verdicts = repeat(history, "p", earlier=10, slower=0.02, wanted=Wanted(kind="last", count=10))
         assert {name for name, verdict in verdicts.items() if verdict != "PASS"} == {victim}
@@ -123,7 +118,6 @@ def test_runs_on_processors_wait_for_a_history(history: History) -> None:
 
 
 def test_an_unknown_tag_or_commit_is_said_before_the_session(history: History) -> None:
-    """A misspelt baseline is no new recipe."""
     keep(history, Fleet("u", 1).session(0), "v1")
     check_wanted(history, Wanted.parse("tag:v1"))
     with pytest.raises(ConfigError, match="unknown tag of the history 'v2'; legal: v1"):
@@ -134,7 +128,6 @@ def test_an_unknown_tag_or_commit_is_said_before_the_session(history: History) -
 
 @pytest.mark.parametrize("text", ["", "lst", "last:0", "last:x", "tag:", "commit:12", "commit:xyzxyzx", "best:2"])
 def test_what_is_no_baseline_is_said(text: str) -> None:
-    """With what is legal."""
     with pytest.raises(ConfigError, match="must be last, last:N, best, tag:NAME, or commit:SHA"):
         Wanted.parse(text)
 
@@ -151,7 +144,6 @@ def test_the_direction_decides(better: Any, after: float, regressed: bool | None
 
 
 def test_a_wide_interval_decides_nothing() -> None:
-    """What could hide a regression of 5 % is no pass."""
     told = measure_change([row(100.0, half=0.1)], [row(100.0, half=0.1)], usual=USUAL_BETWEEN_RUNS)
     assert told.regressed is None
 
@@ -167,7 +159,6 @@ def test_a_change_of_the_past_is_no_scatter() -> None:
 
 @pytest.mark.parametrize("usual", [USUAL_BETWEEN_RUNS, None])
 def test_copies_of_one_run_make_no_number_certain(usual: BetweenRuns | None) -> None:
-    """Neither do copies in the other recipes: a change within the noise of the steps is not a regression."""
     copies = Scatter(1e-12, 9.0)
     told = measure_change(
         [row(100.0)] * 10, [row(99.9)], past=[100.0] * 10, usual=usual, shared=shared_scatter([copies] * 20)

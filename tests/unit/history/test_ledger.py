@@ -1,7 +1,5 @@
 """The ledger: what was said of nodes and GPUs, and which nodes to avoid."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -22,20 +20,17 @@ ISOLATE = Severity.ISOLATE
 
 @pytest.fixture
 def history(tmp_path: Path) -> Iterator[History]:
-    """An empty history in a file."""
     with open_history(tmp_path / "history.db") as opened:
         yield opened
 
 
 def fault(host: str, subject: str = "GPU 1 (bus-1)", severity: Severity = ISOLATE, kind: str = "ecc") -> Finding:
-    """A fault of a node's GPU."""
     return Finding(host=host, subject=subject, kind=kind, severity=severity, message="rows failed to remap")
 
 
 def check(
     history: History, folder: Path, days_ago: float, *findings: Finding, hosts: tuple[str, ...] = ("n1", "n2")
 ) -> None:
-    """Import a session with one check."""
     name = f"s{days_ago:06.2f}"
     path = folder / name / "checks" / "gpu_ecc"
     gpus = {host: [f"H200 bus-{slot} GPU-{host}-{slot}" for slot in range(2)] for host in hosts}
@@ -65,7 +60,7 @@ def test_a_node_is_avoided_after_two_sessions_with_faults(history: History, tmp_
 
 
 def test_a_node_that_failed_under_a_run_is_blamed(history: History, tmp_path: Path) -> None:
-    """Also one that failed under an attempt before it, and whose name the last one's hosts do not have."""
+    """The node of an earlier attempt is blamed too, though the last attempt's hosts lack it."""
     recorded = Path(__file__).parents[2] / "data/session/20261123-113444-68012a/runs/good/record.json"
     record = RunRecord.read(recorded).model_copy(
         update={"hosts": ("n1", "n3"), "lost_nodes": ("n2",), "judgements": ()}
@@ -82,7 +77,6 @@ def test_a_node_that_failed_under_a_run_is_blamed(history: History, tmp_path: Pa
 
 
 def test_a_setting_is_no_fault_of_a_node(history: History, tmp_path: Path) -> None:
-    """Neither what asks for a configuration, nor what all nodes of a session have."""
     for days in (1.0, 2.0):
         check(
             history,
@@ -96,7 +90,6 @@ def test_a_setting_is_no_fault_of_a_node(history: History, tmp_path: Path) -> No
 
 
 def test_a_gpu_keeps_its_history_on_another_node(history: History, tmp_path: Path) -> None:
-    """It is known by its UUID, and its node is that of the last record."""
     check(history, tmp_path, 3.0, fault("n1"))
     check(history, tmp_path, 2.0, fault("n2", "mlx5_0"))
     gpu, *_ = list_devices(history, device="GPU-n1-1", now=NOW)
@@ -110,7 +103,6 @@ def test_a_gpu_keeps_its_history_on_another_node(history: History, tmp_path: Pat
 
 
 def test_a_ledger_is_plain_data(history: History, tmp_path: Path) -> None:
-    """Programs read it."""
     check(history, tmp_path, 1.0, fault("n1"))
     told = json.loads(json.dumps([asdict(each) for each in list_devices(history, now=NOW)]))
     assert {each["name"] for each in told} == {"n1", "n2", "GPU-n1-0", "GPU-n1-1"}

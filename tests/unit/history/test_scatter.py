@@ -1,7 +1,5 @@
 """How runs scatter: what a series shows itself, and what others of its kind tell of it."""
 
-from __future__ import annotations
-
 import math
 import random
 
@@ -23,7 +21,6 @@ series_lists = st.lists(
 
 
 def drawn(seed: int, deviations: list[float], runs: int = 10) -> list[Scatter]:
-    """Series of so many runs each."""
     rng = random.Random(seed)
     return [scatter_of_runs([rng.gauss(100, 100 * each) for _ in range(runs)], [], [100.0]) for each in deviations]
 
@@ -50,7 +47,6 @@ def test_alike_series_share_what_they_show() -> None:
 
 
 def test_series_that_differ_share_nothing() -> None:
-    """The scatter of quiet recipes says nothing of noisy ones."""
     assert shared_scatter(drawn(1, [0.001 * 10 ** (number / 20) for number in range(20)])) is None
     assert shared_scatter(drawn(1, [*(10 * [0.002]), *(2 * [0.02])])) is None
 
@@ -63,7 +59,6 @@ def test_few_series_are_worth_little() -> None:
 
 
 def test_one_series_and_series_without_scatter_tell_nothing() -> None:
-    """Neither does a number that is always the same, or has no mean."""
     (one,) = drawn(1, [0.002])
     assert shared_scatter([one]) is None
     assert shared_scatter([one, Scatter(0.0, 9.0), Scatter(0.0, 0.0)]) is None
@@ -80,7 +75,6 @@ def test_the_runs_of_a_noisy_series_count_against_the_others() -> None:
 
 @given(series_lists, st.sampled_from([1.0, 4.0, 30.0]))
 def test_the_fit_is_the_likeliest(series: list[Scatter], freedom: float) -> None:
-    """No other variance is likelier, by SciPy's F distribution."""
     variance, likelihood = scatter._fit(series, freedom)
 
     def log_density(log_variance: float, freedom: float) -> float:

@@ -1,7 +1,5 @@
 """Records go into the history once, whole, and never another under the same name."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sqlite3
@@ -25,7 +23,6 @@ REAL = Path(__file__).parents[2] / "data" / "h200"
 
 @pytest.fixture
 def history(tmp_path: Path) -> Iterator[History]:
-    """An empty history in a file."""
     with open_history(tmp_path / "history.db") as opened:
         yield opened
 
@@ -44,7 +41,6 @@ def session(folder: Path, name: str = "20261101-120000-aaaaaa", *runs: str, **ch
 
 
 def test_a_second_import_adds_nothing(history: History, tmp_path: Path) -> None:
-    """Nor does one of a copy of the folder, or of a folder that has both."""
     folder = session(tmp_path / "a", "20261101-120000-aaaaaa", "one", "two")
     told = import_sessions(history, [folder], About(tags=("base",)))
     assert (told.new, told.known, told.refused) == (2, 0, [])
@@ -58,7 +54,6 @@ def test_a_second_import_adds_nothing(history: History, tmp_path: Path) -> None:
 
 
 def test_a_changed_record_is_refused_by_name(history: History, tmp_path: Path) -> None:
-    """The history keeps what it had first."""
     folder = session(tmp_path)
     import_sessions(history, [folder])
     path = folder / "runs" / "opt125m" / "record.json"
@@ -75,7 +70,6 @@ def test_a_changed_record_is_refused_by_name(history: History, tmp_path: Path) -
 
 @pytest.mark.parametrize("damage", ["cut", "not json", "no record", "newer"])
 def test_a_damaged_record_is_named_and_the_rest_imported(history: History, tmp_path: Path, damage: str) -> None:
-    """Whatever the damage is."""
     folder = session(tmp_path, "20261101-120000-aaaaaa", "good", "ill")
     path = folder / "runs" / "ill" / "record.json"
     whole = path.read_text()
@@ -88,7 +82,6 @@ def test_a_damaged_record_is_named_and_the_rest_imported(history: History, tmp_p
 
 
 def test_a_simulated_run_is_flagged_and_in_no_series(history: History, tmp_path: Path) -> None:
-    """It measured nothing."""
     import_sessions(history, [session(tmp_path, simulated="hang@3")])
     (record,) = show_session(history, "20261101")["records"]
     assert (record["simulated"], record["counts"]) == ("hang@3", False)
@@ -97,7 +90,6 @@ def test_a_simulated_run_is_flagged_and_in_no_series(history: History, tmp_path:
 
 
 def test_a_run_that_is_replayed_counts_once(history: History, tmp_path: Path) -> None:
-    """In whichever order its records are imported: that of the run itself counts."""
     first = session(tmp_path, "20261101-120000-aaaaaa")
     record = json.loads((first / "runs" / "opt125m" / "record.json").read_text())
     replayed = tmp_path / "20261102-120000-bbbbbb" / "runs" / "opt125m" / "record.json"
@@ -146,7 +138,6 @@ def test_a_history_of_another_version_is_refused_and_kept(history: History, tmp_
 
 
 def test_what_is_no_history_is_said(tmp_path: Path) -> None:
-    """A text file, a folder, another database, and memory."""
     path = tmp_path / "notes.txt"
     path.write_text("this is no database, whatever its length may be" * 100)
     cases = {

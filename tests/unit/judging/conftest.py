@@ -1,7 +1,5 @@
 """A small recipe and good runs of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import strategies as st
@@ -9,27 +7,16 @@ from hypothesis import strategies as st
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import RankInfo, Step, StepSeries
-from pytest_llmbench.core.schema import merge, validate
 from pytest_llmbench.judging.sanity import Evidence
 from tests.conftest import known
+from tests.support.recipes import small_recipe
 
 GPU = "A100-SXM4-80GB"
 
 
 def small(**changes: Any) -> Recipe:
     """Build a recipe of 12 steps of 8 sequences of 32 tokens, with some of its values replaced."""
-    plain = {
-        "name": "small",
-        "engine": "torch",
-        "model": {"layers": 2, "hidden_size": 32, "attention_heads": 2, "vocab_size": 256},
-        "sequence_length": 32,
-        "global_batch_size": 8,
-        "micro_batch_size": 1,
-        "optimizer": {"learning_rate": 1e-3},
-        "steps": 12,
-        "time_limit": "00:05:00",
-    }
-    return validate(Recipe, merge(plain, changes), "small")
+    return small_recipe(changes)
 
 
 @st.composite

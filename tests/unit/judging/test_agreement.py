@@ -1,7 +1,5 @@
 """Lines of a log that contradict one another: each sentence has both numbers, and true logs have none."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import Step, StepSeries
-from pytest_llmbench.judging.agreement import against_times, counted, product, same_work, steady
+from pytest_llmbench.judging.agreement import check_counts, check_product, check_steady, check_times, check_work
 
 RATES = {"throughput_per_gpu": "TFLOP/s per GPU"}
 FLOPS = 56.04e12
@@ -45,11 +43,10 @@ def changed(steps: Sequence[Step], number: int, **changes: Any) -> list[Step]:
 
 
 def doubts(steps: Sequence[Step]) -> list[str]:
-    """What contradicts what."""
     series = StepSeries(steps=tuple(steps))
     samples = steps[0].samples or 0 if steps else 0
-    work = (*same_work(steps, RATES), *counted(steps, "consumed_samples", samples))
-    return [*work, *against_times(series, GPUS)]
+    work = (*check_work(steps, RATES), *check_counts(steps, "consumed_samples", samples))
+    return [*work, *check_times(series, GPUS)]
 
 
 TRUE = lines([0.6291, 0.6307, 0.6302, 0.6308, 0.6333])
@@ -57,7 +54,6 @@ TRUE = lines([0.6291, 0.6307, 0.6302, 0.6308, 0.6333])
 
 @given(st.lists(st.floats(0.001, 1000), max_size=20), st.integers(1, 100), st.sampled_from([1, 32, 2048]))
 def test_true_lines_agree(times: list[float], interval: int, samples: int) -> None:
-    """However long the steps are, and however many lie between two lines."""
     assert doubts(lines(times, interval, samples)) == []
 
 
@@ -74,12 +70,10 @@ def test_true_lines_agree(times: list[float], interval: int, samples: int) -> No
     ],
 )  # fmt: skip
 def test_a_number_that_was_damaged_contradicts_others(wrong: Sequence[Step], said: str) -> None:
-    """Both are in the sentence."""
     assert any(said in doubt for doubt in doubts(wrong)), doubts(wrong)
 
 
 def test_steps_without_a_rate_are_held_against_their_times() -> None:
-    """Most versions print no TFLOP/s unless they are told to."""
     steps = [step.model_copy(update={"reported": {}}) for step in TRUE]
     assert doubts(steps) == []
     assert "0.151 s by the line about them, and 3.151 s" in doubts(changed(steps, 2, seconds=0.0302))[0]
@@ -95,14 +89,13 @@ def test_what_is_between_two_lines_and_in_no_step_is_told_of() -> None:
         assert len(doubts(steps)) == (late == 2.0)
     steps = [*TRUE[:2], *(step.model_copy(update={"at": (step.at or 0) + 60.0}) for step in TRUE[2:])]
     assert doubts(changed(steps, 2, paused=True)) == []
-    assert list(against_times(StepSeries(steps=tuple(steps), unread_after={10: 1}), GPUS)) == []
-    assert list(against_times(StepSeries(steps=tuple(steps)), CPUS)) != []
+    assert list(check_times(StepSeries(steps=tuple(steps), unread_after={10: 1}), GPUS)) == []
+    assert list(check_times(StepSeries(steps=tuple(steps)), CPUS)) != []
     steps = [*TRUE[:2], *(step.model_copy(update={"at": (step.at or 0) + 1.5}) for step in TRUE[2:])]
-    assert list(against_times(StepSeries(steps=tuple(steps)), CPUS)) == []  # a rank waits for its turn
+    assert list(check_times(StepSeries(steps=tuple(steps)), CPUS)) == []  # a rank waits for its turn
 
 
 def test_a_mean_that_has_the_line_before_in_it() -> None:
-    """Of core 0.16: line 1, and line 5 that is about steps 1 to 5."""
     first = Step(step=1, seconds=2.5463, at=55.116282)
     fifth = Step(step=5, interval=5, seconds=1.0155, at=57.647540)
     assert doubts([first, fifth]) == []
@@ -110,13 +103,11 @@ def test_a_mean_that_has_the_line_before_in_it() -> None:
 
 
 def words(wps: float, ups: float, wpb: float = 65536.0) -> Iterator[str]:
-    """What a line of metaseq contradicts."""
     step = Step(step=10, interval=10, seconds=wpb / wps, reported={"wps": wps, "ups": ups, "wpb": wpb})
-    return product([step], "wps", ("ups", "wpb"), lambda _: 0.005)
+    return check_product([step], "wps", ("ups", "wpb"), lambda _: 0.005)
 
 
 def test_a_rate_is_the_product_of_two_others() -> None:
-    """To the digits printed, which may be few."""
     assert list(words(34799.2, 0.53)) == []
     assert list(words(3189.1, 0.02, 131072.0)) == []
     assert list(words(1.23457e6, 18.84)) == []
@@ -129,10 +120,9 @@ def test_a_rate_is_the_product_of_two_others() -> None:
     ("gpus", "fastest", "said"), [(8, 0.4, True), (8, 0.6, False), (0, 0.4, False), (0, 0.2, True)]
 )
 def test_no_step_is_much_faster_than_most(gpus: int, fastest: float, *, said: bool) -> None:
-    """On CPUs, which others use as well, the median may be slow."""
     steps = [Step(step=number, seconds=fastest if number == 3 else 1.0) for number in range(1, 9)]
-    doubts = list(steady(steps, Topology(nodes=1, gpus_per_node=gpus, cpu_ranks_per_node=2)))
+    doubts = list(check_steady(steps, Topology(nodes=1, gpus_per_node=gpus, cpu_ranks_per_node=2)))
     assert len(doubts) == said
     assert all(f"step 3 took {fastest:g} s, where the median of all steps is 1 s" in doubt for doubt in doubts)
     slow = [step.model_copy(update={"seconds": 30.0}) for step in steps[:1]]
-    assert list(steady([*slow, *steps[3:]], Topology(nodes=1, gpus_per_node=gpus))) == []
+    assert list(check_steady([*slow, *steps[3:]], Topology(nodes=1, gpus_per_node=gpus))) == []

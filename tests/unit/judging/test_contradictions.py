@@ -1,7 +1,5 @@
 """A record that contradicts itself is refused by everyone who would build on it, with file, key and both values."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable
@@ -11,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench import calibrate
+from pytest_llmbench.calibrate import calibrate_references, read_runs
 from pytest_llmbench.cli.compare import compare
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import RunRecord
@@ -55,23 +53,19 @@ def sound() -> dict[str, Any]:
 
 
 def found_in(plain: dict[str, Any]) -> list[str]:
-    """The contradictions of a record."""
     record = RunRecord.model_validate(plain)
     return [*contradictions(record, statistics_of(get_engine(record.recipe.engine)))]
 
 
 def judged(**values: Any) -> Callable[[dict[str, Any]], object]:
-    """Change the verdict of a record."""
     return lambda p: p["judgements"][0].update(values)
 
 
 def a_number(name: str, value: object) -> Callable[[dict[str, Any]], object]:
-    """Change a key of its throughput."""
     return lambda p: p["metrics"]["throughput"].update({name: value})
 
 
 def a_step(key: str, value: object) -> Callable[[dict[str, Any]], object]:
-    """Change a key of its step 7."""
     return lambda p: p["steps"][6].update({key: value})
 
 
@@ -121,7 +115,6 @@ DAMAGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_contradiction_is_told_with_key_and_both_values(sound: dict[str, Any], damage: str) -> None:
-    """Whatever was changed."""
     change, words = DAMAGES[damage]
     plain = deepcopy(sound)
     change(plain)
@@ -129,7 +122,6 @@ def test_a_contradiction_is_told_with_key_and_both_values(sound: dict[str, Any],
 
 
 def test_sound_records_have_none(sound: dict[str, Any]) -> None:
-    """Records of real runs, and of runs that broke."""
     assert found_in(sound) == []
     real = [path for path in sorted(DATA.glob("**/runs/*/record.json")) if "unigram" not in path.read_text()]
     assert len(real) >= 4
@@ -140,10 +132,7 @@ def test_sound_records_have_none(sound: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_calibrate_import_and_compare_refuse_it(
-    sound: dict[str, Any], damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each with the file."""
+def test_calibrate_import_and_compare_refuse_it(sound: dict[str, Any], damage: str, tmp_path: Path) -> None:
     change, words = DAMAGES[damage]
     plain = deepcopy(sound)
     change(plain)
@@ -157,7 +146,8 @@ def test_calibrate_import_and_compare_refuse_it(
     assert why.startswith(f"{path}: the record contradicts itself: ")
     with pytest.raises(ConfigError, match=re.escape(f"{path}: the record contradicts itself: ")):
         compare(str(tmp_path / "sound"), str(tmp_path / "damaged"), history=str(tmp_path / "none.db"))
-    assert calibrate.main([str(tmp_path / "damaged")]) == 2
-    told = capsys.readouterr().err
+    with pytest.raises(ConfigError) as refused:
+        calibrate_references(read_runs([tmp_path / "damaged"], None), (), None, None, None)
+    told = str(refused.value)
     assert str(path) in told
     assert re.search(words, told) or "the run is broken (rank_died)" in told

@@ -1,7 +1,5 @@
 """What share of the peak a reference asks for, against numbers worked out by hand and against what is measured."""
 
-from __future__ import annotations
-
 import datetime as dt
 from typing import Any, get_args
 
@@ -39,7 +37,6 @@ def reference(statistic: str, **bounds: str) -> Reference:
 
 
 def peak(recipe: Recipe = OPT_175B, nodes: int = 8, tflops: float = 312.0) -> Peak:
-    """Nodes of 8 GPUs."""
     return Peak(
         recipe=recipe, topology=Topology(nodes=nodes, gpus_per_node=8), gpu="A100-SXM4-80GB", tflops_per_gpu=tflops
     )
@@ -78,7 +75,6 @@ def test_on_enough_nodes_it_is_bold_and_on_more_it_is_neither() -> None:
 
 
 def test_the_peak_says_what_it_allows() -> None:
-    """The throughput at the peak asks for all of it."""
     assert peak().limit == (
         "at most 18,548 words/s at the published peak of 64 × A100-SXM4-80GB (19.97 PFLOP/s, bf16), 12,056 at "
         "65 % of it"
@@ -90,7 +86,6 @@ def test_the_peak_says_what_it_allows() -> None:
 
 @given(seconds=st.floats(1e-3, 1e3), nodes=st.integers(1, 64), tflops=st.floats(0.1, 1e4))
 def test_what_was_measured_asks_for_the_share_that_was_measured(seconds: float, nodes: int, tflops: float) -> None:
-    """Whichever statistic of speed it is on: a bound at the measured value asks for the measured MFU."""
     where = peak(nodes=nodes, tflops=tflops)
     recipe, samples = where.recipe, where.recipe.samples_per_step
     steps = tuple(
@@ -112,13 +107,11 @@ def test_what_was_measured_asks_for_the_share_that_was_measured(seconds: float, 
 
 
 def test_every_meaning_of_speed_is_one_that_a_shipped_statistic_has() -> None:
-    """So the test above is about all of them."""
     assert {statistic.speed for statistic in FAST.values()} == set(get_args(Speed))
 
 
 @given(words=st.floats(1, 1e9), share=st.floats(0.1, 1.0))
 def test_nodes_are_as_many_as_it_takes_and_no_more(words: float, share: float) -> None:
-    """That many nodes give the words at that share of their peak; one fewer do not."""
     count = asked("throughput", at_least=f"{words} words/s").nodes_at(share)
     assert count is not None
     needs = [asked("throughput", peak(nodes=n), at_least=f"{words} words/s").share for n in {count, max(1, count - 1)}]
@@ -131,7 +124,6 @@ def test_nodes_are_as_many_as_it_takes_and_no_more(words: float, share: float) -
     [("mfu", "120 %"), ("tflops_per_gpu", "400 TFLOP/s/gpu"), ("tokens_per_s_per_gpu", "1000 words/s/gpu")],
 )
 def test_more_nodes_do_not_help_a_gpu(statistic: str, bound: str) -> None:
-    """What is asked of each GPU is above its peak on any number of them."""
     found = asked(statistic, at_least=bound)
     assert found.impossible
     assert found.nodes_at(1.0) is None
@@ -153,7 +145,6 @@ def test_a_step_whose_batch_grows_with_the_ranks_is_no_shorter_on_more_nodes() -
 
 
 def test_no_time_at_all_is_impossible_anywhere() -> None:
-    """A bound of zero seconds is no division by zero."""
     found = asked("time_for_20m_tokens", at_most="0 s")
     assert found.impossible
     assert found.nodes_at(1.0) is None
@@ -170,12 +161,10 @@ def test_no_time_at_all_is_impossible_anywhere() -> None:
     ],
 )
 def test_what_asks_for_no_speed_asks_for_nothing(statistic: str, bounds: dict[str, str]) -> None:
-    """Another kind of number, or a bound from the slow side."""
     assert demand(reference(statistic, **bounds), STATISTICS[statistic], peak()) is None
 
 
 def test_of_two_bounds_the_one_that_asks_for_speed_counts() -> None:
-    """The other one is met by being slower."""
     both = asked("throughput", at_least="10 words/s", at_most="1M words/s")
     assert both == asked("throughput", at_least="10 words/s")
     assert both.bound == ">= 10 words/s"

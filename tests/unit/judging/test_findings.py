@@ -1,7 +1,5 @@
 """What is said beside a verdict, and rates that no GPU has."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -16,7 +14,7 @@ from pytest_llmbench.judging.findings import findings
 from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.sanity import Evidence, first_problem
 from pytest_llmbench.judging.sanity.evidence import Origin
-from pytest_llmbench.session.ending.conclude import conclude_logs
+from pytest_llmbench.session.ending import conclude_logs
 from tests.unit.judging.conftest import small
 
 DEVICE = "NVIDIA H200"
@@ -26,7 +24,6 @@ MACHINE = Machine(system="elsewhere", device=DEVICE, gpus=2, nodes=1, scale="ful
 
 
 def rank(number: int, **changes: Any) -> RankInfo:
-    """A rank on a GPU in good order."""
     values: dict[str, Any] = {
         "rank": number, "host": "n1", "pid": number + 1, "local_rank": number, "device": DEVICE, "versions": {},
         "ended": True, "matmul_flops_per_s": 7e14, "gpu": f"GPU-{number}",
@@ -35,7 +32,6 @@ def rank(number: int, **changes: Any) -> RankInfo:
 
 
 def watched(number: int, **changes: Any) -> GpuTelemetry:
-    """What its GPU did."""
     return GpuTelemetry(
         rank=number, gpu=f"GPU-{number}", samples=40, **({"sm_clock_mhz": 1500, "throttled": 0} | changes)
     )
@@ -71,7 +67,6 @@ def begun(after_s: float) -> RankInfo:
 
 
 def test_a_run_in_good_order_has_no_finding() -> None:
-    """A healthy run is not talked about."""
     assert findings(run()) == ()
     assert first_problem(run()) is None
 
@@ -99,7 +94,6 @@ def test_a_run_in_good_order_has_no_finding() -> None:
     ],
 )
 def test_each_is_said(changes: dict[str, Any], told: str) -> None:
-    """A sane run with one thing that its owner should know."""
     evidence = run(**changes)
     assert first_problem(evidence) is None
     assert told in "; ".join(findings(evidence))
@@ -121,7 +115,6 @@ def test_each_is_said(changes: dict[str, Any], told: str) -> None:
     ],
 )
 def test_what_is_usual_is_not(changes: dict[str, Any]) -> None:
-    """Starts, power limits and a little scatter deserve no word."""
     assert findings(run(**changes)) == ()
 
 
@@ -161,5 +154,4 @@ def test_a_training_above_the_published_peak_is_implausible_without_a_system_fil
 def test_the_published_peak_is_known_by_the_gpu_alone(
     device: str, precision: str, peak: tuple[float, float] | None
 ) -> None:
-    """That of another model is not taken for it."""
     assert published_tflops(device, precision) == peak

@@ -1,7 +1,5 @@
 """Parameters and model FLOPs, against numbers worked out by hand."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +15,6 @@ SHAPES = st.builds(
 
 
 def test_parameters_of_opt_125m_are_counted_by_hand() -> None:
-    """Every matrix, bias and norm of the published shape adds up to the number it is called by."""
     token_embedding = 51196 * 768  # 39,318,528; the output layer is the same matrix
     positions = 2048 * 768  # 1,572,864
     attention = 4 * (768 * 768 + 768)  # query, key, value, output

@@ -1,7 +1,5 @@
 """Golden losses: from repeats, with the tolerance that the repeats allow, and what damage they let pass: none."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -42,18 +40,15 @@ def repeated(base: Sequence[float], noise: str, rng: random.Random) -> list[floa
 
 
 def record(losses: Sequence[float | None], **changes: object) -> RunRecord:
-    """A run with these losses."""
     steps = [REAL.steps[0].model_copy(update={"step": i, "loss": loss}) for i, loss in enumerate(losses, start=1)]
     return REAL.model_copy(update={"steps": tuple(steps), **changes})
 
 
 def golden_of(*curves: Sequence[float], resolution: float = 0.0) -> GoldenLosses:
-    """Golden losses of runs with these."""
     return golden_losses({f"run{i}": record(curve) for i, curve in enumerate(curves)}, "2026-11-23", resolution)
 
 
 def repeats(seed: int, noise: str, count: int) -> tuple[list[float], list[list[float]]]:
-    """A true curve and repeats of it."""
     rng, base = random.Random(seed), true_losses(seed)
     return base, [repeated(base, noise, rng) for _ in range(count)]
 
@@ -91,13 +86,11 @@ DAMAGES: dict[str, Callable[[list[float]], list[float]]] = {
 
 @given(st.integers(0, 10_000), st.sampled_from(NOISE), st.integers(3, 6), st.sampled_from(sorted(DAMAGES)))
 def test_a_damaged_curve_does_not_pass(seed: int, noise: str, count: int, damage: str) -> None:
-    """Whatever was done to it, in whichever step."""
     _, curves = repeats(seed, noise, count + 1)
     assert differs(golden_of(*curves[:-1]), DAMAGES[damage](curves[-1]))
 
 
 def test_steps_before_the_repeats_part_have_a_tolerance() -> None:
-    """Another run may part from them earlier, by last bits that grow."""
     rng, base = random.Random(1), true_losses(1)
     curves = [[*base[:30], *(loss + 1e-4 * rng.gauss(0, 1) for loss in base[30:])] for _ in range(4)]
     early = [*base[:3], *(loss + 1e-6 for loss in base[3:])]
@@ -108,7 +101,6 @@ def test_steps_before_the_repeats_part_have_a_tolerance() -> None:
 
 @given(st.integers(0, 10_000), st.integers(0, STEPS - 1), st.booleans())
 def test_runs_of_the_same_bits_allow_no_other_bit(seed: int, step: int, up: bool) -> None:
-    """The next float is already another number."""
     base = true_losses(seed)
     golden = golden_of(base, base, base)
     assert golden.exact
@@ -130,7 +122,6 @@ def test_a_printed_loss_has_as_many_bits_as_it_has_digits() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_loss_that_is_no_number_does_not_pass(value: float) -> None:
-    """Nor can it be golden."""
     _, curves = repeats(1, "white", 3)
     golden, broken = golden_of(*curves), [*curves[0][:7], value, *curves[0][8:]]
     found = deviation(record(broken), golden)
@@ -169,7 +160,6 @@ OTHERS = {
 
 @pytest.mark.parametrize("fact", OTHERS)
 def test_golden_losses_of_another_training_are_refused(fact: str) -> None:
-    """Of another recipe, seed, layout, precision or device: the message names what differs."""
     base, curves = repeats(1, "white", 3)
     other = record(base).model_copy(
         update={name: getattr(OTHERS[fact], name) for name in ("recipe", "ranks", "nodes", "device")}
@@ -180,14 +170,12 @@ def test_golden_losses_of_another_training_are_refused(fact: str) -> None:
 
 
 def test_too_few_runs_make_none() -> None:
-    """Two do not show how much others may differ."""
     _, curves = repeats(1, "white", 2)
     with pytest.raises(ConfigError, match="at least 3"):
         golden_of(*curves)
 
 
 def test_one_run_that_is_unlike_the_others_is_named() -> None:
-    """It would make the tolerance so wide that anything passes."""
     _, curves = repeats(1, "white", 4)
     odd = [loss + 0.01 * i for i, loss in enumerate(curves[3])]
     with pytest.raises(ConfigError, match="run3 differs from the other runs by"):
@@ -203,14 +191,12 @@ def test_two_of_the_same_bits_and_one_other() -> None:
 
 
 def test_runs_that_differ_by_all_that_they_learn_make_none() -> None:
-    """Everything would pass."""
     rng, base = random.Random(1), true_losses(1)
     with pytest.raises(ConfigError, match="a run that learns nothing would pass"):
         golden_of(*([loss + rng.gauss(0, 2) for loss in base] for _ in range(3)))
 
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """And one that is cut, or says something impossible, is refused."""
     _, curves = repeats(1, "chaos", 3)
     golden = golden_of(*curves)
     path = tmp_path / "golden.json"
@@ -230,7 +216,6 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_each_of_several_runs_has_to_be_alike() -> None:
-    """The worst one is told."""
     _, curves = repeats(1, "white", 4)
     golden = golden_of(*curves[:3])
     losses = Losses([record(curves[0], key="a"), record([loss + 1 for loss in curves[1]], key="b")])

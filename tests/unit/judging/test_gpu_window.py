@@ -1,7 +1,5 @@
 """A GPU over a window: energy by its counter, the rest by samples, and no number where nobody looked."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -33,7 +31,6 @@ def watched(seen: list[GpuEvent], start_s: float, end_s: float, **said: Any) -> 
 
 
 def known(found: GpuTelemetry) -> set[str]:
-    """Which numbers there are."""
     return {name for name in (*SAMPLED, *ENERGY) if getattr(found, name) is not None}
 
 
@@ -65,7 +62,6 @@ def without(seen: list[GpuEvent], after_s: float, before_s: float) -> list[GpuEv
 
 
 def test_a_gap_within_leaves_the_energy() -> None:
-    """The counter went on; what the clocks did meanwhile is not known."""
     found = watched(without(samples(30.0), 10.0, 17.5), 5.0, 25.0)
     assert known(found) == set(ENERGY)
     assert found.energy_j == pytest.approx(20 * POWER_W)
@@ -74,7 +70,6 @@ def test_a_gap_within_leaves_the_energy() -> None:
 
 
 def test_three_periods_are_no_gap() -> None:
-    """One or two samples may be late."""
     found = watched(without(samples(30.0), 10.0, 10.0 + LONGEST_S), 5.0, 25.0)
     assert known(found) == {*SAMPLED, *ENERGY}
     assert found.gaps == ()
@@ -85,14 +80,12 @@ def test_three_periods_are_no_gap() -> None:
     [((3.0, 8.0), "no sample for 3 s of the judged window"), ((20.0, 40.0), "no sample for 5 s of the judged window")],
 )
 def test_a_gap_at_an_end_leaves_nothing(hole: tuple[float, float], gap: str) -> None:
-    """There the counter is not known either."""
     found = watched(without(samples(30.0), *hole), 5.0, 25.0)
     assert known(found) == set()
     assert found.gaps == (gap, "no samples close enough around both ends of the judged window to know its energy")
 
 
 def test_what_the_rank_said_is_the_reason() -> None:
-    """A gap is explained where something is known of it."""
     found = watched(without(samples(30.0), 20.0, 40.0), 5.0, 25.0, trouble="NVML: GPU is lost")
     assert found.gaps[0] == "no sample for 5 s of the judged window (NVML: GPU is lost)"
     none = watched([], 5.0, 25.0, trouble="NVML: NVML Shared Library Not Found")
@@ -129,7 +122,6 @@ def test_what_some_samples_lack_is_not_known(name: str, lost: set[str], words: s
 
 
 def test_a_counter_that_goes_backwards_is_none() -> None:
-    """As when the driver was loaded anew; the clocks are not touched by it."""
     anew = [each if each.time < BEGIN + 10 else replace(each, energy_mj=7) for each in samples(30.0)]
     found = watched(anew, 5.0, 25.0)
     assert known(found) == set(SAMPLED)
@@ -137,7 +129,6 @@ def test_a_counter_that_goes_backwards_is_none() -> None:
 
 
 def test_a_counter_that_stands_still_is_none() -> None:
-    """No GPU trains on 0 J."""
     still = [replace(each, energy_mj=7) for each in samples(30.0)]
     found = watched(still, 5.0, 25.0)
     assert known(found) == set(SAMPLED)
@@ -145,7 +136,6 @@ def test_a_counter_that_stands_still_is_none() -> None:
 
 
 def test_a_clock_that_is_set_back_leaves_nothing() -> None:
-    """Then no sample can be said to lie within the window."""
     back = [each if each.time < BEGIN + 10 else replace(each, time=each.time - 2) for each in samples(30)]
     found = watched(back, 5.0, 20.0)
     assert known(found) == set()
@@ -161,7 +151,6 @@ def test_a_short_window_has_no_energy() -> None:
 
 
 def test_without_a_judged_step_there_is_no_window() -> None:
-    """As of a rank that died before it."""
     window = GpuWindow(told())
     window.sample(sample(1.0))
     window.pass_by(BEGIN + 5)
@@ -183,7 +172,6 @@ def of_powers(powers: list[float]) -> list[GpuEvent]:
 
 @given(POWERS, PIECES, st.floats(0.6, 2.0))
 def test_energy_adds_up(powers: list[float], pieces: list[float], start: float) -> None:
-    """That of a window is the sum of those of its parts, wherever it is cut."""
     seen = of_powers(powers)
 
     def at(seconds: float) -> Any:
@@ -201,7 +189,6 @@ def test_energy_adds_up(powers: list[float], pieces: list[float], start: float) 
 
 @given(POWERS, st.floats(0.0, 30.0), st.floats(0.01, 38.0))
 def test_energy_is_right_within_its_error(powers: list[float], start: float, seconds: float) -> None:
-    """However power changes from sample to sample; the samples' own mJ are rounded."""
     found = watched(of_powers(powers), start, start + seconds)
     if found.energy_j is None or found.energy_error_j is None:
         assert found.gaps

@@ -1,7 +1,5 @@
 """Groups of nodes compared with each other: which is slower than the others, and how surely."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 
@@ -25,13 +23,11 @@ def group(level: float, seed: int, groups: int, *, cv: float = 0.004, between: f
 
 
 def compared(levels: Mapping[str, float], seed: int = 0) -> dict[str, Lag]:
-    """Groups at these levels."""
     return lags({name: group(level, 100 * seed + i, len(levels)) for i, (name, level) in enumerate(levels.items())})
 
 
 @given(st.integers(3, 12), st.floats(0.5, 2.0), st.floats(1.07, 5.0), st.integers(0, 1000))
 def test_the_slow_group_alone_is_named(groups: int, level: float, factor: float, seed: int) -> None:
-    """However fast all are; the others are never too slow, whatever the slow one does."""
     levels = {f"g{i}": level * (factor if i == seed % groups else 1.0) for i in range(groups)}
     found = compared(levels, seed)
     assert {name for name, lag in found.items() if lag.within(TOLERANCE) is False} == {f"g{seed % groups}"}
@@ -42,14 +38,12 @@ def test_the_slow_group_alone_is_named(groups: int, level: float, factor: float,
 
 @given(st.integers(2, 12), st.integers(0, 10_000))
 def test_healthy_groups_are_never_too_slow(groups: int, seed: int) -> None:
-    """What runs of one system differ by is no fault."""
     found = compared({f"g{i}": 1.0 for i in range(groups)}, seed)
     assert len(found) == groups
     assert all(lag.within(TOLERANCE) is not False for lag in found.values())
 
 
 def test_healthy_groups_pass_as_a_rule() -> None:
-    """A comparison that never decides would be none."""
     verdicts = [
         lag.within(TOLERANCE) for seed in range(50) for lag in compared({f"g{i}": 1.0 for i in range(4)}, seed).values()
     ]
@@ -57,26 +51,22 @@ def test_healthy_groups_pass_as_a_rule() -> None:
 
 
 def test_a_group_beyond_the_tolerance_never_passes() -> None:
-    """However near it is: noise is no reason to let it pass."""
     verdicts = [compared({"a": 1.031, "b": 1.0, "c": 1.0}, seed)["a"].within(TOLERANCE) for seed in range(200)]
     assert verdicts.count(True) <= 2
 
 
 def test_one_group_has_nothing_to_be_compared_with() -> None:
-    """Nor have none."""
     assert compared({"a": 1.0}) == {}
     assert lags({}) == {}
 
 
 def test_of_two_the_slower_one_is_told() -> None:
-    """Their difference is not taken for scatter."""
     found = compared({"a": 1.0, "b": 1.1})
     assert (found["a"].within(TOLERANCE), found["b"].within(TOLERANCE)) == (True, False)
     assert found["b"].others == 1
 
 
 def test_more_runs_of_each_group_are_surer() -> None:
-    """Runs differ, and their mean less."""
     once = {name: group(1.0, seed, 3) for seed, name in enumerate("abc")}
     often = {name: runs * 4 for name, runs in once.items()}
     one, four = lags(once)["a"], lags(often)["a"]
@@ -92,6 +82,5 @@ def test_steps_of_which_nothing_is_known_still_take_time() -> None:
 
 
 def test_groups_that_scatter_widely_name_none() -> None:
-    """Where all differ by far, a difference says nothing."""
     found = compared({f"g{i}": level for i, level in enumerate([1.0, 1.06, 1.13, 1.2, 1.26, 1.33])})
     assert not [lag for lag in found.values() if lag.within(TOLERANCE) is False]

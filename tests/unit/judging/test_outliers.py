@@ -1,7 +1,5 @@
 """Who differs from the rest, and who does not."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Mapping
@@ -23,7 +21,6 @@ _SIDES: st.SearchStrategy[Side] = st.sampled_from(("low", "high", "both"))
 
 @pytest.mark.parametrize("tolerance", [0.0, 0.05])
 def test_a_slow_one_is_named_with_its_distance(tolerance: float) -> None:
-    """Seven alike, one a third slower."""
     found = outliers({**{f"n{i}": 600.0 + i for i in range(7)}, "bad": 401.0}, tolerance=tolerance)
     assert list(found) == ["bad"]
     assert found["bad"].text == "33.4% below the median 602.5 of 8"
@@ -31,7 +28,6 @@ def test_a_slow_one_is_named_with_its_distance(tolerance: float) -> None:
 
 @pytest.mark.parametrize(("side", "named"), [("low", ["slow"]), ("high", ["fast"]), ("both", ["slow", "fast"])])
 def test_only_the_bad_side_counts(side: Side, named: list[str]) -> None:
-    """A GPU that is faster than the rest is no slow GPU."""
     fleet = {"slow": 5.0, "a": 10.0, "b": 10.0, "c": 10.0, "fast": 20.0}
     assert list(outliers(fleet, tolerance=0.05, side=side)) == named
 
@@ -44,24 +40,20 @@ def test_what_is_within_the_tolerance_is_no_outlier() -> None:
 
 
 def test_what_is_within_the_scatter_is_no_outlier() -> None:
-    """Where all differ widely, nobody stands out."""
     assert not outliers({"a": 100.0, "b": 80.0, "c": 120.0, "d": 60.0}, tolerance=0.05)
 
 
 @pytest.mark.parametrize("fleet", [{}, {"a": 1.0}, {"a": 1.0, "b": 100.0}])
 def test_of_fewer_than_three_none_is_named(fleet: Mapping[str, float]) -> None:
-    """With two that differ, nobody can say which is wrong."""
     assert not outliers(fleet, tolerance=0.0, side="both")
 
 
 def test_a_median_of_zero_names_nobody() -> None:
-    """There is no fraction of it."""
     assert not outliers({"a": 0.0, "b": 0.0, "c": 1.0}, tolerance=0.0, side="both")
 
 
 @pytest.mark.parametrize(("value", "kind"), [(math.nan, "not_finite"), (math.inf, "not_finite"), (-1.0, "negative")])
 def test_what_is_no_measured_number_is_refused(value: float, kind: str) -> None:
-    """The message names whose it is."""
     with pytest.raises(RunError, match=r"\Aworst: ") as caught:
         outliers({"a": 1.0, "worst": value}, tolerance=0.05)
     assert caught.value.kind == kind
@@ -69,7 +61,6 @@ def test_what_is_no_measured_number_is_refused(value: float, kind: str) -> None:
 
 @given(_FLEETS, _SIDES, st.integers())
 def test_the_order_does_not_matter(fleet: Mapping[str, float], side: Side, seed: int) -> None:
-    """Permutation invariance."""
     shuffled = list(fleet.items())
     random.Random(seed).shuffle(shuffled)
     assert outliers(dict(shuffled), tolerance=0.05, side=side) == outliers(fleet, tolerance=0.05, side=side)
@@ -84,13 +75,11 @@ def test_the_unit_does_not_matter(fleet: Mapping[str, float], side: Side, expone
 
 @given(_RATES, st.integers(min_value=0, max_value=50), _SIDES)
 def test_a_constant_fleet_accuses_nobody(rate: float, count: int, side: Side) -> None:
-    """Whatever the rate, and even without a tolerance."""
     assert not outliers({f"n{i}": rate for i in range(count)}, tolerance=0.0, side=side)
 
 
 @given(st.data(), _RATES, st.integers(min_value=3, max_value=50))
 def test_bad_ones_that_are_fewer_than_half_are_all_found(data: st.DataObject, rate: float, count: int) -> None:
-    """Those at half the rate of the others, and they alone."""
     bad = data.draw(st.integers(min_value=1, max_value=(count - 1) // 2))
     fleet = {f"n{i}": rate / 2 if i < bad else rate for i in range(count)}
     found = outliers(fleet, tolerance=0.05)
@@ -100,7 +89,6 @@ def test_bad_ones_that_are_fewer_than_half_are_all_found(data: st.DataObject, ra
 
 @given(_FLEETS, _SIDES, st.floats(min_value=0.0, max_value=1.0))
 def test_every_outlier_is_as_far_off_as_it_must_be(fleet: Mapping[str, float], side: Side, tolerance: float) -> None:
-    """And on its side; never half of the fleet or more."""
     found = outliers(fleet, tolerance=tolerance, side=side)
     assert len(found) <= len(fleet) / 2
     for outlier in found.values():

@@ -1,7 +1,5 @@
 """Which machine a reference is for."""
 
-from __future__ import annotations
-
 import datetime as dt
 
 import pytest
@@ -40,7 +38,6 @@ def reference(target: AppliesTo | None) -> Reference:
 
 @given(MACHINES)
 def test_a_portable_reference_is_for_every_machine(machine: Machine) -> None:
-    """What means the same everywhere is judged everywhere, on the smoke variant too."""
     assert why_not_applicable(reference(None), machine) is None
 
 
@@ -53,7 +50,6 @@ def test_the_smoke_variant_never_meets_an_absolute_reference(machine: Machine, t
 
 @given(MACHINES, TARGETS)
 def test_every_key_given_must_match(machine: Machine, target: AppliesTo) -> None:
-    """A reference is for a machine exactly when the full recipe ran and no key given says otherwise."""
     fits = (
         machine.scale == "full"
         and (target.gpu is None or machine.device == f"NVIDIA {target.gpu}")
@@ -66,7 +62,6 @@ def test_every_key_given_must_match(machine: Machine, target: AppliesTo) -> None
 
 @given(MACHINES, GPUS)
 def test_a_run_without_gpus_never_meets_a_reference_for_one(machine: Machine, gpu: str) -> None:
-    """A CPU run is for no GPU's number, whatever its device is called."""
     if machine.gpus == 0:
         assert why_not_applicable(reference(AppliesTo(gpu=gpu)), machine) is not None
 
@@ -92,7 +87,6 @@ def test_a_gpu_is_its_whole_name(model: str, device: str, *, same: bool) -> None
 
 
 def test_the_reason_names_both_machines() -> None:
-    """Who reads that a reference was not judged learns what it is for and what ran instead."""
     machine = Machine(system="local", device="cpu", gpus=0, nodes=1, scale="smoke")
     assert why_not_applicable(reference(AppliesTo(gpu="A100-SXM4-80GB", gpus=8)), machine) == (
         "reference r (>= 200,000 words/s) is for 8 × A100-SXM4-80GB at scale full; "

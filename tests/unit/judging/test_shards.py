@@ -1,7 +1,5 @@
 """Parameters of each rank, held against what frameworks printed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -22,7 +20,6 @@ PRINTED = [
 
 @pytest.mark.parametrize(("shape", "printed"), PRINTED)
 def test_a_stage_has_what_frameworks_print(shape: tuple[int, ...], printed: tuple[int, ...]) -> None:
-    """Within a padding of the vocabulary; a layer less or more is outside."""
     layers, hidden, vocabulary, positions, tensor, pipeline = shape
     heads: dict[str, Any] = {"attention_heads": 1, "vocab_size": vocabulary}
     layout = Parallelism(tensor=tensor, pipeline=pipeline)
@@ -36,7 +33,6 @@ def test_a_stage_has_what_frameworks_print(shape: tuple[int, ...], printed: tupl
 
 
 def test_a_model_in_one_piece_has_all_parameters() -> None:
-    """One rank of one stage holds what the model's own count says."""
     model = ModelShape(layers=12, hidden_size=768, attention_heads=12, vocab_size=50304)
     (span,) = parameters_of_stages(model, 2048, Parallelism())
     assert span.low < parameters(model, 2048) < span.high

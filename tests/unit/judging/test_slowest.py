@@ -1,7 +1,5 @@
 """Which node of a run was slow, where what its ranks measured of it says so."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -29,7 +27,6 @@ def ranks(*rates: float | None, device: str = "NVIDIA H200", per_node: int = 2) 
 
 
 def clocks(*mhz: float | None) -> list[GpuTelemetry]:
-    """Their clocks."""
     told: list[dict[str, Any]] = [
         {"rank": rank, "gpu": f"GPU-{rank}", "sm_clock_mhz": clock} for rank, clock in enumerate(mhz)
     ]
@@ -37,7 +34,6 @@ def clocks(*mhz: float | None) -> list[GpuTelemetry]:
 
 
 def test_the_node_of_a_slow_gpu_is_named() -> None:
-    """With what it reached, and what the others do."""
     told = slowest_node(ranks(700, 702, 701, 620, 699, 700), [])
     assert told == (
         "slow node: n1, by its matrix products: 620 TFLOP/s on rank 3, 11.4 % less than the 699.5 TFLOP/s of the "
@@ -46,7 +42,6 @@ def test_the_node_of_a_slow_gpu_is_named() -> None:
 
 
 def test_clocks_tell_as_well() -> None:
-    """Where matrix products were well before the training, and clocks fell in it."""
     told = slowest_node(ranks(700, 700, 700, 700), clocks(1200, 1500, 1490, 1500))
     assert told is not None
     assert told.startswith("slow node: n0, by its SM clock: 1200 MHz on rank 0, 19.5 % less")
@@ -54,7 +49,6 @@ def test_clocks_tell_as_well() -> None:
 
 @pytest.mark.parametrize("rates", [(700, 702, 701, 695, 699, 700), (700, 690, 695, 700)])
 def test_nodes_in_good_order_are_not_accused(rates: tuple[float, ...]) -> None:
-    """That none stands out is said, and what was looked at."""
     told = slowest_node(ranks(*rates), clocks(*[1500.0] * len(rates)))
     assert told == "no node stands out by its GPUs' matrix products and SM clock; links and storage are not in that"
 

@@ -1,7 +1,5 @@
 """Statistics: what each number is, on one run by hand and on any run by its laws."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -96,7 +94,6 @@ def test_a_run_worked_out_by_hand() -> None:
 
 
 def test_every_statistic_has_a_unit_and_a_rule() -> None:
-    """Reports say what a number is: in a known unit, by a rule in words."""
     metrics = measure(measurement(HAND))
     assert metrics.keys() == STATISTICS.keys()
     for name, statistic in STATISTICS.items():
@@ -129,7 +126,6 @@ def test_throughput_times_time_is_the_tokens_of_record(steps: tuple[Step, ...]) 
 
 @given(STEPS, st.floats(1e-2, 1e2))
 def test_slower_steps_lower_every_rate_alike(steps: tuple[Step, ...], factor: float) -> None:
-    """Steps k times as long divide rates by k, multiply times by k, and change nothing else."""
     before, after = values(measurement(steps)), values(measurement(scaled(steps, factor)))
     times = {"time_for_20m_tokens", "step_time", "warm_up_time"}
     for name in before:
@@ -139,7 +135,6 @@ def test_slower_steps_lower_every_rate_alike(steps: tuple[Step, ...], factor: fl
 
 @given(STEPS, st.floats(1e-3, 1e3))
 def test_warm_up_never_influences_a_time_or_rate(steps: tuple[Step, ...], factor: float) -> None:
-    """However long the first steps take, compile or stall, every number but their own stays the same exactly."""
     warm_up = RECIPE.warm_up.steps
     stalled = scaled(steps[:warm_up], factor) + steps[warm_up:]
     before, after = values(measurement(steps)), values(measurement(stalled))
@@ -149,7 +144,6 @@ def test_warm_up_never_influences_a_time_or_rate(steps: tuple[Step, ...], factor
 
 @given(STEPS, st.randoms(use_true_random=False))
 def test_the_order_of_judged_steps_does_not_matter_to_rates(steps: tuple[Step, ...], random: object) -> None:
-    """Rates are sums over the judged steps: shuffled, they give the same numbers."""
     m = measurement(steps)
     judged = list(m.judged)
     random.shuffle(judged)  # type: ignore[attr-defined]  # random.Random, in Hypothesis's clothes
@@ -160,7 +154,6 @@ def test_the_order_of_judged_steps_does_not_matter_to_rates(steps: tuple[Step, .
 
 @given(STEPS)
 def test_every_number_of_a_good_run_is_finite_and_a_quantity(steps: tuple[Step, ...]) -> None:
-    """What passed the gate yields only numbers that can be compared."""
     for metric in measure(measurement(steps)).values():
         assert str(metric.quantity)
 

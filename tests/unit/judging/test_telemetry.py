@@ -1,7 +1,5 @@
 """One number of all GPUs, or none; and the words for why."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -24,7 +22,6 @@ def gpu(rank: int = 0, **changes: Any) -> GpuTelemetry:
 
 
 def values(*ranks: GpuTelemetry, gpus: int | None = None, tokens: float | None = 24_000.0) -> dict[str, float | None]:
-    """Every number."""
     watched = Watched(ranks=ranks, gpus=len(ranks) if gpus is None else gpus, tokens=tokens)
     return {name: rule.compute(watched) for name, rule in RULES.items()}
 
@@ -64,13 +61,11 @@ def test_two_gpus_worked_out_by_hand() -> None:
     ids=lambda given: given[0] if isinstance(given, tuple) else "",
 )
 def test_what_one_gpu_does_not_tell_is_not_known_of_any(fields: tuple[str, ...], lost: set[str]) -> None:
-    """The others are as they would be."""
     found = values(gpu(), gpu(1, **dict.fromkeys(fields)))
     assert {name for name, value in found.items() if value is None} == lost
 
 
 def test_a_gpu_that_nobody_watched_leaves_nothing() -> None:
-    """Neither where its rank says so, nor where it says nothing at all."""
     assert values(gpu(), GpuTelemetry(rank=1, gaps=("it did not watch its GPU",))) == NONE
     assert values(gpu(), gpus=2) == NONE
     assert values(gpus=0) == NONE
@@ -78,7 +73,6 @@ def test_a_gpu_that_nobody_watched_leaves_nothing() -> None:
 
 
 def test_a_gpu_that_two_ranks_watched_is_not_counted_twice() -> None:
-    """Its energy would be; so nothing is known, and it is said."""
     shared = gpu(1, gpu="GPU-0")
     assert values(gpu(), shared) == NONE
     assert gaps([gpu(), shared], 2) == ["ranks 0, 1 share GPU-0"]
@@ -91,7 +85,6 @@ def test_without_tokens_the_energy_is_of_no_token() -> None:
 
 
 def test_ranks_with_the_same_reason_are_named_together() -> None:
-    """The first eight; other reasons stand for themselves."""
     lost = [gpu(rank, gaps=("no sample for 7.5 s of the judged window",)) for rank in range(10)]
     lost.append(gpu(10, gaps=("its energy counter stood still",)))
     assert gaps(lost, 11) == [
@@ -103,7 +96,6 @@ def test_ranks_with_the_same_reason_are_named_together() -> None:
 
 
 def test_where_nobody_watched_there_is_nothing_to_say() -> None:
-    """On CPUs, and of logs from before there were samples."""
     assert gaps([], 8) == []
 
 
@@ -119,14 +111,12 @@ GPUS = st.lists(
 
 @given(GPUS.flatmap(lambda given: st.tuples(st.just(given), st.permutations(given))))
 def test_the_order_of_ranks_makes_no_difference(given_twice: tuple[list[GpuTelemetry], list[GpuTelemetry]]) -> None:
-    """Whatever each of them did."""
     ranks, shuffled = given_twice
     assert values(*ranks) == values(*shuffled)
 
 
 @given(GPUS)
 def test_tokens_per_joule_is_the_inverse(ranks: list[GpuTelemetry]) -> None:
-    """Of the energy per token; both are known or neither."""
     found = values(*ranks)
     per_token, per_joule = found["energy_per_token"], found["tokens_per_joule"]
     assert (per_token is None) == (per_joule is None) == any(each.energy_j is None for each in ranks)
@@ -135,7 +125,6 @@ def test_tokens_per_joule_is_the_inverse(ranks: list[GpuTelemetry]) -> None:
 
 
 def test_reasons_are_named_by_their_bits() -> None:
-    """Each on its own; none for none."""
     assert reasons_of(0) == []
     assert [reasons_of(bit) for bit in SLOWDOWNS] == [[words] for words in SLOWDOWNS.values()]
     assert reasons_of(0x28 | 0x200) == ["hardware slowdown", "software thermal slowdown", "0x200"]

@@ -1,7 +1,5 @@
 """Judged steps of several kinds, and a drift, are told beside the verdict."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 
@@ -19,7 +17,6 @@ WARM_UP, JUDGED = 5, 40
 
 
 def noisy(scatter: float, seed: int = 1, count: int = JUDGED) -> list[float]:
-    """Durations of about a second."""
     chance = random.Random(seed)
     return [1.0 + scatter * chance.gauss(0.0, 1.0) for _ in range(count)]
 
@@ -59,7 +56,6 @@ def changed(by: dict[int, float], scatter: float = 0.002) -> list[float]:
     ids=["warm-up", "evaluation", "end", "line", "slower", "faster"],
 )
 def test_steps_of_several_kinds_are_told(seconds: list[float], told: str) -> None:
-    """Their mean is of no single kind of step."""
     (finding,) = unsteady(run(seconds))
     assert told in finding
     assert list(unsteady(run(seconds, gpus_per_node=0))) == []
@@ -67,18 +63,15 @@ def test_steps_of_several_kinds_are_told(seconds: list[float], told: str) -> Non
 
 @given(scatter=st.floats(0.0, 0.01), seed=st.integers(0, 10_000))
 def test_steady_steps_have_no_finding(scatter: float, seed: int) -> None:
-    """Real clusters scatter by up to half a percent."""
     assert [told for told in unsteady(run(noisy(scatter, seed))) if "drift" not in told] == []
 
 
 def test_a_drift_is_seldom_seen_where_there_is_none() -> None:
-    """In one of a hundred steady runs at most."""
     assert sum(bool(list(unsteady(run(noisy(0.004, seed))))) for seed in range(500)) <= 5
 
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=0, max_size=60))
 def test_any_durations_can_be_looked_at(seconds: list[float]) -> None:
-    """A finding changes no verdict, and must not end one."""
     if seconds:
         evidence = run(seconds)
         list(unsteady(evidence))

@@ -1,7 +1,5 @@
 """Groups of nodes and their records: which are compared, and why others are not."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -28,18 +26,15 @@ def record(group: int, slower: Callable[[int], float] = lambda _step: 1.0, **cha
 
 
 def compared(*records: RunRecord) -> ComparedGroups:
-    """As the groups of a session."""
     runs = [RunSpec(key=each.key, recipe=each.recipe, group=i) for i, each in enumerate(records, start=1)]
     return compare_groups(runs, {each.key: each for each in records}, None)
 
 
 def verdicts(groups: ComparedGroups) -> dict[str, str]:
-    """By host."""
     return {str(row["hosts"]): str(row["verdict"]) for row in groups.rows}
 
 
 def test_a_group_that_still_became_faster_is_not_decided() -> None:
-    """Its own speed is not known, and the others are compared without it."""
     found = compared(record(1), record(2), record(3, lambda step: 3.0 - 0.02 * step))
     assert verdicts(found) == {"n1": "PASS", "n2": "PASS", "n3": "INCONCLUSIVE"}
     assert "n3 (g3): too few of its steps are steady" in found.rows[2]["reason"]
@@ -47,14 +42,12 @@ def test_a_group_that_still_became_faster_is_not_decided() -> None:
 
 @pytest.mark.parametrize("changes", [{"nodes": 2}, {"gpus": 8}, {"device": "NVIDIA H100"}])
 def test_runs_of_other_shapes_are_not_compared(changes: dict[str, Any]) -> None:
-    """More nodes are no slower nodes."""
     found = compared(record(1), record(2), record(3, **changes))
     assert not found.rows
     assert [*found.lines] == ["GROUPS NOT COMPARED: n1 (g1), n2 (g2), n3 (g3): they differ in nodes, GPUs or batch"]
 
 
 def test_processors_are_not_compared_unless_asked() -> None:
-    """Nor is scale smoke."""
     smoke = REAL.recipe.model_copy(update={"scale": "smoke"})
     for changes in ({"gpus": 0, "device": "cpu"}, {"recipe": smoke}):
         (line,) = compared(record(1, **changes), record(2, **changes)).lines
@@ -62,7 +55,6 @@ def test_processors_are_not_compared_unless_asked() -> None:
 
 
 def test_a_session_without_groups_has_nothing_to_tell() -> None:
-    """It is as before."""
     found = compare_groups([RunSpec(key="g1", recipe=REAL.recipe)], {"g1": record(1)}, None)
     assert not found.rows
     assert not [*found.lines]

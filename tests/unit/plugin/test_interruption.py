@@ -1,7 +1,5 @@
 """Signals that a session hears: how many are raised, and where."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Iterator
@@ -14,7 +12,6 @@ from pytest_llmbench.plugin.interruption import Interruption
 
 @pytest.fixture
 def asked() -> list[str]:
-    """With what pytest was asked to end."""
     return []
 
 
@@ -55,7 +52,6 @@ def test_what_ends_pytest_is_not_cut_short(interruption: Interruption) -> None:
 def test_a_limit_ends_the_session_as_a_signal_does(
     interruption: Interruption, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the body of a test it is raised, and it is named in place of the signal."""
     monkeypatch.setattr(module, "_MINUTE_S", 0.0)
 
     def body() -> None:
@@ -69,7 +65,6 @@ def test_a_limit_ends_the_session_as_a_signal_does(
 
 
 def test_a_limit_is_asked_for_where_others_have_the_signals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The session ends after what it is doing."""
     monkeypatch.setattr(module, "_MINUTE_S", 0.0)
     asked: list[str] = []
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
@@ -84,7 +79,7 @@ def test_a_limit_is_asked_for_where_others_have_the_signals(monkeypatch: pytest.
 
 
 def test_a_limit_after_the_end_sends_no_signal(interruption: Interruption, asked: list[str]) -> None:
-    """It would end this process, whose handlers are those of before."""
+    """The signal would end this process, whose handlers are those of before."""
     interruption.end_after(1)
     interruption.give_signals_back()
     interruption._reach("--llmbench-session-time 00:01:00")

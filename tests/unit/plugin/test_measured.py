@@ -1,7 +1,5 @@
 """A comparison is a number's: it touches nothing, keeps its type in other units, and lets `max` compare numbers."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import FrameType
@@ -12,7 +10,7 @@ import pytest_llmbench
 from pytest_llmbench.core.errors import InconclusiveError, RunError, UnitError
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.record.records import Metric
-from pytest_llmbench.judging.interval.decide import apart
+from pytest_llmbench.judging.interval.decide import compare_metrics
 from pytest_llmbench.plugin.verdict.measured import Comparison, Measured, explain_comparison
 from pytest_llmbench.plugin.verdict.run import Run
 from tests.unit.plugin.test_repeated import record, several
@@ -21,7 +19,7 @@ PACKAGE = Path(pytest_llmbench.__file__).parent
 
 
 def test_no_comparison_reaches_the_cluster_or_starts_a_job() -> None:
-    """Neither does one that decides nothing, where more runs may follow: it reads records alone."""
+    """A comparison reads records alone, also where more runs may follow an undecided one."""
     reached: set[str] = set()
 
     def note(frame: FrameType, _event: str, _argument: object) -> None:
@@ -50,12 +48,11 @@ def test_no_comparison_reaches_the_cluster_or_starts_a_job() -> None:
     assert "plugin/verdict/compare.py" in reached
     inside = {path for path in reached if path.startswith(("cluster/", "plugin/", "session/")) or "/" not in path}
     assert inside <= {f"plugin/verdict/{name}.py" for name in ("compare", "explain", "measured", "run")} | {
-        "session/ending/causes.py"
+        "session/ending.py"
     }
 
 
 def test_nothing_is_judged_before_it_is_asked() -> None:
-    """The comparison is in the list of its run, with its place."""
     run = several()
     made = run.throughput >= Quantity("900 words/s")
     assert isinstance(made, Comparison)
@@ -70,7 +67,6 @@ def test_nothing_is_judged_before_it_is_asked() -> None:
 
 
 def test_another_unit_keeps_the_run_and_the_interval() -> None:
-    """Each of the runs, the interval and the amount behind it are converted."""
     measured = several().step_time
     converted = measured.to("ms")
     assert isinstance(converted, Measured)
@@ -88,8 +84,6 @@ def test_another_unit_keeps_the_run_and_the_interval() -> None:
 @pytest.mark.parametrize("unit", ["ms", "s", "min", "us"])
 @pytest.mark.parametrize("share", [0.9, 0.9999, 1.0001, 1.1])
 def test_the_verdict_is_the_same_in_each_unit(unit: str, share: float) -> None:
-    """A conversion makes no number more certain."""
-
     def end(measured: Measured, bound: Quantity) -> bool | None:
         try:
             return bool(measured <= bound)
@@ -102,7 +96,6 @@ def test_the_verdict_is_the_same_in_each_unit(unit: str, share: float) -> None:
 
 
 def test_numbers_are_ordered_by_their_values() -> None:
-    """No interval has a part in that, and nothing is judged."""
     runs = [Run(record(number, level)) for number, level in ((1, 1.0), (2, 1.0001), (3, 0.9999))]
     numbers = [run.throughput for run in runs]
     by_value = sorted(number.value for number in numbers)
@@ -119,7 +112,6 @@ def test_numbers_are_ordered_by_their_values() -> None:
 
 
 def test_a_number_of_a_test_that_is_over() -> None:
-    """Its comparison would be in no row."""
     run = several()
     run.comparisons.closed = True
     with pytest.raises(RunError, match=r"test_measured.py:\d+: throughput 999"):
@@ -127,7 +119,6 @@ def test_a_number_of_a_test_that_is_over() -> None:
 
 
 def rate(low: float | None, high: float | None) -> Metric:
-    """A rate between two ends."""
     return Metric(value=100.0, unit="words/s", rule="r", sense="rate", amount=1.0, low=low, high=high)
 
 
@@ -146,6 +137,6 @@ def test_an_interval_that_is_open_at_an_end(
     one: tuple[float | None, float | None], other: tuple[float | None, float | None], holds: bool | None, why: str
 ) -> None:
     """Steps that scatter much leave a rate without an upper end: that is another reason than too few steps."""
-    decision = apart(rate(*one), ">=", rate(*other))
+    decision = compare_metrics(rate(*one), ">=", rate(*other))
     assert decision.holds is holds
     assert why in decision.why

@@ -1,7 +1,5 @@
 """Every option: its name, its help, its twin in the ini file, and which of the two wins."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -110,7 +108,6 @@ def needed(pytester: pytest.Pytester, name: str) -> list[str]:
 
 
 def meant(name: str, text: str) -> Any:
-    """What the text of an option means."""
     if name in {"time", "max-wait", "session-time"}:
         return {"01:30:00": 90, "10": 10}[text]
     if name == "slurm":
@@ -134,7 +131,6 @@ def test_the_names_are_these() -> None:
 
 
 def test_help_names_every_option_and_ini_key(pytester: pytest.Pytester) -> None:
-    """`pytest --help` holds them all in their forms, in sections, and no other option of ours."""
     text = pytester.runpytest_inprocess("--help").stdout.str()
     sections = "\n".join(text.split(f"{group}:\n")[1].split("\n\n")[0] for group in Section)
     forms = re.findall(r"^  (?:--([\w-]+)\S*, )?--llmbench-([\w-]+)", sections, re.MULTILINE)
@@ -146,20 +142,17 @@ def test_help_names_every_option_and_ini_key(pytester: pytest.Pytester) -> None:
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_help_reads_like_pytests_own(option: Any) -> None:
-    """It starts with a capital, and a single phrase has no full stop."""
     assert option.help[0].isupper()
     assert not option.help.endswith(".")
     assert "%" not in option.help  # argparse would expand it
 
 
 def test_every_option_is_tested_below() -> None:
-    """A new option needs two texts in this file."""
     assert sorted(TEXTS) == sorted(option.name for option in OPTIONS if option.parse is not None)
 
 
 @pytest.mark.parametrize("name", TYPED)
 def test_an_option_is_read_from_the_command_line(pytester: pytest.Pytester, name: str) -> None:
-    """In each of its forms."""
     text, others = TEXTS[name][0], needed(pytester, name)
     for form in [f"--{name}", f"--llmbench-{name}"] if name in SHORT else [f"--llmbench-{name}"]:
         assert given(pytester, name, *others, form, text) == meant(name, text)
@@ -167,7 +160,6 @@ def test_an_option_is_read_from_the_command_line(pytester: pytest.Pytester, name
 
 @pytest.mark.parametrize("name", IN_INI)
 def test_the_ini_twin_does_the_same(pytester: pytest.Pytester, name: str) -> None:
-    """Site defaults belong into the ini file, under the option's name."""
     text = TEXTS[name][0]
     pytester.makeini(f"[pytest]\nllmbench_{name.replace('-', '_')} = {text}\n")
     assert given(pytester, name, *needed(pytester, name)) == meant(name, text)
@@ -175,14 +167,12 @@ def test_the_ini_twin_does_the_same(pytester: pytest.Pytester, name: str) -> Non
 
 @pytest.mark.parametrize("name", [name for name in IN_INI if name not in INI_ONLY])
 def test_the_command_line_wins(pytester: pytest.Pytester, name: str) -> None:
-    """What is typed today beats what was configured once."""
     configured, typed = TEXTS[name]
     pytester.makeini(f"[pytest]\nllmbench_{name.replace('-', '_')} = {configured}\n")
     assert given(pytester, name, *needed(pytester, name), f"--llmbench-{name}", typed) == meant(name, typed)
 
 
 def test_options_reach_the_settings(pytester: pytest.Pytester) -> None:
-    """Settings have the values under names of their own, and what several options come to."""
     (pytester.path / "bad.txt").write_text("n1\nn2  # broken\n")
     settings = settings_of(
         pytester, "--cluster=slurm", "--nodes=8", "--nodes-per-run=2", "--gpus-per-node=4", "--time=10",
@@ -201,7 +191,6 @@ def test_options_reach_the_settings(pytester: pytest.Pytester) -> None:
 
 
 def test_pairs_of_the_ini_file_and_the_command_line_add_up(pytester: pytest.Pytester) -> None:
-    """A key that both have is the command line's."""
     pytester.makeini("[pytest]\nllmbench_slurm =\n    account=site\n    comment=two words\n")
     assert given(pytester, "slurm", "--slurm", "account=me", "--slurm", "qos=high") == {
         "account": "me", "comment": "two words", "qos": "high",
@@ -210,19 +199,16 @@ def test_pairs_of_the_ini_file_and_the_command_line_add_up(pytester: pytest.Pyte
 
 @pytest.mark.parametrize("text", ["account=", "account", "account=a\nb", "comment=\x1b[0m", "=x"])
 def test_a_pair_that_cannot_stand_in_a_script_is_refused(text: str) -> None:
-    """A line break would begin another option of sbatch."""
     with pytest.raises(ConfigError):
         parse_pair(text)
 
 
 def test_an_empty_ini_value_is_none(pytester: pytest.Pytester) -> None:
-    """`llmbench_nodes =` unsets it."""
     pytester.makeini("[pytest]\nllmbench_nodes =\n")
     assert settings_of(pytester, "--cluster", "local").nodes is None
 
 
 def test_native_toml_values_are_read(pytester: pytest.Pytester) -> None:
-    """In pyproject.toml every value of ours is a text."""
     pytester.makepyprojecttoml(
         '[tool.pytest]\nllmbench_nodes = "4"\nllmbench_cluster = "slurm"\nllmbench_recipes = ["."]\n'
     )
@@ -258,7 +244,6 @@ def test_run_dir_is_below_where_pytest_was_started(pytester: pytest.Pytester, mo
 
 
 def test_own_recipes_and_systems_join_the_shipped_ones(pytester: pytest.Pytester) -> None:
-    """The ini file names folders, and what is in them is found by name."""
     (pytester.path / "mine").mkdir()
     (pytester.path / "mine" / "cluster.yaml").write_text("name: mine\ncluster: slurm\npartition: big\n")
     pytester.makeini("[pytest]\nllmbench_systems = mine\n")

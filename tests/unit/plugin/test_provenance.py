@@ -1,7 +1,5 @@
 """What a JUnit suite says of the runs behind it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,7 +47,6 @@ def test_what_all_runs_share_is_said_once_and_the_rest_by_run(base: RunRecord) -
 
 
 def test_a_run_that_never_started_makes_no_difference(base: RunRecord) -> None:
-    """It has nothing to say, which is not another version of anything."""
     told = {"provenance": {"torch": "2.13"}, "command": "sbatch runs/a/logs/submission.sh"}
     refused = {"command": "sbatch runs/b/logs/submission.sh"}
     runs: dict[str, dict[str, Any]] = {"a": told, "never": {}, "refused": refused}
@@ -57,11 +54,9 @@ def test_a_run_that_never_started_makes_no_difference(base: RunRecord) -> None:
 
 
 def test_each_job_names_its_own_script(base: RunRecord) -> None:
-    """The script of every run can be found from the suite."""
     runs = {key: {"provenance": {"torch": "2.13"}, "command": f"sbatch {key}.sh"} for key in "ab"}
     assert properties(base, runs) == {"torch": "2.13", "command[a]": "sbatch a.sh", "command[b]": "sbatch b.sh"}
 
 
 def test_a_session_without_records_says_nothing(base: RunRecord) -> None:
-    """There is no run to speak of."""
     assert properties(base, {}) == {}

@@ -1,18 +1,28 @@
 """The private names of pytest do what this package needs of them: a version of pytest that changes one fails here."""
 
-from __future__ import annotations
-
-import time
+import io
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from pytest_llmbench.plugin.pytest_private import Instant, LogXML, bin_xml_escape, runtestprotocol, xml_key
+from pytest_llmbench.plugin.pytest_private import (
+    LogXML,
+    NodeReporter,
+    add_to_summary,
+    bin_xml_escape,
+    get_file,
+    has_ini_key,
+    make_writer,
+    runtestprotocol,
+    set_file,
+    watch_cases,
+    width_of,
+    xml_key,
+)
 
 
 def report_of(when: str, outcome: str = "passed") -> pytest.TestReport:
-    """A report of one test."""
     place = ("a.py", 1, "test_it")
     return pytest.TestReport("a.py::test_it", place, {}, outcome, None, when)  # type: ignore[arg-type]
 
@@ -21,18 +31,12 @@ def test_the_writer_of_xml(tmp_path: Path) -> None:
     """A case is kept in order, closed at the teardown, and counted; the file is written at the end."""
     writer = LogXML(str(tmp_path / "junit.xml"), "", "suite", "no", "total", "xunit1", True)
     writer.pytest_sessionstart()
-    assert isinstance(writer.suite_start, Instant)
-    closed = []
-    finalize = writer.finalize
-
-    def close(report: pytest.TestReport) -> None:
-        closed.append(report.nodeid)
-        finalize(report)
-
-    writer.finalize = close  # type: ignore[method-assign]
+    closed: list[tuple[str, NodeReporter]] = []
+    watch_cases(writer, lambda nodeid, case: closed.append((nodeid, case)))
     for when in ("setup", "call", "teardown"):
+        assert not closed
         writer.pytest_runtest_logreport(report_of(when))
-    assert closed == ["a.py::test_it"]
+    assert closed == [("a.py::test_it", writer.node_reporters_ordered[0])]
     assert [case.to_xml().get("name") for case in writer.node_reporters_ordered] == ["test_it"]
     writer.add_stats("skipped")
     writer.add_global_property("name", "value")
@@ -42,16 +46,65 @@ def test_the_writer_of_xml(tmp_path: Path) -> None:
     assert (writer.family, isinstance(xml_key, pytest.StashKey)) == ("xunit1", True)
 
 
+def test_a_writer_of_ours(pytester: pytest.Pytester) -> None:
+    config = pytester.parseconfig("-p", "no:llmbench", "-o", "junit_suite_name=named", "--junit-prefix=before")
+    writer = make_writer(config, pytester.path / "junit.xml")
+    writer.pytest_sessionstart()
+    for wanted in (False, True):
+        writer.wanted = wanted
+        for when in ("setup", "call", "teardown"):
+            writer.pytest_runtest_logreport(report_of(when))
+        writer.pytest_sessionfinish()
+        assert Path(writer.logfile).exists() is wanted
+    (suite,) = ET.parse(writer.logfile).getroot()
+    assert (suite.get("name"), suite.get("tests")) == ("named", "1")
+    assert [case.get("classname") for case in suite] == ["before.a"]
+
+
+def test_a_key_of_the_ini_file(pytester: pytest.Pytester) -> None:
+    """One that is there is told from a default."""
+    pytester.makeini("[pytest]\njunit_family = xunit1\n")
+    config = pytester.parseconfig("-p", "no:llmbench")
+    assert has_ini_key(config, "junit_family")
+    assert not has_ini_key(config, "junit_logging")
+
+
+def test_the_terminal(pytester: pytest.Pytester) -> None:
+    config = pytester.parseconfigure("-p", "no:llmbench")
+    reporter: pytest.TerminalReporter = config.pluginmanager.get_plugin("terminalreporter")  # type: ignore[assignment]
+    before, other = get_file(reporter), io.StringIO()
+    set_file(reporter, other)
+    reporter.write_line("a line")
+    assert get_file(reporter) is other
+    assert "a line" in other.getvalue()
+    set_file(reporter, before)
+    assert width_of(reporter) > 0
+    add_to_summary(reporter, "failed", report_of("call", "failed"))
+    assert [report.nodeid for report in reporter.stats["failed"]] == ["a.py::test_it"]
+    assert reporter._main_color == "red"
+
+
+def test_the_definitions_of_a_fixture(pytester: pytest.Pytester) -> None:
+    """The last one is the one that is used."""
+    source = "import pytest\n\n@pytest.fixture\ndef it(it): pass\n\ndef test_it(it): pass\n"
+    pytester.makeconftest("""
+import pytest
+from pytest_llmbench.plugin.pytest_private import fixture_definitions
+
+@pytest.fixture
+def it(): pass
+
+def pytest_generate_tests(metafunc):
+    definitions = fixture_definitions(metafunc, "it")
+    assert [definition.baseid for definition in definitions] == ["", "test_overridden.py"]
+    assert not fixture_definitions(metafunc, "nowhere")
+""")
+    pytester.makepyfile(test_overridden=source)
+    assert pytester.runpytest_inprocess("-p", "no:llmbench").ret == 0
+
+
 def test_a_character_that_xml_has_not() -> None:
-    """It is written as its number."""
     assert bin_xml_escape("a\x00b") == "a#x00b"
-
-
-def test_a_duration() -> None:
-    """An instant measures what has passed since."""
-    start = Instant()
-    time.sleep(0.01)
-    assert start.elapsed().seconds >= 0.01
 
 
 def test_a_test_is_called_twice(pytester: pytest.Pytester) -> None:

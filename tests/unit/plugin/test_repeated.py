@@ -1,7 +1,5 @@
 """Several runs as one: speed is a claim of the system, anything else holds in each run or not at all."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 
@@ -45,7 +43,6 @@ def record(number: int, level: float = 1.0, *, steps: int = STEPS, memory_gib: f
 
 
 def several(*records: RunRecord) -> Run:
-    """These runs, or three good ones."""
     return Run(*(records or [record(i, level) for i, level in enumerate(LEVELS, start=1)]))
 
 
@@ -71,7 +68,6 @@ def test_three_runs_decide_what_one_leaves_open() -> None:
 
 
 def test_what_the_message_asks_for_decides() -> None:
-    """As many runs, that are like this one."""
     with pytest.raises(InconclusiveError) as told:
         assert Run(record(1)).throughput >= Quantity("994 words/s")
     count = int(str(told.value).partition("--llmbench-repeat ")[2].partition("`")[0])
@@ -81,7 +77,6 @@ def test_what_the_message_asks_for_decides() -> None:
 
 @pytest.mark.parametrize("slow", [1, 2, 3])
 def test_runs_that_differ_decide_nothing(slow: int) -> None:
-    """One that is 3 % slower says that others may be, too."""
     runs = several(*(record(i, 1.03 if i == slow else 1.0) for i in (1, 2, 3)))
     with pytest.raises(InconclusiveError, match="of 3 runs does not decide"):
         assert runs.throughput >= Quantity("975 words/s")
@@ -89,7 +84,6 @@ def test_runs_that_differ_decide_nothing(slow: int) -> None:
 
 @pytest.mark.parametrize("large", [1, 2, 3])
 def test_another_statistic_has_to_hold_in_each_run(large: int) -> None:
-    """Its mean is not what is asked for, and the message is about the run that misses it."""
     runs = several(*(record(i, memory_gib=22.0 if i == large else 10.0) for i in (1, 2, 3)))
     bound = Quantity("20 GiB")
     measured = runs.peak_memory
@@ -104,7 +98,6 @@ def test_another_statistic_has_to_hold_in_each_run(large: int) -> None:
 
 
 def reference(bound: str, claim: str) -> Reference:
-    """A lower bound on throughput."""
     return Reference.model_validate(
         {
             "name": "acceptance", "statistic": "throughput", "at_least": bound, "claim": claim, "why": "w",
@@ -129,7 +122,6 @@ def test_a_claim_about_a_run_is_about_each_of_them(slow: int) -> None:
 
 
 def test_a_run_without_the_number_leaves_none() -> None:
-    """The mean of the others is not that of all."""
     without = record(2).model_copy(update={"metrics": {}})
     with pytest.raises(RunError, match="not available for run opt125m-repeat2"):
         _ = several(record(1), without).throughput
@@ -151,7 +143,6 @@ def test_a_threshold_within_a_doubtful_ceiling_is_not_decided(bound: str, holds:
 
 
 def test_a_short_run_is_not_made_up_for() -> None:
-    """Two long ones do not know what it would have been."""
     with pytest.raises(InconclusiveError):
         assert several(record(1), record(2), record(3, steps=12)).throughput >= Quantity("900 words/s")
     unread = record(3).model_copy(update={"steady": None})
@@ -160,7 +151,6 @@ def test_a_short_run_is_not_made_up_for() -> None:
 
 
 def test_a_run_is_not_counted_twice() -> None:
-    """A copy of it would make the system look steadier than it is."""
     copy = record(1).model_copy(update={"key": "opt125m-repeat2"})
     assert "runs opt125m and opt125m-repeat2 cannot be judged together" in (find_copy([record(1), copy]) or "")
     assert find_copy([record(1), record(2)]) is None
@@ -184,7 +174,6 @@ def look(levels: Sequence[float], bound: Quantity) -> tuple[Run, bool | None]:
 
 
 def test_each_look_has_half_of_the_alpha_of_the_one_before() -> None:
-    """Two more looks decide, and the numbers are those of all runs."""
     run, holds = look([1.0, 1.0, 1.0, 1.0], Quantity("992 words/s"))
     assert (holds, run.look, len(run.records)) == (True, 2, 4)
     decision = last(run).decision
@@ -208,7 +197,6 @@ def test_many_looks_are_not_wrong_more_often() -> None:
 
 
 def test_a_miss_is_told_with_its_interval() -> None:
-    """In the unit of the threshold."""
     measured, bound = several().throughput, Quantity("1100 words/s")
     assert not measured >= bound
     lines = explain_comparison(">=", measured, bound)

@@ -1,7 +1,5 @@
 """Waiting for records in an xdist worker: on files, and not for ever."""
 
-from __future__ import annotations
-
 import threading
 import time
 from pathlib import Path
@@ -12,18 +10,16 @@ from pytest_llmbench.cluster.heartbeat import write_stop
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord, write_model
-from pytest_llmbench.plugin.verdict.run_waiters import FileWaiter
+from pytest_llmbench.plugin.xdist import FileWaiter
 from tests.support.shipped import shipped_recipes
 
 
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
-    """A session's folder."""
     return Session(id="20261121-120000-abcdef", folder=tmp_path / "20261121-120000-abcdef")
 
 
 def record(session: Session) -> RunRecord:
-    """A record that says little."""
     return RunRecord(
         session=session.id, key="opt125m", token=session.token, recipe=shipped_recipes()["opt125m"],
         system="local", cluster="local", allocation="run", nodes=1, ranks=2, gpus=0,
@@ -32,7 +28,6 @@ def record(session: Session) -> RunRecord:
 
 
 def test_a_worker_waits_until_the_record_is_there(session: Session) -> None:
-    """It is returned as it was written."""
     written = record(session)
     timer = threading.Timer(0.5, write_model, (written.path, written))
     timer.start()
@@ -43,13 +38,11 @@ def test_a_worker_waits_until_the_record_is_there(session: Session) -> None:
 
 
 def test_a_dead_controller_is_noticed(session: Session) -> None:
-    """Without a sign of life no record will ever come, and the test says so."""
     with pytest.raises(pytest.fail.Exception, match=r"run opt125m: the controller gave no sign of life for 0.6 s"):
         FileWaiter(session, 0.3).wait(RunRecord, "opt125m")
 
 
 def test_a_living_controller_is_waited_for(session: Session) -> None:
-    """As long as its counter moves, however long the run takes."""
     session.folder.mkdir()
     over = threading.Event()
 
@@ -83,7 +76,6 @@ def test_a_controller_that_gives_up_is_not_waited_for(session: Session) -> None:
 
 
 def test_a_record_that_is_none_fails_its_tests(session: Session) -> None:
-    """Of another schema version, say: the message names the file."""
     path = session.run_folder("opt125m") / "record.json"
     path.parent.mkdir(parents=True)
     path.write_text('{"schema_version": 99}')

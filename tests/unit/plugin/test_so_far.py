@@ -1,16 +1,13 @@
 """Which cases of pytest's XML are final while tests still run, and how often they are written."""
 
-from __future__ import annotations
-
 import threading
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from pytest_llmbench.plugin.output.junit import SoFar, add_cases
+from pytest_llmbench.plugin.output.junit import SoFar, add_cases, report_of
 from pytest_llmbench.plugin.output.refreshing import SHORTEST_S, Refreshing, pause_s
 from pytest_llmbench.plugin.pytest_private import LogXML
-from pytest_llmbench.plugin.verdict.unfinished import report_of
 
 TEST = "test_a.py::test_it"
 
@@ -37,7 +34,6 @@ class Pytest:
 
 
 def test_a_verdict_is_final_with_the_last_word_on_its_test() -> None:
-    """Neither a passed call nor its teardown is that: a plugin may call the test again."""
     told = Pytest()
     for when in ("setup", "call", "teardown"):
         assert not told.so_far.end(TEST)  # as of a worker that died
@@ -62,7 +58,6 @@ def test_an_attempt_that_is_repeated_is_no_verdict() -> None:
 
 
 def test_a_test_that_is_called_again_loses_its_verdict() -> None:
-    """Until it is over once more, also if a plugin calls it after pytest's last word on it."""
     told = Pytest()
     for _ in range(2):
         told.report("setup", "passed")
@@ -90,13 +85,11 @@ def test_cases_are_copies_and_are_counted() -> None:
 
 
 def test_writing_takes_a_hundredth_of_the_time() -> None:
-    """However long the report is."""
     assert pause_s(0.0) == pause_s(SHORTEST_S / 100) == SHORTEST_S
     assert pause_s(2.0) == 200.0
 
 
 def test_a_change_is_written_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error is told once, and nothing is written after the stop."""
     monkeypatch.setattr("pytest_llmbench.plugin.output.refreshing.SHORTEST_S", 0.0)
     monkeypatch.setattr("pytest_llmbench.plugin.output.refreshing.SHARE", 1e9)
     told: list[str] = []

@@ -1,7 +1,5 @@
 """Logs without end: whatever their size is, reading them takes little memory."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +14,7 @@ import resource, sys
 from pathlib import Path
 from pytest_llmbench.cluster.jobs import _tail
 from pytest_llmbench.engines.deepspeed_chat import eval_batch
-from pytest_llmbench.readers.base import READERS
+from pytest_llmbench.readers.log import READERS
 from pytest_llmbench.readers.log import last_step, last_words, read_log
 from pytest_llmbench.readers.steps.progress import last_step as last_of_steps
 from pytest_llmbench.readers.steps.step_log import read_steps
@@ -41,7 +39,6 @@ last_of_steps(folder)
 
 @pytest.mark.parametrize(("of", "reader"), [(b"", "megatron_lm"), (b"x", "metaseq"), (b"{", "nemo"), (b" ", "metaseq")])
 def test_a_line_without_end_takes_little_memory(of: bytes, reader: str, tmp_path: Path) -> None:
-    """Of zeros, as a hole in a file is, of one letter, or of what begins something: for every reader there is."""
     log = tmp_path / "steps" / "rank-00000.jsonl"
     log.parent.mkdir()
     with log.open("wb") as file:

@@ -1,7 +1,5 @@
 """Lines are what the framework wrote, whatever carried them."""
 
-from __future__ import annotations
-
 import os
 import tracemalloc
 from io import BytesIO
@@ -17,7 +15,6 @@ from pytest_llmbench.readers.lines import Line, last_lines, pieces, read_lines, 
 
 
 def lines_of(folder: Path, content: bytes) -> list[Line]:
-    """Read the lines of a file."""
     path = folder / "job.out"
     path.write_bytes(content)
     return list(read_lines(path))
@@ -83,7 +80,6 @@ def test_prefixes(prefix: str, text: str) -> None:
     ],
 )
 def test_what_looks_like_a_prefix(text: str) -> None:
-    """The frameworks' own words before a colon stay."""
     assert split_prefix(text) == ("", text)
 
 
@@ -92,7 +88,6 @@ def test_what_looks_like_a_prefix(text: str) -> None:
     ["[2025-11-20T14:55:23+08:00] ", "2025-11-20T14:55:23.123456789Z ", "[2025-11-20T14:55:23,123]: "],
 )
 def test_a_time_before_each_line_tells_no_rank_apart(stamp: str) -> None:
-    """It is taken off, between the prefixes of launchers, too."""
     assert split_prefix(f"{stamp}iteration 1") == ("", "iteration 1")
     assert split_prefix(f"{stamp}3: [default0]: x") == ("3: [default0]:", " x")
     assert split_prefix(f"node1: {stamp}3: x") == ("node1: 3:", "x")
@@ -104,7 +99,6 @@ def test_a_time_before_each_line_tells_no_rank_apart(stamp: str) -> None:
     needles=st.lists(st.sampled_from([b"iteration", b"err", b"none", b"x"]), min_size=1),
 )
 def test_only_the_lines_that_hold_a_needle(block: int, content: list[bytes], needles: list[bytes]) -> None:
-    """They have the numbers and prefixes that they have among all lines, wherever blocks end."""
     data = b"".join(content)
     with mock.patch.object(lines, "_BLOCK", block):
         every, some = list(pieces(BytesIO(data))), list(pieces(BytesIO(data), lambda: needles))
@@ -118,7 +112,6 @@ def test_only_the_lines_that_hold_a_needle(block: int, content: list[bytes], nee
 
 @pytest.mark.parametrize("needles", [(), (b"iteration",)])
 def test_a_line_without_end_takes_no_memory(tmp_path: Path, needles: tuple[bytes, ...]) -> None:
-    """However long it is; what comes after it is read, and it is not whole."""
     path = tmp_path / "job.out"
     with path.open("wb") as file:
         file.write(b"iteration 1\niteration 2 of a line that goes on")
@@ -147,7 +140,6 @@ def test_ends_of_lines(tmp_path: Path) -> None:
 
 
 def test_colours(tmp_path: Path) -> None:
-    """Colours, cursor movements and window titles are no text, wherever they stand."""
     colourful = b"\x1b[32m[def\x1b[0mault1]:\x1b[2K\x1b[1;31mite\x1b[0mration\x1b]0;title\x07 1\x1bM\n"
     (line,) = lines_of(tmp_path, colourful)
     assert (line.source, line.text) == ("[default1]:", "iteration 1")
@@ -190,7 +182,6 @@ def test_no_content_makes_reading_fail(
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    """It has no lines, and neither has a folder."""
     assert list(read_lines(tmp_path / "none")) == []
     assert list(read_lines(tmp_path)) == []
     assert last_lines(tmp_path / "none") == []

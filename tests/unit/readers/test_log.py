@@ -1,7 +1,5 @@
 """What a log says as a whole, by a dialect made for this."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -58,7 +56,6 @@ def intervals(series: StepSeries) -> list[tuple[int, int]]:
 
 
 def label(run: str = "a", host: str = "n1", launched: float = 1.5) -> Label:
-    """A label of one of two nodes."""
     return Label(token=run, launched=launched, of=2, host=host)
 
 
@@ -83,7 +80,6 @@ def test_labels_are_read_in_every_dialect(tmp_path: Path, needles: Needles) -> N
 
 
 def test_an_empty_log(read: Read) -> None:
-    """Nothing was said."""
     assert read(parse, "") == StepSeries()
     assert read(parse, "noise\n\n") == StepSeries()
 
@@ -118,7 +114,6 @@ def test_intervals(read: Read, lines: list[str], expected: list[tuple[int, int]]
 
 
 def test_unreadable_lines_are_counted_and_the_first_shown(read: Read) -> None:
-    """A thousand of them do not fill a report."""
     series = read(parse, "noise\n" + "step x\n" * 1000 + "step 1 0.5\n")
     assert series.unread == 1000
     assert len(series.unreadable) == 20
@@ -138,7 +133,6 @@ def test_a_line_that_is_cut_off_says_no_number(read: Read) -> None:
 
 
 def test_ranks_that_say_the_same_are_one(read: Read) -> None:
-    """By their prefixes, or without any; what they count is what one of them counts."""
     text = "".join(f"{rank}: {line}\n" for line in ("step 1 1", "skipped", "step 2 1", "skipped") for rank in (0, 1, 2))
     series = read(parse, text + "1: step 3 1\n")
     assert intervals(series) == [(1, 1), (2, 1), (3, 1)]
@@ -164,7 +158,6 @@ def test_a_line_that_says_other_numbers_of_a_step_is_noticed(read: Read) -> None
 
 
 def test_how_often_it_logs(read: Read) -> None:
-    """The first word counts; of a line that is cut off none."""
     assert read(parse, "every 10\nevery 5\n").log_interval == 10
     assert read(parse, "every 10").log_interval is None
 
@@ -177,14 +170,13 @@ def test_unreadable_lines_have_a_place(read: Read) -> None:
 
 
 def test_a_second_run_is_noticed_and_not_mixed_in(read: Read) -> None:
-    """Its steps go back to the beginning; those beyond the first run's end are not taken for it."""
     series = read(parse, "step 1 1\nstep 2 1\nstep 1 5\nstep 2 5\nstep 3 5\n")
     assert series.restarted == "job.out:3: step 1 after step 2: a second run in the same log"
     assert [step.seconds for step in series.steps] == [1.0, 1.0]
 
 
 def test_a_second_run_that_goes_on_where_the_first_ended(read: Read) -> None:
-    """Its steps do not tell, but it says again how many ranks it has."""
+    """The steps do not show it, but the log repeats how many ranks it has."""
     series = read(parse, "ranks 2\nranks 2\nstep 1 1\nranks 2\nstep 2 5\n")
     assert series.restarted == (
         "job.out:4: the number of ranks is printed again after the first step: a second run in the same log"
@@ -206,7 +198,6 @@ def test_several_files_are_one_log(tmp_path: Path) -> None:
 
 
 def test_files_are_found_once_and_in_order(tmp_path: Path) -> None:
-    """By several patterns; folders and absent files are none."""
     (tmp_path / "logs").mkdir()
     (tmp_path / "x.log").mkdir()
     for name in ("b.log", "a.log", "logs/output.log", "c.txt"):
@@ -236,7 +227,6 @@ def test_the_last_words_of_a_log(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_not_finite_are_kept(read: Read) -> None:
-    """The judge refuses them, not the reader."""
     (step,) = read(parse, "step 1 nan\n").steps
     assert step.seconds is not None
     assert math.isnan(step.seconds)
@@ -258,7 +248,7 @@ def test_numbers_that_are_not_finite_are_kept(read: Read) -> None:
     ],
 )
 def test_the_failure_is_the_one_nearest_to_the_cause(read: Read, lines: list[str], failure: str) -> None:
-    """Not what launchers say of it, nor ranks whose peer is gone, whoever prints first."""
+    """Words of launchers, and of ranks whose peer is gone, are effects, whichever is printed first."""
     series = read(lambda text: [Failed(text)], "\n".join([*lines, ""]))
     assert series.failure == failure
 
@@ -268,7 +258,6 @@ FAILED = ["failed x of step", "ValueError: one", "failed y", "ValueError: two", 
 
 @pytest.mark.parametrize("first", range(len(FAILED)))
 def test_the_failure_is_the_first_of_all_files_however_it_is_found(tmp_path: Path, first: int) -> None:
-    """By the dialect's own words, or by those of failures, which are searched for afterwards."""
     paths = [tmp_path / "b" / "job.out", tmp_path / "a" / "job.out"]  # in this order
     for path in paths:
         path.parent.mkdir()
@@ -291,13 +280,11 @@ def test_the_failure_is_the_first_of_all_files_however_it_is_found(tmp_path: Pat
 
 
 def failing(text: str) -> Iterable[Item]:
-    """The dialect above, and errors."""
     return [Failed(text)] if "Error" in text or "Interrupt" in text else parse(text)
 
 
 @pytest.mark.parametrize("needles", [EVERY_LINE, Needles((b"step",))])
 def test_the_time_of_a_failure_counts_where_the_run_failed(tmp_path: Path, needles: Needles) -> None:
-    """An error that is quoted in a completed log may be of any time."""
     log = tmp_path / "log"
     text = "ValueError: 2026-11-21 10:00:00\nstep 1 1\n[2026-11-21 11:00:00] step\n"
     log.write_text(text)
@@ -307,7 +294,6 @@ def test_the_time_of_a_failure_counts_where_the_run_failed(tmp_path: Path, needl
 
 
 def test_slurms_word_on_the_time_limit_is_read_in_every_dialect(read: Read) -> None:
-    """With srun's label before it; the first counts, and the line that is no step is no step."""
     line = "slurmstepd: error: *** STEP 7.{} ON n1 CANCELLED AT 2024-01-01T00:00:00 DUE TO TIME LIMIT ***"
     series = read(parse, f"step 1 1\n0: {line.format(0)}\n{line.format(1)}\n")
     assert series.cut_off == line.format(0)

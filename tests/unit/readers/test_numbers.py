@@ -1,7 +1,5 @@
 """What is a number, and what makes a line unreadable."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -16,7 +14,6 @@ ARABIC_FIVE = "\N{ARABIC-INDIC DIGIT FIVE}"
 
 @given(st.floats(allow_nan=False))
 def test_every_float_is_read_as_it_is_printed(value: float) -> None:
-    """In every notation that loses nothing, and with spaces around it."""
     for text in (repr(value), f" {value:.17e} ", f"{value:.17E}"):
         assert as_number(text) == value
     assert as_number(value) == value
@@ -24,7 +21,6 @@ def test_every_float_is_read_as_it_is_printed(value: float) -> None:
 
 @pytest.mark.parametrize("value", ["", "-", ".", "1_000", "1,5", "0x10", "1e", "5 %", ARABIC_FIVE, None, True, [1], {}])
 def test_what_is_no_number(value: object) -> None:
-    """Python reads some of these as numbers; no framework prints them."""
     assert as_number(value) is None
     with pytest.raises(Unreadable, match=r"loss is .*, not a number"):
         number("loss", value)
@@ -43,18 +39,15 @@ def test_numbers_beyond_a_float() -> None:
     ids=lambda value: repr(value)[:20],
 )
 def test_what_is_no_count(value: object) -> None:
-    """A count is printed with digits, and few of them."""
     with pytest.raises(Unreadable, match=r"step is .*, not a whole number >= 1"):
         count("step", value)
 
 
 def test_counts() -> None:
-    """As a text, padded with spaces or zeros, and as an integer."""
     assert [count("step", value) for value in ("1", "    40", "007", 12)] == [1, 40, 7, 12]
 
 
 @pytest.mark.parametrize("value", ["0", "0.0", "-3", "nan", "inf", "1e999", "x"])
 def test_what_is_no_duration(value: str) -> None:
-    """What takes no time was not measured."""
     with pytest.raises(Unreadable, match=r"elapsed \(ms\) is"):
         duration("elapsed (ms)", value)

@@ -1,7 +1,5 @@
 """Numbers as frameworks print them, and the words of failures."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -13,7 +11,6 @@ from pytest_llmbench.readers.patterns import cut_off, failure, number, remotenes
 
 @given(st.floats())
 def test_every_number_is_read_back(value: float) -> None:
-    """Nothing is lost, NaN and the infinities included."""
     for text in (repr(value), f"+{value!r}" if value > 0 else repr(value)):
         found = number(text)
         assert found is not None
@@ -22,7 +19,6 @@ def test_every_number_is_read_back(value: float) -> None:
 
 @pytest.mark.parametrize("text", ["", ".", "1_0", "٣", "0x1", "1e", "1 2", "nan.1", "--1", "1,000", "infinite"])
 def test_what_is_no_number(text: str) -> None:
-    """Python would take some of these."""
     assert number(text) is None
 
 
@@ -46,7 +42,6 @@ def test_what_is_no_number(text: str) -> None:
     ],
 )
 def test_failures(text: str) -> None:
-    """The line itself is what explains."""
     assert failure(f"{text} \n") == text
 
 
@@ -64,7 +59,6 @@ def test_failures(text: str) -> None:
     ],
 )
 def test_no_failures(text: str) -> None:
-    """A warning, a frame of a traceback, a word in between."""
     assert failure(text) is None
 
 
@@ -84,7 +78,6 @@ def test_the_nearer_to_the_cause_the_better() -> None:
 
 @pytest.mark.parametrize("what", ["JOB 123 ON n1", "STEP 123.0 ON jwb-1.x", "STEP 123.batch ON n1", "JOB 1+0 ON n1"])
 def test_slurm_says_that_it_cut_a_run_off(what: str) -> None:
-    """At the time limit, and for no other reason."""
     line = f"slurmstepd: error: *** {what} CANCELLED AT 2024-01-01T00:00:00 DUE TO TIME LIMIT ***"
     assert cut_off(line) == line
     assert cut_off(line.replace("TIME LIMIT", "NODE FAILURE")) is None

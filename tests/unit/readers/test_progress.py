@@ -1,7 +1,5 @@
 """How far a run is, and who holds it up."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,6 @@ from pytest_llmbench.readers.steps.progress import RankPhase, laggards, last_ste
 
 
 def step(number: int) -> bytes:
-    """Build the line of a step."""
     return StepEvent(
         step=number, seconds=0.5, tokens=64, samples=2, loss=2.0, grad_norm=1.0, peak_memory_bytes=None, time=1.7e9,
         logged=1.7e9,
@@ -22,7 +19,6 @@ def step(number: int) -> bytes:
 
 
 def write_log(folder: Path, content: bytes) -> None:
-    """Write the log of rank 0."""
     (folder / "steps").mkdir(exist_ok=True)
     (folder / "steps/rank-00000.jsonl").write_bytes(content)
 
@@ -35,7 +31,6 @@ def stand(folder: Path, *lines: str) -> None:
 
 
 def test_before_its_first_step_a_run_has_no_progress(tmp_path: Path) -> None:
-    """Without a log, with an empty one, or with other events alone, there is no step."""
     assert last_step(tmp_path) is None
     write_log(tmp_path, b"")
     assert last_step(tmp_path) is None
@@ -57,14 +52,12 @@ def test_before_its_first_step_a_run_has_no_progress(tmp_path: Path) -> None:
     ],
 )
 def test_progress_is_the_last_whole_step(tmp_path: Path, after: bytes) -> None:
-    """Whatever comes after it, the last step that was written whole is found, however long the log is."""
     write_log(tmp_path, b"".join(step(number % 3 + 1) for number in range(3000)) + after)
     assert last_step(tmp_path) == Progress(step=3, seconds=0.5)
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_make_looking_fail(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
-    """Random bytes are no progress, and whoever watches the run is not stopped by them."""
     folder = tmp_path_factory.getbasetemp()
     write_log(folder, content)
     stand(folder, "1 forward 1")
@@ -128,6 +121,5 @@ def test_positions_follow_the_order_of_time() -> None:
     ],
 )
 def test_those_behind_are_named(tmp_path: Path, lines: list[str], told: str) -> None:
-    """The ranks that hold up the others are told by number, with where they stand and where the others wait."""
     stand(tmp_path, *lines)
     assert laggards(tmp_path) == told

@@ -1,7 +1,5 @@
 """What holds for every dialect: whatever carries a log, its numbers are the same, and none is made up."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -169,7 +167,6 @@ samples = pytest.mark.parametrize(("name", "file"), readable(SAMPLES, lambda cas
 
 
 def reading(name: str) -> Parse:
-    """Return what reads one log."""
     parse = dialect(name)
     assert parse is not None
     return parse
@@ -201,14 +198,12 @@ def merged(lists: Sequence[Sequence[str]], order: Sequence[int]) -> list[str]:
 
 
 def test_every_dialect_is_found() -> None:
-    """Those that are here are among them; one that is added is tested without being named."""
     assert {"gnu_time", "megatron_lm", "metaseq"} <= set(DIALECTS)
     assert set(LOGS) <= set(DIALECTS)
 
 
 @logs
 def test_the_logs_say_something(read: Read, name: str, log: str) -> None:
-    """Else what holds for them would hold for nothing."""
     series = read(reading(name), log)
     assert series.unread == 0
     if name == "gnu_time":
@@ -221,14 +216,12 @@ def test_the_logs_say_something(read: Read, name: str, log: str) -> None:
 @pytest.mark.parametrize("name", DIALECTS)
 @given(text=st.one_of(st.text(), st.builds(str.format, st.sampled_from(EVIL), st.sampled_from(NUMBERS))))
 def test_no_text_makes_a_dialect_fail(name: str, text: str) -> None:
-    """It has items, none, or is unreadable; a step has a number from 1 on."""
     assert all(item.step >= 1 for item in items_of(reading(name), text) if isinstance(item, StepLine))
 
 
 @logs
 @given(data=st.data())
 def test_no_damage_makes_a_dialect_fail(name: str, log: str, data: st.DataObject) -> None:
-    """Lines of a log with pieces cut out, put in, or doubled."""
     line = data.draw(st.sampled_from(log.splitlines()))
     first, last = sorted(data.draw(st.tuples(*[st.integers(0, len(line))] * 2)))
     piece = data.draw(
@@ -240,7 +233,6 @@ def test_no_damage_makes_a_dialect_fail(name: str, log: str, data: st.DataObject
 @pytest.mark.parametrize("name", DIALECTS)
 @given(content=st.binary(max_size=500))
 def test_no_bytes_make_reading_fail(read: Read, name: str, content: bytes) -> None:
-    """Also where they come in between the lines of a log."""
     lines = LOGS.get(name, "").encode().splitlines(keepends=True)
     read(reading(name), content.join(lines) + content)
 
@@ -248,7 +240,6 @@ def test_no_bytes_make_reading_fail(read: Read, name: str, content: bytes) -> No
 @logs
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_prefixes_change_nothing(read: Read, name: str, log: str, prefix: str) -> None:
-    """Not with the ends of lines of Windows and colours, either."""
     plain = said(read(reading(name), log))
     lines = log.splitlines()
     assert said(read(reading(name), "".join(f"{prefix}{line}\n" for line in lines))) == plain
@@ -260,7 +251,6 @@ def test_prefixes_change_nothing(read: Read, name: str, log: str, prefix: str) -
 @samples
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_prefixes_change_nothing_in_samples(read: Read, sample: Sample, name: str, file: str, prefix: str) -> None:
-    """Real logs, which have prefixes and progress bars of their own."""
     log = sample(file).read_bytes().decode(errors="replace")
     plain = numbers(read(reading(name), log))
     # The parts of a progress bar are lines of their own; they all get the prefix, as there is no terminal.
@@ -279,7 +269,6 @@ def test_lines_without_a_needle_say_nothing(read: Read, name: str, content: byte
 
 @samples
 def test_lines_of_samples_without_a_needle_say_nothing(read: Read, sample: Sample, name: str, file: str) -> None:
-    """Nor does any line of a real log."""
     content = sample(file).read_bytes()
     assert repr(read(reading(name), content, needles(name))) == repr(read(reading(name), content))
 
@@ -347,9 +336,10 @@ REPEATED = [" ", "0", "a", ".", ",", "=", "|", "[", "(", '"', "{", ":", "-", "a.
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_no_line_takes_long(name: str, tmp_path: Path) -> None:
-    """Not the longest that is read, whatever is in it: quadratic time would be minutes of the processor's for one."""
-    ends = ("", "x" * 100, "|")
-    lines = [(begin + each * (60_000 // len(each)) + end) for begin in BEGINNINGS for each in REPEATED for end in ends]
+    """Quadratic time would be minutes of the processor for the longest line that is read."""
+    lines = [
+        (begin + each * (60_000 // len(each)) + end) for begin in BEGINNINGS for each in REPEATED for end in ("", "|")
+    ]
     path = tmp_path / "job.out"
     path.write_text("\n".join(lines))
     signal.signal(signal.SIGVTALRM, too_long)
@@ -361,7 +351,6 @@ def test_no_line_takes_long(name: str, tmp_path: Path) -> None:
 
 
 def too_long(*_: object) -> None:
-    """End a test."""
     raise TimeoutError("a line takes minutes to read")
 
 
@@ -372,7 +361,6 @@ def too_long(*_: object) -> None:
 def test_what_stands_between_changes_nothing(
     read: Read, name: str, log: str, order: list[int], noise: list[str], data: st.DataObject
 ) -> None:
-    """Other lines, and the same lines of another rank."""
     plain = said(read(reading(name), log))
     lines = log.splitlines()
     assert said(read(reading(name), "\n".join(merged([lines, noise], order)) + "\n")) == plain
@@ -407,7 +395,6 @@ def assert_no_other_words(part: StepSeries, whole: StepSeries) -> None:
 
 @logs
 def test_a_log_that_is_cut_off_says_less_and_nothing_else(read: Read, name: str, log: str) -> None:
-    """At every byte. A step whose line is there is there, with all its numbers."""
     whole = read(reading(name), log)
     ended = [end for end, line in _ends(log) if any(isinstance(item, StepLine) for item in reading(name)(line))]
     for end in range(len(log)):
@@ -425,7 +412,6 @@ def _ends(log: str) -> list[tuple[int, str]]:
 @samples
 @given(share=st.floats(0, 1))
 def test_samples_that_are_cut_off(read: Read, sample: Sample, name: str, file: str, share: float) -> None:
-    """At any byte: no step comes, none changes, and no end."""
     content = sample(file).read_bytes()
     whole = read(reading(name), content)
     end = round(len(content) * share)

@@ -1,12 +1,10 @@
 """Of the tasks that srun says ended, those that ended first are told from those that it ended."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.readers.srun import blamed_node, cancelled, failed_node, first_to_end
+from pytest_llmbench.readers.srun import blamed_node, cancel_reason, failed_node, first_to_end
 
 # Printed by a real srun whose task 6 was killed.
 KILLED = """\
@@ -43,7 +41,6 @@ srun: error: n5: task 0: Terminated
     ids=["killed", "exited", "cut", "out of memory", "cancelled", "not started", "nothing"],
 )
 def test_the_cause_comes_before_the_step_is_ended(text: str, ranks: list[set[int]]) -> None:
-    """What comes behind it is its effect."""
     assert [set(ended.ranks) for ended in first_to_end(text)] == ranks
 
 
@@ -82,12 +79,10 @@ slurmstepd-n2: error: *** STEP 72.1 ON n2 CANCELLED AT 2026-11-23T03:28:17 ***
     ids=["two nodes", "one node", "aborted", "with a reason", "killed", "exited", "not started", "nothing"],
 )
 def test_a_step_that_somebody_ended_is_told_from_tasks_that_ended(text: str, why: str | None) -> None:
-    """There, its end is said before that of any task."""
-    assert cancelled(text) == why
+    assert cancel_reason(text) == why
 
 
 def test_a_lost_node_is_named() -> None:
-    """By srun, which hears of it from the controller."""
     assert failed_node("srun: error: Node failure on n8\nsrun: Job step aborted\n") == "n8"
     assert failed_node(KILLED) is None
 
@@ -114,15 +109,13 @@ def test_a_node_is_blamed_if_slurm_names_one_of_the_job(text: str, node: str | N
 
 @pytest.mark.parametrize("tasks", ["0-99999999999", "3,0-999999999,5", "9" * 5000, "4-" + "9" * 5000, "1-2-3"])
 def test_tasks_that_no_step_has_are_left_out(tasks: str) -> None:
-    """A damaged line may name billions, which no memory holds."""
     (ended,) = first_to_end(f"srun: error: n1: tasks {tasks}: Killed")
     assert ended.ranks <= {3, 5}
 
 
 @given(st.text())
 def test_any_text_can_be_read(text: str) -> None:
-    """Launchers print anything."""
-    cancelled(text)
+    cancel_reason(text)
     failed_node(text)
     blamed_node(text, ("n1",))
     first_to_end(text)

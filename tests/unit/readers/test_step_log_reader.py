@@ -1,7 +1,5 @@
 """The reader of step logs: what counts, what is reported, and that nothing makes it fail."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -29,7 +27,6 @@ def start(rank: int = 0, **changes: object) -> bytes:
 
 
 def step(number: int, **changes: object) -> bytes:
-    """Build the line of a step."""
     event = {
         "event": "step", "step": number, "seconds": 0.5 + number / 64, "tokens": 64, "samples": 2,
         "loss": 2.0, "grad_norm": 1.0, "peak_memory_bytes": 1024, "time": 1.7e9, "logged": 1.7e9,
@@ -38,7 +35,6 @@ def step(number: int, **changes: object) -> bytes:
 
 
 def line(event: dict[str, Any]) -> bytes:
-    """Encode one event."""
     return json.dumps(event).encode() + b"\n"
 
 
@@ -65,13 +61,11 @@ def reader() -> Iterator[Read]:
 
 @pytest.fixture
 def read() -> Iterator[Read]:
-    """See `reader`."""
     with reader() as run:
         yield run
 
 
 def numbers(series: StepSeries) -> list[int]:
-    """Numbers of the steps read."""
     return [step.step for step in series.steps]
 
 
@@ -96,7 +90,6 @@ def test_steps_add_up_to_the_wall_clock_of_the_last_rank(read: Read) -> None:
 
 @given(st.lists(st.tuples(*[st.floats(1e-3, 1e3)] * 3), min_size=1, max_size=9))
 def test_no_rank_ends_after_the_sum_of_steps(seconds: list[tuple[float, ...]]) -> None:
-    """Whatever the ranks took: the sum is the longest rank's, and no step is negative."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "steps").mkdir()
@@ -110,7 +103,6 @@ def test_no_rank_ends_after_the_sum_of_steps(seconds: list[tuple[float, ...]]) -
 
 
 def test_a_rank_is_read_as_it_introduced_itself(read: Read) -> None:
-    """Host, device, versions, rate, end and failure are kept by rank."""
     failed = start(1) + line({"event": "failure", "error": "RuntimeError: no", "time": 1.5})
     first, second = read(LOG, failed).ranks
     assert (first.rank, first.host, first.device, first.versions) == (
@@ -139,7 +131,6 @@ def test_one_bad_rank_is_not_averaged_away(read: Read, ranks: tuple[object, obje
 
 
 def test_infinities_keep_their_sign(read: Read) -> None:
-    """Texts `inf` and `-inf` are the numbers they name."""
     (combined,) = read(step(1, loss="-inf", grad_norm="inf")).steps
     assert (combined.loss, combined.grad_norm) == (-math.inf, math.inf)
 
@@ -177,7 +168,6 @@ def test_infinities_keep_their_sign(read: Read) -> None:
     ids=str,
 )
 def test_a_step_with_a_wrong_value_never_counts(read: Read, changes: dict[str, object]) -> None:
-    """A value of the wrong kind or range makes the line unreadable, and the report names file and line."""
     series = read(start() + step(1, **changes) + step(2))
     assert numbers(series) == [2]
     (report,) = series.unreadable
@@ -225,7 +215,6 @@ def test_a_line_that_has_a_key_twice_never_counts(read: Read, key: str, other: b
 
 
 def test_a_step_out_of_order_or_twice_never_counts(read: Read) -> None:
-    """Only a number higher than all before it is a step; the first of two counts."""
     series = read(start() + step(2, loss=1.0) + step(2, loss=9.0) + step(1) + step(3))
     assert numbers(series) == [2, 3]
     assert series.steps[0].loss == 1.0
@@ -243,28 +232,24 @@ def test_a_last_line_without_its_end_never_counts(read: Read) -> None:
 
 
 def test_a_rank_in_the_wrong_file_or_twice_is_reported(read: Read) -> None:
-    """A start of another rank, or a second one, is not believed."""
     series = read(start(1), start(1) + start(1, host="elsewhere"))
     assert [(info.rank, info.host) for info in series.ranks] == [(1, "n1")]
     assert series.unreadable == ("rank-00000.jsonl:1: start of rank 1", "rank-00001.jsonl:2: second start")
 
 
 def test_a_failure_before_the_start_is_reported(read: Read) -> None:
-    """A rank that failed before it could introduce itself still says why."""
     series = read(line({"event": "failure", "error": "RunError: no GPU", "time": 1.0}))
     assert series.ranks == ()
     assert series.unreadable == ("rank-00000.jsonl:1: no start of this rank, which failed: RunError: no GPU",)
 
 
 def test_a_file_of_garbage_is_told_in_few_lines(read: Read) -> None:
-    """The first unreadable lines are reported, the rest is counted."""
     series = read(b"garbage\n" * 1000)
     assert len(series.unreadable) == 21
     assert series.unreadable[-1] == "rank-00000.jsonl:1000: 980 more unreadable lines up to here"
 
 
 def test_other_files_are_no_ranks(tmp_path: Path) -> None:
-    """Only names that the writer gives are read; a folder of such a name is reported, and so is that more is there."""
     steps = tmp_path / "steps"
     steps.mkdir()
     arabic = "rank-\N{ARABIC-INDIC DIGIT ONE}0000.jsonl"
@@ -281,14 +266,12 @@ def test_other_files_are_no_ranks(tmp_path: Path) -> None:
 
 @given(st.lists(st.binary(max_size=300), max_size=3))
 def test_no_bytes_make_reading_fail(logs: list[bytes]) -> None:
-    """Whatever the files hold, reading returns a series, and random bytes are never a step."""
     with reader() as run:
         assert run(*logs).steps == ()
 
 
 @given(st.integers(0, len(LOG)))
 def test_a_truncated_log_holds_only_steps_of_the_whole_one(length: int) -> None:
-    """Cut anywhere, a log yields a prefix of its steps with the same numbers, and reports the cut."""
     with reader() as run:
         whole = run(LOG).steps
         cut = run(LOG[:length])
@@ -306,7 +289,6 @@ _GARBAGE = st.one_of(
 
 @given(st.lists(st.tuples(st.integers(0, len(_LINES)), _GARBAGE), max_size=8))
 def test_garbage_between_lines_changes_no_number(garbage: list[tuple[int, bytes]]) -> None:
-    """Unreadable lines anywhere in a log leave every step and rank as they are, and each is reported."""
     lines = list(_LINES)
     for place, bad in sorted(garbage, key=lambda item: item[0], reverse=True):
         lines.insert(place, bad)
@@ -319,7 +301,6 @@ def test_garbage_between_lines_changes_no_number(garbage: list[tuple[int, bytes]
 
 @pytest.mark.parametrize("seconds", [30.0, 1e300])
 def test_no_duration_excuses_itself(read: Read, seconds: float) -> None:
-    """A step that is longer than the time since the step before is named, whatever its length."""
     steps = [step(n, seconds=1.0, time=1.7e9 + n, loss=5 - n / 10, grad_norm=1 + n / 10) for n in range(1, 9)]
     (rank,) = read(b"".join([start(), *steps, END])).ranks
     assert rank.steps is not None

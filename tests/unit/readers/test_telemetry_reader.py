@@ -1,7 +1,5 @@
 """What GPUs did, out of the ranks' step logs: which samples belong to the judged steps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -34,7 +32,6 @@ def test_the_window_is_that_of_the_judged_steps(tmp_path: Path) -> None:
 
 
 def test_a_window_that_ends_before_the_run_does(tmp_path: Path) -> None:
-    """Later steps and samples are not looked at."""
     write_rank(tmp_path, 0, STEPS, [told(), *samples(STEPS + 1, {22.0: {"sm_clock_mhz": 300}})])
     (found,) = read_telemetry(tmp_path, judged(tmp_path, last=20))
     assert (found.seconds, found.samples, found.sm_clock_min_mhz) == (15.0, 31, 1455)
@@ -42,7 +39,6 @@ def test_a_window_that_ends_before_the_run_does(tmp_path: Path) -> None:
 
 
 def test_logs_without_samples_are_left_at_their_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those of CPUs, and those from before there were samples: nothing is said, and no time is lost."""
     write_rank(tmp_path, 0, STEPS, [])
     read: list[int] = []
     steps = judged(tmp_path)
@@ -58,7 +54,6 @@ def test_logs_without_samples_are_left_at_their_first_step(tmp_path: Path, monke
 
 
 def test_a_rank_that_watched_nothing_stands_beside_others(tmp_path: Path) -> None:
-    """It has no numbers, and says why."""
     write_rank(tmp_path, 0, STEPS, [told(), *samples(STEPS + 1)])
     write_rank(tmp_path, 1, STEPS, [])
     first, second = read_telemetry(tmp_path, judged(tmp_path))
@@ -67,7 +62,6 @@ def test_a_rank_that_watched_nothing_stands_beside_others(tmp_path: Path) -> Non
 
 
 def test_what_a_rank_says_of_its_trouble_is_kept(tmp_path: Path) -> None:
-    """From the beginning, or in between."""
     write_rank(tmp_path, 0, STEPS, [told(trouble="nvidia-ml-py is not installed")])
     write_rank(tmp_path, 1, STEPS, [told(1), told(1, trouble="NVML: GPU is lost"), *samples(20.0)])
     first, second = read_telemetry(tmp_path, judged(tmp_path))
@@ -76,14 +70,13 @@ def test_what_a_rank_says_of_its_trouble_is_kept(tmp_path: Path) -> None:
 
 
 def test_nothing_is_judged_of_no_steps(tmp_path: Path) -> None:
-    """Then there is no window."""
     write_rank(tmp_path, 0, 2, [told(), *samples(3)])
     assert read_telemetry(tmp_path, ()) == ()
     assert read_telemetry(tmp_path / "gone", judged(tmp_path, first=1)) == ()
 
 
 def test_unreadable_lines_are_passed_over(tmp_path: Path) -> None:
-    """They are the first reading's to report; here they cost a sample each, and more of them are a gap."""
+    """The first reading reports them; here each costs a sample, and more of them are a gap."""
     write_rank(tmp_path, 0, STEPS, [told(), *samples(STEPS + 1)])
     log = tmp_path / "steps/rank-00000.jsonl"
     steps = judged(tmp_path)
@@ -96,7 +89,6 @@ def test_unreadable_lines_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_progress_is_found_behind_the_samples_of_a_long_step(tmp_path: Path) -> None:
-    """Four minutes of samples lie between a step and the end of the log."""
     write_rank(tmp_path, 0, 1, [told(), *samples(240)])
     assert (found := last_step(tmp_path)) is not None
     assert found.step == step(1).step

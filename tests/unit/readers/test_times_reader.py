@@ -1,7 +1,5 @@
 """How ranks spent their steps, out of their logs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,19 +31,16 @@ def write(folder: Path, rank: int, spent: Sequence[TimeSpent | None], *, ahead_s
 
 
 def spent(forward: float = FORWARD, sync: float = SYNC, **counters: float | None) -> TimeSpent:
-    """A step of two phases."""
     return TimeSpent(phases={"forward": forward, "sync": sync}, **counters)
 
 
 def read(folder: Path) -> RunTimes:
-    """Read the steps 3 to 12."""
     found = read_times(folder, STEPS)
     assert found is not None
     return found
 
 
 def test_means_of_the_steps_asked_for(tmp_path: Path) -> None:
-    """A warm-up in which one rank was slow is in none of them."""
     slow = [spent(0.95, 0.05, delayed_s=0.5)] * 2
     write(tmp_path, 0, [*slow, *[spent(delayed_s=0.1, cpu_s=0.6)] * 10])
     write(tmp_path, 1, [spent(0.9, 0.1)] * 12)
@@ -58,7 +53,6 @@ def test_means_of_the_steps_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_is_late_in_turns(tmp_path: Path) -> None:
-    """By a quarter of a step or more: the share of the half that has fewer, and the time that the others wait."""
     write(tmp_path, 0, [spent()] * 12)
     write(tmp_path, 1, [spent(), spent(), *[spent(), spent(0.99, 0.01)] * 4, spent(0.9, 0.1), spent(0.9, 0.1)])
     first, second = read(tmp_path).ranks
@@ -70,7 +64,6 @@ def test_a_rank_that_is_late_in_turns(tmp_path: Path) -> None:
 
 
 def test_clocks_of_hosts_are_not_compared(tmp_path: Path) -> None:
-    """A host whose clock is an hour ahead changes nothing."""
     write(tmp_path, 0, [spent()] * 12)
     write(tmp_path, 1, [spent(0.9, 0.1)] * 12)
     before = read(tmp_path)
@@ -91,7 +84,6 @@ def test_phases_that_do_not_add_up_are_not_believed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("gap", [None, TimeSpent(cpu_s=0.1)])
 def test_a_step_without_phases_is_a_gap(tmp_path: Path, gap: TimeSpent | None) -> None:
-    """One missing step is not left out of a mean."""
     write(tmp_path, 0, [*[spent()] * 11, gap])
     (found,) = read(tmp_path).ranks
     assert known(found.gap).startswith(("1 of its 10", "10 of its 10"))
@@ -106,7 +98,6 @@ def test_an_unknown_counter_stays_unknown(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_never_waits_has_no_own_time(tmp_path: Path) -> None:
-    """Without phase `sync` nobody knows when it came; on a GPU the host's phases are not those of the GPU."""
     write(tmp_path, 0, [TimeSpent(phases={"forward": 1.0})] * 12)
     assert (read(tmp_path).ranks[0].own_s, read(tmp_path).transfer_s) == (None, None)
     write(tmp_path, 0, [TimeSpent(phases={"forward": 0.2, "sync": 0.0, "device": 0.8})] * 12)

@@ -1,7 +1,5 @@
 """The result file of a batch, beside our own verdicts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +39,6 @@ def evaluated(*records: RunRecord) -> list[Batch]:
 
 
 def judged(verdict: Verdict, reference: str = "lambda_900_per_node") -> Judgement:
-    """How a test ended."""
     return Judgement(test="test_reference", verdict=verdict, reference=reference)
 
 
@@ -92,7 +89,6 @@ def test_a_bound_that_fits_comes_before_the_first(tmp_path: Path) -> None:
 
 
 def test_logs_that_were_handed_in_are_found(tmp_path: Path) -> None:
-    """As one file, or in a folder."""
     log = tmp_path / "logs" / "opt-350m_1_2xN_batch0001.log"
     log.parent.mkdir()
     log.write_text("a slots=8\nThroughput: 5.0 samples/sec\n")

@@ -1,9 +1,6 @@
-"""What a session tells a CI system: the word, text that cannot become markup or a command, and the list of sessions."""
-
-from __future__ import annotations
+"""The output for CI systems: the word, text that becomes neither markup nor a command, and `latest`."""
 
 import html
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.record.records import Verdict, write_model
-from pytest_llmbench.plugin.output.junit_cases import complete, lasting
-from pytest_llmbench.reporting.ci.annotations import annotate_tests
-from pytest_llmbench.reporting.ci.summary import markdown, summary
-from pytest_llmbench.reporting.ci.verdict import DETAILED, SessionOutcome, SessionVerdict, decide, detailed_exit_code
-from pytest_llmbench.reporting.sessions import list_sessions, point_to_latest
+from pytest_llmbench.core.record.records import Verdict
+from pytest_llmbench.plugin.output.junit_cases import complete, lasting_name
+from pytest_llmbench.reporting.ci import annotate_tests, markdown, summary
+from pytest_llmbench.reporting.verdict import DETAILED, SessionOutcome, SessionVerdict, decide, detailed_exit_code
+from pytest_llmbench.session.folder import point_to_latest
 
 ROWS = st.lists(st.sampled_from([*map(str, Verdict), "LATER"]), max_size=6)
 VERDICT: dict[str, Any] = {
@@ -30,7 +26,6 @@ VERDICT: dict[str, Any] = {
 
 @given(ROWS, st.sampled_from([0, 1, 2, 3, 4, 5, 6, 10, 77]), st.booleans(), st.booleans(), st.integers(0, 3))
 def test_a_pass_is_what_is_left(verdicts: list[str], code: int, simulated: bool, clause: bool, unjudged: int) -> None:
-    """Only with exit code 0, a test that passed, and nothing else true; any other word has its reason."""
     outcome = SessionOutcome(
         rows=[{"verdict": verdict} for verdict in verdicts], incomplete=["4.1"] if clause else [], simulated=simulated,
         unjudged=["run"] * unjudged, runs=3, exit_code=code,
@@ -62,7 +57,6 @@ def test_text_of_others_is_no_markup(text: str) -> None:
 
 
 def test_annotations_are_as_many_as_github_shows() -> None:
-    """Ten: errors first, and the last counts the others."""
     rows = [{"verdict": "FAIL", "test": f"t{i}"} for i in range(12)] + [{"verdict": "ERROR", "test": "e"}]
     lines = [*annotate_tests([*rows, {"verdict": "PASS", "test": "p"}], Path("/"), warned=False)]
     assert len(lines) == 10
@@ -94,12 +88,10 @@ def test_a_summary_of_very_many_tests_is_short() -> None:
     ],
 )
 def test_the_name_of_a_case_lasts(name: str, properties: dict[str, str], lasts: str) -> None:
-    """It has the node where it had the slot, and nothing else of it changes."""
-    assert lasting(name, properties) == lasts
+    assert lasting_name(name, properties) == lasts
 
 
 def test_two_cases_keep_names_that_differ() -> None:
-    """Where two slots have one node, as they do on one machine that stands for many, each keeps its slot."""
     cases = []
     for slot in ("0", "1"):
         case = ET.Element("testcase", classname="t", name=f"test_fit[limits-slot{slot}]")
@@ -116,27 +108,15 @@ def test_two_cases_keep_names_that_differ() -> None:
     assert cases[0].get("name") == "test_fit[limits-n1]"
 
 
-def test_the_list_of_sessions_follows_the_folders(tmp_path: Path) -> None:
-    """Sessions with a verdict, the latest first; damaged files and folders that are gone are left out."""
-    for number, name in enumerate(("first", "second", "damaged")):
-        write_model(tmp_path / name / "verdict.json", SessionVerdict(**{**VERDICT, "session": str(number)}))
-    (tmp_path / "damaged" / "verdict.json").write_text('{"verdict": "pass"')
-    (tmp_path / "running").mkdir()
-    point_to_latest(tmp_path / "first")
-    point_to_latest(tmp_path / "second")
+def test_the_link_leads_to_the_latest_session(tmp_path: Path) -> None:
+    """The second session replaces the link of the first."""
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        point_to_latest(tmp_path / name)
     assert (tmp_path / "latest").readlink() == Path("second")
-    list_sessions(tmp_path)
-    told = json.loads((tmp_path / "index.json").read_text())["sessions"]
-    assert {each["folder"] for each in told} == {"first", "second"}
-    assert {each["verdict"] for each in told} == {"slow"}
-    (tmp_path / "first" / "verdict.json").unlink()
-    (tmp_path / "index.json").write_text("{")
-    list_sessions(tmp_path)
-    assert [each["folder"] for each in json.loads((tmp_path / "index.json").read_text())["sessions"]] == ["second"]
 
 
 def test_what_is_no_link_is_not_replaced(tmp_path: Path) -> None:
-    """A folder named `latest` stays, and it is said."""
     (tmp_path / "latest").mkdir()
     with pytest.raises(FileExistsError, match="must be a link"):
         point_to_latest(tmp_path / "first")
@@ -144,12 +124,11 @@ def test_what_is_no_link_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_cut_verdict_is_none(tmp_path: Path) -> None:
-    """Whatever is missing of it."""
+    """A verdict file without any one of its parts is refused."""
     (tmp_path / "verdict.json").write_text('{"schema_version": 1, "verdict": "pass"}')
     with pytest.raises(ConfigError, match="no verdict of a session of schema version 1"):
         SessionVerdict.read(tmp_path / "verdict.json")
 
 
 def test_html_is_escaped_once() -> None:
-    """An ampersand is readable."""
     assert html.unescape(markdown("a & b")) == "a & b"

@@ -1,7 +1,5 @@
 """The numbers of a session in each format, read back by the format's own reader."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil
@@ -36,7 +34,6 @@ from pytest_llmbench.reporting.export import (
 
 @pytest.fixture
 def session() -> FinishedSession:
-    """A recorded session."""
     return read_finished(RECORDED)
 
 
@@ -74,7 +71,6 @@ def test_openmetrics_is_read_by_both_parsers(session: FinishedSession, tmp_path:
 @settings(max_examples=25)
 @given(st.text(max_size=30))
 def test_a_label_is_read_back_as_it_was(text: str) -> None:
-    """Any text but surrogates and carriage returns."""
     plain = text.encode(errors="ignore").decode().replace("\r", "")
     sample = Sample("a", "seconds", plain, 1.5, {"node": plain})
     read: Callable[[str], Any] = openmetrics_parser.text_string_to_metric_families
@@ -83,7 +79,6 @@ def test_a_label_is_read_back_as_it_was(text: str) -> None:
 
 
 def test_a_missing_number_has_no_sample(session: FinishedSession) -> None:
-    """Nor has one that is not finite, or of no known unit."""
     metrics = {
         "mfu": Metric(value=41.5, unit="%", rule="r"),
         "loss_drop": Metric(value=float("nan"), unit="nat", rule="r"),
@@ -117,7 +112,6 @@ def test_a_node_is_fit_only_if_every_check_judged_it(session: FinishedSession) -
 
 
 def test_csv_has_every_row(session: FinishedSession, tmp_path: Path) -> None:
-    """A missing number is an empty field."""
     written = write_csv(session, tmp_path)
     assert [path.stem for path in written] == list(COLUMNS)
     with (tmp_path / "statistics.csv").open(newline="") as file:
@@ -140,7 +134,6 @@ def test_the_command_writes_what_it_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_session_without_records_has_no_numbers_but_its_counts(tmp_path: Path) -> None:
-    """All of them are 0, which is true."""
     shutil.copy(RECORDED / "session.json", tmp_path)
     samples = samples_of(read_finished(tmp_path))
     assert {each.name for each in samples} == {"llmbench_tests"}

@@ -1,6 +1,4 @@
-"""The verdict table."""
-
-from __future__ import annotations
+"""The tables of verdicts and of health."""
 
 from typing import Any
 
@@ -8,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.reporting.table import render
+from pytest_llmbench.reporting.table import render, render_health
 
 PASSED = {
     "run": "opt125m", "nodes": 1, "statistic": "throughput", "value": 212345.6, "unit": "words/s",
@@ -17,7 +15,6 @@ PASSED = {
 
 
 def test_a_test_is_a_line_under_a_header() -> None:
-    """Columns line up, numbers have their unit, and thousands are grouped."""
     assert list(render([PASSED], 80)) == [
         ("", "run      nodes  statistic   measured         threshold           verdict"),
         ("PASS", "opt125m  1      throughput  212,346 words/s  >= 200,000 words/s  PASS"),
@@ -25,14 +22,12 @@ def test_a_test_is_a_line_under_a_header() -> None:
 
 
 def test_nothing_measured_is_a_dash() -> None:
-    """A test without a number, a threshold or a statistic has an em dash there, never a 0."""
     _, (verdict, line) = render([{"run": "opt125m", "verdict": "SKIP", "threshold": ""}], 80)
     assert verdict == "SKIP"
     assert line.split() == ["opt125m", "—", "—", "—", "—", "SKIP"]
 
 
 def test_a_measured_zero_is_a_number() -> None:
-    """A 0 that was measured is shown as one."""
     _, (_, line) = render([PASSED | {"value": 0.0}], 80)
     assert "  0 words/s  " in line
 
@@ -56,7 +51,6 @@ def test_a_reason_is_wrapped_under_its_line(width: int) -> None:
 
 
 def test_the_reference_is_named_where_the_terminal_is_wide_enough() -> None:
-    """In the last column, a dash for a threshold of the test's own; a table without references has no such column."""
     rows = [PASSED | {"reference": "azure_200k"}, PASSED]
     _, (_, named), (_, own) = render(rows, 120)
     assert (named.split()[-2:], own.split()[-2:]) == (["PASS", "azure_200k"], ["PASS", "—"])
@@ -66,7 +60,6 @@ def test_the_reference_is_named_where_the_terminal_is_wide_enough() -> None:
 
 
 def test_the_nodes_of_each_run_are_told() -> None:
-    """Once for all runs on the same, and never for runs that were all on one."""
     on = [
         PASSED | {"run": f"group{number}", "hosts": hosts} for number, hosts in enumerate(("n1,n2", "n3,n4", "n1,n2"))
     ]
@@ -96,9 +89,35 @@ ROWS = st.fixed_dictionaries(
 
 @given(st.lists(ROWS, max_size=5))
 def test_columns_line_up_whatever_is_in_them(rows: list[dict[str, Any]]) -> None:
-    """Every test has one line whose verdict begins where the header's does, in the order given."""
     (_, header), *lines = render(rows, 80)
     at = header.index("verdict")
     tests = [(verdict, line) for verdict, line in lines if not line.startswith("    ") or line[at:] == verdict]
     assert [verdict for verdict, _ in tests] == [row["verdict"] for row in rows]
     assert all(line[at:] == verdict for verdict, line in tests)
+
+
+def row(check: str, host: str, verdict: str, **more: object) -> dict[str, object]:
+    return {"check": check, "host": host, "verdict": verdict, "nodes": 1, **more}
+
+
+def test_a_check_has_a_line_and_the_same_reason_is_told_once() -> None:
+    rows = [row("limits", f"n{i}", "PASS") for i in range(1, 60)]
+    rows += [row("limits", f"n{i}", "FAIL", reason=f"n{i} nofile: too low [CONFIGURE]") for i in (60, 61)]
+    lines = [line for _, line in render_health(rows, 80)]
+    assert lines[1] == "limits  FAIL     2 FAIL, 59 PASS"
+    assert lines[2:] == ["FAIL limits on n60, n61: nofile: too low [CONFIGURE]"]
+
+
+def test_a_check_of_all_nodes_shows_what_it_measured() -> None:
+    rows = [row("all_reduce", "", "PASS", nodes=8, measured="busbw_8GiB 235 GB/s")]
+    assert [line for _, line in render_health(rows, 80)][1] == "all_reduce  PASS     8      busbw_8GiB 235 GB/s"
+
+
+def test_what_is_true_of_many_checks_is_told_once() -> None:
+    rows = [row(check, "n1", "SKIP", reason="no GPUs") for check in ("gpu_ecc", "gpu_xid")]
+    assert [line for _, line in render_health(rows, 80)][3:] == ["SKIP gpu_ecc, gpu_xid on n1: no GPUs"]
+
+
+def test_hints_are_shown_although_the_node_passes() -> None:
+    rows = [row("tuning", "n1", "PASS", hints="n1: swap is on [MONITOR swap]")]
+    assert ("", "hint tuning on n1: swap is on [MONITOR swap]") in list(render_health(rows, 80))

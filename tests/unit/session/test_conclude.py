@@ -1,7 +1,5 @@
 """What becomes of a run's log: metrics, or the reason why there are none."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import pytest
@@ -13,7 +11,7 @@ from pytest_llmbench.core.record.records import RunOutcome
 from pytest_llmbench.core.record.series import RankInfo, Step, StepSeries
 from pytest_llmbench.judging.sanity import Evidence
 from pytest_llmbench.judging.statistics import measure
-from pytest_llmbench.session.ending.conclude import conclude_logs, measurement_of
+from pytest_llmbench.session.ending import conclude_logs, measurement_of
 from tests.unit.judging.conftest import small
 
 Kind = Literal["ranks", "command"]
@@ -50,7 +48,6 @@ def evidence(gpus: int, last_s: float, kind: Kind, rates: tuple[float, ...] = (1
 def test_a_single_step_is_held_against_the_hardware_where_its_clock_is_the_gpus(
     gpus: int, last_s: float, kind: Kind, implausible: bool
 ) -> None:
-    """Elsewhere only all of them together are."""
     found = conclude_logs(evidence(gpus, last_s, kind), SYSTEM, None, {})
     assert (found.problem is not None) == implausible
     assert bool(found.metrics) != implausible
@@ -83,7 +80,6 @@ def test_the_ceiling_is_the_highest_rate_of_all(rates: tuple[float, ...]) -> Non
 
 @pytest.mark.parametrize(("rates", "low"), [((2.0, 1.9), None), ((2.0, 0.5, 0.4), 12.5), ((0.8, 2.0), 20.0)], ids=str)
 def test_a_ceiling_reached_once_may_be_as_much_higher(rates: tuple[float, ...], low: float | None) -> None:
-    """The words/s have the steps' own clock, and are what they are."""
     found = shares(*rates).metrics
     assert found["matmul_fraction"].low == (low if low is None else pytest.approx(low))
     assert found["matmul_fraction"].high == (low if low is None else pytest.approx(50.0))
@@ -92,7 +88,6 @@ def test_a_ceiling_reached_once_may_be_as_much_higher(rates: tuple[float, ...], 
 
 @pytest.mark.parametrize("rates", [(2.0,), (2.0, 1.9), (2.0, 0.5), (0.5, 2.0)], ids=str)
 def test_step_times_that_are_wrong_by_a_factor_are_found(rates: tuple[float, ...]) -> None:
-    """Whether or not something slowed one of the measurements; times too short by a factor of 4 make 50 % 200 %."""
     problem = shares(*rates, too_short=4.0).problem
     assert problem is not None
     assert problem.kind == "implausible"

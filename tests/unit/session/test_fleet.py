@@ -1,7 +1,5 @@
 """A fleet of this machine, with real ranks through submitit: every rank has exactly one answer."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +24,6 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeldFleet:
-    """One node, this machine."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     system = System(name="here", cluster="local", gpus_per_node=0)
     settings = Settings(system=system, cluster="local", allocation="session", run_dir=tmp_path)
@@ -42,13 +39,11 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeldFleet:
 
 
 def probe(**deeds: str) -> Probe:
-    """Three ranks that behave."""
     config = {name.removeprefix("rank"): deed for name, deed in deeds.items()}
     return Probe(name="behave", entry="tests.support.probes:behave", config=config, ranks_per_node=3, deadline_s=60)
 
 
 def test_every_rank_answers_whatever_becomes_of_it(fleet: HeldFleet) -> None:
-    """One raises, one is killed, one is fine: each is told apart."""
     (answers,) = fleet.run([probe(rank0="raise", rank1="die")])
     assert [answer.rank for answer in answers] == [0, 1, 2]
     assert answers[0].why == "ValueError: no such luck at all"
@@ -75,7 +70,6 @@ def test_a_hang_names_the_rank_and_the_phase_and_is_ended(fleet: HeldFleet) -> N
 
 
 def test_a_shared_probe_runs_once(fleet: HeldFleet) -> None:
-    """For the same question; another config is another question."""
     first, again, other = fleet.once(probe()), fleet.once(probe()), fleet.once(probe(rank0="raise"))
     assert first == again
     assert other[0].data is None
@@ -102,7 +96,6 @@ class Node:
 
 
 def held(start: Node, unreachable: dict[str, str], folder: Path) -> HeldFleet:
-    """A fleet of three nodes."""
     return HeldFleet(
         cpu_site(3), ("n1", "n2", "n3"), folder, start=start.start, look=lambda: None, remembered={},
         unreachable=unreachable,
@@ -110,7 +103,6 @@ def held(start: Node, unreachable: dict[str, str], folder: Path) -> HeldFleet:
 
 
 def answers_of(fleet: HeldFleet, *, together: bool) -> list[Answer]:
-    """What three nodes say."""
     return fleet.run([Probe(name="p", entry="a:b", deadline_s=5, together=together)])[0]
 
 
@@ -125,7 +117,6 @@ def test_a_node_that_cannot_be_reached_keeps_nobody_from_answering(tmp_path: Pat
 
 
 def test_ranks_that_talk_to_each_other_are_not_asked_apart(tmp_path: Path) -> None:
-    """A collective of one node would be another one."""
     node = Node()
     answers = answers_of(held(node, {}, tmp_path), together=True)
     assert all(answer.why is not None and answer.why.startswith("never started") for answer in answers)
@@ -133,8 +124,6 @@ def test_ranks_that_talk_to_each_other_are_not_asked_apart(tmp_path: Path) -> No
 
 
 def test_the_end_of_the_session_ends_the_probes(tmp_path: Path) -> None:
-    """Whoever waits is told."""
-
     def over() -> None:
         raise ClusterError("the session ended")
 

@@ -1,7 +1,5 @@
 """A session's folder: what is read of it, and which of several sessions is the newest."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -93,7 +91,6 @@ def copy_session(reports: Path) -> None:
 
 
 def damage_journal(reports: Path) -> None:
-    """The plan has the time as well."""
     (reports / "newer" / layout.JOURNAL).write_bytes(b"00000000 {}\n")
     (reports / layout.LATEST).unlink()
     touch_plan(reports)
@@ -126,7 +123,6 @@ def test_the_newest_session_began_last(tmp_path: Path, happen: Callable[[Path], 
 
 
 def test_a_resumed_session_is_the_newest(tmp_path: Path) -> None:
-    """Its last process counts, as for the link."""
     begin(tmp_path / "older", BEGAN, ended=False)
     begin(tmp_path / "newer", BEGAN + 1000)
     with closing(Journal(tmp_path / "older" / layout.JOURNAL)) as journal:
@@ -136,7 +132,6 @@ def test_a_resumed_session_is_the_newest(tmp_path: Path) -> None:
 
 
 def test_the_id_counts_before_the_times_of_files(tmp_path: Path) -> None:
-    """For sessions that lost their journal and whose plan is cut."""
     for name in ("20261126-100000-aaaaaa", "20261126-110000-bbbbbb"):
         (tmp_path / name).mkdir()
         (tmp_path / name / layout.PLAN).write_text('{"runs"')
@@ -145,7 +140,6 @@ def test_the_id_counts_before_the_times_of_files(tmp_path: Path) -> None:
 
 
 def test_a_session_has_an_id_or_a_path(tmp_path: Path) -> None:
-    """Anything else is an error that names the folder of the sessions."""
     folder = begin(tmp_path / "reports" / "nightly", BEGAN)
     assert find_session("nightly", tmp_path / "reports") == folder
     assert find_session(folder, tmp_path / "elsewhere") == folder
@@ -159,7 +153,6 @@ def test_a_session_has_an_id_or_a_path(tmp_path: Path) -> None:
 
 
 def test_records_are_read_by_name(tmp_path: Path) -> None:
-    """Runs and checks alike."""
     runs, checks = [run_record(tmp_path, "good", 0), run_record(tmp_path, "slow", 1)], check_records(tmp_path)
     write_session(tmp_path, runs, checks)
     assert read_records(tmp_path, RunRecord) == {run.key: run for run in runs}
@@ -185,7 +178,7 @@ def test_a_reader_of_records_takes_no_wrong_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", json.dumps({"runs": [{"key": "../../etc"}]})])
 def test_a_damaged_plan_is_an_error(tmp_path: Path, text: str) -> None:
-    """Without it, a run without a record would go unnoticed. A report is made, and says that it is damaged."""
+    """Without the plan, a run without a record would go unnoticed; a report is made and says so."""
     begin(tmp_path, BEGAN)
     (tmp_path / layout.PLAN).write_text(text)
     with pytest.raises(ConfigError, match=r"session\.json: cannot be read"):

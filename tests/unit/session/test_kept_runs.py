@@ -1,7 +1,5 @@
 """Records that leave the memory once their runs are judged: nothing else is ever taken for them."""
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable
@@ -49,7 +47,6 @@ def judged(store: RecordStore, record: RunRecord) -> Path:
 
 
 def test_a_judged_run_is_read_again_as_it_was(store: RecordStore, made: Callable[..., RunRecord]) -> None:
-    """With the verdict on it, each number as it was; and the test of a rerun gets it too."""
     judged(store, made())
     expected = made().model_copy(update={"judgements": (PASSED,)})
     assert store.runs["tiny"] == expected
@@ -59,7 +56,6 @@ def test_a_judged_run_is_read_again_as_it_was(store: RecordStore, made: Callable
 
 
 def test_all_runs_of_a_series_leave_the_memory(store: RecordStore, made: Callable[..., RunRecord]) -> None:
-    """Also one that has its record only after the tests of its series had their verdicts."""
     store.keep(made())
     store.let_go("tiny")
     judged(store, made("tiny-repeat2", 2))
@@ -74,7 +70,7 @@ def test_all_runs_of_a_series_leave_the_memory(store: RecordStore, made: Callabl
 def test_a_file_that_was_changed_is_told_and_never_taken(
     store: RecordStore, made: Callable[..., RunRecord], damage: str
 ) -> None:
-    """It is out of the way of whatever reads the folder, and a test that waits for the run hears of it."""
+    """The file is moved away from readers, and a test that waits for the run gets the error."""
     other, path = judged(store, made("other")), judged(store, made())
     text = path.read_text()
     damaged = {"another number": text.replace("2.5", "2.6"), "cut": text[:-20], "another run's": other.read_text()}
@@ -82,7 +78,7 @@ def test_a_file_that_was_changed_is_told_and_never_taken(
         path.unlink()
     else:
         path.write_text(damaged[damage])
-    store.check_files()
+    store.runs.check_files()
     assert [*store.runs] == [record.key for record in store.runs.values()] == ["other"]
     assert store.runs.get("tiny") is None
     (note,) = store.notes
@@ -100,19 +96,18 @@ def test_damage_is_found_where_a_record_is_read(store: RecordStore, made: Callab
     """What happens to a file after the others were looked at counts as well."""
     path = judged(store, made())
     judged(store, made("other"))
-    store.check_files()
+    store.runs.check_files()
     path.write_text(path.read_text().replace("2.5", "2.6"))
     assert [key for key, _ in store.runs.items()] == ["other"]
     assert [*store.lost] == ["tiny"]
 
 
 def test_a_record_without_a_file_stays_in_memory(store: RecordStore, made: Callable[..., RunRecord]) -> None:
-    """A full disk costs the file, and no verdict."""
     record = made()
     Path(record.folder).parent.mkdir(parents=True)
     Path(record.folder).write_text("in the place of its folder")
     judged(store, record)
-    store.check_files()
+    store.runs.check_files()
     assert store.runs["tiny"] is store.runs["tiny"]
     assert record.path in store.unwritten
     assert not store.lost
@@ -138,7 +133,7 @@ def test_a_verdict_that_comes_later_is_in_the_file_as_well(store: RecordStore, m
     assert path.stat().st_ino == before
     store.add_judgements({("run", "tiny"): [PASSED, PASSED]})
     assert RunRecord.read(path).judgements == (PASSED, PASSED)
-    store.check_files()
+    store.runs.check_files()
     assert store.runs["tiny"] is not store.runs["tiny"]
     assert not store.lost
 
@@ -146,7 +141,7 @@ def test_a_verdict_that_comes_later_is_in_the_file_as_well(store: RecordStore, m
 def test_a_file_that_the_session_itself_replaces_was_not_changed(
     store: RecordStore, made: Callable[..., RunRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever reads it in the moment between the new file and its digest waits for that."""
+    """Readers in the moment between the new file and its digest wait for the digest."""
     judged(store, made())
     write, read = store.write, list[RunRecord | None]()
     reader = threading.Thread(target=lambda: read.append(store.runs.get("tiny")))

@@ -1,7 +1,5 @@
 """Preparing a run: how its checks reach the framework's environment, and what its ranks cannot be told."""
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess
@@ -40,7 +38,6 @@ def test_the_setup_is_that_of_the_script(tmp_path: Path) -> None:
 
 
 def test_pyxis_opens_the_image_once_on_the_first_node() -> None:
-    """By srun, with the options of the script's own."""
     assert words(Container(runtime="pyxis", image="/apps/x.sqsh", mounts=("/data:/data",))) == (
         'srun --nodes=1 --ntasks=1 --nodelist="$LLMBENCH_FIRST_HOST" --container-image=/apps/x.sqsh '
         "--container-mounts=/shared/run:/shared/run,/data:/data --container-workdir=/shared/run "
@@ -50,7 +47,6 @@ def test_pyxis_opens_the_image_once_on_the_first_node() -> None:
 
 @pytest.mark.parametrize("runtime", ["enroot", "docker"])
 def test_others_open_it_where_they_are_started(runtime: str) -> None:
-    """With the run's folder, and the variables by their names alone."""
     line = words(Container.model_validate({"runtime": runtime, "image": "image"}))
     assert runtime in line
     assert "srun" not in line
@@ -62,7 +58,6 @@ def test_others_open_it_where_they_are_started(runtime: str) -> None:
 def test_a_config_that_would_not_arrive_is_told_before_anything_starts(
     tmp_path: Path, unigram: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the engine, the key and the value: NaN and infinities are not JSON."""
     recipe = Recipe.model_validate({**TINY, "name": "tiny"})
     task = RankTask(entry="some:train", config={"schedule": {"decay": [1.0, math.inf]}})
     monkeypatch.setattr(type(get_engine("unigram")), "work", lambda *_: task)

@@ -1,7 +1,5 @@
 """Attempts at runs that a fault of the infrastructure ended: which are repeated, and how a second start is told."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +16,7 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import Problem, ProblemKind, RunRecord, write_model
 from pytest_llmbench.core.record.series import RankInfo, StepSeries
 from pytest_llmbench.core.wire.notes import note_second_start
-from pytest_llmbench.session.ending.causes import Outcome, cause, lost_nodes
+from pytest_llmbench.session.ending import Outcome, cause, lost_nodes
 from pytest_llmbench.session.following import Follower
 from pytest_llmbench.session.journal.earlier import put_aside
 from pytest_llmbench.session.schedule import RETRIED, Retries
@@ -29,7 +27,6 @@ LOST = Problem(kind="job_lost", message="neither squeue nor sacct lists it")
 
 
 def retries(folder: Path, most: int) -> Retries:
-    """Those of a session in a folder."""
     session = Session(id="s", folder=folder)
     return Retries(most, put_aside=lambda key: put_aside(session, session.run_folder(key)), write=write_model)
 
@@ -42,7 +39,6 @@ def test_only_faults_of_the_infrastructure_are_repeated(tmp_path: Path, kind: Pr
 
 
 def test_each_attempt_is_kept_and_counted(tmp_path: Path) -> None:
-    """With its record, in a folder where no test looks for it; as many as were allowed, by default none."""
     assert not retries(tmp_path, 0).wants("good", LOST)
     assert not retries(tmp_path, 1).wants("good", None)
     made, record = retries(tmp_path, 2), RunRecord.read(RECORDED)
@@ -74,7 +70,6 @@ def outcome(folder: Path, *, node: str, hosts: tuple[str, ...], ended: bool) -> 
 
 
 def test_a_second_start_is_told_as_such(tmp_path: Path) -> None:
-    """By the rank that refused, or by the node of the ranks; not if the first start had done all its work there."""
     assert cause(outcome(tmp_path, node="n1", hosts=("n1",), ended=True)) is None
     for ended in (True, False):
         moved = cause(outcome(tmp_path, node="n4", hosts=("n1",), ended=ended))
@@ -102,7 +97,6 @@ def test_a_second_start_is_told_as_such(tmp_path: Path) -> None:
 def test_the_nodes_that_a_run_lost_are_known(
     tmp_path: Path, said: str, shown: tuple[str, ...], lost: tuple[str, ...]
 ) -> None:
-    """As Slurm shows them, or else by what it told the job; only nodes of the job, and only if one failed."""
     (tmp_path / "x.err").write_text(said)
     ended = outcome(tmp_path, node="n1", hosts=("n1", "n2"), ended=False)
     ended = replace(ended, status=JobStatus(state=JobState.NODE_FAIL, failed=shown))
@@ -128,14 +122,14 @@ def follow(folder: Path, slurm: Any, problem: Problem | None) -> list[Problem]:
 
 
 def test_a_job_that_slurm_does_not_know_is_lost_and_does_not_hang(tmp_path: Path) -> None:
-    """Its ranks were ended as nobody's: their silence is no fault of the run, and `hang` is never repeated."""
+    """Its ranks were ended by Slurm: their silence is no fault of the run, and `hang` is never repeated."""
     hang = Problem(kind="hang", message="no step for 60 s")
     assert follow(tmp_path, SimpleNamespace(misses=lambda _: True), hang) == []
     assert follow(tmp_path, SimpleNamespace(misses=lambda _: False), hang) == [hang]
 
 
 def test_a_job_that_its_node_refused_is_lost(tmp_path: Path) -> None:
-    """Slurm says that it runs; nothing of it has started, and its node is drained for its id."""
+    """Slurm shows it as running, but nothing has started, and the node is drained for the job's id."""
     refusing = SimpleNamespace(refusing=lambda _: "n2", misses=lambda _: False)
     (why,) = follow(tmp_path, refusing, None)
     assert why.kind == "job_lost"

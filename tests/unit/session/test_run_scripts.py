@@ -1,7 +1,5 @@
 """The scripts of runs whose engine is a command: golden files of published runs, and what other shapes change."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import re
@@ -117,7 +115,6 @@ def test_the_script_is_the_golden_one(name: str) -> None:
 
 
 def test_no_golden_file_is_left_over() -> None:
-    """Every file there belongs to a row above."""
     assert {str(path.relative_to(GOLDEN)) for path in GOLDEN.rglob("*.*") if path.is_file()} == set(golden())
 
 

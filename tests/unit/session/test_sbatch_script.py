@@ -1,7 +1,5 @@
 """The submission scripts: golden files, and the promise that they are what submitit hands to sbatch."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import sys
@@ -20,7 +18,7 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System, load_system
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.engines.base import get_engine
-from pytest_llmbench.session.script.requests import holder_request, hours_at_most, run_request
+from pytest_llmbench.session.script.prepared import holder_request, hours_at_most, run_request
 from tests.support.shipped import shipped_recipes
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "sbatch"
@@ -87,12 +85,10 @@ def test_the_script_is_the_golden_one(name: str) -> None:
 
 
 def test_no_golden_file_is_left_over() -> None:
-    """Every file there belongs to a request above."""
     assert {path.stem for path in GOLDEN.iterdir()} == set(REQUESTS)
 
 
 def directives(script: str) -> dict[str, str]:
-    """The #SBATCH lines of a script."""
     lines = [line.removeprefix("#SBATCH --") for line in script.splitlines() if line.startswith("#SBATCH --")]
     pairs = [line.partition("=") for line in lines]
     assert len({name for name, _, _ in pairs}) == len(pairs), "an option is given twice"
@@ -109,7 +105,6 @@ def test_every_option_reaches_sbatch() -> None:
 
 
 def test_the_holder_is_one_process() -> None:
-    """It holds every node with every GPU, and runs on the first alone."""
     script = sbatch_script(REQUESTS["hold_8_nodes"])
     found = directives(script)
     assert (found["nodes"], found["gpus-per-node"], found["ntasks-per-node"]) == ("8", "8", "1")
@@ -171,7 +166,6 @@ def test_the_plan_shows_what_submitit_submits(srun_on_path: None, asked: JobRequ
     ],
 )
 def test_a_held_job_outlasts_its_runs(options: dict[str, Any], minutes: int) -> None:
-    """It is long enough for the runs in their order on the lanes there are, and a little more; or as --time says."""
     settings = Settings(
         system=System(name="any", cluster="slurm"), cluster="slurm", allocation="session",
         run_dir=SESSION.folder.parent, **options,
@@ -184,7 +178,7 @@ def test_a_held_job_outlasts_its_runs(options: dict[str, Any], minutes: int) -> 
 
 
 def test_a_held_job_has_time_for_its_checks() -> None:
-    """Once for each family, whose checks share a measurement; and it goes on without a node that a check finds dead."""
+    """The job has one limit for each family, whose checks share a measurement, and survives a dead node."""
     told = {"memory": CheckSettings(deadline_s=90.0), "storage": CheckSettings(deadline_s=300.0)}
     settings = Settings(
         system=System(name="any", cluster="slurm", gpus_per_node=0, validation=told), cluster="slurm",
@@ -196,7 +190,7 @@ def test_a_held_job_has_time_for_its_checks() -> None:
 
 
 def test_a_percent_sign_moves_no_setup() -> None:
-    """Slurm takes the folder as the place of a job where it has one: shell lines still begin where pytest stands."""
+    """Slurm replaces the sign in the job's folder; shell lines still begin where pytest stands."""
     plain = JobRequest(
         name="x", folder=Path("/shared/a b%2F%n"), nodes=1, tasks_per_node=1, gpus_per_node=0, time_min=5, comment="",
         setup=("module load cuda",),
@@ -222,7 +216,6 @@ def test_a_percent_sign_moves_no_setup() -> None:
     ids=["held", "a job a run", "as --time says", "CPUs"],
 )
 def test_the_hours_that_a_session_may_take(options: dict[str, Any], hours: float) -> None:
-    """By its time limits, on all GPUs of the jobs; where there are none, a node counts as one."""
     told = {"memory": CheckSettings(deadline_s=60.0)}
     system = System(name="any", cluster="slurm", gpus_per_node=4, validation=told)
     settings = Settings(system=system, run_dir=SESSION.folder.parent, **options)

@@ -1,7 +1,5 @@
 """The script of a command's run, run by a real bash: what reaches each program, whatever the words are."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -96,12 +94,10 @@ class Bash:
 
 @pytest.fixture
 def bash(tmp_path: Path) -> Bash:
-    """A real bash."""
     return Bash(tmp_path)
 
 
 def environment(runtime: str, **changes: Any) -> Environment:
-    """An environment, bare or in an image."""
     # The folder that commands start in: of those of a run none is here.
     image = {"runtime": runtime, "image": IMAGE, "mounts": ("/a b:/a b",), "workdir": "/"}
     container = None if runtime == "bare" else image
@@ -128,7 +124,6 @@ def carriers(launcher: Launcher, runtime: str, *, slurm: bool) -> list[str]:
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_every_word_arrives_on_slurm(bash: Bash, launcher: Launcher, runtime: str, nodes: int) -> None:
-    """Through srun, the container runtime and the launcher, every argument is what it was."""
     topology = Topology(nodes=nodes, gpus_per_node=8)
     command = Command(launcher=launcher, argv=("train", *HOSTILE), launcher_args=("--its own",))
     status, calls = bash(script(command, where=environment(runtime), topology=topology))
@@ -161,7 +156,6 @@ def test_every_word_arrives_on_slurm(bash: Bash, launcher: Launcher, runtime: st
 def test_a_task_of_each_node_labels_the_log(
     bash: Bash, launcher: Launcher, runtime: str, task: str, speaks: bool
 ) -> None:
-    """Its first one, where the driver named the run, by Slurm's name of the node."""
     text = script(Command(launcher=launcher, argv=("train",)), where=environment(runtime))
     named = {"SLURM_LOCALID": task, "SLURMD_NODENAME": "n2"}
     bash(text, LLMBENCH_LABEL="#llmbench run=a launched=1.500 of=2", **named)
@@ -174,7 +168,6 @@ def test_a_task_of_each_node_labels_the_log(
 @pytest.mark.parametrize("runtime", ["bare", "enroot", "docker"])
 @pytest.mark.parametrize("launcher", ["once", "node", "torchrun", "deepspeed"])
 def test_every_word_arrives_without_slurm(bash: Bash, launcher: Launcher, runtime: str) -> None:
-    """On this machine alone there is no srun."""
     command = Command(launcher=launcher, argv=("train", *HOSTILE))
     _, calls = bash(script(command, where=environment(runtime), slurm=False, topology=NODE))
     assert [call.name for call in calls[:-1]] == carriers(launcher, runtime, slurm=False)
@@ -189,7 +182,6 @@ def test_what_needs_srun_is_refused_without(launcher: Launcher, runtime: str) ->
 
 
 def test_a_single_rank_needs_no_srun(bash: Bash) -> None:
-    """It is started as it is."""
     one = Topology(nodes=1, gpus_per_node=1)
     _, calls = bash(
         script(Command(launcher="srun", argv=("train",)), where=environment("bare"), slurm=False, topology=one)
@@ -220,7 +212,6 @@ def test_a_rank_in_an_image_knows_which_it_is(bash: Bash, launcher: Launcher, ru
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_variables_and_folder_are_those_of_one_command(bash: Bash, runtime: str, tmp_path: Path) -> None:
-    """They reach the command itself, inside its image, and not the next one."""
     folder = tmp_path / "a folder"
     folder.mkdir()
     own = {"ONE": "a b\n$HOME", "TWO": "at $LLMBENCH_PORT"}
@@ -247,7 +238,6 @@ def test_the_environment_is_laid_in_its_order(bash: Bash, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_secret_goes_from_its_file_to_the_rank_alone(bash: Bash, tmp_path: Path, runtime: str) -> None:
-    """It is in the environment of the command, and in no script and no command line."""
     secret = "hunter2 $HOME `id`"
     file = tmp_path / "a key"
     file.write_text(secret + "\n")
@@ -261,7 +251,6 @@ def test_a_secret_goes_from_its_file_to_the_rank_alone(bash: Bash, tmp_path: Pat
 
 
 def test_a_missing_secret_ends_the_run_before_its_command(tmp_path: Path) -> None:
-    """No command starts without it."""
     where = environment("bare", secrets={"API_KEY": str(tmp_path / "none")})
     text = script(Command(launcher="once", argv=("touch", str(tmp_path / "started"))), where=where)
     done = subprocess.run(["bash", "-c", text], capture_output=True, check=False, cwd=tmp_path)
@@ -277,7 +266,6 @@ def test_the_first_command_that_fails_ends_the_run(bash: Bash) -> None:
 
 
 def test_lines_for_bash_are_run_by_bash(bash: Bash) -> None:
-    """With quotes, variables and pipes of their own."""
     lines = 'for word in \'a b\' c; do\n  train "$word" "$LLMBENCH_PORT"\ndone'
     _, calls = bash(script(Command(launcher="once", argv=(lines,), shell=True), where=environment("bare")))
     assert [call.argv for call in calls] == [["train", "a b", "29500"], ["train", "c", "29500"]]

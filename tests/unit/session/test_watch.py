@@ -1,7 +1,5 @@
 """A run is ended when it makes no progress, by a clock of our own."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -29,21 +27,18 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The clock that the watch looks at."""
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
     return clock
 
 
 def watched(folder: Path, limit_min: int = 60, startup_s: float | None = 30.0) -> Watch:
-    """The watch of a tiny run of 8 steps."""
     deadlines = {"startup_s": startup_s, "hang_factor": 10, "hang_floor_s": 5}
     recipe = Recipe.model_validate({**TINY, **TORCH, "name": "tiny", "deadlines": deadlines})
     return Watch(recipe, folder, limit_min)
 
 
 def log_step(folder: Path, number: int, seconds: float) -> None:
-    """Log one step of rank 0."""
     path = folder / "steps" / "rank-00000.jsonl"
     path.parent.mkdir(exist_ok=True)
     event = {
@@ -78,7 +73,6 @@ def answer(folder: Path, *ranks: int, stack: str = "    wait (gloo.py:3)", to: i
 
 
 def test_progress_keeps_a_run_alive(tmp_path: Path, clock: Clock) -> None:
-    """Steps that come within the allowance are no reason to end anything."""
     watch = watched(tmp_path)
     for number in range(1, 9):
         log_step(tmp_path, number, seconds=2.0)
@@ -89,7 +83,6 @@ def test_progress_keeps_a_run_alive(tmp_path: Path, clock: Clock) -> None:
 
 
 def test_no_first_step(tmp_path: Path, clock: Clock) -> None:
-    """Without a first step, the run is ended after the time for its start, and the ranks' places are named."""
     watch = watched(tmp_path)
     stand(tmp_path, r0="0 matmul 0", r1="0 start 0")
     clock.now += 29.0
@@ -135,7 +128,6 @@ def test_a_hang_is_many_times_a_step(tmp_path: Path, clock: Clock) -> None:
 
 
 def test_ranks_that_do_not_end(tmp_path: Path, clock: Clock) -> None:
-    """After the last step the ranks have to go."""
     watch = watched(tmp_path)
     log_step(tmp_path, 8, seconds=0.1)
     stand(tmp_path, r0="8 done 0", r1="8 optimizer 0")
@@ -148,7 +140,6 @@ def test_ranks_that_do_not_end(tmp_path: Path, clock: Clock) -> None:
 
 
 def test_the_time_limit(tmp_path: Path, clock: Clock) -> None:
-    """A run that goes on well is ended at its limit all the same, and told what to change."""
     watch = watched(tmp_path, limit_min=1)
     for number in range(1, 4):
         log_step(tmp_path, number, seconds=20.0)
@@ -174,7 +165,6 @@ def hanging(folder: Path, clock: Clock) -> Watch:
 
 
 def test_a_hang_ends_with_the_stacks(tmp_path: Path, clock: Clock) -> None:
-    """As soon as all ranks have answered the run is ended, and the message says where their stacks are."""
     watch = hanging(tmp_path, clock)
     answer(tmp_path, 0)
     clock.now += 1.0
@@ -241,7 +231,7 @@ def test_a_known_pause_is_not_a_hang(tmp_path: Path, clock: Clock, place: str, w
 
 
 def test_what_took_long_before_may_do_so_again(tmp_path: Path, clock: Clock) -> None:
-    """After a first step of 100 s, a pause of 150 s is no hang: another shape is compiled; one of 201 s is."""
+    """After a first step of 100 s, a pause of 150 s may compile another shape; one of 201 s is a hang."""
     watch = watched(tmp_path)
     for number in range(1, 8):
         log_step(tmp_path, number, seconds=100.0 if number == 1 else 0.1)

@@ -5,8 +5,6 @@ by the order of additions alone, which is a few roundings of 6e-8. In bf16 a rou
 tokens of a step most of it averages out of the loss, and less of it out of the gradient.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
@@ -100,7 +98,6 @@ def needs(engine: str) -> list[pytest.MarkDecorator]:
     "layout", [pytest.param(layout, id=layout.key, marks=needs(layout.engine)) for layout in LAYOUTS]
 )
 def test_the_losses_are_those_of_the_reference(layout: Layout, trained: Train, expected: Expected) -> None:
-    """Loss and gradient norm of every step are within the bound of the precision."""
     found = difference(logged(trained(layout.engine), layout), expected(layout.engine))
     print(f"{layout.key}: loss {found.loss:.1e}, norm {found.norm:.1e}")
     assert found.within(BOUNDS[layout.precision]), found
@@ -122,13 +119,11 @@ def test_a_large_mistake_is_beyond_the_bound_of_bf16(mistake: str, trained: Trai
 
 
 def test_bf16_is_not_fp32(trained: Train, expected: Expected) -> None:
-    """A training in bf16 is beyond the bound of fp32: it is not the same training under another name."""
     found = difference(logged(trained("torch"), DDP_IN_BF16), expected("torch"))
     assert not found.within(BOUNDS["fp32"]), found
 
 
 def test_the_reference_does_all_that_it_is_to_prove(expected: Expected) -> None:
-    """It learns; some of its gradients are clipped and some are not; its rate rises and falls."""
     points, recipe = expected("torch"), FIRST["torch"].recipe(SMALL)
     assert points[-1].loss < points[0].loss - 0.8
     clipped = [point.norm > recipe.optimizer.clip_grad_norm for point in points]
@@ -138,7 +133,6 @@ def test_the_reference_does_all_that_it_is_to_prove(expected: Expected) -> None:
 
 @pytest.mark.parametrize("first", [Point(float("nan"), 1.0), Point(5.0, float("nan")), Point(10.1, 1.0)])
 def test_no_number_is_no_agreement(first: Point) -> None:
-    """A NaN in any step is beyond every bound, as a number too far off is."""
     right = [Point(5.0, 1.0), Point(5.0, 1.0)]
     bound = Difference(loss=1.0, norm=1.0)
     assert difference(right, right).within(bound)
@@ -146,6 +140,5 @@ def test_no_number_is_no_agreement(first: Point) -> None:
 
 
 def test_a_missing_step_is_no_agreement() -> None:
-    """Trainings of different lengths are not compared."""
     with pytest.raises(ValueError, match="longer"):
         difference([Point(5.0, 1.0)], [Point(5.0, 1.0), Point(4.0, 1.0)])

@@ -2,17 +2,16 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Literal
 
+import psutil
 import torch
 import torch.distributed as dist
 from pydantic import NonNegativeInt, PositiveInt
 
 from pytest_llmbench.checks.collectives.nodes.answer import MeasuredCollectives, RankCollectives
-from pytest_llmbench.checks.collectives.nodes.ops import Call, Operation, Works, finish, why_unsupported
-from pytest_llmbench.checks.collectives.nodes.values import Values
+from pytest_llmbench.checks.collectives.nodes.ops import Call, Operation, Values, Works, finish, why_unsupported
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.record.curves import ALIGNMENT, Curve, Point, size_name, timing
 from pytest_llmbench.core.schema import Strict, validate
@@ -27,12 +26,10 @@ def free_bytes(context: RankContext, device: torch.device) -> int:
     """Memory that this rank may use: nine tenths of what its GPU has free, or its share of half of the node's."""
     if device.type == "cuda":
         return int(0.9 * torch.cuda.mem_get_info(device)[0])
-    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    kib = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-    return kib * 1024 // 2 // context.ranks_per_node
+    return int(psutil.virtual_memory().available) // 2 // context.ranks_per_node
 
 
-def fitting(sizes: Sequence[int], free: float) -> tuple[int, list[str]]:
+def choose_largest(sizes: Sequence[int], free: float) -> tuple[int, list[str]]:
     """The largest size of which two buffers fit, and a note if that is not the largest of all.
 
     Raises:
@@ -85,7 +82,7 @@ class _Bench:
     def __init__(self, context: RankContext, plan: CollectivesPlan, device: torch.device) -> None:
         self._context, self._plan, self._device = context, plan, device
         self._dtype = _DTYPES[plan.dtype]
-        largest, self._notes = fitting(plan.sizes, self._reduce(free_bytes(context, device), dist.ReduceOp.MIN))
+        largest, self._notes = choose_largest(plan.sizes, self._reduce(free_bytes(context, device), dist.ReduceOp.MIN))
         self._sizes = [size for size in plan.sizes if size <= largest]
         elements = max(largest, ALIGNMENT * context.world_size) // self._dtype.itemsize
         self._send, self._recv = (torch.zeros(elements, dtype=self._dtype, device=device) for _ in range(2))

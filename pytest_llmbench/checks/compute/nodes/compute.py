@@ -18,14 +18,17 @@ from pytest_llmbench.checks.compute.nodes.answer import (
     GemmRate,
     GemmRates,
     SustainedLoad,
+    TelemetrySample,
 )
-from pytest_llmbench.checks.compute.nodes.telemetry import LoadTelemetry
+from pytest_llmbench.core.unix_clock import UnixClock
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.workloads.node.machine import cpu_threads, device_name, gpu_index
+from pytest_llmbench.core.wire.step_events import GpuEvent, TelemetryEvent
+from pytest_llmbench.workloads.node.machine import cpu_threads, device_name
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.file_barrier import FileBarrier
 from pytest_llmbench.workloads.rank.gpu_samples import sampled
 from pytest_llmbench.workloads.rank.probe import ProbeLog
+from pytest_llmbench.workloads.rank.rendezvous import device_of
 from pytest_llmbench.workloads.training.matmul import rates
 
 _PRECISIONS: Mapping[str, tuple[GemmPrecision, ...]] = {"cuda": get_args(GemmPrecision), "cpu": ("fp32",)}
@@ -33,6 +36,8 @@ _MIB = 2**20
 # A vector of this share of the GPU's memory, or of this size.
 _SHARE_OF_GPU, _LARGEST, _VECTOR_ON_CPU = 32, 4096 * _MIB, 64 * _MIB
 _COPIED = 256 * _MIB
+# NVML is sampled more often under load; a load of an hour would fill its record.
+_SAMPLE_S = 0.9
 
 StepStart = Callable[[str], Callable[[], None]]
 
@@ -57,11 +62,14 @@ def measure(context: RankContext, log: ProbeLog) -> DeviceRates:
             log.phase("factors")
             products = _measure_gemms(context, device, start)
         if "memory" in config["measure"]:
-            memory = triad(device, _vector_bytes(device), seconds=config["seconds"], start=start("memory"))
+            size = _VECTOR_ON_CPU
+            if device.type == "cuda":
+                size = min(_LARGEST, torch.cuda.get_device_properties(device).total_memory // _SHARE_OF_GPU)
+            memory = triad(device, size, seconds=config["seconds"], start=start("memory"))
         if "host_device" in config["measure"]:
             copies = _measure_copies(context, device, start)
     return DeviceRates(
-        device=device_name(context), setting=_setting(context), gemm=products, memory=memory, host_device=copies
+        device=device_name(context), setting=gemm.setting_of(context), gemm=products, memory=memory, host_device=copies
     )
 
 
@@ -92,6 +100,38 @@ def sustain(context: RankContext, log: ProbeLog) -> SustainedLoad:
         telemetry=tuple(telemetry.samples),
         trouble=telemetry.trouble,
     )
+
+
+class LoadTelemetry:
+    """Clocks, temperature, power and throttling of a rank's GPU under load, about once a second."""
+
+    def __init__(self) -> None:
+        self.samples: list[TelemetrySample] = []
+        self.trouble: str | None = None  # the reason for missing samples
+        self.clock = UnixClock()
+        self._began = self.clock.now()
+
+    def begin(self) -> None:
+        """Count seconds from now on."""
+        self._began = self.clock.now()
+
+    def elapsed(self) -> float:
+        """Seconds since the load began."""
+        return self._seconds(self.clock.now())
+
+    def telemetry(self, event: TelemetryEvent | GpuEvent) -> None:
+        """Take a sample of `gpu_samples.sampled`, or the reason for missing ones."""
+        if isinstance(event, TelemetryEvent):
+            self.trouble = self.trouble or event.trouble
+        elif not self.samples or self._seconds(event.time) - self.samples[-1].at_s >= _SAMPLE_S:
+            sample = TelemetrySample(
+                at_s=self._seconds(event.time), clock_mhz=event.sm_clock_mhz, temperature_degc=event.temperature_degc,
+                power_w=event.power_w, reasons=event.clocks_event_reasons,
+            )  # fmt: skip
+            self.samples.append(sample)
+
+    def _seconds(self, time: float) -> float:
+        return round(max(0.0, time - self._began), 3)
 
 
 def triad(device: torch.device, size: int, *, seconds: float, start: Callable[[], object]) -> float:
@@ -158,30 +198,13 @@ def _measure_copies(context: RankContext, device: torch.device, start: StepStart
 
 
 def _meeting(context: RankContext) -> FileBarrier:
-    """A barrier for the ranks of this node."""
     first = context.rank - context.local_rank
     folder, ranks = context.folder / layout.MEETING / f"{first:05d}", range(first, first + context.ranks_per_node)
     return FileBarrier(folder, context.rank, ranks, context.config["timeout_s"])
 
 
 def _device(context: RankContext) -> torch.device:
-    if context.device == "cpu":
-        return torch.device("cpu")
-    device = torch.device("cuda", gpu_index(context.local_rank))
-    torch.cuda.set_device(device)
-    torch.set_num_threads(cpu_threads(context.ranks_per_node))  # for the factors and the products in fp64
+    device = device_of(context)
+    if device.type == "cuda":
+        torch.set_num_threads(cpu_threads(context.ranks_per_node))  # for the factors and the products in fp64
     return device
-
-
-def _setting(context: RankContext) -> Mapping[str, str]:
-    """Properties that two devices must share for their products to be bitwise equal."""
-    setting = {"device": device_name(context), "torch": str(torch.__version__)}
-    if context.device == "cpu":
-        return setting | {"cpu": torch.backends.cpu.get_cpu_capability(), "threads": str(torch.get_num_threads())}
-    return setting | {"cuda": str(torch.version.cuda)}
-
-
-def _vector_bytes(device: torch.device) -> int:
-    if device.type == "cpu":
-        return _VECTOR_ON_CPU
-    return int(min(_LARGEST, torch.cuda.get_device_properties(device).total_memory // _SHARE_OF_GPU))

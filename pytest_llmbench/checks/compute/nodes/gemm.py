@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 
 from pytest_llmbench.checks.compute.nodes.answer import GemmRate
+from pytest_llmbench.workloads.node.machine import device_name
+from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.training.matmul import rates
 
 _STORED = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
@@ -32,6 +34,14 @@ class Factors:
     left: torch.Tensor
     right: torch.Tensor
     digest: str
+
+
+def setting_of(context: RankContext) -> dict[str, str]:
+    """Properties that two devices must share for bitwise equal numbers."""
+    setting = {"device": device_name(context), "torch": str(torch.__version__)}
+    if context.device == "cpu":
+        return setting | {"cpu": torch.backends.cpu.get_cpu_capability(), "threads": str(torch.get_num_threads())}
+    return setting | {"cuda": str(torch.version.cuda)}
 
 
 def factors(side: int) -> Factors:

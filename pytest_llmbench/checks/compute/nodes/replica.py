@@ -7,16 +7,16 @@ shows in its own rank before it reaches the others.
 import hashlib
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from pytest_llmbench.checks.compute.nodes.seating import TURNS, RankNumbers, Seat, StepDigests, Turn, groups, teams
+from pytest_llmbench.checks.compute.nodes.answer import TURNS, RankNumbers, Seat, StepDigests, Turn, groups, teams
+from pytest_llmbench.checks.compute.nodes.gemm import setting_of
 from pytest_llmbench.core.schema import Strict, validate
-from pytest_llmbench.workloads.node.machine import device_name
+from pytest_llmbench.workloads.node.machine import cpu, device_name
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 from pytest_llmbench.workloads.rank.rendezvous import process_group
@@ -45,7 +45,8 @@ def train(context: RankContext, log: ProbeLog) -> RankNumbers:
     torch.set_num_threads(1)
     log.phase("rendezvous")
     with process_group(context, plan.timeout_s) as device:
-        seating = Seating(_setting(context, device))
+        model = cpu() if device.type == "cpu" else {}
+        seating = Seating(f"{setting_of(context)} {model}")
         turns = []
         for number in range(TURNS):
             log.phase(f"training {number + 1} of {TURNS}")
@@ -80,12 +81,7 @@ class Seating:
 
 
 class Replica:
-    """One training of the decoder on one rank.
-
-    Attributes:
-        steps: their numbers.
-        model: the decoder.
-    """
+    """One training of the decoder on one rank; `steps` are their numbers."""
 
     def __init__(self, plan: ReplicaPlan, device: torch.device) -> None:
         self._plan, self._device = plan, device
@@ -177,13 +173,3 @@ def _digest(*tensors: torch.Tensor) -> str:
     for tensor in tensors:
         digest.update(tensor.detach().cpu().reshape(-1).numpy().data)
     return digest.hexdigest()
-
-
-def _setting(context: RankContext, device: torch.device) -> str:
-    """Properties that two ranks must share for bitwise equal numbers."""
-    kind = str(torch.version.cuda)
-    if device.type == "cpu":
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        model = next((line for line in lines if line.startswith("model name")), "")
-        kind = f"{torch.backends.cpu.get_cpu_capability()}, {model.partition(':')[2].strip()}"
-    return f"{device_name(context)}, {kind}, PyTorch {torch.__version__}"

@@ -235,7 +235,6 @@ def acs_control(space: bytes) -> int:
 
 
 def _count_texts(files: Iterable[Path]) -> dict[str, int]:
-    """The number of files by their text."""
     return dict(Counter(text for path in files if (text := text_of(path)) is not None))
 
 

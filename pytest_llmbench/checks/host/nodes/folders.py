@@ -7,7 +7,6 @@ of all nodes, `remove_marks` removes them. Every node has to finish one before a
 import getpass
 import os
 import tempfile
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 from pytest_llmbench.checks.host.nodes.files import Mount, mount_of, names_in, text_of
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.wire.answers import ProbeAnswer
-from pytest_llmbench.workloads.node.shared_files import exists_now
+from pytest_llmbench.workloads.node.shared_files import wait_for
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog, host_name
 
@@ -120,10 +119,7 @@ def shared(context: RankContext, log: ProbeLog) -> SharedView:
     folder = Path(context.config["folder"])
     path = folder / context.config["name"]
     log.phase(f"read {path}")
-    deadline = time.monotonic() + LAG_S
-    while not exists_now(path) and time.monotonic() < deadline:
-        time.sleep(LOOK_S)
-    read = path.read_text(encoding="utf-8") if exists_now(path) else None
+    read = path.read_text(encoding="utf-8") if wait_for(path, LAG_S, LOOK_S, LOOK_S) else None
     log.phase(f"write into {folder}")
     write_text(folder / host_name(), f"{context.config['token']} {host_name()}")
     return SharedView(read=read, mount=mount_of(folder))
@@ -179,7 +175,7 @@ def nearest(folder: Path) -> Path:
 
 
 def is_warm(folder: Path) -> bool:
-    """Whether it holds anything but marks."""
+    """True if it holds anything but marks."""
     return any(not name.startswith(_MARK) for name in names_in(folder))
 
 

@@ -9,7 +9,6 @@ import atexit
 import os
 import re
 import shutil
-import sys
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -22,11 +21,11 @@ import torch.distributed as dist
 from torch.distributed import DistStoreError, PrefixStore  # type: ignore[attr-defined]  # public, not marked so
 
 from pytest_llmbench.checks.network.nodes.answer import MeasuredGame, PlayedGame, RankGames, Sizes
-from pytest_llmbench.workloads.node.machine import device_name, gpu_index
-from pytest_llmbench.workloads.node.processes import ask
+from pytest_llmbench.workloads.node.machine import device_name
+from pytest_llmbench.workloads.node.processes import ask, exit_now
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog
-from pytest_llmbench.workloads.rank.rendezvous import open_store
+from pytest_llmbench.workloads.rank.rendezvous import device_of, open_store
 
 _PATTERN = 13
 _LONGEST_ERROR = 300
@@ -57,7 +56,7 @@ def play(context: RankContext, log: ProbeLog) -> RankGames:
     if player.failed_to_start is not None:
         raise player.failed_to_start
     if thread.is_alive() or player.broken:
-        atexit.register(_exit_now)
+        atexit.register(exit_now, 0)
     return RankGames(device=device_name(context), games=tuple(player.games), stopped=stopped, nvlink=_nvlink(context))
 
 
@@ -94,9 +93,7 @@ class _Player:
 
     def _enter(self) -> None:
         self._set_phase("meet")
-        if self._context.device == "cuda":
-            self._device = torch.device("cuda", gpu_index(self._context.local_rank))
-            torch.cuda.set_device(self._device)
+        self._device = device_of(self._context)
         self._store = open_store(self._context, self._plan.patience_s)
         self._store.append("given-up", "")
         self._line_up("start", self._everyone, self._plan.patience_s)
@@ -164,7 +161,7 @@ class _Player:
 
 
 def _nvlink(context: RankContext) -> bool | None:
-    """Whether a GPU of this node has an active NVLink, by nvidia-smi on its first rank; None where unknown."""
+    """True if a GPU of this node has an active NVLink, by nvidia-smi on its first rank; None where unknown."""
     if context.device == "cpu" or context.local_rank > 0 or shutil.which("nvidia-smi") is None:
         return None
     answer = ask(["nvidia-smi", "nvlink", "-s"], os.environ, _NVIDIA_SMI_S, errors=False)
@@ -173,13 +170,6 @@ def _nvlink(context: RankContext) -> bool | None:
 
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"[:_LONGEST_ERROR]
-
-
-def _exit_now() -> None:
-    """End without destroying stuck or broken groups, which would wait for ranks that are gone."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
 
 
 class DirectGroup:

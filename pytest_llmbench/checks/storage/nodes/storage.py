@@ -182,11 +182,7 @@ class Stream:
 
 
 def write(stream: Stream) -> dict[str, Any]:
-    """Write a file to the storage, with a final sync.
-
-    Returns:
-        `began` and `ended` by the process's clock, seconds, and whether the writes were `direct`.
-    """
+    """Write a file to the storage, with a final sync; `began` and `ended` are by the process's clock, seconds."""
     handle, direct = _open(stream.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         began = time.perf_counter()
@@ -202,12 +198,7 @@ def write(stream: Stream) -> dict[str, Any]:
 
 
 def read(stream: Stream) -> dict[str, Any]:
-    """Read a file, and compare it with what was written.
-
-    Returns:
-        `began` and `ended` by the process's clock, seconds, whether the reads were `direct`, and `wrong`: the
-            differences, in words; empty if there are none.
-    """
+    """Read a file, and compare it with what was written; `wrong` are the differences in words, empty without one."""
     handle, direct = _open(stream.path, os.O_RDONLY)
     try:
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -220,8 +211,9 @@ def read(stream: Stream) -> dict[str, Any]:
                 places.append(first + number * BLOCK)
         ended, wrong = time.perf_counter(), ""
         if places:
-            wrong = f"{len(places)} of {stream.blocks} blocks differ, the first at byte {places[0]:,}"
-            wrong = f"{stream.path.name}: {wrong}"
+            wrong = (
+                f"{stream.path.name}: {len(places)} of {stream.blocks} blocks differ, the first at byte {places[0]:,}"
+            )
         return {"began": began, "ended": ended, "direct": direct, "wrong": wrong}
     finally:
         os.close(handle)

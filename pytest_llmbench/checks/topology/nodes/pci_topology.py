@@ -53,12 +53,13 @@ def facts(context: RankContext, log: ProbeLog) -> PciFacts:
 
 def devices(root: Path) -> tuple[PciDevice, ...]:
     """PCI devices bound to the driver of a GPU or a NIC, by address."""
-    bound = [
-        PciDevice(bus=path.name, driver=driver, pci_class=_read(path / "class"), numa=_integer(path / "numa_node"))
-        for driver in _DRIVERS
-        for path in (root / "bus/pci/drivers" / driver).glob("*")
-        if _ADDRESS.fullmatch(path.name)
-    ]
+    bound = []
+    for driver in _DRIVERS:
+        for path in (root / "bus/pci/drivers" / driver).glob("*"):
+            if _ADDRESS.fullmatch(path.name):
+                numa = re.fullmatch(r"-?\d+", _read(path / "numa_node") or "", re.ASCII)
+                number = None if numa is None else int(numa[0])
+                bound.append(PciDevice(bus=path.name, driver=driver, pci_class=_read(path / "class"), numa=number))
     return tuple(sorted(bound, key=lambda device: device.bus))
 
 
@@ -97,8 +98,3 @@ def _read(path: Path) -> str | None:
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:
         return None
-
-
-def _integer(path: Path) -> int | None:
-    text = _read(path) or ""
-    return int(text) if re.fullmatch(r"-?\d+", text, re.ASCII) else None

@@ -5,17 +5,15 @@ from functools import partial
 import torch
 from torch.nn import functional
 
-from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.engines.deepspeed.options import DeepSpeedOptions
-from pytest_llmbench.engines.deepspeed.ranks.model import build
-from pytest_llmbench.engines.deepspeed.ranks.zero import DTYPE, Setup, ZeroModel
+from pytest_llmbench.engines.deepspeed.ranks.zero import DTYPE, Setup, ZeroModel, build
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.step_clock import StepClock, on_arrival
 from pytest_llmbench.workloads.rank.steplog import StepLog
 from pytest_llmbench.workloads.training import matmul
-from pytest_llmbench.workloads.training.tokens import Tokens, batch, open_tokens, stable_seed
+from pytest_llmbench.workloads.training.tokens import Tokens, batch, open_tokens, sequences_of_copy, stable_seed
 
 # Seed of initial values and dropout.
 _SEED = 1
@@ -29,17 +27,12 @@ def run(recipe: Recipe, context: RankContext, device: torch.device, log: StepLog
     Raises:
         ConfigError: the batch is indivisible by the ranks, or options or data are invalid.
     """
-    if recipe.samples_per_step % (context.world_size * recipe.micro_batch_size):
-        raise ConfigError(
-            f"a global batch of {recipe.samples_per_step} does not divide into micro batches of "
-            f"{recipe.micro_batch_size} on {context.world_size} ranks"
-        )
     setup = Setup(
         recipe=recipe,
         options=validate(DeepSpeedOptions, recipe.options, "options"),
         device=device,
         rank=context.rank,
-        rank_batch=recipe.samples_per_step // context.world_size,
+        rank_batch=sequences_of_copy(recipe, context.world_size),
         seed=_SEED,
     )
     tokens = open_tokens(recipe)  # first, so that an error in the data shows at once
@@ -51,7 +44,7 @@ def run(recipe: Recipe, context: RankContext, device: torch.device, log: StepLog
 
 
 def _loop(setup: Setup, model: ZeroModel, tokens: Tokens, log: StepLog) -> None:
-    clock = StepClock(log, setup.device, fed=setup.fed)
+    clock = StepClock(log, setup.device, setup.fed)
     clock.start()
     for step in clock.steps(setup.recipe.steps):
         loss = _step(setup, model, tokens, log, step)

@@ -1,5 +1,6 @@
-"""A model under DeepSpeed: its construction, sharded or whole, and its training."""
+"""OPT of transformers in the shape of a recipe under DeepSpeed: its construction and its training."""
 
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,12 +11,14 @@ import torch
 from deepspeed.ops.adam import FusedAdam
 from deepspeed.runtime.fp16.fused_optimizer import FP16_Optimizer
 from torch import nn
+from transformers import OPTConfig, OPTForCausalLM
 from transformers.models.opt.modeling_opt import OPTDecoderLayer
 
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.engines.deepspeed.options import DeepSpeedOptions
 from pytest_llmbench.workloads.rank.fed import Fed
 from pytest_llmbench.workloads.training.learning_rate import learning_rate
+from pytest_llmbench.workloads.training.tokens import stable_seed
 
 # Older versions replace an infinite norm by 1 there, which spoils all weights.
 USABLE = hasattr(FP16_Optimizer, "_skip_invalid_grad_norm")
@@ -37,15 +40,13 @@ class FlatAdamW(FusedAdam):  # type: ignore[misc]
         self.param_groups, self.state = self._adamw.param_groups, self._adamw.state
 
     def step(self, closure: None = None) -> None:
-        """Change the parameters by their gradients."""
         self._adamw.step(closure)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients."""
         self._adamw.zero_grad(set_to_none)
 
 
-class NormTells:
+class NoOverflowSearch:
     """Replaces DeepSpeed's search for infinite gradients, in which the host waits for each gradient.
 
     The result is the same: DeepSpeed next checks the norm of all gradients, which is finite only if each of them is,
@@ -53,39 +54,31 @@ class NormTells:
     """
 
     def has_overflow(self, _: Iterable[nn.Parameter]) -> bool:
-        """Leave it to the norm."""
         return False
 
 
+_INIT_STD = 0.02  # OPTConfig's own
 _STAGE = {"none": 0, "optimizer": 1, "gradients": 2, "full": 3}
 DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setup:
-    """Inputs of a run on this rank.
-
-    Attributes:
-        rank_batch: sequences per step of this rank.
-        seed: of all initial values.
-        fed: counts what is trained on.
-    """
+    """Inputs of a run on this rank."""
 
     recipe: Recipe
     options: DeepSpeedOptions
     device: torch.device
     rank: int
-    rank_batch: int
-    seed: int
+    rank_batch: int  # sequences per step of this rank
+    seed: int  # of all initial values
     fed: Fed = field(default_factory=Fed)
 
     @property
     def stage(self) -> int:
-        """The stage of ZeRO, 0 to 3."""
         return _STAGE[self.recipe.parallelism.sharding]
 
     def deepspeed(self) -> dict[str, Any]:
-        """DeepSpeed's configuration."""
         recipe = self.recipe
         config: dict[str, Any] = {
             "train_micro_batch_size_per_gpu": recipe.micro_batch_size,
@@ -137,7 +130,7 @@ class ZeroModel:
             model=model, optimizer=self._optimizer, config=setup.deepspeed(), dist_init_required=False
         )
         if flat:
-            self.engine.optimizer.overflow_checker = NormTells()
+            self.engine.optimizer.overflow_checker = NoOverflowSearch()
         for state in self._optimizer.state.values():  # forgets that step in the count of steps
             state["step"].zero_()
         self.grad_norm: torch.Tensor | float = 0.0
@@ -149,7 +142,6 @@ class ZeroModel:
 
     @property
     def layers(self) -> int:
-        """Number of layers."""
         return sum(isinstance(module, OPTDecoderLayer) for module in self.engine.module.modules())
 
     def step(self, number: int) -> None:
@@ -172,3 +164,54 @@ class ZeroModel:
 def whole(parameter: nn.Parameter) -> Any:
     """Gather a parameter that may be sharded for a `with` block; all ranks get the values that rank 0 writes there."""
     return deepspeed.zero.GatheredParameters([parameter], modifier_rank=0)
+
+
+def build(setup: Setup) -> nn.Module:
+    """Build an initialised `OPTForCausalLM`, in the recipe's precision, sharded or whole."""
+    recipe = setup.recipe
+    shape = recipe.model
+    config = OPTConfig(
+        vocab_size=shape.vocab_size,
+        hidden_size=shape.hidden_size,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.attention_heads,
+        ffn_dim=4 * shape.hidden_size,
+        max_position_embeddings=recipe.sequence_length,
+        dropout=shape.dropout,
+        attention_dropout=shape.dropout,
+        use_cache=False,
+        # Sequences are full, so special tokens are unused.
+        pad_token_id=None,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    with setup.construction():
+        model: Any = OPTForCausalLM(config)
+    if recipe.parallelism.activation_checkpointing == "full":
+        # Without reentry is transformers' default from 5 on, where this has a new name; before, it has to be given.
+        if hasattr(model, "activation_checkpointing_enable"):
+            model.activation_checkpointing_enable()
+        else:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if recipe.compile and setup.device.type == "cuda":
+        for layer in model.get_submodule("model.decoder.layers").children():
+            layer.compile(dynamic=False)
+    initialise(model, setup.seed)
+    return model  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, seed: int) -> None:
+    """Fill all parameters in place, whole or sharded, with values that depend on their name and the seed alone.
+
+    Matrices get N(0, 0.02²), as transformers gives them, biases 0 and norms 1. Each rank draws every matrix whole, one
+    at a time.
+    """
+    for name, parameter in model.named_parameters():
+        with whole(parameter):
+            if parameter.dim() == 1:
+                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+                continue
+            generator = torch.Generator(parameter.device).manual_seed(stable_seed(seed, zlib.crc32(name.encode())))
+            drawn = torch.empty(parameter.shape, dtype=torch.float32, device=parameter.device)
+            parameter.copy_(drawn.normal_(0.0, _INIT_STD, generator=generator))

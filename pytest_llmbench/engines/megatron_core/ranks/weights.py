@@ -45,7 +45,10 @@ def initialise(chunks: Sequence[nn.Module], recipe: Recipe, device: torch.device
         source = decoder.Decoder(recipe.model, recipe.sequence_length, activation_checkpointing=False)
     for name, draw in decoder.matrices(source, seed, device):
         if name in parts:
-            whole = _in_their_order(name, draw(), recipe.model.attention_heads)
+            whole = draw()
+            if name.endswith("qkv.weight"):  # Megatron-Core has our rows of query, key and value head by head
+                rows = whole.view(3, recipe.model.attention_heads, -1, whole.shape[1])
+                whole = rows.transpose(0, 1).reshape(whole.shape)
             for parameter in parts[name]:
                 parameter.copy_(_share(whole, parameter))
 
@@ -58,23 +61,12 @@ def _our_name(chunk: nn.Module, name: str) -> str:
     return f"blocks.{layer.layer_number - 1}.{_IN_LAYER[match[2]]}"
 
 
-def _in_their_order(name: str, whole: torch.Tensor, heads: int) -> torch.Tensor:
-    """Reorder our rows of query, key and value head by head, as Megatron-Core has them."""
-    if not name.endswith("qkv.weight"):
-        return whole
-    return whole.view(3, heads, -1, whole.shape[1]).transpose(0, 1).reshape(whole.shape)
-
-
 def _share(whole: torch.Tensor, parameter: Any) -> torch.Tensor:
     """Return this tensor-parallel rank's part of a matrix, padded with zeros beyond its rows."""
-    if not getattr(parameter, "tensor_model_parallel", False):
-        return _padded(whole, parameter.shape[0])
-    ranks: int = parallel_state.get_tensor_model_parallel_world_size()
-    rank: int = parallel_state.get_tensor_model_parallel_rank()
-    if parameter.partition_dim == 0:
-        whole = _padded(whole, parameter.shape[0] * ranks)
-    return whole.chunk(ranks, dim=parameter.partition_dim)[rank]
-
-
-def _padded(whole: torch.Tensor, rows: int) -> torch.Tensor:
-    return functional.pad(whole, (0, 0, 0, rows - whole.shape[0]))
+    split = getattr(parameter, "tensor_model_parallel", False)
+    ranks: int = parallel_state.get_tensor_model_parallel_world_size() if split else 1
+    rank: int = parallel_state.get_tensor_model_parallel_rank() if split else 0
+    along = parameter.partition_dim if split else 0
+    if along == 0:
+        whole = functional.pad(whole, (0, 0, 0, parameter.shape[0] * ranks - whole.shape[0]))
+    return whole.chunk(ranks, dim=along)[rank]

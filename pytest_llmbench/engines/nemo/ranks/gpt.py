@@ -173,8 +173,6 @@ class _Data(llm.MockDataModule):  # type: ignore[misc]  # NeMo has no types
 
 
 class _Sequences(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """Samples as NeMo's GPT takes them."""
-
     def __init__(self, tokens: Tokens, count: int, length: int) -> None:
         self._tokens = tokens
         self._count = count

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.engines.torch.options import TorchOptions
 from pytest_llmbench.engines.torch.ranks.decoder import Decoder, initialise
+from pytest_llmbench.engines.torch.ranks.linear_cross_entropy import losses_and_gradient
 
 # Blocks share a unit until it has so many parameters; the last one may have fewer.
 _UNIT = 12_000_000
@@ -70,9 +71,7 @@ def _compile(model: Decoder) -> None:
     for block in model.blocks:
         block.compile(dynamic=False)
     model.head.norm.compile(dynamic=False)
-    from pytest_llmbench.engines.torch.ranks.cross_entropy_kernel import losses_and_gradient  # noqa: PLC0415 - no GPU, no Triton
-
-    model.head.step = losses_and_gradient
+    model.head.step = torch.compile(losses_and_gradient, dynamic=False)
 
 
 def _shard(model: Decoder, recipe: Recipe, device: torch.device, world_size: int) -> None:

@@ -6,7 +6,6 @@ from functools import partial
 import torch
 from torch import nn
 
-from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.engines.torch.options import TorchOptions
@@ -19,7 +18,7 @@ from pytest_llmbench.workloads.rank.step_clock import StepClock, on_arrival
 from pytest_llmbench.workloads.rank.steplog import StepLog
 from pytest_llmbench.workloads.training import attention, matmul
 from pytest_llmbench.workloads.training.learning_rate import learning_rate
-from pytest_llmbench.workloads.training.tokens import Tokens, batch, open_tokens, stable_seed
+from pytest_llmbench.workloads.training.tokens import Tokens, batch, open_tokens, sequences_of_copy, stable_seed
 
 # Seed of parameters and dropout, as in the OPT baselines; the data has its own.
 _SEED = 1
@@ -53,17 +52,12 @@ def train(context: RankContext, log: StepLog) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Training:
-    """Inputs of every step.
-
-    Attributes:
-        rank_batch: sequences per step of this rank.
-        rank: this rank; it trains on sequences `rank * rank_batch` and following of every step.
-    """
+    """Inputs of every step."""
 
     recipe: Recipe
     device: torch.device
-    rank: int
-    rank_batch: int
+    rank: int  # it trains on sequences `rank * rank_batch` and following of every step
+    rank_batch: int  # sequences per step of this rank
     tokens: Tokens
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -76,11 +70,7 @@ class _Training:
 
 
 def _prepare(recipe: Recipe, options: TorchOptions, context: RankContext, device: torch.device) -> _Training:
-    if recipe.samples_per_step % (context.world_size * recipe.micro_batch_size):
-        raise ConfigError(
-            f"a global batch of {recipe.samples_per_step} does not divide into micro batches of "
-            f"{recipe.micro_batch_size} on {context.world_size} ranks"
-        )
+    rank_batch = sequences_of_copy(recipe, context.world_size)
     tokens = open_tokens(recipe)  # first, as what is wrong with data shows at once
     model = build_model(recipe, options, device, context.world_size, _SEED)
     torch.manual_seed(stable_seed(_SEED, context.rank))  # dropout differs between ranks
@@ -88,7 +78,7 @@ def _prepare(recipe: Recipe, options: TorchOptions, context: RankContext, device
         recipe=recipe,
         device=device,
         rank=context.rank,
-        rank_batch=recipe.samples_per_step // context.world_size,
+        rank_batch=rank_batch,
         tokens=tokens,
         model=model,
         optimizer=torch.optim.AdamW(
@@ -103,7 +93,7 @@ def _prepare(recipe: Recipe, options: TorchOptions, context: RankContext, device
 
 
 def _loop(training: _Training, log: StepLog) -> None:
-    clock = StepClock(log, training.device, fed=training.fed)
+    clock = StepClock(log, training.device, training.fed)
     clock.start()
     for step in clock.steps(training.recipe.steps):
         loss = _forward_backward(training, log, step)

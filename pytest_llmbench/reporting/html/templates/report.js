@@ -115,66 +115,37 @@
     if (thing && typeof thing === "object") return Object.fromEntries(Object.entries(thing).map(([key, of]) => [key, coloured(of)]));
     return thing;
   };
-  const merged = (base, more) => {
-    const out = {...base};
-    for (const [key, of] of Object.entries(more)) {
-      out[key] = of && typeof of === "object" && !Array.isArray(of) ? merged(base[key] ?? {}, of) : of;
-    }
-    return out;
-  };
-  const shared = () => {
+  // What all figures share; plotly.js uses it where a figure has nothing of its own.
+  const template = () => {
     const axis = {gridcolor: colour("grid"), zeroline: false, linecolor: colour("rule"), automargin: true, title: {standoff: 8, font: {size: 12}}};
     return {
-      autosize: true, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, hovermode: "closest",
-      font: {family: "system-ui, sans-serif", size: 12, color: colour("fg")}, margin: {l: 8, r: 10, t: 14, b: 8},
-      hoverlabel: {bgcolor: colour("card"), bordercolor: colour("rule"), font: {color: colour("fg")}},
-      legend: {orientation: "h", y: 1.02, yanchor: "bottom", x: 0}, xaxis: axis, yaxis: axis, yaxis2: axis, yaxis3: axis,
+      data: {
+        scatter: [{line: {width: 1.6}, marker: {size: 4}}],
+        heatmap: [{hoverongaps: false, xgap: 1, ygap: 1, colorbar: {thickness: 10, outlinewidth: 0, nticks: 5}}],
+      },
+      layout: {
+        paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "closest", colorway: ["line", "second", "bad"].map(colour),
+        font: {family: "system-ui, sans-serif", size: 12, color: colour("fg")},
+        shapedefaults: {xref: "paper", x0: 0, x1: 1, layer: "between", line: {width: 1.5}, label: {textposition: "end", font: {size: 11}}},
+        hoverlabel: {bgcolor: colour("card"), bordercolor: colour("rule"), font: {color: colour("fg")}},
+        legend: {orientation: "h", y: 1.02, yanchor: "bottom", x: 0}, xaxis: axis, yaxis: axis,
+      },
     };
   };
-  // What figures leave out because it is the same in each: see `figures.py`.
-  const whole = {
-    band: {type: "rect", xref: "paper", x0: 0, x1: 1, yref: "y", fillcolor: "@band", line: {width: 0}, layer: "below"},
-    stretch: {type: "rect", yref: "paper", y0: 0, y1: 1, xref: "x", fillcolor: "@edge", line: {width: 0}, layer: "below", label: {font: {size: 11, color: "@muted"}}},
-    curve: {type: "scatter", line: {color: "@line", width: 1.6}, marker: {color: "@line", size: 4}},
-    heatmap: {hoverongaps: false, xgap: 1, ygap: 1, colorbar: {thickness: 10, outlinewidth: 0, nticks: 5}},
-  };
-  const completed = (each) => {
-    const {is, ...own} = each;
-    if (is === "level") {
-      return coloured({
-        type: "line", xref: "paper", x0: 0, x1: 1, yref: "y", y0: own.at, y1: own.at, line: {width: 1.5, color: own.color, dash: own.dash},
-        label: {text: own.text ?? "", textposition: "end", font: {size: 11, color: own.color}, yanchor: own.below ? "top" : "bottom"},
-      });
-    }
-    return coloured(merged(whole[is ?? each.type] ?? {}, own));
-  };
   const drawn = new Set();
-  const read = (figure) => JSON.parse(figure.querySelector("script").textContent);
-  const figureOf = (plot) => {
-    const figure = read(plot.parentElement);
-    for (const trace of figure.data) {
-      if (!trace.amount) continue;
-      // A rate of as many tokens in each step follows from the step times, which are the first figure of the run.
-      const {y, x, x0, dx} = read(plot.closest(".figures").querySelector("figure")).data[0];
-      Object.assign(trace, {y: y.map((seconds) => seconds && Number((trace.amount / seconds).toPrecision(5)))}, x ? {x} : {x0, dx});
-      delete trace.amount;
-    }
-    return figure;
-  };
+  const figureOf = (plot) => JSON.parse(plot.parentElement.querySelector("script").textContent);
   const draw = async (plot) => {
-    const figure = figureOf(plot);
-    const layout = merged(shared(), coloured(figure.layout));
-    layout.shapes = (figure.layout.shapes ?? []).map(completed);
-    for (const axis of ["yaxis2", "yaxis3"]) if (!(axis in figure.layout)) delete layout[axis];
+    const {data, layout} = coloured(figureOf(plot));
+    const own = {autosize: true, showlegend: false, margin: {l: 8, r: 10, t: 14, b: 8}, ...layout, template: template()};
     try {
       const Plotly = await plotly();
-      await Plotly.react(plot, figure.data.map(completed), layout, {responsive: true, displayModeBar: false, displaylogo: false});
+      await Plotly.react(plot, data, own, {responsive: true, displayModeBar: false});
       plot.dataset.drawn = "yes";
     } catch (error) {
       plot.textContent = "This browser cannot draw the figure: its numbers are below.";
       console.error(error);
     }
-    if (!drawn.has(plot)) offerTable(plot, figure);
+    if (!drawn.has(plot)) offerTable(plot);
     drawn.add(plot);
   };
   seen = new IntersectionObserver((entries) => {
@@ -188,65 +159,34 @@
   dark.addEventListener("change", () => drawn.forEach(draw));
   addEventListener("beforeprint", () => all("details.item[open] .plot").forEach((plot) => drawn.has(plot) || draw(plot)));
 
-  // The numbers of a figure as a table, for whoever does not see it.
-  const cell = (row, kind, text) => {
-    const made = document.createElement(kind);
-    made.textContent = text ?? "—";
-    if (kind === "th") made.scope = row.parentElement?.tagName === "THEAD" ? "col" : "row";
-    row.append(made);
-  };
-  const offerTable = (plot, figure) => {
-    const button = document.createElement("button"), title = plot.parentElement.querySelector("h4").textContent;
-    button.type = "button";
-    button.textContent = "Numbers";
-    button.setAttribute("aria-expanded", "false");
-    button.setAttribute("aria-label", `Numbers of ${title} as a table`);
-    plot.parentElement.append(button);
-    button.addEventListener("click", () => {
-      let box = plot.parentElement.querySelector(".wide");
-      if (!box) {
-        box = document.createElement("div");
-        box.className = "wide";
-        box.hidden = true;
-        box.tabIndex = 0;
-        box.setAttribute("role", "region");
-        box.setAttribute("aria-label", `Numbers of ${title}`);
-        box.append(table(figure, title));
-        plot.parentElement.append(box);
-      }
-      box.hidden = !box.hidden;
-      button.setAttribute("aria-expanded", String(!box.hidden));
-    });
+  // The numbers of a figure as a table, for readers who do not see it.
+  const rowsOf = ({data, layout}) => {
+    const [{type, x, y, z}] = data;
+    if (type === "heatmap") return [["", ...x], ...z.map((values, n) => [y[n], ...values])];
+    const at = new Map();
+    data.forEach((trace, n) => trace.y.forEach((value, m) => {
+      if (!at.has(trace.x[m])) at.set(trace.x[m], data.map(() => null));
+      at.get(trace.x[m])[n] = value;
+    }));
+    const names = [layout.xaxis?.title?.text ?? "", ...data.map((trace) => trace.name ?? "")];
+    return [names, ...[...at].sort(([one], [two]) => one - two).map(([step, values]) => [step, ...values])];
   };
   const plainText = (text) => typeof text === "string" ? new DOMParser().parseFromString(text, "text/html").body.textContent : text;
-  const table = (figure, title) => {
-    const made = document.createElement("table"), head = made.createTHead().insertRow(), body = made.createTBody();
-    made.className = "plain";
-    made.createCaption().textContent = title;
-    const [first] = figure.data;
-    if (first.type === "heatmap") {
-      ["", ...first.x].forEach((name) => cell(head, "th", plainText(name)));
-      first.z.forEach((values, n) => {
-        const row = body.insertRow();
-        cell(row, "th", plainText(first.y[n]));
-        values.forEach((value) => cell(row, "td", value));
+  const offerTable = (plot) => {
+    const box = document.createElement("details"), table = document.createElement("table");
+    box.className = "wide";
+    box.append(Object.assign(document.createElement("summary"), {textContent: "Numbers"}), table);
+    table.className = "plain";
+    table.createCaption().textContent = plot.parentElement.querySelector("h4").textContent;
+    box.addEventListener("toggle", () => rowsOf(figureOf(plot)).forEach((values, n) => {
+      const row = (n ? table.tBodies[0] ?? table.createTBody() : table.createTHead()).insertRow();
+      values.forEach((value, m) => {
+        const cell = row.appendChild(document.createElement(n && m ? "td" : "th"));
+        cell.textContent = plainText(value ?? "—");
+        if (!n || !m) cell.scope = n ? "row" : "col";
       });
-      return made;
-    }
-    const at = new Map();
-    figure.data.forEach((trace, n) => trace.y.forEach((value, m) => {
-      const x = trace.x ? trace.x[m] : trace.x0 + m * trace.dx;
-      if (!at.has(x)) at.set(x, []);
-      at.get(x)[n] = value;
-    }));
-    cell(head, "th", plainText(figure.layout.xaxis?.title?.text ?? ""));
-    figure.data.forEach((trace) => cell(head, "th", plainText(trace.name ?? "")));
-    [...at].sort(([one], [two]) => one - two).forEach(([x, values]) => {
-      const row = body.insertRow();
-      cell(row, "th", x);
-      figure.data.forEach((_, n) => cell(row, "td", values[n]));
-    });
-    return made;
+    }), {once: true});
+    plot.parentElement.append(box);
   };
   open();
 })();

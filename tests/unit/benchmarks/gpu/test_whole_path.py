@@ -1,7 +1,5 @@
 """What `benchmarks/gpu/whole_path/walk.py` says of a machine and writes for it; the path itself takes minutes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -27,7 +25,6 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_all_that_is_missing_is_said_at_once(tmp_path: Path) -> None:
-    """Each thing on a line, before anything is started."""
     done = python("-S", "walk.py", str(tmp_path / "out"), "--slurm", str(tmp_path / "absent.tar.xz"))
     assert done.returncode == 2
     assert "- Python packages filelock, numpy, pydantic, pytest, submitit, torch, yaml" in done.stderr
@@ -36,7 +33,6 @@ def test_all_that_is_missing_is_said_at_once(tmp_path: Path) -> None:
 
 
 def test_a_stage_that_there_is_not_is_refused(tmp_path: Path) -> None:
-    """The message lists those that there are."""
     done = python("walk.py", str(tmp_path), "--stages", "local,both")
     assert done.returncode == 2
     assert "no stage both; there are up, local, split, one_host, whole" in done.stderr
@@ -53,14 +49,12 @@ def test_the_systems_say_nothing_that_no_check_knows(name: str) -> None:
 
 
 def test_what_cannot_be_told_of_a_gpu_as_a_node_is_left_out_with_the_reason() -> None:
-    """These five, and no other."""
     system = load_system(str(GPU / "systems" / "split.yaml"), [])
     skipped = {name for name, settings in system.validation.items() if settings.skip}
     assert skipped == {"dcgm", "gpu_inventory", "gpu_processes", "host_device_bandwidth", "storage"}
 
 
 def test_nodes_become_one_host_by_one_variable(tmp_path: Path) -> None:
-    """The systems of both stages differ in it and in their name."""
     write_systems(tmp_path / "systems", Machine(gpus=4, rehearsed=True))
     split, one_host = (load_system(str(tmp_path / "systems" / f"{name}.yaml"), []) for name in ("split", "one_host"))
     assert one_host.env == {"NCCL_HOSTID": "one"}

@@ -1,7 +1,5 @@
 """Every check of hosts on three real processes that pose as nodes, and on one."""
 
-from __future__ import annotations
-
 import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, all_checks, get_check
@@ -23,7 +21,6 @@ NOTHING_ASKED = {"container_runtime", "environment"}
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> ProcessFleet:
-    """Three nodes with nothing wrong."""
     return ProcessFleet(site=cpu_site(3), hosts=("a", "b", "c"), folder=tmp_path_factory.mktemp("fleet"))
 
 
@@ -42,7 +39,6 @@ def test_these_are_the_checks_of_hosts() -> None:
 
 @pytest.mark.parametrize("name", HOST_CHECKS)
 def test_nodes_with_nothing_wrong_are_fit(name: str, fleet: ProcessFleet) -> None:
-    """Every node is judged, and every statistic that a check names is measured, in its unit."""
     report = run(name, fleet)
     assert not [str(finding) for finding in report.findings if finding.severity.fails]
     assert (report.problem, report.unjudged, report.skipped) == (None, {}, {})
@@ -52,7 +48,6 @@ def test_nodes_with_nothing_wrong_are_fit(name: str, fleet: ProcessFleet) -> Non
 
 
 def test_facts_are_asked_for_once(fleet: ProcessFleet) -> None:
-    """Four checks judge them."""
     for name in ("limits", "memory", "software", "tuning"):
         run(name, fleet)
     assert [probe.name for probe in fleet.asked].count("host-facts") == 1
@@ -60,13 +55,11 @@ def test_facts_are_asked_for_once(fleet: ProcessFleet) -> None:
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> ProcessFleet:
-    """One node."""
     return ProcessFleet(site=cpu_site(1), hosts=("a",), folder=tmp_path_factory.mktemp("one"))
 
 
 @pytest.mark.parametrize("name", HOST_CHECKS)
 def test_one_node_alone(name: str, one: ProcessFleet) -> None:
-    """What needs another node to compare with is skipped, and says so."""
     report = run(name, one)
     assert not [str(finding) for finding in report.findings if finding.severity.fails]
     assert (report.skip is not None) == (name in NOTHING_ASKED)
@@ -82,12 +75,10 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> ProcessFleet:
 
 @pytest.mark.parametrize("name", [name for name in HOST_CHECKS if name not in NOTHING_ASKED])
 def test_a_node_that_cannot_answer_is_no_pass(name: str, half: ProcessFleet) -> None:
-    """It is an ERROR of its own, and the other node is judged."""
     report = run(name, half)
     assert set(report.unjudged) == {"b"}
     assert report.problem is None
 
 
 def test_hints_never_fail(fleet: ProcessFleet) -> None:
-    """Whatever they say, the node may train."""
     assert {finding.severity for finding in run("tuning", fleet).findings} <= {Severity.MONITOR}

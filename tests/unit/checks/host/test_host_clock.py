@@ -1,7 +1,5 @@
 """Clocks: against each other where one clock stamps the shared folder's files, by their keeper's word elsewhere."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -31,14 +29,12 @@ def test_who_is_apart(skews: dict[str, float], off: set[str]) -> None:
 
 
 def test_a_finding_says_how_far_and_which_way() -> None:
-    """In seconds."""
     (finding,) = find_apart({"a": 0.0, "b": 0.0, "c": -2.5}, 1.0)
     assert finding.message == "2.500 s behind the other nodes; 1 s are allowed"
 
 
 @given(st.dictionaries(st.text(max_size=3), st.floats(-1e3, 1e3), min_size=2))
 def test_clocks_more_than_two_limits_apart_are_never_all_well(skews: dict[str, float]) -> None:
-    """And those within one limit always are."""
     found = [*find_apart(skews, 1.0)]
     spread = max(skews.values()) - min(skews.values())
     assert found or spread <= 2.0
@@ -56,7 +52,6 @@ def node(**changes: Any) -> NodeClock:
 
 @pytest.mark.parametrize(("time", "off"), [(999.0, 0), (1011.0, 0), (998.0, 1), (1012.0, 1)])
 def test_a_time_before_the_step_began_or_after_it_ended(time: float, off: int) -> None:
-    """That much is certain without any other clock."""
     found = [*find_outside({"a": node(time=time)}, 1000.0, 1010.0, 1.0)]
     assert len(found) == off
     assert all("at least 2.000 s off" in finding.message for finding in found)
@@ -72,7 +67,6 @@ def test_a_time_before_the_step_began_or_after_it_ended(time: float, off: int) -
     ],
 )
 def test_without_a_server_clock_only_the_keeper_vouches(kernel: dict[str, Any] | None, judged: bool) -> None:
-    """With less than the limit as its largest error."""
     why = why_unknown(node(kernel=kernel), 1.0)
     assert (why is None) == judged
     assert why is None or "the shared folder is lustre" in why
@@ -93,7 +87,6 @@ def test_why_a_clock_cannot_be_judged(changes: dict[str, Any], why: str) -> None
 
 
 def test_a_clock_that_nobody_keeps_is_worth_a_look() -> None:
-    """A kernel that says nothing is not said to be unkept."""
     facts = {"a": node(), "b": node(kernel={"synchronised": False, "max_error_s": 16.0}), "c": node(kernel=None)}
     (finding,) = find_unkept(facts)
     assert finding.host == "b"

@@ -1,7 +1,5 @@
 """Container runtimes: programs that answer as the real ones do, each on a node of its own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,12 +42,10 @@ def run(folder: Path, runtime: str, program: str, scripts: dict[str, str], gpus_
 
 
 def found(report: Report) -> dict[str | None, str]:
-    """What was found, by node."""
     return {finding.host: finding.message for finding in report.findings}
 
 
 def test_docker_has_to_answer_and_to_know_the_gpus(tmp_path: Path) -> None:
-    """By its nvidia runtime, or by CDI."""
     told = found(run(tmp_path, "docker", "docker", DOCKER))
     assert told.keys() == {"plain", "dead", "half"}
     assert "docker has no nvidia runtime" in told["plain"]
@@ -58,7 +54,6 @@ def test_docker_has_to_answer_and_to_know_the_gpus(tmp_path: Path) -> None:
 
 
 def test_without_gpus_docker_only_has_to_answer(tmp_path: Path) -> None:
-    """The client alone is no answer."""
     scripts = {"plain": DOCKER["plain"], "half": DOCKER["half"]}
     assert found(run(tmp_path, "docker", "docker", scripts, gpus_per_node=0)).keys() == {"half"}
 
@@ -73,12 +68,10 @@ def test_enroot_has_to_answer_and_to_have_its_hook(tmp_path: Path, gpus_per_node
 
 
 def test_pyxis_is_an_option_of_srun(tmp_path: Path) -> None:
-    """It is a plugin, so srun says whether it is there."""
     assert found(run(tmp_path, "pyxis", "srun", SRUN)).keys() == {"plain"}
 
 
 def test_a_runtime_that_is_not_there(tmp_path: Path) -> None:
-    """The node cannot start what the system file asks for."""
     fleet = ProcessFleet(
         site=site("enroot"), hosts=("a",), folder=tmp_path, env={"a": {"PATH": str(tmp_path / "nothing")}}
     )
@@ -88,7 +81,6 @@ def test_a_runtime_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_where_nothing_is_asked_nothing_is_judged(tmp_path: Path) -> None:
-    """Then no verdict is given."""
     bare = replace(site("docker"), environments={"bare": Environment()})
     report = get_check("container_runtime").run(ProcessFleet(site=bare, hosts=("a",), folder=tmp_path), CheckSettings())
     assert report.skip is not None

@@ -1,7 +1,5 @@
 """Disks: real folders that are fine, that nobody can write to, and that are not there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ NOTHING_ASKED = {"free_gib": 0, "free_inodes_percent": 0}
 
 
 def test_folders_that_cannot_be_used_are_found(tmp_path: Path) -> None:
-    """No user can make a file in /proc."""
     env = {"b": {"TMPDIR": "/proc"}, "c": {"TMPDIR": str(tmp_path / "nothing")}}
     fleet = ProcessFleet(site=cpu_site(3), hosts=("a", "b", "c"), folder=tmp_path, env=env)
     report = get_check("disk").run(fleet, CheckSettings(options={**NOTHING_ASKED, "scratch": str(tmp_path)}))
@@ -29,7 +26,6 @@ def test_folders_that_cannot_be_used_are_found(tmp_path: Path) -> None:
 
 
 def test_too_little_room_is_found(tmp_path: Path) -> None:
-    """Both numbers are in the message."""
     fleet = ProcessFleet(site=cpu_site(1), hosts=("a",), folder=tmp_path)
     report = get_check("disk").run(fleet, CheckSettings(options={"free_gib": 2**40, "free_inodes_percent": 0}))
     assert [finding.kind for finding in report.findings] == ["disk_full", "disk_full"]
@@ -50,7 +46,6 @@ def test_too_little_room_is_found(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_with_a_folder(changes: dict[str, Any], kinds: list[str]) -> None:
-    """A file system that makes inodes as it needs them counts none."""
     facts = {"path": "/x", "why": None, "bytes": 2**40, "free_bytes": 2**30, "inodes": 100, "free_inodes": 5}
     room = Room(**facts | changes)
     assert [kind for kind, _, _ in check_room("temporary", room, DiskOptions())] == kinds

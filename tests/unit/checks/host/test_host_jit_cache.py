@@ -1,7 +1,5 @@
 """Folders of compiled kernels: real folders, marked and found by real nodes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -43,7 +41,6 @@ def as_two_machines(report: Report) -> dict[str, KernelCaches]:
 
 
 def test_folders_that_both_nodes_see_are_shared(report: Report) -> None:
-    """Each finding names the folder and the other node."""
     found = [*find_shared(as_two_machines(report), report.evidence["marks"], Severity.CONFIGURE)]
     assert [finding.host for finding in found] == ["a", "b"]
     assert "TRITON_CACHE_DIR (" in found[0].message
@@ -53,13 +50,11 @@ def test_folders_that_both_nodes_see_are_shared(report: Report) -> None:
 
 
 def test_nodes_of_one_machine_share_nothing_by_a_network(report: Report) -> None:
-    """Their kernel is the same."""
     assert not [finding for finding in report.findings if finding.kind == "shared_cache"]
     assert any("one machine" in note for note in report.notes)
 
 
 def test_a_file_system_of_the_network_is_shared_though_no_mark_was_seen(report: Report) -> None:
-    """The user may not be able to leave a mark."""
     facts = as_two_machines(report)
     folders = facts["a"].folders
     there = {"mount": mount_of_kind("nfs4")}
@@ -71,7 +66,6 @@ def test_a_file_system_of_the_network_is_shared_though_no_mark_was_seen(report: 
 
 
 def test_cold_caches_are_a_hint(report: Report) -> None:
-    """Only folders with something in them are warm."""
     found = {finding.host: finding for finding in find_cold(report.evidence["caches"])}
     assert "TORCH_EXTENSIONS_DIR" in found["a"].message
     assert "TORCH_EXTENSIONS_DIR" not in found["b"].message
@@ -79,13 +73,11 @@ def test_cold_caches_are_a_hint(report: Report) -> None:
 
 
 def test_folders_of_environments_are_looked_at_and_those_in_images_are_not(report: Report) -> None:
-    """A folder inside an image is none of the node."""
     assert "TRITON_CACHE_DIR of environments.bare" in report.evidence["caches"]["a"].folders
     assert not any("image" in name for name in report.evidence["caches"]["a"].folders)
 
 
 def test_no_mark_is_left(report: Report, folder: Path) -> None:
-    """Though there were some."""
     assert report.evidence["marks"]["a"]["TRITON_CACHE_DIR"] == ("a", "b")
     assert not [*folder.rglob(".llmbench-*")]
 

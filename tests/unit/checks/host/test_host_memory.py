@@ -1,7 +1,5 @@
 """Memory: less than the others have, or in use before anything has begun."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.checks.base import Answer, CheckSettings, get_check
-from pytest_llmbench.checks.host.memory import meminfo
+from pytest_llmbench.checks.host.memory import read_meminfo
 from pytest_llmbench.core.record.health import Report, Severity
 from tests.support.fleet import HOST_FACTS, ProcessFleet, cpu_site
 
@@ -19,7 +17,6 @@ GIB = 2**20  # in kB
 
 
 def text(total: int, available: int) -> str:
-    """As the kernel writes it."""
     return f"MemTotal:       {total} kB\nMemFree:  1 kB\nMemAvailable:   {available} kB\nHugePages_Total:       0\n"
 
 
@@ -48,21 +45,18 @@ def test_a_node_that_lacks_a_module_is_found(tmp_path: Path) -> None:
     [({}, True), ({"available_percent": 25}, False), ({"available_gib": 30}, False), ({"available_gib": 31}, True)],
 )
 def test_memory_in_use(tmp_path: Path, options: dict[str, Any], found: bool) -> None:
-    """An absolute size counts in place of the share."""
     report = run(tmp_path, {"a": text(64 * GIB, 30 * GIB)}, **options)
     assert [finding.kind for finding in report.findings] == (["memory_in_use"] if found else [])
 
 
 @pytest.mark.parametrize("words", [None, "", "MemTotal: 64 kB\n", "MemAvailable: many kB\nMemTotal: 5 kB\n"])
 def test_a_node_that_does_not_say_is_no_pass(tmp_path: Path, words: str | None) -> None:
-    """And has no reading."""
     report = run(tmp_path, {"a": text(64 * GIB, 60 * GIB), "b": words})
     assert report.unjudged.keys() == {"b"}
     assert {reading.host for reading in report.readings} == {"a"}
 
 
 def test_a_reference_of_this_system_counts(tmp_path: Path) -> None:
-    """As for every measured number."""
     fleet = ProcessFleet(site=cpu_site(1), hosts=("a",), folder=tmp_path)
     promised: dict[str, Any] = {
         "name": "contract", "statistic": "memory_total", "at_least": "1000000 GiB", "why": "promised", "source": "it",
@@ -75,6 +69,5 @@ def test_a_reference_of_this_system_counts(tmp_path: Path) -> None:
 
 @given(st.dictionaries(st.from_regex(r"[A-Za-z]\w{0,8}", fullmatch=True).filter(str.isascii), st.integers(0, 2**50)))
 def test_sizes_are_read_back(sizes: dict[str, int]) -> None:
-    """Lines without a unit are no sizes."""
     written = "".join(f"{name}:   {size} kB\n" for name, size in sizes.items())
-    assert meminfo(f"{written}HugePages_Free:   3\n") == {name: 1024 * size for name, size in sizes.items()}
+    assert read_meminfo(f"{written}HugePages_Free:   3\n") == {name: 1024 * size for name, size in sizes.items()}

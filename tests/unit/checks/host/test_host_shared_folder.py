@@ -1,7 +1,5 @@
 """The shared folder: a real node that sees another one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +28,6 @@ class Astray(ProcessFleet):
 
 
 def test_a_node_that_sees_another_folder_is_found(tmp_path: Path) -> None:
-    """It answers, and what it read is not what was written."""
     # From an earlier session, on another file system with the same path.
     write_text(tmp_path / "elsewhere" / "head", "old")
     fleet = Astray(site=cpu_site(3), hosts=("a", "b", "c"), folder=tmp_path)
@@ -41,7 +38,6 @@ def test_a_node_that_sees_another_folder_is_found(tmp_path: Path) -> None:
 
 
 def test_a_node_whose_file_never_comes_is_found() -> None:
-    """It reads what is written here, but writes where nobody looks."""
     facts = {host: SharedView(read="token", mount=mount_of_kind("nfs4")) for host in ("a", "b", "c")}
     found = [*find_strangers(facts, "token", {"a": "token a", "b": None, "c": "old c"}, Path("/shared"))]
     assert [finding.host for finding in found] == ["b", "c"]

@@ -1,13 +1,11 @@
 """Software: who differs is named, with both versions and the nodes that agree."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, get_check
-from pytest_llmbench.checks.host.software import find_unlike, unfit_for_gpus
+from pytest_llmbench.checks.host.software import find_unfit_for_gpus, find_unlike
 from pytest_llmbench.core.record.health import Severity
 from tests.support.fleet import ProcessFleet, cpu_site
 
@@ -32,7 +30,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> ProcessFleet:
 
 
 def test_the_node_with_another_version_is_found(fleet: ProcessFleet) -> None:
-    """With both versions, and who has the usual one."""
     report = get_check("software").run(fleet, CheckSettings())
     (finding,) = report.findings
     assert (finding.host, finding.subject, finding.severity) == ("c", "enroot", Severity.CONFIGURE)
@@ -42,12 +39,10 @@ def test_the_node_with_another_version_is_found(fleet: ProcessFleet) -> None:
 
 
 def test_what_may_differ_is_ignored(fleet: ProcessFleet) -> None:
-    """By the name in the record."""
     assert not get_check("software").run(fleet, CheckSettings(options={"ignore": ["enroot"]})).findings
 
 
 def test_software_that_one_node_lacks_is_found() -> None:
-    """To have none is to differ."""
     (finding,) = find_unlike({"a": {"ofed": "5.8"}, "b": {}, "c": {"ofed": "5.8"}}, ())
     assert (finding.host, finding.message) == ("b", "none; 5.8 on a, c")
 
@@ -70,6 +65,6 @@ def test_a_pytorch_that_the_driver_cannot_run(
 ) -> None:
     """A newer major version never runs; a newer minor one mostly does."""
     versions = {"torch": torch, "cuda": cuda, "driver's cuda": driver}
-    found = [*unfit_for_gpus("n", {name: version for name, version in versions.items() if version is not None})]
+    found = [*find_unfit_for_gpus("n", {name: version for name, version in versions.items() if version is not None})]
     assert [finding.severity for finding in found] == ([severity] if severity else [])
     assert all(words in finding.message for finding in found)

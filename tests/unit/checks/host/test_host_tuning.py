@@ -1,7 +1,5 @@
 """Hints: each from what the kernel says, and none where all is well."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -28,24 +26,20 @@ from tests.support.fleet import TUNING
     ],
 )
 def test_hints(changes: dict[str, Any], what: str | None) -> None:
-    """Each alone."""
     told = TUNING.model_copy(update=changes)
     assert [subject for subject, _, _ in (*node_hints(told, 0), *gpu_hints(told))] == ([what] if what else [])
 
 
 @pytest.mark.parametrize(("swapped", "what"), [(2**30, ["swap"]), (2**20, [])])
 def test_memory_that_is_swapped_out_is_a_hint(swapped: int, what: list[str]) -> None:
-    """A little of it is there since the node started."""
     assert [subject for subject, _, _ in node_hints(TUNING, swapped)] == what
 
 
 def test_the_setting_in_brackets_is_the_one() -> None:
-    """As the kernel writes it."""
     assert huge_pages(TUNING) == "madvise"
     assert huge_pages(TUNING.model_copy(update={"transparent_hugepage": None})) == "unknown"
 
 
 def test_swap_in_use() -> None:
-    """In bytes."""
     assert swapped_bytes("SwapTotal:    2048 kB\nSwapFree:      1024 kB\n") == 2**20
     assert swapped_bytes("") == 0

@@ -1,7 +1,5 @@
 """Recipe files: what they mean, and how mistakes in them are told."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,7 +61,6 @@ def load(tmp_path: Path) -> Load:
 
 
 def test_defaults_are_under_every_recipe_and_smoke_over_it(load: Load) -> None:
-    """A recipe overrides the defaults key by key; the smoke variant overrides the recipe in the same way."""
     full, smoke = load()["small"], load(scale="smoke")["small"]
     assert (full.name, full.scale, full.sequence_length, full.model.layers) == ("small", "full", 32, 2)
     assert (smoke.name, smoke.scale, smoke.sequence_length, smoke.model.layers) == ("small", "smoke", 16, 1)
@@ -73,26 +70,22 @@ def test_defaults_are_under_every_recipe_and_smoke_over_it(load: Load) -> None:
 
 
 def test_recipes_come_in_the_order_of_files_and_names(load: Load, tmp_path: Path) -> None:
-    """Files go by their names, recipes by their place in the file; other files are not read."""
     (tmp_path / "also.yaml").write_text(dump(FAMILY | {"recipes": {"zebra": SMALL, "ant": SMALL}}))
     (tmp_path / "notes.txt").write_text("no recipe")
     assert list(load()) == ["zebra", "ant", "small", "large"]
 
 
 def test_work_per_step_is_counted_over_all_ranks(load: Load) -> None:
-    """Tokens per step are sequences times their length, on however many GPUs."""
     assert load()["small"].tokens_per_step == 8 * 32
 
 
 def test_a_recipe_survives_json(load: Load) -> None:
-    """What is handed to the ranks, and what is kept in the record, is the recipe to the last digit."""
     recipe = load({"defaults": {"optimizer": {"learning_rate": 0.1 + 0.2}}})["small"]
     assert Recipe.model_validate_json(recipe.model_dump_json()) == recipe
     assert validate(Recipe, recipe.model_dump(mode="json"), "task") == recipe
 
 
 def test_data_is_of_the_kind_that_is_named(load: Load) -> None:
-    """Without a word it is synthetic; a token file says so."""
     assert load()["small"].data == SyntheticTokens()
     data = {"kind": "token_file", "path": "/data/tokens", "dtype": "int32"}
     assert load({"defaults": {"data": data}})["small"].data == TokenFile.model_validate(data)
@@ -155,7 +148,7 @@ def references(**changes: Any) -> dict[str, Any]:
 def test_a_mistake_is_told_with_file_recipe_and_key(
     load: Load, tmp_path: Path, changes: dict[str, Any], messages: list[str]
 ) -> None:
-    """Whichever scale is asked for, every mistake in a file stops it, and each line begins with its place."""
+    """A mistake stops a file at any scale, and each line begins with its place."""
     for scale in SCALES:
         with pytest.raises(ConfigError) as error:
             load(changes, scale=scale)
@@ -173,19 +166,16 @@ def test_a_mistake_is_told_with_file_recipe_and_key(
     ],
 )
 def test_a_mistake_in_yaml_is_told_with_its_line(load: Load, text: str, message: str) -> None:
-    """What YAML would take in silence is refused where it stands."""
     with pytest.raises(ConfigError, match=message):
         load(text)
 
 
 @pytest.mark.parametrize("text", ["5:00", "00:05:00", "5"])
 def test_a_time_limit_in_quotes_is_what_slurm_would_make_of_it(load: Load, text: str) -> None:
-    """Text is read in Slurm's notation, so 5:00 is five minutes."""
     assert load({"defaults": {"time_limit": text}})["small"].time_limit == 5
 
 
 def test_one_name_in_two_files_is_refused(load: Load, tmp_path: Path) -> None:
-    """Neither of two recipes of one name wins: both files are named."""
     (tmp_path / "other.yaml").write_text(dump(FAMILY | {"recipes": {"small": SMALL}}))
     with pytest.raises(ConfigError, match="rename one") as error:
         load()

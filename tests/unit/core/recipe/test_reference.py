@@ -1,7 +1,5 @@
 """References: which bounds can be written down, and which numbers meet them."""
 
-from __future__ import annotations
-
 import datetime as dt
 from typing import Any
 
@@ -76,7 +74,6 @@ def reference(**changes: Any) -> Reference:
     ],
 )
 def test_a_bound_that_cannot_be_meant_is_refused(changes: dict[str, Any], message: str) -> None:
-    """No bound, no unit, no range, no machine, no such key: each is an error that names its place."""
     with pytest.raises(ConfigError) as error:
         reference(**changes)
     assert message in str(error.value)
@@ -85,20 +82,17 @@ def test_a_bound_that_cannot_be_meant_is_refused(changes: dict[str, Any], messag
 
 @pytest.mark.parametrize("why", ["why", "source", "date"])
 def test_a_number_without_its_story_is_refused(why: str) -> None:
-    """Why, source and date are demanded of every reference."""
     with pytest.raises(ConfigError, match=f"{why}: missing"):
         reference(**{why: None})
 
 
 @pytest.mark.parametrize("bound", ["5 %", "0.5 1", "0.1 nat"])
 def test_a_fraction_or_a_loss_needs_no_machine(bound: str) -> None:
-    """What means the same everywhere may be asked for everywhere."""
     assert reference(at_least=bound, applies_to=None).applies_to is None
 
 
 @given(FINITE, FINITE, FINITE)
 def test_bounds_are_inclusive_on_both_sides(low: float, width: float, value: float) -> None:
-    """A number is in a reference when it is neither below nor above it, and the bound it misses is named."""
     high = low + abs(width)
     both = reference(at_least=f"{low!r} words/s", at_most=f"{high!r} tokens/s")
     missed = both.missed_by(Quantity(value, "words/s"))
@@ -114,7 +108,6 @@ def test_bounds_are_inclusive_on_both_sides(low: float, width: float, value: flo
 
 
 def test_a_number_of_another_kind_is_never_in_a_reference() -> None:
-    """Another dimension, or no unit at all, raises; it neither passes nor fails."""
     with pytest.raises(UnitError, match="cannot be compared"):
         _ = Quantity("300K samples/s") in reference()
     with pytest.raises(TypeError, match="300000 is not a Quantity"):
@@ -122,7 +115,6 @@ def test_a_number_of_another_kind_is_never_in_a_reference() -> None:
 
 
 def test_it_reads_as_a_phrase() -> None:
-    """Threshold and machine are texts for reports."""
     assert reference().threshold == ">= 200000 words/s"
     assert reference(at_most="1M words/s").threshold == ">= 200000 words/s and <= 1e+06 words/s"
     assert str(reference().applies_to) == "8 × A100-SXM4-80GB, 1 node"
@@ -131,7 +123,6 @@ def test_it_reads_as_a_phrase() -> None:
 
 
 def test_it_survives_json_to_the_last_digit() -> None:
-    """A reference reads back from JSON as itself, with all digits of its bounds."""
     precise = reference(at_least="199999.99999 words/s", xfail={"reason": "known", "until": dt.date(2026, 12, 31)})
     again = Reference.model_validate_json(precise.model_dump_json())
     assert again == precise
@@ -139,7 +130,6 @@ def test_it_survives_json_to_the_last_digit() -> None:
 
 
 def test_bounds_per_node_grow_with_the_nodes() -> None:
-    """They and the GPUs are for one node; once scaled, nothing scales them again."""
     plain = reference(at_least="900 samples/s", per_node=True, applies_to={"gpu": "H100 80GB HBM3", "gpus": 8})
     three = plain.on(Topology(nodes=3, gpus_per_node=8))
     assert three.bounds == [(">=", Quantity("2700 samples/s"))]
@@ -196,7 +186,6 @@ def test_two_that_cannot_both_hold_are_refused(upper: dict[str, Any]) -> None:
     ],
 )
 def test_two_that_no_number_has_to_meet_may_stand_together(lower: dict[str, Any], upper: dict[str, Any]) -> None:
-    """They meet in one number, or are for other runs, or nothing says that they are for the same."""
     given = {"at_least": None, "at_most": "150K words/s", **upper}
     refuse_contradictions([reference(**lower), reference(name="cap", **given)])
 
@@ -215,7 +204,6 @@ class Vague(Quantity):
     ("measured", "ends"), [(150, "misses"), (195, "undecided"), (250, "meets"), (310, "undecided"), (350, "misses")]
 )
 def test_two_bounds_of_a_number_that_is_not_known_exactly(measured: int, ends: str) -> None:
-    """It has to meet both for certain."""
     bounds = reference(at_most="300K words/s")
     number = Vague(measured * 1e3, "words/s")
     if ends == "undecided":

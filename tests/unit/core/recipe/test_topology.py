@@ -1,7 +1,5 @@
 """Ranks and GPUs of a run."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +9,6 @@ from pytest_llmbench.core.recipe.topology import Topology
 
 @given(st.integers(1, 4096), st.integers(0, 16), st.integers(1, 128))
 def test_there_is_a_rank_per_gpu_or_the_cpu_ranks_asked_for(nodes: int, gpus: int, cpu_ranks: int) -> None:
-    """With GPUs each has one rank; without, every node has its CPU ranks and there are no GPUs in all."""
     topology = Topology(nodes=nodes, gpus_per_node=gpus, cpu_ranks_per_node=cpu_ranks)
     assert topology.ranks_per_node == (gpus or cpu_ranks)
     assert topology.world_size == nodes * topology.ranks_per_node
@@ -29,5 +26,4 @@ def test_there_is_a_rank_per_gpu_or_the_cpu_ranks_asked_for(nodes: int, gpus: in
     ],
 )
 def test_it_reads_as_a_phrase(nodes: int, gpus: int, cpu_ranks: int, text: str) -> None:
-    """One is singular, more are plural."""
     assert str(Topology(nodes=nodes, gpus_per_node=gpus, cpu_ranks_per_node=cpu_ranks)) == text

@@ -1,7 +1,5 @@
 """Curves: bandwidths by nccl-tests' definitions, and what can be looked up."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -23,7 +21,6 @@ GIB = 1 << 30
 
 
 def point(size: int, busbw: float, wrong: int | None = 0, *, in_place: bool = False) -> Point:
-    """A point with one timing."""
     told = Timing(time_us=1.0, algbw=busbw, busbw=busbw, wrong=wrong)
     sides: dict[str, Any] = {"in_place" if in_place else "out_of_place": told}
     return Point(size=size, count=size // 4, dtype="float32", **sides)
@@ -41,13 +38,11 @@ def test_bandwidths_are_those_that_nccl_tests_printed() -> None:
      ("broadcast", 1.0), ("sendrecv", 1.0)],
 )  # fmt: skip
 def test_the_bus_factors_of_four_ranks(collective: str, factor: float) -> None:
-    """By the definitions of nccl-tests' PERFORMANCE.md."""
     assert busbw_factor(collective, 4) == factor
     assert collective in COLLECTIVES
 
 
 def test_an_unknown_collective_has_no_factor() -> None:
-    """It is not taken for one whose factor is 1."""
     with pytest.raises(ValueError, match="not one of all_reduce"):
         busbw_factor("allreduce", 4)
 
@@ -73,7 +68,6 @@ def test_what_is_looked_up() -> None:
 
 
 def test_what_was_not_checked_is_not_right() -> None:
-    """No count of wrong elements is None, not 0."""
     assert point(8, 1.0, None).wrong is None
 
 
@@ -89,12 +83,10 @@ def test_a_size_tells_what_was_asked_for(power: int, ranks: int) -> None:
 
 @given(st.integers(0, 1 << 45))
 def test_a_size_name_is_exact(size: int) -> None:
-    """It is never rounded."""
     name = size_name(size)
     digits = name.rstrip("BKMGTi")
     assert int(digits) * 1024 ** ("", "K", "M", "G", "T").index(name[len(digits) :].rstrip("iB")) == size
 
 
 def test_size_names() -> None:
-    """As in the names of statistics."""
     assert [size_name(size) for size in (8, 1024, 1 << 20, 8 * GIB, 1000)] == ["8B", "1KiB", "1MiB", "8GiB", "1000B"]

@@ -1,7 +1,5 @@
 """Health records: what makes a verdict, and that nothing unmeasured ever passes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,6 @@ HOSTS = ("a", "b", "c")
 
 
 def record(report: Report, folder: str = "folder") -> HealthRecord:
-    """A record of three nodes."""
     return HealthRecord(
         session="s", token="t", check="limits", family="host", scope="node", system="x", cluster="local",
         hosts=HOSTS, folder=folder, report=report,
@@ -24,12 +21,10 @@ def record(report: Report, folder: str = "folder") -> HealthRecord:
 
 
 def finding(host: str | None, severity: Severity) -> Finding:
-    """A finding about a host."""
     return Finding(host=host, kind="limit", severity=severity, message="too low")
 
 
 def test_each_node_has_its_own_verdict() -> None:
-    """One failed, one silent, one fine."""
     told = record(Report(findings=(finding("a", Severity.RESET),), unjudged={"b": "silent"}))
     assert [told.state(slot)[0] for slot in range(3)] == [Verdict.FAIL, Verdict.ERROR, Verdict.PASS]
     assert told.state(None)[0] is Verdict.FAIL
@@ -37,14 +32,12 @@ def test_each_node_has_its_own_verdict() -> None:
 
 
 def test_what_is_to_be_watched_fails_nobody() -> None:
-    """A node with a hint may train."""
     told = record(Report(findings=(finding("a", Severity.MONITOR),)))
     assert told.state(0) == (Verdict.PASS, "")
     assert told.unfit() == {}
 
 
 def test_a_slot_without_a_node_is_an_error() -> None:
-    """The nodes never came."""
     assert record(Report()).state(3)[0] is Verdict.ERROR
 
 
@@ -73,7 +66,6 @@ def test_a_pass_means_that_nothing_else_is_true(report: Report, slot: int) -> No
 
 @given(report=reports)
 def test_the_whole_passes_only_where_every_node_does(report: Report) -> None:
-    """And no node that passed is unfit."""
     told = record(report)
     states = {host: told.state(slot)[0] for slot, host in enumerate(HOSTS)}
     if told.state(None)[0] is Verdict.PASS:
@@ -85,7 +77,6 @@ def test_the_whole_passes_only_where_every_node_does(report: Report) -> None:
 
 
 def test_a_record_is_read_back_whole_or_not_at_all(tmp_path: Path) -> None:
-    """Cut anywhere, it is an error that names the file."""
     told = record(Report(findings=(finding("a", Severity.ISOLATE),), evidence={"x": [1, 2]}), str(tmp_path))
     write_model(told.path, told)
     assert HealthRecord.read(told.path) == told

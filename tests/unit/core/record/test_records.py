@@ -1,7 +1,5 @@
 """Run records: what is written is read back, and nothing else is taken for one."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -55,7 +53,6 @@ RECIPE = validate(
 
 
 def step(number: int, loss: float = 2.5) -> Step:
-    """Build a step."""
     return Step(
         step=number, seconds=0.1, tokens=256, samples=8, loss=loss, grad_norm=loss, peak_memory_bytes=1, ranks=1
     )  # fmt: skip
@@ -92,7 +89,6 @@ def record(folder: Path, *losses: float) -> RunRecord:
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """Everything in a record survives its file, the digits of thresholds and the time limit too."""
     written = record(tmp_path, 2.5, 2.25)
     write_model(written.path, written)
     assert written.path == tmp_path / "record.json"
@@ -123,7 +119,6 @@ def test_a_record_of_another_schema_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_record_with_a_surprise_is_refused(tmp_path: Path) -> None:
-    """A key nobody knows makes it no record of this version."""
     written = record(tmp_path)
     written.path.write_text(json.dumps(json.loads(written.model_dump_json()) | {"surprise": 1}))
     with pytest.raises(ConfigError, match="surprise"):
@@ -131,14 +126,12 @@ def test_a_record_with_a_surprise_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_record_is_named(tmp_path: Path) -> None:
-    """A path without a file is an error with the path in it."""
     with pytest.raises(ConfigError, match=r"gone\.json: no run record"):
         RunRecord.read(tmp_path / "gone.json")
 
 
 @given(st.data())
 def test_a_cut_record_is_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """A record cut anywhere before its last brace is never half a record."""
     path = tmp_path_factory.getbasetemp() / "cut.json"
     whole = record(path.parent, 2.5).model_dump_json(indent=1)
     path.write_text(whole[: data.draw(st.integers(0, len(whole) - 1))])
@@ -147,12 +140,10 @@ def test_a_cut_record_is_refused(tmp_path_factory: pytest.TempPathFactory, data:
 
 
 def test_a_metric_is_a_quantity() -> None:
-    """A measured number is compared as a quantity, never as a float."""
     assert Metric(value=1e5, unit="words/s", rule="a rule").quantity == Quantity("100K tokens/s")
 
 
 def test_these_are_all_verdicts() -> None:
-    """No test ends in another way."""
     assert {verdict.value for verdict in Verdict} == {
         "PASS", "FAIL", "XFAIL", "ERROR", "SKIP", "INCONCLUSIVE", "INCOMPLETE",
     }  # fmt: skip

@@ -1,7 +1,5 @@
 """What a run logged, as data."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +27,6 @@ RANKS = st.builds(
 
 @given(st.lists(STEPS, max_size=3), st.lists(RANKS, max_size=2), st.lists(st.text(max_size=9), max_size=2))
 def test_every_series_survives_json(steps: list[Step], ranks: list[RankInfo], unreadable: list[str]) -> None:
-    """Whatever a run logged, NaN and infinities too, reads back from JSON as it was."""
     series = StepSeries(ranks=tuple(ranks), steps=tuple(steps), unreadable=tuple(unreadable))
     again = StepSeries.model_validate_json(series.model_dump_json())
     assert repr(again) == repr(series)  # a NaN is not equal to itself
@@ -61,7 +58,6 @@ READ: tuple[Callable[[dict[str, Any]], RankInfo], ...] = (
 
 
 def test_counts_of_a_training_are_read_from_a_record() -> None:
-    """As they were written, from JSON and from mappings."""
     for read in READ:
         assert read({**RANK, "training": TRAINING}).training == TrainingEvent(**TRAINING)
 
@@ -77,7 +73,6 @@ def test_a_record_with_damaged_counts_of_a_training_is_refused(changes: dict[str
 
 @pytest.mark.parametrize("key", [name for name in TRAINING if name != "event"])
 def test_a_record_that_lacks_a_count_of_a_training_is_refused(key: str) -> None:
-    """A missing count is no count, and the error names it."""
     left = {name: value for name, value in TRAINING.items() if name != key}
     for read in READ:
         with pytest.raises(ValidationError, match=rf"training\.{key}\n  Field required"):

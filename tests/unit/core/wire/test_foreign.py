@@ -1,7 +1,5 @@
 """Foreign text: escapes and control characters are made harmless, and secrets are taken out by value or by mark."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping
@@ -36,13 +34,11 @@ HARMFUL: Mapping[str, str] = {
 
 @pytest.mark.parametrize("text", HARMFUL, ids=repr)
 def test_what_a_terminal_would_obey_is_gone(text: str) -> None:
-    """Sequences are taken away; single characters are spelled out."""
     assert harmless(text) == HARMFUL[text]
 
 
 @given(st.text(alphabet=st.characters(max_codepoint=0xFFFF, exclude_categories=()), max_size=60))
 def test_nothing_that_is_obeyed_is_left(text: str) -> None:
-    """Whatever comes in, what comes out can be printed and written as UTF-8, and coming back changes nothing."""
     out = harmless(text)
     assert all(character in "\t\n" or not (ord(character) < 32 or 127 <= ord(character) < 160) for character in out)
     assert json.loads(json.dumps(out).encode()) == out
@@ -52,13 +48,11 @@ def test_nothing_that_is_obeyed_is_left(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["plain", "tab\tand\nline", "größer 日本 ✔ µs", "C:\\x07", ""])
 def test_other_text_stays(text: str) -> None:
-    """Letters of any language, tabs and line feeds are harmless."""
     assert harmless(text) == text
 
 
 @pytest.mark.parametrize("by", ["value", "mark"])
 def test_a_secret_is_taken_out(by: str) -> None:
-    """Wherever it stands and however often, the longest first where one begins another."""
     secrets = ["hf_abcdefgh", "hf_abcdefghijkl", "größer als 8"]
 
     def out(text: str) -> str:
@@ -125,14 +119,13 @@ def test_what_only_has_the_name_of_a_secret_stays(text: str) -> None:
     "piece", ["//", "//a:", "token=", "token=1", "Bearer ", "--key ", "eyJa.", "-----BEGIN ", "secret" * 3]
 )
 def test_no_text_takes_long(piece: str) -> None:
-    """Also one of a megabyte that begins a secret again and again: quadratic time would be hours."""
+    """Quadratic time would be hours for a megabyte that begins a secret again and again."""
     began = time.process_time()
     redacted(piece * ((1 << 18) // len(piece)), ())
     assert time.process_time() - began < 20
 
 
 def test_a_mark_does_not_hold_its_value() -> None:
-    """Two marks of one value have nothing in common but its length."""
     one, other = mark_of("a-long-secret"), mark_of("a-long-secret")
     assert "secret" not in json_of(one)
     assert (one.length, one.digest != other.digest) == (13, True)

@@ -1,7 +1,5 @@
 """Names of sessions."""
 
-from __future__ import annotations
-
 import re
 import time
 
@@ -9,7 +7,6 @@ from pytest_llmbench.core.wire import layout
 
 
 def test_sessions_sort_by_their_beginning() -> None:
-    """Also those that began in the same second, of which the newest is asked for."""
     ids = []
     for _ in range(50):
         ids.append(layout.new_id())

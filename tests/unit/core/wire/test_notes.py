@@ -1,7 +1,5 @@
 """Times in which processes of a run stood still: written by each, read together."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 
@@ -9,7 +7,6 @@ from pytest_llmbench.core.wire.notes import longest_pause, note_pause
 
 
 def test_the_longest_pause_is_found(tmp_path: Path) -> None:
-    """Of all processes and times; a line that was cut off hides no other."""
     assert longest_pause(tmp_path) is None
     note_pause(tmp_path, "rank-00000", 6.04)
     note_pause(tmp_path, "rank-00001", 20.0)
@@ -22,6 +19,5 @@ def test_the_longest_pause_is_found(tmp_path: Path) -> None:
 
 
 def test_nobody_ends_because_a_pause_cannot_be_noted(tmp_path: Path) -> None:
-    """A disk may be full, or a folder gone."""
     (tmp_path / "pauses").write_text("in the way")
     note_pause(tmp_path, "rank-00000", 6.0)

@@ -1,7 +1,5 @@
 """The lines of a step log as models."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any
@@ -46,7 +44,6 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
 
 @given(EVENTS)
 def test_every_event_is_one_line_of_strict_json(event: Event) -> None:
-    """Whatever an event holds, it is one line that any JSON parser takes and that reads back as itself."""
     line = event.line()
     assert line.count(b"\n") == 1
     assert line.endswith(b"\n")
@@ -56,7 +53,6 @@ def test_every_event_is_one_line_of_strict_json(event: Event) -> None:
 
 @given(st.floats())
 def test_any_number_survives(value: float) -> None:
-    """NaN and infinities are texts, other numbers themselves; all read back as what they were."""
     written = json_number(value)
     assert isinstance(written, str) != math.isfinite(value)
     assert math.isnan(float(written)) if math.isnan(value) else float(written) == value
@@ -115,7 +111,6 @@ def test_no_value_is_taken_for_what_it_is_not(event: str, key: str) -> None:
     "spent", [{"cpu_s": "1"}, {"cpu_s": True}, {"cpu_s": -1.0}, {"surprise": 1.0}, {"phases": {"nap": 1.0}}]
 )
 def test_the_time_that_a_step_spent_is_read_as_strictly(spent: dict[str, Any]) -> None:
-    """Also inside of a step: no text, no bool, no time below zero, no unknown key or phase."""
     whole = {"event": "step", **WHOLE["step"]}
     told = {"cpu_s": 1, "phases": {"data": 1.0}}
     assert parse_event(json.dumps({**whole, "spent": told}).encode()).event == "step"

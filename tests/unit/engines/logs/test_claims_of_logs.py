@@ -1,7 +1,5 @@
 """A framework's log that says it trained something else than the recipe is not judged, wherever it says so."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -76,7 +74,6 @@ def ours(arguments: Mapping[str, object] | None = None, counts: Mapping[str, int
 
 
 def test_a_log_that_says_what_the_recipe_says_is_sane(tmp_path: Path) -> None:
-    """What is changed below is a good log."""
     assert OURS.problem(tmp_path, ours()) is None
 
 
@@ -107,7 +104,6 @@ def test_a_log_that_says_what_the_recipe_says_is_sane(tmp_path: Path) -> None:
     ],
 )
 def test_each_printed_argument_has_to_agree(tmp_path: Path, argument: str, value: object, said: str) -> None:
-    """One argument at a time is another than the recipe's."""
     problem = OURS.problem(tmp_path, ours({argument: value}))
     assert problem is not None
     assert problem.kind == "wrong_work"
@@ -126,7 +122,6 @@ def test_each_printed_argument_has_to_agree(tmp_path: Path, argument: str, value
     ],
 )
 def test_each_printed_count_has_to_agree(tmp_path: Path, said: dict[str, int], named: str) -> None:
-    """Of several ranks, each one by itself."""
     problem = OURS.problem(tmp_path, ours(counts=said))
     assert problem is not None
     assert (problem.kind, named in problem.message) == ("wrong_work", True), problem.message
@@ -169,7 +164,6 @@ def test_metaseq_counts_its_parameters(tmp_path: Path, layers: int, *, sane: boo
 
 @pytest.mark.parametrize("log", readable(TRUE_LOGS, lambda log: log.name), ids=lambda log: log.name)
 def test_a_true_log_is_judged_as_it_was(tmp_path: Path, log: TrueLog) -> None:
-    """Nothing that a true log prints contradicts its own recipe."""
     problem = log.problem(tmp_path, log.text())
     assert (problem.kind if problem else None) == log.kind, problem
 
@@ -211,7 +205,6 @@ def test_a_true_log_is_judged_as_it_was(tmp_path: Path, log: TrueLog) -> None:
 def test_a_true_log_of_another_training_is_refused(
     tmp_path: Path, log: TrueLog, pattern: str, instead: str, named: str
 ) -> None:
-    """One line of a real log says otherwise."""
     damaged, changes = re.subn(pattern, instead, log.text())
     assert changes
     problem = log.problem(tmp_path, damaged)
@@ -222,6 +215,5 @@ def test_a_true_log_of_another_training_is_refused(
 
 @pytest.mark.parametrize("ranks", ["0, ", "0, , 1", "0,  ,", "0 1, 2"])
 def test_ranks_that_are_cut_say_nothing(ranks: str) -> None:
-    """What is between the commas is a number, or the line is damaged."""
     line = f" > number of parameters on (tensor, pipeline) model parallel rank ({ranks}): 60736"
-    assert list(megatron_claims.said(line)) == []
+    assert list(megatron_claims.parse_claims(line)) == []

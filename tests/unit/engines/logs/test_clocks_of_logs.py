@@ -1,7 +1,5 @@
 """What a framework's log says of its speed in several ways has to be one speed, of the recipe's work."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -58,7 +56,6 @@ def metaseq(rate: float = 1.0, wall: float = 1.0, stamps: float = 1.0, busy: flo
     ],
 )
 def test_clocks_that_agree_are_no_doubt(tmp_path: Path, text: str) -> None:
-    """In whole seconds, and with what comes between steps."""
     assert METASEQ.problem(tmp_path, text) is None
 
 
@@ -108,8 +105,6 @@ def test_lambdas_execution_time_has_to_cover_its_lines(
 def test_megatrons_rates_are_of_the_recipes_work(
     tmp_path: Path, name: str, work: float, per_s: float, *, sane: bool
 ) -> None:
-    """By the time of the same line, also where all lines say the same wrong one."""
-
     def with_rate(line: re.Match[str]) -> str:
         return f"{line[0]} {name}: {per_s * work / (float(line[1]) / 1000):.3f} |"
 

@@ -1,7 +1,5 @@
 """A log that was cut off anywhere is no evidence: what could not be judged whole is never judged in part."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -93,17 +91,15 @@ def _met(references: Sequence[Reference], metrics: Any) -> str:
 
 
 def whole(engine: Engine) -> str:
-    """The engine's log."""
     return (LOGS / CASES[engine.name][0]).read_text()
 
 
 def test_the_whole_log_passes(engine: Engine, judge: Judge) -> None:
-    """What is cut below is a good log."""
     assert judge(whole(engine)) == "PASS"
 
 
 def test_before_its_end_is_proved_it_is_an_error_at_every_byte(engine: Engine, judge: Judge) -> None:
-    """Wherever a good log ends before the line that proves it, there is no verdict."""
+    """A good log that ends before the line that proves its end has no verdict."""
     text = whole(engine)
     proved = text.index(CASES[engine.name][2])
     every = range(proved - 400, proved + 1), range(0, proved, 37)
@@ -111,28 +107,23 @@ def test_before_its_end_is_proved_it_is_an_error_at_every_byte(engine: Engine, j
 
 
 def drop(lines: list[str], at: int) -> list[str]:
-    """Lines are lost."""
     return [line for index, line in enumerate(lines) if not at <= index < at + 3]
 
 
 def cut_lines(lines: list[str], at: int) -> list[str]:
-    """Lines lost their ends."""
     return [line[: len(line) // 2] if at <= index < at + 3 else line for index, line in enumerate(lines)]
 
 
 def not_finite(lines: list[str], at: int) -> list[str]:
-    """Losses are NaN from some line on."""
     return [*lines[:at], *(re.sub(r"(loss\"?: \"?)[\d.E+-]+", r"\1nan", line) for line in lines[at:])]
 
 
 def other_size(lines: list[str], _at: int) -> list[str]:
-    """It had more ranks."""
     said = re.compile(r"(world size: |training on )2\b")
     return [said.sub(r"\g<1>16", line) for line in lines]
 
 
 def endless(lines: list[str], _at: int) -> list[str]:
-    """It never said that it was done."""
     return [line for line in lines if "after training" not in line and "done training" not in line]
 
 
@@ -147,7 +138,6 @@ def shuffled(lines: list[str], at: int) -> list[str]:
 def test_cutting_never_turns_an_error_into_a_pass(
     engine: Engine, judge: Judge, corrupt: Callable[[list[str], int], list[str]], at: int, end: float
 ) -> None:
-    """An ERROR that is cut off anywhere is an ERROR."""
     lines = whole(engine).splitlines(keepends=True)
     text = "".join(corrupt(lines, at % len(lines)))
     if judge(text) == "ERROR":

@@ -1,7 +1,5 @@
 """Megatron-LM's event files: steps where the log has none, and beside it a second witness."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +28,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def logged(folder: Path) -> tuple[Step, ...]:
-    """The steps of the log alone."""
     return ENGINE.read(folder / "job.log", RUN).steps
 
 
@@ -52,13 +49,11 @@ def rows_of(steps: tuple[Step, ...]) -> Iterator[tuple[int, str, float]]:
 
 
 def doubts(folder: Path) -> list[str]:
-    """What the engine doubts of a folder."""
     series = ENGINE.read(folder, RUN)
     return list(ENGINE.doubts(RUN, Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=2), series))
 
 
 def changed(rows: Rows, step: int, tag: str, value: float) -> Rows:
-    """The same with another value."""
     return [(at, name, value if (at, name) == (step, tag) else old) for at, name, old in rows]
 
 
@@ -82,7 +77,6 @@ def test_a_file_alone_has_the_steps_of_the_log(folder: Path) -> None:
 
 
 def test_a_file_beside_a_log_of_the_same_run_changes_nothing(folder: Path) -> None:
-    """But for when it was written; nor does one that was cut off, or has no times."""
     alone = ENGINE.read(folder, RUN)
 
     def beside() -> StepSeries:
@@ -111,7 +105,6 @@ def test_a_file_beside_a_log_of_the_same_run_changes_nothing(folder: Path) -> No
     ],
 )
 def test_a_file_that_says_otherwise_is_a_doubt(folder: Path, tag: str, value: float, why: str) -> None:
-    """Of any number that both have."""
     write(folder, *scalars(changed(list(rows_of(logged(folder))), 7, tag, value)))
     (doubt,) = doubts(folder)
     assert doubt.startswith(why)
@@ -119,7 +112,6 @@ def test_a_file_that_says_otherwise_is_a_doubt(folder: Path, tag: str, value: fl
 
 
 def test_a_line_that_the_log_lost_is_a_doubt(folder: Path) -> None:
-    """Its time is in the file."""
     write(folder, *scalars(rows_of(logged(folder))))
     text = LOG.read_text().splitlines(keepends=True)
     (folder / "job.log").write_text("".join(line for line in text if "iteration        7/" not in line))
@@ -142,7 +134,6 @@ def test_times_every_so_often_are_means_over_all_between(tmp_path: Path) -> None
 
 
 def test_files_without_times_have_steps_without_seconds(tmp_path: Path) -> None:
-    """As without `--log-timers-to-tensorboard`: its speed is unknown."""
     write(tmp_path, *scalars((step, "lm loss", 5.0) for step in (1, 2, 3)))
     assert [(each.step, each.interval, each.seconds) for each in megatron_events.series(tmp_path).steps] == [
         (1, 1, None), (2, 1, None), (3, 1, None),
@@ -150,7 +141,6 @@ def test_files_without_times_have_steps_without_seconds(tmp_path: Path) -> None:
 
 
 def test_what_is_damaged_in_a_file_alone_is_counted(folder: Path) -> None:
-    """And a second run in the same folder is said."""
     rows = list(rows_of(logged(folder)))
     (folder / "job.log").unlink()
     events = scalars(rows)
@@ -162,6 +152,5 @@ def test_what_is_damaged_in_a_file_alone_is_counted(folder: Path) -> None:
 
 
 def test_a_folder_without_anything_is_empty(tmp_path: Path) -> None:
-    """It has no step, and no doubt."""
     assert megatron_events.series(tmp_path) == StepSeries()
     assert ENGINE.read(tmp_path, RUN).steps == ()

@@ -1,7 +1,5 @@
 """Lines that hold none of an engine's needles need not be read: they say nothing of steps or of the training."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,8 +12,8 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.engines.base import Place, Script, get_engine
 from pytest_llmbench.engines.external import External
-from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.items import EVERY_LINE, Completed, Item, StepLine
+from pytest_llmbench.readers.log import LogReader
 from tests.support.samples import readable, sample
 from tests.support.shipped import shipped_recipes
 
@@ -50,7 +48,6 @@ def test_a_log_says_the_same_by_its_needles(file: str) -> None:
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_every_engine_that_is_a_command_has_needles(name: str) -> None:
-    """Of its steps, and of its claims besides; a short one would be in every line."""
     needles = cast("External", get_engine(name)).log_reader().needles
     assert needles.always
     assert needles.first
@@ -77,7 +74,6 @@ def _parse(text: str) -> Iterable[Item]:
 
 
 def test_every_line_is_read_for_an_engine_without_needles(tmp_path: Path) -> None:
-    """An engine need not have any."""
     log = tmp_path / "output.log"
     log.write_text("bead 1\nbead 2\nat rest\n", encoding="utf-8")
     found = Beads().read(log, shipped_recipes()["opt125m"])

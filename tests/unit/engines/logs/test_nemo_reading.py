@@ -1,7 +1,5 @@
 """What the engines of NeMo make of logs and event files: a real run of NeMo 2, and what is wrong with spoiled ones."""
 
-from __future__ import annotations
-
 import shutil
 import statistics as stats
 from collections.abc import Callable
@@ -93,7 +91,6 @@ def metrics(steps: tuple[Step, ...], totals: dict[str, float] | None = None) -> 
 
 
 def test_a_real_run(run: Path) -> None:
-    """Its 40 steps are those of the event file, its end is the log's, and the numbers are TensorBoard's own."""
     series = ENGINE.read(run, RECIPE)
     assert problem(run) is None
     assert [step.step for step in series.steps] == list(range(1, 41))
@@ -112,7 +109,6 @@ def test_a_real_run(run: Path) -> None:
 
 
 def test_without_an_event_file_the_log_has_the_steps(run: Path) -> None:
-    """With fewer digits."""
     exact = ENGINE.read(run, RECIPE).steps
     shutil.rmtree(run / "results")
     steps = ENGINE.read(run, RECIPE).steps
@@ -132,17 +128,14 @@ def test_an_event_file_alone_proves_no_completion(run: Path) -> None:
 
 
 def cut_the_end(path: Path) -> None:
-    """Take the end of the last record."""
     path.write_bytes(path.read_bytes()[:-25])
 
 
 def cut_half(path: Path) -> None:
-    """Keep the first half."""
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def damage(path: Path) -> None:
-    """Change one byte in the middle."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0xFF
     path.write_bytes(bytes(data))
@@ -158,7 +151,6 @@ def test_half_an_event_file_is_not_judged(run: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [cut_the_end, damage])
 def test_a_record_that_cannot_be_read_is_counted(run: Path, spoil: Callable[[Path], None]) -> None:
-    """As a line of a log would be."""
     spoil(next(run.rglob("events.out.tfevents.*")))
     series = ENGINE.read(run, RECIPE)
     assert series.unread == 1
@@ -166,7 +158,7 @@ def test_a_record_that_cannot_be_read_is_counted(run: Path, spoil: Callable[[Pat
 
 
 def test_the_last_line_has_to_speak_of_the_recipe_s_steps(run: Path) -> None:
-    """The end of a run of other length is none of this one's."""
+    """The end of a run of another length does not prove this one's."""
     log = run / "logs" / "output.log"
     log.write_text(log.read_text().replace("max_steps=40", "max_steps=50"))
     kind, message = problem(run) or ("", "")
@@ -174,14 +166,12 @@ def test_the_last_line_has_to_speak_of_the_recipe_s_steps(run: Path) -> None:
 
 
 def test_a_log_of_another_batch_is_not_judged(run: Path) -> None:
-    """The event file says how many samples a step had."""
     kind, message = problem(run, RECIPE.model_copy(update={"global_batch_size": 16})) or ("", "")
     assert kind == "wrong_work"
     assert "256 tokens in 8 sequences" in message
 
 
 def test_two_runs_in_one_log_are_not_judged(run: Path) -> None:
-    """Even where one event file is left of them."""
     first = (DATA / "output.log").read_text()
     (run / "logs" / "output.log").write_text(first + first.replace("reduced_train_loss: 5", "reduced_train_loss: 6"))
     kind, message = problem(run) or ("", "")
@@ -201,12 +191,10 @@ def test_progress_is_that_of_the_log_that_got_furthest(run: Path) -> None:
 
 
 def logged(timings: list[float | None]) -> tuple[Step, ...]:
-    """Steps with these times."""
     return tuple(Step(step=number, seconds=seconds, loss=1.0) for number, seconds in enumerate(timings, start=1))
 
 
 def test_azure_s_three_steps_are_counted_from_0() -> None:
-    """And without one of them there is no such number."""
     timings: list[float | None] = [1000.0 + step for step in range(200)]
     assert metrics(logged(timings))["step_time_149_169_189"] == 1000.0 + (149 + 169 + 189) / 3
     for step in (149, 169, 189):
@@ -217,7 +205,6 @@ def test_azure_s_three_steps_are_counted_from_0() -> None:
 
 @given(st.lists(st.floats(0.001, 1000.0), min_size=1, max_size=30))
 def test_nvidia_s_rule_needs_more_than_6_values(timings: list[float]) -> None:
-    """And leaves the first 5 out."""
     found = metrics(logged(list(timings)))
     if len(timings) <= 6:
         assert "step_time_after_5" not in found
@@ -227,7 +214,6 @@ def test_nvidia_s_rule_needs_more_than_6_values(timings: list[float]) -> None:
 
 
 def test_samples_are_what_was_consumed_between_two_steps(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NeMo 1 logs no batch size."""
     series = ENGINE.read(run, RECIPE)
     bare = tuple(
         step.model_copy(update={"samples": None, "tokens": None, "reported": {"consumed_samples": 8.0 * step.step}})
@@ -240,7 +226,6 @@ def test_samples_are_what_was_consumed_between_two_steps(run: Path, monkeypatch:
 
 
 def test_the_rate_is_that_of_the_batch_that_was_logged(run: Path) -> None:
-    """And of the recipe's where none was."""
     steps = ENGINE.read(run, RECIPE).steps
     seconds = metrics(steps)["step_time_after_5"]
     other = tuple(step.model_copy(update={"samples": 4}) for step in steps)
@@ -250,7 +235,6 @@ def test_the_rate_is_that_of_the_batch_that_was_logged(run: Path) -> None:
 
 
 def test_gnu_time_becomes_a_total(run: Path) -> None:
-    """As `/usr/bin/time srun` prints it among the rest."""
     with (run / "logs" / "output.log").open("a") as log:
         log.write("605.89user 3384.71system 19:09.46elapsed 347%CPU (0avgtext+0avgdata 69656maxresident)k\n")
     series = ENGINE.read(run, RECIPE)
@@ -269,7 +253,6 @@ def test_overrides_are_in_hydra_s_notation() -> None:
 
 
 def test_both_engines_read_alike() -> None:
-    """They share all but how NeMo is started."""
     assert nemo_launcher.ENGINE.statistics is nemo_torchrun.ENGINE.statistics
     assert nemo_launcher.ENGINE.proof == nemo_torchrun.ENGINE.proof
 
@@ -337,7 +320,6 @@ def with_line(folder: Path, step: int, old: str, new: str) -> None:
     ],
 )
 def test_a_log_that_its_event_file_contradicts_is_a_doubt(run: Path, old: str, new: str, why: str) -> None:
-    """They are of the same run, and the files' digits are more than the log's."""
     assert problem(run) is None
     with_line(run, 38, old, new)
     found = problem(run)
@@ -347,7 +329,6 @@ def test_a_log_that_its_event_file_contradicts_is_a_doubt(run: Path, old: str, n
 
 @pytest.mark.parametrize(("elapsed", "doubted"), [("1:01.52", False), ("2:01.52", True), ("0:01.52", False)])
 def test_the_time_of_a_command_fits_between_its_dates(run: Path, elapsed: str, doubted: bool) -> None:
-    """It took no longer, and not much less where they are minutes apart."""
     log = run / "logs" / "output.log"
     spent = f"96.41user 13.30system {elapsed}elapsed 178%CPU (0avgtext+0avgdata 927828maxresident)k\n"
     log.write_text(log.read_text().replace("END_TRAINING", f"{spent}END_TRAINING"))

@@ -1,7 +1,5 @@
 """A framework's log whose steps are no training, or of another run, is not judged."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime as dt
 import re
@@ -51,7 +49,6 @@ LOSS, SKIPPED = r"(lm loss: )\S+", r"(number of skipped iterations: +)\d+"
 
 @pytest.mark.parametrize(("pattern", "value"), [(LOSS, "4.8E+00"), (r"(grad norm: )\S+", "0.000")])
 def test_a_loss_or_gradient_that_stands_still_is_no_training(tmp_path: Path, pattern: str, value: str) -> None:
-    """In all lines of a log."""
     problem = OURS.problem(tmp_path, changed(pattern, lambda _: value))
     assert problem is not None
     assert problem.kind == "no_training"
@@ -110,7 +107,7 @@ def test_a_few_skipped_steps_are_a_finding(tmp_path: Path) -> None:
     ),
 )
 def test_judged_lines_of_several_kinds_are_a_finding(tmp_path: Path, slower: dict[int, float], told: list[str]) -> None:
-    """Of a framework's log as of our own ranks, on GPUs, though its lines are about every tenth step."""
+    """The rule for our own ranks on GPUs holds for a log whose lines are about every tenth step."""
 
     def slow(line: re.Match[str]) -> str:
         return f"{line[1]}{float(line[3]) / slower.get(int(line[2]), 1.0)}"
@@ -124,14 +121,12 @@ def test_judged_lines_of_several_kinds_are_a_finding(tmp_path: Path, slower: dic
 
 
 def test_steps_that_are_skipped_before_the_judged_ones_are_none_of_them(tmp_path: Path) -> None:
-    """In fp16 the loss scale is found at the start: such steps have no loss."""
     text = without_loss(changed(SKIPPED, lambda step: str(int(step <= 5))), 1, 5)
     assert OURS.problem(tmp_path, text, warm_up={"steps": 5}) is None
     assert OURS.problem(tmp_path, text, warm_up={"steps": 2}) is not None
 
 
 def test_deepspeed_says_how_many_steps_were_skipped(tmp_path: Path) -> None:
-    """Of Lambda's run one of the 100 judged steps was; were it half of them, nothing was trained."""
     damaged, count = re.subn(r"(step=110, skipped=)9\b", r"\g<1>60", LAMBDA_350M.text())
     assert count == 1
     problem = LAMBDA_350M.problem(tmp_path, damaged)
@@ -143,7 +138,7 @@ def test_deepspeed_says_how_many_steps_were_skipped(tmp_path: Path) -> None:
     ("factor", "sane"), [(1.0, True), (0.5, False), (2.0, False), (1.33, True), (0.8, False), (1.7, False)]
 )
 def test_a_rate_of_another_amount_of_work_is_refused(tmp_path: Path, factor: float, *, sane: bool) -> None:
-    """Half of the layers or of the sequence is half of the rate in the same time; recomputation is a third more."""
+    """Half of the layers or of the sequence is half of the rate in the same time; recomputation adds a third."""
     text = re.sub(
         r"(TFLOP/s/GPU\): )([\d.]+)", lambda found: f"{found[1]}{factor * float(found[2]):.0f}", MEGATRON_H200.text()
     )
@@ -154,7 +149,6 @@ def test_a_rate_of_another_amount_of_work_is_refused(tmp_path: Path, factor: flo
 
 @pytest.mark.parametrize("name", ["throughput_per_gpu", "tflops", "TFLOPs"])
 def test_a_logged_rate_above_the_peak_is_refused(name: str) -> None:
-    """By any framework's word for it, in any line."""
     good = steps(reported={name: 989.0})
     bad = steps(reported={name: 1100.0})
     assert first_problem(dataclasses.replace(evidence(good), peak_tflops=(989.4, 989.4))) is None
@@ -165,7 +159,6 @@ def test_a_logged_rate_above_the_peak_is_refused(name: str) -> None:
 
 
 def dialect(name: str) -> Parse:
-    """What reads the log of an engine."""
     engine = get_engine(name)
     assert isinstance(engine, External)
     return engine.log_reader().dialect()
@@ -191,7 +184,6 @@ HOUR, DAY = 3600.0, 86400.0
     ],
 )
 def test_a_log_of_another_day_is_refused(first: float, last: float, *, sane: bool) -> None:
-    """Times of any zone may stand in a log, and have to lie within the run."""
     run = evidence(stamped=(LAUNCHED + first, LAUNCHED + last), wall_s=600.0)
     run = dataclasses.replace(run, origin=Origin(launched=LAUNCHED, ended=LAUNCHED + 600))
     problem = first_problem(run)
@@ -213,7 +205,6 @@ def test_a_log_of_another_day_is_refused(first: float, last: float, *, sane: boo
     ],
 )
 def test_the_times_of_lines_are_read(tmp_path: Path, engine: str, line: str) -> None:
-    """In each framework's notation, behind a launcher's prefix."""
     path = tmp_path / "job.out"
     path.write_text(f"[default0]:{line}\n")
     assert read_log([path], dialect(engine)).stamped == (LAUNCHED + 10, LAUNCHED + 10)
@@ -237,7 +228,6 @@ def test_the_times_of_lines_are_read(tmp_path: Path, engine: str, line: str) -> 
 def test_the_hosts_that_deepspeed_names_are_the_leases(
     tmp_path: Path, world: str | None, hosts: tuple[str, ...], kind: str | None
 ) -> None:
-    """Its launcher says on which hosts it starts how many ranks, by the names of the hostfile."""
     text = LAMBDA_350M.text()
     if world is not None:
         text, count = re.subn(r"(WORLD INFO DICT: \{).*(\})", rf"\g<1>{world}\g<2>", text)
@@ -247,7 +237,7 @@ def test_the_hosts_that_deepspeed_names_are_the_leases(
 
 
 def test_a_run_that_was_resumed_in_a_second_file_is_two(tmp_path: Path) -> None:
-    """It died, and another went on from its steps; a copy of the same log is none."""
+    """A run that died and one that went on from its steps are two runs; a copy of one log is none."""
     whole = ours().splitlines(keepends=True)
     at = next(index for index, line in enumerate(whole) if re.search(r"iteration +16/", line))
     parse = dialect("megatron_lm")
@@ -263,7 +253,6 @@ def test_a_run_that_was_resumed_in_a_second_file_is_two(tmp_path: Path) -> None:
 
 
 def test_doubts_bear_any_number() -> None:
-    """Losses that are not finite are another rule's, and end no reading."""
     lines = tuple(
         Step(step=at, loss=loss) for at, loss in enumerate((float("inf"), float("-inf"), float("nan"), 0.0), 1)
     )

@@ -1,7 +1,5 @@
 """The cause of a missed speed, from the evidence of a run."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -13,22 +11,19 @@ from hypothesis import strategies as st
 from pytest_llmbench.core.record.records import Metric, RunRecord
 from pytest_llmbench.core.record.series import RankInfo, RankTimes
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
-from pytest_llmbench.judging.cause.evidence import Cause
-from pytest_llmbench.judging.cause.find import find_cause
+from pytest_llmbench.judging.cause import Cause, find_cause
 from tests.unit.judging.cause.conftest import MakeRun, rank
 
 WORK = {"data": 0.001, "forward": 0.06, "backward": 0.03, "optimizer": 0.004}
 
 
 def cause(record: RunRecord, needed_s: float = 0.07, *, by_interval: bool = True, decided: bool = True) -> Cause:
-    """The cause of a step of 0.1 s."""
     found = find_cause(record, needed_s, by_interval=by_interval, decided=decided)
     assert found is not None
     return found
 
 
 def alike(number: int = 4, step_s: float = 0.1, **counters: Any) -> list[RankTimes]:
-    """Ranks that are all as fast."""
     return [rank(each, WORK, step_s, 1 / number, **counters) for each in range(number)]
 
 
@@ -45,7 +40,6 @@ def test_work_that_takes_that_long_is_compute(make_run: MakeRun) -> None:
 
 @pytest.mark.parametrize("number", [2, 3, 4, 9])
 def test_a_rank_that_the_others_wait_for_is_the_straggler(make_run: MakeRun, number: int) -> None:
-    """With its host, its own time beside that of the others, and the step without it."""
     ranks = [rank(each, {"forward": 0.055}, 0.1, 0.0) for each in range(number)]
     ranks[1] = rank(1, {"forward": 0.095}, 0.1, 1.0)
     found = cause(make_run(ranks, transfer_s=0.005))
@@ -68,7 +62,6 @@ def test_a_rank_that_the_others_wait_for_is_the_straggler(make_run: MakeRun, num
 def test_a_counter_explains_the_straggler(
     make_run: MakeRun, kind: str, own: dict[str, float], counters: dict[str, float]
 ) -> None:
-    """The deepest cause that the numbers show is named, and the rank."""
     usual = {"throttled_s": 0.0, "delayed_s": 0.0} if counters else {}
     ranks = [rank(each, {"data": 0.001, "forward": 0.05}, 0.1, 0.0, **usual) for each in range(3)]
     ranks[2] = rank(2, own, 0.1, 1.0, **counters)
@@ -85,7 +78,6 @@ def test_a_counter_explains_the_straggler(
     ],
 )
 def test_time_that_all_ranks_lose(make_run: MakeRun, kind: str, changes: dict[str, Any]) -> None:
-    """It is the host's, and of no rank alone."""
     found = cause(make_run(alike(**changes), transfer_s=0.005))
     assert (found.kind, found.rank) == (kind, None)
 
@@ -101,7 +93,6 @@ def test_data_and_network_of_all_ranks(make_run: MakeRun) -> None:
 
 
 def test_steps_alone_show_pauses_noise_and_a_slow_start(make_run: MakeRun) -> None:
-    """Also of a framework whose ranks tell nothing."""
     pauses = [1.5 if n % 20 == 19 else 0.1 for n in range(80)]
     assert cause(make_run(seconds=pauses)).kind == "pauses"
     chance = random.Random(1)
@@ -112,7 +103,6 @@ def test_steps_alone_show_pauses_noise_and_a_slow_start(make_run: MakeRun) -> No
 
 
 def test_a_slow_start_that_was_not_judged_is_no_cause(make_run: MakeRun) -> None:
-    """The steady part missed its threshold by itself."""
     seconds = [*(0.4,) * 6, *(0.1,) * 40]
     record = make_run(alike(), seconds, transfer_s=0.005)
     assert record.steady is not None
@@ -147,7 +137,7 @@ def test_a_missing_rank_is_not_compared(make_run: MakeRun) -> None:
 
 
 def test_a_rank_that_is_slow_now_and_then_is_not_the_straggler(make_run: MakeRun) -> None:
-    """It has to come last in most of the steps, and by more than its own scatter explains."""
+    """A straggler comes last in most of the steps, by more than its own scatter explains."""
     ranks = [rank(each, {"forward": 0.055}, 0.1, 0.3) for each in range(3)]
     seldom = rank(1, {"forward": 0.075}, 0.1, 0.4)
     assert cause(make_run([ranks[0], seldom, ranks[2]], transfer_s=0.02)).rank is None
@@ -187,7 +177,6 @@ def test_noise_of_several_ranks_names_none(make_run: MakeRun, late: dict[int, fl
 
 
 def on_gpus(record: RunRecord, rates: list[float], telemetry: list[GpuTelemetry]) -> RunRecord:
-    """The same run on GPUs."""
     infos = tuple(
         RankInfo(
             rank=n, host=f"n{n}", pid=7, local_rank=0, device="NVIDIA H200", versions={}, gpu=f"GPU-{n}",
@@ -200,7 +189,6 @@ def on_gpus(record: RunRecord, rates: list[float], telemetry: list[GpuTelemetry]
 
 
 def telemetry(number: int, clock: float, throttled: int = 0) -> GpuTelemetry:
-    """What a GPU did."""
     return GpuTelemetry(
         rank=number, gpu=f"GPU-{number}", samples=100, sm_clock_mhz=clock, throttled=throttled,
         reasons={"hardware thermal slowdown": throttled} if throttled else {},
@@ -208,7 +196,6 @@ def telemetry(number: int, clock: float, throttled: int = 0) -> GpuTelemetry:
 
 
 def test_a_slow_gpu_is_named(make_run: MakeRun) -> None:
-    """By its matrix products, or by the clocks at which it was held back, with rank, host and GPU."""
     record = make_run()
     slow = cause(on_gpus(record, [700.0, 700.0, 560.0], [telemetry(n, 1900) for n in range(3)]))
     assert (slow.kind, slow.rank, slow.host) == ("straggler", 2, "n2")

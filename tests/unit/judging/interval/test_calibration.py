@@ -19,14 +19,12 @@ def test_one_run_has_what_is_known_of_others() -> None:
 
 
 def test_more_runs_that_agree_are_a_tighter_bound() -> None:
-    """Their own spread outweighs what was known before."""
     margins = [calibrate([1000.0, 1001.0, 999.0, 1000.5] * n).margin for n in (1, 2, 5)]
     assert margins == sorted(margins, reverse=True)
     assert margins[-1] < 0.006
 
 
 def test_an_outlier_is_left_out_and_named() -> None:
-    """So that one sick node does not loosen the bound."""
     found = calibrate([1000.0, 1001.0, 999.0, 950.0, 1000.5])
     assert found.left_out == (3,)
     assert found.n == 4
@@ -34,13 +32,12 @@ def test_an_outlier_is_left_out_and_named() -> None:
 
 
 def test_runs_of_two_kinds_are_refused() -> None:
-    """No bound says anything of either."""
     with pytest.raises(ValueError, match="one system in one state"):
         calibrate([1000, 1001, 1000, 999, 1002, 900, 901])
 
 
 def test_runs_that_differ_widely_have_a_wide_bound() -> None:
-    """Half of them are not outliers of the other half, and the spread says how far they are apart."""
+    """If half of the runs are slow, they are not outliers of the other half."""
     found = calibrate([1000, 1001, 900, 901])
     assert found.left_out == ()
     assert found.spread > 0.03
@@ -49,19 +46,16 @@ def test_runs_that_differ_widely_have_a_wide_bound() -> None:
 
 @pytest.mark.parametrize("values", [[], [0.0], [1.0, float("nan")], [float("inf")], [-1.0]])
 def test_what_was_not_measured_is_refused(values: list[float]) -> None:
-    """A bound is made of numbers above 0."""
     with pytest.raises(ValueError, match="above 0"):
         calibrate(values)
 
 
 def test_runs_that_are_the_same_to_the_last_digit_are_refused() -> None:
-    """They are copies of one, and say nothing of how runs differ."""
     with pytest.raises(ValueError, match="all 3 runs have the number 1000 to the last digit: they are copies of one"):
         calibrate([1000.0, 1000.0, 1000.0])
 
 
 def test_runs_that_differ_too_much_make_no_bound() -> None:
-    """It would be far away from them, or below 0, and everything would meet it."""
     with pytest.raises(ValueError, match=r"differ by 18 %.* 64% away from their mean, and finds no slow system"):
         calibrate([100.0, 150.0, 190.0])
     assert calibrate([100.0, 150.0, 190.0], less=0.1).false_alarm > 0.25
@@ -69,13 +63,11 @@ def test_runs_that_differ_too_much_make_no_bound() -> None:
 
 @pytest.mark.parametrize("less", [0.0, 0.5, 1.0, -0.05, float("nan")])
 def test_a_margin_that_is_none_is_refused(less: float) -> None:
-    """5 % is 0.05."""
     with pytest.raises(ValueError, match="margin"):
         calibrate([1000.0], less=less)
 
 
 def test_a_plain_margin_says_what_would_be_enough() -> None:
-    """The reader sees that 0.5 % is tighter than runs differ."""
     found = calibrate([1000.0, 1001.0, 999.0], less=0.005)
     assert found.bound == pytest.approx(995.0)
     assert found.least_margin > found.margin

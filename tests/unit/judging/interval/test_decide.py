@@ -1,7 +1,5 @@
 """Numbers and thresholds: met, missed, or not decided, and then why and what to do."""
 
-from __future__ import annotations
-
 import random
 from typing import Literal
 
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns, Quantity
 from pytest_llmbench.core.record.records import Metric
 from pytest_llmbench.core.record.series import EarlyVerdict
-from pytest_llmbench.judging.interval.decide import Op, apart, decide
+from pytest_llmbench.judging.interval.decide import Op, compare_metrics, decide
 from pytest_llmbench.judging.interval.early import at_a_look
 from pytest_llmbench.judging.interval.steady import steady_state
 
@@ -20,13 +18,11 @@ TOKENS = 1000.0
 
 
 def steps(count: int = 50, scatter: float = 0.004, seed: int = 1) -> list[float]:
-    """Durations of about a second."""
     chance = random.Random(seed)
     return [1.0 + scatter * chance.gauss(0.0, 1.0) for _ in range(count)]
 
 
 def rate(seconds: list[float]) -> Metric:
-    """Tokens by the mean step."""
     value, steady = TOKENS * len(seconds) / sum(seconds), steady_state(seconds, skip=0)
     high = TOKENS / steady.low if steady.low > 0.0 else None
     return Metric(
@@ -35,7 +31,6 @@ def rate(seconds: list[float]) -> Metric:
 
 
 def time(seconds: list[float]) -> Metric:
-    """A hundred steps."""
     value, steady = 100.0 * sum(seconds) / len(seconds), steady_state(seconds, skip=0)
     return Metric(
         value=value, unit="s", rule="x", sense="time", amount=100.0, low=100.0 * steady.low, high=100.0 * steady.high
@@ -53,7 +48,6 @@ def time(seconds: list[float]) -> Metric:
 def test_a_bound_is_met_or_missed_only_where_that_is_certain(
     op: Op, share: float, holds: bool | None, sense: Literal["rate", "time"]
 ) -> None:
-    """Whatever the number is and whichever way it is compared."""
     seconds = steps()
     metric = rate(seconds) if sense == "rate" else time(seconds)
     bound = Quantity(metric.value * share, metric.unit)
@@ -67,7 +61,6 @@ def test_a_bound_is_met_or_missed_only_where_that_is_certain(
 
 
 def test_the_bound_may_have_another_unit() -> None:
-    """Milliseconds are seconds."""
     seconds = steps()
     steady = steady_state(seconds, skip=0)
     assert decide(time(seconds), [steady], "<=", Quantity("2 min"), None).holds is True
@@ -75,7 +68,6 @@ def test_the_bound_may_have_another_unit() -> None:
 
 
 def test_a_system_is_known_less_well_than_a_run() -> None:
-    """Its runs differ, by as much as the reference says."""
     seconds = steps(200, 0.001)
     metric, steady = rate(seconds), steady_state(seconds, skip=0)
     bound = Quantity(metric.value * 0.995, "words/s")
@@ -129,7 +121,6 @@ NEAR, PAUSED = steps(200, 0.001), [*steps(48), 8.0, 8.0]
 def test_the_reason_says_what_would_decide(
     seconds: list[float], share: float, between: BetweenRuns | None, told: str
 ) -> None:
-    """In the words of whoever has to do it."""
     metric, steady = rate(seconds), steady_state(seconds, skip=0)
     decision = decide(metric, [steady], ">=", Quantity(TOKENS / steady.mean * share, "words/s"), between)
     assert decision.holds is None
@@ -157,14 +148,12 @@ def test_noise_leaves_nothing_open_that_is_far_away(seed: int) -> None:
 
 
 def test_a_slow_step_among_few_decides_nothing() -> None:
-    """A single one may be what the run is like."""
     seconds = [1.0, 1.0, 12.0, 1.0, 1.0]
     steady = steady_state(seconds, skip=0)
     assert decide(rate(seconds), [steady], ">=", Quantity(0.09 * TOKENS, "words/s"), None).holds is None
 
 
 def test_without_steps_nothing_is_decided() -> None:
-    """However far away the threshold is."""
     decision = decide(rate(steps()), [None], ">=", Quantity("1 words/s"), USUAL_BETWEEN_RUNS)
     assert decision.holds is None
     assert "Fewer than 4" in decision.why
@@ -185,15 +174,14 @@ def test_a_bound_that_every_rate_reaches(bound: float, op: Op, holds: bool) -> N
 def test_two_runs_are_compared_by_the_intervals_of_both(share: float, holds: bool | None) -> None:
     """Two numbers that cannot be told apart do not decide which run is faster."""
     one, other = rate(steps()), rate([each / share for each in steps(seed=2)])
-    assert apart(one, ">=", other).holds is holds
-    assert apart(other, "<=", one).holds is holds
+    assert compare_metrics(one, ">=", other).holds is holds
+    assert compare_metrics(other, "<=", one).holds is holds
 
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=4, max_size=60), st.floats(0.1, 10.0), st.floats(1.0, 3.0))
 def test_a_looser_bound_is_never_missed_where_a_tighter_one_is_met(
     seconds: list[float], share: float, looser: float
 ) -> None:
-    """Of the same steps."""
     metric, steady = rate(seconds), steady_state(seconds, skip=0)
     tight, loose = (Quantity(metric.value * part, "words/s") for part in (share, share / looser))
     for between in (None, USUAL_BETWEEN_RUNS):

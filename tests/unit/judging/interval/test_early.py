@@ -20,7 +20,6 @@ def noisy(steps: int, shape: Callable[[int], float] = lambda _: 1.0) -> list[flo
 
 
 def test_looks_begin_at_a_quarter_and_end_with_the_plan() -> None:
-    """A short plan has fewer, none before it could decide."""
     assert looks(PLAN, SKIP) == (50, 70, 100, 140, 200)
     assert looks(40, SKIP) == (25, 28, 40)
     assert looks(20, SKIP) == (20,)
@@ -28,21 +27,18 @@ def test_looks_begin_at_a_quarter_and_end_with_the_plan() -> None:
 
 @given(st.integers(1, 5000), st.integers(0, 100))
 def test_the_last_look_is_the_whole_plan(plan: int, skip: int) -> None:
-    """In order, each once, never beyond the plan."""
     at = looks(plan, skip)
     assert at[-1] == plan
     assert list(at) == sorted(set(at))
 
 
 def test_a_quiet_run_is_decided_at_a_quarter() -> None:
-    """On both sides, 2 % from its bound."""
     state = at_a_look(noisy(50), plan=PLAN, skip=SKIP)
     assert state.decide(1.02) == "fast_enough"
     assert state.decide(0.98) == "too_slow"
 
 
 def test_a_look_needs_more_than_the_end() -> None:
-    """Each look has a small share of alpha, and its line may go on."""
     early, alone = at_a_look(noisy(50), plan=PLAN, skip=SKIP), steady_state(noisy(50), skip=SKIP)
     assert early.low < alone.low
     assert early.high > alone.high
@@ -71,5 +67,4 @@ def test_luck_puts_nothing_out_of_reach() -> None:
 
 
 def test_too_few_steps_put_nothing_out_of_reach() -> None:
-    """A few slow steps may be a slow start."""
     assert not out_of_reach(steady_state([9.0] * 20, skip=SKIP), 0.95, plan=25, peak=0.9)

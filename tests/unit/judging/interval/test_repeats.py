@@ -14,7 +14,6 @@ from pytest_llmbench.judging.interval.steady import steady_state
 
 
 def run(level: float = 1.0, *, steps: int = 200, cv: float = 0.002, seed: int = 1, system: bool = False) -> Steady:
-    """A run of independent steps."""
     rng = random.Random(seed)
     seconds = [level * (1 + cv * rng.gauss(0, 1)) for _ in range(steps)]
     return steady_state(seconds, skip=5, between_runs=0.003 if system else None)
@@ -30,7 +29,6 @@ def test_a_pool_of_one_is_the_claim_of_the_system() -> None:
 
 
 def test_more_runs_are_surer() -> None:
-    """Three runs that agree decide what one leaves open."""
     one, three = pool([run()]), pool([run(seed=seed) for seed in (1, 2, 3)])
     assert three.half_width < one.half_width / 2
     assert one.decide(1.008) == "within_noise"
@@ -46,7 +44,6 @@ def test_runs_that_differ_count() -> None:
 
 @given(st.permutations([0.99, 1.0, 1.004, 1.02]))
 def test_the_order_of_runs_says_nothing(levels: list[float]) -> None:
-    """The pool is the same."""
     one, other = (pool([run(level, steps=30) for level in some]) for some in (levels, sorted(levels)))
     assert (one.low, one.high) == pytest.approx((other.low, other.high))
 
@@ -59,13 +56,11 @@ def test_a_run_that_was_not_judged_leaves_all_open() -> None:
 
 
 def test_no_runs_are_refused() -> None:
-    """There is nothing to say."""
     with pytest.raises(ValueError, match="at least one"):
         pool([])
 
 
 def test_the_steps_that_would_decide_decide() -> None:
-    """As often as one expects of the mean: the number is of a run that goes on as it did."""
     short = run(steps=50, cv=0.02)
     bound = short.mean * 1.004
     steps = steps_to_decide(short, bound)
@@ -79,7 +74,6 @@ def test_the_steps_that_would_decide_decide() -> None:
 @example(0.02, 0.005, 0.03, -0.045)
 @given(st.floats(0.0, 0.05), st.floats(0.0, 0.05), st.floats(0.0, 0.05), st.floats(-0.2, 0.2))
 def test_more_steps_are_more_than_there_are(hidden: float, within: float, between: float, away: float) -> None:
-    """Whatever makes the interval wide: noise, a hidden fall, or the difference between runs."""
     width = math.hypot(within, between)
     state = replace(
         run(),
@@ -95,12 +89,10 @@ def test_more_steps_are_more_than_there_are(hidden: float, within: float, betwee
 
 
 def test_a_short_run_is_told_how_many_steps_it_takes() -> None:
-    """20 after the warm-up."""
     assert steps_to_decide(run(steps=12), 1.0) == 25
 
 
 def test_steps_do_not_help_against_the_difference_between_runs() -> None:
-    """Runs do, as many as the pool needs."""
     state = run(system=True)
     bound = state.mean * 1.008
     assert steps_to_decide(state, bound) is None
@@ -109,7 +101,6 @@ def test_steps_do_not_help_against_the_difference_between_runs() -> None:
 
 
 def test_nothing_decides_on_the_bound_itself() -> None:
-    """Neither steps nor runs."""
     state = run(system=True)
     assert steps_to_decide(state, state.mean) is None
     assert runs_to_decide(state, state.mean) is None

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.record.steady import Steady
-from pytest_llmbench.judging.interval.pauses import find_pauses
+from pytest_llmbench.judging.interval.slow_steps import find_pauses
 from pytest_llmbench.judging.interval.steady import steady_state
 
 NAN, INF = float("nan"), float("inf")
@@ -52,7 +52,6 @@ def test_a_looser_bound_never_turns_a_pass_into_a_fail(
 
 @given(ANY_STEPS, st.floats(0.0001, 0.01))
 def test_less_risk_is_a_wider_interval(seconds: list[float], alpha: float) -> None:
-    """Half the alpha contains the interval of the whole."""
     sure, surer = judged(seconds, alpha=alpha), judged(seconds, alpha=alpha / 2)
     assert surer.low <= sure.low
     assert surer.high >= sure.high
@@ -60,7 +59,6 @@ def test_less_risk_is_a_wider_interval(seconds: list[float], alpha: float) -> No
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 6, 8, 9, 24])
 def test_too_few_steps_decide_only_what_is_far_away(steps: int) -> None:
-    """Even if all are alike, and nothing if they are of the warm-up; the message has the number that it takes."""
     state = judged([1.0] * steps)
     far = ["too_slow", "too_short", "fast_enough"] if steps - 5 >= 4 else ["too_short"] * 3
     assert [state.decide(bound) for bound in (0.01, 1.0, 100.0)] == far
@@ -77,7 +75,6 @@ def test_five_lines_decide_if_they_are_means_of_steps() -> None:
 
 
 def test_steps_that_are_all_alike_have_no_width() -> None:
-    """A bound on them is reached."""
     state = judged([0.5] * 25)
     assert (state.low, state.mean, state.high) == (0.5, 0.5, 0.5)
     assert state.decide(0.5) == "fast_enough"
@@ -86,7 +83,6 @@ def test_steps_that_are_all_alike_have_no_width() -> None:
 
 @pytest.mark.parametrize("impossible", [0.0, -1.0, NAN, INF])
 def test_what_is_not_a_time_is_refused(impossible: float) -> None:
-    """No interval is made of a missing or impossible step."""
     for seconds in ([], [impossible], [*[1.0] * 15, impossible, *[1.0] * 15]):
         with pytest.raises(ValueError, match="above 0"):
             judged(seconds)
@@ -94,7 +90,6 @@ def test_what_is_not_a_time_is_refused(impossible: float) -> None:
 
 @given(ANY_STEPS)
 def test_the_usual_step_is_the_median(seconds: list[float]) -> None:
-    """To the last bit, and what lies too far from it stands out."""
     pauses = find_pauses(seconds)
     usual = stats.median(seconds)
     away = [abs(each - usual) for each in seconds]
@@ -127,7 +122,7 @@ def test_an_evaluation_each_twelve_steps_is_part_of_the_speed() -> None:
 
 
 def test_many_irregular_spikes_are_judged_both_ways() -> None:
-    """They may be part of the speed or not: only a bound beyond both readings decides."""
+    """Spikes may be part of the speed or not: only a bound beyond both readings decides."""
     rng = random.Random(3)
     state = judged([each * (2.0 if rng.random() < 0.1 else 1.0) for each in noisy(400, cv=0.002)])
     assert not state.pauses.few
@@ -194,7 +189,6 @@ WOULD_PASS = {
 
 @pytest.mark.parametrize("damage", WOULD_PASS)
 def test_a_damaged_run_does_not_pass(damage: str) -> None:
-    """By a bound that it reaches in a part of its steps."""
     assert judged(GOOD).decide(1.01) == "fast_enough"
     assert judged(WOULD_PASS[damage]).decide(1.01) != "fast_enough"
 

@@ -9,7 +9,6 @@ from pytest_llmbench.judging.interval.student import quantile
 
 @given(st.floats(0.501, 0.999999), st.floats(0.3, 1e6))
 def test_it_is_that_of_scipy(probability: float, freedom: float) -> None:
-    """To seven digits, also for degrees of freedom that are not whole."""
     from scipy import stats  # noqa: PLC0415  # a second of each worker's start
 
     assert quantile(probability, freedom) == pytest.approx(stats.t.ppf(probability, freedom), rel=1e-7, abs=1e-8)
@@ -23,6 +22,5 @@ def test_more_freedom_and_less_confidence_are_nearer(probability: float, freedom
 
 @pytest.mark.parametrize(("probability", "freedom"), [(0.5, 4.0), (1.0, 4.0), (0.99, 0.0), (float("nan"), 4.0)])
 def test_what_has_no_quantile_is_refused(probability: float, freedom: float) -> None:
-    """Only the upper half, and freedom above 0."""
     with pytest.raises(ValueError, match="degrees of freedom"):
         quantile(probability, freedom)

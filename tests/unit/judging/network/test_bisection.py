@@ -1,7 +1,5 @@
 """Halving a slow group: who is found, and after how many measured groups."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
@@ -26,7 +24,6 @@ def test_one_bad_node_takes_logarithmically_many_groups(nodes: int) -> None:
 
 @pytest.mark.parametrize(("nodes", "bad"), [(64, 2), (256, 5), (1024, 5)])
 def test_several_bad_nodes(nodes: int, bad: int) -> None:
-    """So many bad nodes take at most so many times as many groups."""
     for seed in range(10):
         cluster = SlowNodes(nodes=nodes, bad=bad, seed=seed)
         found = cluster.halve()
@@ -36,7 +33,6 @@ def test_several_bad_nodes(nodes: int, bad: int) -> None:
 
 @given(st.integers(3, 60), st.data())
 def test_without_noise_nobody_is_accused_falsely(count: int, data: st.DataObject) -> None:
-    """However many are bad: who is named is bad, and every bad node is named or in a group that is."""
     names = [f"n{number}" for number in range(count)]
     bad = set(data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True)))
     found = bisect(names, lambda groups: [bool(bad & set(group)) for group in groups])
@@ -46,7 +42,6 @@ def test_without_noise_nobody_is_accused_falsely(count: int, data: st.DataObject
 
 @given(st.integers(2, 60), st.data())
 def test_groups_of_a_round_are_disjoint(count: int, data: st.DataObject) -> None:
-    """They are measured at once; and none is a single node, which would measure no network."""
     names = [f"n{number}" for number in range(count)]
     bad = set(data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True)))
 
@@ -90,14 +85,12 @@ def test_controls_keep_the_size_that_shows_the_fault() -> None:
 
 
 def test_no_answer_counts_as_slow() -> None:
-    """A group that hangs is not well."""
     names = [f"n{number}" for number in range(8)]
     found = bisect(names, lambda groups: [None if "n3" in group else False for group in groups])
     assert found.culprits == ("n3",)
 
 
 def test_two_nodes_cannot_be_told_apart() -> None:
-    """Without a good one there is nothing to pair them with; with one, there is."""
     assert bisect(["a", "b"], lambda _: pytest.fail("nothing to measure")).together == (("a", "b"),)
     found = bisect(["a", "b"], lambda groups: ["b" in group for group in groups], good=["c"])
     assert found.culprits == ("b",)

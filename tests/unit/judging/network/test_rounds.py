@@ -1,7 +1,5 @@
 """Who plays whom in which round."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest
@@ -29,7 +27,6 @@ def test_everybody_meets_everybody_once(count: int) -> None:
 
 @given(st.integers(2, 200), st.integers(1, 9))
 def test_few_rounds_still_test_everybody(count: int, rounds: int) -> None:
-    """Also the last one of an odd number, which one round would leave out."""
     made = schedule(_names(count), rounds)
     pairs = [frozenset(pair) for each in made for pair in each]
     assert {player for pair in pairs for player in pair} == set(_names(count))
@@ -44,14 +41,12 @@ def test_how_many_rounds_by_default() -> None:
 
 @pytest.mark.parametrize(("players", "rounds"), [(1, None), (4, 0)])
 def test_no_tournament(players: int, rounds: int | None) -> None:
-    """One player alone, or no rounds."""
     with pytest.raises(ValueError, match="make no tournament"):
         schedule(_names(players), rounds)
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(10, 19)).map(lambda pair: (f"n{pair[0]}", f"n{pair[1]}"))))
 def test_links_are_distributed_over_rounds(pairs: list[tuple[str, str]]) -> None:
-    """All of them, and nobody plays twice in a round."""
     rounds = disjoint(pairs)
     assert Counter(pair for each in rounds for pair in each) == Counter(pairs)
     assert all(len({player for pair in each for player in pair}) == 2 * len(each) for each in rounds)

@@ -1,7 +1,5 @@
 """Who plays whom, and who is to blame: on clusters that are simulated, up to 1024 nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest
@@ -28,7 +26,6 @@ def _names(count: int) -> list[str]:
 @pytest.mark.parametrize("nodes", [3, 4, 5, 8, 64, 1024])
 @pytest.mark.parametrize("share", [0, 0.01, 0.25])
 def test_without_noise_all_bad_nodes_are_found_and_nobody_else(nodes: int, share: float) -> None:
-    """By comparison alone, with up to a quarter of the nodes bad."""
     for seed in range(3):
         cluster = SlowNodes(nodes=nodes, bad=max(int(nodes * share), share == 0.01), seed=seed)
         verdict = cluster.hunt()
@@ -40,7 +37,6 @@ def test_without_noise_all_bad_nodes_are_found_and_nobody_else(nodes: int, share
 
 
 def test_a_reference_finds_a_majority_of_bad_nodes() -> None:
-    """Comparison cannot: it takes the many for good."""
     assert set((cluster := SlowNodes(nodes=8, bad=5, seed=1)).hunt(0.9).culprits) == cluster.culprits
     assert not SlowNodes(nodes=8, bad=5, seed=1).hunt().culprits
 
@@ -70,7 +66,6 @@ def test_a_slow_link_accuses_neither_of_its_ends() -> None:
 
 
 def test_two_nodes_alone_stay_unresolved() -> None:
-    """One of the two is slow, and there is no third to tell which."""
     verdict = judge([Game(pair=("a", "b"), value=1.0)], _nothing, floor=2.0)
     assert (verdict.culprits, verdict.unresolved) == ((), ("a", "b"))
 
@@ -82,7 +77,6 @@ def test_all_pairs_slow_leaves_nobody_to_compare_with() -> None:
 
 
 def test_one_slow_game_by_chance_is_played_again_and_forgiven() -> None:
-    """Both of the pair are acquitted, and so is their link."""
     games = [Game(pair=pair, value=1.0) for pairs in schedule(_names(8)) for pair in pairs]
     games[0] = Game(pair=games[0].pair, value=0.1)
     verdict = judge(games, lambda rounds: [Game(pair=pair, value=1.0) for pairs in rounds for pair in pairs], floor=0.9)
@@ -91,8 +85,6 @@ def test_one_slow_game_by_chance_is_played_again_and_forgiven() -> None:
 
 
 def test_a_pair_without_a_number_is_bad() -> None:
-    """A node that never answers is found as a slow one is."""
-
     def play(rounds: Rounds) -> list[Game]:
         return [Game(pair=pair, value=None if "n2" in pair else 1.0) for pairs in rounds for pair in pairs]
 
@@ -101,7 +93,6 @@ def test_a_pair_without_a_number_is_bad() -> None:
 
 
 def test_floor_is_no_question_of_two() -> None:
-    """Of two nodes, the only pair has nothing to be compared with; scatter of many lowers the floor to what it is."""
     assert floor_of([Game(pair=("a", "b"), value=1.0)], 0.1) is None
     games = [Game(pair=pair, value=10.0) for pairs in schedule(_names(6)) for pair in pairs]
     assert floor_of(games, 0.1) == pytest.approx(9.0)
@@ -125,7 +116,6 @@ def test_suspects_meet_different_good_partners(count: int, data: st.DataObject) 
 
 
 def test_leagues_stay_among_themselves() -> None:
-    """A suspect rail is played against the same rail of other nodes."""
     names = [f"{node} {rail}" for rail in "xy" for node in "abcd"]
     games = [
         Game(pair=pair, value=0.5 if "b x" in pair else 1.0)

@@ -1,7 +1,5 @@
 """A run that says it trained something else than its recipe is not judged."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -10,21 +8,19 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.record.claims import Asked, Claim, ClaimName, Span
 from pytest_llmbench.judging.sanity import Evidence, first_problem
-from pytest_llmbench.judging.sanity.claims import OF_RECIPES, due
+from pytest_llmbench.judging.sanity.work import OF_RECIPES, due
 from tests.unit.judging.conftest import good_runs
 
 from .test_sanity_of_commands import evidence
 
 
 def claiming(evidence: Evidence, *claims: Claim) -> Evidence:
-    """The run with claims."""
     return dataclasses.replace(evidence, series=evidence.series.model_copy(update={"claims": claims}))
 
 
 @pytest.mark.parametrize("name", sorted(OF_RECIPES))
 @given(evidence=good_runs())
 def test_a_claim_that_agrees_passes(name: ClaimName, evidence: Evidence) -> None:
-    """A run that says of itself what its recipe says is sane."""
     expected = due(name, evidence)
     assume(isinstance(expected, int | str))  # one copy of the model shares nothing with another
     assert isinstance(expected, int | str)

@@ -1,7 +1,5 @@
 """A log that was filled up with copies of its own lines is found, and no true one is, however few digits it has."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 
@@ -27,7 +25,6 @@ def log(seed: int, count: int, digits: int, scatter: float = 0.02, *, flat: bool
 
 
 def of(lines: Sequence[tuple[float, float]]) -> Evidence:
-    """A command's run with these lines."""
     steps = tuple(Step(step=n, seconds=seconds, loss=loss) for n, (seconds, loss) in enumerate(lines, start=1))
     return evidence(steps, recipe={"steps": len(lines)})
 
@@ -37,13 +34,11 @@ def of(lines: Sequence[tuple[float, float]]) -> Evidence:
     flat=st.booleans(),
 )  # fmt: skip
 def test_a_true_log_has_no_copies(seed: int, count: int, digits: int, scatter: float, flat: bool) -> None:
-    """Of few digits neighbours are alike by chance."""
     assert list(copied_in_log(of(log(seed, count, digits, scatter, flat=flat)))) == []
 
 
 @pytest.mark.parametrize(("count", "digits"), [(30, 4), (100, 3), (400, 3)])
 def test_the_second_half_may_not_be_the_first(count: int, digits: int) -> None:
-    """Copied whole, or a stretch of it in the middle."""
     lines = log(1, count, digits)
     half, some = count // 2, count // 3
     for copied in (lines[:half] * 2, [*lines[: 2 * some], *lines[:some]]):

@@ -1,7 +1,5 @@
 """Logs of another time than the run's are refused, by whichever of its times is known."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -32,7 +30,6 @@ def started(evidence: Evidence, at: float, origin: Origin) -> Evidence:
 )
 @given(evidence=good_runs())
 def test_a_log_of_another_day_is_refused(evidence: Evidence, at: float, origin: Origin, said: str) -> None:
-    """A run that was killed has a launch and no end."""
     problem = first_problem(started(evidence, at, origin))
     assert problem is not None
     assert problem.kind == "other_run"
@@ -41,5 +38,4 @@ def test_a_log_of_another_day_is_refused(evidence: Evidence, at: float, origin: 
 
 @given(evidence=good_runs(), at=st.floats(LAUNCHED - 60, ENDED + 60))
 def test_clocks_of_two_hosts_may_differ(evidence: Evidence, at: float) -> None:
-    """As far as Slurm bears it."""
     assert first_problem(started(evidence, at, Origin(launched=LAUNCHED, ended=ENDED))) is None

@@ -1,7 +1,5 @@
 """The sanity gate: lets good runs through, names what is wrong with any other, and never raises."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable
@@ -22,7 +20,6 @@ Corruption = Callable[[Evidence, int], Evidence]
 
 
 def series(evidence: Evidence, **changes: Any) -> Evidence:
-    """Replace values of the series."""
     return dataclasses.replace(evidence, series=evidence.series.model_copy(update=changes))
 
 
@@ -43,23 +40,19 @@ def change_rank(evidence: Evidence, at: int, **changes: Any) -> Evidence:
 
 
 def without(items: tuple[Any, ...], at: int) -> tuple[Any, ...]:
-    """Leave one item out."""
     at %= len(items)
     return items[:at] + items[at + 1 :]
 
 
 def rank_missing(evidence: Evidence, at: int) -> Evidence:
-    """A rank never started."""
     return series(evidence, ranks=without(evidence.series.ranks, at))
 
 
 def rank_not_ended(evidence: Evidence, at: int) -> Evidence:
-    """A rank did not say that it finished."""
     return change_rank(evidence, at, ended=False)
 
 
 def step_missing(evidence: Evidence, at: int) -> Evidence:
-    """A step was logged by nobody."""
     return series(evidence, steps=without(evidence.series.steps, at))
 
 
@@ -69,7 +62,6 @@ def step_partial(evidence: Evidence, at: int) -> Evidence:
 
 
 def step_twice(evidence: Evidence, at: int) -> Evidence:
-    """A step is there twice."""
     steps = evidence.series.steps
     at %= len(steps)
     return series(evidence, steps=(*steps[: at + 1], *steps[at:]))
@@ -83,27 +75,22 @@ def one_step_more(evidence: Evidence, at: int) -> Evidence:
 
 
 def loss_nan(evidence: Evidence, at: int) -> Evidence:
-    """A loss is NaN."""
     return change_step(evidence, at, loss=math.nan)
 
 
 def grad_norm_infinite(evidence: Evidence, at: int) -> Evidence:
-    """A gradient overflowed."""
     return change_step(evidence, at, grad_norm=math.inf)
 
 
 def tokens_wrong(evidence: Evidence, at: int) -> Evidence:
-    """A step counted a token too few."""
     return change_step(evidence, at, tokens=evidence.recipe.tokens_per_step - 1)
 
 
 def samples_wrong(evidence: Evidence, at: int) -> Evidence:
-    """A step counted its sequences twice."""
     return change_step(evidence, at, samples=2 * evidence.recipe.samples_per_step)
 
 
 def one_host_more(evidence: Evidence, at: int) -> Evidence:
-    """A rank ran on a host of its own."""
     assume(evidence.topology.ranks_per_node > 1)
     return change_rank(evidence, at, host="elsewhere")
 
@@ -126,12 +113,10 @@ def loss_rising(evidence: Evidence, at: int) -> Evidence:
 
 
 def zero_seconds(evidence: Evidence, at: int) -> Evidence:
-    """A step took no time."""
     return change_step(evidence, at, seconds=0.0)
 
 
 def nan_seconds(evidence: Evidence, at: int) -> Evidence:
-    """A step's duration is no number."""
     return change_step(evidence, at, seconds=math.nan)
 
 
@@ -141,7 +126,6 @@ def more_than_the_wall_clock(evidence: Evidence, at: int) -> Evidence:
 
 
 def line_unreadable(evidence: Evidence, at: int) -> Evidence:
-    """A line of a log could not be read."""
     return series(evidence, unreadable=(f"rank-00000.jsonl:{at}: cut off",))
 
 
@@ -161,7 +145,6 @@ def mixed_gpus(evidence: Evidence, at: int) -> Evidence:
 
 @given(good_runs())
 def test_a_good_run_passes(evidence: Evidence) -> None:
-    """A run that is whole, finite and plausible has no problem, on any number of nodes, GPUs or CPUs."""
     assert first_problem(evidence) is None
 
 
@@ -192,7 +175,6 @@ def test_a_good_run_passes(evidence: Evidence) -> None:
 )
 @given(data=st.data())
 def test_one_thing_wrong_is_named(corrupt: Corruption, kind: str, data: st.DataObject) -> None:
-    """A single corruption of a good run, anywhere in it, is a problem of its own kind."""
     evidence = corrupt(data.draw(good_runs()), data.draw(st.integers(0, 100)))
     problem = first_problem(evidence)
     assert problem is not None
@@ -231,7 +213,6 @@ ANY_RANK = st.builds(
 def test_no_series_makes_the_gate_raise(
     steps: list[Step], ranks: list[RankInfo], unreadable: list[str], gpus: int, wall_s: float
 ) -> None:
-    """Whatever was logged, the gate answers with a problem or none."""
     logged = StepSeries(ranks=tuple(ranks), steps=tuple(steps), unreadable=tuple(unreadable))
     topology = Topology(nodes=1, gpus_per_node=gpus)
     recipe = small(steps=2, warm_up={"steps": 1})
@@ -241,7 +222,6 @@ def test_no_series_makes_the_gate_raise(
 
 @given(good_runs(), st.lists(ANY_NUMBER, min_size=9, max_size=9), st.lists(ANY_NUMBER, min_size=9, max_size=9))
 def test_no_numbers_make_the_gate_raise(evidence: Evidence, losses: list[float], seconds: list[float]) -> None:
-    """Losses and durations of any size, on a run that is whole otherwise, are a problem or none."""
     steps = tuple(
         step.model_copy(update={"loss": loss, "seconds": duration})
         for step, loss, duration in zip(evidence.series.steps, losses, seconds, strict=False)
@@ -265,7 +245,6 @@ def test_no_numbers_make_the_gate_raise(evidence: Evidence, losses: list[float],
     ],
 )
 def test_more_than_the_hardware_can_do_is_implausible(metrics: dict[str, float], told: str | None) -> None:
-    """A share of the hardware's rate above all of it is an error of measurement, never a record."""
     problem = implausible({name: Metric(value=value, unit="%", rule="") for name, value in metrics.items()})
     if told is None:
         assert problem is None
@@ -285,7 +264,6 @@ def test_more_than_the_hardware_can_do_is_implausible(metrics: dict[str, float],
     ],
 )
 def test_a_step_faster_than_the_hardware_is_implausible(seconds: tuple[float, ...], told: str | None) -> None:
-    """Its work was counted to another step, so that the sum is no step's time either."""
     steps = [Step(step=number, seconds=each) for number, each in enumerate(seconds, start=1)]
     problem = implausible({"mfu": Metric(value=40.0, unit="%", rule="")}, steps)
     assert (problem is None) == (told is None)
@@ -296,7 +274,6 @@ def test_a_step_faster_than_the_hardware_is_implausible(seconds: tuple[float, ..
 
 
 def test_without_a_published_peak_the_measured_rate_tells() -> None:
-    """As far above it as a measurement on a loaded machine may be."""
     steps = [Step(step=number, seconds=each) for number, each in enumerate((1.0, 1.0, 0.1), start=1)]
     problem = implausible({"matmul_fraction": Metric(value=60.0, unit="%", rule="")}, steps)
     assert problem is not None
@@ -305,7 +282,6 @@ def test_without_a_published_peak_the_measured_rate_tells() -> None:
 
 
 def test_a_long_list_of_ranks_is_told_in_few_words() -> None:
-    """Of many missing ranks the first are named and the rest is counted."""
     evidence = Evidence(
         recipe=small(), topology=Topology(nodes=2, gpus_per_node=8), series=StepSeries(), hosts=(), wall_s=1.0, gpu=None
     )  # fmt: skip

@@ -1,7 +1,5 @@
 """The sanity gate over a framework's own log: what is left out is judged without, what is doubtful is not judged."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any
@@ -82,7 +80,6 @@ LINE = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2024-01-01T00:00:00 DUE 
     ],
 )
 def test_a_good_run_passes(good: Evidence) -> None:
-    """Whole, or with no more missing than is explained."""
     assert first_problem(good) is None
 
 
@@ -141,7 +138,6 @@ def test_a_good_run_passes(good: Evidence) -> None:
     ],
 )
 def test_what_is_wrong_is_named(bad: Evidence, kind: str, said: str) -> None:
-    """One thing at a time, each of its own kind."""
     problem = first_problem(bad)
     assert problem is not None
     assert problem.kind == kind

@@ -1,7 +1,5 @@
 """nccl-tests' tables and files: every version's exact numbers, and none where there is none."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -58,14 +56,12 @@ PER_ITERATION = """\
 
 
 def read(text: str) -> Curve:
-    """Read a log with one table."""
     curves = read_nccl_tests(text)
     assert len(curves) == 1
     return curves[0]
 
 
 def at(curve: Curve, size: int) -> tuple[Timing, Timing]:
-    """Both timings of a size."""
     point = curve.at(size)
     assert point is not None
     assert point.out_of_place is not None
@@ -74,7 +70,6 @@ def at(curve: Curve, size: int) -> tuple[Timing, Timing]:
 
 
 def timed(time_us: float, algbw: float, busbw: float, wrong: int | None = None) -> Timing:
-    """A timing."""
     return Timing(time_us=time_us, algbw=algbw, busbw=busbw, wrong=wrong)
 
 
@@ -147,7 +142,6 @@ def test_columns_on_the_right_of_the_times(text: str) -> None:
     ids=["a column less", "lost digits", "glued digits", "no number", "another line in it", "less than none wrong"],
 )
 def test_a_row_that_cannot_be_read_is_counted(row: str) -> None:
-    """It gives no number; the others do."""
     left = "  8589934592    2147483648     float     sum      -1"
     curve = read(NEW.replace("# Out of", f"{left}{row}\n# Out of"))
     assert (curve.unreadable, len(curve.points)) == (1, 3)
@@ -166,7 +160,7 @@ def test_rows_without_a_header_mean_nothing() -> None:
 
 
 def test_an_old_deviation_is_no_count() -> None:
-    """Before 2.13 the last column was the largest deviation: more than 0 need not be wrong, and the footer knows."""
+    """Before 2.13 the last column was the largest deviation: more than 0 need not be wrong, and the footer counts."""
     curve = read(OLD.replace("N/A\n", "4e-07\n").replace(" 0 OK", " 3 FAILED"))
     assert [timing.wrong for timing in at(curve, 8 * GIB)] == [None, None]
     assert curve.out_of_bounds == 3
@@ -191,13 +185,12 @@ def test_an_old_deviation_is_no_count() -> None:
         (": 102.22", ": -nan", "its average bus bandwidth is '-nan', not a bandwidth"),
         (": 102.22", ": 102.2x", "its average bus bandwidth is '102.2x', not a bandwidth"),
         ("# Avg", "# Avg bus bandwidth    : 1\n# Avg", "its average bus bandwidth is printed twice, 1 and 102.22"),
-        ("2 FAILED", "2 OK", "it says 2 values out of bounds, and calls that OK"),
-        ("2 FAILED", "0 FAILED", "it says 0 values out of bounds, and calls that FAILED"),
+        ("2 FAILED", "2 OK", "it reports 2 values out of bounds, and calls that OK"),
+        ("2 FAILED", "0 FAILED", "it reports 0 values out of bounds, and calls that FAILED"),
         ("# Avg", "# Out of bounds values : 1 FAILED\n# Avg", "its counts of values out of bounds differ, 2 and 1"),
     ],
 )
 def test_numbers_that_contradict_each_other_are_a_doubt(old: str, new: str, why: str | None) -> None:
-    """By more than the digits that are printed; both numbers are said."""
     curve = read(NEW.replace(old, new, 1))
     assert read(NEW).doubt is None
     assert curve.doubt is None if why is None else curve.doubt is not None and curve.doubt.startswith(why)
@@ -218,7 +211,6 @@ def test_the_factor_is_that_of_the_operation_and_its_ranks() -> None:
 
 @pytest.mark.parametrize("line", ["# Out of bounds values : 2 FAILED\n", "# Avg bus bandwidth    : 102.22\n"])
 def test_no_row_follows_a_footer(line: str) -> None:
-    """It is of another table, whose header was lost: it is counted, and joins none."""
     row = NEW.splitlines(keepends=True)[-6]
     curve = read(NEW.replace(line, line + row))
     assert (len(curve.points), curve.unreadable) == (3, 1)
@@ -226,13 +218,11 @@ def test_no_row_follows_a_footer(line: str) -> None:
 
 @pytest.mark.parametrize("wrong", ["nan", "0.5", "inf"])
 def test_wrong_elements_are_counted_whole(wrong: str) -> None:
-    """What is no count is no row."""
     curve = read(NEW.replace("274.38  274.38       0", f"274.38  274.38     {wrong}"))
     assert (len(curve.points), curve.unreadable) == (2, 1)
 
 
 def test_blanks_cost_nothing() -> None:
-    """A row with very many of them is read in one pass over it."""
     blanks = " " * 200_000
     assert read(NEW.replace("31307", blanks + "31307")) == read(NEW)
     assert read(NEW.replace("32.27       0", "32.27" + blanks)).unreadable == 1
@@ -255,7 +245,6 @@ def test_ranks_that_each_print_a_table() -> None:
 
 @pytest.mark.parametrize("text", ["", "bash: all_reduce_perf: command not found\n", "USAGE: all_reduce_perf\n"])
 def test_no_table_is_no_curve(text: str) -> None:
-    """Neither an empty log nor an error makes one."""
     assert read_nccl_tests(text) == []
 
 
@@ -271,7 +260,6 @@ noise = st.lists(
 
 @given(text=st.sampled_from([OLD, NEW, STAMPED, PER_ITERATION]), prefix=prefixes, data=st.data())
 def test_prefixes_and_lines_between_change_nothing(text: str, prefix: str, data: st.DataObject) -> None:
-    """Whatever srun, mpirun and NCCL put before and between the lines."""
     lines = []
     for line in text.splitlines():
         lines += [f"{prefix}{between}" for between in data.draw(noise)]
@@ -281,7 +269,6 @@ def test_prefixes_and_lines_between_change_nothing(text: str, prefix: str, data:
 
 @given(text=st.sampled_from([OLD, NEW, STAMPED, PER_ITERATION]), data=st.data())
 def test_what_is_cut_off_gives_no_number(text: str, data: st.DataObject) -> None:
-    """Up to any byte: the rows that were whole, in their order, and completeness only with the whole footer."""
     cut = text[: data.draw(st.integers(0, len(text)))]
     curves = read_nccl_tests(cut)
     whole = read(text)
@@ -309,7 +296,6 @@ def test_a_byte_that_is_lost_makes_no_other_number_in_silence(text: str, data: s
 
 @given(st.text(alphabet="0123456789 .#eNsize count type\n\r:[],<>stdout-", max_size=300))
 def test_any_text_is_read_without_an_error(text: str) -> None:
-    """Whatever it is."""
     read_nccl_tests(text)
 
 
@@ -324,7 +310,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 
 def test_the_file_says_what_was_printed_with_all_digits(written: tuple[str, str]) -> None:
-    """Both are the same curve, up to rounding."""
     printed, told = read(written[0]), read_nccl_tests_json(written[1])
     assert (told.collective, told.ranks, told.nodes, told.complete) == ("reduce_scatter", 4, 1, True)
     assert [point.size for point in told.points] == [point.size for point in printed.points]
@@ -357,14 +342,13 @@ def test_numbers_that_are_none_in_a_file(written: tuple[str, str]) -> None:
         (("results", 9, "out_of_place", "bus_bw"), 90.0, "its busbw is 90 GB/s"),
         (("average_bus_bandwidth", "bandwidth"), 50.0, "its average bus bandwidth is 50 GB/s"),
         (("average_bus_bandwidth", "bandwidth"), "nan", "its average bus bandwidth is 'nan'"),
-        (("out_of_bounds", "okay"), "false", "it says 0 values out of bounds, and of that okay: false"),
+        (("out_of_bounds", "okay"), "false", "it reports 0 values out of bounds, and calls that okay: false"),
         (("config", "ngpus"), 2, "on 2 ranks"),
     ],
 )
 def test_a_file_that_contradicts_itself_is_doubted(
     written: tuple[str, str], keys: tuple[str | int, ...], value: object, why: str
 ) -> None:
-    """As what is printed is."""
     data = json.loads(written[1])
     assert read_nccl_tests_json(written[1]).doubt is None
     place: Any = data
@@ -386,7 +370,6 @@ def test_a_file_whose_time_is_not_that_of_its_speed_has_a_row_less(written: tupl
 
 @pytest.mark.parametrize("key", ["end_time", "out_of_bounds", "average_bus_bandwidth"])
 def test_a_file_without_its_end_is_incomplete(written: tuple[str, str], key: str) -> None:
-    """As one that was closed early."""
     data = json.loads(written[1])
     del data[key]
     assert not read_nccl_tests_json(json.dumps(data)).complete
@@ -394,7 +377,6 @@ def test_a_file_without_its_end_is_incomplete(written: tuple[str, str], key: str
 
 @given(data=st.data())
 def test_a_file_that_was_cut_off_is_none(written: tuple[str, str], data: st.DataObject) -> None:
-    """No part of it is a curve."""
     cut = data.draw(st.integers(0, len(written[1]) - 1))
     with pytest.raises(Unreadable):
         read_nccl_tests_json(written[1][:cut])
@@ -414,7 +396,6 @@ json_values = st.recursive(
     )
 )
 def test_any_json_is_read_without_an_error(data: dict[str, object]) -> None:
-    """Whatever is under its keys."""
     curve = read_nccl_tests_json(json.dumps(data))
     assert curve.points == ()
 
@@ -424,7 +405,6 @@ def test_any_json_is_read_without_an_error(data: dict[str, object]) -> None:
     [{"out_of_bounds": {"count": 0, "okay": []}}, {"config": {"devices": 3}}, {"config": {"devices": {"a": 1}}}],
 )
 def test_values_of_another_kind_are_none(data: dict[str, object]) -> None:
-    """A list in the place of a word, a number in the place of a list."""
     curve = read_nccl_tests_json(json.dumps(data))
     assert (curve.nodes, curve.doubt) == (None, None)
 
@@ -439,7 +419,6 @@ def test_ranks_and_types_that_nothing_has_are_damage() -> None:
 
 
 def test_the_stand_in_knows_no_option_that_the_real_ones_do_not() -> None:
-    """And says so as they do, with status 0."""
     command = [sys.executable, standin.__file__, "all_reduce_perf", "-j", "1"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "invalid option 'j'")

@@ -1,7 +1,5 @@
 """Reading nvidia-smi's XML: the tags of old and new drivers, and what is not known."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +13,6 @@ _HEALTHY = smi_xml(1)
 
 @pytest.mark.parametrize("driver", ["450.80.02", "470.57.02", "535.54.03", "590.48.01"])
 def test_the_tags_of_every_driver_give_the_same_facts(driver: str) -> None:
-    """What was renamed is found under both names."""
     smi = read_smi(smi_xml(2, driver=driver))
     assert (smi.driver, smi.warnings, [gpu.bus for gpu in smi.gpus]) == (driver, "", [bus(0), bus(1)])
     for gpu in smi.gpus:
@@ -30,7 +27,6 @@ def test_the_tags_of_every_driver_give_the_same_facts(driver: str) -> None:
     "text", ["N/A", "[N/A]", "Not Supported", "[Not Supported]", "", "Requested functionality has been deprecated"]
 )
 def test_what_is_not_known_is_none_and_never_zero(text: str) -> None:
-    """Every number and every flag, one text for all."""
     changes = {
         **{f">{old}<": f">{text}<" for old in ("16x", "Enabled", "No", "700.00 W", "P0", "Not Active", "1 MiB")},
         "<dram_uncorrectable>0<": f"<dram_uncorrectable>{text}<",
@@ -45,7 +41,6 @@ def test_what_is_not_known_is_none_and_never_zero(text: str) -> None:
 
 
 def test_errors_of_all_memories_add_up() -> None:
-    """SRAM counts in two ways, DRAM in one."""
     changes = {
         "<sram_uncorrectable_parity>0<": "<sram_uncorrectable_parity>1<",
         "<sram_uncorrectable_secded>0<": "<sram_uncorrectable_secded>2<",
@@ -57,14 +52,12 @@ def test_errors_of_all_memories_add_up() -> None:
 
 
 def test_a_lost_gpu_and_warnings_are_seen() -> None:
-    """Values that the driver could not get, and lines around the XML."""
     warning = "WARNING: infoROM is corrupted at gpu 0000:10:00.0"
     smi = read_smi(smi_xml(1, changes={0: {">700.00 W<": ">[Unknown Error]<"}}) + warning + "\n")
     assert (smi.gpus[0].lost, smi.gpus[0].power_limit_w, smi.warnings) == ("[Unknown Error]", None, warning)
 
 
 def test_processes_are_listed() -> None:
-    """With the kind of their context."""
     listed = (
         "<processes><process_info><pid>4711</pid><type>C</type><process_name>/usr/bin/python3</process_name>"
         "<used_memory>N/A</used_memory></process_info>"
@@ -75,7 +68,6 @@ def test_processes_are_listed() -> None:
 
 @given(st.integers(0, _HEALTHY.rindex("</nvidia_smi_log>") + len("</nvidia_smi_log>") - 1))
 def test_a_document_that_was_cut_off_is_refused(end: int) -> None:
-    """Wherever it was."""
     with pytest.raises(RunError, match="whole"):
         read_smi(_HEALTHY[:end])
 
@@ -94,19 +86,16 @@ def test_a_document_with_a_hole_never_gives_other_numbers(data: st.DataObject) -
 
 @given(st.text())
 def test_any_other_text_is_refused(text: str) -> None:
-    """And raises nothing else."""
     with pytest.raises(RunError):
         read_smi(text)
 
 
 def test_a_gpu_that_is_not_listed_is_noticed() -> None:
-    """The document counts its GPUs."""
     with pytest.raises(RunError, match="attached_gpus 2, and lists 1"):
         read_smi(_HEALTHY.replace("<attached_gpus>1<", "<attached_gpus>2<"))
 
 
 def test_two_outputs_in_one_are_refused() -> None:
-    """The first part of a GPU would hide what the second one says."""
     bad = "<ecc_errors><volatile><dram_uncorrectable>3</dram_uncorrectable></volatile></ecc_errors></gpu>"
     with pytest.raises(RunError, match="says ecc_errors twice of GPU"):
         read_smi(_HEALTHY.replace("</gpu>", bad))

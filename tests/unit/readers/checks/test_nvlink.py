@@ -1,7 +1,5 @@
 """Reading the state of NVLinks."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,27 +10,42 @@ from tests.standins.nvidia_smi import LINKS, links_text
 
 
 def test_links_have_speeds_or_are_inactive() -> None:
-    """By GPU and in their order."""
     links = read_links(links_text(2, inactive={1: 4}))
     assert (len(links[0].active), len(links[1].active), links[1].speeds[4]) == (LINKS, LINKS - 1, None)
     assert links[0].active[0] == 26.562
 
 
 def test_a_gpu_whose_links_are_all_down() -> None:
-    """The driver lists none then."""
     text = "GPU 0: NVIDIA A100 (UUID: GPU-1)\nNVML: Unable to retrieve NVLink information as all links are inActive\n"
     assert read_links(text)[0].all_inactive
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "\nDevice does not have or support Nvlink",
+        "\nNVML: Unable to retrieve NVLink information: Not Supported",
+        " NVML: Unable to retrieve NVLink information: Not Supported",
+    ],
+)
+def test_a_gpu_without_nvlink(answer: str) -> None:
+    """Drivers have several answers, and some builds print it in the line of the GPU."""
+    links = read_links("".join(f"GPU {gpu}: NVIDIA L40S (UUID: GPU-{gpu}){answer}\n" for gpu in range(2)))
+    assert [(state.speeds, state.all_inactive) for state in links.values()] == [((), False)] * 2
+
+
+def test_inactive_links_in_the_line_of_the_gpu() -> None:
+    words = "NVML: Unable to retrieve NVLink information as all links are inActive"
+    assert read_links(f"GPU 0: NVIDIA H100 (UUID: GPU-0) {words}\n")[0].all_inactive
+
+
 @given(st.text(max_size=80))
 def test_any_other_text_is_refused(text: str) -> None:
-    """An empty answer, too, is refused."""
     with pytest.raises(RunError):
         read_links(text)
 
 
 def test_a_link_that_is_left_out_is_noticed() -> None:
-    """Links are counted on."""
     with pytest.raises(RunError, match="Link 2"):
         read_links(links_text(1).replace("\t Link 1: 26.562 GB/s\n", ""))
 
@@ -45,6 +58,5 @@ def test_a_gpu_that_is_listed_twice_is_not_read() -> None:
 
 @pytest.mark.parametrize("line", [f"GPU {'9' * 5000}: H100", f"Link 0: {'9' * 5000} GB/s"])
 def test_a_number_without_end_is_not_read(line: str) -> None:
-    """It is damage, and no GPU or speed."""
     with pytest.raises(RunError, match="nvlink -s printed"):
         read_links(f"GPU 0: H100\n{line}\n")

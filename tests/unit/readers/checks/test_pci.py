@@ -1,7 +1,5 @@
 """PCI addresses in all their spellings."""
 
-from __future__ import annotations
-
 import pytest
 
 from pytest_llmbench.readers.pci import pci_address
@@ -11,7 +9,6 @@ from pytest_llmbench.readers.pci import pci_address
     "text", ["0000:1b:00.0", "00000000:1B:00.0", "PCI:0000:1b:00", "0000:1b:00", "1b:00.0", "PCI:0000:1B:00 GPU-I:02"]
 )
 def test_all_spellings_are_one(text: str) -> None:
-    """That of sysfs."""
     assert pci_address(text) == "0000:1b:00.0"
 
 

@@ -1,12 +1,10 @@
 """The wire format of protocol buffers."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.readers.events.tfrecord import (
+from pytest_llmbench.readers.tensorboard import (
     FIXED32,
     FIXED64,
     LENGTH,
@@ -31,7 +29,6 @@ def test_the_examples_of_the_documentation() -> None:
 
 @given(number=st.integers(1, 2**29 - 1), value=st.integers(-(2**63), 2**63 - 1), data=st.binary(max_size=200))
 def test_fields_are_read_back(number: int, value: int, data: bytes) -> None:
-    """Every kind, one after the other."""
     key = number << 3
     message = varint(key) + varint(value) + varint(key | LENGTH) + varint(len(data)) + data
     message += varint(key | FIXED32) + b"abcd" + varint(key | FIXED64) + b"abcdefgh"
@@ -51,14 +48,12 @@ def test_fields_are_read_back(number: int, value: int, data: bytes) -> None:
     ],
 )
 def test_what_is_no_message(message: bytes, why: str) -> None:
-    """It is said why."""
     with pytest.raises(Malformed, match=why):
         list(fields(message))
 
 
 @given(st.binary(max_size=100))
 def test_no_bytes_raise_anything_else(data: bytes) -> None:
-    """Bytes are a message or Malformed."""
     try:
         found = list(fields(data))
     except Malformed:

@@ -1,7 +1,5 @@
 """TensorBoard's event files: real ones of NeMo, and some made here, whole and damaged."""
 
-from __future__ import annotations
-
 import math
 import statistics
 import struct
@@ -13,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.engines.nemo.log import series
-from pytest_llmbench.readers.events.tensorboard import Damage, Scalar, event_files, read_scalars
-from pytest_llmbench.readers.events.tfrecord import masked_crc32c
+from pytest_llmbench.readers.tensorboard import Damage, Scalar, event_files, masked_crc32c, read_scalars
 from tests.support.events import part, record, simple, write
 
 NEMO = "tensorboard/nemo2-gpt3-126m.events.out.tfevents.1726588615.75e4368fee5a.577.0"
@@ -36,7 +33,6 @@ def test_a_file_that_was_given_a_name_of_its_own_is_found(tmp_path: Path) -> Non
 
 
 def test_a_real_file_of_nemo(sample: Callable[[str], Path]) -> None:
-    """Its times are those that were published with it."""
     read = series(sample(NEMO))
     seconds = [step.seconds for step in read.steps if step.seconds is not None]
     assert [step.step for step in read.steps] == list(range(1, 26))
@@ -68,7 +64,6 @@ def test_every_cut_of_a_real_file(sample: Callable[[str], Path], tmp_path: Path)
 
 
 def test_a_damaged_record_is_said_and_the_next_one_read(tmp_path: Path) -> None:
-    """One step is missing then, and the series says why."""
     first, second, third = timings(0, 1.0, 2.0, 3.0)
     wrong = second[:20] + bytes([second[20] ^ 1]) + second[21:]
     path = write(tmp_path, first, wrong, third)
@@ -91,7 +86,6 @@ def test_a_damaged_record_is_said_and_the_next_one_read(tmp_path: Path) -> None:
     ids=["simple", "float", "unpacked float", "double", "content float", "content double"],
 )
 def test_every_way_to_write_a_number(tmp_path: Path, value: bytes) -> None:
-    """A simple value, and tensors of one float or double."""
     path = write(tmp_path, record(7, {"other": simple(9.0), TIMING: value}))
     assert list(read_scalars([path], {TIMING})) == [Scalar(path.name, 1, TIMING, 7, 0.25, 1_700_000_000.0)]
 
@@ -107,7 +101,6 @@ def test_every_way_to_write_a_number(tmp_path: Path, value: bytes) -> None:
     ids=["nothing", "text", "two", "one for three"],
 )
 def test_what_is_no_number(tmp_path: Path, value: bytes) -> None:
-    """Under a tag that is wanted it is damage; under another nobody asks."""
     path = write(tmp_path, record(7, {TIMING: value}))
     (damage,) = read_scalars([path], {TIMING})
     assert damage == Damage(path.name, 1, f"{TIMING} at step 7 is not a scalar of a step")
@@ -115,7 +108,6 @@ def test_what_is_no_number(tmp_path: Path, value: bytes) -> None:
 
 
 def test_a_step_before_the_first(tmp_path: Path) -> None:
-    """No step has a negative number."""
     write(tmp_path, *timings(-1, 1.0))
     assert series(tmp_path).unread == 1
 
@@ -132,7 +124,6 @@ def test_a_resumed_run_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_second_run_is_named(tmp_path: Path, first: int) -> None:
-    """It says a step again, and not the same; the first run's numbers stay."""
     write(tmp_path, *timings(0, 1.0, 2.0), begun=1_700_000_000)
     second = write(tmp_path, *timings(first, 5.0, 6.0), begun=1_700_000_001)
     read = series(tmp_path)
@@ -158,7 +149,6 @@ def test_both_names_of_the_time(tmp_path: Path) -> None:
 
 
 def test_values_that_are_not_finite(tmp_path: Path) -> None:
-    """A loss may be NaN, also twice; a batch size may not be infinite."""
     values = {"reduced_train_loss": simple(math.nan), "global_batch_size": simple(math.inf)}
     write(tmp_path, record(0, values), record(0, values))
     read = series(tmp_path)
@@ -169,13 +159,11 @@ def test_values_that_are_not_finite(tmp_path: Path) -> None:
 
 
 def test_steps_logged_every_so_often(tmp_path: Path) -> None:
-    """Each stands for as many as there are since the one before it."""
     write(tmp_path, *(record(step, {TIMING: simple(1.0)}) for step in (9, 19, 29)))
     assert [(step.step, step.interval) for step in series(tmp_path).steps] == [(10, 10), (20, 10), (30, 10)]
 
 
 def test_files_that_begin_in_the_middle_of_a_run(tmp_path: Path) -> None:
-    """The first step there stands for no more steps than the second."""
     write(tmp_path, *(record(step, {TIMING: simple(1.0)}) for step in (109, 119)))
     assert [(step.step, step.interval) for step in series(tmp_path).steps] == [(110, 10), (120, 10)]
 
@@ -189,7 +177,6 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=300), st.booleans())
 def test_no_bytes_raise(tmp_path_factory: pytest.TempPathFactory, data: bytes, framed: bool) -> None:
-    """Neither as a file nor as an event with the right checksums."""
     folder = tmp_path_factory.mktemp("events")
     length = struct.pack("<Q", len(data))
     frame = length + struct.pack("<I", masked_crc32c(length)) + data + struct.pack("<I", masked_crc32c(data))
@@ -200,7 +187,6 @@ def test_no_bytes_raise(tmp_path_factory: pytest.TempPathFactory, data: bytes, f
 
 @given(st.lists(st.floats(width=32), min_size=1, max_size=20), st.integers(0, 2**40))
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, values: list[float], first: int) -> None:
-    """Every float32, at any step."""
     path = write(tmp_path_factory.mktemp("events"), *timings(first, *values))
     found = list(read_scalars([path], {TIMING}))
     assert [(repr(item.value), item.step) for item in found if isinstance(item, Scalar)] == [

@@ -1,7 +1,5 @@
 """TFRecord files: whole, cut off, damaged."""
 
-from __future__ import annotations
-
 import io
 import struct
 
@@ -9,25 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.readers.events import tfrecord
-from pytest_llmbench.readers.events.tfrecord import masked_crc32c, records
+from pytest_llmbench.readers import tensorboard as tfrecord
+from pytest_llmbench.readers.tensorboard import masked_crc32c, records
 
 
 def record(data: bytes) -> bytes:
-    """Frame data as TFRecord does."""
     length = struct.pack("<Q", len(data))
     return length + struct.pack("<I", masked_crc32c(length)) + data + struct.pack("<I", masked_crc32c(data))
 
 
 def test_the_checksum() -> None:
-    """The CRC-32C of RFC 3720's 32 zero bytes is 0x8a9136aa; of `123456789` it is 0xe3069283."""
     for data, crc in ((bytes(32), 0x8A9136AA), (b"123456789", 0xE3069283)):
         assert masked_crc32c(data) == ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 @given(st.lists(st.binary(max_size=50), max_size=5))
 def test_what_is_framed_is_read(content: list[bytes]) -> None:
-    """In order, empty records included."""
     assert list(records(io.BytesIO(b"".join(map(record, content))))) == content
 
 
@@ -44,7 +39,6 @@ def test_a_file_cut_anywhere(content: list[bytes], data: st.DataObject) -> None:
 
 @given(content=st.lists(st.binary(max_size=30), min_size=1, max_size=4), data=st.data())
 def test_a_single_wrong_bit_anywhere(content: list[bytes], data: st.DataObject) -> None:
-    """It is said where it is, and no other data come out than were written."""
     whole = bytearray(b"".join(map(record, content)))
     bit = data.draw(st.integers(0, 8 * len(whole) - 1))
     whole[bit // 8] ^= 1 << bit % 8
@@ -56,7 +50,6 @@ def test_a_single_wrong_bit_anywhere(content: list[bytes], data: st.DataObject) 
 
 
 def test_a_record_too_long_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is said, and the next one is read; if it is cut off, too, that is said."""
     monkeypatch.setattr(tfrecord, "LONGEST", 10)
     whole = record(b"a") + record(bytes(11)) + record(b"b")
     assert list(records(io.BytesIO(whole))) == [b"a", "its 11 bytes are more than the 10 that are read", b"b"]
@@ -65,5 +58,4 @@ def test_a_record_too_long_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> No
 
 @given(st.binary(max_size=200))
 def test_no_bytes_raise(data: bytes) -> None:
-    """Whatever the file is, it ends."""
     assert len(list(records(io.BytesIO(data)))) <= len(data)

@@ -1,7 +1,5 @@
 """DeepSpeed-Chat's log: Lambda's fork and upstream, its three steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,7 +43,6 @@ def test_lambdas_logs(sample: Callable[[str], Path], log: str, batch: int, secon
 
 
 def test_the_timers_rate_is_that_of_one_step(sample: Callable[[str], Path]) -> None:
-    """Its seconds are the batch of all ranks over the rate, its memory is in GiB."""
     step = read_log([sample("lambda/opt-350m_1_1xN_batch0001.log")], reader()).steps[1]
     assert (step.step, step.interval) == (20, 1)
     assert step.seconds == 192 / 945.0998702008952
@@ -67,7 +64,6 @@ def test_step_1_of_upstream(sample: Callable[[str], Path]) -> None:
 
 
 def test_step_2_of_upstream(sample: Callable[[str], Path]) -> None:
-    """It says nothing of its steps, only what the model is worth before and after."""
     series = read_log([sample("logs/deepspeed_chat_step2.log")], reader())
     assert series.steps == ()
     assert series.totals["chosen_last_scores after epoch 1"] == 2.34375
@@ -188,7 +184,6 @@ def test_ranks_that_crash_after_the_end(read: Read) -> None:
     ],
 )
 def test_a_line_by_itself(text: str, items: list[Item]) -> None:
-    """What it says without those before it."""
     assert list(parse(text)) == items
 
 
@@ -204,18 +199,15 @@ def test_a_line_by_itself(text: str, items: list[Item]) -> None:
     ],
 )
 def test_a_step_that_cannot_be_read(text: str, why: str) -> None:
-    """It is said, and no step is made of it."""
     with pytest.raises(Unreadable, match=why):
         list(parse(text))
 
 
 def test_a_throughput_that_cannot_be_read(read: Read) -> None:
-    """In training, upstream's line is a step's."""
     assert read(reader(), f"{EPOCH.format(1)}\n{SPEED.format('NA', 8.0)}\n").unread == 1
 
 
 def test_an_evaluation_with_another_line_in_it_is_damage(read: Read) -> None:
-    """Its number would be that of the other line: `nnodes=1` of the launcher's."""
     line = f"chosen_last_scores (higher is better) : 2.3{HEAD} nnodes=1, node_rank=0"
     torn = f"***** Evaluating reward, Epoch 1/1 *****\n{line}\n"
     assert (read(reader(), torn).totals, read(reader(), torn).unread) == ({}, 1)

@@ -1,7 +1,5 @@
 """Lambda's evaluation of a batch, to the byte."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable
@@ -19,7 +17,6 @@ HEADER = b"Hostnames,Throughput (samples/sec),Status\r\n"
 
 
 def write(folder: Path, content: str, name: str = "opt-350m_1_batch0001.log") -> Path:
-    """Write a log."""
     path = folder / name
     path.write_bytes(content.encode())
     return path
@@ -36,7 +33,6 @@ def write(folder: Path, content: str, name: str = "opt-350m_1_batch0001.log") ->
     ),
 )
 def test_real_logs_give_the_published_file(sample: Callable[[str], Path], log: str, expected: str) -> None:
-    """The logs of a node of a cluster of 512 H100."""
     assert evaluate([sample(f"lambda/{log}")], 65.0) == sample(f"lambda/{expected}").read_bytes()
 
 
@@ -58,7 +54,6 @@ def test_published_files_are_reproduced(sample: Callable[[str], Path], tmp_path:
 
 
 def test_a_log_without_a_throughput_fails(tmp_path: Path) -> None:
-    """It has -1 in the file, and nothing in Python."""
     path = write(
         tmp_path, "node-1 slots=8\nnode-2 slots=8\n\nThroughput: nan samples/sec\nThroughput: 12 samples/sec\n"
     )
@@ -68,7 +63,6 @@ def test_a_log_without_a_throughput_fails(tmp_path: Path) -> None:
 
 
 def test_the_first_throughput_counts_and_ends_the_log(tmp_path: Path) -> None:
-    """Neither later numbers nor later hosts are looked at; nor is a number on a line about slots."""
     write(
         tmp_path,
         "a slots=8 Throughput: 1.0 samples/sec\nb: Throughput: 2.50 samples/sec Throughput: 3.0 samples/sec\n"
@@ -79,13 +73,11 @@ def test_the_first_throughput_counts_and_ends_the_log(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("threshold", "status"), [(943.455, b"Success"), (943.4551, b"Fail"), (float("nan"), b"Fail")])
 def test_the_threshold_itself_is_enough(tmp_path: Path, threshold: float, status: bytes) -> None:
-    """No smaller than it, that is."""
     write(tmp_path, "n slots=8\nThroughput: 943.4550 samples/sec\n")
     assert evaluate(tmp_path, threshold) == HEADER + b"n,943.455," + status + b"\r\n"
 
 
 def test_only_logs_in_the_order_of_their_names(tmp_path: Path) -> None:
-    """As text sorts: capitals first, 10 before 9; given one by one, in the order given."""
     paths = [write(tmp_path, f"{name} slots=8\n", f"{name}.log") for name in ("9", "b", "10", "A")]
     write(tmp_path, "no slots=8\n", "c.txt")
     assert [row.hosts for row in rows(tmp_path, 0.0)] == [("10",), ("9",), ("A",), ("b",)]
@@ -99,7 +91,6 @@ def test_carriage_returns_end_lines_and_odd_bytes_end_nothing(tmp_path: Path) ->
 
 
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
-    """It is named; an empty one has no rows."""
     assert evaluate(tmp_path, 1.0) == HEADER
     with pytest.raises(ConfigError, match=r"no-such.*name a folder"):
         evaluate(tmp_path / "no-such", 1.0)
@@ -107,7 +98,6 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
 
 @given(st.lists(st.tuples(st.lists(st.from_regex(r"[!-~]{1,9}", fullmatch=True), max_size=3), st.floats(0, 1e9))))
 def test_the_file_is_read_back(tmp_path_factory: pytest.TempPathFactory, runs: list[tuple[list[str], float]]) -> None:
-    """Whatever hosts are called, each keeps its row, and each number is as the log rounds it."""
     folder = tmp_path_factory.mktemp("logs")
     for index, (hosts, value) in enumerate(runs):
         lines = [*(f"{host} slots=8" for host in hosts), f"Throughput: {value:.4f} samples/sec"]

@@ -1,7 +1,5 @@
 """What `/usr/bin/time` prints, and dates around a command."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest
@@ -27,7 +25,6 @@ def test_the_times(words: str, seconds: float) -> None:
 
 @given(st.integers(min_value=0, max_value=35_999_999))
 def test_every_time(hundredths: int) -> None:
-    """As GNU time formats it."""
     seconds = hundredths / 100
     hours, minutes = int(seconds // 3600), int(seconds // 60 % 60)
     if hours:
@@ -49,7 +46,6 @@ def test_every_time(hundredths: int) -> None:
     ],
 )
 def test_dates(text: str, name: str, seconds: float) -> None:
-    """As `date` prints them."""
     assert list(parse(text)) == [Total(name, seconds)]
 
 
@@ -78,7 +74,6 @@ def test_what_says_nothing(text: str) -> None:
 
 
 def test_a_command_that_fails() -> None:
-    """GNU time says so before the times."""
     text = "Command exited with non-zero status 1"
     assert list(parse(text)) == [Failed(text)]
 

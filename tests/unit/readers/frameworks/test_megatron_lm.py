@@ -1,7 +1,5 @@
 """Megatron-LM's log in every version, and what must not be read from it."""
 
-from __future__ import annotations
-
 import math
 import re
 import statistics
@@ -62,7 +60,6 @@ VERSIONS = {
 
 
 def step(text: str) -> StepLine:
-    """Read a line that is a step."""
     (item,) = parse(text)
     assert isinstance(item, StepLine)
     return item
@@ -70,7 +67,6 @@ def step(text: str) -> StepLine:
 
 @pytest.mark.parametrize("text", VERSIONS.values(), ids=VERSIONS)
 def test_every_version(text: str) -> None:
-    """What all say is read from each alike."""
     line = step(text)
     assert (line.step, line.loss) == (100, 7.8125)
     assert line.seconds == pytest.approx(1.5036)
@@ -80,7 +76,6 @@ def test_every_version(text: str) -> None:
 
 
 def test_what_only_some_versions_say() -> None:
-    """It is reported by the field's words; tokens are known where the sequence length is."""
     assert step(V1).reported == {"learning_rate": 3e-6, "loss_scale": 131072.0}
     assert step(V2).reported == {
         "consumed_samples": 51200.0,
@@ -104,14 +99,12 @@ def test_what_only_some_versions_say() -> None:
 
 
 def test_fields_of_versions_to_come() -> None:
-    """A number is reported, anything else is left out."""
     reported = step(V2 + " mtp_1 loss: 6.5E+00 | actual_toks/s: 1000 | packing_eff: 95.3% |").reported
     assert (reported["mtp_1_loss"], reported["actual_toks_s"]) == (6.5, 1000.0)
     assert "packing_eff" not in reported
 
 
 def test_a_skipped_iteration_has_no_loss() -> None:
-    """Neither has one whose loss is NaN; a norm may be."""
     line = step(V2_5.replace(" lm loss: 7.812500E+00 |", "").replace("norm: 1.250", "norm: nan"))
     assert line.loss is None
     assert line.grad_norm is not None
@@ -119,7 +112,6 @@ def test_a_skipped_iteration_has_no_loss() -> None:
 
 
 def test_the_loss_of_forks() -> None:
-    """Some write it with a hyphen."""
     assert step(V2_5.replace("lm loss", "lm-loss")) == step(V2_5)
 
 
@@ -135,12 +127,11 @@ def test_the_loss_of_forks() -> None:
     ],
 )
 def test_text_of_another_rank_behind_a_line(text: str, other: str) -> None:
-    """After its last field it is ignored: the line is read as if it was not there."""
     assert step(text + other) == step(text)
 
 
 def test_the_first_iteration_since_core_0_16(read: Read) -> None:
-    """It has a line of its own, and the next line's mean includes it; before, it was a line like any other."""
+    """Iteration 1 has a line of its own, and the next line's mean includes it."""
     first, fifth = (CORE_0_16.replace("iteration      100", f"iteration        {number}") for number in (1, 5))
     series = read(parse, f"{first}\n{fifth}\n")
     assert [(each.step, each.interval) for each in series.steps] == [(1, 1), (5, 5)]
@@ -185,7 +176,6 @@ def test_the_first_iteration_since_core_0_16(read: Read) -> None:
     ],
 )
 def test_lines_that_cannot_be_read(text: str, why: str) -> None:
-    """Each says why; no number is taken from it."""
     with pytest.raises(Unreadable, match=why):
         parse(text)
 
@@ -207,7 +197,6 @@ def test_lines_that_cannot_be_read(text: str, why: str) -> None:
     ],
 )
 def test_lines_that_say_nothing(text: str) -> None:
-    """They resemble others and are none."""
     assert list(parse(text)) == []
 
 
@@ -220,7 +209,6 @@ def test_lines_that_say_nothing(text: str) -> None:
     ],
 )
 def test_world_size(text: str, item: Item) -> None:
-    """In the words of each version."""
     assert list(parse(text)) == [item]
 
 
@@ -237,18 +225,15 @@ def test_world_size(text: str, item: Item) -> None:
     ],
 )
 def test_ends(text: str, kind: type[Completed | Failed]) -> None:
-    """Ends that were asked for are normal; a signal or an error is none."""
     assert list(parse(text)) == [kind(text)]
 
 
 def test_the_begin() -> None:
-    """It is said with its time, by which a second one is told from a copy of the line."""
     begin = "[before the start of training step] datetime: 2026-11-21 03:13:23.549861"
     assert list(parse(f"{begin} \n")) == [Begun(begin)]
 
 
 def test_published_lines_of_175b(sample: Sample) -> None:
-    """Their mean gives the published time for 20 million tokens, with the first line and without."""
     series = read_log([sample("jsc/175B_job.out.excerpt.txt")], parse)
     assert [(line.step, line.interval, line.samples) for line in series.steps] == [
         (number, 10, 96) for number in (10, 20, 30, 40, 50)
@@ -261,7 +246,6 @@ def test_published_lines_of_175b(sample: Sample) -> None:
 
 
 def test_published_lines_of_13b(sample: Sample) -> None:
-    """The last of them is cut off in the publication."""
     series = read_log([sample("jsc/13B_job.out.excerpt.txt")], parse)
     assert [line.seconds for line in series.steps] == [35.8651, 34.9991, 34.8709, 35.3346]
     assert series.unread == 1
@@ -292,7 +276,6 @@ def test_lines_of_two_runs_with_srun_labels(sample: Sample) -> None:
     ],
 )
 def test_whole_logs(sample: Sample, name: str, steps: list[int], ranks: int, seconds: float) -> None:
-    """On a GPU, and on CPUs with the prefixes of torchrun."""
     series = read_log([sample(name)], parse)
     assert [line.step for line in series.steps] == steps
     assert [line.interval for line in series.steps] == [1] + [5] * (len(steps) - 1)
@@ -313,7 +296,6 @@ def test_whole_logs(sample: Sample, name: str, steps: list[int], ranks: int, sec
     ],
 )
 def test_the_first_iteration_is_said_again(read: Read, numbers: tuple[int, ...], intervals: tuple[int, ...]) -> None:
-    """From core 0.16 on it has a line of its own, and the next line's mean has it too, at any log interval."""
     lines = [CORE_0_16.replace("iteration      100/", f"iteration {number:8}/") for number in numbers]
     assert tuple(step.interval for step in read(parse, "\n".join([*lines, ""])).steps) == intervals
 
@@ -329,7 +311,6 @@ def test_in_our_own_log_the_second_line_is_the_mean_of_two() -> None:
 
 
 def test_how_often_it_logs() -> None:
-    """It is among the arguments that it prints; others have names that end in the same words."""
     assert list(parse("  log_interval .................................... 5")) == [LogInterval(5)]
     assert list(parse("  tensorboard_log_interval ........................ 1")) == []
 
@@ -351,7 +332,6 @@ def test_what_takes_time_between_steps(read: Read, text: str) -> None:
 
 
 def test_when_a_line_was_printed(read: Read) -> None:
-    """By its own clock; versions before core 0.9 do not say."""
     assert step(V2).at is None
     assert step(CORE_0_16).at == datetime.fromisoformat("2024-10-01T12:00:01.000250+00:00").timestamp()
     assert read(parse, CORE_0_16 + "\n").steps[0].at == step(CORE_0_16).at

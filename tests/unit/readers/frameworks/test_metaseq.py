@@ -1,7 +1,5 @@
 """The log of metaseq and fairseq, and what must not be read from it."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable
@@ -42,7 +40,6 @@ def line(*without: str, **changes: object) -> str:
 
 
 def step(text: str) -> StepLine:
-    """Read a line that is a step."""
     (item,) = parse(text)
     assert isinstance(item, StepLine)
     return item
@@ -62,7 +59,6 @@ def test_a_step() -> None:
 
 @pytest.mark.parametrize("before", ["", "node-0 ", "[rank0] 2026-11-21 02:58:48 | INFO | "])
 def test_whatever_stands_before_it(before: str) -> None:
-    """The line is known by its logger."""
     assert step(before + line()) == step(line())
 
 
@@ -78,7 +74,6 @@ def test_what_a_line_does_not_say() -> None:
 
 
 def test_rounded_numbers() -> None:
-    """From a million on they have six digits."""
     said = step(line(wpb="2.09715e+06", wps="1.23457e+06"))
     assert said.tokens == 2097150
     assert said.seconds is not None
@@ -86,7 +81,6 @@ def test_rounded_numbers() -> None:
 
 
 def test_numbers_that_are_not_finite() -> None:
-    """A loss may be anything; names with other texts are left out."""
     said = step(line(loss="nan", gnorm="inf", ppl="inf", note="text", flag=True, list=[1]))
     assert said.loss is not None
     assert math.isnan(said.loss)
@@ -106,7 +100,7 @@ def test_numbers_that_are_not_finite() -> None:
         ("x | train_inner | " + "[" * 100_000, "no JSON"),
         ("x | train_inner | " + '{"a":' * 100_000, "no JSON"),
         (line(num_updates=0).replace(" 0,", f" {'9' * 5000},"), "no JSON"),
-        (line().replace('"epoch": 1', '"wps": "1"'), "a name twice"),
+        (line().replace('"epoch": 1', '"wps": "1"'), "is given twice"),
         (line("num_updates"), "num_updates is 'missing'"),
         (line(num_updates="0"), "num_updates is '0'"),
         (line(num_updates="1.23457e+06"), "num_updates is"),
@@ -123,7 +117,6 @@ def test_numbers_that_are_not_finite() -> None:
     ids=range(22),
 )
 def test_lines_that_cannot_be_read(text: str, why: str) -> None:
-    """Each says why; no number is taken from it."""
     with pytest.raises(Unreadable, match=why):
         parse(text)
 
@@ -144,7 +137,6 @@ def test_lines_that_cannot_be_read(text: str, why: str) -> None:
     ],
 )
 def test_lines_that_say_nothing(text: str) -> None:
-    """Summaries, errors that are none, and words that were cut off."""
     assert list(parse(text)) == []
 
 
@@ -160,13 +152,11 @@ def test_lines_that_say_nothing(text: str) -> None:
     ],
 )
 def test_what_is_said_of_the_run(message: str, items: list[Item]) -> None:
-    """In metaseq's words and in fairseq's."""
     for name in ("metaseq.cli.train", "fairseq_cli.train"):
         assert list(parse(f"2026-11-21 02:58:48 | INFO | {name} | {message}")) == items
 
 
 def test_ends() -> None:
-    """The last line of a run, and that of one that failed."""
     done = "2026-11-21 02:58:48 | INFO | metaseq_cli.train | done training in 123.4 seconds"
     assert list(parse(done)) == [Completed(done), Total("done_training_s", 123.4)]
     failed = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
@@ -174,7 +164,6 @@ def test_ends() -> None:
 
 
 def test_skipped_updates_are_counted(read: Read) -> None:
-    """Not as often as there are ranks that say so."""
     note = "x | INFO | metaseq.trainer | NOTE: gradient overflow detected, ignoring gradient, loss scale 1"
     series = read(parse, f"[default0]:{note}\n[default1]:{note}\n[default0]:{note}\n{line()}\n")
     assert series.totals == {"gradient_overflows": 2.0}
@@ -205,7 +194,6 @@ def test_a_log_of_8_a100(sample: Sample) -> None:
 
 
 def test_a_log_of_torchrun(sample: Sample) -> None:
-    """A run on CPUs, each line with its rank."""
     series = read_log([sample("logs/metaseq_20_updates.log")], parse)
     assert [(each.step, each.interval, each.tokens, each.samples) for each in series.steps] == [
         (number, 5, 512, 8) for number in (5, 10, 15, 20)
@@ -224,5 +212,4 @@ def test_a_log_of_torchrun(sample: Sample) -> None:
     ],
 )
 def test_how_often_it_logs(text: str) -> None:
-    """It is in the configuration that it prints."""
     assert list(parse(text)) == [LogInterval(5)]

@@ -1,7 +1,5 @@
 """NeMo's progress bar and its lines."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.record.series import StepSeries
-from pytest_llmbench.engines.nemo.log import parse, said
+from pytest_llmbench.engines.nemo.log import parse, read_claims
 from pytest_llmbench.readers.items import Completed, Failed, Item, Parse, Said, StepLine, Unreadable, WorldSize
 from pytest_llmbench.readers.log import read_log
 
@@ -20,13 +18,11 @@ LINE = "Training epoch 0, iteration 18/19 | lr: 0.005 | global_batch_size: 4 | g
 
 
 def one(text: str) -> Item:
-    """Read a line that says one thing."""
     (item,) = parse(text)
     return item
 
 
 def test_the_bar_of_nemo_1(sample: Callable[[str], Path]) -> None:
-    """Its steps are numbered from 0, and what it shows is the last step alone."""
     series = read_log([sample("nemo/nemo1.0_gpt3_126m_40steps_stdout_tail.txt")], parse)
     (step,) = series.steps
     assert (step.step, step.interval, step.loss, step.seconds) == (40, 1, 10.9, None)
@@ -54,7 +50,6 @@ def test_a_log_without_steps_has_none(sample: Callable[[str], Path]) -> None:
 
 @pytest.mark.parametrize("tag", ["train_step_timing", "train_step_timing in s"])
 def test_the_time_of_a_step_where_it_is_shown(tag: str) -> None:
-    """By the names of either age, in the bar and in the line."""
     assert one(BAR.format(f"39.00, {tag}=0.45")) == StepLine(step=40, interval=1, seconds=0.45, loss=10.9)
     step = one(LINE.format(f"reduced_train_loss: 4.89 | {tag}: 0.36 | consumed_samples: 76"))
     assert step == StepLine(
@@ -79,7 +74,6 @@ def test_bars_without_ends_of_lines(read: Callable[[Parse, str], StepSeries]) ->
     ],
 )
 def test_what_only_looks_alike_says_nothing(text: str) -> None:
-    """A bar before its first step, a validation, a warning."""
     assert list(parse(text)) == []
 
 
@@ -96,7 +90,6 @@ def test_what_only_looks_alike_says_nothing(text: str) -> None:
     ],
 )
 def test_a_step_that_cannot_be_read(text: str, why: str) -> None:
-    """It is said, and no step is made of it."""
     with pytest.raises(Unreadable, match=why):
         list(parse(text))
 
@@ -139,13 +132,11 @@ def test_a_mean_of_batch_sizes_is_no_batch_size() -> None:
     ],
 )
 def test_what_is_said_of_the_run(text: str, item: Item) -> None:
-    """How many ranks it has, that it is complete, that it failed."""
     assert one(text) == item
 
 
 @given(step=st.integers(0, 99_999), loss=st.floats(allow_nan=False), batch=st.integers(1, 10**6))
 def test_what_nemo_2_writes_is_read(step: int, loss: float, batch: int) -> None:
-    """Whatever the numbers, as its printer formats them."""
     text = f"Training epoch 3, iteration 7/9 | global_batch_size: {batch} | global_step: {step}"
     item = one(f"{text} | reduced_train_loss: {loss:.4}")
     assert isinstance(item, StepLine)
@@ -154,6 +145,5 @@ def test_what_nemo_2_writes_is_read(step: int, loss: float, batch: int) -> None:
 
 @pytest.mark.parametrize(("text", "frozen"), [("0         ", 0.0), ("77.3 K    ", 77300.0), ("1.2 B     ", 1.2e9)])
 def test_parameters_that_are_not_trained(text: str, frozen: float) -> None:
-    """Lightning counts them in its summary of the model."""
-    assert list(said(f"{text}Non-trainable params")) == [Said("frozen_parameters", frozen)]
-    assert list(said(f"{text}Trainable params")) == []
+    assert list(read_claims(f"{text}Non-trainable params")) == [Said("frozen_parameters", frozen)]
+    assert list(read_claims(f"{text}Trainable params")) == []

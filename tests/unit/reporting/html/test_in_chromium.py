@@ -1,7 +1,5 @@
 """The HTML report in a browser: it draws, filters, fits a phone, and is read in the dark."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,13 +109,13 @@ def test_it_works_by_keyboard(browser: Browser, page: Path) -> None:
     browser.press("\ue007")
     browser.wait_for("return document.getElementById('run-good').open")
     browser.wait_for("return document.querySelector('#run-good .plot[data-drawn]')")
-    browser.run("document.querySelector('#run-good figure button').click()")
+    browser.run("document.querySelector('#run-good figure summary').click()")
+    browser.wait_for("return document.querySelector('#run-good figure tbody')")
     numbers = browser.run("return document.querySelector('#run-good figure .wide').innerText")
     assert re.search(r"^1\s+2\.\d+", numbers, re.MULTILINE)
 
 
 def test_what_is_laid_away_comes_when_it_is_asked_for(browser: Browser, tmp_path: Path) -> None:
-    """Of hundreds of runs, the last opens by its link, and all verdicts are filtered."""
     folder = tmp_path / "s"
     write_large(folder, 160, 60)
     browser.open(write_page(folder))

@@ -1,13 +1,13 @@
-"""What a session that is resumed keeps of its earlier processes, and what it makes again."""
-
-from __future__ import annotations
+"""What a session that is resumed keeps of its earlier processes and makes again, and how a dead one is named."""
 
 import os
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +18,8 @@ from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Judgement, Problem, RunOutcome, RunRecord, Verdict, write_model
 from pytest_llmbench.core.wire.fault import SimulatedFault, note_strike
-from pytest_llmbench.session.ending.conclude import run_identity
-from pytest_llmbench.session.journal.earlier import Earlier, session_to_resume, take_over
+from pytest_llmbench.session.ending import run_identity
+from pytest_llmbench.session.journal.earlier import Earlier, describe_dead_session, session_to_resume, take_over
 from pytest_llmbench.session.journal.journal import (
     EventKind,
     Journal,
@@ -34,7 +34,6 @@ SYSTEM = System(name="here", cluster="slurm", gpus_per_node=0)
 
 
 def settings_of(folder: Path, **changes: Any) -> Settings:
-    """One node of a cluster."""
     return Settings(system=SYSTEM, cluster="slurm", allocation="run", run_dir=folder, **changes)
 
 
@@ -69,7 +68,6 @@ def died(tmp_path: Path) -> Iterator[Callable[..., Earlier]]:
 
 
 def test_a_final_record_is_kept(died: Callable[..., Earlier], tmp_path: Path) -> None:
-    """Also one that has verdicts by now; a threshold is no other plan, and the record has that of today."""
     earlier = died(judgements=(Judgement(test="a", verdict=Verdict.PASS),))
     today = SPEC.model_copy(update={"recipe": small(references=[REFERENCE])})
     kept = earlier.finished(today, settings_of(tmp_path))
@@ -79,7 +77,6 @@ def test_a_final_record_is_kept(died: Callable[..., Earlier], tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", ["rank_died", "hang", "launch_failed"])
 def test_a_problem_of_the_run_is_final(died: Callable[..., Earlier], tmp_path: Path, kind: Any) -> None:
-    """It is no fault of the session's death."""
     assert isinstance(died(Problem(kind=kind, message="-")).finished(SPEC, settings_of(tmp_path)), RunRecord)
 
 
@@ -104,7 +101,6 @@ def test_what_becomes_of_runs_is_counted(
 
 @pytest.mark.parametrize("changed", ["recipe", "partition", "nodes", "simulate"])
 def test_another_plan_is_another_run(died: Callable[..., Earlier], tmp_path: Path, changed: str) -> None:
-    """Whatever its numbers depend on."""
     settings, run = settings_of(tmp_path), SPEC
     if changed == "recipe":
         run = SPEC.model_copy(update={"recipe": small(steps=SPEC.recipe.steps + 1)})
@@ -118,7 +114,7 @@ def test_another_plan_is_another_run(died: Callable[..., Earlier], tmp_path: Pat
 
 
 def test_an_adopted_run_keeps_its_fault(tmp_path: Path) -> None:
-    """A session that is resumed without `--llmbench-simulate` still says it of a run that was started with it."""
+    """A run that was started with `--llmbench-simulate` is reported so by a resumed session without it."""
     session, settings = Session(id="s", folder=tmp_path / "s"), settings_of(tmp_path)
     folder = session.run_folder(SPEC.key)
     assert run_identity(SPEC, settings, session).simulated is None
@@ -128,7 +124,7 @@ def test_an_adopted_run_keeps_its_fault(tmp_path: Path) -> None:
 
 
 def test_a_record_that_was_changed_is_not_kept(died: Callable[..., Earlier], tmp_path: Path) -> None:
-    """Nor one that is cut."""
+    """A record that is cut is not kept either."""
     earlier, settings = died(nodes=7), settings_of(tmp_path)
     assert "not the one that was written" in str(earlier.finished(SPEC, settings))
     path = tmp_path / "s" / "runs" / "tiny" / "earlier.json"
@@ -139,17 +135,37 @@ def test_a_record_that_was_changed_is_not_kept(died: Callable[..., Earlier], tmp
 def test_jobs_are_known_by_their_last_submission(died: Callable[..., Earlier]) -> None:
     """One whose answer is missing has no id, but the identity by which it is found."""
     earlier = died()
-    assert [(job.name, job.job_id) for job in earlier.jobs] == [("tiny", "17")]
+    assert [(submitting.name, job_id) for submitting, _, job_id in earlier.jobs] == [("tiny", "17")]
     earlier.journal.note(now("submitting", name="tiny", plan="x", job="llmbench-tiny", script="/s"))
     earlier.journal.earlier, _ = read_journal(earlier.journal.path)
     again = Earlier(Session(id="s", folder=earlier.journal.path.parent), earlier.journal, orphaned=False)
-    (job,) = again.jobs
-    assert (job.job_id, job.plan, job.identity.token, job.identity.script) == ("", "x", "llmbench:s", "/s")
+    ((submitting, identity, job_id),) = again.jobs
+    assert (job_id, submitting.plan, identity.token, identity.script) == ("", "x", "llmbench:s", "/s")
     assert [(job.id, job.identity.name) for job in again.submitted] == [("17", "llmbench-tiny")]
 
 
+@pytest.mark.parametrize(
+    ("kind", "began", "pending", "explained"),
+    [
+        ("job_cancelled", False, False, True),
+        ("job_cancelled", True, False, False),
+        ("job_cancelled", False, True, False),
+        ("job_timeout", False, False, False),
+    ],
+    ids=["by the watchman", "while it ran", "by a person", "at its limit"],
+)
+def test_a_job_that_was_cancelled_in_the_queue_is_made_again(
+    died: Callable[..., Earlier], tmp_path: Path, kind: Any, began: bool, pending: bool, explained: bool
+) -> None:
+    """The watchman of the process that died did it, unless this process has seen the job wait or it has begun."""
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "steps" / "rank-00000.jsonl").write_text("x" if began else "")
+    run = SimpleNamespace(place=SimpleNamespace(folder=tmp_path))
+    active: Any = SimpleNamespace(run=run, was_pending=pending)
+    assert died().explains(Problem(kind=kind, message="-"), active) is explained
+
+
 def test_attempts_are_put_aside_one_beside_the_other(died: Callable[..., Earlier], tmp_path: Path) -> None:
-    """Nothing is lost, and nothing is taken for the next attempt's."""
     earlier = died()
     earlier.put_aside("tiny")
     earlier.put_aside("tiny")  # nothing is left
@@ -159,7 +175,6 @@ def test_attempts_are_put_aside_one_beside_the_other(died: Callable[..., Earlier
 
 
 def test_the_newest_session_that_did_not_end(tmp_path: Path) -> None:
-    """Those that did, and folders of others, are passed over; a damaged journal is not."""
     sessions: dict[str, tuple[EventKind, ...]] = {
         "1": ("began",), "2": ("began", "ended", "began"), "3": ("began", "ended"),
     }  # fmt: skip
@@ -180,7 +195,7 @@ def test_the_newest_session_that_did_not_end(tmp_path: Path) -> None:
 
 
 def test_a_session_of_another_host_is_watched_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lock may be of one host alone; a sign of life that changes is of a process that lives."""
+    """A lock may hold on one host alone; a sign of life that changes comes from a living process."""
     monkeypatch.setattr("pytest_llmbench.session.journal.earlier.PERIOD_S", 0.05)
     session = Session(id="s", folder=tmp_path)
     journal = Journal(tmp_path / "journal")
@@ -199,7 +214,6 @@ def test_a_session_of_another_host_is_watched_first(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize(("ttl_s", "orphaned"), [(60.0, False), (15.0, True)])
 def test_jobs_of_a_silent_session_may_have_ended(tmp_path: Path, ttl_s: float, orphaned: bool) -> None:
-    """After the time that the process bore with which they began, whatever this one's is."""
     journal = Journal(tmp_path / "journal")
     journal.note(now("began", host=socket.gethostname(), pid=7, cluster="slurm", ttl_s=ttl_s))
     journal.close()
@@ -213,3 +227,50 @@ def test_jobs_of_a_silent_session_may_have_ended(tmp_path: Path, ttl_s: float, o
 def beating(owner: Path, signs: Iterator[int], read: Callable[[Path], bytes]) -> Callable[[Path], bytes]:
     """Reading a file, where the sign of life is another one each time."""
     return lambda path: str(next(signs)).encode() if path == owner else read(path)
+
+
+@pytest.fixture
+def gone() -> Iterator[int]:
+    """Id of a process that is over, and that no other has: nobody waits for it, and its parent lives."""
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+        yield process.pid
+
+
+def dead(run_dir: Path, name: str, pid: int, *kinds: EventKind, host: str = "") -> Journal:
+    """The journal of a session of one test, open."""
+    journal = Journal(run_dir / name / "journal")
+    host = host or socket.gethostname()
+    journal.note(now("began", host=host, pid=pid, cluster="local", session=name, tests=("test_a",)))
+    for kind in kinds:
+        journal.note(now(kind, name="test_a"))
+    return journal
+
+
+def test_the_newest_dead_session_is_told(tmp_path: Path, gone: int) -> None:
+    assert describe_dead_session(tmp_path) is None
+    dead(tmp_path, "first", gone).close()
+    dead(tmp_path, "second", gone, "judged").close()
+    assert describe_dead_session(tmp_path) == (
+        f"session second (and 1 before it) never ended, and its process {gone} on {socket.gethostname()} is gone: "
+        "1 of 1 tests judged, no process left; --resume=second goes on with it, llmbench prune deletes old ones"
+    )
+
+
+def test_what_lives_or_ended_is_not_told(tmp_path: Path, gone: int) -> None:
+    dead(tmp_path, "ended", gone, "judged", "ended").close()
+    dead(tmp_path, "ours", os.getpid()).close()
+    dead(tmp_path, "another", os.getppid()).close()
+    dead(tmp_path, "interrupted", gone).close()
+    (tmp_path / "interrupted" / "verdict.json").write_text("{}")
+    dead(tmp_path, "damaged", gone, "judged").close()
+    damaged = tmp_path / "damaged" / "journal"
+    damaged.write_bytes(damaged.read_bytes().replace(b"began", b"begun"))
+    dead(tmp_path, "elsewhere", gone, host="login2").close()
+    (tmp_path / "elsewhere" / "owner").write_text("1\n")
+    owned = dead(tmp_path, "owned", gone)
+    assert describe_dead_session(tmp_path) is None
+    owned.close()
+    assert "session owned never ended" in (describe_dead_session(tmp_path) or "")
+    os.utime(tmp_path / "elsewhere" / "owner", (0, 0))
+    assert "(and 1 before it)" in (describe_dead_session(tmp_path) or "")

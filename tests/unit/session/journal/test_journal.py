@@ -1,7 +1,5 @@
 """The journal of a session: what is in it after a crash, at whatever moment, and after damage."""
 
-from __future__ import annotations
-
 import os
 import stat
 from contextlib import suppress
@@ -27,7 +25,6 @@ WHOLE = b"".join(event.line for event in EVENTS)
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A journal that examples overwrite."""
     return tmp_path_factory.mktemp("session") / "journal"
 
 
@@ -43,7 +40,6 @@ def noted(path: Path, *events: JournalEvent) -> tuple[JournalEvent, ...]:
 
 
 def test_what_is_noted_is_read_by_the_next_process(tmp_path: Path) -> None:
-    """Each event is whole on disk, in a file that is its user's alone."""
     path = tmp_path / "session" / "journal"
     assert noted(path, *EVENTS[:2]) == ()
     assert noted(path, *EVENTS[2:]) == EVENTS[:2]
@@ -74,7 +70,6 @@ def test_a_damaged_line_is_an_error(path: Path, at: int, bits: int) -> None:
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_read_or_refused(path: Path, data: bytes) -> None:
-    """Nothing else happens, and no event comes out of what is none."""
     path.write_bytes(data)
     with suppress(ConfigError):
         assert read_journal(path) == ((), 0)
@@ -89,7 +84,6 @@ def test_a_line_of_another_version_is_refused(path: Path) -> None:
 
 
 def test_one_process_has_it(tmp_path: Path) -> None:
-    """Until it is closed, or the process has ended."""
     journal = Journal(tmp_path / "journal")
     with pytest.raises(OwnedError, match="is open in another process"):
         Journal(tmp_path / "journal")

@@ -1,8 +1,5 @@
 """Projections of a run under way, by logs that are written here."""
 
-from __future__ import annotations
-
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +10,7 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import SYSTEMS, load_system
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.series import RankInfo, Step, StepSeries
-from pytest_llmbench.session.following import RunView
-from pytest_llmbench.session.live.snapshot import Projected
+from pytest_llmbench.session.live.snapshot import LiveTask, Projected
 from pytest_llmbench.session.live.writer import Projector, project
 from pytest_llmbench.session.script.prepared import PreparedRun, prepare
 from tests.conftest import TINY
@@ -57,59 +53,52 @@ def so_far(steps: int, seconds: float, world_size: int) -> StepSeries:
     return StepSeries(ranks=ranks, steps=logged)
 
 
-def found(run: tuple[PreparedRun, Settings], steps: int, seconds: float) -> Projected:
-    """The projection of that many steps."""
+def projected(run: tuple[PreparedRun, Settings], steps: int, seconds: float) -> Projected:
     prepared, settings = run
     return project(prepared, ["fast"], settings, so_far(steps, seconds, prepared.topology.world_size))
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 5, 10, 20])
 def test_too_few_steps_are_never_a_pass(run: tuple[PreparedRun, Settings], steps: int) -> None:
-    """However fast they are, nothing is projected before their interval is known."""
-    told = found(run, steps, 0.001)
-    assert (told.verdict, told.low, told.high) == ("undecided", None, None)
-    assert told.why
+    early = projected(run, steps, 0.001)
+    assert (early.verdict, early.low, early.high) == ("undecided", None, None)
+    assert early.why
 
 
 def test_steps_that_are_fast_enough_are_a_pass_to_come(run: tuple[PreparedRun, Settings]) -> None:
-    """With an interval on the right side of the bound, the run would pass; the bound is told with it."""
-    told = found(run, 100, 0.05)
-    assert (told.verdict, told.statistic, told.steps) == ("PASS", "throughput", 100), told
-    assert told.low is not None
-    assert told.low > 2560 == pytest.approx(float(told.bound.split()[1].replace(",", "")))
+    shown = projected(run, 100, 0.05)
+    assert (shown.verdict, shown.statistic, shown.steps) == ("PASS", "throughput", 100), shown
+    assert shown.low is not None
+    assert shown.low > 2560 == pytest.approx(float(shown.bound.split()[1].replace(",", "")))
 
 
 def test_steps_that_are_too_slow_are_a_fail_to_come(run: tuple[PreparedRun, Settings]) -> None:
-    """With an interval on the wrong side of it, the run would fail."""
-    assert found(run, 100, 0.2).verdict == "FAIL"
+    assert projected(run, 100, 0.2).verdict == "FAIL"
 
 
 def test_a_bound_inside_of_the_interval_decides_nothing(run: tuple[PreparedRun, Settings]) -> None:
-    """A speed as high as the bound is undecided, whatever its last digit."""
-    told = found(run, 100, 0.1)
-    assert (told.verdict, told.bound) == ("undecided", ">= 2,560 words/s")
+    shown = projected(run, 100, 0.1)
+    assert (shown.verdict, shown.bound) == ("undecided", ">= 2,560 words/s")
 
 
 def test_all_steps_wait_for_their_verdict(run: tuple[PreparedRun, Settings]) -> None:
-    """A run that is over is judged by its tests, not by a projection."""
-    assert found(run, 200, 0.05).verdict == "undecided"
+    assert projected(run, 200, 0.05).verdict == "undecided"
 
 
 def test_steps_of_some_ranks_do_not_count(run: tuple[PreparedRun, Settings]) -> None:
-    """A step that one rank has not logged ends what is known."""
     prepared, settings = run
     series = so_far(100, 0.05, prepared.topology.world_size)
     series = series.model_copy(update={"steps": tuple(s.model_copy(update={"ranks": 1}) for s in series.steps)})
-    told = project(prepared, ["fast"], settings, series)
-    assert (told.verdict, told.steps) == ("undecided", 0 if prepared.topology.world_size > 1 else 100)
+    shown = project(prepared, ["fast"], settings, series)
+    assert (shown.verdict, shown.steps) == ("undecided", 0 if prepared.topology.world_size > 1 else 100)
 
 
 def test_a_run_without_a_bound_has_its_speed_and_no_verdict(run: tuple[PreparedRun, Settings]) -> None:
     """A test that asks for nothing that is known before it is not guessed at."""
     prepared, settings = run
-    told = project(prepared, [], settings, so_far(100, 0.05, prepared.topology.world_size))
-    assert (told.verdict, told.bound, told.statistic) == ("undecided", "", "throughput")
-    assert told.value == pytest.approx(TOKENS / 0.05, rel=0.01)
+    shown = project(prepared, [], settings, so_far(100, 0.05, prepared.topology.world_size))
+    assert (shown.verdict, shown.bound, shown.statistic) == ("undecided", "", "throughput")
+    assert shown.value == pytest.approx(TOKENS / 0.05, rel=0.01)
 
 
 def test_logs_are_read_again_only_after_more_steps(
@@ -126,11 +115,10 @@ def test_logs_are_read_again_only_after_more_steps(
 
     monkeypatch.setattr(type(prepared.engine), "read", read)
     projector = Projector(settings, lambda _series: ["fast"], clock=lambda: now[0])
-    view = RunView(key="tiny", state="running", step=40, steps=200, run=prepared)
     for moment, step, expected in ((0.0, 40, 1), (50.0, 60, 1), (102.0, 45, 1), (103.0, 46, 2)):
         now[0] = moment
-        projector.look([replace(view, step=step)])
+        projector.look({"tiny": LiveTask(name="tiny", state="running", step=step, steps=200)}, {"tiny": prepared})
         assert len(reads) == expected
-    assert projector.get("tiny") is not None
+    assert set(projector.last) == {"tiny"}
     projector.forget("tiny")
-    assert projector.get("tiny") is None
+    assert not projector.last

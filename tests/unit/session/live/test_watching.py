@@ -1,7 +1,5 @@
 """Pictures of a session on disk: read again, torn, old, and of a process that is gone."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path
@@ -43,19 +41,16 @@ def put(folder: Path, **facts: object) -> Path:
 
 
 def watcher(folder: Path, clock: Clock) -> Watcher:
-    """Both clocks go together."""
     return Watcher(folder, clock, lambda: NOW + clock.now - 50.0)
 
 
 def test_a_picture_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """What is left out of the file has its default again."""
     task = LiveTask(name="a", state="judged", verdict=Verdict.PASS, took_s=0.0, gpus=8)
     assert read_snapshot(put(tmp_path / "s", tasks=(task,))).tasks == (task,)
 
 
 @pytest.mark.parametrize("size", [0, 1, 40, -1])
 def test_a_torn_picture_is_said_and_never_shown(tmp_path: Path, size: int) -> None:
-    """Half a file is no picture; one that was read before is shown as old, for a moment."""
     folder, clock = put(tmp_path / "s"), Clock()
     looker, path = watcher(folder, clock), folder / "live.json"
     assert looker.look().torn == ""
@@ -101,7 +96,6 @@ def test_a_process_that_is_gone_is_seen_sooner(tmp_path: Path) -> None:
 
 
 def test_a_session_that_has_ended_is_not_silent(tmp_path: Path) -> None:
-    """Its last picture stands for good."""
     folder = put(tmp_path / "s", word="slow", exit_code=1, at=NOW - 1e6, pid=2**22 + 1)
     sight = watcher(folder, Clock()).look()
     assert (sight.over, sight.silent_s, sight.doubtful) == (True, 0.0, False)

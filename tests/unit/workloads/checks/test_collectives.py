@@ -1,7 +1,5 @@
 """Collectives between real ranks, and whether a wrong value would be seen."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -10,9 +8,17 @@ import torch
 from pytest_llmbench.checks.answers import read_answers
 from pytest_llmbench.checks.base import Answer, Probe
 from pytest_llmbench.checks.collectives.nodes.answer import MeasuredCollectives, RankCollectives
-from pytest_llmbench.checks.collectives.nodes.collectives import fitting, measure
-from pytest_llmbench.checks.collectives.nodes.ops import Call, Operation, Works, why_unsupported
-from pytest_llmbench.checks.collectives.nodes.values import Values, fill, spoil, wrong
+from pytest_llmbench.checks.collectives.nodes.collectives import choose_largest, measure
+from pytest_llmbench.checks.collectives.nodes.ops import (
+    Call,
+    Operation,
+    Values,
+    Works,
+    fill,
+    spoil,
+    why_unsupported,
+    wrong,
+)
 from pytest_llmbench.core.errors import ConfigError, RunError
 from pytest_llmbench.core.record.curves import COLLECTIVES, IN_PARTS, busbw_factor
 from pytest_llmbench.workloads.rank.context import RankContext
@@ -36,7 +42,6 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Answer[RankCollect
 
 
 def measured(answers: list[Answer[RankCollectives]]) -> MeasuredCollectives:
-    """The word of rank 0."""
     assert answers[0].data is not None, answers[0].why
     assert answers[0].data.measured is not None
     return answers[0].data.measured
@@ -59,14 +64,12 @@ def test_every_collective_is_measured_and_right(answers: list[Answer[RankCollect
 
 
 def test_sizes_are_those_of_nccl_tests(answers: list[Answer[RankCollectives]]) -> None:
-    """In equal parts of 16 bytes where ranks deal in parts, so that 8 bytes are too few for three ranks."""
     for name, curve in measured(answers).curves.items():
         sizes = [point.size for point in curve.points]
         assert sizes == ([96, 4080, 65520] if name in IN_PARTS else SIZES)
 
 
 def test_the_other_ranks_say_only_what_they_saw(answers: list[Answer[RankCollectives]]) -> None:
-    """One word for each collective, however many sizes."""
     other = RankCollectives(wrong=dict.fromkeys(COLLECTIVES, 0), measured=None)
     assert [answer.data for answer in answers[1:]] == [other] * (RANKS - 1)
 
@@ -136,7 +139,6 @@ def test_a_contribution_that_is_missing_or_doubled_is_seen(name: str) -> None:
 
 
 def test_only_the_root_of_a_reduce_has_a_result() -> None:
-    """What the others are left with is not defined."""
     other = Operation(name="reduce", rank=1, ranks=RANKS)
     assert other.wrong(torch.zeros(10), Values(RANKS, torch.float32), 0) == 0
 
@@ -153,7 +155,6 @@ def test_every_sum_of_every_order_is_exact(ranks: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_total_is_the_sum_of_its_parts_wherever_it_starts(dtype: torch.dtype) -> None:
-    """Tables that are rolled are those that are summed."""
     values = Values(5, dtype)
     parts = torch.stack([values.part(rank, 3, 777) for rank in range(5)])
     assert torch.equal(values.total(3, 777), parts.sum(0))
@@ -190,18 +191,16 @@ def test_what_a_backend_cannot_do_is_told_from_what_fails() -> None:
 
 
 def test_sizes_end_where_memory_does() -> None:
-    """And it is said."""
     sizes = [1 << power for power in range(3, 34)]
-    largest, notes = fitting(sizes, free=5.0 * 2**30)
+    largest, notes = choose_largest(sizes, free=5.0 * 2**30)
     assert largest == 2 << 30
     assert notes == ["sizes end at 2GiB: two buffers of 8GiB do not fit into the 5.0 GiB that a rank has free"]
-    assert fitting(sizes, free=17.0 * 2**30) == (8 << 30, [])
+    assert choose_largest(sizes, free=17.0 * 2**30) == (8 << 30, [])
     with pytest.raises(RunError, match="two buffers of 8B do not fit into 0 MiB"):
-        fitting(sizes, free=15)
+        choose_largest(sizes, free=15)
 
 
 def test_a_plan_that_is_none_is_refused(context: RankContext) -> None:
-    """Before anybody waits for anybody."""
     context = dataclasses.replace(context, config={"collectives": ["all_reduce"], "sizes": [0]})
     with pytest.raises(ConfigError, match=r"collectives: sizes\.0"):
         measure(context, ProbeLog(context))

@@ -1,7 +1,5 @@
 """What compute probes do on a node: products and their correctness, bandwidth, telemetry."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading
@@ -16,7 +14,7 @@ import torch
 
 from pytest_llmbench.checks.compute.nodes import compute, gemm
 from pytest_llmbench.checks.compute.nodes.answer import CopyRates, DeviceRates, GemmRate
-from pytest_llmbench.checks.compute.nodes.telemetry import LoadTelemetry
+from pytest_llmbench.checks.compute.nodes.compute import LoadTelemetry
 from pytest_llmbench.workloads.rank import gpu_samples
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.file_barrier import FileBarrier
@@ -29,12 +27,10 @@ _CONFIG = {"measure": ["gemm", "memory"], "side": 128, "seconds": 0.02, "block_s
 
 @pytest.fixture
 def rank(context: RankContext) -> RankContext:
-    """One rank alone with small matrices."""
     return replace(context, config=_CONFIG)
 
 
 def test_a_node_says_how_fast_and_how_right_it_is(rank: RankContext, tmp_path: Path) -> None:
-    """As plain data, and twice the same product."""
     first = compute.measure(rank, ProbeLog(rank))
     again = replace(rank, folder=tmp_path / "again")
     second = compute.measure(again, ProbeLog(again))
@@ -51,7 +47,6 @@ def test_a_node_says_how_fast_and_how_right_it_is(rank: RankContext, tmp_path: P
 
 
 def test_factors_are_the_same_everywhere() -> None:
-    """From a seed; others have another digest."""
     assert gemm.factors(8).digest == gemm.factors(8).digest != gemm.factors(9).digest
 
 
@@ -77,8 +72,6 @@ def _multiplied(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[int, torch.Ten
 
 
 def test_a_product_that_changes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In its last bit, from some time on; the first product is right, and so is its digest."""
-
     def flip(count: int, out: torch.Tensor) -> None:
         if count > 5:
             out.view(torch.int32)[3, 5] ^= 1
@@ -90,21 +83,18 @@ def test_a_product_that_changes_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_product_that_is_always_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its fp64 counterpart."""
     told = _multiplied(monkeypatch, lambda _, out: out.mul_(1.01))
     assert told.changed == 0
     assert (told.error or 0) > 0.01
 
 
 def test_a_product_that_is_not_finite_has_no_error_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though NaN is not equal to itself, it is the same bits each time."""
     told = _multiplied(monkeypatch, lambda _, out: out[7, 7].fill_(torch.nan))
     assert (told.error, told.changed) == (None, 0)
 
 
 @pytest.mark.parametrize(("allowed", "word"), [(True, "high"), (False, "highest")])
 def test_tf32_is_a_choice_for_a_while(*, allowed: bool, word: str) -> None:
-    """What was set before is set again."""
     before = torch.get_float32_matmul_precision()
     with gemm.tf32(allowed=allowed):
         assert torch.get_float32_matmul_precision() == word
@@ -154,7 +144,6 @@ def test_copies_are_made_alone_and_then_together(
 
 
 def test_a_load_has_a_rate_for_each_block(rank: RankContext) -> None:
-    """With the time of each, and what was seen meanwhile."""
     told = compute.sustain(rank, ProbeLog(rank))
     times = [at_s for at_s, _ in told.rates]
     assert times == sorted(times)
@@ -186,7 +175,6 @@ def _watch(rank: RankContext) -> LoadTelemetry:
 
 
 def test_a_gpu_is_sampled_by_nvml(gpu: RankContext) -> None:
-    """With its clock, temperature, power and reasons for lower clocks."""
     telemetry = _watch(gpu)
     sample = telemetry.samples[0]
     assert (sample.clock_mhz, sample.temperature_degc, sample.power_w, sample.reasons) == (1455, 58, 690.5, 4)
@@ -195,14 +183,12 @@ def test_a_gpu_is_sampled_by_nvml(gpu: RankContext) -> None:
 
 
 def test_a_driver_without_nvml_is_a_reason(gpu: RankContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In NVML's words."""
     monkeypatch.delenv("NVML_SERIES")
     telemetry = _watch(gpu)
     assert (telemetry.trouble, telemetry.samples) == ("NVML: NVML Shared Library Not Found", [])
 
 
 def test_without_nvidia_ml_py_there_is_no_telemetry(gpu: RankContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the reason names the package to install."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
     telemetry = _watch(gpu)
     assert "nvidia-ml-py is not installed" in (telemetry.trouble or "")

@@ -1,7 +1,5 @@
 """Which kernel log a node answers with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ _XID = "[ 99.0] NVRM: Xid (PCI:0000:11:00): 48, pid=1, DBE\n"
 
 
 def journal(folder: Path, text: str) -> None:
-    """Let `journalctl` print a text."""
     (folder / "journal").write_text(text, encoding="utf-8")
     (folder / "bin/journalctl").write_text(f"#!/bin/sh\ncat {folder}/journal\n", encoding="utf-8")
 
@@ -31,7 +28,6 @@ def journal(folder: Path, text: str) -> None:
 def test_the_first_whole_log_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dmesg: str | None, journalctl: str, source: str | None, whole: bool
 ) -> None:
-    """Or a part of one, where there is none; and it is said why others were not."""
     monkeypatch.setenv("PATH", gpu_node(tmp_path / "node", log=dmesg)["PATH"])
     journal(tmp_path / "node", journalctl)
     told = kernel_log()

@@ -1,7 +1,5 @@
 """What a node says of itself: from trees of files as the kernel makes them, and from this machine."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 
@@ -36,7 +34,6 @@ cut off
 
 
 def files(root: Path, texts: dict[str, str]) -> Path:
-    """Make a tree of files."""
     for name, text in texts.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text + "\n", encoding="utf-8")
@@ -61,7 +58,6 @@ def test_the_mount_of_a_path(path: str, kind: str, source: str) -> None:
 
 @given(st.text())
 def test_any_text_is_no_reason_to_break(text: str) -> None:
-    """Readers of texts find something or nothing."""
     find_mount(Path("/home"), text)
     toolkit(text)
     library_version(text, "libnccl.so.2")
@@ -69,13 +65,11 @@ def test_any_text_is_no_reason_to_break(text: str) -> None:
 
 
 def test_a_machine_without_mounts_names_none(tmp_path: Path) -> None:
-    """Every real one has some."""
     assert mount_of(tmp_path, tmp_path) is None
     assert mount_of(tmp_path) is not None
 
 
 def test_limits_of_this_process() -> None:
-    """None is unlimited, so a soft limit is never above the hard one."""
     told = limits(Path("/"))
     for name in ("nofile", "memlock", "nproc"):
         soft, hard = getattr(told.soft, name), getattr(told.hard, name)
@@ -84,13 +78,11 @@ def test_limits_of_this_process() -> None:
 
 
 def test_capabilities() -> None:
-    """A hexadecimal mask."""
     assert capabilities("Name:\tpython\nCapEff:\t000001ffffffffff\n") == 0x1FFFFFFFFFF
     assert capabilities("Name:\tpython\n") == 0
 
 
 def test_interfaces_and_their_states(tmp_path: Path) -> None:
-    """An interface without a state has an unknown one."""
     root = files(tmp_path, {"sys/class/net/ib0/operstate": "down", "sys/class/net/eth0/operstate": "up"})
     (root / "sys/class/net/lo").mkdir()
     assert interfaces(root) == {"eth0": "up", "ib0": "down", "lo": "unknown"}
@@ -117,18 +109,15 @@ def space(*capabilities_at: tuple[int, int, int], control: int = 0) -> bytes:
     ],
 )
 def test_access_control_of_a_device(data: bytes, control: int) -> None:
-    """Wherever in the list it stands; lists may end, or lead in a circle."""
     assert acs_control(data) == control
 
 
 @given(st.binary(min_size=0x100, max_size=0x200))
 def test_any_configuration_space_has_an_end(data: bytes) -> None:
-    """Whatever its pointers say."""
     assert 0 <= acs_control(data) < 1 << 16
 
 
 def test_bridges_that_redirect(tmp_path: Path) -> None:
-    """Only bridges count, and only those that redirect; what cannot be read is not known."""
     devices = tmp_path / "sys/bus/pci/devices"
     made = {"0000:00:01.0": ("0x060400", 0x1D), "0000:00:02.0": ("0x060400", 1), "0000:01:00.0": ("0x0302", 0x1D)}
     for address, (kind, control) in made.items():
@@ -142,7 +131,6 @@ def test_bridges_that_redirect(tmp_path: Path) -> None:
 
 
 def test_tuning_of_a_tree(tmp_path: Path) -> None:
-    """Of the command line, only what is about the IOMMU is told."""
     root = files(tmp_path, {
         "proc/cmdline": "root=/dev/sda token=secret intel_iommu=on iommu=pt quiet",
         "sys/kernel/mm/transparent_hugepage/enabled": "[always] madvise never",
@@ -160,7 +148,6 @@ def test_tuning_of_a_tree(tmp_path: Path) -> None:
 
 
 def test_software_of_a_tree(tmp_path: Path) -> None:
-    """What is not there is left out."""
     root = files(tmp_path, {"usr/local/cuda/version.json": '{"cuda": {"name": "CUDA SDK", "version": "12.4.1"}}'})
     told = software(root)
     assert told["cuda toolkit"] == "12.4.1"
@@ -178,7 +165,6 @@ def test_the_version_of_a_library_is_in_the_name_of_its_file(tmp_path: Path) -> 
 
 
 def test_folders_of_compiled_kernels() -> None:
-    """As their owners choose them."""
     usual = cache_folders({"HOME": "/home/me"})
     assert usual["TORCH_EXTENSIONS_DIR"] == Path("/home/me/.cache/torch_extensions")
     assert usual["TRITON_CACHE_DIR"] == Path("/home/me/.triton/cache")
@@ -189,7 +175,6 @@ def test_folders_of_compiled_kernels() -> None:
 
 
 def test_warm_is_what_has_more_than_marks_in_it(tmp_path: Path) -> None:
-    """Other nodes leave marks meanwhile."""
     assert nearest(tmp_path / "not" / "there") == tmp_path
     assert not is_warm(tmp_path)
     (tmp_path / ".llmbench-1-a").touch()
@@ -199,7 +184,6 @@ def test_warm_is_what_has_more_than_marks_in_it(tmp_path: Path) -> None:
 
 
 def test_room_of_this_machine(tmp_path: Path) -> None:
-    """Nothing is left of the trial."""
     told = room(tmp_path)
     assert told.why is None
     assert told.free_bytes is not None
@@ -210,6 +194,5 @@ def test_room_of_this_machine(tmp_path: Path) -> None:
 
 
 def test_the_kernel_says_something_of_its_clock() -> None:
-    """Or that it says nothing."""
     told = kernel_clock()
     assert told is None or told.max_error_s >= 0

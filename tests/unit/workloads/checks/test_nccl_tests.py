@@ -1,7 +1,5 @@
 """Running nccl-tests on a node: a stand-in that takes real options alone."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path
@@ -43,7 +41,6 @@ def test_one_node_is_one_process_with_all_gpus(context: RankContext, tmp_path: P
 
 
 def test_several_nodes_are_started_by_a_launcher(context: RankContext, tmp_path: Path) -> None:
-    """It is told how many ranks there are and where; every rank has one GPU."""
     root = standin.install(tmp_path / "nccl-tests", "all_reduce")
     launcher = ("env", "STANDIN_RANKS={ranks}", "NODES={nodes}", "HOSTS={hosts}", "GPUS={gpus}")
     told = answer(context, root, "all_reduce", hosts=["a", "b"], launcher=launcher).runs["all_reduce"]
@@ -53,7 +50,7 @@ def test_several_nodes_are_started_by_a_launcher(context: RankContext, tmp_path:
 
 
 def test_a_program_without_json_is_read_by_what_it_prints(context: RankContext, tmp_path: Path) -> None:
-    """It is not given an option that it would end over, with status 0, without measuring anything."""
+    """An unknown option would end the program with status 0, without a measurement."""
     root = standin.install(tmp_path / "nccl-tests", "reduce")
     told = answer(context, root, "reduce", mode="old").runs["reduce"]
     assert (told.code, told.written) == (0, None)
@@ -63,7 +60,6 @@ def test_a_program_without_json_is_read_by_what_it_prints(context: RankContext, 
 
 @pytest.mark.parametrize(("mode", "code"), [("crash", 3), ("wrong", 1), ("truncated", 0)])
 def test_how_it_ended_comes_back(context: RankContext, tmp_path: Path, mode: str, code: int) -> None:
-    """With all it said until then."""
     root = standin.install(tmp_path / "nccl-tests", "broadcast")
     told = answer(context, root, "broadcast", mode=mode).runs["broadcast"]
     assert told.code == code
@@ -71,7 +67,6 @@ def test_how_it_ended_comes_back(context: RankContext, tmp_path: Path, mode: str
 
 
 def test_a_program_that_is_missing_is_named(context: RankContext, tmp_path: Path) -> None:
-    """And the others run."""
     root = standin.install(tmp_path / "nccl-tests", "reduce")
     told = answer(context, root, "alltoall", "reduce").runs
     assert (told["alltoall"].code, told["reduce"].code) == (127, 0)

@@ -1,7 +1,5 @@
 """Rounds of groups on real processes that speak gloo, some of which die or hang in the middle."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -39,7 +37,6 @@ ROUNDS = [
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Answer[RankGames]]:
-    """Six ranks on six nodes; five rounds."""
     folder = tmp_path_factory.mktemp("pairs")
     (folder / "faulty.py").write_text(_FAULTY)
     hosts = tuple(f"n{number}" for number in range(6))
@@ -62,7 +59,6 @@ def _games(answer: Answer[RankGames]) -> dict[int, Any]:
 
 
 def test_all_groups_of_whole_ranks_are_measured(answers: list[Answer[RankGames]]) -> None:
-    """Before, beside and after the faults: right sums, and a rate of both."""
     for rank, rounds in {0: (0, 1, 2, 4), 2: (0, 2, 3, 4), 3: (0, 4), 4: (0, 1, 3, 4)}.items():
         games = _games(answers[rank])
         for number in rounds:
@@ -73,21 +69,18 @@ def test_all_groups_of_whole_ranks_are_measured(answers: list[Answer[RankGames]]
 
 
 def test_bus_bandwidth_is_that_of_nccl_tests(answers: list[Answer[RankGames]]) -> None:
-    """Twice (n - 1) / n of what was reduced, by the time it took."""
     pair, four = _games(answers[0])[0].measured, _games(answers[0])[4].measured
     assert pair.busbw == pytest.approx(2**16 / pair.seconds / 1e9)
     assert four.busbw == pytest.approx(1.5 * 2**16 / four.seconds / 1e9)
 
 
 def test_a_killed_rank_costs_its_partner_that_game_alone(answers: list[Answer[RankGames]]) -> None:
-    """It gives no answer; its partner has an error, and later ones are told who is missing."""
     assert answers[1].data is None
     assert _games(answers[2])[1].error
     assert _games(answers[3])[3].missing == (1,)
 
 
 def test_a_rank_that_hangs_is_given_up(answers: list[Answer[RankGames]]) -> None:
-    """Its partner times out; when it comes back it finds itself alone, and answers with what it has."""
     assert _games(answers[3])[2].error
     assert _games(answers[0])[3].missing == (5,)
     assert _data(answers[5]).stopped is not None

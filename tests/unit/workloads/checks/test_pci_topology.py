@@ -1,7 +1,5 @@
 """What a node says of its PCI devices, from a sysfs of our own making."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,6 @@ from tests.standins.sysfs import write_sysfs
 
 
 def test_devices_are_those_of_the_drivers(tmp_path: Path) -> None:
-    """In the order of their addresses, and without what else lies in a driver's folder."""
     write_sysfs(
         tmp_path, {"0002:00:00.0": ("nvidia", 1), "0001:00:00.0": ("mlx5_core", 0), "0003:00:00.0": ("nvme", 0)}
     )
@@ -31,7 +28,6 @@ def test_devices_are_those_of_the_drivers(tmp_path: Path) -> None:
 
 
 def test_what_sysfs_does_not_say_is_not_made_up(tmp_path: Path) -> None:
-    """A device without a NUMA node is not at node 0."""
     write_sysfs(tmp_path, {"0001:00:00.0": ("nvidia", 0)})
     (tmp_path / "bus/pci/drivers/nvidia/0001:00:00.0/numa_node").unlink()
     assert devices(tmp_path)[0].numa is None
@@ -39,12 +35,10 @@ def test_what_sysfs_does_not_say_is_not_made_up(tmp_path: Path) -> None:
 
 
 def test_this_machine_has_a_processor() -> None:
-    """As /proc/cpuinfo has it."""
     assert cpu()["arch"]
 
 
 def test_the_installed_file_is_what_the_environment_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None, or missing, or its text."""
     monkeypatch.delenv("NCCL_TOPO_FILE", raising=False)
     assert installed() is None
     path = str(tmp_path / "topo.xml")

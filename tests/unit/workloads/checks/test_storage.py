@@ -1,7 +1,5 @@
 """What storage probes do on a node: files whose content is known, meetings, listings."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 
@@ -18,14 +16,12 @@ from pytest_llmbench.workloads.rank.probe import ProbeLog
 
 @pytest.fixture
 def stream(tmp_path: Path) -> Stream:
-    """A file of three blocks, written."""
     made = Stream(path=tmp_path / "data-0", seed=1, blocks=3)
     write(made)
     return made
 
 
 def test_what_was_written_is_read_back(stream: Stream) -> None:
-    """Whole, and no block is another."""
     assert not read(stream)["wrong"]
     content = stream.path.read_bytes()
     assert len({content[i * BLOCK : (i + 1) * BLOCK] for i in range(3)}) == 3
@@ -54,7 +50,6 @@ def test_streams_are_timed_from_the_first_ones_begin_to_the_last_ones_end(
 
 
 def test_one_flipped_bit_is_found(stream: Stream) -> None:
-    """With its place."""
     content = bytearray(stream.path.read_bytes())
     content[BLOCK + 12345] ^= 1
     stream.path.write_bytes(content)
@@ -62,7 +57,6 @@ def test_one_flipped_bit_is_found(stream: Stream) -> None:
 
 
 def test_the_blocks_of_another_file_are_wrong_ones(stream: Stream, tmp_path: Path) -> None:
-    """A file system that mixes up two files is found out."""
     other = Stream(path=tmp_path / "data-1", seed=2, blocks=3)
     write(other)
     stream.path.write_bytes(other.path.read_bytes())
@@ -70,7 +64,6 @@ def test_the_blocks_of_another_file_are_wrong_ones(stream: Stream, tmp_path: Pat
 
 
 def test_a_file_that_ends_early_is_an_error(stream: Stream) -> None:
-    """Not a fast read."""
     stream.path.write_bytes(stream.path.read_bytes()[:BLOCK])
     with pytest.raises(RunError, match="ends at byte") as caught:
         read(stream)
@@ -80,8 +73,6 @@ def test_a_file_that_ends_early_is_an_error(stream: Stream) -> None:
 def test_nothing_is_left_where_a_step_fails(
     context: RankContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files are gone, and the others are told."""
-
     def full(_: Stream) -> dict[str, float]:
         raise OSError(28, "No space left on device")
 
@@ -96,7 +87,6 @@ def test_nothing_is_left_where_a_step_fails(
 
 
 def test_those_who_meet_go_on_together(tmp_path: Path) -> None:
-    """None passes a point before the last one has come to it."""
     came: list[int] = []
     passed: list[int] = []
 
@@ -115,7 +105,6 @@ def test_those_who_meet_go_on_together(tmp_path: Path) -> None:
 
 
 def test_nobody_waits_for_one_that_failed(tmp_path: Path) -> None:
-    """The error names it; without such a sign, patience ends."""
     with pytest.raises(ZeroDivisionError), FileBarrier(tmp_path, 1, range(2), 60.0):
         raise ZeroDivisionError
     with pytest.raises(RunError, match="rank 00001 failed, and was waited for at `write`"):
@@ -125,7 +114,6 @@ def test_nobody_waits_for_one_that_failed(tmp_path: Path) -> None:
 
 
 def test_a_listing_is_of_names_and_sizes(tmp_path: Path) -> None:
-    """Not of times, nor of the order in which files were made."""
     for folder, names in (("one", ("x", "y")), ("two", ("y", "x"))):
         for name in names:
             (tmp_path / folder / "deep").mkdir(parents=True, exist_ok=True)
@@ -141,7 +129,6 @@ def test_a_listing_is_of_names_and_sizes(tmp_path: Path) -> None:
 
 
 def test_a_listing_says_where_it_was_cut(tmp_path: Path) -> None:
-    """And a pattern lists what it finds; a broken link counts with no size."""
     (tmp_path / "b.bin").symlink_to("nowhere")
     (tmp_path / "a.bin").write_bytes(b"1")
     cut = listing(f"{tmp_path}/*.bin", 1)

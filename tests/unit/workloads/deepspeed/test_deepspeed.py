@@ -1,7 +1,5 @@
 """Engine deepspeed on two real CPU ranks: ZeRO 0 to 3, and what must not change a number."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Mapping
@@ -86,17 +84,14 @@ def folder(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(scope="module")
 def runs(folder: Path) -> dict[str, StepSeries]:
-    """What they logged, by name."""
     return {name: read_steps(folder / name) for name in TRAININGS}
 
 
 def losses(series: StepSeries) -> list[float]:
-    """Loss by step."""
     return [step.loss for step in series.steps if step.loss is not None]
 
 
 def norms(series: StepSeries) -> list[float]:
-    """Gradient norm by step."""
     return [step.grad_norm for step in series.steps if step.grad_norm is not None]
 
 
@@ -125,7 +120,6 @@ def test_nothing_is_compiled(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name in TRAININGS if name.startswith("sft")])
 def test_every_training_logs_its_work(runs: dict[str, StepSeries], make_recipe: MakeRecipe, name: str) -> None:
-    """Every step counts the sequences of the recipe."""
     recipe, series = make_recipe(**TRAININGS[name]), runs[name]
     assert [step.step for step in series.steps] == list(range(1, recipe.steps + 1))
     work = {(step.tokens, step.samples) for step in series.steps}
@@ -135,7 +129,6 @@ def test_every_training_logs_its_work(runs: dict[str, StepSeries], make_recipe: 
 
 
 def test_sft_learns(runs: dict[str, StepSeries]) -> None:
-    """From a guess the loss falls towards the entropy of the data."""
     first, *_, last = losses(runs["sft"])
     assert first == pytest.approx(math.log(256), abs=0.05)
     assert last < first - 0.8
@@ -153,12 +146,10 @@ def test_how_it_is_computed_changes_no_number(runs: dict[str, StepSeries], name:
 
 @pytest.mark.parametrize("name", ["sft_bf16", "sft_bf16_zero2"])
 def test_bf16_is_close_to_fp32(runs: dict[str, StepSeries], name: str) -> None:
-    """With weights of 8 significant bits the curve is nearly the same, and is not the same."""
     assert losses(runs[name]) == pytest.approx(losses(runs["sft"]), abs=0.02)
     assert losses(runs[name]) != pytest.approx(losses(runs["sft"]), rel=1e-6)
 
 
 def test_a_batch_that_does_not_divide_is_refused(runs: dict[str, StepSeries]) -> None:
-    """The error names the numbers, on every rank."""
-    words = "a global batch of 8 does not divide into micro batches of 3 on 2 ranks"
+    words = "a global batch of 8 does not divide into micro batches of 3 on 2 copies of the model"
     assert [words in (info.failure or "") for info in runs["odd_batch"].ranks] == [True, True]

@@ -1,7 +1,5 @@
 """Engine deepspeed's optimizer with ZeRO 0 in bf16: all parameters are one tensor, and no bad step gets through."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from importlib.util import find_spec
@@ -37,7 +35,7 @@ ENTRY = """
         with process_group(context, 120) as device:
             join(device)
             from torch.nn.functional import cross_entropy
-            from pytest_llmbench.engines.deepspeed.ranks.model import build
+            from pytest_llmbench.engines.deepspeed.ranks.zero import build
             from pytest_llmbench.engines.deepspeed.ranks.zero import Setup, ZeroModel
             from pytest_llmbench.workloads.training.tokens import batch, open_tokens
 
@@ -71,7 +69,6 @@ ENTRY = """
 
 @pytest.fixture(scope="module")
 def found(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What rank 0 saw in its steps."""
     folder = tmp_path_factory.mktemp("flat")
     (folder / "five_steps.py").write_text(textwrap.dedent(ENTRY))
     recipe = make_recipe(engine="deepspeed", compile=False, precision="bf16")
@@ -96,7 +93,7 @@ def test_the_host_hardly_ever_waits_in_a_step(found: dict[str, Any]) -> None:
 
 
 def test_it_is_adamw() -> None:
-    """Its steps are those of `torch.optim.AdamW`, and what is done with its groups is done with theirs."""
+    """Steps are those of `torch.optim.AdamW`, and changes of its groups are theirs."""
     from deepspeed.ops.adam import FusedAdam  # noqa: PLC0415 - optional
 
     from pytest_llmbench.engines.deepspeed.ranks.zero import FlatAdamW  # noqa: PLC0415 - as above

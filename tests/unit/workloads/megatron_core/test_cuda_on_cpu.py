@@ -1,7 +1,5 @@
 """The stand-in for CUDA: what a program that can only say "cuda" sees on a machine without a GPU."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -111,7 +109,6 @@ def test_random_numbers_are_saved_and_restored(seen: dict[str, Any]) -> None:
 
 
 def test_events_tell_true_times(seen: dict[str, Any]) -> None:
-    """The time between two events is that of the host's clock."""
     assert seen["timed_the_sleep"]
 
 
@@ -123,7 +120,6 @@ def test_nothing_looks_like_a_measured_gpu(seen: dict[str, Any]) -> None:
 
 
 def test_an_event_that_did_not_happen_has_no_time() -> None:
-    """A time from or to an event that was not recorded is an error."""
     recorded = cuda_on_cpu._CpuEvent()
     recorded.record()
     for start, end in ((recorded, cuda_on_cpu._CpuEvent()), (cuda_on_cpu._CpuEvent(), recorded)):
@@ -141,7 +137,6 @@ def test_a_program_starts_as_python_would_start_it(tmp_path: Path, arguments: li
 
 
 def test_a_script_imports_from_its_own_folder_wherever_it_is_started(tmp_path: Path) -> None:
-    """The folder of the script counts, not that in which it is started."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     (folder / "program.py").write_text(PLACE)
@@ -161,7 +156,6 @@ def test_a_pretended_gpu_says_what_it_is(tmp_path: Path) -> None:
 
 
 def test_a_gpu_that_is_there_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where CUDA is available nothing is replaced, whatever is asked."""
     before = dict(vars(torch.cuda))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     cuda_on_cpu.install(pretend_available=True)

@@ -1,7 +1,5 @@
 """Options of engine megatron_core: however fast they make it, it trains the same."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -107,7 +105,6 @@ def train(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="module")
 def alone(train: Train) -> Results:
-    """Each option on one rank."""
     variants: dict[str, Any] = {name: {"options": merge(OFF, changes)} for name, changes in OPTIONS.items()}
     return train(1, {**variants, "default": {}, "few_tokens": {"options": OFF, "model": FEW}})
 
@@ -136,7 +133,6 @@ def assert_same(measured: Mapping[str, Any], expected: Mapping[str, Any]) -> Non
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_default_options_train_the_same_in_every_layout(layout: str, alone: Results, spread: Results) -> None:
-    """On two ranks, whatever they share, losses and norms are those of one rank without any option."""
     for rank in spread[layout]:
         assert_same(rank, alone["off"][0])
 

@@ -41,13 +41,11 @@ def start(folder: Path, **env: str) -> subprocess.Popen[str]:
 
 
 def begins(folder: Path, *arguments: str | float, entry: str = HOLD, where: Path | None = None) -> None:
-    """Let the job begin."""
     stands = None if where is None else str(where)
     Beginning(entry=entry, arguments=arguments, folder=stands).write(job_file(folder, JOB))
 
 
 def result(folder: Path, task: int = 0) -> Any:
-    """What a task has left behind."""
     return json.loads(result_file(folder, JOB, task).read_bytes())
 
 
@@ -68,7 +66,6 @@ def test_it_waits_for_its_file_and_tells_that_it_ended(tmp_path: Path, asked_to_
 
 
 def test_an_error_is_told_with_its_traceback(tmp_path: Path) -> None:
-    """In the result, in the log, and by the code that ends the job's other tasks."""
     begins(tmp_path, "a folder without a task", entry="pytest_llmbench.workloads.rank.main:run_rank")
     with start(tmp_path) as task:
         said = task.stdout.read() if task.stdout else ""
@@ -91,7 +88,6 @@ def test_it_stands_where_pytest_does(tmp_path: Path, asked_to_stop: Path) -> Non
 
 
 def test_slurm_s_first_signal_does_not_end_it(tmp_path: Path) -> None:
-    """It is in the log, and the task goes on until its owner asks for the end."""
     owner = tmp_path / "owner"
     begins(tmp_path, str(owner), 60.0, 0.05)
     with start(tmp_path) as task:
@@ -114,7 +110,6 @@ def handles(pid: int, number: int) -> bool:
 
 
 def test_a_job_that_nobody_knows_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its file never gets its name: sbatch's answer was lost."""
     monkeypatch.setattr(begin, "_PATIENCE_S", 0.02)
     monkeypatch.setenv("SLURM_JOB_ID", JOB)
     with pytest.raises(ConfigError, match=r"4711_submitted\.json: not there after 0\.02 s: the session does not"):
@@ -124,7 +119,6 @@ def test_a_job_that_nobody_knows_does_nothing(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("data", REFUSED.values(), ids=REFUSED)
 def test_nothing_but_functions_of_ours_is_called(tmp_path: Path, data: object) -> None:
-    """Whatever somebody has written there."""
     job_file(tmp_path, JOB).write_text(json.dumps(data))
     with pytest.raises(ConfigError, match="is not what a job of ours begins with"):
         Beginning.read(job_file(tmp_path, JOB))
@@ -132,7 +126,6 @@ def test_nothing_but_functions_of_ours_is_called(tmp_path: Path, data: object) -
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "\x80\x04."], ids=["empty", "cut", "deep", "a pickle"])
 def test_a_damaged_file_is_refused(tmp_path: Path, text: str) -> None:
-    """Not read in part."""
     job_file(tmp_path, JOB).write_text(text)
     with pytest.raises(ConfigError, match=r"4711_submitted\.json: cannot be read: "):
         Beginning.read(job_file(tmp_path, JOB))

@@ -1,7 +1,5 @@
 """The driver of a command: real processes, ended with everything they started, and a report of how."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -71,14 +69,12 @@ def clean() -> dict[str, str]:
 
 
 def report(folder: Path) -> DriverReport:
-    """What the driver reported."""
     found = read_report(folder)
     assert found is not None
     return found
 
 
 def output(folder: Path) -> str:
-    """What the script printed."""
     return (folder / "logs" / "output.log").read_text()
 
 
@@ -108,7 +104,6 @@ def state(pid: int) -> str:
 
 
 def test_its_log_begins_with_the_runs_label(drive: Drive, tmp_path: Path) -> None:
-    """Before anything else is printed; the script has all of it but the host. What nobody named has none."""
     process = drive('echo "$LLMBENCH_LABEL"', token="llmbench:s/tiny", labels=3)
     assert process.wait(timeout=60) == 0
     launched, host = f"{report(tmp_path).started:.3f}", report(tmp_path).hosts[0]
@@ -120,7 +115,7 @@ def test_its_log_begins_with_the_runs_label(drive: Drive, tmp_path: Path) -> Non
 
 
 def test_a_second_start_touches_nothing_of_the_first(drive: Drive, tmp_path: Path) -> None:
-    """A controller that forgot the first starts the job again: log and report stay, and the refusal is on disk."""
+    """A controller that forgot the first start begins it again: log and report stay, and the refusal is on disk."""
     assert drive("echo first").wait(timeout=60) == 0
     before = report(tmp_path)
     assert drive("echo second").wait(timeout=60) == STARTED_AGAIN
@@ -181,7 +176,6 @@ def test_a_script_runs_and_its_end_is_reported(drive: Drive, tmp_path: Path) -> 
 def test_a_signal_ends_all_that_was_started(
     drive: Drive, tmp_path: Path, number: signal.Signals, code: int, script: str
 ) -> None:
-    """Also who does not listen, and who has a session of its own."""
     process = drive(script)
     pids = family(tmp_path)
     process.send_signal(number)
@@ -203,7 +197,6 @@ def test_without_its_owner_it_ends(drive: Drive, tmp_path: Path, silence: str) -
 
 
 def test_a_check_that_takes_long_is_ended_too(drive: Drive, tmp_path: Path) -> None:
-    """Signals count from the beginning, before the script starts."""
     slow = {"name": "slow", "check": f"echo $$ > {tmp_path}/check; sleep 1000", "make": "nothing"}
     process = drive("echo never", prepare=[slow])
     wait_until(lambda: (tmp_path / "check").exists() and (tmp_path / "check").read_text())
@@ -215,7 +208,6 @@ def test_a_check_that_takes_long_is_ended_too(drive: Drive, tmp_path: Path) -> N
 
 
 def test_what_a_script_leaves_behind_is_ended(drive: Drive, tmp_path: Path) -> None:
-    """A script that ends before those it started."""
     process = drive(FAMILY.replace("wait\n", "until test -s child && test -s grandchild; do sleep 0.05; done\n"))
     assert process.wait(300) == 0
     assert report(tmp_path).exit_code == 0
@@ -234,7 +226,6 @@ def test_what_a_script_leaves_behind_is_ended(drive: Drive, tmp_path: Path) -> N
 def test_what_a_node_lacks_is_reported_and_nothing_starts(
     drive: Drive, tmp_path: Path, task: dict[str, Any], kind: str, said: str
 ) -> None:
-    """The problem is in the report; the script never ran."""
     (tmp_path / "none").mkdir()
     env = {"PATH": f"{tmp_path}/none"} if kind == "wrong_hardware" else None
     assert drive("echo never", env, **task).wait(300) == 0
@@ -246,7 +237,6 @@ def test_what_a_node_lacks_is_reported_and_nothing_starts(
 
 
 def test_without_a_script_it_says_so(drive: Drive, tmp_path: Path) -> None:
-    """Bash's own words, and its code."""
     process = drive("")
     (tmp_path / "run.sh").unlink()
     assert process.wait(300) == 0
@@ -255,7 +245,6 @@ def test_without_a_script_it_says_so(drive: Drive, tmp_path: Path) -> None:
 
 
 def test_in_the_process_of_pytest_its_handlers_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without an owner nobody else waits for it: Ctrl-C is the session's."""
     for name in set(os.environ) - set(clean()):
         monkeypatch.delenv(name)
     prepare(tmp_path, "exit 0", owner=None)

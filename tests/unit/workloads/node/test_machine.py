@@ -1,7 +1,5 @@
 """What a rank finds on its machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform
@@ -18,14 +16,12 @@ from pytest_llmbench.workloads.rank.context import RankContext
 
 
 def see_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """Let this process see so many GPUs."""
     cuda = SimpleNamespace(device_count=lambda: count)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
 
 
 @pytest.mark.parametrize(("visible", "local_rank", "index"), [(8, 5, 5), (1, 5, 0), (1, 0, 0)])
 def test_a_rank_takes_its_own_gpu(monkeypatch: pytest.MonkeyPatch, visible: int, local_rank: int, index: int) -> None:
-    """A rank takes the GPU of its local number, or the only one when it was bound to one."""
     see_gpus(monkeypatch, visible)
     assert machine.gpu_index(local_rank) == index
 
@@ -34,7 +30,6 @@ def test_a_rank_takes_its_own_gpu(monkeypatch: pytest.MonkeyPatch, visible: int,
 def test_too_few_gpus_are_an_error_with_the_numbers(
     monkeypatch: pytest.MonkeyPatch, visible: int, local_rank: int
 ) -> None:
-    """The error says what the rank needs, what it sees, and the variable that decides it."""
     see_gpus(monkeypatch, visible)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "x")
     message = rf"needs GPU {local_rank}, but its process sees {visible} of them \(CUDA_VISIBLE_DEVICES='x'\)"
@@ -43,7 +38,6 @@ def test_too_few_gpus_are_an_error_with_the_numbers(
 
 
 def test_a_cpu_rank_is_named_cpu(context: RankContext) -> None:
-    """Without a GPU the device is `cpu`."""
     assert machine.device_name(context) == "cpu"
 
 
@@ -86,7 +80,6 @@ def test_a_rank_names_its_software() -> None:
 
 
 def test_a_rank_of_a_gpu_names_its_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has imported PyTorch, whose CUDA build says which NCCL and cuDNN it brought."""
     nccl, cudnn = SimpleNamespace(version=lambda: (2, 27, 5)), SimpleNamespace(version=lambda: 91002)
     of_cuda = SimpleNamespace(
         version=SimpleNamespace(cuda="12.8"), cuda=SimpleNamespace(nccl=nccl), backends=SimpleNamespace(cudnn=cudnn)
@@ -104,7 +97,6 @@ def test_cudnn_numbers(number: int, name: str) -> None:
 
 
 def is_installed(name: str) -> bool:
-    """Whether a package is there."""
     try:
         return bool(version(name))
     except PackageNotFoundError:

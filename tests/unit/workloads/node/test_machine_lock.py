@@ -1,7 +1,5 @@
 """A machine's lock is held by each process that loads the machine, until the last of them has ended."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -64,14 +62,12 @@ def test_a_program_that_outlives_its_driver_holds_it(tmp_path: Path) -> None:
 
 
 def test_without_a_lock_nothing_is_held(tmp_path: Path) -> None:
-    """Slurm keeps sessions apart by itself."""
     assert hold(None) == ()
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o666])
 def test_looking_changes_nothing(tmp_path: Path, mode: int) -> None:
-    """Whoever looks neither waits nor keeps the lock."""
     lock = tmp_path / "lock"
     lock.touch(mode)
     assert not is_held(lock)
@@ -79,7 +75,6 @@ def test_looking_changes_nothing(tmp_path: Path, mode: int) -> None:
 
 
 def test_one_alone_takes_it(tmp_path: Path) -> None:
-    """Until it gives the lock back; those who share it keep it from whoever wants it alone."""
     lock = tmp_path / "lock"
     mine = take(lock)
     assert mine is not None
@@ -93,7 +88,6 @@ def test_one_alone_takes_it(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_sessions_of_two_users_wait_for_each_other(tmp_path: Path) -> None:
-    """Whatever the umask of the first one: the second sees its lock, and takes it once it is free."""
     folder = Path(tempfile.mkdtemp(dir="/tmp"))  # the folders above tmp_path are of one user alone
     folder.chmod(0o1777)
     lock = folder / "lock"

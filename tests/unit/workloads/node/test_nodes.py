@@ -1,7 +1,5 @@
 """The nodes of a run: their names, GPUs, and an srun that stays on them. Programs that answer stand for Slurm's."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Callable
@@ -37,7 +35,6 @@ def program(tmp_path: Path) -> Callable[[str, str], dict[str, str]]:
 
 
 def test_outside_of_slurm_it_is_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And for a local run it is, even inside of a Slurm job."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     assert hosts_of_this_job() == (os.uname().nodename,)
     for name, value in {**STEP, "SUBMITIT_EXECUTOR": "local"}.items():
@@ -82,7 +79,6 @@ def test_a_script_sees_a_job_of_its_own_nodes(tmp_path: Path, program: Callable[
 def test_outside_of_slurm_the_environment_is_left_as_it_is(
     tmp_path: Path, program: Callable[[str, str], dict[str, str]]
 ) -> None:
-    """Nor is there an srun of ours."""
     env = {"HOME": "/root", **program("srun", "exit 1")}
     assert environment_of({**env, "SUBMITIT_EXECUTOR": "local"}, ("here",), 4, tmp_path) == env
     assert not (tmp_path / "bin").exists()
@@ -117,7 +113,6 @@ def test_gpus_are_those_of_every_node(
 
 
 def test_without_a_driver_there_is_no_gpu(tmp_path: Path) -> None:
-    """No nvidia-smi is a problem of the hardware, in words."""
     found, wrong = gpus_of(("n1",), 1, {"PATH": str(tmp_path)})
     assert found == "unknown"
     assert wrong is not None

@@ -1,7 +1,5 @@
 """What a run needs beforehand: all that is missing is named, with what is wrong, why it matters and what makes it."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile
@@ -66,7 +64,6 @@ def fill(folder: Path, **sizes: int) -> None:
 
 
 def test_nothing_asked_nothing_missing(task: MakeTask) -> None:
-    """A run without preparations is prepared."""
     assert first_missing(task(), os.environ) is None
 
 
@@ -87,7 +84,6 @@ def test_nothing_asked_nothing_missing(task: MakeTask) -> None:
     ids=str,
 )
 def test_what_is_there_is_not_missing(tmp_path: Path, missing: Callable[..., str], told: dict[str, Any]) -> None:
-    """Files, folders by the bytes in them, patterns with at least as many files as asked, devices, checks."""
     fill(tmp_path, a=10, b=11)
     fill(tmp_path / "deep", c=10)
     assert (
@@ -116,7 +112,6 @@ def test_what_is_there_is_not_missing(tmp_path: Path, missing: Callable[..., str
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
 def test_what_is_wrong_is_said(tmp_path: Path, missing: Callable[..., str], told: dict[str, Any], words: str) -> None:
-    """Which file, how many of how many, what is too small and by how much."""
     fill(tmp_path, a=10, b=11)
     (tmp_path / "zero").touch()
     (tmp_path / "empty").mkdir()
@@ -137,20 +132,17 @@ def test_only_the_first_of_many_wrong_files_are_named(tmp_path: Path, missing: C
 
 
 def test_a_download_under_way_does_not_count(tmp_path: Path, missing: Callable[..., str]) -> None:
-    """Hidden files match only patterns that say so, as in a shell."""
     fill(tmp_path, a=1, **{".b": 1})
     assert "1 of 2 files found" in missing(path=f"{tmp_path}/*.bin", count=2)
     assert missing(path=f"{tmp_path}/.*.bin") == ""
 
 
 def test_a_name_with_brackets_is_a_name(tmp_path: Path, missing: Callable[..., str]) -> None:
-    """What is there under the very name is no pattern."""
     fill(tmp_path / "[old]", a=1)
     assert missing(path=f"{tmp_path}/[old]/a.bin") == ""
 
 
 def test_folders_linked_in_a_circle_are_looked_through_once(tmp_path: Path, missing: Callable[..., str]) -> None:
-    """Two such links would make more paths than can ever be followed."""
     fill(tmp_path, a=1)
     for name in ("round", "again"):
         (tmp_path / name).symlink_to(tmp_path, target_is_directory=True)
@@ -181,7 +173,6 @@ def test_a_failed_check_is_quoted(missing: Callable[..., str]) -> None:
 
 
 def test_the_first_failing_line_of_a_check_ends_it(tmp_path: Path, missing: Callable[..., str]) -> None:
-    """A check of several lines is not judged by its last one alone."""
     assert "status 1 and printed nothing" in missing(check=f"false\ntouch {tmp_path}/after\ntrue")
     assert not (tmp_path / "after").exists()
 
@@ -189,7 +180,6 @@ def test_the_first_failing_line_of_a_check_ends_it(tmp_path: Path, missing: Call
 def test_a_check_that_hangs_is_ended_with_all_that_it_started(
     tmp_path: Path, missing: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is named as such; and a process that it left in the background does not make it hang."""
     monkeypatch.setattr(prepared, "_CHECK_S", 0.5)
     pid = tmp_path / "pid"
     assert "its check did not end within 0.5 s" in missing(check=f"sleep 600 & echo $! > {pid}; wait")
@@ -202,7 +192,6 @@ def test_a_check_that_hangs_is_ended_with_all_that_it_started(
 
 
 def test_a_check_may_close_its_output_and_go_on(missing: Callable[..., str]) -> None:
-    """Its status counts, whenever it comes."""
     assert "ended with status 4 and printed nothing" in missing(check="exec >&- 2>&-; sleep 0.3; exit 4")
 
 
@@ -214,7 +203,6 @@ def test_a_check_that_prints_much_keeps_its_last_words(missing: Callable[..., st
 
 
 def test_a_check_runs_in_the_framework_s_environment(task: MakeTask) -> None:
-    """After its setup, over the run's variables; and where the setup fails, so does the check."""
     told = {"check": 'test "$A$B$C" = 123'}
     env = {**os.environ, "A": "1", "B": "0"}
     settings: dict[str, Any] = {"env": {"B": "2"}, "setup": ("export C=3",)}
@@ -225,7 +213,6 @@ def test_a_check_runs_in_the_framework_s_environment(task: MakeTask) -> None:
 
 
 def test_files_are_looked_for_before_the_check_of_them(tmp_path: Path, missing: Callable[..., str]) -> None:
-    """A check of what is not there would only say so in other words."""
     message = missing(path=f"{tmp_path}/none", check=f"touch {tmp_path}/checked; false")
     assert "is not there" in message
     assert "its check" not in message
@@ -256,7 +243,6 @@ def test_one_problem_names_everything(tmp_path: Path, task: MakeTask) -> None:
 
 
 def test_a_secret_that_a_check_prints_is_not_quoted(tmp_path: Path, task: MakeTask) -> None:
-    """Neither one from a file nor one under a name that looks like a secret's."""
     (tmp_path / "file").write_text("hf_abc\n")
     for name in ("MINE", "HF_TOKEN"):
         env = {**os.environ, "HF_TOKEN": "0123456789"}
@@ -268,7 +254,6 @@ def test_a_secret_that_a_check_prints_is_not_quoted(tmp_path: Path, task: MakeTa
 
 
 def test_nothing_is_made(tmp_path: Path, missing: Callable[..., str]) -> None:
-    """`make` is for people."""
     assert missing(path=f"{tmp_path}/made", make=f"touch {tmp_path}/made")
     assert list(tmp_path.iterdir()) == []
 
@@ -288,7 +273,7 @@ def boxed(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_mounted_files_are_looked_for_on_the_node(tmp_path: Path, task: MakeTask, boxed: dict[str, Any]) -> None:
-    """Without opening the container, under the name that they have there: the innermost mount is the one seen."""
+    """A file below a mount is found without the container, by the innermost mount."""
     fill(tmp_path / "host", a=1)
     (tmp_path / "nested").mkdir()
     no_runtime = {**boxed, "inside": "false"}
@@ -299,7 +284,6 @@ def test_mounted_files_are_looked_for_on_the_node(tmp_path: Path, task: MakeTask
 
 
 def test_files_of_the_image_are_looked_for_inside(tmp_path: Path, task: MakeTask, boxed: dict[str, Any]) -> None:
-    """By its interpreter, in the same words; and where that cannot be had, the files are not taken for there."""
     fill(tmp_path / "opt", a=1)
     assert first_missing(task({"path": f"{tmp_path}/opt/a.bin"}, **boxed), os.environ) is None
     problem = first_missing(task({"path": f"{tmp_path}/opt/*.bin", "min_bytes": 3}, **boxed), os.environ)
@@ -313,5 +297,4 @@ def test_files_of_the_image_are_looked_for_inside(tmp_path: Path, task: MakeTask
 
 
 def test_a_check_runs_in_the_container(task: MakeTask, boxed: dict[str, Any]) -> None:
-    """Where the framework is."""
     assert first_missing(task({"check": 'test "$IN_IMAGE" = yes'}, **boxed), os.environ) is None

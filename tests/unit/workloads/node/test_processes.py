@@ -1,7 +1,5 @@
 """Programs that are started: a signal at the worst moment leaves none of them behind."""
 
-from __future__ import annotations
-
 import functools
 import os
 import signal
@@ -35,7 +33,6 @@ with processes.started(sys.argv[1:]):
 
 @pytest.mark.parametrize("argv", [("sleep", "1000"), ("/no/such/program",)], ids=["started", "not_started"])
 def test_a_signal_while_a_program_is_started_waits_until_it_can_be_ended(argv: tuple[str, ...]) -> None:
-    """Then the process is left with the signal's status, and the program with it."""
     done = subprocess.run([sys.executable, "-c", PROGRAM, *argv], capture_output=True, text=True, check=False)
     assert done.returncode == 143, done.stderr
     assert "entered" not in done.stdout
@@ -44,7 +41,6 @@ def test_a_signal_while_a_program_is_started_waits_until_it_can_be_ended(argv: t
 
 
 def test_the_signal_would_have_left_it_behind() -> None:
-    """Where the handler does not ask, so that the test above would have seen it."""
     rude = PROGRAM.replace("processes.leave(128 + number)", "sys.exit(128 + number)")
     done = subprocess.run([sys.executable, "-c", rude, "sleep", "3"], capture_output=True, text=True, check=False)
     assert done.returncode == 143
@@ -62,7 +58,6 @@ time.sleep(60)
 
 
 def test_a_marked_process_that_shows_a_title_is_ended(tmp_path: Path) -> None:
-    """Its mark counts wherever it stands in the environment, and a process without it is left alone."""
     mark = ("LLMBENCH_TEST_MARK", str(tmp_path))
     start = functools.partial(subprocess.Popen, [sys.executable, "-c", TITLED], stdout=subprocess.PIPE, text=True)
     with start(env={"A_FIRST": "x" * 16, **os.environ, mark[0]: mark[1]}) as titled, start(env=None) as other:

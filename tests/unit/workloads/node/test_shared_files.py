@@ -1,14 +1,11 @@
 """Files between machines."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pytest_llmbench.workloads.node.shared_files import exists_now
 
 
 def test_a_written_file_is_there(tmp_path: Path) -> None:
-    """A file is not there before it is written, and is there after."""
     path = tmp_path / "file"
     assert not exists_now(path)
     path.write_text("text")
@@ -16,5 +13,4 @@ def test_a_written_file_is_there(tmp_path: Path) -> None:
 
 
 def test_a_missing_folder_holds_no_file(tmp_path: Path) -> None:
-    """Asking for a file in a folder that does not exist is answered, not raised."""
     assert not exists_now(tmp_path / "gone" / "file")

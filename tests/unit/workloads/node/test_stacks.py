@@ -1,7 +1,5 @@
 """The stacks that processes write down for a session."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -21,7 +19,6 @@ SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
 def context(folder: Path) -> RankContext:
-    """Rank 0 of two on one node."""
     return RankContext(
         rank=0, world_size=2, local_rank=0, ranks_per_node=2, nodes=1, folder=folder, config={}, device="cpu"
     )
@@ -29,7 +26,6 @@ def context(folder: Path) -> RankContext:
 
 @pytest.fixture
 def stopped() -> Iterator[int]:
-    """A process that was stopped."""
     with subprocess.Popen(SLEEPER, env={**os.environ, "LLMBENCH_HOSTFILE": "/here"}) as process:
         process.send_signal(signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)

@@ -1,7 +1,5 @@
 """Which rank a process is, and when it refuses to be one."""
 
-from __future__ import annotations
-
 import gc
 from pathlib import Path
 
@@ -24,12 +22,10 @@ RUN = Path("/run")
 
 
 def task(nodes: int, ranks_per_node: int) -> Task:
-    """Build a task of some shape."""
     return Task(entry="m:f", config={"key": 1}, nodes=nodes, ranks_per_node=ranks_per_node, device="cpu")
 
 
 def test_srun_places_a_rank() -> None:
-    """Under srun the rank, local rank and sizes are those of the step."""
     context = place(task(2, 2), RUN, SLURM)
     assert (context.rank, context.local_rank, context.world_size, context.nodes) == (3, 1, 4, 2)
     assert (context.folder, context.config, context.device) == (RUN, {"key": 1}, "cpu")
@@ -65,7 +61,6 @@ def test_without_a_launcher_there_is_one_rank() -> None:
     ],
 )
 def test_a_run_of_another_shape_is_refused(shape: tuple[int, int], environ: dict[str, str]) -> None:
-    """Any difference between the ranks asked for and those started is an error that says both."""
     with pytest.raises(RunError, match=rf"asks for {shape[0]} nodes with {shape[1]} ranks each") as error:
         place(task(*shape), RUN, environ)
     assert error.value.kind == "wrong_ranks"
@@ -73,7 +68,6 @@ def test_a_run_of_another_shape_is_refused(shape: tuple[int, int], environ: dict
 
 @pytest.mark.parametrize("value", [None, "", "two", "-1", "²"])
 def test_a_variable_that_is_no_number_is_refused(value: str | None) -> None:
-    """A missing or odd variable is named in the error, with its value."""
     environ = {name: text for name, text in SLURM.items() if name != "SLURM_LOCALID"}
     with pytest.raises(RunError, match=rf"should set SLURM_LOCALID to a number; it is {value!r}"):
         place(task(2, 2), RUN, environ if value is None else {**environ, "SLURM_LOCALID": value})
@@ -82,7 +76,6 @@ def test_a_variable_that_is_no_number_is_refused(value: str | None) -> None:
 @pytest.mark.parametrize("kind", [Task, CommandTask])
 @pytest.mark.parametrize("text", [None, "{", '{"entry": 1}', "[]"])
 def test_a_task_that_cannot_be_read_is_an_error(tmp_path: Path, kind: type[LaunchedTask], text: str | None) -> None:
-    """A missing, broken or incomplete task is an error that names the file."""
     if text is not None:
         (tmp_path / "task.json").write_text(text)
     with pytest.raises(ConfigError, match=r"task\.json"):

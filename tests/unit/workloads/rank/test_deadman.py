@@ -1,7 +1,5 @@
 """The owner watch: what counts as life, and what ends a wait."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
@@ -45,12 +43,11 @@ def test_a_file_system_that_stands_still_is_not_silence(monkeypatch: pytest.Monk
 
 
 def test_a_missing_file_is_silence(tmp_path: Path) -> None:
-    """An owner that never wrote anything is silent, even when its folder does not exist."""
     assert "silent" in hold(str(tmp_path / "gone" / "owner"), ttl_s=0.05, poll_s=0.01)
 
 
 def test_touching_the_file_is_no_sign_of_life(tmp_path: Path) -> None:
-    """A newer file time with the same content does not prolong the wait: clocks of two machines differ."""
+    """Clocks of two machines differ, so only new content prolongs the wait."""
     file = tmp_path / "owner"
     file.write_text("1")
     done = threading.Event()
@@ -67,7 +64,6 @@ def test_touching_the_file_is_no_sign_of_life(tmp_path: Path) -> None:
 
 
 def test_a_new_counter_prolongs_the_wait(tmp_path: Path) -> None:
-    """An owner that keeps counting is waited for much longer than ttl, until it stops counting."""
     file = tmp_path / "owner"
     silent = threading.Event()
     watch(file, 1.0, lambda _: silent.set())
@@ -105,7 +101,6 @@ def test_who_was_stopped_sees_it_afterwards(tmp_path: Path) -> None:
 
 
 def test_a_stop_file_ends_the_wait(tmp_path: Path) -> None:
-    """A file `stop` beside the counter ends the wait at once, and the reason says that it was asked for."""
     (tmp_path / "stop").touch()
     why = hold(str(tmp_path / "owner"), ttl_s=60)
     assert why == f"the owner of this run asked for its end ({tmp_path / 'stop'})"

@@ -1,7 +1,5 @@
 """Sampling a rank's GPU by NVML: what is written, and that nothing that goes wrong there ends a training."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import json
@@ -57,14 +55,12 @@ def series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Series]:
 
 
 def write_series(folder: Path, *rows: object, row_s: float) -> Path:
-    """Write what the stand-in replays."""
     path = folder / "series.json"
     path.write_text(json.dumps({"gpus": ["GPU-0", "GPU-1"], "row_s": row_s, "rows": rows}))
     return path
 
 
 def events(context: RankContext) -> list[Event]:
-    """Everything in the rank's log."""
     lines = (context.folder / "steps/rank-00000.jsonl").read_bytes().splitlines(keepends=True)
     return [parse_event(line) for line in lines]
 
@@ -83,7 +79,6 @@ def watch(context: RankContext, at_least: int = 3) -> tuple[list[TelemetryEvent]
 
 
 def test_a_rank_of_the_cpu_is_not_watched(context: RankContext) -> None:
-    """No event, no thread, and no look for a library."""
     before = threading.active_count()
     with StepLog(context) as log, gpu_samples.sampled(context, log):
         assert threading.active_count() == before
@@ -94,7 +89,6 @@ def test_a_rank_of_the_cpu_is_not_watched(context: RankContext) -> None:
 def test_a_gpu_is_known_by_its_uuid(
     context: RankContext, monkeypatch: pytest.MonkeyPatch, cuda: str | None, uuid: str | None
 ) -> None:
-    """That of the device that the rank trains on, whatever its number; one that is not NVIDIA's has none."""
     torch = pytest.importorskip("torch")
     asked: list[int] = []
 
@@ -115,7 +109,6 @@ def _fields(context: RankContext) -> dict[str, Any]:
 
 
 def test_a_sample_is_what_nvml_tells(context: RankContext, series: Series) -> None:
-    """Every number in its unit, with the time; the energy grows."""
     series(ROW)
     began = time.time()
     told, (first, *others) = watch(context)
@@ -131,7 +124,6 @@ def test_a_sample_is_what_nvml_tells(context: RankContext, series: Series) -> No
 
 
 def test_the_last_sample_lies_behind_the_last_step(context: RankContext, series: Series) -> None:
-    """Without it the energy at the end of the last step would not be known."""
     series(ROW)
     with StepLog(context) as log:
         with gpu_samples.sampled(context, log):
@@ -158,14 +150,12 @@ def test_an_old_driver_gives_reasons_under_their_old_name(context: RankContext, 
 
 
 def test_a_driver_without_reasons_names_none(context: RankContext, series: Series) -> None:
-    """That is not the same as no reason."""
     series(ROW | {"event_reasons": "NotSupported", "throttle_reasons": "NotSupported"})
     _, (first, *_) = watch(context)
     assert first.clocks_event_reasons is None
 
 
 def test_a_gpu_that_is_lost_is_said_once(context: RankContext, series: Series) -> None:
-    """However often NVML is asked; what was sampled before stays, and the block ends as it would."""
     series(ROW, "GpuIsLost", row_s=0.1)
     with StepLog(context) as log, gpu_samples.sampled(context, log):
         time.sleep(0.2)  # through both rows, whatever comes of it
@@ -179,7 +169,6 @@ def test_a_gpu_that_is_lost_is_said_once(context: RankContext, series: Series) -
 
 
 def test_an_error_that_passes_costs_a_sample(context: RankContext, series: Series) -> None:
-    """It is said, and sampling goes on."""
     series("Unknown", ROW, row_s=0.05)
     told, sampled = watch(context, at_least=6)
     assert [event.trouble for event in told] == [None, "NVML: Unknown Error"]
@@ -197,7 +186,6 @@ def test_no_driver_is_said(context: RankContext, series: Series, monkeypatch: py
 def test_a_gpu_that_nvml_does_not_know_is_said(
     context: RankContext, series: Series, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a part of a GPU (MIG) is one to CUDA alone."""
     series(ROW)
     monkeypatch.setattr(gpu_samples, "gpu_uuid", lambda _: "GPU-7")
     with StepLog(context) as log, gpu_samples.sampled(context, log):
@@ -207,7 +195,6 @@ def test_a_gpu_that_nvml_does_not_know_is_said(
 
 
 def test_a_missing_package_is_said(context: RankContext, series: Series, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the way to install it."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
     told, sampled = watch(context, at_least=1)
     (event,) = told
@@ -284,7 +271,6 @@ def test_the_stand_in_is_like_the_real_module() -> None:
 
 
 def test_the_sampler_asks_only_what_the_stand_in_knows() -> None:
-    """And so, by the test above, only what the real module has."""
     source = inspect.getsource(gpu_samples)
     asked = {word for word in source.replace("(", " ").replace('"', " ").replace(",", " ").split() if "nvml" in word}
     named = {word.rsplit(".", 1)[-1].strip(").:") for word in asked}
@@ -346,7 +332,6 @@ def test_real_ranks_are_watched_while_they_train(
 
 
 def test_a_step_log_of_a_watched_rank_reads_as_ever(context: RankContext, series: Series) -> None:
-    """Samples are no steps, and no unreadable lines."""
     series(ROW)
     assert alone(context.folder, {}) == context
     watch(context)

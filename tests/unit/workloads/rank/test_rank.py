@@ -1,7 +1,5 @@
 """Real rank processes: how they start, fail and end."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from subprocess import TimeoutExpired
@@ -84,7 +82,7 @@ def test_a_wrong_shape_is_refused_before_anything_is_written(tmp_path: Path, mon
 
 
 def test_a_second_start_is_refused_and_leaves_word_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job whose start its controller forgot is started again: the log stays as it is, and who refused is told."""
+    """A controller that forgot the first start begins the job again: the log stays as it is."""
     (tmp_path / "task.json").write_text(
         '{"entry": "builtins:print", "config": {}, "nodes": 1, "ranks_per_node": 1, "device": "cpu"}'
     )

@@ -1,7 +1,5 @@
 """How ranks meet; that two of them do is proven by the trainings."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -13,7 +11,6 @@ from pytest_llmbench.workloads.rank.rendezvous import process_group
 
 
 def test_one_rank_meets_itself_on_a_free_port(context: RankContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run of one rank has a working group inside the block and none after it."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     with process_group(context) as device:
         assert device.type == "cpu"
@@ -22,7 +19,6 @@ def test_one_rank_meets_itself_on_a_free_port(context: RankContext, monkeypatch:
 
 
 def test_a_missing_rank_0_is_named(context: RankContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank that finds no address in time says which file it waited for."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     other = dataclasses.replace(context, rank=1, world_size=2)
     message = r"rank 0 did not publish .*rendezvous\.json within 0\.1 s"

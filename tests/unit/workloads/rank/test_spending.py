@@ -1,7 +1,5 @@
 """What a rank's host does in a step: phases and the kernel's counters."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path
@@ -89,7 +87,6 @@ def test_the_groups_of_the_older_kernels_are_read(tmp_path: Path) -> None:
 
 
 def test_files_are_closed() -> None:
-    """A process that makes many logs does not run out of files."""
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names are all that counts
     for _ in range(3):
         Spending().close()

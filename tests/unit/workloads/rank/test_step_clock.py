@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +15,8 @@ from pytest_llmbench.workloads.rank import step_clock
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.step_clock import StepClock
 from pytest_llmbench.workloads.rank.steplog import StepLog
+
+COUNTED: Any = SimpleNamespace(step_counts=lambda: (1, 2))  # sequences and tokens of a step
 
 
 class Mark:
@@ -34,11 +38,11 @@ class Mark:
 def test_a_late_host_moves_no_time_between_steps(context: RankContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step has its own time, the last as well, for which the host waits alone."""
     Mark.times = iter([0.0, 3.0, 3.5, 4.0, 4.5])
-    monkeypatch.setattr(step_clock, "_mark", Mark)
+    monkeypatch.setattr(step_clock, "_Mark", Mark)
     monkeypatch.setattr(step_clock, "peak_memory_bytes", lambda _: None)
     monkeypatch.setattr(torch.distributed, "barrier", lambda: None)
     with StepLog(context) as log:
-        clock = StepClock(log, torch.device("cuda"), samples=1, tokens=2)
+        clock = StepClock(log, torch.device("cuda"), COUNTED)
         clock.start()
         for step in range(1, 5):
             clock.step(torch.tensor(float(step)), 1.0)
@@ -50,10 +54,9 @@ def test_a_late_host_moves_no_time_between_steps(context: RankContext, monkeypat
 
 
 def test_a_host_alone_logs_at_once(context: RankContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU a step is done when it has been asked for."""
     monkeypatch.setattr(torch.distributed, "barrier", lambda: None)
     with StepLog(context) as log:
-        clock = StepClock(log, torch.device("cpu"), samples=1, tokens=2)
+        clock = StepClock(log, torch.device("cpu"), COUNTED)
         clock.start()
         clock.step(torch.tensor(1.0), torch.tensor(2.0))
         (step,) = read_steps(context.folder).steps
@@ -66,13 +69,13 @@ def test_ranks_of_a_device_end_after_the_step_that_tells_them(
 ) -> None:
     """Rank 0 tells it in step 3; every rank reads that when step 4 has been asked for, and makes no other."""
     Mark.times = iter([0.0, 1.0, 2.0, 3.0, 4.0])
-    monkeypatch.setattr(step_clock, "_mark", Mark)
+    monkeypatch.setattr(step_clock, "_Mark", Mark)
     monkeypatch.setattr(step_clock, "peak_memory_bytes", lambda _: None)
     monkeypatch.setattr(torch.distributed, "barrier", lambda: None)
     told = iter([0.0, 0.0, 1.0, 1.0])
     monkeypatch.setattr(torch.distributed, "broadcast", lambda tensor, _: tensor.fill_(next(told)))
     with StepLog(replace(context, may_end_early=True)) as log:
-        clock = StepClock(log, torch.device("cuda"), samples=1, tokens=2)
+        clock = StepClock(log, torch.device("cuda"), COUNTED)
         clock.start()
         for step in clock.steps(9):
             clock.step(torch.tensor(float(step)), 1.0)

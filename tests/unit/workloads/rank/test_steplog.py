@@ -1,7 +1,5 @@
 """What a rank writes, byte by byte where others read it so."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -19,12 +17,10 @@ from tests.conftest import known
 
 
 def write_step(log: StepLog, loss: float = 2.5, grad_norm: float = 1.5) -> None:
-    """Write one step."""
     log.step(seconds=0.5, tokens=64, samples=2, loss=loss, grad_norm=grad_norm, peak_memory_bytes=1024)
 
 
 def test_the_reader_gets_what_was_written(context: RankContext) -> None:
-    """A whole log read back has the same rank, rate, steps and end."""
     with StepLog(context) as log:
         log.start("cpu", {"python": "3.11.7"})
         log.matmul(1.25e11)
@@ -65,7 +61,6 @@ def test_numbers_that_are_not_finite_survive_strict_json(context: RankContext, v
 
 
 def test_a_failure_is_one_line_with_its_time(context: RankContext) -> None:
-    """An error of several lines is folded into one, and the reader knows when it happened."""
     with StepLog(context) as log:
         log.start("cpu", {})
         log.failure("RuntimeError: first\n  second " + "x" * 10_000)
@@ -122,7 +117,6 @@ def test_a_folder_serves_one_run(context: RankContext) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which only Linux has")
 def test_a_full_disk_is_an_error(context: RankContext) -> None:
-    """A step that cannot be written is never lost in silence."""
     with StepLog(context) as log:
         os.dup2(full := os.open("/dev/full", os.O_WRONLY), log._log)
         os.close(full)

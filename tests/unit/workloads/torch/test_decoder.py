@@ -1,7 +1,5 @@
 """The model is the one that the numbers are computed for."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -25,7 +23,6 @@ def build(shape: ModelShape = SHAPE, *, activation_checkpointing: bool = False) 
 def test_the_parameter_count_is_the_one_flops_are_computed_from(
     layers: int, hidden: int, heads: int, vocab: int
 ) -> None:
-    """The built model has exactly as many parameters as the judge counts."""
     shape = ModelShape(layers=layers, hidden_size=hidden, attention_heads=heads, vocab_size=vocab)
     with torch.device("meta"):
         model = Decoder(shape, 2048, activation_checkpointing=False)
@@ -51,7 +48,6 @@ def test_no_token_sees_a_later_one() -> None:
 
 
 def test_checkpointing_changes_no_gradient() -> None:
-    """Recomputed activations give the same loss and gradients as kept ones."""
     shape = SHAPE.model_copy(update={"dropout": 0.5})
     inputs = torch.arange(16).view(2, 8)
     results = []

@@ -1,7 +1,5 @@
 """Logits that exist for a part of the tokens at a time give the loss and gradients of all at once."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given
@@ -29,7 +27,6 @@ def factors(vocab_size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 def test_it_is_the_cross_entropy_of_the_product(
     vocab_size: int, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the vocabulary is a multiple of, and however many parts there are; also in a share of a loss."""
     monkeypatch.setattr(module, "_ELEMENTS", elements)
     hidden, embedding, targets = factors(vocab_size)
     ours = linear_cross_entropy(hidden, embedding, targets) / 3

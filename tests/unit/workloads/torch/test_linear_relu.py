@@ -1,7 +1,5 @@
 """A linear layer whose ReLU is in the product gives what one after the other gives."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn import functional
@@ -11,7 +9,6 @@ from pytest_llmbench.engines.torch.ranks.decoder import linear_relu
 
 @pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "autocast"])
 def test_it_is_a_linear_layer_and_a_relu(bf16: bool) -> None:
-    """The output, and the gradients of all three."""
     generator = torch.Generator().manual_seed(1)
     factors = [torch.randn(*shape, generator=generator, requires_grad=True) for shape in ((4, 8, 16), (32, 16), (32,))]
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
@@ -26,7 +23,6 @@ def test_it_is_a_linear_layer_and_a_relu(bf16: bool) -> None:
 
 
 def test_its_gradients_are_right() -> None:
-    """As differences of outputs tell them."""
     generator = torch.Generator().manual_seed(2)
     shapes = ((3, 5), (7, 5), (7,))
     factors = [torch.randn(*shape, dtype=torch.float64, generator=generator, requires_grad=True) for shape in shapes]

@@ -1,7 +1,5 @@
 """The training loop: alone in this process, and as two real ranks."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence
@@ -24,12 +22,10 @@ SHARDED = {"sharding": "full", "activation_checkpointing": "full"}
 
 
 def losses(series: StepSeries) -> list[float]:
-    """Loss by step."""
     return [known(step.loss) for step in series.steps]
 
 
 def norms(series: StepSeries) -> list[float]:
-    """Gradient norm by step."""
     return [known(step.grad_norm) for step in series.steps]
 
 
@@ -64,7 +60,6 @@ def _run(fork: Fork, recipe: Recipe, folder: Path) -> StepSeries:
 
 
 def test_two_ranks_log_a_whole_run(two_ranks: dict[str, StepSeries]) -> None:
-    """Both ranks introduce themselves, measure, log all steps with all tokens, and end."""
     series = two_ranks["whole"]
     assert series.unreadable == ()
     assert [(info.rank, info.local_rank, info.ended) for info in series.ranks] == [(0, 0, True), (1, 1, True)]
@@ -75,7 +70,6 @@ def test_two_ranks_log_a_whole_run(two_ranks: dict[str, StepSeries]) -> None:
 
 
 def test_the_loss_falls(two_ranks: dict[str, StepSeries]) -> None:
-    """From a guess the loss falls towards the entropy of the data."""
     first, *_, last = losses(two_ranks["whole"])
     assert first == pytest.approx(math.log(256), abs=0.02)
     assert last < first - 0.8
@@ -83,14 +77,12 @@ def test_the_loss_falls(two_ranks: dict[str, StepSeries]) -> None:
 
 def test_two_ranks_train_as_one_does(two_ranks: dict[str, StepSeries], make_recipe: MakeRecipe,
                                      train_alone: TrainAlone) -> None:  # fmt: skip
-    """The same sequences on two ranks or one give the same losses and gradients."""
     alone = train_alone(make_recipe())
     assert losses(two_ranks["whole"]) == close(losses(alone))
     assert norms(two_ranks["whole"]) == close(norms(alone))
 
 
 def test_sharding_changes_no_number(two_ranks: dict[str, StepSeries]) -> None:
-    """Sharded parameters with recomputed activations give the losses and gradients of whole ones."""
     assert losses(two_ranks["sharded"]) == close(losses(two_ranks["whole"]))
     assert norms(two_ranks["sharded"]) == close(norms(two_ranks["whole"]))
 
@@ -104,7 +96,6 @@ def test_two_runs_are_identical(make_recipe: MakeRecipe, train_alone: TrainAlone
 
 
 def test_accumulation_changes_no_number(make_recipe: MakeRecipe, train_alone: TrainAlone) -> None:
-    """One micro batch of 8 and four of 2 are the same step."""
     at_once, in_parts = (train_alone(make_recipe(micro_batch_size=size)) for size in (8, 2))
     assert losses(at_once) == close(losses(in_parts))
     assert norms(at_once) == close(norms(in_parts))
@@ -118,7 +109,6 @@ def test_accumulation_is_the_same_when_sharded(two_ranks: dict[str, StepSeries])
 
 
 def test_a_diverged_training_is_told_as_it_is(make_recipe: MakeRecipe, train_alone: TrainAlone) -> None:
-    """A loss that becomes NaN is logged for every step and never hidden."""
     series = train_alone(make_recipe(optimizer={"learning_rate": 1e30, "warmup_steps": 0}))
     assert len(series.steps) == 12
     assert math.isnan(known(series.steps[-1].loss))
@@ -153,6 +143,5 @@ def test_phases_tell_what_a_rank_does(
 
 
 def test_a_batch_that_does_not_divide_is_refused(make_recipe: MakeRecipe, train_alone: TrainAlone) -> None:
-    """Sequences are never dropped to make a batch fit."""
-    with pytest.raises(ConfigError, match="8 does not divide into micro batches of 3 on 1 ranks"):
+    with pytest.raises(ConfigError, match="8 does not divide into micro batches of 3 on 1 copies"):
         train_alone(make_recipe(micro_batch_size=3))

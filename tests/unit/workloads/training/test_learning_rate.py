@@ -1,7 +1,5 @@
 """The learning rate of a step."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -23,7 +21,7 @@ def test_the_learning_rate_rises_and_decays_to_a_tenth(step: int, steps: int, ra
 
 
 def test_the_engine_of_these_tests_imports_next_to_nothing() -> None:
-    """Its ranks start in a tenth of a second; with PyTorch, hundreds of sessions cost three times as much."""
+    """With PyTorch, hundreds of sessions would cost three times as much."""
     heavy = "{'torch', 'numpy', 'pydantic', 'yaml', 'submitit'}"
     modules = "sys, pytest_llmbench.workloads.rank.main, llmbench_unigram.training"
     code = f"import {modules}; assert not {heavy} & set(sys.modules)"

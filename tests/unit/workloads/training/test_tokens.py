@@ -1,7 +1,5 @@
 """Where training data comes from, and what is refused as such."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
@@ -53,7 +51,6 @@ def test_the_loss_can_fall_as_far_as_promised(vocab_size: int, lower_by: float) 
 
 
 def test_a_batch_is_inputs_and_the_tokens_after_them(make_recipe: MakeRecipe) -> None:
-    """Targets are the inputs one token later, row by row."""
     inputs, targets = batch(open_tokens(make_recipe()), 4, 2, CPU)
     assert inputs.shape == targets.shape == (2, 32)
     assert torch.equal(inputs[:, 1:], targets[:, :-1])
@@ -85,7 +82,6 @@ def test_a_token_file_is_read_in_order_and_again(make_recipe: MakeRecipe, token_
 def test_a_file_that_cannot_be_mapped_is_refused(
     make_recipe: MakeRecipe, token_file: Path, data: dict[str, str], message: str
 ) -> None:
-    """A file that is missing, or no whole number of tokens, is an error at once."""
     recipe = make_recipe(data={"kind": "token_file", "path": str(token_file), **data})
     with pytest.raises(ConfigError, match=message):
         open_tokens(recipe)
@@ -100,7 +96,6 @@ def test_a_file_too_short_for_one_step_is_refused(make_recipe: MakeRecipe, token
 
 
 def test_an_empty_file_is_refused(make_recipe: MakeRecipe, tmp_path: Path) -> None:
-    """An empty file is an error, though it cannot even be mapped."""
     path = tmp_path / "empty"
     path.touch()
     with pytest.raises(ConfigError, match="empty"):
@@ -109,7 +104,6 @@ def test_an_empty_file_is_refused(make_recipe: MakeRecipe, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("vocab_size", [200, 255])
 def test_an_id_outside_the_vocabulary_is_refused(make_recipe: MakeRecipe, token_file: Path, vocab_size: int) -> None:
-    """A token that the model has no embedding for is an error that names it and its place."""
     model = {"layers": 1, "hidden_size": 8, "attention_heads": 1, "vocab_size": vocab_size}
     tokens = open_tokens(make_recipe(data={"kind": "token_file", "path": str(token_file)}, model=model))
     with pytest.raises(ConfigError, match=f"id 255 near token 224 is not in the vocabulary of {vocab_size}"):
@@ -117,7 +111,6 @@ def test_an_id_outside_the_vocabulary_is_refused(make_recipe: MakeRecipe, token_
 
 
 def test_a_negative_id_is_refused(make_recipe: MakeRecipe, tmp_path: Path) -> None:
-    """A negative number is no token."""
     path = tmp_path / "negative"
     np.full(8 * 32 + 1, -7, dtype=np.int32).tofile(path)
     tokens = open_tokens(make_recipe(data={"kind": "token_file", "path": str(path), "dtype": "int32"}))

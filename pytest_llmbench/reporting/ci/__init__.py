@@ -1,1 +1,0 @@
-"""Output of a session for CI systems: its verdict in one word, a summary, and annotations."""

@@ -1,0 +1,101 @@
+"""The verdict on a whole session in one word, in `verdict.json`, for gates without an XML reader."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pytest_llmbench.core.quantity import counted, listed
+from pytest_llmbench.core.record.records import Verdict
+from pytest_llmbench.core.schema import Document
+
+# The worst first.
+Word = Literal["broken", "incomplete", "slow", "undecided", "nothing_judged", "pass"]
+# Exit code of a session without a verdict on speed, and, with `llmbench_exit_codes = detailed`, of failed tests.
+# pytest's own codes end at 6.
+NOTHING_JUDGED = 10
+DETAILED: Mapping[Word, int] = {"slow": 1, "undecided": 11, "incomplete": 12, "broken": 13}
+
+
+class SessionVerdict(Document):
+    """The content of `verdict.json`."""
+
+    title = "verdict of a session"
+    verdict: Word
+    """Verdict on the session: `pass`, `slow`, `broken`, `undecided`, `incomplete` or `nothing_judged`."""
+    reason: str
+    """Reason for any other verdict than `pass`; empty for `pass`."""
+    counts: Mapping[str, int]
+    """Number of tests with each verdict; a verdict that no test has is left out."""
+    exit_code: int
+    """Exit code of pytest."""
+    session: str
+    """Id of the session."""
+    ended: str
+    """ISO 8601 time of the end, with zone."""
+    llmbench_version: str
+    """Version of pytest-llmbench."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionOutcome:
+    """The facts that decide on the verdict of a session.
+
+    Attributes:
+        rows: the properties of each verdict, of tests and of groups of nodes.
+        incomplete: names of required clauses that are unjudged.
+        unjudged: which of the `runs` have no verdict on their speed; with `speed_required`, one such run is enough.
+        exit_code: pytest's exit code.
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+    incomplete: Sequence[str] = ()
+    unjudged: Sequence[str] = ()
+    runs: int = 0
+    speed_required: bool = False
+    simulated: bool = False
+    exit_code: int = 0
+
+
+def decide(outcome: SessionOutcome) -> tuple[Word, str]:
+    """The worst word that holds for the session, with its reason; `pass` only if a test passed and all others do too.
+
+    An unknown verdict is `broken`, and so is an exit code other than 0 without a verdict that explains it.
+    """
+    return next(_faults(outcome), ("pass", ""))
+
+
+def _faults(outcome: SessionOutcome) -> Iterator[tuple[Word, str]]:
+    """Yield everything that keeps a session from `pass`, the worst first."""
+    counts, code = count_verdicts(outcome.rows), outcome.exit_code
+    errors, fails, open_ = counts[Verdict.ERROR], counts[Verdict.FAIL], counts[Verdict.INCONCLUSIVE]
+    if strange := sorted(set(counts) - {str(verdict) for verdict in Verdict}):
+        yield "broken", f"unknown verdicts: {', '.join(strange)}"
+    unexplained = code == 1 and not (errors or fails or open_ or outcome.incomplete)
+    if code not in {0, 1, NOTHING_JUDGED} or unexplained:
+        yield "broken", f"pytest ended with exit code {code} for a reason that is not a verdict: see its output"
+    if errors:
+        yield "broken", f"{counted(errors, 'test')} could not be judged"
+    if outcome.incomplete:
+        yield "incomplete", f"required and not judged: {', '.join(outcome.incomplete)}"
+    if fails:
+        yield "slow", f"{counted(fails, 'test')} missed a threshold, or found a node unfit"
+    if open_:
+        yield "undecided", f"{counted(open_, 'test')} measured a number that is too close to its threshold"
+    if outcome.simulated:
+        yield "nothing_judged", "the session had a simulated fault, so it measured nothing"
+    if not counts.get(Verdict.PASS, 0) + counts.get(Verdict.XFAIL, 0):
+        yield "nothing_judged", "no test was judged"
+    none = bool(outcome.unjudged) and len(outcome.unjudged) >= outcome.runs
+    if none or (outcome.unjudged and outcome.speed_required) or outcome.exit_code == NOTHING_JUDGED:
+        yield "nothing_judged", f"no threshold judged the speed of {listed(outcome.unjudged) or 'a run'}"
+
+
+def count_verdicts(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """Tests by verdict."""
+    return Counter(str(row["verdict"]) for row in rows)
+
+
+def detailed_exit_code(word: Word, exit_code: int) -> int:
+    """The exit code by `llmbench_exit_codes = detailed`: the kind of failure where tests failed."""
+    return DETAILED.get(word, exit_code) if exit_code == 1 else exit_code

@@ -1,1 +1,0 @@
-"""The end of a run: its cause, its log, its record."""

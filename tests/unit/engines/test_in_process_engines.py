@@ -1,0 +1,314 @@
+"""Engines torch, megatron_core and deepspeed: what they refuse and what they hand to the ranks."""
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.core.recipe.environments import Environment
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.schema import validate
+from pytest_llmbench.engines import in_process
+from pytest_llmbench.engines.base import Place, RankTask, get_engine
+from tests.support.recipes import small_recipe
+
+NODE = Topology(nodes=1, gpus_per_node=8)
+CPUS = Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=2)
+EVERYTHING = {
+    "tensor": 2, "sequence": True, "pipeline": 2, "virtual_pipeline": 2, "sharding": "optimizer",
+    "activation_checkpointing": "full",
+}  # fmt: skip
+OF_ENGINES: dict[str, dict[str, Any]] = {
+    "torch": {},
+    "megatron_core": {"model": {"layers": 4, "attention_heads": 4}},
+    "deepspeed": {"compile": False},
+}
+
+
+def recipe(engine: str, **changes: Any) -> Recipe:
+    """Build a recipe for one node of 8 GPUs."""
+    shape = {"engine": engine, "global_batch_size": 192, "micro_batch_size": 2, **OF_ENGINES[engine]}
+    return small_recipe(shape, changes)
+
+
+def problems(engine: str, topology: Topology = NODE, **changes: Any) -> list[str]:
+    """All reasons why a changed recipe cannot run."""
+    return list(get_engine(engine).problems(recipe(engine, **changes), topology))
+
+
+def handed_over(asked: Recipe) -> RankTask:
+    place = Place(folder=Path("run"), environment=Environment(), slurm=False, time_limit_min=1)
+    task = get_engine(asked.engine).work(asked, NODE, place)
+    assert isinstance(task, RankTask)
+    return task
+
+
+@pytest.mark.parametrize("engine", OF_ENGINES)
+def test_it_is_found_by_name_without_importing_what_it_runs(engine: str) -> None:
+    assert get_engine(engine).name == engine
+    code = (
+        "import sys; from pytest_llmbench.engines.base import get_engine; import pytest_llmbench.workloads.rank.main; "
+        f"get_engine({engine!r}).missing(); "
+        "sys.exit(bool({'torch', 'deepspeed', 'transformers', 'megatron.core'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("engine", "lost", "name", "extra"),
+    [
+        ("torch", "torch", "PyTorch", "torch"),
+        ("megatron_core", "megatron.core", "Megatron-Core", "megatron"),
+        ("deepspeed", "deepspeed", "DeepSpeed", "deepspeed"),
+    ],
+)
+def test_a_missing_framework_is_said_with_the_cure(
+    engine: str, lost: str, name: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_process, "find_spec", lambda module: None if module == lost else module)
+    assert get_engine(engine).missing() == f"engine {engine} needs {name}: pip install 'pytest-llmbench[{extra}]'"
+
+
+def test_what_is_installed_is_not_missing() -> None:
+    assert get_engine("torch").missing() is None
+
+
+@pytest.mark.parametrize(
+    ("engine", "changes"),
+    [
+        ("torch", {}),
+        ("megatron_core", {}),
+        ("megatron_core", {"parallelism": EVERYTHING}),
+        ("megatron_core", {"precision": "fp16", "options": {"loss_scale": 64.0}}),
+        (
+            "megatron_core",
+            {
+                "parallelism": {"activation_checkpointing": "selective"},
+                "options": {"transformer_impl": "local", "attention": "unfused"},
+            },
+        ),
+        ("megatron_core", {"parallelism": {"tensor": 2}, "model": {"vocab_size": 51197}}),
+        ("megatron_core", {"options": {"transformer_impl": "transformer_engine"}}),
+        ("megatron_core", {"options": {"transformer_impl": "local", "attention": "flash"}}),
+        ("megatron_core", {"model": {"positions": "rope"}}),
+    ],
+)
+def test_a_recipe_that_fits_has_no_problems(engine: str, changes: dict[str, Any]) -> None:
+    assert problems(engine, **changes) == []
+
+
+@pytest.mark.parametrize(
+    ("precision", "sharding"),
+    [
+        *itertools.product(("fp32", "bf16"), ("none", "optimizer", "gradients", "full")),
+        *itertools.product(("fp16",), ("optimizer", "gradients", "full")),
+    ],
+)
+def test_stages_of_zero_run_in_every_precision(sharding: str, precision: str) -> None:
+    parallelism = {"sharding": sharding, "activation_checkpointing": "full"}
+    assert problems("deepspeed", parallelism=parallelism, precision=precision) == []
+    on_cpus = problems("deepspeed", CPUS, parallelism=parallelism, precision=precision)
+    assert (on_cpus == []) == (precision == "fp32")
+
+
+@pytest.mark.parametrize(("engine", "parallelism"), [("torch", {}), ("megatron_core", {"tensor": 2})])
+def test_cpu_ranks_train_in_fp32(engine: str, parallelism: dict[str, Any]) -> None:
+    assert problems(engine, CPUS, precision="fp32", parallelism=parallelism) == []
+    (problem,) = problems(engine, CPUS)
+    assert problem == (
+        "recipe small is bf16 on GPUs; this run has none: pass --scale smoke for the tiny CPU variant, "
+        "or --gpus-per-node"
+    )
+
+
+FIVE_NODES = Topology(nodes=5, gpus_per_node=8)
+
+
+@pytest.mark.parametrize(
+    ("engine", "topology", "changes", "words"),
+    [
+        (
+            "torch", FIVE_NODES, {},
+            f"micro batches of 2 on 40 ranks ({FIVE_NODES}); it does on 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 96 ranks",
+        ),
+        ("torch", NODE, {"micro_batch_size": 5}, "it does on no number of ranks: change a batch size"),
+        (  # Ranks that hold one copy together train on the same sequences: 8 of them on tensor 2 are 4 copies.
+            "megatron_core", NODE, {"global_batch_size": 12, "parallelism": {"tensor": 2}},
+            f"micro batches of 2 on 4 copies of the model ({NODE}); it does on 1, 2, 3, 6 copies of the model",
+        ),
+        ("deepspeed", NODE, {"micro_batch_size": 5}, "it does on no number of ranks: change a batch size"),
+    ],
+)  # fmt: skip
+def test_a_batch_that_does_not_divide_lists_the_numbers_that_do(
+    engine: str, topology: Topology, changes: dict[str, Any], words: str
+) -> None:
+    (problem,) = problems(engine, topology, **changes)
+    assert problem.startswith("recipe small: a global batch of")
+    assert problem.endswith(words)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        pytest.param(
+            {"parallelism": {"tensor": 4, "pipeline": 4}},
+            "8 ranks (1 node × 8 GPUs) do not divide into copies of the model on tensor 4 × pipeline 4 = 16 ranks",
+            id="ranks",
+        ),
+        pytest.param(
+            {"parallelism": {"virtual_pipeline": 2}},
+            "virtual_pipeline 2 interleaves the stages of a pipeline; there is one stage",
+            id="no_pipeline",
+        ),
+        pytest.param(
+            {"parallelism": {"sequence": True}},
+            "sequence splits the sequence over the ranks of tensor; there is one: set sequence: false",
+            id="no_tensor",
+        ),
+        pytest.param(
+            {"parallelism": {"tensor": 8}, "model": {"hidden_size": 64}},
+            "attention_heads 4 does not divide by tensor 8",
+            id="heads",
+        ),
+        pytest.param(
+            {"parallelism": {"tensor": 2}, "model": {"vocab_size": 51197}, "options": {"pad_vocabulary": False}},
+            "vocab_size 51197 does not divide by tensor 2: set pad_vocabulary: true",
+            id="vocabulary",
+        ),
+        pytest.param(
+            {"parallelism": {"tensor": 4, "sequence": True}, "sequence_length": 30},
+            "sequence_length 30 does not divide by tensor 4",
+            id="sequence",
+        ),
+        pytest.param(
+            {"parallelism": {"pipeline": 8}}, "4 layers do not divide by pipeline 8", id="layers"
+        ),
+        pytest.param(
+            {"parallelism": {"pipeline": 2, "virtual_pipeline": 4}},
+            "4 layers do not divide by pipeline 2 × virtual_pipeline 4",
+            id="chunks_of_layers",
+        ),
+        pytest.param(
+            {"global_batch_size": 24, "parallelism": {"pipeline": 2, "virtual_pipeline": 2}},
+            "the interleaved schedule needs a multiple of pipeline 2 micro batches per step; there are 3 on 4 copies "
+            "of the model",
+            id="micro_batches",
+        ),
+        pytest.param(
+            {"parallelism": {"sharding": "full"}},
+            "engine megatron_core shards none or optimizer, not full: set optimizer, or spread the model by tensor "
+            "and pipeline; engine torch shards full",
+            id="sharding",
+        ),
+        pytest.param(
+            {"optimizer": {"decay": "cosine"}}, "engine megatron_core decays the learning rate linearly only",
+            id="decay",
+        ),
+        pytest.param(
+            {"parallelism": {"activation_checkpointing": "selective"}},
+            "selective checkpointing recomputes the attention, which fused kernels do by themselves: set "
+            "activation_checkpointing: none, or options: {transformer_impl: local, attention: unfused}",
+            id="selective",
+        ),
+        pytest.param(
+            {"options": {"attention": "unfused"}},
+            "options.attention: unfused is for Megatron-Core's local layers: set options.transformer_impl: local",
+            id="attention",
+        ),
+    ],
+)  # fmt: skip
+def test_a_layout_that_cannot_be_is_refused(changes: dict[str, Any], problem: str) -> None:
+    """The one problem names the numbers involved, and what to write instead if there is a choice."""
+    assert problems("megatron_core", **changes) == [f"recipe small: {problem}"]
+
+
+def test_transformer_engine_needs_gpus() -> None:
+    asked = {"precision": "fp32", "options": {"transformer_impl": "transformer_engine"}}
+    assert problems("megatron_core", CPUS, **asked) == [
+        "recipe small: options.transformer_impl: transformer_engine needs GPUs; local is for all"
+    ]
+
+
+def test_an_unknown_option_hides_no_other_problem() -> None:
+    _, problem = problems("megatron_core", options={"atention": "flash"}, parallelism={"sequence": True})
+    assert "recipe small: options" in problem
+    assert "atention" in problem
+
+
+@pytest.mark.parametrize(
+    ("engine", "changes", "words"),
+    [
+        ("torch", {"parallelism": {"tensor": 2}}, "has no tensor parallelism; engine megatron_core has"),
+        (
+            "torch",
+            {"parallelism": {"sharding": "optimizer"}},
+            "shards none, gradients or full, not the optimizer alone",
+        ),
+        (
+            "torch",
+            {"parallelism": {"activation_checkpointing": "selective"}},
+            "checkpoints none or full, not selective",
+        ),
+        ("torch", {"model": {"positions": "rope"}}, "has learned positions only"),
+        ("torch", {"optimizer": {"decay": "cosine"}}, "decays the learning rate linearly only"),
+        ("torch", {"precision": "fp16"}, "precision fp16 is not one of fp32, bf16"),
+        (
+            "torch",
+            {"options": {"residual": "fp32"}, "parallelism": {"sharding": "full"}},
+            "options.residual: fp32 is for sharding none: what is gathered is bf16",
+        ),
+        ("deepspeed", {"parallelism": {"tensor": 2}}, "has no tensor parallelism; engine megatron_core has"),
+        ("deepspeed", {"parallelism": {"pipeline": 2}}, "has no pipeline parallelism"),
+        (
+            "deepspeed",
+            {"parallelism": {"activation_checkpointing": "selective"}},
+            "checkpoints none or full, not selective",
+        ),
+        ("deepspeed", {"optimizer": {"decay": "cosine"}}, "decays the learning rate linearly only"),
+        ("deepspeed", {"precision": "fp16"}, "in fp16 without scaling their loss: take bf16, or sharding: optimizer"),
+        (
+            "deepspeed",
+            {"compile": True, "parallelism": {"sharding": "full"}},
+            "cannot compile a layer whose weights come and go",
+        ),
+        ("deepspeed", {"model": {"positions": "rope"}}, "has learned positions only"),
+        (
+            "deepspeed",
+            {"options": {"loss_scales": 4}},
+            "options: loss_scales: unknown key 'loss_scales' (did you mean 'loss_scale'?)",
+        ),
+    ],
+)
+def test_what_it_cannot_do_is_refused(engine: str, changes: dict[str, Any], words: str) -> None:
+    found = problems(engine, **changes)
+    assert any(words in problem for problem in found)
+    assert all(problem.startswith("recipe small") for problem in found)
+
+
+@pytest.mark.parametrize(
+    ("engine", "changes"),
+    [
+        ("torch", {"data": {"kind": "token_file", "path": "/data/tokens.bin"}}),
+        ("megatron_core", {"parallelism": EVERYTHING, "options": {"overlap": False}}),
+        ("deepspeed", {"options": {"loss_scale": 64.0}}),
+    ],
+)
+def test_the_task_carries_the_whole_recipe(engine: str, changes: dict[str, Any]) -> None:
+    asked = recipe(engine, **changes)
+    task = handed_over(asked)
+    assert validate(Recipe, task.config, "task") == asked
+
+
+@pytest.mark.parametrize(("tensor", "env"), [(1, {}), (2, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"})])
+def test_the_gpu_keeps_the_order_of_work_if_tensor_parallel_ranks_communicate(tensor: int, env: dict[str, str]) -> None:
+    """If ranks share products, what they send hides behind the next one only if it is started first."""
+    assert handed_over(recipe("megatron_core", parallelism={"tensor": tensor})).env == env
+
+
+def test_a_run_that_logged_nothing_is_an_empty_series(tmp_path: Path) -> None:
+    series = get_engine("torch").read(tmp_path / "not_yet", recipe("torch"))
+    assert (series.ranks, series.steps, series.unreadable) == ((), (), ())
