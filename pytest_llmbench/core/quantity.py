@@ -49,15 +49,10 @@ _TEXT = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BetweenRuns:
-    """How runs of one recipe on one system differ from each other.
+    """How runs of one recipe on one system differ from each other."""
 
-    Attributes:
-        spread: their standard deviation, as a share of their mean.
-        freedom: degrees of freedom with which it is known.
-    """
-
-    spread: float
-    freedom: float
+    spread: float  # their standard deviation, as a share of their mean
+    freedom: float  # degrees of freedom with which it is known
 
 
 # Healthy clusters have 0.15 to 0.35 %. This holds where a reference does not name its own.

@@ -22,16 +22,11 @@ _SURE = 3
 
 @dataclass
 class FullQueue:
-    """Decides for how long jobs are held back that Slurm refuses because its queue is full.
-
-    Attributes:
-        longest_min: how long a job may be held back, minutes; None for any time.
-        say: called once for each limit.
-    """
+    """Decides for how long jobs are held back that Slurm refuses because its queue is full."""
 
     queries: SlurmQueries
-    longest_min: int | None
-    say: Callable[[str], None]
+    longest_min: int | None  # how long a job may be held back, minutes; None for any time
+    say: Callable[[str], None]  # called once for each limit
     _since: dict[str, float] = field(default_factory=dict)
     _without_jobs: dict[str, int] = field(default_factory=dict)
     _named: set[str] = field(default_factory=set)
@@ -70,14 +65,10 @@ class FullQueue:
 
 @dataclass
 class QueueLimit:
-    """The longest wait in the queue, `--llmbench-max-wait`: a job that waited longer is cancelled, unless it has begun.
-
-    Attributes:
-        longest_min: how long a job may wait, minutes; None for any time.
-    """
+    """The longest wait in the queue, `--llmbench-max-wait`: a job that waited longer and has not begun is cancelled."""
 
     slurm: Slurm
-    longest_min: int | None
+    longest_min: int | None  # how long a job may wait, minutes; None for any time
     _asked: dict[OurJob, float] = field(default_factory=dict)
     _reasons: dict[OurJob, str] = field(default_factory=dict)
 
