@@ -11,9 +11,9 @@ from benchmarks.mutations import nodes
 from benchmarks.mutations.subjects import Subject, sample
 from pytest_llmbench.checks.collectives.report import read_nccl_tests, read_nccl_tests_json
 from pytest_llmbench.checks.dcgm.report import error_in, read_dcgm
+from pytest_llmbench.checks.gpu.kernel_log import read_driver_log
 from pytest_llmbench.checks.gpu.nvidia_smi import read_smi
 from pytest_llmbench.checks.gpu.nvlink import read_links
-from pytest_llmbench.checks.gpu.xid import read_driver_log
 from pytest_llmbench.checks.topology.check import read_topology
 from pytest_llmbench.cluster.slurm.commands import slurm_words
 from pytest_llmbench.cluster.slurm.states import FIELD, RECORD, job_rows, parse_duration, parse_time
