@@ -188,10 +188,24 @@ def submit_slurm(
     return let_begin(request, job, note)
 
 
+def can_begin(request: JobRequest, job_id: str) -> bool:
+    """True if the files are there that a job of an earlier process begins with, or began with."""
+    files = (
+        (request.folder / SUBMITTED, job_file(request.folder, job_id)),
+        (request.script, script_of(request, job_id)),
+    )
+    return all(any(path.exists() for path in pair) for pair in files)
+
+
+def script_of(request: JobRequest, job_id: str) -> Path:
+    """The script of a job that has an id."""
+    return request.folder / f"{job_id}_submission.sh"
+
+
 def let_begin(request: JobRequest, job: OurJob, note: str = "") -> Accepted:
     """Let a job begin that Slurm has taken. Safe to call twice."""
     folder = request.folder
-    script = folder / f"{job.id}_submission.sh"
+    script = script_of(request, job.id)
     # A job waits for its file under this name, so only a job whose id reached us begins.
     for path, name in ((folder / SUBMITTED, job_file(folder, job.id)), (request.script, script)):
         if not name.exists():

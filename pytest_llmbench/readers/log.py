@@ -94,9 +94,11 @@ def _first_found(texts: Iterable[str], read: Callable[[str], Iterable[_Thing]]) 
                 found = True
                 yield thing
         except items.Unreadable as error:
+            if found:
+                raise
             damage = damage or error
         if found:
-            break
+            return
     if damage:
         raise damage
 

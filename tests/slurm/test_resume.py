@@ -1,5 +1,6 @@
 """`--resume` on a real Slurm: jobs of a dead session are adopted, and none is submitted twice."""
 
+import shutil
 import signal
 import time
 from collections import Counter
@@ -44,6 +45,15 @@ def killed(user: UserFolder, when: Callable[[Path], object], *args: str) -> Path
     return session
 
 
+def interrupted(user: UserFolder, number: signal.Signals, *args: str) -> Path:
+    """End pytest in order, in the middle of the second run; the session's folder."""
+    process = user.start(*args)
+    session = Path(user.wait_for(lambda session: steps_logged(session, "b_second") > 1 and session))
+    process.send_signal(number)
+    process.communicate(timeout=120)
+    return session
+
+
 def events(session: Path, kind: str) -> list[JournalEvent]:
     """Events of a kind in a session's journal."""
     return [event for event in read_journal(session / "journal")[0] if event.event == kind]
@@ -75,6 +85,36 @@ def test_running_and_finished_jobs_are_adopted(three: UserFolder, queue: type[Qu
     assert jobs_made(queue, session) == {f"llmbench-{name}": 1 for name in RUNS}
     (submitting,) = (event for event in events(session, "submitting") if event.name == "b_second")
     assert result.record("b_second")["timings"]["submitted"] == submitting.at
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_an_end_in_order_cut_short_is_made_again(
+    three: UserFolder, queue: type[Queue], number: signal.Signals
+) -> None:
+    """Its jobs were cancelled. The new ones still train when the watchman of the first process looks for its own."""
+    three.recipe("c_third", options={"step_s": 0.3}, steps=80)
+    interrupted(three, number, *OWN_JOBS)
+    whole(three.run(*OWN_JOBS, "--resume"), queue)
+
+
+def test_nodes_held_after_an_end_in_order_outlive_its_watchman(three: UserFolder, queue: type[Queue]) -> None:
+    """The resumed session still trains when the first one's watchman looks for what is left."""
+    three.recipe("c_third", options={"step_s": 0.3}, steps=80)
+    interrupted(three, signal.SIGINT, *HELD)
+    whole(three.run(*HELD, "--resume"), queue)
+
+
+@pytest.mark.parametrize("lost", ["a_first", "b_second", "all"])
+def test_a_lost_run_folder_harms_no_other_run(three: UserFolder, queue: type[Queue], lost: str) -> None:
+    """A cleaner of a shared file system took it away: that run is made again, and the others go on."""
+    session = killed(three, lambda session: steps_logged(session, "b_second") > 1, *OWN_JOBS)
+    shutil.rmtree(session / "runs" / ("" if lost == "all" else lost))
+    result = whole(three.run(*OWN_JOBS, "--resume"), queue)
+    if lost == "a_first":
+        assert "run b_second: job" in result.text
+        assert "earlier process: adopted" in result.text
+    else:
+        assert "run b_second is made again: files of its job" in result.text
 
 
 def test_a_job_whose_answer_died_with_its_session_is_adopted(three: UserFolder, queue: type[Queue]) -> None:

@@ -30,24 +30,28 @@ cancel() {
     while [ "$tries" -gt 0 ]; do
         tries=$((tries - 1))
         if jobs=$(timeout "$answer" squeue --noheader --states="$states" --user="$(id -un)" --format='%i %k'); then
-            echo "$jobs" | while read -r id mark _; do [ "$mark" = "$token" ] && timeout "$answer" scancel "$id"; done
+            echo "$jobs" | while read -r id mark _; do
+                # It may have been resumed in the meantime: the jobs are those of its heir then.
+                [ "$(cat "$owner")" = "$seen" ] && [ "$mark" = "$token" ] && timeout "$answer" scancel "$id"
+            done
             return
         fi
         [ "$tries" -eq 0 ] || sleep "$pause"
     done
 }
+owner=$1
 read -r _
-seen=$(cat "$1")
+seen=$(cat "$owner")
 if [ -e "$2" ]; then
     (
         sleep "$6"
-        [ "$(cat "$1")" = "$seen" ] && [ -e "$2" ] || exit 0  # it was resumed, and the jobs are those of its heir
+        [ -e "$2" ] || exit 0
         cancel PENDING,RUNNING,SUSPENDED "$4" "$7" "$7" 2
     ) &
     exit
 fi
 sleep "$3"
-[ "$(cat "$1")" = "$seen" ] && [ ! -e "$2" ] || exit 0
+[ "$(cat "$owner")" = "$seen" ] && [ ! -e "$2" ] || exit 0
 cancel PENDING "$4" 30 "$5" 10
 """
 

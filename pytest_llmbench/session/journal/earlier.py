@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from pytest_llmbench.cluster.executors import let_begin
+from pytest_llmbench.cluster.executors import can_begin, let_begin
 from pytest_llmbench.cluster.heartbeat import PERIOD_S, write_stop
 from pytest_llmbench.cluster.jobs import SlurmJob
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
@@ -60,12 +60,14 @@ class Earlier:
     Attributes:
         journal: open, which keeps other processes out.
         orphaned: the session's jobs may have ended themselves, after its silence or at its request.
+        asked_to_end: the session ended its jobs itself, as after Ctrl-C: none of them goes on.
         submitted: all jobs that earlier processes submitted, by the journal.
     """
 
-    def __init__(self, session: Session, journal: Journal, *, orphaned: bool) -> None:
+    def __init__(self, session: Session, journal: Journal, *, orphaned: bool, asked_to_end: bool) -> None:
         self.journal = journal
         self.orphaned = orphaned
+        self.asked_to_end = asked_to_end
         self.submitted: set[OurJob] = set()
         self._session = session
         self._submitting: dict[str, JournalEvent] = {}
@@ -98,7 +100,7 @@ class Earlier:
     def can_adopt(self, run: RunSpec, settings: Settings) -> bool:
         """True if a job that may be there is the run's own, of the same plan."""
         event = self._submitting.get(run.key)
-        if event is None or not event.job or not settings.runs_are_jobs:
+        if event is None or not event.job or not settings.runs_are_jobs or self.asked_to_end:
             return False
         return event.plan == digest_of_plan(run, settings)
 
@@ -220,7 +222,8 @@ def _become_owner(session: Session, cluster: str, journal: Journal) -> Earlier:
     shutil.rmtree(session.folder / layout.REPEATS, ignore_errors=True)
     for left in (stop, session.folder / layout.WORKERS_PLAN):
         left.unlink(missing_ok=True)
-    return Earlier(session, journal, orphaned=asked_to_end or silent_s >= borne_s - PERIOD_S)
+    orphaned = asked_to_end or silent_s >= borne_s - PERIOD_S
+    return Earlier(session, journal, orphaned=orphaned, asked_to_end=asked_to_end)
 
 
 def _alive_error(session: Session, events: tuple[JournalEvent, ...]) -> ConfigError:
@@ -257,13 +260,14 @@ def _end_what_runs(session: Session) -> None:
 
 
 def processes_of(session: Session) -> Iterator[int]:
-    """Launchers and ranks of a session on this machine: their command lines name its folder."""
+    """Launchers and ranks of a session on this machine: their command lines name its folder, by its whole path."""
+    places = [f"{folder}/".encode() for folder in {session.folder.absolute(), session.folder.resolve()}]
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes()
         except OSError:
             continue
-        ours = f"/{session.folder.name}/".encode() in words and any(
+        ours = any(place in words for place in places) and any(
             name in words for name in (b"submitit", b"srun", b"llmbench.")
         )
         if ours and int(path.parent.name) != os.getpid():
@@ -298,6 +302,10 @@ def adopt(
         watched = slurm.watch(job_id, identity)
         run = runs.get(submitting.name)
         if run is None or not earlier.can_adopt(run.spec, settings):
+            unwanted.append(watched)
+            continue
+        if not can_begin(run.processes.request, job_id):
+            say(f"run {run.key} is made again: files of its job {job_id} are gone from {run.processes.request.folder}")
             unwanted.append(watched)
             continue
         accepted, submitted = let_begin(run.processes.request, watched), submitting.at

@@ -3,6 +3,7 @@
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,7 +20,13 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Judgement, Problem, RunOutcome, RunRecord, Verdict, write_model
 from pytest_llmbench.core.wire.fault import SimulatedFault, note_strike
 from pytest_llmbench.session.ending import run_identity
-from pytest_llmbench.session.journal.earlier import Earlier, describe_dead_session, session_to_resume, take_over
+from pytest_llmbench.session.journal.earlier import (
+    Earlier,
+    describe_dead_session,
+    processes_of,
+    session_to_resume,
+    take_over,
+)
 from pytest_llmbench.session.journal.journal import (
     EventKind,
     Journal,
@@ -60,7 +67,7 @@ def died(tmp_path: Path) -> Iterator[Callable[..., Earlier]]:
         journal.close()
         opened.append(Journal(session.folder / "journal"))
         record.path.rename(record.path.with_name("earlier.json"))
-        return Earlier(session, opened[-1], orphaned=False)
+        return Earlier(session, opened[-1], orphaned=False, asked_to_end=False)
 
     yield left
     for journal in opened:
@@ -97,6 +104,26 @@ def test_what_becomes_of_runs_is_counted(
     plan = Plan(runs=(SPEC, SPEC.model_copy(update={"key": "new"})))
     earlier = died(problem and Problem(kind=problem, message="-"))
     assert earlier.counts(plan, replace(settings_of(tmp_path), allocation=allocation)) == counts
+
+
+def test_no_job_of_a_session_that_ended_in_order_is_adopted(died: Callable[..., Earlier], tmp_path: Path) -> None:
+    """After Ctrl-C it has cancelled them all."""
+    earlier = died()
+    assert earlier.can_adopt(SPEC, settings_of(tmp_path))
+    earlier.asked_to_end = True
+    assert not earlier.can_adopt(SPEC, settings_of(tmp_path))
+
+
+def test_processes_of_another_session_of_the_same_name_are_left_alone(tmp_path: Path) -> None:
+    """`--session-name nightly` in two folders: only the whole path is a session's own."""
+    mine, other = (Session(id="nightly", folder=tmp_path / name / "nightly") for name in ("mine", "other"))
+    argv = ["-c", "import time; time.sleep(60)", "llmbench.", f"{other.folder}/runs/a"]
+    with subprocess.Popen([sys.executable, *argv]) as process:
+        try:
+            assert list(processes_of(mine)) == []
+            assert list(processes_of(other)) == [process.pid]
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("changed", ["recipe", "partition", "nodes", "simulate"])
@@ -138,7 +165,8 @@ def test_jobs_are_known_by_their_last_submission(died: Callable[..., Earlier]) -
     assert [(submitting.name, job_id) for submitting, _, job_id in earlier.jobs] == [("tiny", "17")]
     earlier.journal.note(now("submitting", name="tiny", plan="x", job="llmbench-tiny", script="/s"))
     earlier.journal.earlier, _ = read_journal(earlier.journal.path)
-    again = Earlier(Session(id="s", folder=earlier.journal.path.parent), earlier.journal, orphaned=False)
+    session = Session(id="s", folder=earlier.journal.path.parent)
+    again = Earlier(session, earlier.journal, orphaned=False, asked_to_end=False)
     ((submitting, identity, job_id),) = again.jobs
     assert (job_id, submitting.plan, identity.token, identity.script) == ("", "x", "llmbench:s", "/s")
     assert [(job.id, job.identity.name) for job in again.submitted] == [("17", "llmbench-tiny")]
