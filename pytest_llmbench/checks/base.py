@@ -86,7 +86,7 @@ class Site:
 
     @property
     def is_full_gpu(self) -> bool:
-        """Whether GPUs are measured at full size; usual sizes, counts and tolerances depend on it."""
+        """True if GPUs are measured at full size; usual sizes, counts and tolerances depend on it."""
         return self.device == "cuda" and self.scale == "full"
 
 

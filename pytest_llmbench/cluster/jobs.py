@@ -18,7 +18,7 @@ from pytest_llmbench.cluster.slurm.states import JobState, JobStatus, OurJob, ju
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.wire.beginning import result_file
-from pytest_llmbench.readers.srun import cancelled, failed_node
+from pytest_llmbench.readers.srun import cancel_reason, failed_node
 
 # The driver of a command gives what it started twice 10 s to end.
 _TERMINATE_GRACE_S = 25.0
@@ -163,7 +163,7 @@ class StepJob(JobOnSlurm):
 
 def _parse_end(words: str, code: int) -> JobStatus:
     """Read from srun's output how a step ended whose job goes on."""
-    node, reason = failed_node(words), cancelled(words)
+    node, reason = failed_node(words), cancel_reason(words)
     if node is not None:
         return JobStatus(state=JobState.NODE_FAIL, reason="Slurm's word to the step", nodelist=node)
     if reason is not None:

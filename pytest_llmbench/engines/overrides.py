@@ -69,7 +69,7 @@ def unknown_arguments(names: list[str]) -> str | None:
 def values_of(recipe: Recipe, fields: Mapping[str, str], others: Mapping[str, Any]) -> dict[str, Any]:
     """Values of the arguments that an engine gives, in the order of `fields`, which maps them to keys of the recipe.
 
-    `others` has those that are no plain value of a key, and further ones; None there leaves an argument out.
+    `others` has those that are not a plain value of a key, and further ones; None there leaves an argument out.
     """
     plain = {name: None if name in others else attrgetter(field)(recipe) for name, field in fields.items()}
     return {name: value for name, value in {**plain, **others}.items() if name not in others or value is not None}

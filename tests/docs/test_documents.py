@@ -70,6 +70,18 @@ def test_every_make_target_named_exists(name: str) -> None:
     assert set(re.findall(r"`make ([a-z-]+)", (CHECKOUT / name).read_text(encoding="utf-8"))) <= targets
 
 
+def test_every_folder_of_the_house_is_there() -> None:
+    """The table of floors in CONTRIBUTING.md names each folder of the package, and parts that exist."""
+    text = (CHECKOUT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)/` \| (.*) \|$", text, re.MULTILINE)
+    package = CHECKOUT / "pytest_llmbench"
+    folders = {path.parent.name for path in package.glob("*/__init__.py")} - {"suites"}
+    assert {name for name, _ in rows} == folders
+    parts = [package / name / part for name, content in rows for part in re.findall(r"`([\w.]+/|\w+\.py)`", content)]
+    assert len(parts) > 10
+    assert [str(part) for part in parts if not part.exists()] == []
+
+
 def anchors(file: Path) -> set[str]:
     """The anchors that GitHub gives to a document's headings."""
     headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from pytest_llmbench.readers.events.tfrecord import masked_crc32c
+from pytest_llmbench.readers.tensorboard import masked_crc32c
 
 
 def varint(value: int) -> bytes:

@@ -192,7 +192,7 @@ def judge(
 
 
 def is_slow(game: Game, floor: float | None) -> bool:
-    """Whether a pair has a rate below the floor, or none."""
+    """True if a pair has a rate below the floor, or none."""
     return game.value is None or (floor is not None and game.value < floor)
 
 

@@ -233,7 +233,7 @@ CLAIM_NEEDLES = (b":print]", b":main] cmd = ", b"Model Parameters: ")
 SKIPPED_NEEDLES = (b", skipped=",)
 
 
-def said(text: str) -> Iterator[Said | Skipped]:
+def read_claims(text: str) -> Iterator[Said | Skipped]:
     """Yield the settings that a line prints."""
     if (match := _PRINTED.search(text)) and match[1] in _SETTINGS:
         name, values = _SETTINGS[match[1]]
@@ -273,7 +273,7 @@ def lora(rank: object, *, alone: bool) -> str:
     return f"of rank {rank}, which alone is trained" if alone else f"of rank {rank}"
 
 
-# Names in the log: the claim, and its value by word, if it is no number. A switch has the claim that it makes when on.
+# Names in the log: the claim, and its value by word unless it is a number. A switch has the claim it makes when on.
 _SETTINGS: Mapping[str, tuple[ClaimName, Mapping[str, str] | Said | None]] = {
     "train_batch_size": ("global_batch_size", None),
     "train_micro_batch_size_per_gpu": ("micro_batch_size", None),

@@ -9,7 +9,7 @@ from functools import cache
 import torch
 import torch.distributed as dist
 
-from pytest_llmbench.judging.ceiling import doubt
+from pytest_llmbench.judging.flops import doubt
 from pytest_llmbench.workloads.rank.steplog import StepLog
 
 # Large enough for the device's full rate, small enough for any memory: 3 times 128 MiB, or 4 MiB.

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.fuzz.__main__ import Tally, campaign, made, made_up, table
 from benchmarks.fuzz.inputs import Torn, torn
 from benchmarks.fuzz.targets import Target, targets
-from pytest_llmbench.readers.base import READERS
+from pytest_llmbench.readers.log import READERS
 
 
 @pytest.fixture(scope="session")

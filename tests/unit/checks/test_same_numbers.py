@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.checks.base import Answer, CheckSettings, Probe, Site, get_check
-from pytest_llmbench.checks.compute.nodes.seating import TURNS, Seat, StepDigests, Turn, groups, teams
+from pytest_llmbench.checks.compute.nodes.answer import TURNS, Seat, StepDigests, Turn, groups, teams
 from pytest_llmbench.checks.compute.same_numbers import NumbersVerdict, judge_numbers
 from pytest_llmbench.core.record.health import Report
 from tests.support.fleet import ProcessFleet, cpu_site

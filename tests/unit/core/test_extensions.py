@@ -23,7 +23,7 @@ from pytest_llmbench.core.extensions import ExtensionError, Extensions, named
 from pytest_llmbench.engines.base import ENGINES
 from pytest_llmbench.engines.in_process import InProcess
 from pytest_llmbench.judging.statistics import SHARED, STATISTICS
-from pytest_llmbench.readers.base import READERS
+from pytest_llmbench.readers.log import READERS
 from pytest_llmbench.reporting.base import REPORTS
 from tests.support.packages import install
 

@@ -14,8 +14,8 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.engines.base import Place, Script, get_engine
 from pytest_llmbench.engines.external import External
-from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.items import EVERY_LINE, Completed, Item, StepLine
+from pytest_llmbench.readers.log import LogReader
 from tests.support.samples import readable, sample
 from tests.support.shipped import shipped_recipes
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.readers.events.tfrecord import (
+from pytest_llmbench.readers.tensorboard import (
     FIXED32,
     FIXED64,
     LENGTH,

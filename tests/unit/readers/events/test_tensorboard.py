@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.engines.nemo.log import series
-from pytest_llmbench.readers.events.tensorboard import Damage, Scalar, event_files, read_scalars
-from pytest_llmbench.readers.events.tfrecord import masked_crc32c
+from pytest_llmbench.readers.tensorboard import Damage, Scalar, event_files, masked_crc32c, read_scalars
 from tests.support.events import part, record, simple, write
 
 NEMO = "tensorboard/nemo2-gpt3-126m.events.out.tfevents.1726588615.75e4368fee5a.577.0"
