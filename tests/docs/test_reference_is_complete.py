@@ -1,7 +1,5 @@
 """docs/reference.md and the code know the same names, defaults, units and rules."""
 
-from __future__ import annotations
-
 import datetime as dt
 import os
 import re

@@ -4,8 +4,6 @@ They accept what the package asks them and nothing else, and print what a health
 otherwise. The XML has the tags of the driver version that is asked for, written here from NVIDIA's documentation.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Event files as TensorBoard's writer makes them: an event for each scalar."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whatever is read from elsewhere: damaged samples make no reader fail, and a torn line makes no number."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from random import Random
 

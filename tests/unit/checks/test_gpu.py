@@ -1,7 +1,5 @@
 """GPU checks on processes that pose as nodes: the programs they ask are stand-ins, everything else is real."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -128,7 +126,6 @@ def test_how_nvidia_smi_fails_says_what_the_node_needs(tmp_path: Path) -> None:
 
 
 def test_a_gpu_that_nvidia_smi_only_complains_of_is_found(tmp_path: Path) -> None:
-    """It answers for the GPUs that it reaches, and ends with 0."""
     errors = "Unable to determine the device handle for GPU1: 0000:44:00.0: Unknown Error\n"
     short = smi_xml(1).replace("<attached_gpus>1<", "<attached_gpus>2<")
     words = {"xml": errors}

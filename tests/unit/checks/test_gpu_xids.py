@@ -1,7 +1,5 @@
 """What Xids mean."""
 
-from __future__ import annotations
-
 import pytest
 
 from pytest_llmbench.checks.gpu.kernel_log import KernelEvent

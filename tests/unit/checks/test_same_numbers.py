@@ -1,7 +1,5 @@
 """Whose numbers are wrong: votes over what ranks computed in two groups, before and after they changed places."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

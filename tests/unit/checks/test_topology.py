@@ -1,7 +1,5 @@
 """The topology check on processes that pose as nodes, each with a sysfs of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree as ET

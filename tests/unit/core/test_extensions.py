@@ -1,7 +1,5 @@
 """Extensions: found by name among all that is installed, imported when asked for, and never lost without a word."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Keys, signatures and statements: as in-toto's reference reads them."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

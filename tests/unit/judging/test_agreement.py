@@ -1,7 +1,5 @@
 """Lines of a log that contradict one another: each sentence has both numbers, and true logs have none."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

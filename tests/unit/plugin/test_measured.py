@@ -1,7 +1,5 @@
 """A comparison is a number's: it touches nothing, keeps its type in other units, and lets `max` compare numbers."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import FrameType

@@ -1,7 +1,5 @@
 """Logs without end: whatever their size is, reading them takes little memory."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Of the tasks that srun says ended, those that ended first are told from those that it ended."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

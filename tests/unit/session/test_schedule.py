@@ -1,7 +1,5 @@
 """What becomes of launches: how often they are repeated, and when no more; and one look of the runner."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from types import SimpleNamespace

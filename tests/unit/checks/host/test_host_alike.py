@@ -1,7 +1,5 @@
 """Who stands out among nodes that should be alike, and which devices a variable names."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """What a system's file names has to be on the nodes: real files, and this machine's own interfaces."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pytest_llmbench.checks.base import CheckSettings, get_check

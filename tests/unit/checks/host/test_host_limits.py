@@ -1,7 +1,5 @@
 """Limits: what is needed follows from the size of the job, and what can be done about it from the hard limit."""
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Iterator
 from pathlib import Path

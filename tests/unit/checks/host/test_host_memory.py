@@ -1,7 +1,5 @@
 """Memory: less than the others have, or in use before anything has begun."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

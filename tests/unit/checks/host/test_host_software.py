@@ -1,7 +1,5 @@
 """Software: who differs is named, with both versions and the nodes that agree."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A framework's log that says it trained something else than the recipe is not judged, wherever it says so."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

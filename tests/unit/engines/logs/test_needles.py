@@ -1,7 +1,5 @@
 """Lines that hold none of an engine's needles need not be read: they say nothing of steps or of the training."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path

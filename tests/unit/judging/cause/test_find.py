@@ -1,7 +1,5 @@
 """The cause of a missed speed, from the evidence of a run."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Numbers and thresholds: met, missed, or not decided, and then why and what to do."""
 
-from __future__ import annotations
-
 import random
 from typing import Literal
 

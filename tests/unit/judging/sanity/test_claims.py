@@ -1,7 +1,5 @@
 """A run that says it trained something else than its recipe is not judged."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

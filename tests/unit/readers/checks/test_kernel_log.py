@@ -1,7 +1,5 @@
 """Finding the driver's errors in the kernel's log."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest
@@ -83,7 +81,6 @@ def test_faults_that_the_driver_reports_without_an_xid(text: str, code: int, bus
 
 
 def test_what_a_healthy_driver_writes_is_no_fault() -> None:
-    """Among it are words of firmware and of initialization."""
     healthy = (
         "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05",
         "NVRM: The NVIDIA probe routine was not called for 8 device(s).",

@@ -1,7 +1,5 @@
 """The wire format of protocol buffers."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

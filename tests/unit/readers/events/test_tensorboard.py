@@ -1,7 +1,5 @@
 """TensorBoard's event files: real ones of NeMo, and some made here, whole and damaged."""
 
-from __future__ import annotations
-
 import math
 import statistics
 import struct

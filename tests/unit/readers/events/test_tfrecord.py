@@ -1,7 +1,5 @@
 """TFRecord files: whole, cut off, damaged."""
 
-from __future__ import annotations
-
 import io
 import struct
 

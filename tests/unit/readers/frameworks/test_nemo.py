@@ -1,7 +1,5 @@
 """NeMo's progress bar and its lines."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

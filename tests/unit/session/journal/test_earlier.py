@@ -1,7 +1,5 @@
 """What a session that is resumed keeps of its earlier processes and makes again, and how a dead one is named."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Projections of a run under way, by logs that are written here."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Collectives between real ranks, and whether a wrong value would be seen."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """The measured matrix-product rate."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import chain, repeat
 
