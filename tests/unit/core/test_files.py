@@ -71,7 +71,6 @@ def test_a_replacement_has_the_mode_of_what_it_replaces(tmp_path: Path) -> None:
 
 @pytest.fixture
 def above() -> Iterator[Path]:
-    """A folder that every user can come to."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     yield folder / "above"
