@@ -42,7 +42,7 @@ def calibrate_references(
     Args:
         runs: good runs of one recipe on one machine.
         statistics: names of statistics of speed; without any, the recipe's own.
-        less: a plain margin as a share, in place of the prediction limit.
+        less: a plain margin as a share, instead of the prediction limit.
         too_fast: share of the mean from which on a run is too fast; None for no such bound.
         name: of the reference, with the statistic if there are several; None for the usual name.
 

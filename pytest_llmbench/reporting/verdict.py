@@ -44,7 +44,7 @@ class SessionOutcome:
     Attributes:
         rows: the properties of each verdict, of tests and of groups of nodes.
         incomplete: names of required clauses that are unjudged.
-        unjudged: which of the `runs` have no verdict on their speed; with `speed_required`, one such run is enough.
+        unjudged: the runs, of all `runs`, without a verdict on their speed; with `speed_required`, one is enough.
         exit_code: pytest's exit code.
     """
 
