@@ -115,5 +115,5 @@ $(VENV)/.docs: $(VENV)/bin/python pyproject.toml $(CONSTRAINTS)
 # Plugins that would change every other test have a folder of their own, for the tests that want them.
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml $(CONSTRAINTS) Makefile
 	$(PIP) -e ".[dev]"
-	$(PIP) --no-deps --upgrade --target $(VENV)/guests pytest-forked pytest-replay
+	$(PIP) --no-deps --upgrade --target $(VENV)/guests pytest-forked pytest-replay pytest-rerunfailures pytest-retry
 	@touch $@ $(VENV)/.bench

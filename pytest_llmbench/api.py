@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from pytest_llmbench.plugin.collection.checks import Health
     from pytest_llmbench.plugin.verdict.measured import Measured
     from pytest_llmbench.plugin.verdict.run import Run
-    from pytest_llmbench.readers.base import LogReader
     from pytest_llmbench.readers.items import (
         BadEnd,
         Begun,
@@ -68,6 +67,7 @@ if TYPE_CHECKING:
         Unreadable,
         WorldSize,
     )
+    from pytest_llmbench.readers.log import LogReader
     from pytest_llmbench.reporting.base import FinishedSession, ReportWriter
     from pytest_llmbench.workloads.rank.context import RankContext
     from pytest_llmbench.workloads.rank.probe import ProbeLog
@@ -102,11 +102,11 @@ _HOMES = {
     "plugin.collection.checks": ("Health",),
     "plugin.verdict.measured": ("Measured",),
     "plugin.verdict.run": ("Run",),
-    "readers.base": ("LogReader",),
     "readers.items": (
         "BadEnd", "Begun", "Completed", "Count", "Failed", "Item", "LogInterval", "Needles", "Node", "Parse", "Pause",
         "Said", "Skipped", "StepLine", "Total", "Unreadable", "WorldSize",
     ),
+    "readers.log": ("LogReader",),
     "reporting.base": ("FinishedSession", "ReportWriter"),
     "workloads.rank.context": ("RankContext",),
     "workloads.rank.probe": ("ProbeLog",),

@@ -42,7 +42,7 @@ def calibrate_references(
     Args:
         runs: good runs of one recipe on one machine.
         statistics: names of statistics of speed; without any, the recipe's own.
-        less: a plain margin as a share, in place of the prediction limit.
+        less: a plain margin as a share, instead of the prediction limit.
         too_fast: share of the mean from which on a run is too fast; None for no such bound.
         name: of the reference, with the statistic if there are several; None for the usual name.
 
@@ -168,7 +168,12 @@ def read_runs(given: Sequence[Path], recipe: str | None) -> list[GoodRun]:
     Raises:
         ConfigError: a record is unreadable, none is there, or several recipes are, and none is chosen.
     """
-    files = [path for place in given for path in ([place] if place.is_file() else _below(place))]
+    files = []
+    for place in given:
+        records = [place] if place.is_file() else record_files_below(place, "run")
+        if not records:
+            raise ConfigError(f"{place}: no run record (runs/*/{layout.RECORD}) is there, nor in a folder below it")
+        files += records
     # A shell's `reports/*` names the folder of the latest session twice: as itself, and by the link `latest`.
     named = {path.absolute() for path in files}
     paths = [path for path in files if path.absolute() == (real := path.resolve()) or real not in named]
@@ -180,9 +185,3 @@ def read_runs(given: Sequence[Path], recipe: str | None) -> list[GoodRun]:
     if len(names) > 1 and recipe is None:
         raise ConfigError(f"these are runs of {', '.join(sorted(names))}: choose one recipe with --recipe")
     return chosen
-
-
-def _below(folder: Path) -> list[Path]:
-    if not (files := record_files_below(folder, "run")):
-        raise ConfigError(f"{folder}: no run record (runs/*/{layout.RECORD}) is there, nor in a folder below it")
-    return files

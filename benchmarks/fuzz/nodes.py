@@ -11,9 +11,9 @@ from benchmarks.mutations import nodes
 from benchmarks.mutations.subjects import Subject, sample
 from pytest_llmbench.checks.collectives.report import read_nccl_tests, read_nccl_tests_json
 from pytest_llmbench.checks.dcgm.report import error_in, read_dcgm
+from pytest_llmbench.checks.gpu.kernel_log import read_driver_log
 from pytest_llmbench.checks.gpu.nvidia_smi import read_smi
 from pytest_llmbench.checks.gpu.nvlink import read_links
-from pytest_llmbench.checks.gpu.xid import read_driver_log
 from pytest_llmbench.checks.topology.check import read_topology
 from pytest_llmbench.cluster.slurm.commands import slurm_words
 from pytest_llmbench.cluster.slurm.states import FIELD, RECORD, job_rows, parse_duration, parse_time
@@ -21,7 +21,7 @@ from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.wire.labels import labels_in
 from pytest_llmbench.readers.items import Unreadable
 from pytest_llmbench.readers.pci import pci_address
-from pytest_llmbench.readers.srun import cancelled, failed_node, first_to_end
+from pytest_llmbench.readers.srun import cancel_reason, failed_node, first_to_end
 
 Reader = tuple[Sequence[bytes], Callable[[bytes], Any]]
 _ROW = FIELD.join(("17", "RUNNING", "None", "n[1-4,7]", "2026-11-23T03:11:26", "0", "llmbench-x", "/s/run.sh", "t o"))
@@ -56,7 +56,7 @@ def readers(_: Path) -> Mapping[str, Reader]:
         "nvidia-smi nvlink": (_of(nodes.nvlink()), _text(read_links, RunError)),
         "kernel log": (_of(nodes.kernel_log()), _text(read_driver_log)),
         "topology": ([_TOPOLOGY], _text(read_topology, RunError)),
-        "srun": (_SRUN, _text(lambda text: (first_to_end(text), cancelled(text), failed_node(text)))),
+        "srun": (_SRUN, _text(lambda text: (first_to_end(text), cancel_reason(text), failed_node(text)))),
         "squeue": ([(RECORD + _ROW).encode() * 3], _text(lambda text: list(job_rows(text.split(RECORD))))),
         "sacct": ([b"1-02:03:04.5", b"Unknown"], _text(lambda text: (parse_duration(text), parse_time(text)))),
         "slurm errors": ([b"sbatch: error: Batch job submission failed: Invalid qos\n"], _text(slurm_words)),

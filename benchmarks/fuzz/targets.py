@@ -16,8 +16,7 @@ from pytest_llmbench.engines.deepspeed_chat import eval_batch
 from pytest_llmbench.engines.megatron_lm import events as megatron_events
 from pytest_llmbench.engines.nemo import gnu_time
 from pytest_llmbench.engines.nemo import log as nemo_log
-from pytest_llmbench.readers.base import READERS
-from pytest_llmbench.readers.log import last_step, last_words, read_log
+from pytest_llmbench.readers.log import READERS, last_step, last_words, read_log
 from pytest_llmbench.readers.steps import progress
 from pytest_llmbench.readers.steps.gpu_window import read_telemetry
 from pytest_llmbench.readers.steps.step_log import read_steps

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BytesIO
 
-from pytest_llmbench.readers.events.tfrecord import FIXED32, LENGTH, Malformed, fields, masked_crc32c, records
+from pytest_llmbench.readers.tensorboard import FIXED32, LENGTH, Malformed, fields, masked_crc32c, records
 
 _NUMBER = re.compile(rb"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _HEAD, _CHECK = 12, 4

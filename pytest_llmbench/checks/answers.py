@@ -33,11 +33,11 @@ def _read(answer: Answer, model: type[AnswerModel], asked: AskedKeys) -> Answer[
         try:  # as JSON, which accepts a list for a tuple, and refuses a text for a number
             data = model.model_validate_json(json.dumps(answer.data), strict=True)
             absent = [key for field, keys in asked.items() for key in _find_absent(data, field, keys)]
-            data, reason = (None, damaged(absent[0])) if absent else (data, None)
+            data, reason = (None, describe_damage(absent[0])) if absent else (data, None)
         except ValidationError as error:
             first, more = error.errors()[0], error.error_count() - 1
             what = f"{first['msg']} (and {more} more)" if more else first["msg"]
-            reason = damaged(".".join(map(str, first["loc"])) or "all of it", what)
+            reason = describe_damage(".".join(map(str, first["loc"])) or "all of it", what)
     return replace(cast("Answer[AnswerModel]", answer), data=data, why=reason)
 
 
@@ -46,7 +46,7 @@ def _find_absent(data: BaseModel, field: str, keys: Collection[str]) -> list[str
     return [field] if value is None else [f"{field}.{key}" for key in keys if key not in value]
 
 
-def damaged(field: str, what: str = "Field required") -> str:
+def describe_damage(field: str, what: str = "Field required") -> str:
     """The reason not to judge a node whose answer is damaged in a field."""
     return f"its answer is damaged: {field}: {what}; run the check again, and see the log of the rank"
 

@@ -12,7 +12,7 @@ from pytest_llmbench.core.extensions import Extensions, named
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.recipes import Scale
 from pytest_llmbench.core.recipe.reference import Reference, refuse_contradictions
-from pytest_llmbench.core.recipe.topology import Device
+from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.schema import NoOptions, Strict, validate
 
@@ -58,13 +58,10 @@ class Answer(Generic[AnswerData]):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Site:
-    """The part of the system's file and the options that a check may see."""
+class Site(Topology):
+    """The part of the system's file and the options that a check may see: first of all, the session's nodes."""
 
     system: str
-    nodes: int  # that the session asked for
-    gpus_per_node: int  # in this session; 0 for none
-    cpu_ranks_per_node: int = 1  # where there are no GPUs
     gpu_model: str | None = None  # as in the system's file; None where it lists none
     gpu_memory_gib: float | None = None
     peak_tflops: Mapping[str, float] = field(default_factory=dict)  # published dense peak of one GPU by precision
@@ -75,18 +72,8 @@ class Site:
     selected: tuple[str, ...] = ()  # names of the checks that this session runs
 
     @property
-    def device(self) -> Device:
-        """Device on which the nodes compute."""
-        return "cuda" if self.gpus_per_node else "cpu"
-
-    @property
-    def ranks_per_node(self) -> int:
-        """One rank per GPU; without GPUs, `cpu_ranks_per_node`."""
-        return self.gpus_per_node or self.cpu_ranks_per_node
-
-    @property
     def is_full_gpu(self) -> bool:
-        """Whether GPUs are measured at full size; usual sizes, counts and tolerances depend on it."""
+        """True if GPUs are measured at full size; usual sizes, counts and tolerances depend on it."""
         return self.device == "cuda" and self.scale == "full"
 
 

@@ -59,7 +59,7 @@ class Bounds:
         return missed(readings, self.references, system=self._system, device=device or self._device, action=action)
 
     def covers(self, readings: Sequence[Reading], device: str | None = None) -> bool:
-        """Whether a reference is for any of these readings; true without readings."""
+        """True if a reference is for any of these readings; true without readings."""
         return not unbounded(readings, self.references, system=self._system, device=device or self._device)
 
     def applicable(self, device: str | None, nodes: int, gpus: int) -> tuple[Reference, ...]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pytest_llmbench.cli import calibrating, compare, history, names, sessions, site
+from pytest_llmbench.cli import calibrating, compare, history, names, sessions
 from pytest_llmbench.cli.bundle import bundle, keygen, verify
 from pytest_llmbench.core.errors import LLMBenchError
 
@@ -38,8 +38,8 @@ def _common(
 
 
 # In the list of commands each has a line of a terminal of 80 columns; its own help has more.
-app.command("init", short_help="Make the folder of a site: ini, system, recipe, tests, CI.")(site.make_site)
-app.command("doctor", short_help="Show what this login node lacks, and how to get it.")(site.examine_machine)
+app.command("init", short_help="Make the folder of a site: ini, system, recipe, tests, CI.")(names.make_site)
+app.command("doctor", short_help="Show what this login node lacks, and how to get it.")(names.examine_machine)
 app.command("list", short_help="List recipes, systems, checks, engines, statistics.")(names.list_names)
 app.command("validate", short_help="Show every fault of recipe and system files.")(names.validate_files)
 app.command("watch", short_help="Follow a session from another terminal.")(sessions.watch_session)

@@ -4,7 +4,7 @@ import csv
 import datetime as dt
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,8 +28,7 @@ Where = Annotated[str, typer.Option("--history", envvar="LLMBENCH_HISTORY", meta
 DEFAULT = "llmbench-history.db"
 
 
-@contextmanager
-def open_existing(url: str) -> Iterator["History"]:
+def open_existing(url: str) -> "AbstractContextManager[History]":
     """Open an existing history, so that a misspelt file is an error instead of a new database.
 
     Raises:
@@ -39,8 +38,7 @@ def open_existing(url: str) -> Iterator["History"]:
 
     if "://" not in url and not Path(url).expanduser().exists():
         raise ConfigError(f"there is no history {url}: `llmbench history import` makes one, or give --history")
-    with open_history(url) as history:
-        yield history
+    return open_history(url)
 
 
 @app.command("import")
@@ -84,7 +82,12 @@ def show(
         if session is None:
             if tag is not None:
                 raise ConfigError("--tag names one session: llmbench history show SESSION --tag NAME")
-            _print_sessions(list_sessions(opened, last), as_json=as_json)
+            sessions = list_sessions(opened, last)
+            if as_json:
+                print_json(sessions)
+            else:
+                names = ("session", "began", "system", "runs", "checks", "verdicts", "tags", "commit")
+                print_table(names, map(_row_of_session, sessions))
             return
         if tag is not None:
             with opened.writing() as connection:
@@ -144,26 +147,20 @@ def series(
         rows = [
             (
                 _time(point.time), point.session, point.run, f"{for_people(point.value)} {point.unit}",
-                _interval(point.low, point.high), f"{point.nodes} × {point.hardware}", (point.git_commit or "")[:10],
+                " - ".join(for_people(end) for end in (point.low, point.high) if end is not None),
+                f"{point.nodes} × {point.hardware}", (point.git_commit or "")[:10],
             )
             for point in points
         ]  # fmt: skip
         print_table(("time", "session", "run", metric, "between", "nodes", "commit"), rows)
 
 
-def _print_sessions(sessions: list[dict[str, Any]], *, as_json: bool) -> None:
-    if as_json:
-        print_json(sessions)
-        return
-    rows = [
-        (
-            session["id"], _time(session["began"]), session["system"], session["runs"], session["checks"],
-            " ".join(f"{count} {word}" for word, count in sorted(session["verdicts"].items())),
-            " ".join(session["tags"]), (session["git_commit"] or "")[:10],
-        )
-        for session in sessions
-    ]  # fmt: skip
-    print_table(("session", "began", "system", "runs", "checks", "verdicts", "tags", "commit"), rows)
+def _row_of_session(session: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (
+        session["id"], _time(session["began"]), session["system"], session["runs"], session["checks"],
+        " ".join(f"{count} {word}" for word, count in sorted(session["verdicts"].items())),
+        " ".join(session["tags"]), (session["git_commit"] or "")[:10],
+    )  # fmt: skip
 
 
 def _print_changes(title: str, points: "Sequence[SeriesPoint]", p_value: float, *, as_json: bool) -> None:
@@ -241,10 +238,6 @@ def ledger(
         fault = " (fault)" if entry["blames"] else ""
         head = f"{_time(entry['time'])} {entry['session']} {entry['device']}: {entry['what']}{number}{fault}: "
         _echo(head + " ".join(entry["said"].split()))
-
-
-def _interval(low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else f"{for_people(low)} - {for_people(high)}"
 
 
 def _day_and_time(at: float) -> dt.datetime:

@@ -41,7 +41,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, columns: Seq
         print_table(names, [[row[name] for name in names] for row in rows])
 
 
-def print_table(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def print_table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table; on a terminal, its last column is wrapped."""
     from rich.console import Console  # noqa: PLC0415  # heavy: `--help` and JSON need none of it
     from rich.table import Table  # noqa: PLC0415

@@ -12,7 +12,7 @@ from pytest_llmbench.cli.site.reading import call_in_site
 from pytest_llmbench.cluster.recipes import RECIPES
 from pytest_llmbench.cluster.system import ELSEWHERE, LOCAL, SLURM, SYSTEMS, System, load_system
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipe.recipes import Recipe, recipes_by_file
+from pytest_llmbench.core.recipe.recipes import recipes_by_file
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.engines.base import ENGINES
 from pytest_llmbench.judging.statistics import SHARED
@@ -33,7 +33,7 @@ def rows_of(kind: str) -> tuple[list[Row], list[str]]:
 
 
 def _recipes(config: pytest.Config) -> Iterator[Row]:
-    for path, recipes in _recipe_files(config).items():
+    for path, recipes in recipes_by_file(_folders(config, "recipes")).items():
         for recipe in recipes.values():
             yield {
                 "recipe": recipe.name, "engine": recipe.engine, "nodes": recipe.nodes,
@@ -79,7 +79,7 @@ def _statistics(_: pytest.Config) -> Iterator[Row]:
 
 
 def _references(config: pytest.Config) -> Iterator[Row]:
-    for recipes in _recipe_files(config).values():
+    for recipes in recipes_by_file(_folders(config, "recipes")).values():
         for recipe in recipes.values():
             for reference in recipe.references:
                 yield _reference(reference, recipe.name, None)
@@ -103,10 +103,6 @@ def _schemas(_: pytest.Config) -> Iterator[Row]:
     for path in sorted(shipped("schemas").glob("*.json")):
         schema = json.loads(path.read_text(encoding="utf-8"))
         yield {"schema": path.stem, "title": schema["title"], "id": schema["$id"], "file": str(path)}
-
-
-def _recipe_files(config: pytest.Config) -> Mapping[Path, Mapping[str, Recipe]]:
-    return recipes_by_file(_folders(config, "recipes"))
 
 
 def _folders(config: pytest.Config, kind: str) -> list[Path]:

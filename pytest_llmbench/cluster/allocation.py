@@ -24,13 +24,10 @@ from pytest_llmbench.workloads.rank.deadman import hold
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Waiting:
-    """The reason why nodes are still awaited, such as `Priority`.
-
-    Attributes:
-        starts: Unix time at which Slurm expects to start the job that will hold the nodes; None if unknown.
-    """
+    """The reason why nodes are still awaited, such as `Priority`."""
 
     reason: str
+    # Unix time at which Slurm expects to start the job that will hold the nodes; None if unknown.
     starts: float | None = None
 
 

@@ -41,34 +41,21 @@ _BEGIN = "pytest_llmbench.workloads.node.begin"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobRequest:
-    """The request for a job.
-
-    Attributes:
-        folder: submission script, what each job executes, and logs; on a file system all nodes share.
-        nodes, tasks_per_node, gpus_per_node: its shape.
-        time_min: wall-clock limit, minutes.
-        comment: written to Slurm; holds the token that finds the job again.
-        slurm: further sbatch options by name.
-        setup: shell lines before the tasks start.
-        srun_args: further arguments of srun.
-        use_srun: whether every task is started by srun; a holder is one process on the first node.
-        python: the interpreter on the nodes; by default this one.
-        outlives_nodes: whether the job goes on when one of its nodes fails.
-    """
+    """The request for a job."""
 
     name: str
-    folder: Path
+    folder: Path  # submission script, what each job executes, and logs; on a file system all nodes share
     nodes: int
     tasks_per_node: int
     gpus_per_node: int
-    time_min: int
-    comment: str
-    slurm: Mapping[str, str] = field(default_factory=dict)
-    setup: tuple[str, ...] = ()
-    srun_args: tuple[str, ...] = ()
-    use_srun: bool = True
-    python: str | None = None
-    outlives_nodes: bool = False
+    time_min: int  # wall-clock limit, minutes
+    comment: str  # written to Slurm; holds the token that finds the job again
+    slurm: Mapping[str, str] = field(default_factory=dict)  # further sbatch options by name
+    setup: tuple[str, ...] = ()  # shell lines before the tasks start
+    srun_args: tuple[str, ...] = ()  # further arguments of srun
+    use_srun: bool = True  # whether every task is started by srun; a holder is one process on the first node
+    python: str | None = None  # the interpreter on the nodes; by default this one
+    outlives_nodes: bool = False  # whether the job goes on when one of its nodes fails
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -144,18 +131,12 @@ class JobRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Accepted:
-    """A job that Slurm has taken.
+    """A job that Slurm has taken."""
 
-    Attributes:
-        job: the job; a later look at the queue may show that its id is another's.
-        stderr: file for the output of the batch script and srun.
-        note: oddities of the submission, for people.
-    """
-
-    job: OurJob
+    job: OurJob  # the job; a later look at the queue may show that its id is another's
     script: Path
-    stderr: Path
-    note: str = ""
+    stderr: Path  # file for the output of the batch script and srun
+    note: str = ""  # oddities of the submission, for people
 
 
 def load() -> None:

@@ -18,7 +18,7 @@ from pytest_llmbench.cluster.slurm.states import JobState, JobStatus, OurJob, ju
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.wire.beginning import result_file
-from pytest_llmbench.readers.srun import cancelled, failed_node
+from pytest_llmbench.readers.srun import cancel_reason, failed_node
 
 # The driver of a command gives what it started twice 10 s to end.
 _TERMINATE_GRACE_S = 25.0
@@ -137,8 +137,15 @@ class StepJob(JobOnSlurm):
         return self._describe_end(self.last_words(), code)
 
     def _describe_end(self, words: str, code: int) -> JobStatus:
-        """How the step ended while its job goes on; for a failed node, with the state and reason that Slurm shows."""
-        status = _parse_end(words, code)
+        """How the step ended while its job goes on, by srun's output; for a failed node, also as Slurm shows it."""
+        node, reason = failed_node(words), cancel_reason(words)
+        status = JobStatus(state=JobState.FAILED, reason=f"srun exited with {code}")
+        if node is not None:
+            status = JobStatus(state=JobState.NODE_FAIL, reason="Slurm's word to the step", nodelist=node)
+        elif reason is not None:
+            states = {"TIME": JobState.TIMEOUT, "NODE": JobState.NODE_FAIL, "PREEMPTION": JobState.PREEMPTED}
+            state = next((state for word, state in states.items() if reason.startswith(word)), JobState.CANCELLED)
+            status = JobStatus(state=state, reason=f"its step{f': {reason}' if reason else ', and not the whole job'}")
         if status.state is not JobState.NODE_FAIL:
             return status
         ill = self._slurm.queries.ill_nodes(",".join(self.hosts))
@@ -159,18 +166,6 @@ class StepJob(JobOnSlurm):
     def last_words(self) -> str:
         """The output of srun."""
         return _tail(self._log, self._log_begins)
-
-
-def _parse_end(words: str, code: int) -> JobStatus:
-    """Read from srun's output how a step ended whose job goes on."""
-    node, reason = failed_node(words), cancelled(words)
-    if node is not None:
-        return JobStatus(state=JobState.NODE_FAIL, reason="Slurm's word to the step", nodelist=node)
-    if reason is not None:
-        states = {"TIME": JobState.TIMEOUT, "NODE": JobState.NODE_FAIL, "PREEMPTION": JobState.PREEMPTED}
-        state = next((state for word, state in states.items() if reason.startswith(word)), JobState.CANCELLED)
-        return JobStatus(state=state, reason=f"its step{f': {reason}' if reason else ', and not the whole job'}")
-    return JobStatus(state=JobState.FAILED, reason=f"srun exited with {code}")
 
 
 class SlurmJob(JobOnSlurm):

@@ -106,15 +106,10 @@ def repeat_key(series: str, number: int) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Session:
-    """One pytest session's identity on disk and in Slurm.
+    """One pytest session's identity on disk and in Slurm."""
 
-    Attributes:
-        id: unique and readable.
-        folder: `<run dir>/<id>`; with `--llmbench-session-name`, that name replaces the id.
-    """
-
-    id: str
-    folder: Path
+    id: str  # unique and readable
+    folder: Path  # `<run dir>/<id>`; with `--llmbench-session-name`, that name replaces the id
 
     @property
     def token(self) -> str:

@@ -20,61 +20,38 @@ CLUSTERS = ("auto", "slurm", "local", "debug")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """One session's request.
+    """One session's request."""
 
-    Attributes:
-        system: the cluster it is for.
-        cluster: how jobs get there.
-        allocation: `session` holds `nodes` for all runs; `run` makes a Slurm job per run.
-        nodes: nodes in all; None leaves each run the number its recipe was published for.
-        nodes_per_run: nodes of one run; every recipe then runs on each group of that many of the session's nodes.
-        gpus_per_node: overrides the system's; 0 trains on the CPU.
-        time_min: wall-clock limit of each Slurm job, and of every run in it, minutes.
-        max_wait_min: how long a Slurm job may wait in the queue, minutes; None for any time.
-        repeat: runs of each recipe that are judged together; None leaves each test the number that its marker has.
-        rerun: whether an inconclusive run is made again, within its time limit.
-        max_runs: runs at once; None for as many as there are nodes.
-        budget: most GPU-hours of a session; None for any number.
-        retries: further attempts of a run that a fault of the infrastructure ended.
-        first_run_alone: whether the first run has the cluster to itself, and so fills caches that all would fill.
-        scale: `full` or `smoke`.
-        slurm: options handed to sbatch.
-        run_dir: folder of the sessions' folders; on a cluster, on a file system that all nodes share.
-        replay: a folder of logs to judge instead of running anything.
-        gate: whether what costs GPU-hours stays away from nodes that a check found unfit; auto, where both are there.
-        nccl: whether links are measured although a node failed another check.
-        quarantine: the list of unfit nodes, honoured and added to.
-        avoided: nodes to keep off because of their history, each with the reason.
-        early_verdict: whether runs are ended as soon as every threshold of their tests is decided.
-        heartbeat_timeout: silence of pytest after which its jobs and ranks end themselves, seconds.
-        simulate: a fault that the ranks of every run cause on purpose.
-    """
-
-    system: System
-    cluster: ClusterName
-    allocation: AllocationMode
-    run_dir: Path
-    nodes: int | None = None
+    system: System  # the cluster it is for
+    cluster: ClusterName  # how jobs get there
+    allocation: AllocationMode  # `session` holds `nodes` for all runs; `run` makes a Slurm job per run
+    run_dir: Path  # folder of the sessions' folders; on a cluster, on a file system that all nodes share
+    nodes: int | None = None  # nodes in all; None leaves each run the number its recipe was published for
+    # Nodes of one run; every recipe then runs on each group of that many of the session's nodes.
     nodes_per_run: int | None = None
-    gpus_per_node: int | None = None
-    time_min: int | None = None
-    max_wait_min: int | None = None
+    gpus_per_node: int | None = None  # overrides the system's; 0 trains on the CPU
+    time_min: int | None = None  # wall-clock limit of each Slurm job, and of every run in it, minutes
+    max_wait_min: int | None = None  # how long a Slurm job may wait in the queue, minutes; None for any time
+    # Runs of each recipe that are judged together; None leaves each test the number that its marker has.
     repeat: int | None = None
-    rerun: bool = False
-    max_runs: int | None = None
-    budget: float | None = None
-    retries: int = 0
+    rerun: bool = False  # whether an inconclusive run is made again, within its time limit
+    max_runs: int | None = None  # runs at once; None for as many as there are nodes
+    budget: float | None = None  # most GPU-hours of a session; None for any number
+    retries: int = 0  # further attempts of a run that a fault of the infrastructure ended
+    # Whether the first run has the cluster to itself, and so fills caches that all would fill.
     first_run_alone: bool = False
-    scale: Scale = "full"
-    slurm: Mapping[str, str] = field(default_factory=dict)
-    replay: Path | None = None
+    scale: Scale = "full"  # `full` or `smoke`
+    slurm: Mapping[str, str] = field(default_factory=dict)  # options handed to sbatch
+    replay: Path | None = None  # a folder of logs to judge instead of running anything
+    # Whether what costs GPU-hours stays away from nodes that a check found unfit; auto, where both are there.
     gate: Literal["auto", "on", "off"] = "auto"
-    nccl: bool = False
-    quarantine: Path | None = None
+    nccl: bool = False  # whether links are measured although a node failed another check
+    quarantine: Path | None = None  # the list of unfit nodes, honoured and added to
+    # Nodes to keep off because of their history, each with the reason.
     avoided: Mapping[str, str] = field(default_factory=dict)
-    early_verdict: bool = False
-    heartbeat_timeout: float = TTL_S
-    simulate: SimulatedFault | None = None
+    early_verdict: bool = False  # whether runs are ended as soon as every threshold of their tests is decided
+    heartbeat_timeout: float = TTL_S  # silence of pytest after which its jobs and ranks end themselves, seconds
+    simulate: SimulatedFault | None = None  # a fault that the ranks of every run cause on purpose
 
     @property
     def gpus_of_a_node(self) -> int | None:

@@ -10,41 +10,29 @@ from typing import Literal
 
 from pytest_llmbench.core.errors import UnitError, unknown
 
-# unit -> (dimension, factor to the dimension's base unit). A word is a token: the OPT baselines
-# call their token rate "wps", words per second. GiB is 2**30 bytes and GB is 10**9.
+# Units of each dimension, with their factors to its base unit. A word is a token: the OPT baselines call their token
+# rate "wps", words per second. GiB is 2**30 bytes and GB is 10**9.
+_DIMENSIONS: dict[str, dict[str, float]] = {
+    "token rate": {"tokens/s": 1.0, "words/s": 1.0},
+    "token rate per GPU": {"tokens/s/gpu": 1.0, "words/s/gpu": 1.0},
+    "sample rate": {"samples/s": 1.0},
+    "time": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0},
+    "compute rate": {"FLOP/s": 1.0, "GFLOP/s": 1e9, "TFLOP/s": 1e12},
+    "compute rate per GPU": {"TFLOP/s/gpu": 1e12},
+    "size": {"B": 1.0, "GB": 1e9, "MiB": float(2**20), "GiB": float(2**30)},
+    "bandwidth": {"B/s": 1.0, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12, "Gb/s": 1e9 / 8},
+    "operation rate": {"ops/s": 1.0},
+    "power": {"W": 1.0},
+    "energy per token": {"J/token": 1.0},
+    "tokens per energy": {"tokens/J": 1.0},
+    "temperature": {"degC": 1.0},
+    "frequency": {"MHz": 1e6},
+    "fraction": {"%": 0.01, "1": 1.0},
+    "loss": {"nat": 1.0},
+}
+# Each unit's dimension and factor.
 UNITS: dict[str, tuple[str, float]] = {
-    "tokens/s": ("token rate", 1.0),
-    "words/s": ("token rate", 1.0),
-    "tokens/s/gpu": ("token rate per GPU", 1.0),
-    "words/s/gpu": ("token rate per GPU", 1.0),
-    "samples/s": ("sample rate", 1.0),
-    "s": ("time", 1.0),
-    "ms": ("time", 1e-3),
-    "min": ("time", 60.0),
-    "h": ("time", 3600.0),
-    "FLOP/s": ("compute rate", 1.0),
-    "GFLOP/s": ("compute rate", 1e9),
-    "TFLOP/s": ("compute rate", 1e12),
-    "TFLOP/s/gpu": ("compute rate per GPU", 1e12),
-    "B": ("size", 1.0),
-    "GB": ("size", 1e9),
-    "MiB": ("size", float(2**20)),
-    "GiB": ("size", float(2**30)),
-    "B/s": ("bandwidth", 1.0),
-    "MB/s": ("bandwidth", 1e6),
-    "GB/s": ("bandwidth", 1e9),
-    "TB/s": ("bandwidth", 1e12),
-    "Gb/s": ("bandwidth", 1e9 / 8),
-    "us": ("time", 1e-6),
-    "ops/s": ("operation rate", 1.0),
-    "W": ("power", 1.0),
-    "J/token": ("energy per token", 1.0),
-    "tokens/J": ("tokens per energy", 1.0),
-    "degC": ("temperature", 1.0),
-    "MHz": ("frequency", 1e6),
-    "%": ("fraction", 0.01),
-    "1": ("fraction", 1.0),
-    "nat": ("loss", 1.0),
+    unit: (dimension, factor) for dimension, units in _DIMENSIONS.items() for unit, factor in units.items()
 }
 
 # Dimensions that mean the same on every machine. A bound in any other one is absolute: it belongs
@@ -61,15 +49,10 @@ _TEXT = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BetweenRuns:
-    """How runs of one recipe on one system differ from each other.
+    """How runs of one recipe on one system differ from each other."""
 
-    Attributes:
-        spread: their standard deviation, as a share of their mean.
-        freedom: degrees of freedom with which it is known.
-    """
-
-    spread: float
-    freedom: float
+    spread: float  # their standard deviation, as a share of their mean
+    freedom: float  # degrees of freedom with which it is known
 
 
 # Healthy clusters have 0.15 to 0.35 %. This holds where a reference does not name its own.

@@ -94,17 +94,11 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class KeyFault:
-    """One thing that is wrong in a file.
+    """One thing that is wrong in a file."""
 
-    Attributes:
-        where: the file, and the part of it that was read.
-        key: the key in that part, dotted; empty for the whole of it.
-        message: the fault, and the legal values.
-    """
-
-    where: str
-    key: str
-    message: str
+    where: str  # the file, and the part of it that was read
+    key: str  # the key in that part, dotted; empty for the whole of it
+    message: str  # the fault, and the legal values
 
     def __str__(self) -> str:
         return f"{self.where}: {self.key}: {self.message}" if self.key else f"{self.where}: {self.message}"

@@ -13,8 +13,7 @@ from pytest_llmbench.core.record.series import Progress, Step, StepSeries
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import EngineDefaults, Place, Script
 from pytest_llmbench.engines.overrides import Arguments, Rules, unknown_arguments
-from pytest_llmbench.readers.base import READERS, LogReader
-from pytest_llmbench.readers.log import last_step, last_words, log_files, read_log
+from pytest_llmbench.readers.log import READERS, LogReader, last_step, last_words, log_files, read_log
 
 
 class External(EngineDefaults, ABC):

@@ -10,7 +10,7 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import Progress, StepSeries
 from pytest_llmbench.engines.base import EngineDefaults, Place, RankTask
-from pytest_llmbench.judging.statistics import alike, judged_steps
+from pytest_llmbench.judging.statistics import judged_steps, typical_steps
 from pytest_llmbench.readers.steps.gpu_window import read_telemetry
 from pytest_llmbench.readers.steps.progress import laggards, last_step
 from pytest_llmbench.readers.steps.step_log import read_steps
@@ -46,7 +46,7 @@ class InProcess(EngineDefaults):
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
         series = read_steps(folder)
         judged = judged_steps(recipe, series.steps)
-        watched, times = read_telemetry(folder, judged), read_times(folder, alike(judged))
+        watched, times = read_telemetry(folder, judged), read_times(folder, typical_steps(judged))
         return series.model_copy(update={"telemetry": watched, "times": times})
 
     def expected(self, recipe: Recipe, topology: Topology) -> Expected | None:

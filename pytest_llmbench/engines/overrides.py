@@ -113,7 +113,7 @@ def batch_problem(recipe: Recipe, topology: Topology) -> Iterator[str]:
 
 
 def data_parallel_problems(engine: str, recipe: Recipe) -> Iterator[str]:
-    """Yield refusals of an engine that knows data parallelism, learned positions and a linear decay alone."""
+    """Yield refusals of an engine with data parallelism, learned positions and a linear decay alone."""
     asked, plain = recipe.parallelism, Parallelism()
     for kind in ("tensor", "pipeline", "virtual_pipeline", "sequence"):
         if getattr(asked, kind) != getattr(plain, kind):

@@ -8,8 +8,9 @@ import hashlib
 import os
 import tarfile
 from collections.abc import Mapping
+from gzip import GzipFile
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 from pytest_llmbench.core.errors import LLMBenchError
 
@@ -22,11 +23,7 @@ class BundleError(LLMBenchError):
     """A bundle that is refused: it was altered, or another program made it."""
 
 
-class Readable(Protocol):
-    """A file that is read from its beginning to its end."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return at most `size` bytes; none at the end."""
+BinaryFile = IO[bytes] | GzipFile
 
 
 def header(name: str, size: int) -> bytes:
@@ -36,7 +33,7 @@ def header(name: str, size: int) -> bytes:
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
 
 
-def write_members(sink: IO[bytes], members: Mapping[str, Path]) -> dict[str, tuple[int, str]]:
+def write_members(sink: BinaryFile, members: Mapping[str, Path]) -> dict[str, tuple[int, str]]:
     """Write an archive of these files; return the size and the SHA-256 of each.
 
     Raises:
@@ -57,17 +54,13 @@ def write_members(sink: IO[bytes], members: Mapping[str, Path]) -> dict[str, tup
     return entries
 
 
-def read_member(source: Readable, name: str, sink: IO[bytes] | None, size: int) -> str:
-    """Copy the next member, which must have that name and size; return its SHA-256.
-
-    Raises:
-        BundleError: it is another one, or cut.
-    """
+def read_member(source: BinaryFile, name: str, sink: IO[bytes] | None, size: int) -> str:
+    """Copy the next member, which must have that name and size; return its SHA-256. Raises BundleError otherwise."""
     _expect(source, header(name, size), name)
     return _rest_of_member(source, name, sink, size)
 
 
-def read_sized(source: Readable, name: str, sink: IO[bytes] | None, most: int) -> tuple[int, str]:
+def read_sized(source: BinaryFile, name: str, sink: IO[bytes] | None, most: int) -> tuple[int, str]:
     """Copy the next member, which must have that name; return its size and its SHA-256.
 
     Raises:
@@ -91,24 +84,20 @@ def rewind(source: IO[bytes], size: int) -> IO[bytes]:
     return source
 
 
-def expect_end(source: Readable, name: str) -> None:
-    """Refuse an archive that goes on.
-
-    Raises:
-        BundleError: it does, or it is cut.
-    """
+def expect_end(source: BinaryFile, name: str) -> None:
+    """Refuse an archive that goes on, or is cut. Raises BundleError."""
     _expect(source, _END, name)
     if source.read(1):
         raise BundleError(f"there are bytes behind the end of {name}")
 
 
-def _rest_of_member(source: Readable, name: str, sink: IO[bytes] | None, size: int) -> str:
+def _rest_of_member(source: BinaryFile, name: str, sink: IO[bytes] | None, size: int) -> str:
     digest = _copy(source, size, sink, f"the bundle is cut in {name}")
     _expect(source, _padding(size), name)
     return digest
 
 
-def _copy(source: Readable, size: int, sink: IO[bytes] | None, too_short: str) -> str:
+def _copy(source: BinaryFile, size: int, sink: BinaryFile | None, too_short: str) -> str:
     digest = hashlib.sha256()
     while size:
         piece = source.read(min(_PIECE, size))
@@ -121,7 +110,7 @@ def _copy(source: Readable, size: int, sink: IO[bytes] | None, too_short: str) -
     return digest.hexdigest()
 
 
-def _expect(source: Readable, wanted: bytes, name: str) -> None:
+def _expect(source: BinaryFile, wanted: bytes, name: str) -> None:
     if source.read(len(wanted)) != wanted:
         raise BundleError(f"the bundle was altered at {name}: bytes between its files are not those they must be")
 

@@ -148,10 +148,5 @@ def signed_digests(statement: Statement) -> dict[str, str]:
     return digests
 
 
-def predicate_of(statement: Statement) -> dict[str, Any]:
-    """The predicate as plain data."""
-    return dict(MessageToDict(statement.pb.predicate))
-
-
 def _written(envelope: Envelope) -> bytes:
     return json.dumps(envelope.to_dict(), indent=1).encode() + b"\n"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.json_format import MessageToDict
 from securesystemslib.signer import CryptoSigner, Key
 
 from pytest_llmbench import __version__
@@ -19,7 +20,7 @@ from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.evidence import archive
 from pytest_llmbench.evidence.archive import ATTESTATION, MANIFEST, SESSION, BundleError
-from pytest_llmbench.evidence.attestation import open_envelope, predicate_of, sign, signed_digests
+from pytest_llmbench.evidence.attestation import open_envelope, sign, signed_digests
 from pytest_llmbench.evidence.certificate import make_certificate
 from pytest_llmbench.evidence.contents import CERTIFICATE, BundledFile, Manifest, find_contents, find_secrets
 from pytest_llmbench.evidence.recorded import RecordedSession, make_predicate, read_session
@@ -61,7 +62,7 @@ def make_bundle(
         places = dict(sorted({**places, CERTIFICATE: scratch / CERTIFICATE}.items()))
         # Without a name or a time in it.
         with (scratch / SESSION).open("wb") as file, gzip.GzipFile("", "wb", 6, file, mtime=0) as zipped:
-            written = archive.write_members(zipped, places)  # type: ignore[arg-type]  # it is a file of bytes
+            written = archive.write_members(zipped, places)
         files = tuple(BundledFile(path=path, size=size, sha256=sha256) for path, (size, sha256) in written.items())
         manifest = Manifest(session=session.id, llmbench=__version__, files=files, left_out=left_out, replayed=replayed)
         (scratch / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
@@ -122,8 +123,9 @@ def open_bundle(path: Path, keys: Sequence[Key], most: int = MOST_BYTES) -> Iter
         archive.expect_end(file, "the bundle")
         unpack(archive.rewind(file, size), manifest, Path(folder))
         yield OpenedBundle(
-            folder=Path(folder), manifest=manifest, predicate=predicate_of(statement), signer=signer, unsigned=unsigned
-        )
+            folder=Path(folder), manifest=manifest, predicate=MessageToDict(statement.pb.predicate), signer=signer,
+            unsigned=unsigned,
+        )  # fmt: skip
 
 
 def unpack(zipped: Any, manifest: Manifest, folder: Path) -> None:

@@ -3,7 +3,9 @@
 import datetime as dt
 import hashlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pytest_llmbench import __version__
@@ -111,36 +113,39 @@ def bounded_readings(record: HealthRecord, session: RecordedSession) -> Iterator
 
 
 def _row_of_run(session: RecordedSession, key: str, reference: Reference) -> CertificateRow:
-    record, subject = session.runs.get(key), f"run {key}"
+    record, row = session.runs.get(key), partial(CertificateRow, reference=reference, subject=f"run {key}")
     if record is None:
-        return CertificateRow(reference=reference, subject=subject, reason="the session has no record of this run")
+        return row(reason="the session has no record of this run")
     judgements = [judgement for judgement in record.judgements if judgement.reference == reference.name]
     worst = min(judgements, key=lambda judgement: _WORST_FIRST.index(judgement.verdict), default=None)
     if worst is None:
         reason = record.problem.message if record.problem is not None else "no test of this session applied it"
-        return CertificateRow(reference=reference, subject=subject, reason=reason, sha256=_digests(session, [record]))
+        return row(reason=reason, sha256=_digests(session, [record]))
     if worst.verdict not in _JUDGED or worst.statistic != reference.statistic or worst.measured is None:
         reason = f"{worst.verdict}: {worst.reason or 'its test judged another number'}"
-        return CertificateRow(reference=reference, subject=subject, reason=reason, sha256=_digests(session, [record]))
+        return row(reason=reason, sha256=_digests(session, [record]))
     together = [run for run in session.runs.values() if any(other.test == worst.test for other in run.judgements)]
     metric, interval = record.metrics.get(reference.statistic), ""
     if len(together) == 1 and metric is not None and metric.low is not None and metric.high is not None:
         interval = f"{Quantity(metric.low, metric.unit)} to {Quantity(metric.high, metric.unit)}"
-    return CertificateRow(
-        reference=reference, subject=subject, measured=_readable(worst.measured), interval=interval,
-        verdict=str(worst.verdict), reason=worst.reason or "", sha256=_digests(session, together),
+    measured = worst.measured
+    with suppress(LLMBenchError):  # the kept text, if it cannot be read as a quantity
+        measured = str(Quantity(worst.measured))
+    return row(
+        measured=measured, interval=interval, verdict=str(worst.verdict), reason=worst.reason or "",
+        sha256=_digests(session, together),
     )  # fmt: skip
 
 
 def _row_of_check(session: RecordedSession, check: str, reference: Reference) -> CertificateRow:
-    record, subject = session.checks.get(check), f"check {check}"
+    record, row = session.checks.get(check), partial(CertificateRow, reference=reference, subject=f"check {check}")
     if record is None:
-        return CertificateRow(reference=reference, subject=subject, reason="the session has no record of this check")
+        return row(reason="the session has no record of this check")
     digests = _digests(session, [record])
     readings = [reading for bound, reading in bounded_readings(record, session) if bound.name == reference.name]
     if not readings:
         reason = "it measured nothing that this bound is for, on this machine"
-        return CertificateRow(reference=reference, subject=subject, reason=reason, sha256=digests)
+        return row(reason=reason, sha256=digests)
     missed = [reading for reading in readings if reference.missed_by(reading.quantity) is not None]
     state, reason = record.state(None)
     if missed:
@@ -149,9 +154,7 @@ def _row_of_check(session: RecordedSession, check: str, reference: Reference) ->
     by_value = sorted(missed or readings, key=lambda reading: reading.quantity.base)
     lowest, highest = by_value[0], by_value[-1]
     shown = lowest if reference.at_least is not None else highest
-    return CertificateRow(
-        reference=reference,
-        subject=subject,
+    return row(
         measured=" ".join(filter(None, (str(shown.quantity), shown.host and f"on {shown.host}", shown.subject))),
         interval=f"{counted(len(readings), 'reading')}, {lowest.quantity} to {highest.quantity}",
         verdict=str(state) if state in {Verdict.PASS, Verdict.FAIL} else NOT_MEASURED,
@@ -167,14 +170,6 @@ def _is_comparable(reference: Reference, reading: Reading) -> bool:
         return all(bound.to(reading.unit) for _, bound in reference.bounds)
     except LLMBenchError:
         return False
-
-
-def _readable(measured: str) -> str:
-    """A measured number for people, or the kept text if it cannot be read as one."""
-    try:
-        return str(Quantity(measured))
-    except LLMBenchError:
-        return measured
 
 
 def _digests(session: RecordedSession, records: Iterable[Record]) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import stat
 import unicodedata
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -98,17 +97,9 @@ class Manifest(Strict):
 
 
 def refuse_name(name: str) -> None:
-    """Refuse a path that could lead out of a folder, or that others could read as another one.
-
-    Raises:
-        BundleError: it is one.
-    """
-    if (
-        "\\" in name
-        or len(name) > _LONGEST_NAME
-        or any(part in {"", ".", ".."} for part in name.split("/"))
-        or not name.isprintable()
-    ):
+    """Refuse a path that could lead out of a folder, or that others could read as another one. Raises BundleError."""
+    strange = any(part in {"", ".", ".."} for part in name.split("/"))
+    if strange or "\\" in name or len(name) > _LONGEST_NAME or not name.isprintable():
         raise BundleError(
             f"{name[:200]!r} cannot be the path of a file in a bundle: `..`, `\\` and control characters are refused"
         )
@@ -161,10 +152,9 @@ def _add_folder(folder: Path, prefix: str, places: dict[str, Path], left_out: li
 
 
 def _reason_to_leave_out(path: Path) -> str:
-    mode = path.lstat().st_mode
-    if stat.S_ISLNK(mode):
+    if path.is_symlink():
         return "a symbolic link"
-    if not stat.S_ISREG(mode):
+    if not path.is_file():
         return "no regular file"
     return "a pickle: to read one is to execute it" if path.suffix == ".pkl" else ""
 

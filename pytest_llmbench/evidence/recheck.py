@@ -5,6 +5,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -56,21 +57,20 @@ def judge_test_again(judgement: Judgement, runs: Sequence[RunRecord], *, rerun: 
 
     With `rerun`, more of them were to be made if these decide nothing.
     """
-    test, verdict = judgement.test, judgement.verdict
+    verdict, first = judgement.verdict, runs[0]
     broken = next((run for run in runs if run.problem is not None), None)
     if broken is not None and broken.problem is not None:
         if verdict in {Verdict.ERROR, Verdict.SKIP}:
             return Rejudged()
         reason = f"run {broken.key} cannot be judged: {broken.problem.kind}"
-        return Rejudged(difference=f"{test}: the record says {verdict}, and {reason}")
+        return Rejudged(difference=f"the record says {verdict}, and {reason}")
     run = Run(*runs, may_repeat=rerun)
-    reference = next((bound for bound in runs[0].recipe.references if bound.name == judgement.reference), None)
+    reference = next((bound for bound in first.recipe.references if bound.name == judgement.reference), None)
     if judgement.reference is not None and reference is None:
-        where = f"is not in the recipe of run {runs[0].key}"
-        return Rejudged(difference=f"{test}: its reference {judgement.reference} {where}")
+        return Rejudged(difference=f"its reference {judgement.reference} is not in the recipe of run {first.key}")
     if verdict in {Verdict.SKIP, Verdict.ERROR}:
         skipped = verdict is Verdict.SKIP and reference is not None and _is_skipped(reference, run)
-        return Rejudged(taken="" if skipped else f"{test}: {verdict}: {judgement.reason or 'no reason is kept'}")
+        return Rejudged(taken="" if skipped else judgement.reason or "no reason is kept")
     if reference is None or judgement.statistic != reference.statistic or judgement.threshold is None:
         return _judge_comparison(judgement, run)
     return _judge_reference(judgement, reference, run)
@@ -82,10 +82,10 @@ def _is_skipped(reference: Reference, run: Run) -> bool:
 
 
 def _judge_reference(judgement: Judgement, reference: Reference, run: Run) -> Rejudged:
-    test, kept = judgement.test, judgement.verdict
+    kept = judgement.verdict
     if _is_skipped(reference, run):
         where = f"reference {reference.name} is not for {run.machine}"
-        return Rejudged(difference=f"{test}: the record says {kept}, and {where}")
+        return Rejudged(difference=f"the record says {kept}, and {where}")
     measured = None
     try:
         measured = run.measured(reference.statistic)
@@ -93,64 +93,54 @@ def _judge_reference(judgement: Judgement, reference: Reference, run: Run) -> Re
     except InconclusiveError:
         verdict = Verdict.INCONCLUSIVE
     except LLMBenchError as error:
-        return Rejudged(difference=f"{test}: the record says {kept}, the log {error}")
+        return Rejudged(difference=f"the record says {kept}, the log {error}")
     if judgement.threshold != reference.threshold:
         bound = f"the record says {judgement.threshold}, its recipe {reference.threshold}"
-        return Rejudged(difference=f"{test}: bound: {bound}")
-    verdict = _expected(verdict, reference, run.records)
+        return Rejudged(difference=f"bound: {bound}")
+    # Where a miss is expected until some day, the day is the last one on which a run of these ended.
+    ends = [record.timings.ended for record in run.records if record.timings.ended is not None]
+    until = reference.xfail.until if reference.xfail is not None and verdict is not Verdict.INCONCLUSIVE else None
+    if until is not None and ends and dt.datetime.fromtimestamp(max(ends), tz=dt.UTC).date() <= until:
+        verdict = Verdict.XFAIL if verdict is Verdict.FAIL else Verdict.FAIL
     if verdict is not kept:
         number = f"{reference.statistic} {measured} for {reference.asked}"
-        return Rejudged(difference=f"{test}: the record says {kept}, the log {verdict}: {number}")
+        return Rejudged(difference=f"the record says {kept}, the log {verdict}: {number}")
     return _compare_number(judgement, run.comparisons.last)
-
-
-def _expected(verdict: Verdict, reference: Reference, runs: Sequence[RunRecord]) -> Verdict:
-    """The verdict where a miss is expected until some day: the last one on which a run of these ended."""
-    ends = [run.timings.ended for run in runs if run.timings.ended is not None]
-    if reference.xfail is None or not ends or verdict is Verdict.INCONCLUSIVE:
-        return verdict
-    if dt.datetime.fromtimestamp(max(ends), tz=dt.UTC).date() > reference.xfail.until:
-        return verdict
-    return Verdict.XFAIL if verdict is Verdict.FAIL else Verdict.FAIL
 
 
 def _judge_comparison(judgement: Judgement, run: Run) -> Rejudged:
     """Compare as the last comparison of a test's own body did; whatever else it demands is not kept."""
-    test, verdict = judgement.test, judgement.verdict
     if judgement.statistic is None or judgement.threshold is None:
-        return Rejudged(taken=f"{test}: {verdict}: what its body compares is not kept")
+        return Rejudged(taken="what its body compares is not kept")
     match = _COMPARISON.fullmatch(judgement.threshold)
-    taken = f"{test}: {verdict}: its last comparison is recomputed, the rest of its body is not kept"
     if match is None or judgement.statistic == "losses":
-        return Rejudged(taken=f"{test}: {verdict}: what it was compared with is not kept")
-    operator: Any = match[1]
+        return Rejudged(taken="what it was compared with is not kept")
+    taken, operator = "its last comparison is recomputed, the rest of its body is not kept", cast("Any", match[1])
     try:
         measured = run.measured(judgement.statistic)
         holds = measured.meets(operator, Quantity(match[2]), USUAL_BETWEEN_RUNS)
     except InconclusiveError:
         return Rejudged(taken=taken)
     except LLMBenchError as error:
-        return Rejudged(difference=f"{test}: the record says {verdict}, the log {error}")
-    if verdict is Verdict.PASS and not holds:
+        return Rejudged(difference=f"the record says {judgement.verdict}, the log {error}")
+    if judgement.verdict is Verdict.PASS and not holds:
         number = f"{judgement.statistic} {measured}, which is not {judgement.threshold}"
-        return Rejudged(difference=f"{test}: the record says PASS, the log {number}")
+        return Rejudged(difference=f"the record says PASS, the log {number}")
     return Rejudged(difference=_compare_number(judgement, run.comparisons.last).difference, taken=taken)
 
 
 def _compare_number(judgement: Judgement, judged: JudgedComparison | None) -> Rejudged:
     """Compare the number that a test judged: that of its runs together, or of the one that decided."""
-    test = judgement.test
     if judged is None or judgement.measured is None:
-        return Rejudged(taken=f"{test}: {judgement.verdict}: the number that it judged is not kept")
+        return Rejudged(taken="the number that it judged is not kept")
     text, _, unit = judgement.measured.partition(" ")
-    try:
-        kept: float | None = float(text)
-    except ValueError:
-        kept = None
+    kept: float | None = None
+    with suppress(ValueError):
+        kept = float(text)
     number, decision = judged.decisive.metric, judged.decision
     if unit != number.unit or not same(kept, number.value):
         both = f"the record says {judgement.measured}, the log {number.value!r} {number.unit}"
-        return Rejudged(difference=f"{test}: {judgement.statistic}: {both}")
+        return Rejudged(difference=f"{judgement.statistic}: {both}")
     computed: dict[str, float | str | None] = {
         "value": number.value,
         "unit": number.unit,
@@ -163,7 +153,7 @@ def _compare_number(judgement: Judgement, judged: JudgedComparison | None) -> Re
     for name in sorted(judgement.model_fields_set & computed.keys()):
         if not same(getattr(judgement, name), computed[name]):
             both = f"the record says {getattr(judgement, name)}, the log {computed[name]}"
-            return Rejudged(difference=f"{test}: {name}: {both}")
+            return Rejudged(difference=f"{name}: {both}")
     return Rejudged()
 
 
@@ -183,19 +173,11 @@ class RecordedFleet:
 
     @property
     def folder(self) -> NoReturn:
-        """A check that looks at its folder looks at more than answers.
-
-        Raises:
-            CheckNotKeptError: always.
-        """
+        """Raise CheckNotKeptError: a check that looks at its folder looks at more than answers."""
         raise CheckNotKeptError("it looks at files of the nodes")
 
     def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
-        """Read the answers of probes, in the order in which they were asked.
-
-        Raises:
-            CheckNotKeptError: one of them has not answered.
-        """
+        """Read the answers of probes, in the order of asking. Raises CheckNotKeptError: one has not answered."""
         answers = []
         for probe in probes:
             self._count += 1
@@ -203,11 +185,7 @@ class RecordedFleet:
         return answers
 
     def once(self, probe: Probe) -> list[Answer]:
-        """Read the answers of a probe that this check asked, or another one before it.
-
-        Raises:
-            CheckNotKeptError: no check asked it, or a rank has not answered.
-        """
+        """Read the answers of a probe of this or an earlier check. Raises CheckNotKeptError: it has not answered."""
         if (self.steps / f"{self._count + 1:03d}-{probe.name}").is_dir():
             return self.run([probe])[0]
         for place in sorted(self.checks.glob(f"*/{layout.STEPS}/*-{probe.name}")):

@@ -49,9 +49,8 @@ class RecordedSession:
     """The content of a session's folder.
 
     Attributes:
-        system: facts of its system; None where none are kept.
         cases, properties: test cases of its report, and the properties of its test suite.
-        ended: its journal ends with the end of the session.
+        ended: True if its journal ends with the end of the session.
         word: its verdict in one word; None where it has none.
     """
 
@@ -97,14 +96,6 @@ class RecordedSession:
                 yield f"{case.address}: {case.verdict}"
             elif case.outcome not in _OUTCOMES[case.verdict]:
                 yield f"{case.address}: {case.verdict}, and pytest says {case.outcome}"
-        yield from self._missing()
-        required = {name: value for name, value in self.properties.items() if name.startswith("clause[")}
-        yield from (f"{name}: {value}" for name, value in required.items() if value != Verdict.PASS)
-        simulated = [key for key, record in self.runs.items() if record.simulated is not None]
-        yield from (f"run {key} had a simulated fault: it measures nothing" for key in simulated)
-
-    def _missing(self) -> Iterator[str]:
-        """Yield what was declared and is not there."""
         tests = {address_of(test.test): test.test for test in self.plan.tests}
         for address in sorted(tests.keys() - {case.address for case in self.cases}):
             yield f"{tests[address]} was declared, and the report does not have it"
@@ -112,6 +103,10 @@ class RecordedSession:
             yield f"run {key} was declared, and has no record"
         for check in sorted(set(self.plan.checks) - self.checks.keys()):
             yield f"check {check} was declared, and has no record"
+        required = {name: value for name, value in self.properties.items() if name.startswith("clause[")}
+        yield from (f"{name}: {value}" for name, value in required.items() if value != Verdict.PASS)
+        simulated = [key for key, record in self.runs.items() if record.simulated is not None]
+        yield from (f"run {key} had a simulated fault: it measures nothing" for key in simulated)
 
 
 def read_session(folder: Path) -> RecordedSession:
@@ -120,7 +115,7 @@ def read_session(folder: Path) -> RecordedSession:
     Raises:
         ConfigError: the folder is not a session's, or one of its files cannot be read.
     """
-    plan, system = read_plan(folder), folder / layout.SYSTEM
+    plan, system, verdict = read_plan(folder), folder / layout.SYSTEM, folder / layout.VERDICT
     cases, properties = _read_report(folder / layout.JUNIT)
     runs, checks = read_records(folder, RunRecord), read_records(folder, HealthRecord)
     records = (*runs.values(), *checks.values())
@@ -144,7 +139,7 @@ def read_session(folder: Path) -> RecordedSession:
         cases=cases,
         properties=properties,
         ended=ended,
-        word=SessionVerdict.read(folder / layout.VERDICT).verdict if (folder / layout.VERDICT).exists() else None,
+        word=SessionVerdict.read(verdict).verdict if verdict.exists() else None,
     )
 
 

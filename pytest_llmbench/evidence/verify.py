@@ -44,13 +44,11 @@ class Verification:
 
     Attributes:
         result: the result that it states: `PASSED`, `WARNED` or `FAILED`.
-        signer: id of the trusted key that signed it; None without one.
-        unsigned: the reason why no trusted key has; else empty.
+        signer: id of the trusted key that signed it; None without one, for the reason `unsigned`.
         runs, checks, numbers, verdicts: how many were read, judged, computed and reached again.
         differences: each contradiction between a record and its logs.
         not_recomputed: runs with a result whose logs could not be read, and why.
         taken: facts that are taken from the records, and why.
-        left_out: files of the session that are not in the bundle, and why.
     """
 
     session: str
@@ -94,13 +92,8 @@ class Verification:
         yield f"session        {self.session}: {self.result}"
         yield f"bytes          as they were written, {counted(self.files, 'file')}"
         yield f"signature      {'key ' + self.signer if self.signer else 'NOT TRUSTED: ' + self.unsigned}"
-        done = [
-            counted(number, word)
-            for number, word in (
-                (self.runs, "run"), (self.checks, "check"), (self.numbers, "number"), (self.verdicts, "verdict"),
-            )
-        ]  # fmt: skip
-        yield f"computed again {', '.join(done)}"
+        done = {"run": self.runs, "check": self.checks, "number": self.numbers, "verdict": self.verdicts}
+        yield f"computed again {', '.join(counted(number, word) for word, number in done.items())}"
         yield from (f"difference: {text}" for text in self.differences)
         yield from (f"taken from the record: {text}" for text in self.taken)
         yield from (f"not in the bundle: {text}" for text in self.left_out)
@@ -125,11 +118,10 @@ def verify(path: Path, keys: Sequence[Key], most: int = MOST_BYTES) -> Verificat
             unsigned=bundle.unsigned,
             left_out=[f"{file.path}: {file.why}" for file in bundle.manifest.left_out],
         )
-        runs = _verify_runs(session, bundle, outcome)
-        _verify_verdicts(session, runs, outcome)
+        _verify_verdicts(session, _verify_runs(session, bundle, outcome), outcome)
         _verify_checks(session, outcome)
-        outcome.differences += differences_of_report(session)
-        outcome.differences += differences_of_derived(session)
+        for differences_of in (differences_of_report, differences_of_derived):
+            outcome.differences += differences_of(session)
         outcome.differences += _differences_of_bundle(session, bundle)
         return outcome
 
@@ -205,23 +197,20 @@ def _verify_verdicts(session: RecordedSession, again: Mapping[str, RunRecord], o
         for judgement in record.judgements:
             if kept.setdefault(judgement.test, judgement) != judgement:
                 outcome.differences.append(f"{judgement.test}: the records of its runs give it different verdicts")
-            runs.setdefault(judgement.test, [])
-            if key in again:
-                runs[judgement.test].append(again[key])
+            runs.setdefault(judgement.test, []).extend([again[key]] if key in again else [])
     declared = {test.test for test in session.plan.tests}
     for test, judgement in kept.items():
         together = sorted(runs[test], key=lambda run: run.repeat)
         if test in declared and together:
             rerun = session.system is not None and session.system.rerun
             rejudged = judge_test_again(judgement, together, rerun=rerun)
-        elif test in declared:
-            rejudged = Rejudged(taken=f"{test}: {judgement.verdict}: its runs could not be judged again")
-        elif test.startswith(_OF_HISTORY):
-            rejudged = Rejudged(taken=f"{test}: {judgement.verdict}: how it compares with earlier sessions")
         else:
-            rejudged = Rejudged(taken=f"{test}: {judgement.verdict}: how groups of nodes compare")
-        outcome.differences += [rejudged.difference] if rejudged.difference else []
-        outcome.taken += [rejudged.taken] if rejudged.taken else []
+            reason = "how it compares with earlier sessions" if test.startswith(_OF_HISTORY) else ""
+            reason = "its runs could not be judged again" if test in declared else reason
+            reason = reason or "how groups of nodes compare"
+            rejudged = Rejudged(taken=reason)
+        outcome.differences += [f"{test}: {rejudged.difference}"] if rejudged.difference else []
+        outcome.taken += [f"{test}: {judgement.verdict}: {rejudged.taken}"] if rejudged.taken else []
         outcome.verdicts += not (rejudged.difference or rejudged.taken)
 
 

@@ -19,7 +19,7 @@ from pytest_llmbench.history.compare import (
     verdict_of_change,
 )
 from pytest_llmbench.history.database import Connection, History
-from pytest_llmbench.history.queries import PastRun, past_runs
+from pytest_llmbench.history.queries import PastRun, newest_runs
 from pytest_llmbench.history.rows import MetricRow, measurement_of
 from pytest_llmbench.history.scatter import LEAST_PAST
 from pytest_llmbench.history.wanted import Wanted
@@ -51,13 +51,9 @@ def check_wanted(history: History, wanted: Wanted) -> None:
 def compare_with_baseline(
     history: History, session: str, runs: Sequence[Sequence[RunRecord]], wanted: Wanted
 ) -> list[Compared]:
-    """Compare new runs with the baseline of each.
+    """Compare new runs, grouped as they are judged, with the baseline that the user asked for.
 
-    Args:
-        history: has the earlier runs.
-        session: id of the new runs' session, whose records are left out of the baseline.
-        runs: the new runs, grouped as they are judged.
-        wanted: the baseline that the user asked for.
+    `session` is the id of the new runs' session, whose records are left out of the baseline.
     """
     lines: list[Compared | tuple[Compared, NumberPair]] = []
     with history.reading() as connection:
@@ -65,11 +61,16 @@ def compare_with_baseline(
             new = [run_of_record(record) for record in records]
             digests = [digest for record in records if (digest := measurement_of(record.steps)) is not None]
             line = _comparable(new, records[0].recipe.statistic_of_record)
-            if line.verdict == NOT_JUDGED:
-                earlier = _earlier_runs(connection, session, new[0].series.recipe, line.metric, digests)
-                lines.append(_baseline(connection, history.shown, line, new, earlier, wanted))
-            else:
+            if line.verdict != NOT_JUDGED:
                 lines.append(line)
+                continue
+            # On any machine, and without further readings of these measurements.
+            others = "(n.measurement IS NULL OR n.measurement NOT IN :measurements)"
+            earlier = newest_runs(
+                connection, new[0].series.recipe, others, _MOST_RUNS, leave_out=[session], metric=line.metric,
+                measurements=[*digests, ""],
+            )  # fmt: skip
+            lines.append(_baseline(connection, history.shown, line, new, earlier, wanted))
     changes = iter(compare_runs([line[1] for line in lines if isinstance(line, tuple)]))
     return [line if isinstance(line, Compared) else _judge(line[0], next(changes), wanted) for line in lines]
 
@@ -96,13 +97,9 @@ def _is_usable(row: MetricRow | None) -> bool:
 
 
 def _baseline(
-    connection: Connection,
-    shown: str,
-    line: Compared,
-    new: Sequence[PastRun],
-    earlier: Sequence[PastRun],
+    connection: Connection, shown: str, line: Compared, new: Sequence[PastRun], earlier: Sequence[PastRun],
     wanted: Wanted,
-) -> Compared | tuple[Compared, NumberPair]:
+) -> Compared | tuple[Compared, NumberPair]:  # fmt: skip
     """The pair of the new runs and their baseline; without a baseline, the verdict.
 
     A new recipe is SKIP; one that ran before on another machine, or was changed, is INCONCLUSIVE.
@@ -131,19 +128,6 @@ def _baseline(
         past=past[-_MOST_PAST:], usual=usual_spread(gpus=series.gpus, scale=series.scale), candidates=candidates,
     )  # fmt: skip
     return replace(line, sessions=tuple(dict.fromkeys(run.session for run in usable))), pair
-
-
-def _earlier_runs(
-    connection: Connection, session: str, recipe: str, metric: str, measurements: Sequence[str]
-) -> list[PastRun]:
-    """Earlier runs of a recipe on any machine, oldest first; further readings of these measurements are left out."""
-    newest = (
-        "SELECT n.id FROM llmbench_runs n WHERE n.series IN (SELECT id FROM llmbench_series WHERE recipe = :recipe) "
-        "AND n.session <> :session AND n.counts AND (n.measurement IS NULL OR n.measurement NOT IN :measurements) "
-        f"ORDER BY n.time DESC LIMIT {_MOST_RUNS}"
-    )
-    facts = {"recipe": recipe, "session": session, "measurements": [*measurements, ""]}
-    return past_runs(connection, f"r.id IN ({newest})", metric, **facts)
 
 
 def _choose(connection: Connection, runs: Sequence[PastRun], wanted: Wanted) -> list[PastRun]:
@@ -182,20 +166,18 @@ def _best(runs: Sequence[PastRun], metric: str) -> tuple[list[PastRun], int]:
 
 def _judge(line: Compared, change: Change, wanted: Wanted) -> Compared:
     verdict = verdict_of_change(change)
-    reason = "" if verdict is Verdict.PASS else _reason(line, change, verdict, wanted)
-    return replace(line, verdict=verdict, change=change, reason=reason)
-
-
-def _reason(line: Compared, change: Change, verdict: Verdict, wanted: Wanted) -> str:
-    share = for_people(100 * abs(change.share), 2)
-    word = "lower" if change.share < 0.0 else "higher"
+    line = replace(line, verdict=verdict, change=change)
+    if verdict is Verdict.PASS:
+        return line
+    share, word = for_people(100 * abs(change.share), 2), "lower" if change.share < 0.0 else "higher"
     what = f"{line.metric} is {share} % {word} than in {wanted} ({', '.join(line.sessions[-3:])})"
     if change.low is None or change.high is None:
-        return f"{what}: {change.reason}"
-    between = f"between {for_people(100 * change.low, 2)} and {for_people(100 * change.high, 2)} %"
+        return replace(line, reason=f"{what}: {change.reason}")
+    what += f": between {for_people(100 * change.low, 2)} and {for_people(100 * change.high, 2)} %"
     if verdict is Verdict.FAIL:
-        return f"{what}: {between}, which is beyond the uncertainty of both"
-    return (
-        f"{what}: {between}. A regression of more than {100 * COARSE:g} % could hide in that: train longer, make "
-        f"several runs (--llmbench-repeat), or keep {LEAST_PAST} earlier runs or more"
+        return replace(line, reason=f"{what}, which is beyond the uncertainty of both")
+    reason = (
+        f"{what}. A regression of more than {100 * COARSE:g} % could hide in that: train longer, make several runs "
+        f"(--llmbench-repeat), or keep {LEAST_PAST} earlier runs or more"
     )
+    return replace(line, reason=reason)

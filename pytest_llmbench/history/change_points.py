@@ -22,13 +22,10 @@ _LEAST_WINDOW = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChangePoint:
-    """A place in a series where its mean changed.
+    """A place in a series where its mean changed; `index` is that of the first value after the change.
 
-    Attributes:
-        index: position of the first value after the change, from 0.
-        before, after: means of the values up to the neighbouring change points.
-        p: upper bound on the probability that values of one mean differ as much at any place between the neighbours, by
-            Student's t test, two-sided.
+    `before` and `after` are means of the values up to the neighbouring change points. `p` is an upper bound on the
+    probability that values of one mean differ as much at any place between these, by Student's t test, two-sided.
     """
 
     index: int

@@ -5,7 +5,7 @@
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -31,13 +31,10 @@ _FREEDOM_WITHIN = 8.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """How a number changed.
+    """How a number changed from the mean of earlier runs to that of new ones, both in `unit`.
 
     Attributes:
-        before, after: means of the runs, in `unit`.
-        runs_before, runs_after: numbers of runs.
-        share: the change as a share of the mean before.
-        low, high: the interval of the share; None if a run lacks its own interval.
+        share: the change as a share of the mean before, in the interval from `low` to `high`.
         better: direction of an improvement.
         deviation: standard deviation of the number of one run, as a share; None if unknown.
         alpha: probability that an end of the interval is wrong.
@@ -65,18 +62,11 @@ class Change:
         return -self.low if self.better == "higher" else self.high
 
     @property
-    def least_worse(self) -> float | None:
-        """The least by which it is worse, as a share; None if unknown."""
-        if self.low is None or self.high is None or self.better is None:
-            return None
-        return -self.high if self.better == "higher" else self.low
-
-    @property
     def regressed(self) -> bool | None:
         """True if it is worse, beyond what is uncertain; None where that is unknown, or the interval too wide."""
-        if self.worst is None or self.least_worse is None:
+        if self.worst is None or self.low is None or self.high is None:
             return None
-        if self.least_worse > 0.0:
+        if (-self.high if self.better == "higher" else self.low) > 0.0:
             return True
         return None if self.worst > COARSE else False
 
@@ -129,7 +119,8 @@ def measure_change(
         if None in of_runs:
             reason = f"one of the {which} runs has no interval: it is too short, or its statistic has none"
             return replace(change, reason=reason)
-    error_before, error_after = (_root_mean_square(error for error in of_runs if error) for of_runs in errors)
+    squares = [[error**2 for error in of_runs if error] for of_runs in errors]
+    error_before, error_after = (math.sqrt(fmean(part)) if part else 0.0 for part in squares)
     own = scatter_of_runs(past, [row.value for row in before], [row.value for row in after])
     if usual is None and (len(past) < LEAST_PAST or own.freedom <= 0.0):
         reason = f"runs on CPUs and of scale smoke scatter: it takes {LEAST_PAST} earlier runs to know by how much"
@@ -168,21 +159,11 @@ def _error(row: MetricRow) -> float | None:
     return max(half, 0.0) / (row.value * quantile(1 - ALPHA, _FREEDOM_WITHIN))
 
 
-def _root_mean_square(values: Iterable[float]) -> float:
-    squares = [value**2 for value in values]
-    return math.sqrt(fmean(squares)) if squares else 0.0
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NumberPair:
-    """A number that earlier and later runs of one series have.
+    """A number that earlier and later runs of one series have, with the arguments of `measure_change`.
 
-    Attributes:
-        metric: name of the statistic.
-        before, after: the number in each earlier run, and in each later one.
-        past: the number in runs before the later ones, in order of time.
-        usual: the difference between such runs of other systems; None if unknown.
-        candidates: number of sessions from which `before` was chosen as the best, else 1.
+    `candidates` is the number of sessions from which `before` was chosen as the best, else 1.
     """
 
     metric: str
@@ -193,31 +174,22 @@ class NumberPair:
     candidates: int = 1
 
     @property
-    def kind(self) -> tuple[str, BetweenRuns | None]:
-        """The key of the pairs that share their scatter."""
-        return self.metric, self.usual
-
-    @property
     def judged(self) -> bool:
         """True if it can get a verdict."""
         return all(row.better is not None and row.low is not None for row in (*self.before, *self.after))
 
-    @property
-    def scatter(self) -> Scatter:
-        """The scatter of these runs alone."""
-        return scatter_of_runs(self.past, [row.value for row in self.before], [row.value for row in self.after])
-
 
 def compare_runs(pairs: Sequence[NumberPair]) -> list[Change]:
     """Compare all numbers of a session; any of them is wrong in at most a share `ALPHA_OF_SESSION` of sessions."""
-    kinds: dict[tuple[str, BetweenRuns | None], list[Scatter]] = {}
+    scatters: dict[tuple[str, BetweenRuns | None], list[Scatter]] = {}
     for pair in pairs:
-        kinds.setdefault(pair.kind, []).append(pair.scatter)
-    shared = {kind: shared_scatter(scatters) for kind, scatters in kinds.items()}
+        own = scatter_of_runs(pair.past, [row.value for row in pair.before], [row.value for row in pair.after])
+        scatters.setdefault((pair.metric, pair.usual), []).append(own)
+    shared = {kind: shared_scatter(of_kind) for kind, of_kind in scatters.items()}
     alpha = ALPHA_OF_SESSION / max(1, sum(pair.judged for pair in pairs))
     return [
         measure_change(
-            pair.before, pair.after, past=pair.past, usual=pair.usual, shared=shared[pair.kind],
+            pair.before, pair.after, past=pair.past, usual=pair.usual, shared=shared[pair.metric, pair.usual],
             alpha=alpha / pair.candidates,  # the mean of the best of many sessions is above its true mean
         )
         for pair in pairs
@@ -233,7 +205,6 @@ class Compared:
         metric: the statistic; empty for incomparable runs.
         verdict: PASS, FAIL (it became worse, beyond what is uncertain), INCONCLUSIVE, SKIP, ERROR, or `-` for a number
             that lacks a direction or an interval.
-        change: the change; None for incomparable runs.
         sessions: sessions of the earlier runs that the history chose.
         reason: the reason of the verdict, or a note.
     """
@@ -263,13 +234,7 @@ def run_of_record(record: RunRecord) -> PastRun:
 def compare_sessions(
     before: Sequence[PastRun], after: Sequence[PastRun], past: Mapping[str, Sequence[PastRun]] | None = None
 ) -> list[Compared]:
-    """Compare the runs of an earlier and a later session, recipe by recipe.
-
-    Args:
-        before: runs of the earlier session.
-        after: runs of the later one.
-        past: runs of the history by recipe, which show the difference between runs.
-    """
+    """Compare the runs of an earlier and a later session; `past` has runs of the history by recipe."""
     lines: list[tuple[str, Compared | NumberPair]] = []
     for recipe in sorted({run.series.recipe for run in (*before, *after)}):
         old, new = ([run for run in runs if run.series.recipe == recipe] for runs in (before, after))

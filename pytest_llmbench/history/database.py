@@ -135,13 +135,7 @@ class Connection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class History:
-    """An open history.
-
-    Attributes:
-        url: a file of SQLite, or a URL of PostgreSQL.
-        backend: `sqlite` or `postgresql`.
-        shown: the URL without a password, for people.
-    """
+    """An open history: a file of SQLite or a URL of PostgreSQL, and how to show it, without a password."""
 
     url: str
     backend: str
@@ -177,13 +171,18 @@ class History:
         errors: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
         try:
             if self.backend == "sqlite":
-                raw: Any = _sqlite(self.url)
+                raw: Any = sqlite3.connect(
+                    self.url, timeout=_PATIENCE_S, isolation_level=None, detect_types=sqlite3.PARSE_DECLTYPES
+                )
             else:
                 import psycopg  # noqa: PLC0415  # of the extra `postgresql`
 
                 errors = (*errors, psycopg.Error)
                 raw = psycopg.connect(self.url, connect_timeout=_PATIENCE_S)
             try:
+                if self.backend == "sqlite":
+                    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+                        raw.execute(f"PRAGMA {pragma}")
                 yield Connection(raw, self.backend)
                 raw.commit()
             finally:
@@ -230,19 +229,6 @@ def _history_of(given: str) -> History:
         raise ConfigError(f"a history cannot be in {scheme}: give {LEGAL}")
     shown = re.sub(r"(password=)[^&]*", r"\1***", re.sub(r"(://[^:/@]*):.*@", r"\1:***@", given))
     return History(url=given, backend="postgresql", shown=shown)
-
-
-def _sqlite(path: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        path, timeout=_PATIENCE_S, isolation_level=None, detect_types=sqlite3.PARSE_DECLTYPES
-    )  # fmt: skip
-    try:
-        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
-            connection.execute(f"PRAGMA {pragma}")
-    except sqlite3.Error:
-        connection.close()
-        raise
-    return connection
 
 
 def _make_tables(connection: Connection, history: History) -> None:

@@ -12,25 +12,20 @@ from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.history.database import Connection, History
-from pytest_llmbench.history.rows import FiledRecord, gpu_uuids, metrics_of, read_record, series_of
+from pytest_llmbench.history.rows import FiledRecord, gpu_uuids, metrics_of, read_record, series_of, sightings_of
 from pytest_llmbench.session.folder import has_ended, record_files
 
 # This many records without a verdict are named, the others counted.
 _MOST_DOUBTS = 5
+_OF_VERDICT = {"test", "verdict", "statistic", "measured", "threshold", "reference", "reason"}
 
 
 @dataclass(kw_only=True, slots=True)
 class Imported:
-    """The outcome of an import.
+    """The outcome of an import: numbers of records, and a sentence for each refused or unjudged one.
 
-    Attributes:
-        new: number of new records.
-        renewed: number of changed records of sessions that were still running at the last import.
-        known: number of records that the history had.
-        refused: one sentence for each refused record.
-        sessions: ids of the sessions.
-        empty: paths without a record of a session.
-        unjudged: one sentence for each new record without a verdict of a test.
+    `renewed` records had changed, in sessions that were still running at the last import. `sessions` are ids, `empty`
+    are paths without a record.
     """
 
     new: int = 0
@@ -56,13 +51,7 @@ class Imported:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class About:
-    """Facts of a session that its records lack.
-
-    Attributes:
-        version: version of pytest-llmbench, if known.
-        git_commit: commit of the checkout that has the tests.
-        tags: names for the session.
-    """
+    """Facts of a session that its records lack: version of pytest-llmbench, commit of the tests, names for it."""
 
     version: str | None = None
     git_commit: str | None = None
@@ -70,12 +59,7 @@ class About:
 
 
 def import_sessions(history: History, paths: Iterable[Path], about: About | None = None) -> Imported:
-    """Import the sessions in some folders; damaged records are reported, all others imported.
-
-    Args:
-        history: gets the records.
-        paths: sessions' folders, or folders of sessions' folders.
-        about: facts to note with each session.
+    """Import the sessions in some folders, or in folders of these; damaged records are reported, all others imported.
 
     Raises:
         ConfigError: a path is missing, or writing the history failed.
@@ -104,14 +88,11 @@ def records_in(folder: Path) -> Iterator[tuple[str, Path]]:
 def read_session(folder: Path) -> tuple[list[FiledRecord], list[str]]:
     """The readable records of a session's folder, and the damage of each of the others."""
     records, refused = [], []
-    gpus: dict[tuple[str, str], str] = {}  # all records share it, and use it once all are read
     for about, path in records_in(folder):
         try:
-            records.append(filed := read_record(path, about, gpus))
+            records.append(read_record(path, about))
         except ConfigError as error:
             refused.append(str(error))
-        else:
-            gpus.update(gpu_uuids(filed.record) if isinstance(filed.record, HealthRecord) else {})
     return records, refused
 
 
@@ -141,17 +122,14 @@ def add_records(
 ) -> None:
     """Write the records of one session, at least one, in one transaction, and count them in `imported`.
 
-    Args:
-        history: gets the records.
-        session: id of the session.
-        records: its records.
-        ended: True if all of them are final.
-        about: further facts of the session.
-        imported: the outcome so far.
+    `ended` is True if all of them are final.
 
     Raises:
         ConfigError: writing the history failed.
     """
+    gpus: dict[tuple[str, str], str] = {}
+    for check in (filed.record for filed in records if isinstance(filed.record, HealthRecord)):
+        gpus |= gpu_uuids(check)
     with history.writing() as connection:
         imported.sessions.append(session)
         had_ended = _note_session(connection, session, records, ended=ended, about=about)
@@ -177,7 +155,7 @@ def add_records(
                 imported.renewed += 1
             else:
                 imported.new += 1
-            _add(connection, filed)
+            _add(connection, filed, gpus)
             if not filed.record.judgements:
                 imported.unjudged.append(
                     f"{filed.path}: imported without a verdict: no test judged this {about_record}, or its verdicts "
@@ -190,11 +168,8 @@ def _forget(connection: Connection, run: Mapping[str, Any]) -> None:
     connection.rows("DELETE FROM llmbench_runs WHERE id = :id", id=run["id"])
     if run["counts"] and run["measurement"] is not None:
         twin = "SELECT min(id) FROM llmbench_runs WHERE measurement = :measurement AND simulated IS NULL"
-        connection.rows(
-            f"UPDATE llmbench_runs SET counts = :counts WHERE id = ({twin})",
-            counts=True,
-            measurement=run["measurement"],
-        )
+        update = f"UPDATE llmbench_runs SET counts = :counts WHERE id = ({twin})"
+        connection.rows(update, counts=True, measurement=run["measurement"])
 
 
 def _note_session(
@@ -231,7 +206,7 @@ def add_tag(connection: Connection, session: str, tag: str) -> None:
     connection.rows(insert, session=session, tag=tag)
 
 
-def _add(connection: Connection, filed: FiledRecord) -> None:
+def _add(connection: Connection, filed: FiledRecord, gpus: Mapping[tuple[str, str], str]) -> None:
     row, record, series = filed.run_row, filed.record, None
     if isinstance(record, RunRecord):
         series = _id_of(connection, "llmbench_series", asdict(series_of(record)))
@@ -240,9 +215,12 @@ def _add(connection: Connection, filed: FiledRecord) -> None:
     if isinstance(record, RunRecord) and record.problem is None:
         common = {"run": run, "series": series, "time": filed.time}
         connection.insert("llmbench_metrics", [{**asdict(metric), **common} for metric in metrics_of(record)])
-    verdicts = [{**verdict, "run": run, "number": number} for number, verdict in enumerate(filed.verdict_rows)]
+    verdicts = [
+        {**judgement.model_dump(mode="json", include=_OF_VERDICT), "run": run, "number": number}
+        for number, judgement in enumerate(record.judgements)
+    ]
     connection.insert("llmbench_verdicts", verdicts)
-    sightings, devices = filed.sightings, dict[tuple[str, str, str], int]()
+    sightings, devices = [*sightings_of(record, gpus)], dict[tuple[str, str, str], int]()
     for number, sighting in enumerate(sightings):
         kind, name, node = place = sighting["device"]
         if place not in devices:

@@ -16,16 +16,10 @@ _DAY_S = 86_400.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """A device.
+    """A device: a `node`, a `gpu` (by its UUID, if known) or a `part` (by node and name), last seen on `node`.
 
-    Attributes:
-        kind: `node`, `gpu` or `part`.
-        name: name of a node; UUID of a GPU, if known; node and name of any other part.
-        node: the last node that it was seen on.
-        first, last: Unix times of the first and the last record about it.
-        sessions: number of sessions that had it.
-        faults: number of sessions with a fault of it, or of its node, within the days of the query.
-        avoid: the reason to avoid the node; None if it may be used.
+    `first` and `last` are Unix times of records about it, `sessions` is the number of sessions that had it, `faults` of
+    those with a fault of it or its node within the days of the query. `avoid` is the reason to avoid the node.
     """
 
     kind: str
@@ -77,10 +71,7 @@ def list_devices(
         if not rows and wanted is not None:
             known = connection.column(f"SELECT DISTINCT {column} FROM llmbench_devices")
             raise ConfigError(unknown("node" if device is None else "device", wanted, known))
-    return [
-        Entry(**row, faults=len(faults.get(row["node"], {})), avoid=avoid.get(row["node"]))
-        for row in rows
-    ]  # fmt: skip
+    return [Entry(**row, faults=len(faults.get(row["node"], {})), avoid=avoid.get(row["node"])) for row in rows]
 
 
 def entries_of(history: History, name: str, *, limit: int = 100) -> list[dict[str, Any]]:

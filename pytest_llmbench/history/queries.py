@@ -16,12 +16,9 @@ _SERIES_COLUMNS = ", ".join(f"s.{name}" for name in Series.__slots__)
 
 
 class SeriesPoint(NamedTuple):
-    """One run in a series.
+    """One run in a series, which began at the Unix time `time`.
 
-    Attributes:
-        time: Unix time at which it began.
-        git_commit: commit of the framework's checkout, else of the session's, if known.
-        series: number of the series, one for each machine and setup.
+    `git_commit` is that of the framework's checkout, else of the session's; `series` a number for machine and setup.
     """
 
     session: str
@@ -45,11 +42,8 @@ class SeriesPoint(NamedTuple):
 class PastRun:
     """A run of the history that can be compared.
 
-    Attributes:
-        time: Unix time at which it began, if known.
-        problem: the problem of an unjudged run; None of a sane one.
-        simulated: the fault that it simulated; None of a real run.
-        metrics: its numbers by name.
+    `time` is the Unix time at which it began, `problem` that of an unjudged run, `simulated` a fault of a simulated
+    one; `metrics` are its numbers by name.
     """
 
     session: str
@@ -148,12 +142,7 @@ def read_series(
 ) -> list[SeriesPoint]:
     """The measured values of a metric of a recipe, oldest first, without simulated runs and second readings.
 
-    Args:
-        history: the history.
-        recipe: name of the recipe.
-        metric: name of a statistic.
-        last: number of newest values.
-        series: number of the only series.
+    `last` is the number of newest values to read, `series` the number of the only series.
 
     Raises:
         ConfigError: the recipe, the metric or the series is unknown.
@@ -188,31 +177,34 @@ def read_series(
 def runs_of(history: History, session: str) -> list[PastRun]:
     """The runs of a session with their metrics: simulated ones are marked, second readings left out."""
     with history.reading() as connection:
-        return past_runs(
-            connection, "r.session = :session AND (r.counts OR r.simulated IS NOT NULL)", session=session
-        )  # fmt: skip
+        own = "r.session = :session AND (r.counts OR r.simulated IS NOT NULL)"
+        return _past_runs(connection, own, session=session)
 
 
 def runs_before(history: History, recipe: str, until: float, *, leave_out: Collection[str]) -> list[PastRun]:
     """The newest runs of a recipe before a Unix time that are measurements of their own, oldest first."""
+    with history.reading() as connection:
+        return newest_runs(connection, recipe, "n.time < :until", _MOST_BEFORE, leave_out=leave_out, until=until)
+
+
+def newest_runs(
+    connection: Connection, recipe: str, condition: str, most: int, *, leave_out: Collection[str],
+    metric: str | None = None, **parameters: Any,
+) -> list[PastRun]:  # fmt: skip
+    """The newest runs `n` of a recipe that are measurements of their own, oldest first, without those of some sessions.
+
+    `condition` is further SQL about them, with its parameters; `metric` the only number to read.
+    """
     newest = (
         "SELECT n.id FROM llmbench_runs n WHERE n.series IN (SELECT id FROM llmbench_series WHERE recipe = :recipe) "
-        "AND n.time < :until AND n.counts AND n.session NOT IN :leave_out "
-        f"ORDER BY n.time DESC LIMIT {_MOST_BEFORE}"
+        f"AND n.counts AND n.session NOT IN :leave_out AND {condition} ORDER BY n.time DESC LIMIT {most}"
     )
-    with history.reading() as connection:
-        return past_runs(connection, f"r.id IN ({newest})", recipe=recipe, until=until, leave_out=[*leave_out, ""])
+    parameters |= {"recipe": recipe, "leave_out": [*leave_out, ""]}
+    return _past_runs(connection, f"r.id IN ({newest})", metric, **parameters)
 
 
-def past_runs(connection: Connection, condition: str, metric: str | None = None, **parameters: Any) -> list[PastRun]:
-    """The runs that a condition chooses, oldest first.
-
-    Args:
-        connection: reads the history.
-        condition: SQL about runs `r` and their series `s`.
-        metric: the only number to read.
-        parameters: parameters of the condition.
-    """
+def _past_runs(connection: Connection, condition: str, metric: str | None = None, **parameters: Any) -> list[PastRun]:
+    """The runs `r` of a series `s` that an SQL condition chooses, oldest first, with all numbers or a single one."""
     only = "" if metric is None else "AND m.name = :metric"
     rows = connection.rows(
         f"SELECT r.id, r.session, r.name AS run, r.time, r.problem, r.simulated, {_SERIES_COLUMNS}, "
@@ -224,14 +216,13 @@ def past_runs(connection: Connection, condition: str, metric: str | None = None,
     runs = []
     for _, group in groupby(rows, key=lambda row: row["id"]):
         row, *more = group
+        numbers = [line for line in (row, *more) if line["name"] is not None]
+        metrics = [MetricRow(**{name: line[name] for name in MetricRow.__slots__}) for line in numbers]
         runs.append(
             PastRun(
                 session=row["session"], name=row["run"], time=row["time"], problem=row["problem"],
                 simulated=row["simulated"], series=Series(**{name: row[name] for name in Series.__slots__}),
-                metrics={
-                    line["name"]: MetricRow(**{name: line[name] for name in MetricRow.__slots__})
-                    for line in (row, *more) if line["name"] is not None
-                },
+                metrics={metric.name: metric for metric in metrics},
             )
         )  # fmt: skip
     return runs

@@ -5,7 +5,8 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,6 @@ _BLAMES = {Severity.ISOLATE, Severity.REBOOT, Severity.RESET}
 # Problems that a run of one node has because of that node.
 _BLAMING_PROBLEMS = {"job_node_fail", "no_gpu", "wrong_hardware"}
 _GPU = re.compile(r"GPU (\d+)(?: \((\S+)\))?")
-_SESSION_TIME = re.compile(r"(\d{8}-\d{6})-")
-_OF_VERDICT = {"test", "verdict", "statistic", "measured", "threshold", "reference", "reason"}
 # Statistic of a verdict on a group of nodes, against the other groups.
 _OF_GROUP = "slower_than_others"
 
@@ -39,9 +38,8 @@ _OF_GROUP = "slower_than_others"
 class Series:
     """Properties that two runs share if their numbers may be compared.
 
-    Attributes:
-        hardware: device of the ranks, or `unknown`.
-        setup: digest of what the recipe trains: model, batch, precision, options of the engine.
+    `hardware` is the device of the ranks, or `unknown`; `setup` a digest of what the recipe trains (model, batch,
+    precision, options of the engine).
     """
 
     recipe: str
@@ -57,10 +55,8 @@ class Series:
     def differs_from(self, other: "Series") -> str:
         """The properties in which two series of one recipe differ, in words."""
         names = ("engine", "scale", "system", "nodes", "gpus", "ranks", "hardware")
-        words = [
-            f"{name} {getattr(self, name)}, then {getattr(other, name)}"
-            for name in names if getattr(self, name) != getattr(other, name)
-        ]  # fmt: skip
+        both = [(name, getattr(self, name), getattr(other, name)) for name in names]
+        words = [f"{name} {one}, then {two}" for name, one, two in both if one != two]
         return "; ".join([*words, *(["the recipe itself was changed"] if self.setup != other.setup else [])])
 
 
@@ -80,17 +76,13 @@ class MetricRow:
 class FiledRecord:
     """A record in its file, ready for the history.
 
-    Attributes:
-        content: digest of the record.
-        time: Unix time at which the run or check began.
-        gpus: result of `gpu_uuids` for all checks of the session.
+    `content` is a digest of the record, `time` the Unix time at which the run or check began.
     """
 
     record: RunRecord | HealthRecord
     path: Path
     content: str
     time: float
-    gpus: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     @property
     def run_row(self) -> dict[str, Any]:
@@ -111,26 +103,9 @@ class FiledRecord:
             "git_commit": record.provenance.get("git_commit"),
         }
 
-    @property
-    def verdict_rows(self) -> list[dict[str, Any]]:
-        """A row for the verdict of each test."""
-        return [judgement.model_dump(mode="json", include=_OF_VERDICT) for judgement in self.record.judgements]
 
-    @property
-    def sightings(self) -> list[dict[str, Any]]:
-        """A row for each fact about a device: `device` has its kind, name and node; `blames` marks a fault of it."""
-        if isinstance(self.record, RunRecord):
-            return [*_sightings_of_run(self.record)]
-        return [*_sightings_of_check(self.record, self.gpus)]
-
-
-def read_record(path: Path, about: str, gpus: Mapping[tuple[str, str], str]) -> FiledRecord:
-    """Read the record in a file.
-
-    Args:
-        path: file of the record.
-        about: `run` or `check`.
-        gpus: result of `gpu_uuids` for all checks of the session; it may be filled later.
+def read_record(path: Path, about: str) -> FiledRecord:
+    """Read the record of a `run` or a `check` in a file.
 
     Raises:
         ConfigError: the record has another schema version, is damaged, or contradicts itself.
@@ -143,37 +118,27 @@ def read_record(path: Path, about: str, gpus: Mapping[tuple[str, str], str]) -> 
     if isinstance(record, RunRecord) and (against := [*contradictions(record, _statistics(record))]):
         more = "" if len(against) == 1 else f" ({len(against)} contradictions)"
         raise ConfigError(f"{path}: the record contradicts itself: {against[0]}{more}")
-    return file_record(record, path, hashlib.sha256(content.encode()).hexdigest(), gpus)
+    return file_record(record, path, hashlib.sha256(content.encode()).hexdigest())
 
 
-def file_record(
-    record: RunRecord | HealthRecord, path: Path, content: str, gpus: Mapping[tuple[str, str], str] | None = None
-) -> FiledRecord:
+def file_record(record: RunRecord | HealthRecord, path: Path, content: str) -> FiledRecord:
     """A record with the time at which it began, which its session's name has if the record lacks it.
 
     Raises:
         ConfigError: both lack a time.
     """
-    times = record.timings
-    known = (times.started, times.submitted, times.ended, _time_of(record.session))
-    began = next((at for at in known if at is not None), None)
+    times, began = record.timings, None
+    with suppress(ValueError, OverflowError):
+        began = time.mktime(time.strptime(record.session[:15], "%Y%m%d-%H%M%S"))  # local time
+    began = next((at for at in (times.started, times.submitted, times.ended, began) if at is not None), None)
     if began is None:
         raise ConfigError(f"{path}: it has no time, and neither has the name of session {record.session}")
-    return FiledRecord(record=record, path=path, content=content, time=began, gpus={} if gpus is None else gpus)
+    return FiledRecord(record=record, path=path, content=content, time=began)
 
 
 def problem_of(record: RunRecord) -> str | None:
     """The problem of an unjudged run in words; None of a sane one."""
     return None if record.problem is None else f"{record.problem.kind}: {record.problem.message}"
-
-
-def _time_of(session: str) -> float | None:
-    """The time in a session's name, which is local time."""
-    match = _SESSION_TIME.match(session)
-    try:
-        return time.mktime(time.strptime(match[1], "%Y%m%d-%H%M%S")) if match else None
-    except (ValueError, OverflowError):
-        return None
 
 
 def series_of(record: RunRecord) -> Series:
@@ -217,22 +182,23 @@ def _statistics(record: RunRecord) -> Mapping[str, Statistic]:
 
 
 def _sighting(
-    device: tuple[str, str, str],
-    kind: str,
-    what: str,
-    said: str,
-    *,
-    blames: bool = False,
-    reading: Reading | None = None,
-) -> dict[str, Any]:
-    value, unit = (None, None) if reading is None else (reading.value, reading.unit)
+    device: tuple[str, str, str], kind: str, what: str, said: str, *, blames: bool = False,
+    value: float | None = None, unit: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
     return {
         "device": device, "kind": kind, "what": what, "said": said, "blames": blames, "value": value, "unit": unit,
     }  # fmt: skip
 
 
+def sightings_of(record: RunRecord | HealthRecord, gpus: Mapping[tuple[str, str], str]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each fact about a device: `device` has its kind, name and node; `blames` marks a fault of it.
+
+    `gpus` are the UUIDs of `gpu_uuids` of all checks of the session.
+    """
+    yield from _sightings_of_run(record) if isinstance(record, RunRecord) else _sightings_of_check(record, gpus)
+
+
 def _sightings_of_run(record: RunRecord) -> Iterator[dict[str, Any]]:
-    """Yield the facts of a run about its nodes and GPUs."""
     outcome, words, blames = "ran", f"{record.key}: {record.recipe.name}", False
     is_real = record.simulated is None
     if record.problem is not None:
@@ -256,7 +222,6 @@ def _sightings_of_run(record: RunRecord) -> Iterator[dict[str, Any]]:
 
 
 def _sightings_of_check(record: HealthRecord, gpus: Mapping[tuple[str, str], str]) -> Iterator[dict[str, Any]]:
-    """Yield the facts of a check about nodes, their GPUs and other parts."""
     # A fault that every node has is more likely that of a setting.
     per_kind: dict[str, set[str]] = {}
     for finding in record.report.findings:
@@ -274,7 +239,10 @@ def _sightings_of_check(record: HealthRecord, gpus: Mapping[tuple[str, str], str
             yield _sighting(_device_of(finding, gpus), "finding", what, said)
     for reading in record.report.readings:
         if reading.host is not None:
-            yield _sighting(_device_of(reading, gpus), "number", reading.statistic, record.check, reading=reading)
+            yield _sighting(
+                _device_of(reading, gpus), "number", reading.statistic, record.check, value=reading.value,
+                unit=reading.unit,
+            )  # fmt: skip
     for slot, host in enumerate(record.hosts):
         verdict, _ = record.state(slot)
         yield _sighting(("node", host, host), "verdict", str(verdict), record.check)

@@ -20,12 +20,7 @@ _FALL = 1.353
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """The differences of the numbers of single runs from their mean.
-
-    Attributes:
-        squares: sum of the squares of the differences, each as a share of the mean.
-        freedom: degrees of freedom; 0 without data.
-    """
+    """Sum of the squares of the differences of single runs from their mean, as shares of it, and degrees of freedom."""
 
     squares: float
     freedom: float

@@ -12,13 +12,9 @@ _SHA = re.compile(r"[0-9a-f]{7,64}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """The earlier runs to compare with.
+    """The earlier runs to compare with: the newest `count` sessions, the best one, all of a tag or of a commit.
 
-    Attributes:
-        kind: `last` is the newest sessions, `best` the session with the best mean, `tag` all sessions with that tag,
-            `commit` all runs of that commit.
-        name: the tag, or the beginning of the commit.
-        count: number of sessions for `last`.
+    `name` is the tag, or the beginning of the commit.
     """
 
     kind: Literal["last", "best", "tag", "commit"]

@@ -24,15 +24,20 @@ _CLOCK_CHANGE_S = 3600.0
 _Range = tuple[float, float]
 
 
-def same_work(steps: Sequence[Step], rates: Mapping[str, str]) -> Iterator[str]:
+def check_work(steps: Sequence[Step], rates: Mapping[str, str]) -> Iterator[str]:
     """Yield the two lines whose work per sample (rate × duration / samples) differs most, if by more than rounding.
 
     `rates` maps the reported name of each rate to its unit.
     """
     for name, unit in rates.items():
-        works = list(_works(steps, name))
-        if not works:
+        lines = [step for step in steps if step.seconds and step.samples and name in step.reported]
+        if not lines:
             continue
+        durations, logged = _rounded([s.seconds or 0.0 for s in lines]), _rounded([s.reported[name] for s in lines])
+        works = [
+            (step, _times(_times(duration, rate), (1 / (step.samples or 1),) * 2))
+            for step, duration, rate in zip(lines, durations, logged, strict=True)
+        ]
         most, (least_work, _) = max(works, key=lambda work: work[1][0])
         least, (_, most_work) = min(works, key=lambda work: work[1][1])
         if not _meet((least_work, math.inf), (0.0, most_work)):
@@ -42,19 +47,11 @@ def same_work(steps: Sequence[Step], rates: Mapping[str, str]) -> Iterator[str]:
             )
 
 
-def _works(steps: Sequence[Step], name: str) -> Iterator[tuple[Step, _Range]]:
-    """Yield each line that has the rate, with the work per sample that follows from it."""
-    lines = [step for step in steps if step.seconds and step.samples and name in step.reported]
-    durations, rates = _rounded([step.seconds or 0.0 for step in lines]), _rounded([s.reported[name] for s in lines])
-    for step, duration, rate in zip(lines, durations, rates, strict=True):
-        yield step, _times(_times(duration, rate), (1 / (step.samples or 1),) * 2)
-
-
 def _at(step: Step, name: str) -> str:
     return f"step {step.step} took {step.seconds:.6g} s at {step.reported[name]:g}"
 
 
-def steady(steps: Sequence[Step], topology: Topology) -> Iterator[str]:
+def check_steady(steps: Sequence[Step], topology: Topology) -> Iterator[str]:
     """Yield the fastest step, if it is too fast to have done the same work as the median step.
 
     All steps do the same work: other work may make a step slower, and only less work makes it much faster.
@@ -69,13 +66,10 @@ def steady(steps: Sequence[Step], topology: Topology) -> Iterator[str]:
         )
 
 
-def counted(steps: Sequence[Step], name: str, samples: int) -> Iterator[str]:
+def check_counts(steps: Sequence[Step], name: str, samples: int) -> Iterator[str]:
     """Yield the lines whose count of consumed samples differs from the samples of the steps up to there.
 
-    Args:
-        steps: lines of the log.
-        name: name under which they report the count.
-        samples: samples of a step by the recipe.
+    `name` is the reported name of the count, `samples` those of a step by the recipe.
     """
     first = next((step for step in steps if name in step.reported), None)
     if first is not None and first.samples == samples and first.reported[name] != first.step * samples:
@@ -95,7 +89,7 @@ def counted(steps: Sequence[Step], name: str, samples: int) -> Iterator[str]:
             )
 
 
-def against_times(series: StepSeries, topology: Topology) -> Iterator[str]:
+def check_times(series: StepSeries, topology: Topology) -> Iterator[str]:
     """Yield the lines whose time stamps are further apart, or closer, than the steps between them took.
 
     Pairs of lines with an evaluation or a checkpoint between them are left out.
@@ -121,7 +115,7 @@ def _logged_s(before: Step, step: Step) -> float:
     return (step.seconds or 0.0) * step.interval - (before.seconds or 0.0) * before.interval * twice
 
 
-def product(
+def check_product(
     steps: Sequence[Step], rate: str, factors: tuple[str, str], slack: Callable[[Step], float]
 ) -> Iterator[str]:
     """Yield the lines in which a rate differs from the product of two other numbers of the line.
@@ -140,7 +134,7 @@ def product(
             )
 
 
-def asked(
+def check_rate(
     steps: Sequence[Step],
     rate: str,
     work: float,
@@ -171,7 +165,7 @@ def asked(
             return
 
 
-def no_slower(series: StepSeries, topology: Topology) -> Iterator[str]:
+def check_pace(series: StepSeries, topology: Topology) -> Iterator[str]:
     """Yield a contradiction if by the time stamps of the lines the median step takes about twice its logged duration.
 
     Durations leave out the time between steps (input, logs); a small share of such time is a finding instead.
@@ -198,7 +192,7 @@ def pace(series: StepSeries) -> float | None:
     return stats.median(ratios) if len(ratios) >= _FEWEST else None
 
 
-def against_wall(series: StepSeries, topology: Topology) -> Iterator[str]:
+def check_wall(series: StepSeries, topology: Topology) -> Iterator[str]:
     """Yield the lines whose clock `wall` contradicts their time stamps, or in which steps take longer than `wall`.
 
     Steps may take less than the time between two lines, as evaluations and checkpoints lie there too, but at least
@@ -224,7 +218,7 @@ def against_wall(series: StepSeries, topology: Topology) -> Iterator[str]:
             yield f"step {step.step} was busy for {busy:g} s by `train_wall`, where its rate is of {logged:.4g} s"
 
 
-def lasted(steps: Sequence[Step], topology: Topology, seconds: float) -> Iterator[str]:
+def check_span(steps: Sequence[Step], topology: Topology, seconds: float) -> Iterator[str]:
     """Yield a contradiction if the lines span more time than the `seconds` that all timed steps took."""
     stamped = [(step.at, step.step) for step in steps if step.at is not None]
     if len(stamped) < 2:

@@ -72,15 +72,11 @@ _FLOPS_PER_S: Mapping[Speed, Callable[[float, Peak], float]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Demand:
-    """Speed that one bound of a reference needs from the GPUs.
+    """Speed that one bound (operator and value) of a reference needs from the GPUs.
 
-    Attributes:
-        reference: name of the reference.
-        bound: operator and value.
-        share: needed share of the published peak of all GPUs of the run; above 1 the bound is impossible.
-        nodes: number of nodes at their peak with this speed, unrounded; None if more nodes would be useless, as the
-            bound is per GPU or the batch grows with the ranks.
-        peak: the GPUs.
+    `share` is that of the published peak of all GPUs of the run; above 1 the bound is impossible. `nodes` is the number
+    of nodes at their peak with this speed, unrounded; None if more nodes would be useless, as the bound is per GPU or
+    the batch grows with the ranks.
     """
 
     reference: str
@@ -109,36 +105,26 @@ class Demand:
         percent = f"{100 * self.share:.4g} % of"
         how_much = f"{self.share:.3g} times" if self.share >= 1.01 else percent
         asked = f"{self.bound} needs {_rate(self.share * self.peak.flops_per_s)}"
-        where = f"{self.peak.recipe.name}-{self.reference}"
-        return f"{where}: {asked}, {how_much} the published peak of {self.peak}: {self._takes}"
-
-    @property
-    def _takes(self) -> str:
-        nodes = self.nodes_at(1.0)
-        if nodes is None:
-            return "more nodes would not change that"
-        return (
-            f"it would take at least {counted(nodes, 'node')} at their peak, {self.nodes_at(ATTAINABLE)} at {_ATTAINED}"
-        )
+        where, nodes, takes = f"{self.peak.recipe.name}-{self.reference}", self.nodes_at(1.0), ""
+        if nodes is not None:
+            more = f"{self.nodes_at(ATTAINABLE)} at {_ATTAINED}"
+            takes = f"it would take at least {counted(nodes, 'node')} at their peak, {more}"
+        takes = takes or "more nodes would not change that"
+        return f"{where}: {asked}, {how_much} the published peak of {self.peak}: {takes}"
 
 
 def demand(reference: Reference, statistic: Statistic, peak: Peak) -> Demand | None:
     """Compare a reference with the peak; None if its statistic is unrelated to speed or its bound is an upper limit."""
     speed = statistic.speed
-    if speed is None:
-        return None
     bound = reference.at_most if speed in _TIMES else reference.at_least
-    if bound is None:
+    if speed is None or bound is None:
         return None
     share = _FLOPS_PER_S[speed](bound.base, peak) / peak.flops_per_s
     grows = speed == "seconds_per_step" and peak.recipe.gradient_accumulation_steps is not None
-    return Demand(
-        reference=reference.name,
-        bound=f"{'<=' if speed in _TIMES else '>='} {bound}",
-        share=share,
-        nodes=None if grows or speed in _PER_GPU else share * peak.topology.nodes,
-        peak=peak,
-    )
+    op, nodes = "<=" if speed in _TIMES else ">=", None
+    if not grows and speed not in _PER_GPU:
+        nodes = share * peak.topology.nodes
+    return Demand(reference=reference.name, bound=f"{op} {bound}", share=share, nodes=nodes, peak=peak)
 
 
 def _per_second(tokens: int, seconds: float) -> float:

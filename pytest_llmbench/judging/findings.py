@@ -1,7 +1,8 @@
 """Findings: remarks about a sane run and its slow node, for its owner. Verdicts are independent of them.
 
 Some report unlike steps: a mean that includes a longer warm-up, an evaluation or a drift is a poor forecast of the next
-steps. Steps on CPUs are exempt, as other processes make them unsteady.
+steps. Steps on CPUs are exempt, as other processes make them unsteady. Steps that a framework skipped, because their
+gradients overflowed, are untrained, yet counted in its rates.
 """
 
 import math
@@ -9,14 +10,13 @@ import statistics as stats
 from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_llmbench.core.quantity import listed
-from pytest_llmbench.core.record.series import RankInfo, Step
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.record.series import RankInfo, Step, StepSeries
 from pytest_llmbench.core.record.telemetry import SLOWDOWNS, GpuTelemetry
-from pytest_llmbench.judging import skipped
 from pytest_llmbench.judging.agreement import pace
 from pytest_llmbench.judging.interval.spread import spread
 from pytest_llmbench.judging.interval.steady import ALPHA
-from pytest_llmbench.judging.sanity.evidence import Evidence
-from pytest_llmbench.judging.sanity.outside import outside
+from pytest_llmbench.judging.sanity import Evidence, outside
 from pytest_llmbench.judging.statistics import judged_steps
 
 # Healthy nodes of one model are within this of each other.
@@ -35,6 +35,10 @@ _FEWEST = 10
 _SLOW_MADS, _SLOW_SHARE = 6.0, 0.2
 # MAD of normal noise as a standard deviation.
 _SCALED = 1.4826
+# This share of the judged steps may be skipped: in fp16 the loss scale is found at the start, and tried again every 100
+# to 1000 steps.
+_MOST_SKIPPED = 0.05
+_SKIPPED = "number_of_skipped_iterations"
 # A drift is reported above this share of the mean and this many standard errors.
 _DRIFT_SHARE, _DRIFT_ERRORS = 0.01, 4.0
 
@@ -48,18 +52,13 @@ def findings(e: Evidence) -> tuple[str, ...]:
         *_time_outside(e),
         *_time_between(e),
         *_bad_ends(e),
-        *skipped.some(e.recipe, e.series),
+        *_some_skipped(e),
         *unsteady(e),
     )
 
 
 def slowest_node(ranks: Sequence[RankInfo], telemetry: Sequence[GpuTelemetry]) -> str | None:
-    """Describe the nodes that stand out by their GPUs; None if there is one node, or CPUs alone.
-
-    Args:
-        ranks: all of the run.
-        telemetry: of their GPUs in the judged steps.
-    """
+    """Describe the nodes that stand out by their GPUs in the judged steps; None if there is one node, or CPUs alone."""
     hosts = {info.rank: info.node or info.host for info in ranks if info.device != "cpu"}
     if len(set(hosts.values())) < 2:
         return None
@@ -117,12 +116,9 @@ def _unlike_ranks(e: Evidence) -> Iterator[str]:
         if len(values) < 2:
             continue
         usual = stats.median(values.values())
-        odd = [
-            f"{_place(e, rank)} {value:.4g} {unit}"
-            for rank, value in values.items()
-            if abs(value - usual) > _UNLIKE * usual
-        ]
-        if odd:
+        unlike = {rank: value for rank, value in values.items() if abs(value - usual) > _UNLIKE * usual}
+        if unlike:
+            odd = [f"{_place(e, rank)} {value:.4g} {unit}" for rank, value in unlike.items()]
             yield f"the ranks' {what} differ: {listed(odd)}; the median is {usual:.4g} {unit}"
 
 
@@ -166,6 +162,44 @@ def _bad_ends(e: Evidence) -> Iterator[str]:
             f"processes of the run ended with an error, although the work was done: {listed(list(e.series.bad_ends))}: "
             "look at what its ranks do as they end"
         )
+
+
+def too_many_skipped(recipe: Recipe, series: StepSeries) -> Iterator[str]:
+    """Yield the problem in a sentence if too many of the judged steps were skipped."""
+    count, whole = _count_skipped(recipe, series)
+    if count > _MOST_SKIPPED * whole:
+        yield (
+            f"{count:g} of {whole} judged steps were skipped, as their gradients overflowed: such steps train nothing; "
+            f"let the loss scale settle within warm_up.steps, or give a smaller initial one"
+        )
+
+
+def _some_skipped(e: Evidence) -> Iterator[str]:
+    """Yield the number of skipped steps and their effect on the rate, if few enough for the others to be judged."""
+    count, whole = _count_skipped(e.recipe, e.series)
+    if not 0 < count <= _MOST_SKIPPED * whole:
+        return
+    judged, faster = judged_steps(e.recipe, e.series.steps), ""
+    lines = [(step.reported[_SKIPPED], step.seconds) for step in judged if _SKIPPED in step.reported and step.seconds]
+    skipped, made = ([seconds for number, seconds in lines if bool(number) == kind] for kind in (True, False))
+    if skipped and made:  # each line has its own count
+        share = stats.fmean(skipped + made) / stats.fmean(made) - 1
+        mean = f"the mean step takes {stats.fmean(made):.4g} s, and with them {share:+.2%}"
+        faster = f"; without the lines that have one, {mean}"
+    yield (
+        f"{count:g} of {whole} judged steps were skipped, as their gradients overflowed: their tokens count in the "
+        f"rate, and {100 * count / whole:.2g} % of it trained nothing{faster}"
+    )
+
+
+def _count_skipped(recipe: Recipe, series: StepSeries) -> tuple[float, int]:
+    """Count skipped and all judged steps, by the log's running sums since the warm-up, else by its lines."""
+    if not series.skipped:
+        judged = judged_steps(recipe, series.steps)
+        return sum(step.reported.get(_SKIPPED, 0.0) for step in judged), sum(step.interval for step in judged)
+    sums = [(step, count) for step, count in series.skipped if step <= recipe.warm_up.steps]
+    (first, had), (last, have) = sums[-1] if sums else (0, 0), series.skipped[-1]
+    return have - had, last - first
 
 
 def unsteady(e: Evidence) -> Iterator[str]:

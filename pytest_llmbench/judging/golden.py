@@ -116,12 +116,9 @@ class Deviation(NamedTuple):
 
 
 def golden_losses(runs: Mapping[str, RunRecord], date: str, resolution: float) -> GoldenLosses:
-    """Put golden losses together from repeats.
+    """Put golden losses together from sane runs of one training, by name.
 
-    Args:
-        runs: sane runs of one training, by name.
-        date: today.
-        resolution: of a loss in a framework's log, nat; 0 for losses that have all their bits.
+    `resolution` is that of a loss in a framework's log, nat; 0 for losses that have all their bits.
 
     Raises:
         ConfigError: there are too few runs, or they differ by more than repeats of one training.
@@ -137,22 +134,18 @@ def golden_losses(runs: Mapping[str, RunRecord], date: str, resolution: float) -
     if not exact:
         _refuse_odd(curves)
     tolerances = [0.0] * len(columns) if exact else _tolerances(columns)
-    means = [stats.fmean(column) for column in columns] if not exact else [column[0] for column in columns]
+    means = [column[0] if exact else stats.fmean(column) for column in columns]
     if not exact and all(abs(mean - means[0]) <= allowed for mean, allowed in zip(means, tolerances, strict=True)):
         raise ConfigError("the runs differ so much that a run that learns nothing would pass: find out why they do")
     first = next(iter(runs.values()))
-    return GoldenLosses(
-        recipe=first.recipe.name,
-        training=_training(first),
-        runs=tuple(runs),
-        versions=first.versions,
-        exact=exact and not resolution,
-        date=date,
-        steps=tuple(
-            GoldenStep(step=step, loss=mean, tolerance=max(allowed, resolution))
-            for step, mean, allowed in zip(next(iter(numbers)), means, tolerances, strict=True)
-        ),
+    steps = tuple(
+        GoldenStep(step=step, loss=mean, tolerance=max(allowed, resolution))
+        for step, mean, allowed in zip(next(iter(numbers)), means, tolerances, strict=True)
     )
+    return GoldenLosses(
+        recipe=first.recipe.name, training=_training(first), runs=tuple(runs), versions=first.versions,
+        exact=exact and not resolution, date=date, steps=steps,
+    )  # fmt: skip
 
 
 def deviation(record: RunRecord, golden: GoldenLosses) -> Deviation:

@@ -10,7 +10,6 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.recipe.reference import AppliesTo
 from pytest_llmbench.core.record.records import Judgement, Metric, RunRecord, Verdict
-from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.judging.contradictions import contradictions
 from pytest_llmbench.judging.recount import measurement_of_record
 from pytest_llmbench.judging.statistics import Measurement, Statistic, interval_of
@@ -59,12 +58,7 @@ class GoodRun:
 
 
 def refuse_unfit(runs: Sequence[GoodRun], statistics: Mapping[str, Statistic], wanted: Sequence[str]) -> None:
-    """Require enough good runs of one recipe on one machine.
-
-    Args:
-        runs: the runs that the user named.
-        statistics: those of the recipe's engine.
-        wanted: names of the statistics that get a threshold.
+    """Require enough good runs of one recipe on one machine, with the `wanted` ones of the statistics of its engine.
 
     Raises:
         ConfigError: a line for each reason.
@@ -133,10 +127,8 @@ def _unfit(run: GoodRun, statistics: Mapping[str, Statistic], wanted: Sequence[s
         yield f"it was ended early, after {record.early.done} of {record.early.planned} steps"
     elif (reason := _unusable(record)) is not None:
         yield reason
-    elif against := [*contradictions(record, statistics)]:
-        yield from against
     else:
-        yield from _unsuitable(run, statistics, wanted)
+        yield from [*contradictions(record, statistics)] or _unsuitable(run, statistics, wanted)
 
 
 def _unsuitable(run: GoodRun, statistics: Mapping[str, Statistic], wanted: Sequence[str]) -> Iterator[str]:
@@ -153,15 +145,15 @@ def _unsuitable(run: GoodRun, statistics: Mapping[str, Statistic], wanted: Seque
             yield f"it has no {name}; it has {', '.join(record.metrics) or 'no numbers'}"
         elif statistics[name].compute(run.measurement) is None:
             yield f"{name} cannot be computed again from its steps: bound another statistic, such as throughput"
-    if any(statistics[name].steady is not None for name in wanted):
-        yield from _unsteady(run.measurement.steady)
-
-
-def _unsteady(steady: Steady | None) -> Iterator[str]:
+    steady = run.measurement.steady
+    if all(statistics[name].steady is None for name in wanted):
+        return
     if steady is None or not steady.enough:
-        few = counted(0 if steady is None else steady.judged + steady.left_out, "judged step")
-        least = f"at least {steady.least}" if steady is not None else "at least 20"
-        yield f"{few} with a duration are too few to know how fast it is: train {least} steps after the warm-up"
+        few, least = (0, 20) if steady is None else (steady.judged + steady.left_out, steady.least)
+        yield (
+            f"{counted(few, 'judged step')} with a duration are too few to know how fast it is: train at least {least} "
+            "steps after the warm-up"
+        )
     elif not steady.settled:
         yield "its steps still became faster at the end: train longer, or leave out more as warm-up"
 

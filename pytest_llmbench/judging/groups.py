@@ -58,7 +58,10 @@ def lags(groups: Mapping[str, Sequence[Steady]]) -> dict[str, Lag]:
     # The scatter of two values is their difference itself, so it counts from three groups on.
     usual, worth = USUAL_BETWEEN_RUNS, _MAD_WORTH * (len(groups) - 1) if len(groups) > 2 else 0.0
     freedom = usual.freedom + worth
-    deviation = math.sqrt((usual.freedom * usual.spread**2 + worth * _scatter([*means.values()]) ** 2) / freedom)
+    # Standard deviation as a share, by the MAD, which is robust against a minority of slow ones.
+    middle = median(means.values())
+    scatter = _MAD_TO_SIGMA * median(abs(math.log(mean / middle)) for mean in means.values())
+    deviation = math.sqrt((usual.freedom * usual.spread**2 + worth * scatter**2) / freedom)
     t = quantile(1 - share_of_alpha(len(groups)), freedom)
     lags_of_groups = {}
     for name, runs in groups.items():
@@ -77,9 +80,3 @@ def lags(groups: Mapping[str, Sequence[Steady]]) -> dict[str, Lag]:
             others=len(others),
         )
     return lags_of_groups
-
-
-def _scatter(values: Sequence[float]) -> float:
-    """Standard deviation of values as a share, by the MAD, which is robust against a minority of slow ones."""
-    middle = median(values)
-    return _MAD_TO_SIGMA * median(abs(math.log(value / middle)) for value in values)

@@ -16,10 +16,7 @@ _FEWEST = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outlier:
-    """One value that differs from the rest: `deviation` is (value - median) / median, negative below.
-
-    `median` is that of all `among` values, this one included.
-    """
+    """One value that differs from the rest: its `deviation` is a share of the median of all `among` values."""
 
     value: float
     median: float

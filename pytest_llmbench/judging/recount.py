@@ -16,7 +16,7 @@ from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.record.series import EarlyVerdict, StepSeries
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire.foreign import REDACTED
-from pytest_llmbench.judging.ceiling import doubt, rates_together
+from pytest_llmbench.judging.flops import doubt, rates_together
 from pytest_llmbench.judging.statistics import Measurement, judged_steps
 
 # Mathematical functions of another machine may round the last digit differently.
@@ -58,12 +58,9 @@ def measurement_of_record(record: RunRecord) -> Measurement:
 
 
 def differences(where: str, kept: Any, computed: Any) -> Iterator[str]:
-    """Yield how a kept value differs from the computed one, part by part.
+    """Yield how a kept value of a record, of any type, differs from the one computed again from the logs, part by part.
 
-    Args:
-        where: name of the value, for the messages.
-        kept: model, dataclass, mapping, sequence or plain value of a record.
-        computed: the same part, computed again from the logs.
+    `where` names the value in the messages.
     """
     if isinstance(kept, list | tuple) and isinstance(computed, list | tuple):
         if len(kept) != len(computed):
@@ -87,12 +84,12 @@ def differences(where: str, kept: Any, computed: Any) -> Iterator[str]:
             yield _difference(f"{where}.{name}", parts.get(name, "nothing"), others.get(name, "nothing"))
 
 
-def same(kept: Any, computed: Any) -> bool:
-    """True if two plain values are equal, apart from the last digits of a float and from redacted secrets."""
+def same(kept: Any, computed: Any, tolerance: float = _TOLERANCE) -> bool:
+    """True if two plain values are equal, apart from a share `tolerance` of a number and from redacted secrets."""
     if isinstance(kept, bool) or isinstance(computed, bool) or kept is None or computed is None:
         return kept is computed
     if isinstance(kept, int | float) and isinstance(computed, int | float):
-        close = math.isclose(kept, computed, rel_tol=_TOLERANCE, abs_tol=0.0)
+        close = math.isclose(kept, computed, rel_tol=tolerance, abs_tol=0.0)
         return close or (math.isnan(kept) and math.isnan(computed))
     if isinstance(kept, str) and isinstance(computed, str):
         computed = harmless(computed)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 from pytest_llmbench.core.quantity import counted
@@ -62,7 +63,7 @@ def why_not_applicable(reference: Reference, machine: Machine) -> str | None:
 def missed(
     readings: Sequence[Reading], references: Sequence[Reference], *, system: str, device: str, action: str = ""
 ) -> Iterator[Finding]:
-    """Yield a finding for every reading that misses an applicable reference of its statistic.
+    """Yield a finding, with this action, for every reading that misses an applicable reference of its statistic.
 
     Args:
         readings: the measured values.
@@ -71,27 +72,22 @@ def missed(
         device: the GPU model as the driver names it, or `cpu`.
         action: recommended action if a bound is missed.
     """
-    for reference in references:
-        for reading in readings:
-            if reading.statistic != reference.statistic or not applies(reference, reading, system, device):
-                continue
-            bound = reference.missed_by(reading.quantity)
-            if bound is not None:
-                op, limit = bound
-                kind: ReferenceKind = "below_reference" if op == ">=" else "above_reference"
-                yield Finding(
-                    host=reading.host,  #: finding above_reference: a number is above a bound of the system's file
-                    subject=reading.subject,  #: finding below_reference: a number is below a bound of the system's file
-                    kind=kind,
-                    severity=Severity.ISOLATE,
-                    message=f"{reading.statistic} {reading.quantity} misses {op} {limit} "
-                    f"({reference.name}: {reference.why} [{reference.source}, {reference.date}])",
-                    action=action,
-                    statistic=reading.statistic,
-                    measured=str(reading.quantity),
-                    threshold=reference.threshold,
-                    reference=reference.name,
-                )
+    #: finding above_reference: a number is above a bound of the system's file
+    #: finding below_reference: a number is below a bound of the system's file
+    for reference, reading in product(references, readings):
+        if reading.statistic != reference.statistic or not applies(reference, reading, system, device):
+            continue
+        bound = reference.missed_by(reading.quantity)
+        if bound is not None:
+            op, limit = bound
+            kind: ReferenceKind = "below_reference" if op == ">=" else "above_reference"
+            source = f"{reference.name}: {reference.why} [{reference.source}, {reference.date}]"
+            yield Finding(
+                host=reading.host, subject=reading.subject, kind=kind, severity=Severity.ISOLATE, action=action,
+                message=f"{reading.statistic} {reading.quantity} misses {op} {limit} ({source})",
+                statistic=reading.statistic, measured=str(reading.quantity), threshold=reference.threshold,
+                reference=reference.name,
+            )  # fmt: skip
 
 
 def unbounded(readings: Sequence[Reading], references: Sequence[Reference], *, system: str, device: str) -> bool:

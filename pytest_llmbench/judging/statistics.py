@@ -7,9 +7,9 @@ returns None, and the record then lacks it.
 import math
 import statistics as stats
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Literal, TypedDict, Unpack
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property, partial
+from typing import Any, Literal
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.extensions import Extensions
@@ -27,24 +27,14 @@ from pytest_llmbench.judging.telemetry import RULES, Better, Watched
 TOKENS_OF_RECORD = 20_000_000
 
 _DIMENSIONS_OF_SPEED = {
-    "token rate",
-    "token rate per GPU",
-    "sample rate",
-    "time",
-    "compute rate",
-    "compute rate per GPU",
-}
+    "token rate", "token rate per GPU", "sample rate", "time", "compute rate", "compute rate per GPU",
+}  # fmt: skip
 
 # Relations of a number to the speed of a run, over all ranks unless they are `per_gpu`.
 Speed = Literal[
-    "tokens_per_s",
-    "samples_per_s",
-    "seconds_per_step",
-    "seconds_for_20m_tokens",
-    "tokens_per_s_per_gpu",
-    "model_flops_per_s_per_gpu",
-    "share_of_peak",
-]
+    "tokens_per_s", "samples_per_s", "seconds_per_step", "seconds_for_20m_tokens", "tokens_per_s_per_gpu",
+    "model_flops_per_s_per_gpu", "share_of_peak",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +42,6 @@ class Measurement:
     """Inputs of the statistics.
 
     Attributes:
-        recipe: the recipe.
         steps: every step of the run, in order.
         judged: the steps after the warm-up by the recipe's rule.
         unread: number of unreadable lines in its log; rules over all lines have no value if there are any.
@@ -92,9 +81,8 @@ class Measurement:
     @cached_property
     def steady(self) -> Steady | None:
         """The steady part of the judged steps; None for fewer than 4 steps, or if one lacks a duration."""
-        if self.early is None:
-            return steady_of(self.judged)
-        return steady_of(self.judged, plan=self.early.planned - self.recipe.warm_up.steps)
+        plan = None if self.early is None else self.early.planned - self.recipe.warm_up.steps
+        return steady_of(self.judged, plan=plan)
 
     @property
     def seconds_of_step(self) -> float | None:
@@ -128,10 +116,8 @@ class Measurement:
 def steady_of(judged: Sequence[Step], alpha: float = ALPHA, plan: int | None = None) -> Steady | None:
     """Find the steady part of judged steps; None for fewer than 4 steps, or if one lacks a duration.
 
-    Args:
-        judged: the steps.
-        alpha: probability of an error on either side; for a run with early looks, at all looks together.
-        plan: planned number of judged steps of a run with early looks; None for other runs.
+    `alpha` is the probability of an error on either side, at all looks together; `plan` the planned number of judged
+    steps of a run with early looks.
     """
     seconds = [step.seconds for step in judged]
     known = [duration for duration in seconds if duration is not None and duration > 0.0]
@@ -153,10 +139,12 @@ def steady_of(judged: Sequence[Step], alpha: float = ALPHA, plan: int | None = N
 
 def _sum(terms: Iterable[tuple[float | None, int]]) -> float | None:
     """Sum value × count; None for an empty sum, or if a value is missing."""
-    products = [None if value is None else value * count for value, count in terms]
-    return (
-        math.fsum(product for product in products if product is not None) if products and None not in products else None
-    )
+    products = []
+    for value, count in terms:
+        if value is None:
+            return None
+        products.append(value * count)
+    return math.fsum(products) if products else None
 
 
 def ratio(amount: float | None, by: float | None) -> float | None:
@@ -169,7 +157,7 @@ def judged_steps(recipe: Recipe, steps: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(step for step in steps if step.step - step.interval >= recipe.warm_up.steps)
 
 
-def alike(judged: Sequence[Step]) -> tuple[Step, ...]:
+def typical_steps(judged: Sequence[Step]) -> tuple[Step, ...]:
     """The judged steps without a slow start, and without pauses if these are few."""
     steady = steady_of(judged)
     if steady is None:
@@ -188,7 +176,7 @@ def window(recipe: Recipe, early: EarlyVerdict | None) -> str:
 Compute = Callable[[Measurement], float | None]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Statistic:
     """A named rule.
 
@@ -210,6 +198,7 @@ class Statistic:
     unit: str
     rule: str
     compute: Compute
+    _: KW_ONLY
     speed: Speed | None = None
     of_speed: bool | None = None
     steady: Literal["rate", "time", "step"] | None = None
@@ -229,23 +218,9 @@ class Statistic:
         return self.steady is None
 
 
-class _Relations(TypedDict, total=False):
-    """Optional fields of `Statistic`."""
-
-    speed: Speed
-    of_speed: bool
-    steady: Literal["rate", "time", "step"]
-    of_ceiling: bool
-
-
-def rate(unit: str, rule: str, compute: Compute, **relations: Unpack[_Relations]) -> Statistic:
-    """Build a statistic for which higher is better; `relations` are further fields of `Statistic`."""
-    return Statistic(unit=unit, rule=rule, compute=compute, better="higher", **relations)
-
-
-def time(rule: str, compute: Compute, **relations: Unpack[_Relations]) -> Statistic:
-    """Build a statistic in seconds, for which lower is better; `relations` are further fields of `Statistic`."""
-    return Statistic(unit="s", rule=rule, compute=compute, better="lower", **relations)
+# Statistics for which higher is better, and those in seconds, for which lower is.
+rate = partial(Statistic, better="higher")
+time = partial(Statistic, "s", better="lower")
 
 
 def _share_of(m: Measurement, flops_per_s: float | None) -> float | None:
@@ -282,70 +257,51 @@ def _warm_up_time(m: Measurement) -> float | None:
 
 STATISTICS: Mapping[str, Statistic] = {
     "throughput": rate(
-        "words/s",
-        "tokens of all ranks / wall clock of the judged steps; a word is a token",
-        lambda m: m.tokens_per_s,
-        speed="tokens_per_s",
-        steady="rate",
+        "words/s", "tokens of all ranks / wall clock of the judged steps; a word is a token",
+        lambda m: m.tokens_per_s, speed="tokens_per_s", steady="rate",
     ),
     "samples_per_s": rate(
-        "samples/s",
-        "sequences of all ranks / wall clock of the judged steps",
-        lambda m: m.samples_per_s,
-        speed="samples_per_s",
-        steady="rate",
+        "samples/s", "sequences of all ranks / wall clock of the judged steps",
+        lambda m: m.samples_per_s, speed="samples_per_s", steady="rate",
     ),
-    "tokens_per_s_per_gpu": rate(  #: left out tokens_per_s_per_gpu: without GPUs
-        "tokens/s/gpu",
-        "throughput / GPUs",
-        lambda m: ratio(m.tokens_per_s, m.gpus),
-        speed="tokens_per_s_per_gpu",
-        steady="rate",
+    #: left out tokens_per_s_per_gpu: without GPUs
+    "tokens_per_s_per_gpu": rate(
+        "tokens/s/gpu", "throughput / GPUs",
+        lambda m: ratio(m.tokens_per_s, m.gpus), speed="tokens_per_s_per_gpu", steady="rate",
     ),
     "time_for_20m_tokens": time(
         "20,000,000 tokens / throughput",
-        lambda m: ratio(TOKENS_OF_RECORD, m.tokens_per_s),
-        speed="seconds_for_20m_tokens",
-        steady="time",
+        lambda m: ratio(TOKENS_OF_RECORD, m.tokens_per_s), speed="seconds_for_20m_tokens", steady="time",
     ),
     "step_time": time("median duration of the judged steps", _step_time, speed="seconds_per_step", steady="step"),
-    "warm_up_time": time(  #: left out warm_up_time: if no step is left out
+    #: left out warm_up_time: if no step is left out
+    "warm_up_time": time(
         "wall clock of the steps before the judged ones, compilation included", _warm_up_time, of_speed=False
     ),
     #: left out tflops_per_gpu: without GPUs; if steps do not train a whole decoder (LoRA, rewards, generation)
     "tflops_per_gpu": rate(
-        "TFLOP/s/gpu",
-        "model FLOPs (PaLM appendix B) / wall clock of the judged steps / GPUs",
-        lambda m: ratio(m.model_flops_per_s, 1e12 * m.gpus),
-        speed="model_flops_per_s_per_gpu",
-        steady="rate",
+        "TFLOP/s/gpu", "model FLOPs (PaLM appendix B) / wall clock of the judged steps / GPUs",
+        lambda m: ratio(m.model_flops_per_s, 1e12 * m.gpus), speed="model_flops_per_s_per_gpu", steady="rate",
     ),
     #: left out mfu: if the system file names no peak for the precision; as `tflops_per_gpu`; on GPUs at scale `smoke`
     "mfu": rate(
-        "%",
-        "model FLOPs (PaLM appendix B) per second / published peak of the GPUs at this precision",
-        lambda m: _share_of(m, m.peak_flops_per_s),
-        speed="share_of_peak",
-        steady="rate",
+        "%", "model FLOPs (PaLM appendix B) per second / published peak of the GPUs at this precision",
+        lambda m: _share_of(m, m.peak_flops_per_s), speed="share_of_peak", steady="rate",
     ),
     #: left out matmul_fraction: if a rank measured none, as with a framework that is a command; as `tflops_per_gpu`; on
     #:  GPUs at scale `smoke`
     "matmul_fraction": rate(
-        "%",
-        "model FLOPs (PaLM appendix B) per second / highest matrix-product rate that the same ranks measured",
-        lambda m: _share_of(m, m.matmul_flops_per_s),
-        of_speed=True,
-        of_ceiling=True,
+        "%", "model FLOPs (PaLM appendix B) per second / highest matrix-product rate that the same ranks measured",
+        lambda m: _share_of(m, m.matmul_flops_per_s), of_speed=True, of_ceiling=True,
     ),
     "loss_drop": rate("nat", "loss of the first step - mean loss of the last quarter of the judged steps", _loss_drop),
-    "peak_memory": Statistic(  #: left out peak_memory: if it is not measured
-        unit="GiB", rule="highest memory of any rank", compute=_peak_memory, better="lower"
-    ),
+    #: left out peak_memory: if it is not measured
+    "peak_memory": Statistic("GiB", "highest memory of any rank", _peak_memory, better="lower"),
     **{
-        name: Statistic(unit=rule.unit, rule=rule.words, compute=_gpu_statistic(rule.compute), better=rule.better)
+        name: Statistic(rule.unit, rule.words, _gpu_statistic(rule.compute), better=rule.better)
         for name, rule in RULES.items()
     },
-}
+}  # fmt: skip
 
 
 def _accept(_: str, thing: object) -> Statistic:

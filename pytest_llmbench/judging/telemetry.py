@@ -59,72 +59,56 @@ def _over(
     reduce: Callable[[list[float]], float], of: Callable[[GpuTelemetry], float | None]
 ) -> Callable[[Watched], float | None]:
     """Reduce one number of each GPU to one of all."""
-
-    def compute(watched: Watched) -> float | None:
-        values = watched.every(of)
-        return None if values is None else reduce(values)
-
-    return compute
-
-
-def _gib(size: float | None) -> float | None:
-    return None if size is None else size / 2**30
+    return lambda watched: None if (values := watched.every(of)) is None else reduce(values)
 
 
 RULES: Mapping[str, TelemetryRule] = {
-    "power_mean": TelemetryRule(  #: left out power_mean: as `energy_per_token`
-        "W",
-        "energy of each GPU's own counter / wall clock of the judged steps, mean of all GPUs",
+    #: left out power_mean: as `energy_per_token`
+    "power_mean": TelemetryRule(
+        "W", "energy of each GPU's own counter / wall clock of the judged steps, mean of all GPUs",
         _over(fmean, lambda gpu: _ratio(gpu.energy_j, gpu.seconds)),
     ),
-    "energy_per_token": TelemetryRule(  #: left out energy_per_token: if [telemetry](#telemetry) has no energy of a GPU
-        "J/token",
-        "energy of all GPUs by their own counters / tokens of the judged steps",
-        lambda watched: _ratio(watched.joules, watched.tokens),
-        "lower",
+    #: left out energy_per_token: if [telemetry](#telemetry) has no energy of a GPU
+    "energy_per_token": TelemetryRule(
+        "J/token", "energy of all GPUs by their own counters / tokens of the judged steps",
+        lambda watched: _ratio(watched.joules, watched.tokens), "lower",
     ),
-    "tokens_per_joule": TelemetryRule(  #: left out tokens_per_joule: as `energy_per_token`
-        "tokens/J",
-        "tokens of the judged steps / energy of all GPUs by their own counters",
-        lambda watched: _ratio(watched.tokens, watched.joules),
-        "higher",
+    #: left out tokens_per_joule: as `energy_per_token`
+    "tokens_per_joule": TelemetryRule(
+        "tokens/J", "tokens of the judged steps / energy of all GPUs by their own counters",
+        lambda watched: _ratio(watched.tokens, watched.joules), "higher",
     ),
-    "clock_mean": TelemetryRule(  #: left out clock_mean: if telemetry has a gap, or a sample lacks it
-        "MHz",
-        "SM clock, mean of the samples of the judged steps, mean of all GPUs",
-        _over(fmean, lambda gpu: gpu.sm_clock_mhz),
-        "higher",
+    #: left out clock_mean: if telemetry has a gap, or a sample lacks it
+    "clock_mean": TelemetryRule(
+        "MHz", "SM clock, mean of the samples of the judged steps, mean of all GPUs",
+        _over(fmean, lambda gpu: gpu.sm_clock_mhz), "higher",
     ),
-    "clock_min": TelemetryRule(  #: left out clock_min: as `clock_mean`
-        "MHz",
-        "SM clock, lowest sample of any GPU in the judged steps",
-        _over(min, lambda gpu: gpu.sm_clock_min_mhz),
-        "higher",
+    #: left out clock_min: as `clock_mean`
+    "clock_min": TelemetryRule(
+        "MHz", "SM clock, lowest sample of any GPU in the judged steps",
+        _over(min, lambda gpu: gpu.sm_clock_min_mhz), "higher",
     ),
-    "throttled": TelemetryRule(  #: left out throttled: as `clock_mean`
-        "%",
-        "samples of all GPUs that name a slowdown by hardware, heat or power brake / samples in the judged steps",
-        lambda watched: watched.share_of_samples(lambda gpu: gpu.throttled),
-        "lower",
+    #: left out throttled: as `clock_mean`
+    "throttled": TelemetryRule(
+        "%", "samples of all GPUs that name a slowdown by hardware, heat or power brake / samples in the judged steps",
+        lambda watched: watched.share_of_samples(lambda gpu: gpu.throttled), "lower",
     ),
-    "power_capped": TelemetryRule(  #: left out power_capped: as `clock_mean`
-        "%",
-        "samples of all GPUs at their power limit / samples in the judged steps",
+    #: left out power_capped: as `clock_mean`
+    "power_capped": TelemetryRule(
+        "%", "samples of all GPUs at their power limit / samples in the judged steps",
         lambda watched: watched.share_of_samples(lambda gpu: gpu.power_capped),
     ),
-    "temperature_max": TelemetryRule(  #: left out temperature_max: as `clock_mean`
-        "degC",
-        "highest sample of any GPU in the judged steps",
-        _over(max, lambda gpu: gpu.temperature_max_degc),
-        "lower",
+    #: left out temperature_max: as `clock_mean`
+    "temperature_max": TelemetryRule(
+        "degC", "highest sample of any GPU in the judged steps",
+        _over(max, lambda gpu: gpu.temperature_max_degc), "lower",
     ),
-    "memory_used_max": TelemetryRule(  #: left out memory_used_max: as `clock_mean`
-        "GiB",
-        "all memory in use on a GPU, highest sample of any GPU in the judged steps",
-        _over(max, lambda gpu: _gib(gpu.memory_used_max_bytes)),
-        "lower",
+    #: left out memory_used_max: as `clock_mean`
+    "memory_used_max": TelemetryRule(
+        "GiB", "all memory in use on a GPU, highest sample of any GPU in the judged steps",
+        _over(lambda sizes: max(sizes) / 2**30, lambda gpu: gpu.memory_used_max_bytes), "lower",
     ),
-}
+}  # fmt: skip
 
 
 def gaps(ranks: Sequence[GpuTelemetry], gpus: int) -> list[str]:

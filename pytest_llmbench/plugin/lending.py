@@ -10,7 +10,7 @@ from pytest_llmbench.cluster.system import SYSTEMS
 from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.engines.base import ENGINES
 from pytest_llmbench.judging.statistics import SHARED
-from pytest_llmbench.readers.base import READERS
+from pytest_llmbench.readers.log import READERS
 from pytest_llmbench.reporting.base import REPORTS
 
 

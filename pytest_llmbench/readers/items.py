@@ -141,9 +141,8 @@ Item = StepLine | Total | Count | WorldSize | Node | Begun | LogInterval | Pause
 class Needles:
     """Words of which every meaningful line contains at least one, so that other lines may be skipped.
 
-    Attributes:
-        always: words in the whole log, in addition to those of failures. If empty, every line is read.
-        first: further words that count up to the first step, for the settings of the training.
+    `always` are words in the whole log, in addition to those of failures; if empty, every line is read. `first` are
+    further words that count up to the first step, for the settings of the training.
     """
 
     always: tuple[bytes, ...] = ()

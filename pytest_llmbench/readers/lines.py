@@ -40,15 +40,13 @@ _PREFIX = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line.
+    """One line: the framework's text without prefix and line end.
 
     Attributes:
-        text: the framework's text, without prefix and line end.
-        source: the prefix, which separates ranks that share a file; empty without one.
-        file: the file's name.
+        source: the prefix, which separates ranks that share a file.
         number: 1-based number in the file, by line feeds.
         place: a number that grows from line to line of a file, even if a carriage return ends them.
-        whole: whether the line is complete. The last line of a log that was cut off lacks its end, and a log that was
+        whole: True if the line is complete. The last line of a log that was cut off lacks its end, and a log that was
             truncated, or whose disk lost a part, has NULs.
     """
 
@@ -63,12 +61,8 @@ class Line:
 def read_lines(path: Path, needles: Callable[[], Sequence[bytes]] = tuple) -> Iterator[Line]:
     """Yield the lines of a file one by one, for any content. A carriage return ends a line, too.
 
-    An unreadable file yields an empty sequence. A line longer than 64 KiB is cut off.
-
-    Args:
-        path: the file.
-        needles: called for each block of a file; if it returns words, lines without them may be skipped, which is much
-            faster.
+    An unreadable file yields an empty sequence. A line longer than 64 KiB is cut off. `needles` is called for each
+    block of a file; if it returns words, lines without them may be skipped, which is much faster.
     """
     try:
         with path.open("rb", buffering=0) as file:
@@ -142,13 +136,9 @@ def _spans(block: bytes, end: int, needles: Sequence[bytes]) -> Iterator[tuple[i
     while hits := {needle: hit for needle, hit in hits.items() if hit >= 0}:
         first = min(hits.values())
         begin = max(begin, block.rfind(b"\n", begin, first) + 1, block.rfind(b"\r", begin, first) + 1)
-        stop = _line_end(block, first, end)
+        feed = block.find(b"\n", first, end)
+        back = block.find(b"\r", first, end if feed < 0 else feed)
+        stop = feed if back < 0 else back
         yield begin, stop
         begin = stop + 1
         hits = {needle: hit if hit >= begin else block.find(needle, begin, end) for needle, hit in hits.items()}
-
-
-def _line_end(block: bytes, start: int, end: int) -> int:
-    feed = block.find(b"\n", start, end)
-    back = block.find(b"\r", start, end if feed < 0 else feed)
-    return feed if back < 0 else back

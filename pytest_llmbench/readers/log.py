@@ -14,6 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
+from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.extensions import Extensions, named
 from pytest_llmbench.core.record.claims import Claim
 from pytest_llmbench.core.record.series import Progress, Step, StepSeries
 from pytest_llmbench.core.wire.labels import NEEDLE, Label, labels_in
@@ -37,7 +39,7 @@ _OF_STEP = Step.model_fields.keys() & {attribute.name for attribute in fields(it
 _MOST_LABELS = 100_000
 
 
-def no_claims(text: str) -> Iterable[items.Said | items.Skipped]:  # noqa: ARG001 - see `items.Claims`
+def _no_claims(text: str) -> Iterable[items.Said | items.Skipped]:  # noqa: ARG001 - see `items.Claims`
     """The default for frameworks without claims in their logs."""
     return ()
 
@@ -45,7 +47,7 @@ def no_claims(text: str) -> Iterable[items.Said | items.Skipped]:  # noqa: ARG00
 def read_log(
     paths: Iterable[Path],
     parse: items.Parse,
-    claims: items.Claims = no_claims,
+    claims: items.Claims = _no_claims,
     needles: items.Needles = items.EVERY_LINE,
 ) -> StepSeries:
     """Read log files, in the order given, as one log. Lines without any of the `needles` may be skipped.
@@ -325,3 +327,31 @@ def _with_intervals(lines: Sequence[items.StepLine], paused: AbstractSet[int]) -
 def log_files(folder: Path, patterns: Sequence[str]) -> list[Path]:
     """The files of a folder that match any pattern, each once, in the order of their names."""
     return sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogReader:
+    """Reader of the logs of one framework.
+
+    Attributes:
+        name: the name under which it is registered.
+        dialect: returns a parser for one log. The parser is called with each line in order, without a launcher's
+            prefix; it raises `Unreadable` for a damaged step line.
+        claims: returns the settings of the training that one line prints.
+        needles: words of lines with items or claims; lines without them may be skipped. If empty, every line is read.
+    """
+
+    name: str
+    dialect: Callable[[], items.Parse]
+    claims: items.Claims = _no_claims
+    needles: items.Needles = items.EVERY_LINE
+
+
+def _accept(name: str, thing: object) -> LogReader:
+    if not isinstance(thing, LogReader):
+        raise ConfigError("it is not a LogReader")
+    reader: LogReader = named(LogReader)(name, thing)
+    return reader
+
+
+READERS: Extensions[LogReader] = Extensions("reader", "readers", _accept)

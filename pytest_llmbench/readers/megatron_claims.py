@@ -40,10 +40,13 @@ NEEDLES = (
 )  # fmt: skip
 
 
-def said(text: str) -> Iterator[Said]:
+def parse_claims(text: str) -> Iterator[Said]:
     """Yield the settings that a line prints."""
     if " .." in text:
-        yield from _argument(text)
+        if (match := _ARGUMENT.fullmatch(text)) and match[1] in _ARGUMENTS:
+            name, read = _ARGUMENTS[match[1]]
+            if (value := read(match[2])) is not None:
+                yield Said(name, value)
     elif "param" in text:
         yield from _parameters(text)
     elif "vocab" in text and (match := _VOCABULARY.search(text)):
@@ -66,14 +69,6 @@ def _parameters(text: str) -> Iterator[Said]:
         yield Said("parameters_of_rank", int(match[3]), stage=stages[0] if stages else 0)
 
 
-def _argument(text: str) -> Iterator[Said]:
-    if (match := _ARGUMENT.fullmatch(text)) and match[1] in _ARGUMENTS:
-        name, read = _ARGUMENTS[match[1]]
-        value = read(match[2])
-        if value is not None:
-            yield Said(name, value)
-
-
 def _count(text: str) -> int | None:
     return int(text) if _WHOLE.fullmatch(text) else None
 
@@ -87,14 +82,6 @@ def _checkpointing(text: str) -> str | None:
     return {"None": "none", "False": "none", "True": "full", "uniform": "full", "block": "full"}.get(text, text)
 
 
-def _experts(text: str) -> int | None:
-    return 0 if text == "None" else _count(text)
-
-
-def _positions(text: str) -> str | None:
-    return {"learned_absolute": "learned"}.get(text, text)
-
-
 _ARGUMENTS: Mapping[str, tuple[ClaimName, Callable[[str], int | str | None]]] = {
     "num_layers": ("layers", _count),
     "hidden_size": ("hidden_size", _count),
@@ -103,7 +90,7 @@ _ARGUMENTS: Mapping[str, tuple[ClaimName, Callable[[str], int | str | None]]] = 
     "group_query_attention": ("grouped_queries", _SWITCH.get),
     "num_query_groups": ("kv_groups", _count),
     "swiglu": ("gated_feed_forward", _SWITCH.get),
-    "num_experts": ("experts", _experts),
+    "num_experts": ("experts", lambda text: 0 if text == "None" else _count(text)),
     "seq_length": ("sequence_length", _count),
     "global_batch_size": ("global_batch_size", _count),
     "micro_batch_size": ("micro_batch_size", _count),
@@ -121,5 +108,5 @@ _ARGUMENTS: Mapping[str, tuple[ClaimName, Callable[[str], int | str | None]]] = 
     "checkpoint_activations": ("activation_checkpointing", _checkpointing),
     "activations_checkpoint_method": ("activation_checkpointing", _checkpointing),
     "optimizer": ("optimizer", str),
-    "position_embedding_type": ("positions", _positions),
+    "position_embedding_type": ("positions", lambda text: "learned" if text == "learned_absolute" else text),
 }

@@ -25,11 +25,7 @@ def as_number(value: object) -> float | None:
 
 
 def number(name: str, value: object) -> float:
-    """Read a number, which may be NaN or infinite.
-
-    Raises:
-        Unreadable: `value` is another type or text.
-    """
+    """Read a number, which may be NaN or infinite. Raises Unreadable: `value` is another type or text."""
     result = as_number(value)
     if result is None:
         raise Unreadable(f"{name} is {_short(value)}, not a number")
@@ -37,11 +33,7 @@ def number(name: str, value: object) -> float:
 
 
 def count(name: str, value: object) -> int:
-    """Read a whole number from 1 on.
-
-    Raises:
-        Unreadable: `value` is anything else.
-    """
+    """Read a whole number from 1 on. Raises Unreadable: `value` is anything else."""
     text = str(value) if type(value) is int and 0 < value < 10**15 else value
     if not isinstance(text, str) or not _COUNT.fullmatch(text := text.strip(_BLANKS)) or int(text) < 1:
         raise Unreadable(f"{name} is {_short(value)}, not a whole number >= 1")
@@ -49,11 +41,7 @@ def count(name: str, value: object) -> int:
 
 
 def duration(name: str, value: object) -> float:
-    """Read a finite number above 0.
-
-    Raises:
-        Unreadable: `value` is anything else.
-    """
+    """Read a finite number above 0. Raises Unreadable: `value` is anything else."""
     result = number(name, value)
     if not 0.0 < result < math.inf:
         raise Unreadable(f"{name} is {_short(value)}")

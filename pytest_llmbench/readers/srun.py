@@ -16,6 +16,7 @@ words. If a user or Slurm ends a step, the message about that comes before those
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 _ENDED = re.compile(r"srun: error: (?P<host>\S+): tasks? (?P<tasks>[\d,-]+): (?P<how>\S.*)", re.ASCII)
 _RANGE, _MOST_TASKS = re.compile(r"(?<![\d-])(\d{1,9})(?:-(\d{1,9}))?(?![\d-])", re.ASCII), 1_000_000
@@ -32,12 +33,7 @@ _BLAMED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class EndedTasks:
-    """Tasks of one node that ended in one way.
-
-    Attributes:
-        ranks: their numbers.
-        line: srun's line about them.
-    """
+    """Tasks of one node that ended in one way: their numbers, and srun's line about them."""
 
     ranks: frozenset[int]
     line: str
@@ -45,10 +41,12 @@ class EndedTasks:
 
 def first_to_end(text: str) -> tuple[EndedTasks, ...]:
     """Return the tasks that ended by themselves, before srun ended the rest; empty if srun lists none of them."""
-    return tuple(_until_ending(text))
+    lines = takewhile(lambda line: not _ENDING.search(line), text.splitlines())
+    ended = ((_ENDED.search(line), line.strip()) for line in lines)
+    return tuple(EndedTasks(frozenset(_numbers(match["tasks"])), line) for match, line in ended if match)
 
 
-def cancelled(text: str) -> str | None:
+def cancel_reason(text: str) -> str | None:
     """Slurm's reason for an end from outside, which may be empty; None for a step that ended by itself."""
     aborted = False
     for line in text.splitlines():
@@ -70,14 +68,6 @@ def blamed_node(text: str, hosts: Collection[str]) -> str | None:
     """The one node that Slurm's messages blame, if it is one of these hosts; None otherwise."""
     (named, *others) = {match["node"] for match in _BLAMED.finditer(text)} or {""}
     return named if named in hosts and not others else None
-
-
-def _until_ending(text: str) -> Iterator[EndedTasks]:
-    for line in text.splitlines():
-        if _ENDING.search(line):
-            return
-        if match := _ENDED.search(line):
-            yield EndedTasks(frozenset(_numbers(match["tasks"])), line.strip())
 
 
 def _numbers(ranges: str) -> Iterator[int]:

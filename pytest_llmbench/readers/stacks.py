@@ -1,7 +1,6 @@
 """Reads the stacks that the processes of a run wrote when they were asked because it may hang."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,12 +17,7 @@ _MOST_BYTES = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Answers to one request.
-
-    Attributes:
-        stacks: by file name.
-        states: the kernel's state of processes that were unable to answer, by file name.
-    """
+    """Answers to one request by file name: stacks, or the kernel's state of processes that were unable to answer."""
 
     stacks: dict[str, str]
     states: dict[str, str]
@@ -31,7 +25,8 @@ class Answers:
     @property
     def pause(self) -> str | None:
         """Long work of one of the processes, as words for a message; None without such work."""
-        main = [text for stacks in self.stacks.values() for text in _main_threads(stacks)]
+        threads = (thread for stacks in self.stacks.values() for thread in _THREAD.split(stacks))
+        main = [thread for thread in threads if '"MainThread"' in thread.partition("\n")[0]]
         return next((words for words, seen in _PAUSES.items() if any(map(seen.search, main))), None)
 
 
@@ -48,7 +43,3 @@ def read_answers(folder: Path, asked: str) -> Answers:
             stands_still = text.startswith("the process is ")
             (answers.states if stands_still else answers.stacks)[path.stem] = text.strip()
     return answers
-
-
-def _main_threads(stacks: str) -> Iterator[str]:
-    yield from (part for part in _THREAD.split(stacks) if '"MainThread"' in part.partition("\n")[0])

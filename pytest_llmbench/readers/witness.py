@@ -11,12 +11,9 @@ from pytest_llmbench.core.record.series import Step
 class Digits:
     """Allowed difference of a number between the log and the event files, which have seven digits.
 
-    Attributes:
-        name: attribute of `Step`.
-        what: its name in messages.
-        least: rounding of the log's decimals, in the number's unit.
-        share: rounding of the log's digits, as a share of the number.
-        of_one: whether the log has the value of the last step, even in lines whose other numbers are means of several.
+    `name` is an attribute of `Step`, called `what` in messages. `least` is the rounding of the log's decimals, in the
+    unit of the number, `share` that of its digits. `of_one` is True if the log has the value of the last step even in
+    lines whose other numbers are means of several.
     """
 
     name: str

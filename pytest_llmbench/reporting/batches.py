@@ -8,21 +8,13 @@ from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.core.recipe.reference import Reference
-from pytest_llmbench.core.record.records import RunRecord, Verdict
+from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import BatchLog, get_engine, statistics_of
 from pytest_llmbench.judging.references import Machine, why_not_applicable
 from pytest_llmbench.reporting.base import FinishedSession
 
-_WORST_FIRST = (
-    Verdict.ERROR,
-    Verdict.INCOMPLETE,
-    Verdict.FAIL,
-    Verdict.XFAIL,
-    Verdict.INCONCLUSIVE,
-    Verdict.PASS,
-    Verdict.SKIP,
-)
+_WORST_FIRST = ("ERROR", "INCOMPLETE", "FAIL", "XFAIL", "INCONCLUSIVE", "PASS", "SKIP")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -128,20 +128,22 @@ def summary(verdict: SessionVerdict, rows: Sequence[Row], records: str, notes: I
     if len(rows) > _MOST_ROWS:
         yield ""
         yield f"{len(rows) - _MOST_ROWS} more tests are in `junit.xml`."
-    yield from _section("Causes", [*_causes(shown)], "more")
+    yield from _section("## Causes", [*_causes(shown)], "more")
     actions = dict.fromkeys(
         markdown(f"{row.get('host') or row.get('check')}: {row['action']}") for row in rows if row.get("action")
     )
     left = {str(row["verdict"]) for row in rows if not row.get("action")}
     general = [text for name, text in _TO_DO.items() if name in left]
-    yield from _section("What to do", [*actions], "more actions are in the property `action` of `junit.xml`", general)
+    yield from _section(
+        "## What to do", [*actions], "more actions are in the property `action` of `junit.xml`", general
+    )
 
 
 def _section(title: str, lines: Sequence[str], more: str, last: Sequence[str] = ()) -> Iterator[str]:
     """Yield a section with the first lines of many and the number of the others; none without lines."""
     rest = [f"{len(lines) - _MOST_CAUSES} {more}"] if len(lines) > _MOST_CAUSES else []
     if lines or last:
-        yield from ("", f"## {title}", "", *(f"- {text}" for text in (*lines[:_MOST_CAUSES], *rest, *last)))
+        yield from ("", title, "", *(f"- {text}" for text in (*lines[:_MOST_CAUSES], *rest, *last)))
 
 
 def _causes(rows: Sequence[Row]) -> Iterator[str]:

@@ -44,10 +44,7 @@ class SessionOutcome:
     Attributes:
         rows: the properties of each verdict, of tests and of groups of nodes.
         incomplete: names of required clauses that are unjudged.
-        unjudged: runs without a verdict on their speed.
-        runs: number of runs.
-        speed_required: a run without such a verdict fails the session.
-        simulated: True with a fault of `--llmbench-simulate`.
+        unjudged: the runs, of all `runs`, without a verdict on their speed; with `speed_required`, one is enough.
         exit_code: pytest's exit code.
     """
 

@@ -89,12 +89,8 @@ def live_task(
     )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
-    """The end of a launch: the outcome of its run, or the reason why its launch failed."""
-
-    outcome: Outcome | None = None
-    never_began: str = ""
+# The end of a launch: the outcome of its run, or the reason why its launch failed.
+Ended = Outcome | str
 
 
 @dataclass
@@ -143,17 +139,16 @@ class Follower:
         folder, recipe = run.place.folder, run.spec.recipe
         by_itself = status.state in {JobState.FAILED, JobState.COMPLETED} and active.cancelled is None
         if self.settings.cluster == "slurm" and by_itself and not began(folder):  # srun may exit with 0
-            return Ended(never_began=_why_not_begun(active, status))
+            return _why_not_begun(active, status)
         driver, series = read_report(folder), run.engine.read(folder, recipe)
         wall_s = time.monotonic() - active.launched
-        outcome = Outcome(
+        return Outcome(
             recipe=recipe, topology=run.topology, hosts=active.job.hosts, folder=folder, job=active.job, status=status,
             series=series, driver=driver, device=driver.device if driver else None, wall_s=wall_s,
             ended_by_us=active.cancelled, cut_off=cut_off(recipe, status, active.cancelled),
             early=active.looking.result(series, wall_s) if active.looking is not None else None,
             origin=Origin(token=self.session.run_token(run.key), launched=active.submitted, ended=active.clock.now()),
         )  # fmt: skip
-        return Ended(outcome=outcome)
 
     def is_done(self, active: Active) -> bool:
         """True if the logs prove that a run has done all its work."""

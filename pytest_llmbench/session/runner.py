@@ -158,10 +158,9 @@ class Runner:
                 self._tick_or_hold_again()
                 self._rest()
             self._give_up(self._session_ended())
-        except JobEndedError as error:
-            self._give_up(Problem(kind="allocation", message=str(error)), error.status)
         except ClusterError as error:
-            self._give_up(Problem(kind="allocation", message=str(error)))
+            ended = error.status if isinstance(error, JobEndedError) else None
+            self._give_up(Problem(kind="allocation", message=str(error)), ended)
         except Exception:  # noqa: BLE001 - the thread's border: whatever it is, every test must hear of it
             self._give_up(harness_problem())
         finally:
@@ -289,23 +288,22 @@ class Runner:
 
     def _take_end(self, active: Active, ended: Ended) -> None:
         """Make the record of a run that has ended, or have the run launched or made again."""
-        outcome = ended.outcome
-        self._schedule.forget(active, worked=outcome is not None)
-        if outcome is None:
-            self._schedule.launch_again(active.run, ended.never_began)
+        self._schedule.forget(active, worked=not isinstance(ended, str))
+        if isinstance(ended, str):
+            self._schedule.launch_again(active.run, ended)
             return
-        run, result = active.run.spec, conclude(outcome, self._settings)
+        run, result = active.run.spec, conclude(ended, self._settings)
         problem = result.problem
         if active.adopted and problem and self._earlier is not None and self._earlier.explains(problem, active):
             self._say(f"run {run.key} is made again: it may have ended with its session ({problem.kind})")
             self._earlier.put_aside(run.key)
             self._schedule.waiting.insert(0, active.run)
             return
-        if lost := lost_nodes(outcome, problem):
+        if lost := lost_nodes(ended, problem):
             self._lost.take(run.key, lost)
             if self._schedule.pool is not None:
                 self._schedule.pool.lose(lost)
-        record = self._record(run, result, active, outcome)
+        record = self._record(run, result, active, ended)
         if record.problem is not None and self._retries.wants(run.key, record.problem):
             self._say(self._retries.supersede(record, record.problem))
             self._schedule.waiting.insert(0, active.run)

@@ -15,7 +15,7 @@ from pytest_llmbench.core.record.series import Progress
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.readers.stacks import Answers, read_answers
-from pytest_llmbench.readers.steps.progress import named, phases
+from pytest_llmbench.readers.steps.progress import name_ranks, phases
 
 # Ranks look for a request every 3 seconds, and report the state of a silent one at their next look; py-spy takes up to
 # 5 seconds a process.
@@ -71,7 +71,7 @@ class Stall:
         summary = f"stacks of {len(stacks)} of {counted(len(self._asked), 'rank')}: {place}" if self._asked else ""
         if not silent:
             return summary
-        who = named(self._folder, [int(name.rpartition("-")[2]) for name in silent])
+        who = name_ranks(self._folder, [int(name.rpartition("-")[2]) for name in silent])
         return f"{summary}; {who} cannot answer: {states.get(silent[0], 'its process or its node stands still')}"
 
     @property

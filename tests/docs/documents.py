@@ -18,8 +18,6 @@ In an output, `...` alone on a line stands for any number of lines, `...` in a l
 line, and one blank is as good as several: columns are as wide as their widest number.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import socket

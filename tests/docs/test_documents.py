@@ -1,7 +1,5 @@
 """Every document does what it says: its files are written, its commands run, its outputs compared."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import nullcontext

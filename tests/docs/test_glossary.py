@@ -1,7 +1,5 @@
 """docs/glossary.md: every term is used, and every word that the documents lean on is explained."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

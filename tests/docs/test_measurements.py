@@ -1,7 +1,5 @@
 """The records of docs/measurements are whole and listed; thresholds that were scaled follow from theirs."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path

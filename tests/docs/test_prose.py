@@ -1,7 +1,5 @@
 """The prose lint finds what a native reader stumbles over, and leaves plain sentences alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """docs/reference.md and the code know the same names, defaults, units and rules."""
 
-from __future__ import annotations
-
 import datetime as dt
 import os
 import re
@@ -28,7 +26,7 @@ from pytest_llmbench.core.record.series import EarlyVerdict
 from pytest_llmbench.core.wire.driver import CommandTask
 from pytest_llmbench.core.wire.step_events import GpuEvent
 from pytest_llmbench.engines.base import ENGINES, Engine
-from pytest_llmbench.judging.cause.evidence import CauseKind
+from pytest_llmbench.judging.cause import CauseKind
 from pytest_llmbench.judging.interval.steady import steady_state
 from pytest_llmbench.plugin import options, ours
 from pytest_llmbench.plugin.bench import Bench

@@ -1,7 +1,5 @@
 """Tables that tools/reference.py writes: they are what the code says, and a change of either is noticed."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The scheme of executable documents catches what it is there to catch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The docs site has every page, and leaves out links that it cannot have; `make docs` builds it strictly."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The numbers of docs/source-systems.md follow from published logs by the engines' rules; every recipe is there."""
 
-from __future__ import annotations
-
 import csv
 import re
 import statistics

@@ -1,7 +1,5 @@
 """The messages of docs/troubleshooting.md are those of the code."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

@@ -1,7 +1,5 @@
 """docs/validation.md and the code know the same checks, options, statistics, severities and kinds."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from itertools import chain

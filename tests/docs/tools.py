@@ -1,7 +1,5 @@
 """The programs in tools/ as modules, for the tests of what they do."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from types import ModuleType

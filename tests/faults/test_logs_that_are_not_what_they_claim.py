@@ -1,7 +1,5 @@
 """Framework logs that are not what they claim to be: those of a real session, damaged in one way each."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

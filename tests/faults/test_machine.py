@@ -1,7 +1,5 @@
 """Faults of the machine under a run: its wall clock is set, and the kernel's memory limit ends a rank."""
 
-from __future__ import annotations
-
 import os
 import resource
 import uuid

@@ -1,7 +1,5 @@
 """Runs of our own ranks that are not what they claim to be: a real training's logs, damaged in one way each."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket

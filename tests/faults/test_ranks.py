@@ -1,7 +1,5 @@
 """Things broken on purpose on this machine: every one is an error that says what happened, never a number."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """`--llmbench-simulate`: each fault strikes a real rank, and the gate fails."""
 
-from __future__ import annotations
-
 from statistics import fmean
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A framework that is a command, through whole sessions: judged by its log, never by its exit code."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """pytest-xdist's controller, where the start of its runs is slow or breaks."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

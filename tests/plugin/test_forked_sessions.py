@@ -1,7 +1,5 @@
 """Sessions that the tests fork from a Python which has started before: they are as those of a new Python."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a run lacks is said before it starts, or by the rank that lacks it; and a failure's log has something in it."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

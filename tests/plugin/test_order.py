@@ -1,7 +1,5 @@
 """Several runs on one machine: one after the other, also from two sessions, and none after an early end."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """`--replay`: logs that were made elsewhere are judged by the same rules, and nothing runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

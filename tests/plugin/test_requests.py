@@ -1,7 +1,5 @@
 """All the ways in which pytest lets a test ask for a run: each ends in one verdict, and the run happens once."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.conftest import UserFolder

@@ -1,7 +1,5 @@
 """What breaks over one run ends that run alone, and folders may have any name."""
 
-from __future__ import annotations
-
 from tests.conftest import UserFolder
 
 # The runner breaks in an unforeseen way whenever it looks into one run's folder.

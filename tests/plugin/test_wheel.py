@@ -1,7 +1,5 @@
 """The wheel: what `pip install` brings is enough to write a test and run a shipped recipe."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

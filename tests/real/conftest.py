@@ -1,7 +1,5 @@
 """Where the frameworks of these tests are, and why a test cannot run without its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

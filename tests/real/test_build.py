@@ -1,7 +1,5 @@
 """What a framework's build says when it cannot be whole, and what the tests then say. A whole one takes minutes."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -4,8 +4,6 @@ The environment's path `on_cpu` is a script that runs the `main.py` named by the
 paths `opt_350m`, `actor` and `critic` are tiny models.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

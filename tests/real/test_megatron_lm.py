@@ -1,7 +1,5 @@
 """Megatron-LM itself, on CPU ranks."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -4,8 +4,6 @@ The environment's path `train_python`, if it has one, stands for the python of t
 that leaves out what no CPU can do, and trains sequences of 128 tokens, one on each copy of the model.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

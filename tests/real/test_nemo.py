@@ -4,8 +4,6 @@ The launcher's folder has its checkouts `src_22.06` (dd62d99c) and `src_22.09` (
 them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

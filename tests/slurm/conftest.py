@@ -1,7 +1,5 @@
 """A real Slurm, brought up by `make slurm-up`: without one these tests skip, or fail where it is required."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

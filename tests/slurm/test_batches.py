@@ -1,7 +1,5 @@
 """A batch: every recipe on each group of nodes, groups side by side, and nothing left out in silence."""
 
-from __future__ import annotations
-
 from tests.conftest import UserFolder
 from tests.slurm.conftest import Queue
 

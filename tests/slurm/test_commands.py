@@ -1,7 +1,5 @@
 """A framework that is a command, on Slurm nodes: its own srun runs inside our job, on the run's nodes and no others."""
 
-from __future__ import annotations
-
 import re
 import signal
 from pathlib import Path

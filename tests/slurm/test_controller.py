@@ -1,7 +1,5 @@
 """The controller of a Slurm forgets jobs, is killed or slow: ours are known for ours, and what is done stays done."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Runs on two nodes that are made again until they decide, and one that ends as soon as it is decided."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

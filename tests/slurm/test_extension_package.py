@@ -1,7 +1,5 @@
 """The package that the guide writes, installed next to our wheel: no file of ours knows it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

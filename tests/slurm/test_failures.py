@@ -1,7 +1,5 @@
 """What Slurm does to jobs, done on purpose: each is an error in Slurm's own words, and nothing stays behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

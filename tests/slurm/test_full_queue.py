@@ -1,7 +1,5 @@
 """Limits on the number of jobs in the queue: the session holds jobs back. Limits on one job: it is an error at once."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Iterator
 

@@ -1,7 +1,5 @@
 """Slurm with a node for each GPU, beside the one with eight emulated nodes: the GPUs are device files without a GPU."""
 
-from __future__ import annotations
-
 import fcntl
 import subprocess
 import tempfile

@@ -1,7 +1,5 @@
 """Nodes that a session holds, one of which fails: what ran there is retried elsewhere, and the rest goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

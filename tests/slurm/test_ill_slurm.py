@@ -3,8 +3,6 @@
 Where a real Slurm cannot be made to, a program in front of the real command plays the fault, and else calls it.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """`--resume` on a real Slurm: jobs of a dead session are adopted, and none is submitted twice."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections import Counter
@@ -105,7 +103,7 @@ def test_nodes_that_were_held_are_given_back(three: UserFolder, queue: type[Queu
 
 
 def test_a_job_that_still_waits_leaves_the_queue(three: UserFolder, queue: type[Queue]) -> None:
-    """Its session was killed, and nothing resumes it for a while; then its run is made again, and nobody is blamed."""
+    """Its session was killed; until the watchman ends it, the job can be adopted."""
     watch_for(three, 4.0)
     wrap(three, "sbatch", TEST_ONLY, 'exec $real --begin=now+1hour "$@"')
     session = killed(three, lambda session: len(events(session, "submitted")) == 2, *OWN_JOBS)

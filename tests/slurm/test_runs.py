@@ -1,7 +1,5 @@
 """Real runs on several Slurm nodes, and nothing left behind."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 

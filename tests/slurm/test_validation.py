@@ -1,7 +1,5 @@
 """Eight nodes of which the fifth is bad, in one way after the other: the suite names it, and training avoids it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Callable, Iterator

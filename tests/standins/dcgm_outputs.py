@@ -1,7 +1,5 @@
 """What dcgmi prints, built by the documented format of each version: the same results, told in its way."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

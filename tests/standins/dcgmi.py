@@ -6,8 +6,6 @@ status (0 without). DCGMI_MODE makes it another program: `hang`, `empty`, `kille
 `no-json` for one that knows no `-j`.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

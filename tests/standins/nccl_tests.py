@@ -14,8 +14,6 @@ STANDIN_RANKS is the number of processes that MPI started; only the first prints
 status 0 after an option that it does not know, having measured nothing.
 """
 
-from __future__ import annotations
-
 import getopt
 import json
 import os

@@ -4,8 +4,6 @@ They accept what the package asks them and nothing else, and print what a health
 otherwise. The XML has the tags of the driver version that is asked for, written here from NVIDIA's documentation.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -139,7 +137,13 @@ def links_text(gpus: int = 2, *, inactive: Mapping[int, int] | None = None) -> s
 
 
 def gpu_node(
-    folder: Path, *, xml: str | None = None, links: str | None = None, log: str | None = BOOT + LOADED, code: int = 0
+    folder: Path,
+    *,
+    xml: str | None = None,
+    links: str | None = None,
+    log: str | None = BOOT + LOADED,
+    code: int = 0,
+    errors: str = "",
 ) -> dict[str, str]:
     """Make the programs of a node in a folder, and return the environment that finds them first.
 
@@ -149,13 +153,15 @@ def gpu_node(
         links: what `nvidia-smi nvlink -s` prints; likewise.
         log: what `dmesg` prints; None where nobody may read the log.
         code: how nvidia-smi ends.
+        errors: what `nvidia-smi -q -x` prints on its error output.
     """
     folder.mkdir(parents=True)
     (folder / "xml").write_text(smi_xml() if xml is None else xml, encoding="utf-8")
     (folder / "links").write_text(links_text() if links is None else links, encoding="utf-8")
     (folder / "log").write_text(log or "", encoding="utf-8")
+    (folder / "errors").write_text(errors, encoding="utf-8")
     smi = f"""case "$*" in
-"-q -x") cat {folder}/xml; exit {code};;
+"-q -x") cat {folder}/xml; cat {folder}/errors >&2; exit {code};;
 "nvlink -s") cat {folder}/links; exit {code};;
 *) echo "Invalid combination of input arguments. Please run 'nvidia-smi -h' for help."; exit 2;;
 esac"""

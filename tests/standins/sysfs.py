@@ -1,7 +1,5 @@
 """A stand-in for the part of sysfs that tells of GPUs and NICs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

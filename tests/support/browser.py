@@ -1,7 +1,5 @@
 """Chromium without a screen, by the WebDriver protocol: what a page looks like, and what it says on its console."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

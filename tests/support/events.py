@@ -1,12 +1,10 @@
 """Event files as TensorBoard's writer makes them: an event for each scalar."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from pytest_llmbench.readers.events.tfrecord import masked_crc32c
+from pytest_llmbench.readers.tensorboard import masked_crc32c
 
 
 def varint(value: int) -> bytes:

@@ -1,7 +1,5 @@
 """Nodes for the tests of checks: real processes of this machine, one per rank, each told that it is on some node."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Samples and step logs of GPUs, as ranks write them, at times of the test's choice."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Packages of others, as an installation would have left them: modules and what they announce."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A PostgreSQL server of a test's own, in a temporary folder, by a user without rights."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

@@ -1,7 +1,5 @@
 """What ranks of probes do in tests: answer, raise, die, hang, or say what cannot be said."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

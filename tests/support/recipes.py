@@ -1,7 +1,5 @@
 """The smallest recipe that tests of planning and judging build on."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

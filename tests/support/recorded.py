@@ -1,7 +1,5 @@
 """Sessions in their folders that nothing ran: records of a real run, with other steps, nodes and verdicts."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

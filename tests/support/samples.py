@@ -1,7 +1,5 @@
 """Recorded logs: our own runs in `tests/data`, and those that others published, which are not part of the project."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A cluster with slow nodes: what pairs and groups of it would measure, with noise, without measuring anything."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

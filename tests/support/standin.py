@@ -4,8 +4,6 @@ Its ranks are real processes, started by a real script, driver and launcher. Wha
 of our own (tests/data/logs), with its times shortened; a line `#exit 1` or the like there is done and not printed.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Waiting for a condition, and never for a time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

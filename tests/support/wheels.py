@@ -1,7 +1,5 @@
 """Wheels, built without a network, and environments in which nothing else of this package is installed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """How Hypothesis works here: few examples, and no deadline, which a loaded machine would miss."""
 
-from __future__ import annotations
-
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("unit", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])

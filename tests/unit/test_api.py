@@ -1,7 +1,5 @@
 """The public names: all there, typed as well as importable, and none that is lost without a word."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The command: records of good runs in, a reference out that judges the next run; what is no good run is named."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import random

@@ -1,7 +1,5 @@
 """What the recipes for images name is there: files of the checkout, extras, and a Python that the package allows."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tomllib

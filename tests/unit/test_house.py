@@ -1,7 +1,5 @@
 """The house itself: each thing has one name, no module imports itself by way of others, nothing outgrows its size."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

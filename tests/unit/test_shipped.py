@@ -1,7 +1,5 @@
 """The recipes and systems that come with the package, against what is published."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the shipped systems expect of the validation suite, against what is published."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

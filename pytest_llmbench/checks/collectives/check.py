@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from pytest_llmbench.checks.answers import damaged, read_answers, silent
+from pytest_llmbench.checks.answers import describe_damage, read_answers, silent
 from pytest_llmbench.checks.base import (
     Answer,
     Check,
@@ -144,8 +144,8 @@ class Collective(CheckDefaults):
         if measured is not None and self.name in measured.unsupported:
             return Report(skip=f"torch.distributed here cannot do it: {measured.unsupported[self.name]}")
         if measured is None or self.name not in measured.curves:
-            return Report(unjudged={first_host: f"rank 0: {damaged(f'measured.curves.{self.name}')}"})
-        unchecked = {host: damaged(f"wrong.{self.name}") for host, data in ranks if self.name not in data.wrong}
+            return Report(unjudged={first_host: f"rank 0: {describe_damage(f'measured.curves.{self.name}')}"})
+        unchecked = {host: describe_damage(f"wrong.{self.name}") for host, data in ranks if self.name not in data.wrong}
         if unchecked:
             return Report(unjudged=unchecked)
         wrong: Counter[str] = Counter()

@@ -186,7 +186,7 @@ class _Table:
 
     @property
     def over(self) -> bool:
-        """Whether its footer has begun, which follows the last row."""
+        """True if its footer has begun, which follows the last row."""
         return self.average is not None or self.out_of_bounds is not None
 
     def curve(self, ranks: int | None, nodes: int | None, asked: int | None = None, *, complete: bool) -> Curve:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pytest_llmbench.checks.answers import silent
 from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
 from pytest_llmbench.checks.compute.nodes.answer import CopyRates
-from pytest_llmbench.checks.compute.rates import DeviceCheck, RateOptions, Rates, answered, subject
+from pytest_llmbench.checks.compute.rates import DeviceCheck, RateOptions, Rates, list_answered, subject
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.schema import Strict
 
@@ -18,7 +18,7 @@ class _Bandwidth(DeviceCheck):
         answers = self.ask(fleet, settings)
         rates = Rates(fleet.site, settings, options_of(self, settings, RateOptions).tolerance)
         evidence = {}
-        for answer, data in answered(answers):
+        for answer, data in list_answered(answers):
             measured = getattr(data, self.part)
             evidence[f"{answer.host} {subject(fleet.site, answer)}"] = measured
             numbers = measured.model_dump() if isinstance(measured, CopyRates) else {"memory_triad": measured}

@@ -12,8 +12,8 @@ from pytest_llmbench.checks.compute.rates import (
     Fraction,
     RateOptions,
     Rates,
-    answered,
     finding,
+    list_answered,
     subject,
 )
 from pytest_llmbench.checks.findings import finding_of_reading
@@ -52,7 +52,7 @@ class Gemm(DeviceCheck):
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         options, site = options_of(self, settings, GemmOptions), fleet.site
         answers = self.ask(fleet, settings)
-        measured = [(answer, data, data.gemm) for answer, data in answered(answers) if data.gemm is not None]
+        measured = [(answer, data, data.gemm) for answer, data in list_answered(answers) if data.gemm is not None]
         rates = Rates(site, settings, options.tolerance)
         for answer, _, products in measured:
             for precision, product in products.precisions.items():

@@ -69,7 +69,7 @@ class DeviceCheck(CheckDefaults):
         return read_answers(fleet.once(probe), DeviceRates, asked={self.part: ()})
 
 
-def answered(answers: Iterable[Answer[DeviceData]]) -> Iterator[tuple[Answer[DeviceData], DeviceData]]:
+def list_answered(answers: Iterable[Answer[DeviceData]]) -> Iterator[tuple[Answer[DeviceData], DeviceData]]:
     """Ranks that gave an answer, with it."""
     return ((answer, answer.data) for answer in answers if answer.data is not None)
 
@@ -109,7 +109,7 @@ class Rates:
 
     @property
     def unbounded(self) -> bool:
-        """Whether something was measured without any reference for it."""
+        """True if something was measured without any reference for it."""
         covered = (self._bounds.covers(readings, model) for model, readings in self._by_model.items())
         return bool(self.readings) and not any(covered)
 

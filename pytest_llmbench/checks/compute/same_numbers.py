@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pydantic import PositiveInt
 
-from pytest_llmbench.checks.answers import damaged, read_answers, silent
+from pytest_llmbench.checks.answers import describe_damage, read_answers, silent
 from pytest_llmbench.checks.base import (
     Answer,
     CheckDefaults,
@@ -22,8 +22,8 @@ from pytest_llmbench.checks.base import (
     deadline_of,
     options_of,
 )
-from pytest_llmbench.checks.compute.nodes.seating import TURNS, RankNumbers, Turn, groups
-from pytest_llmbench.checks.compute.rates import answered, finding, subject
+from pytest_llmbench.checks.compute.nodes.answer import TURNS, RankNumbers, Turn, groups
+from pytest_llmbench.checks.compute.rates import finding, list_answered, subject
 from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
@@ -64,9 +64,9 @@ def _judge(answers: Sequence[Answer[RankNumbers]], site: Site, steps: int) -> Re
     if missing := silent(answers):
         reason = f"not compared: {listed(missing)} did not answer"
         return Report(unjudged={answer.host: missing.get(answer.host, reason) for answer in answers})
-    teams = _group_teams({answer.rank: data for answer, data in answered(answers)})
+    teams = _group_teams({answer.rank: data for answer, data in list_answered(answers)})
     if contradiction := _find_contradiction(teams, len(answers), steps):
-        return Report(unjudged={answer.host: damaged("turns", contradiction) for answer in answers})
+        return Report(unjudged={answer.host: describe_damage("turns", contradiction) for answer in answers})
     named = {answer.rank: (answer.host, subject(site, answer)) for answer in answers}
     findings: list[Finding] = []
     unjudged: dict[str, str] = {}

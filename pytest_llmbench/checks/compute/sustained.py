@@ -13,8 +13,8 @@ from pytest_llmbench.checks.compute.rates import (
     ComputeKind,
     Fraction,
     Rates,
-    answered,
     finding,
+    list_answered,
     side_of,
     subject,
     tolerance_of,
@@ -73,7 +73,7 @@ class Sustained(CheckDefaults):
         how = {"ranks_per_node": ranks, "deadline_s": deadline_s}
         probe = self.probe_devices(site, settings, "compute:sustain", config, **how)
         answers = read_answers(fleet.run([probe])[0], SustainedLoad)
-        loads = [_DeviceLoad(site, answer, data, options) for answer, data in answered(answers)]
+        loads = [_DeviceLoad(site, answer, data, options) for answer, data in list_answered(answers)]
         rates = Rates(site, settings, options.drop)
         for load in loads:
             for name, value in load.numbers.items():

@@ -82,7 +82,7 @@ class ExpectedTests:
     allowed_skips: Collection[str] = ()  # tests that may be skipped
 
     def allows(self, name: str) -> bool:
-        """Whether a test may be skipped, under any version's name."""
+        """True if a test may be skipped, under any version's name."""
         return key_of(name) in {key_of(skip) for skip in self.allowed_skips}
 
 

@@ -61,7 +61,7 @@ class DiagnosticOutcome:
 
     @property
     def skipped(self) -> bool:
-        """Whether it was skipped, at least in part."""
+        """True if it was skipped, at least in part."""
         return any(result.status is Status.SKIP for result in self.results)
 
 

@@ -17,10 +17,11 @@ from pytest_llmbench.core.record.health import Finding, Report, Severity
 GpuKind = Literal[
     "application_clock", "applications_clocks_setting", "driver_not_loaded", "ecc_correctable", "ecc_history",
     "ecc_off", "ecc_uncorrectable", "fabric", "fallen_off_the_bus", "gpu_lost", "gpu_memory", "gpu_model",
-    "gpus_missing", "hw_power_brake_slowdown", "hw_slowdown", "hw_thermal_slowdown", "inforom_corrupted", "mig",
-    "nvidia_smi_missing", "nvidia_smi_warns", "nvlink_inactive", "nvlink_slow", "pcie_gen", "pcie_replays",
-    "pcie_width", "persistence", "power_limit", "recovery_action", "remap_failed", "remap_pending",
-    "retirement_pending", "sram_threshold", "stray_process", "sw_power_cap", "sw_thermal_slowdown", "sxid", "xid",
+    "gpus_missing", "hw_power_brake_slowdown", "hw_slowdown", "hw_thermal_slowdown", "inforom_corrupted",
+    "memory_unrepairable", "mig", "nvidia_smi_missing", "nvidia_smi_warns", "nvlink_inactive", "nvlink_slow",
+    "pcie_gen", "pcie_replays", "pcie_width", "persistence", "power_limit", "recovery_action", "remap_failed",
+    "remap_pending", "repair_pending", "retirement_pending", "sram_threshold", "stray_process", "sw_power_cap",
+    "sw_thermal_slowdown", "sxid", "xid",
 ]  # fmt: skip
 finding: FindingMaker[GpuKind | SharedKind] = make_finding
 
@@ -64,19 +65,23 @@ class GpuCheck(CheckDefaults):
             return Report(skip="this system has no GPUs")
         probe = self.probe(settings, "facts:facts", name="gpu-facts", gpus=True)
         facts, silent = read_per_host(fleet.once(probe), GpuFacts)
-        smi: dict[str, Smi] = {}
-        failed: dict[str, str] = {}
-        for host, node in facts.items():
-            try:
-                require_output(node.smi)
-                smi[host] = read_smi(Path(node.smi.path).read_text(encoding="utf-8", errors="replace"))
-            except (RunError, OSError) as error:
-                failed[host] = str(error)
-        return self.report(GpuNodes(facts=facts, smi=smi, failed=failed, silent=silent), fleet.site, options)
+        return self.report(_read(facts, silent), fleet.site, options)
 
     def report(self, nodes: GpuNodes, site: Site, options: Any) -> Report:
         """Judge the answers of all nodes."""
         raise NotImplementedError
+
+
+def _read(facts: Mapping[str, GpuFacts], silent: Mapping[str, str]) -> GpuNodes:
+    smi: dict[str, Smi] = {}
+    failed: dict[str, str] = {}
+    for host, node in facts.items():
+        try:
+            require_output(node.smi)
+            smi[host] = read_smi(Path(node.smi.path).read_text(encoding="utf-8", errors="replace"))
+        except (RunError, OSError) as error:
+            failed[host] = str(error)
+    return GpuNodes(facts=facts, smi=smi, failed=failed, silent=silent)
 
 
 def require_output(output: ToolEnd) -> None:

@@ -164,7 +164,7 @@ class Ecc(PerGpu):
     needs = ("ecc", "uncorrectable", "total_uncorrectable")
     shows = (
         "correctable", "total_correctable", "sram_threshold_exceeded", "retirement_pending", "remap_pending",
-        "remap_failed",
+        "remap_failed", "repair_pending", "unrepairable",
     )  # fmt: skip
 
     def missing(self, gpu: SmiGpu) -> list[str]:
@@ -177,18 +177,27 @@ class Ecc(PerGpu):
     def judge(self, gpu: SmiGpu, options: EccOptions) -> Iterator[Fault]:
         reset = f"drain the node and reset the GPU: nvidia-smi -r -i {gpu.index}"
         replace = "take the node out; run dcgmi diag -r 3 and replace the GPU"
-        if gpu.remap_failed:  #: finding remap_failed: a bad row of GPU memory could not be replaced
-            yield "remap_failed", Severity.ISOLATE, "a memory row could not be replaced", replace
-        if gpu.sram_threshold_exceeded:  #: finding sram_threshold: more uncorrected errors in SRAM than NVIDIA allows
-            message = "its SRAM had more uncorrected errors than NVIDIA allows"
-            yield "sram_threshold", Severity.ISOLATE, message, replace
-        if gpu.uncorrectable:  #: finding ecc_uncorrectable: uncorrected memory errors since the driver was loaded
-            message = f"{gpu.uncorrectable:g} uncorrected ECC errors since the driver was loaded"
-            yield "ecc_uncorrectable", Severity.RESET, message, reset
-        if gpu.remap_pending:  #: finding remap_pending: a bad row of memory waits for a reset to be replaced
-            yield "remap_pending", Severity.RESET, "a memory row waits to be replaced", reset
-        if gpu.retirement_pending:  #: finding retirement_pending: a bad page of memory waits for a reset to be retired
-            yield "retirement_pending", Severity.RESET, "a memory page waits to be retired", reset
+        seen: tuple[tuple[GpuKind, Severity, str, float | None], ...] = (
+            #: finding remap_failed: a bad row of GPU memory could not be replaced
+            ("remap_failed", Severity.ISOLATE, "a memory row could not be replaced", gpu.remap_failed),
+            #: finding memory_unrepairable: the driver has given up the repair of GPU memory
+            ("memory_unrepairable", Severity.ISOLATE, "its memory cannot be repaired any more", gpu.unrepairable),
+            #: finding sram_threshold: more uncorrected errors in SRAM than NVIDIA allows
+            ("sram_threshold", Severity.ISOLATE, "its SRAM had more uncorrected errors than NVIDIA allows",
+             gpu.sram_threshold_exceeded),
+            #: finding ecc_uncorrectable: uncorrected memory errors since the driver was loaded
+            ("ecc_uncorrectable", Severity.RESET,
+             f"{gpu.uncorrectable or 0:g} uncorrected ECC errors since the driver was loaded", gpu.uncorrectable),
+            #: finding remap_pending: a bad row of memory waits for a reset to be replaced
+            ("remap_pending", Severity.RESET, "a memory row waits to be replaced", gpu.remap_pending),
+            #: finding repair_pending: a memory channel or a processing cluster waits for a reset to be repaired
+            ("repair_pending", Severity.RESET, "a part of it waits to be repaired", gpu.repair_pending),
+            #: finding retirement_pending: a bad page of memory waits for a reset to be retired
+            ("retirement_pending", Severity.RESET, "a memory page waits to be retired", gpu.retirement_pending),
+        )  # fmt: skip
+        for kind, severity, message, is_seen in seen:
+            if is_seen:
+                yield kind, severity, message, replace if severity is Severity.ISOLATE else reset
         if gpu.ecc is False:  #: finding ecc_off: memory errors are not noticed
             action = f"nvidia-smi -i {gpu.index} -e 1, then reset the GPU"
             yield "ecc_off", Severity.CONFIGURE, "ECC is off: memory errors are not noticed", action

@@ -13,9 +13,11 @@ from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.judging.references import same_gpu
 
 # Exit statuses of nvidia-smi.
-_NO_DRIVER, _CORRUPTED, _FALLEN = 9, 14, 15
-_FALLEN_WORDS = ("unable to determine the device handle", "gpu is lost", "fallen off the bus")
+_NO_GPUS, _NO_DRIVER, _CORRUPTED, _FALLEN = 6, 9, 14, 15
+_FALLEN_WORDS = ("unable to determine the device handle", "gpu is lost", "fallen off the bus", "gpu requires reset")
+_NO_GPUS_WORDS = "no devices were found"
 _REBOOT = "reboot the node (a cold start, where it can be); if it comes again, replace the GPU"
+_MISSING = "see whether lspci lists the others; if so, reboot, else reseat or replace. Slurm may hide GPUs, too"
 # Answers to the driver's own advice, which it gives since version 550, by the words in it.
 _ADVICE = {
     "reboot": (Severity.REBOOT, "reboot the node"),
@@ -45,6 +47,10 @@ class Inventory(GpuCheck):
         causes = {host: _explain_failure(nodes.facts[host].smi, reason) for host, reason in nodes.failed.items()}
         findings = [finding(host, "", *fault) for host, fault in causes.items() if fault is not None]
         for host, smi in nodes.smi.items():
+            # It answers for the GPUs that it reaches, and names the others on its error output alone.
+            complaint = nodes.facts[host].smi.complaint
+            fault = _explain_failure(nodes.facts[host].smi, complaint) if complaint else None
+            findings += [finding(host, "", *fault)] if fault else []
             findings += [finding(host, "", *fault) for fault in _check_count(smi, site.gpus_per_node)]
         unknown: dict[str, str] = {}
         for host, gpu in nodes.gpus():
@@ -70,12 +76,16 @@ class Inventory(GpuCheck):
 def _explain_failure(output: SmiOutput, reason: str) -> Fault | None:
     """The cause of a failure of nvidia-smi; None if it may have any."""
     code, error = output.code, output.error or ""
+    words = f"{error} {output.complaint} {reason}".lower()
+    reason = f"{reason}; it says: {output.complaint}" if output.complaint not in reason else reason
     if code is None and error.startswith("No such file"):  #: finding nvidia_smi_missing: there is no nvidia-smi
         action = "install NVIDIA's driver, or make nvidia-smi visible where ranks run"
         return "nvidia_smi_missing", Severity.CONFIGURE, reason, action
-    if code == _FALLEN or any(words in error.lower() for words in _FALLEN_WORDS):
+    if code == _FALLEN or any(fallen in words for fallen in _FALLEN_WORDS):
         #: finding fallen_off_the_bus: a GPU no longer answers on PCIe
         return "fallen_off_the_bus", Severity.REBOOT, reason, _REBOOT
+    if code == _NO_GPUS or _NO_GPUS_WORDS in words:
+        return "gpus_missing", Severity.ISOLATE, reason, _MISSING
     if code == _NO_DRIVER:  #: finding driver_not_loaded: NVIDIA's driver is not loaded
         action = "read the kernel log for NVRM; load the driver or reboot the node"
         return "driver_not_loaded", Severity.REBOOT, reason, action
@@ -87,8 +97,7 @@ def _explain_failure(output: SmiOutput, reason: str) -> Fault | None:
 
 def _check_count(smi: Smi, needed: int) -> Iterator[Fault]:
     if len(smi.gpus) < needed:  #: finding gpus_missing: fewer GPUs than the system file lists
-        action = "see whether lspci lists the others; if so, reboot, else reseat or replace. Slurm may hide GPUs, too"
-        yield "gpus_missing", Severity.ISOLATE, f"{len(smi.gpus)} GPUs, {needed} expected", action
+        yield "gpus_missing", Severity.ISOLATE, f"{len(smi.gpus)} GPUs, {needed} expected", _MISSING
     if smi.warnings:  #: finding nvidia_smi_warns: nvidia-smi prints a warning
         severity = Severity.ISOLATE if "corrupt" in smi.warnings.lower() else Severity.MONITOR
         yield "nvidia_smi_warns", severity, f"nvidia-smi warns: {smi.warnings[:300]}", ""
@@ -98,6 +107,8 @@ def _check_gpu(gpu: SmiGpu, site: Site, options: InventoryOptions) -> Iterator[F
     if gpu.lost:  #: finding gpu_lost: the driver does not reach a GPU any more
         yield "gpu_lost", Severity.REBOOT, f"the driver does not reach it any more: {gpu.lost}", _REBOOT
     advice = gpu.recovery_action
+    if advice in {None, "None"} and gpu.reset_required:
+        advice = "GPU Reset Required"
     if advice not in {None, "None"}:
         severity, action = next((_ADVICE[word] for word in _ADVICE if word in str(advice).lower()), _UNKNOWN_ADVICE)
         #: finding recovery_action: the driver itself asks for a reset, a reboot or a drain

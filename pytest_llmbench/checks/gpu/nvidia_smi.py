@@ -34,15 +34,20 @@ def number(element: ET.Element, *paths: str) -> float | None:
 
 
 def flag(element: ET.Element, path: str) -> bool | None:
-    """Whether a tag is a yes; None for any other word."""
+    """True if a tag is a yes; None for any other word."""
     word = (text(element, path) or "").lower()
     return True if word in _YES else False if word in _NO else None
 
 
 def either(*flags: bool | None) -> bool | None:
-    """Whether one of them is true; None where none is known."""
+    """True if one of them is true; None where none is known."""
     known = [flag for flag in flags if flag is not None]
     return any(known) if known else None
+
+
+def anywhere(gpu: ET.Element, *tags: str) -> bool | None:
+    """Whether one of some tags is a yes, at any place: drivers do not agree on it. None where none is known."""
+    return either(*(flag(element, ".") for tag in tags for element in gpu.iter(tag)))
 
 
 def errors(gpu: ET.Element, path: str, word: str, old: str) -> float | None:
@@ -120,6 +125,11 @@ class SmiGpu:
     retirement_pending: bool | None = _read(flag, "retired_pages/pending_retirement")
     remap_pending: bool | None = _read(flag, "remapped_rows/remapped_row_pending")
     remap_failed: bool | None = _read(flag, "remapped_rows/remapped_row_failure")
+    # Since driver 575: channels of memory and processing clusters that wait for a reset to be repaired.
+    repair_pending: bool | None = _read(anywhere, "channel_repair_pending", "tpc_repair_pending")
+    unrepairable: bool | None = _read(anywhere, "unrepairable_memory")
+    # Of drivers without `gpu_recovery_action`.
+    reset_required: bool | None = _read(anywhere, "reset_required")
     slowdowns: tuple[str, ...] | None  # reasons for low clocks now, such as `hw_thermal_slowdown`
     power_limit_w: float | None = _read(
         number, *(f"{tag}/{name}_power_limit" for name in ("current", "enforced") for tag in _POWER)

@@ -16,6 +16,7 @@ from pytest_llmbench.core.schema import Strict
 _GPU = re.compile(r"GPU (\d{1,4}): .*", re.ASCII)
 _LINK = re.compile(r"Link (\d{1,4}): (?:(\d{1,6}(?:\.\d{1,9})?) GB/s|<inactive>)", re.ASCII)
 _NONE_ACTIVE = re.compile(r"all links are in-?active", re.IGNORECASE)
+_NO_NVLINK = re.compile(r"does not (?:have|support)|not supported", re.IGNORECASE)
 _RESET = "reset all GPUs of the node, or reboot it; if the link stays down, replace the GPU, its board or the switch"
 _FABRIC = "systemctl status nvidia-fabricmanager on the node; start it, then reset the GPUs"
 
@@ -46,11 +47,12 @@ def read_links(text: str) -> dict[int, NvlinkState]:
         if (head := _GPU.fullmatch(line)) and int(head[1]) not in speeds:
             gpu = int(head[1])
             speeds[gpu] = []
+            inactive |= {gpu} if _NONE_ACTIVE.search(line) else set()  # some builds print it behind the name
         elif gpu is not None and (link := _LINK.fullmatch(line)) and int(link[1]) == len(speeds[gpu]):
             speeds[gpu].append(None if link[2] is None else float(link[2]))
         elif gpu is not None and _NONE_ACTIVE.search(line):
             inactive.add(gpu)
-        elif line:
+        elif line and not (gpu is not None and _NO_NVLINK.search(line)):
             raise RunError("unreadable", f"nvidia-smi nvlink -s printed {line[:200]!r}")
     if not speeds:
         raise RunError("unreadable", "nvidia-smi nvlink -s printed no GPU")

@@ -5,31 +5,28 @@ a reset of the GPU is RESET here, a restart of the machine REBOOT, and a restart
 MONITOR: the node is fit. The words are ours.
 """
 
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pytest_llmbench.checks.base import Site
 from pytest_llmbench.checks.gpu.base import GpuCheck, GpuNodes, finding, subject
+from pytest_llmbench.checks.gpu.kernel_log import DriverLog, KernelEvent, read_driver_log
 from pytest_llmbench.checks.gpu.nodes.facts import KernelLog
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
-from pytest_llmbench.readers.pci import pci_address
 
-# The driver always writes a comma after the code: without it, the line was cut and so may be the code.
-_EVENT = re.compile(r"(?<![A-Za-z])(S?)Xid \(([^()]*)\): 0*(\d{1,6}),(.*)", re.ASCII)
-# An application's own words may hold "Xid"; the driver's begin with one of these.
-_DRIVER = re.compile(r"NVRM|nvidia")
-# Written for some faults beside the Xid, or in its place where the driver failed to write that.
-_FALLEN = re.compile(
-    r"NVRM: .*?((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]).*fallen off the bus", re.IGNORECASE
-)
-_FALLEN_OFF_THE_BUS = 79
-
+# Each of these is one of many errors, and the driver writes "Fatal" or "Nonfatal" in its line.
+_OF_LINKS = range(144, 151)
 _NVLINK = "a fault of an NVLink, of this GPU or of the device at its other end"
 _ENGINE = "a fault in one of the engines for copies or video, most often by an application"
 
-Meaning = tuple[Severity, str]  # required action for a code, and its meaning
+
+class Meaning(NamedTuple):
+    """The required action for a code, and what the code means."""
+
+    severity: Severity
+    words: str
+
 
 _TABLE: dict[Severity, dict[int, str]] = {
     Severity.ISOLATE: {
@@ -57,7 +54,7 @@ _TABLE: dict[Severity, dict[int, str]] = {
         136: "an NVLink could not be trained",
         140: "memory errors that kept the driver from recording the bad rows",
         143: "the GPU could not be initialized",
-        **dict.fromkeys(range(144, 151), _NVLINK),
+        **dict.fromkeys(_OF_LINKS, _NVLINK),
         155: "an NVLink was taken down by software",
         156: "a part of the GPU is retired, which takes effect with a reset",
         158: "a fatal timeout within the GPU",
@@ -106,14 +103,16 @@ _TABLE: dict[Severity, dict[int, str]] = {
     },
 }
 XIDS: Mapping[int, Meaning] = {
-    code: (severity, words) for severity, codes in _TABLE.items() for code, words in codes.items()
+    code: Meaning(severity, words) for severity, codes in _TABLE.items() for code, words in codes.items()
 }
 # Code 154 names the action that the driver requests after another Xid, in words.
 _RECOVERY = 154
 _REQUESTS = {"reboot": Severity.REBOOT, "reset": Severity.RESET, "drain": Severity.RESET, "(none)": Severity.MONITOR}
 # A code outside the table may be harmless. But a reset costs little, and a broken GPU costs the job. A site lists
 # harmless codes under `tolerated`.
-_UNKNOWN: Meaning = (Severity.RESET, "a code that is not in this table")
+_UNKNOWN = Meaning(Severity.RESET, "a code that is not in this table")
+# Lines of a log in the record.
+_SHOWN = 200
 _ACTIONS = {
     Severity.ISOLATE: "take the node out and have the GPU looked at",
     Severity.REBOOT: "reboot the node (a cold start, where it can be); if it comes again, replace the GPU",
@@ -124,56 +123,19 @@ _ACTIONS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KernelEvent:
-    """An error that the driver wrote down."""
-
-    switch: bool  # whether it is of an NVSwitch (an SXid), or of a GPU
-    code: int
-    bus: str  # PCI address of the device, `0000:1b:00.0`
-    text: str
-
-    @property
-    def fatal(self) -> bool:
-        """Whether an NVSwitch calls it fatal; GPUs lack such a word."""
-        return self.switch and self.text.startswith("Fatal")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DriverLog:
-    """The driver's errors in their order, and lines about one in unknown words."""
-
-    events: tuple[KernelEvent, ...]
-    unreadable: tuple[str, ...]
-
-
-def read_driver_log(text: str) -> DriverLog:
-    """Find the driver's errors among the lines of dmesg or of the journal."""
-    events: list[KernelEvent] = []
-    unreadable: list[str] = []
-    for line in text.splitlines():
-        if match := _EVENT.search(line):
-            switch, where, code, words = match.groups()
-            events.append(KernelEvent(switch=bool(switch), code=int(code), bus=pci_address(where), text=words.strip()))
-        elif gone := _FALLEN.search(line):
-            bus = pci_address(gone[1])
-            events.append(KernelEvent(switch=False, code=_FALLEN_OFF_THE_BUS, bus=bus, text="fallen off the bus"))
-        elif "Xid" in line and _DRIVER.search(line):
-            unreadable.append(line.strip()[:300])
-    return DriverLog(events=tuple(events), unreadable=tuple(unreadable))
-
-
 def meaning(event: KernelEvent) -> Meaning:
     """Required action after an event, and the meaning of its code."""
     if event.fatal:
-        return Severity.RESET, "a fatal error of an NVSwitch: all GPUs and switches have to be reset together"
+        return Meaning(Severity.RESET, "a fatal error of an NVSwitch: all GPUs and switches have to be reset together")
     if event.switch:
-        return Severity.MONITOR, "an error of an NVSwitch that it calls not fatal"
+        return Meaning(Severity.MONITOR, "an error of an NVSwitch that it calls not fatal")
+    if event.code in _OF_LINKS and event.nonfatal:
+        return Meaning(Severity.MONITOR, "an error of an NVLink that the driver calls nonfatal: the link goes on")
     if event.code == _RECOVERY:
         # "... changed from 0x0 (None) to 0x2 (Node Reboot Required)": the last one counts.
         request = event.text.lower().rpartition(" to ")[2]
         severity = next((_REQUESTS[word] for word in _REQUESTS if word in request), Severity.RESET)
-        return severity, "the driver says what it wants done"
+        return Meaning(severity, "the driver says what it wants done")
     return XIDS.get(event.code, _UNKNOWN)
 
 
@@ -200,14 +162,14 @@ class Xid(GpuCheck):
         unjudged = dict(nodes.silent)
         evidence = {}
         for host, node in nodes.facts.items():
-            log = read_driver_log("\n".join(node.kernel_log.lines))
+            log = read_driver_log("\n".join(node.kernel_log.lines), node.kernel_log.times)
             names = {gpu.bus: subject(gpu) for gpu in nodes.smi[host].gpus} if host in nodes.smi else {}
             findings += _find_errors(host, log, names, options)
             if reason := _why_unjudged(node.kernel_log, log, options):
                 unjudged[host] = reason
-            # The driver logs much more than errors when it is loaded.
-            errors = tuple(line for line in node.kernel_log.lines if "Xid" in line or "fallen off" in line)
-            evidence[host] = node.kernel_log.model_copy(update={"lines": errors[-200:]})
+            evidence[host] = node.kernel_log.model_copy(
+                update={"lines": node.kernel_log.lines[-_SHOWN:], "times": node.kernel_log.times[-_SHOWN:]}
+            )
         return Report(findings=tuple(findings), unjudged=unjudged, evidence={"kernel_log": evidence})
 
 
@@ -216,14 +178,16 @@ def _find_errors(host: str, log: DriverLog, names: Mapping[str, str], options: X
     seen: dict[tuple[str, bool, int, Severity], list[KernelEvent]] = {}
     for event in log.events:  #: finding xid: an error of a GPU in the kernel's log
         tolerated = options.tolerated_sxids if event.switch else options.tolerated
-        severity = Severity.MONITOR if event.code in tolerated else meaning(event)[0]
+        severity = Severity.MONITOR if event.code in tolerated else meaning(event).severity
         seen.setdefault((event.bus, event.switch, event.code, severity), []).append(event)
     #: finding sxid: an error of an NVSwitch in the kernel's log
     for (bus, switch, code, severity), events in seen.items():
-        times = f"{len(events)} times" if len(events) > 1 else "once"
-        device, name = (f"NVSwitch {bus}", "SXid") if switch else (names.get(bus, f"GPU at {bus}"), "Xid")
+        count = sum(event.times for event in events)
+        times = f"{count} times" if count > 1 else "once"
+        gpu = f"GPU at {bus}" if bus else "a GPU"
+        device, name = (f"NVSwitch {bus}", "SXid") if switch else (names.get(bus, gpu), "Xid")
         words = events[-1].text[:200] or "no words of the driver"
-        message = f"{name} {code}, {times}: {meaning(events[-1])[1]} ({words})"
+        message = f"{name} {code}, {times}: {meaning(events[-1]).words} ({words})"
         yield finding(host, device, "sxid" if switch else "xid", severity, message, _ACTIONS[severity])
 
 

@@ -81,12 +81,12 @@ def variables(site: Site, *, bare: bool = False) -> dict[str, Mapping[str, str]]
     }
 
 
-def below(readings: Sequence[Reading], site: Site, settings: CheckSettings, action: str) -> Iterator[Finding]:
+def find_below(readings: Sequence[Reading], site: Site, settings: CheckSettings, action: str) -> Iterator[Finding]:
     """Findings for readings that miss a reference of this system, at any scale."""
     return Bounds(site, settings, any_scale=True).judge(readings, action=action)
 
 
-def differing(values: Mapping[str, str]) -> dict[str, str]:
+def find_differing(values: Mapping[str, str]) -> dict[str, str]:
     """Describe each host that stands out: its value, the usual one, and the hosts that have it.
 
     A value that more hosts have than any other is right. Without such a group, every host stands out, and all
@@ -105,7 +105,7 @@ def differing(values: Mapping[str, str]) -> dict[str, str]:
     return {host: f"{value}; the nodes are divided: {division}" for host, value in values.items()}
 
 
-def alike_in_size(sizes: Mapping[str, int], tolerance: float) -> dict[str, str]:
+def name_sizes(sizes: Mapping[str, int], tolerance: float) -> dict[str, str]:
     """Name sizes in bytes by host as GiB, with the same words for sizes that are close to each other.
 
     A size may be larger than the smallest of its group by the tolerance, a fraction.
@@ -120,13 +120,13 @@ def alike_in_size(sizes: Mapping[str, int], tolerance: float) -> dict[str, str]:
 
 
 def is_network(mount: Mount | None) -> bool:
-    """Whether other nodes may have the same file system; an unknown kind counts as local."""
+    """True if other nodes may have the same file system; an unknown kind counts as local."""
     kind = kind_of(mount)
     return kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)
 
 
 def has_one_clock(mount: Mount | None) -> bool:
-    """Whether every touched file there gets the time of one clock: the server's, or this machine's own."""
+    """True if every touched file there gets the time of one clock: the server's, or this machine's own."""
     return kind_of(mount) in _ONE_CLOCK
 
 

@@ -8,7 +8,7 @@ from pydantic import PositiveFloat
 
 from pytest_llmbench.checks.answers import read_per_host
 from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
-from pytest_llmbench.checks.host.base import HostCheck, below, finding, has_one_clock, kind_of
+from pytest_llmbench.checks.host.base import HostCheck, find_below, finding, has_one_clock, kind_of
 from pytest_llmbench.checks.host.nodes.clock import NodeClock
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict
@@ -50,7 +50,7 @@ class Clock(HostCheck):
             *find_apart(skews, limit_s),
             *find_outside(others, began, ended, limit_s),
             *find_unkept(clocks),
-            *below(readings, fleet.site, settings, _ACTION),
+            *find_below(readings, fleet.site, settings, _ACTION),
         ]
         blind = [host for host, clock in clocks.items() if clock.kernel is None]
         return Report(

@@ -51,7 +51,7 @@ class EnvironmentCheck(HostCheck):
         findings = [
             finding
             for host, node in facts.items()
-            for finding in (*_find_missing_files(host, node, paths), *missing_devices(host, node, devices))
+            for finding in (*_find_missing_files(host, node, paths), *find_missing_devices(host, node, devices))
         ]
         kept = {"paths", "interfaces", "infiniband"}
         evidence = {"nodes": {host: node.model_dump(include=kept) for host, node in facts.items()}}
@@ -66,7 +66,7 @@ def _find_missing_files(host: str, node: HostFacts, paths: Mapping[str, str]) ->
             yield finding(host, where, "missing_file", Severity.CONFIGURE, fault, action)
 
 
-def missing_devices(host: str, node: HostFacts, devices: Mapping[tuple[str, str], str]) -> Iterator[Finding]:
+def find_missing_devices(host: str, node: HostFacts, devices: Mapping[tuple[str, str], str]) -> Iterator[Finding]:
     """Findings about variables that name missing devices of this node, or only ones that are down."""
     for (where, name), value in devices.items():
         severity, fault = _check_devices(value, node, RULES[name])
@@ -80,7 +80,7 @@ def missing_devices(host: str, node: HostFacts, devices: Mapping[tuple[str, str]
 def _check_devices(value: str, node: HostFacts, rule: DeviceVariable) -> tuple[Severity, str]:
     states = {device: "up" for device in node.infiniband if "infiniband" in rule.kinds}
     states |= node.interfaces if "interfaces" in rule.kinds else {}
-    devices, absent = chosen(value, states, rule)
+    devices, absent = choose_devices(value, states, rule)
     present = ", ".join(f"{device} ({state})" for device, state in sorted(states.items())) or "none"
     if not devices or (rule.every and absent):
         names = ", ".join(absent) or "nothing is left that"
@@ -90,7 +90,7 @@ def _check_devices(value: str, node: HostFacts, rule: DeviceVariable) -> tuple[S
     return Severity.MONITOR, f"{', '.join(absent)} is not among the devices: {present}" if absent else ""
 
 
-def chosen(value: str, present: Collection[str], rule: DeviceVariable) -> tuple[set[str], list[str]]:
+def choose_devices(value: str, present: Collection[str], rule: DeviceVariable) -> tuple[set[str], list[str]]:
     """The devices that a variable's value chooses, and its names that fit none of them.
 
     `^` before the list excludes the named ones, and `=` before it (after a `^`) asks for whole names. Names that

@@ -14,7 +14,7 @@ from pytest_llmbench.checks.host.base import (
     FEW,
     HostCheck,
     HostKind,
-    below,
+    find_below,
     finding,
     is_network,
     kind_of,
@@ -68,7 +68,7 @@ class Disk(HostCheck):
             for host, name, room in rooms
             for kind, message, action in check_room(name, room, options)
         ]
-        findings += below(readings, fleet.site, settings, _CLEAN)
+        findings += find_below(readings, fleet.site, settings, _CLEAN)
         return Report(
             findings=tuple(findings),
             readings=tuple(readings),
@@ -95,7 +95,7 @@ def check_room(name: str, room: Room, options: DiskOptions) -> Iterator[tuple[Ho
 
 
 class SharedFolder(HostCheck):
-    """Whether every node sees this machine's folder for runs and logs."""
+    """Every node must see this machine's folder for runs and logs."""
 
     name = "shared_folder"
     summary = "the folder of the session is the same on all nodes and here"

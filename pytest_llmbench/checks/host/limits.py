@@ -44,7 +44,7 @@ class Limits(HostCheck):
         options = options_of(self, settings, LimitsOptions)
         facts, unjudged = self.ask(fleet, settings)
         limits = {host: node.limits for host, node in facts.items()}
-        findings = [finding for host, own in limits.items() for finding in too_low(host, own, fleet.site, options)]
+        findings = [finding for host, own in limits.items() for finding in find_too_low(host, own, fleet.site, options)]
         notes = () if fleet.site.gpus_per_node or options.memlock else ("memlock is not judged without GPUs",)
         return Report(findings=tuple(findings), unjudged=unjudged, notes=notes, evidence={"limits": limits})
 
@@ -61,7 +61,7 @@ def needs(limits: ProcessLimits, site: Site, options: LimitsOptions) -> dict[str
     return needed
 
 
-def too_low(host: str, limits: ProcessLimits, site: Site, options: LimitsOptions) -> Iterator[Finding]:
+def find_too_low(host: str, limits: ProcessLimits, site: Site, options: LimitsOptions) -> Iterator[Finding]:
     """Findings about one node's limits; a capability or root may lift a limit."""
     for name, needed in needs(limits, site, options).items():
         soft, hard = getattr(limits.soft, name), getattr(limits.hard, name)

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, NonNegativeFloat
 
 from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
-from pytest_llmbench.checks.host.base import HostCheck, alike_in_size, below, differing, finding
+from pytest_llmbench.checks.host.base import HostCheck, find_below, find_differing, finding, name_sizes
 from pytest_llmbench.core.record.health import Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
@@ -41,7 +41,7 @@ class HostMemory(HostCheck):
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         options = options_of(self, settings, MemoryOptions)
         facts, unjudged = self.ask(fleet, settings)
-        all_sizes = {host: meminfo(node.meminfo or "") for host, node in facts.items()}
+        all_sizes = {host: read_meminfo(node.meminfo or "") for host, node in facts.items()}
         sizes = {host: size for host, size in all_sizes.items() if {*_STATISTICS.values()} <= size.keys()}
         unjudged |= dict.fromkeys(all_sizes.keys() - sizes.keys(), "/proc/meminfo lacks the sizes of the memory")
         gpus = fleet.site.gpus_per_node
@@ -53,7 +53,7 @@ class HostMemory(HostCheck):
         totals = {host: size["MemTotal"] for host, size in sizes.items()}
         findings = [  #: finding differs: memory or software of a node is not that of most nodes
             finding(host, "memory", "differs", Severity.ISOLATE, difference, _MODULES)
-            for host, difference in differing(alike_in_size(totals, _TOLERANCE)).items()
+            for host, difference in find_differing(name_sizes(totals, _TOLERANCE)).items()
         ]
         for host, size in sizes.items():
             free, total = size["MemAvailable"] / 2**30, size["MemTotal"] / 2**30
@@ -62,10 +62,10 @@ class HostMemory(HostCheck):
                 message = f"{free:.1f} of {total:.1f} GiB are available before anything has started"
                 #: finding memory_in_use: memory of the host or of a GPU is taken before anything has started
                 findings.append(finding(host, "memory", "memory_in_use", Severity.CONFIGURE, message, _ACTION))
-        findings += below(readings, fleet.site, settings, _ACTION)
+        findings += find_below(readings, fleet.site, settings, _ACTION)
         return Report(findings=tuple(findings), readings=tuple(readings), unjudged=unjudged)
 
 
-def meminfo(text: str) -> dict[str, int]:
+def read_meminfo(text: str) -> dict[str, int]:
     """Bytes by name from the text of `/proc/meminfo`; lines without a size in kB are left out."""
     return {name: int(kib) * 1024 for name, kib in _LINE.findall(text)}

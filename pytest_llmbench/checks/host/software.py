@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
-from pytest_llmbench.checks.host.base import HostCheck, differing, finding
+from pytest_llmbench.checks.host.base import HostCheck, find_differing, finding
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
@@ -29,7 +29,9 @@ class Software(HostCheck):
         findings = [*find_unlike(software, options.ignore)]
         gpus, alone = fleet.site.gpus_per_node, len(software) == 1
         if gpus:
-            findings += [finding for host, versions in software.items() for finding in unfit_for_gpus(host, versions)]
+            findings += [
+                finding for host, versions in software.items() for finding in find_unfit_for_gpus(host, versions)
+            ]
         notes = ("one node: there is none to compare it with",) if alone else ()
         evidence, unbounded = {"software": software}, alone and not gpus
         return Report(findings=tuple(findings), unjudged=unjudged, unbounded=unbounded, notes=notes, evidence=evidence)
@@ -39,12 +41,12 @@ def find_unlike(software: Mapping[str, Mapping[str, str]], ignore: tuple[str, ..
     """Findings about versions, by host and name, that differ from those of most nodes."""
     for name in sorted({name for versions in software.values() for name in versions} - {*ignore}):
         versions = {host: versions.get(name, "none") for host, versions in software.items()}
-        for host, difference in differing(versions).items():
+        for host, difference in find_differing(versions).items():
             action = f"install the same {name} on all nodes, or list it under `ignore`"
             yield finding(host, name, "differs", Severity.CONFIGURE, difference, action)
 
 
-def unfit_for_gpus(host: str, versions: Mapping[str, str]) -> Iterator[Finding]:
+def find_unfit_for_gpus(host: str, versions: Mapping[str, str]) -> Iterator[Finding]:
     """Findings about the driver, and about a PyTorch that is too new for it."""
     driver, torch, cuda = (versions.get(name) for name in ("driver's cuda", "torch", "cuda"))
     severity, message, action = Severity.CONFIGURE, "", "install a PyTorch built for the driver's CUDA, or a new driver"

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from pytest_llmbench.checks.base import CheckSettings, Fleet
-from pytest_llmbench.checks.host.base import HostCheck, differing, finding
-from pytest_llmbench.checks.host.memory import meminfo
+from pytest_llmbench.checks.host.base import HostCheck, find_differing, finding
+from pytest_llmbench.checks.host.memory import read_meminfo
 from pytest_llmbench.checks.host.nodes.facts import KernelTuning
 from pytest_llmbench.core.record.health import Report, Severity
 
@@ -32,7 +32,7 @@ class Tuning(HostCheck):
             evidence[host] = {**node.tuning.model_dump(), "swap": swapped}
         pages = {host: huge_pages(node.tuning) for host, node in facts.items()}
         action = "set the same on all nodes"
-        hints += [(host, ("transparent huge pages", words, action)) for host, words in differing(pages).items()]
+        hints += [(host, ("transparent huge pages", words, action)) for host, words in find_differing(pages).items()]
         findings = [  #: finding tuning: a setting that is known to cost speed
             finding(host, subject, "tuning", Severity.MONITOR, message, action)
             for host, (subject, message, action) in hints
@@ -79,5 +79,5 @@ def huge_pages(tuning: KernelTuning) -> str:
 
 def swapped_bytes(text: str) -> int:
     """Bytes that are swapped out, by the text of `/proc/meminfo`."""
-    sizes = meminfo(text)
+    sizes = read_meminfo(text)
     return sizes.get("SwapTotal", 0) - sizes.get("SwapFree", 0)

@@ -4,7 +4,7 @@ Pairs of nodes measure an all_reduce as in a training: with NCCL between GPUs an
 program everywhere. See `tournament` and `group_bisection`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Literal
 
@@ -159,8 +159,17 @@ class IntraNode(CheckDefaults):
             results.get(host, []).append(result)
             if result.fault == "no_answer":
                 absent[host] = result.reason
-        readings = [reading for host, own in results.items() for reading in _make_inner_readings(host, own, fleet)]
-        findings = [finding for host, own in results.items() for finding in _find_failure(host, own)]
+        readings: list[Reading] = []
+        findings: list[Finding] = []
+        for host, own in results.items():
+            readings += _make_inner_readings(host, own, fleet.site.gpus_per_node)
+            if bad := [result for result in own if result.fault in {"error", "wrong_values"}]:
+                message = f"its ranks among themselves: {bad[0].reason}"
+                action = "run dcgmi diag on it, and take it out if the fault stays"
+                wrong = any(result.fault == "wrong_values" for result in bad)
+                kind: Literal["wrong_values", "failing_node"] = "wrong_values" if wrong else "failing_node"
+                #: finding failing_node: measurements with a node fail
+                findings.append(finding(host, "", kind, Severity.ISOLATE, message, action))
         busbw = (reading for reading in readings if reading.statistic == "nvlink_busbw")
         rates = {reading.host: reading.value for reading in busbw if reading.host is not None}
         action = "check its NVLinks and NVSwitches (nvidia-smi nvlink -s), and which path NCCL takes"
@@ -178,23 +187,13 @@ class IntraNode(CheckDefaults):
         )
 
 
-def _make_inner_readings(host: str, results: Sequence[GroupResult], fleet: Fleet) -> list[Reading]:
+def _make_inner_readings(host: str, results: Sequence[GroupResult], gpus: int) -> list[Reading]:
     """Medians of a node; none where one of its measurements failed."""
     rates = [result.busbw for result in results if result.busbw is not None]
     times = [result.latency_us for result in results if result.latency_us is not None]
     if len(rates) < len(results) or len(times) < len(results) or not results:
         return []
-    gpus = fleet.site.gpus_per_node
     return [
         Reading(host=host, statistic="nvlink_busbw", value=median(rates), unit="GB/s", gpus=gpus),
         Reading(host=host, statistic="nvlink_latency", value=median(times), unit="us", gpus=gpus),
     ]
-
-
-def _find_failure(host: str, results: Sequence[GroupResult]) -> Iterator[Finding]:
-    bad = [result for result in results if result.fault in {"error", "wrong_values"}]
-    if bad:
-        message = f"its ranks among themselves: {bad[0].reason}"  #: finding failing_node: measurements with a node fail
-        action = "run dcgmi diag on it, and take it out if the fault stays"
-        wrong = any(result.fault == "wrong_values" for result in bad)
-        yield finding(host, "", "wrong_values" if wrong else "failing_node", Severity.ISOLATE, message, action)

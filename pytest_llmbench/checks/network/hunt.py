@@ -130,7 +130,7 @@ class Hunt:
                 break
 
     def _is_enough(self, hosts: Sequence[str]) -> bool:
-        """Whether all nodes played at least half as often as the one that played most."""
+        """True if all nodes played at least half as often as the one that played most."""
         answered = (match.result for match in self.first if match.result.fault != "no_answer")
         played = Counter(host for result in answered for host in result.group.hosts)
         return bool(hosts) and 2 * min(played[host] for host in hosts) >= max(played.values(), default=1)

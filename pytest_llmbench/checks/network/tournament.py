@@ -22,10 +22,8 @@ Rounds = list[list[Pair]]
 def schedule(players: Sequence[str], rounds: int | None = None) -> Rounds:
     """Pair players by the circle method: each player is in one pair of a round, and each pair meets once.
 
-    Args:
-        players: two or more; of an odd number, one pauses in each round.
-        rounds: their number; by default all (N - 1, or N for an odd N) up to 16 players, and 8 beyond. An odd number
-            of players plays at least two, so that each plays.
+    There are `rounds` rounds, by default all (N - 1, or N for an odd N) up to 16 players, and 8 beyond. One player of
+    an odd number pauses in each round; such a tournament has two rounds at least.
 
     Raises:
         ValueError: fewer than two players, or fewer than one round.
@@ -192,7 +190,7 @@ def judge(
 
 
 def is_slow(game: Game, floor: float | None) -> bool:
-    """Whether a pair has a rate below the floor, or none."""
+    """True if a pair has a rate below the floor, or none."""
     return game.value is None or (floor is not None and game.value < floor)
 
 

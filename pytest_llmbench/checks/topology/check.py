@@ -1,4 +1,4 @@
-"""Whether NCCL's topology file is true and the same on every node: which GPUs and NICs are near each other."""
+"""NCCL's topology file, which names the GPUs and NICs that are near each other: true, and the same on every node."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def _normalize(name: str, text: str) -> str:
     return text.strip() if name != "affinity" else text.replace(",", "").strip().lstrip("0").lower() or "0"
 
 
-def of_interest(devices: Sequence[PciDevice]) -> list[PciDevice]:
+def select_devices(devices: Sequence[PciDevice]) -> list[PciDevice]:
     """The GPUs, and the NICs that NCCL is to use.
 
     On a machine with InfiniBand, an Ethernet port of the same driver is for management alone.
@@ -247,7 +247,7 @@ def render(facts: PciFacts, *, link_speed: str, link_width: int) -> str:
     Raises:
         RunError: `unreadable`, when sysfs lacks the class or NUMA node of a device.
     """
-    devices = of_interest(facts.devices)
+    devices = select_devices(facts.devices)
     several = len({device.numa for device in devices}) > 1
     placed: dict[int, list[dict[str, str]]] = {}
     for device in devices:

@@ -117,7 +117,7 @@ def probe_machine() -> SiteMachine:
         keys: dict[str, Any] = {"name": _free(platform.node() or "site", names), "description": here.description}
         keys |= {"cluster": "local", "gpus_per_node": here.gpus_per_node}
         keys |= {} if here.gpus_per_node else {"cpu_ranks_per_node": here.cpu_ranks_per_node}
-        return SiteMachine(keys=keys | _gpu(here.gpu), notes=[note, *_unknown_gpu(here.gpus_per_node, here.gpu)])
+        return _with_gpu(keys, [note], here.gpu)
     return _describe_slurm(slurm, here.gpu, names)
 
 
@@ -137,20 +137,16 @@ def _describe_slurm(slurm: SlurmFacts, seen: Gpu | None, names: set[str]) -> Sit
         keys["account"] = slurm.accounts[0]
     elif slurm.accounts:
         notes.append(f"You have several accounts: add account, one of {', '.join(slurm.accounts)}.")
-    gpus = best.gpus if best is not None else None
-    seen = seen if gpus != 0 else None
     gres = f" Slurm calls it {best.gres}." if best is not None and best.gres else ""
-    return SiteMachine(keys=keys | _gpu(seen), notes=[*notes, *(note + gres for note in _unknown_gpu(gpus, seen))])
+    return _with_gpu(keys, notes, seen if keys.get("gpus_per_node") != 0 else None, gres)
 
 
-def _gpu(gpu: Gpu | None) -> dict[str, Any]:
-    return {} if gpu is None else {"gpu": gpu.model_dump(mode="json")}
-
-
-def _unknown_gpu(gpus: int | None, gpu: Gpu | None) -> list[str]:
-    if gpus == 0 or gpu is not None:
-        return []
-    return ["Add gpu: model as nvidia-smi names it, memory_gib, peak_tflops and their source; `mfu` needs it."]
+def _with_gpu(keys: dict[str, Any], notes: Sequence[str], gpu: Gpu | None, gres: str = "") -> SiteMachine:
+    """Add the GPU that nvidia-smi shows here, or a note that it is missing."""
+    if gpu is not None:
+        return SiteMachine({**keys, "gpu": gpu.model_dump(mode="json")}, notes)
+    note = f"Add gpu: model as nvidia-smi names it, memory_gib, peak_tflops and their source; `mfu` needs it.{gres}"
+    return SiteMachine(keys, notes if keys.get("gpus_per_node") == 0 else [*notes, note])
 
 
 def _free(name: str, taken: set[str]) -> str:

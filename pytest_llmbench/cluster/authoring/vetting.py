@@ -22,19 +22,12 @@ from pytest_llmbench.engines.base import get_engine
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileFault:
-    """One thing that is wrong in a file.
+    """One thing that is wrong in a file."""
 
-    Attributes:
-        file: the file.
-        line: its line, from 1; None for a fault of the whole file, or a key that is missing.
-        key: the key, dotted from the top of the file; empty for the whole of it.
-        message: the fault, and the legal values.
-    """
-
-    file: Path
-    key: str
-    message: str
-    line: int | None = None
+    file: Path  # the file
+    key: str  # the key, dotted from the top of the file; empty for the whole of it
+    message: str  # the fault, and the legal values
+    line: int | None = None  # its line, from 1; None for a fault of the whole file, or a key that is missing
 
     @property
     def plain(self) -> dict[str, Any]:

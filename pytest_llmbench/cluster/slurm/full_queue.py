@@ -22,16 +22,11 @@ _SURE = 3
 
 @dataclass
 class FullQueue:
-    """Decides for how long jobs are held back that Slurm refuses because its queue is full.
-
-    Attributes:
-        longest_min: how long a job may be held back, minutes; None for any time.
-        say: called once for each limit.
-    """
+    """Decides for how long jobs are held back that Slurm refuses because its queue is full."""
 
     queries: SlurmQueries
-    longest_min: int | None
-    say: Callable[[str], None]
+    longest_min: int | None  # how long a job may be held back, minutes; None for any time
+    say: Callable[[str], None]  # called once for each limit
     _since: dict[str, float] = field(default_factory=dict)
     _without_jobs: dict[str, int] = field(default_factory=dict)
     _named: set[str] = field(default_factory=set)
@@ -50,7 +45,11 @@ class FullQueue:
         since = self._since.setdefault(name, now)
         if self.longest_min is not None and now - since > _MINUTE_S * self.longest_min:
             return f"{error}: it was held back for longer than --llmbench-max-wait {format_minutes(self.longest_min)}"
-        self._without_jobs[name] = 0 if ours or self._any_job(error) else self._without_jobs.get(name, 0) + 1
+        counts = bool(ours) or not error.counts_this_user  # jobs of others count, which Slurm may hide
+        if not counts:
+            answer, failed = self.queries.answer(["squeue", "--noheader", f"--user={os.getuid()}", "--format=%i"])
+            counts = bool(failed or answer.split())
+        self._without_jobs[name] = 0 if counts else self._without_jobs.get(name, 0) + 1
         if self._without_jobs[name] >= _SURE:
             return f"{error}; and no job is in the queue that could count: the limit lets none in, so ask for another"
         if error.limit not in self._named:
@@ -63,24 +62,13 @@ class FullQueue:
         self._since.pop(name, None)
         self._without_jobs.pop(name, None)
 
-    def _any_job(self, error: QueueFullError) -> bool:
-        """True if a job is in the queue that may count; assumed where Slurm hides jobs or is silent."""
-        if not error.counts_this_user:  # jobs of others count, which Slurm may hide
-            return True
-        answer, failed = self.queries.answer(["squeue", "--noheader", f"--user={os.getuid()}", "--format=%i"])
-        return bool(failed) or bool(answer.split())
-
 
 @dataclass
 class QueueLimit:
-    """The longest wait in the queue, `--llmbench-max-wait`: a job that waited longer is cancelled, unless it has begun.
-
-    Attributes:
-        longest_min: how long a job may wait, minutes; None for any time.
-    """
+    """The longest wait in the queue, `--llmbench-max-wait`: a job that waited longer and has not begun is cancelled."""
 
     slurm: Slurm
-    longest_min: int | None
+    longest_min: int | None  # how long a job may wait, minutes; None for any time
     _asked: dict[OurJob, float] = field(default_factory=dict)
     _reasons: dict[OurJob, str] = field(default_factory=dict)
 
@@ -101,14 +89,15 @@ class QueueLimit:
             f"and was cancelled (Slurm's reason of its waiting: {reason}): give a longer --llmbench-max-wait, fewer "
             "--nodes, or another --partition or --slurm qos=NAME"
         )
-        Aside(lambda: self._cancel(job), "scancel").is_over(GLANCE_S)
+
+        def cancel() -> None:
+            try:
+                self.slurm.cancel_waiting(job)
+            except ClusterError as error:
+                self.slurm.notes.append(f"Slurm job {job.id} waited for too long, and is not cancelled yet: {error}")
+
+        Aside(cancel, "scancel").is_over(GLANCE_S)
 
     def reason_of_end(self, job: OurJob, status: JobStatus) -> str:
         """The reason for the end of a job that was cancelled for its long wait; empty for any other job."""
         return self._reasons.get(job, "") if status.state in {JobState.CANCELLED, JobState.LOST} else ""
-
-    def _cancel(self, job: OurJob) -> None:
-        try:
-            self.slurm.cancel_waiting(job)
-        except ClusterError as error:
-            self.slurm.notes.append(f"Slurm job {job.id} has waited for too long, and is not cancelled yet: {error}")

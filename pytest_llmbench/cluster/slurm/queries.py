@@ -46,17 +46,11 @@ _MARKS = re.compile(r" PreemptTime=(\S+) SuspendTime=(\S+) SecsPreSuspend=")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobMarks:
-    """Past events of a job, each the time as Slurm prints it, or empty.
+    """Past events of a job, each the time as Slurm prints it, or empty."""
 
-    Attributes:
-        preempted: time at which a job of higher priority got its nodes; it may run on for a grace time.
-        suspended: when it was last suspended, or resumed after that.
-        state: its state, in Slurm's word, when this was asked for.
-    """
-
-    preempted: str = ""
-    suspended: str = ""
-    state: str = field(default="", compare=False)
+    preempted: str = ""  # time at which a job of higher priority got its nodes; it may run on for a grace time
+    suspended: str = ""  # when it was last suspended, or resumed after that
+    state: str = field(default="", compare=False)  # its state, in Slurm's word, when this was asked for
 
 
 class IllNode(NamedTuple):

@@ -40,36 +40,26 @@ Changes = dict[str, Any]
 
 @dataclass(kw_only=True)
 class WatchedJob:
-    """A job being watched.
-
-    Attributes:
-        submitted: its submission time, as Slurm prints it; empty until it was seen.
-        comment: its comment, as squeue shows it.
-        seen: our clock before the last query that found it as the job that is meant: squeue, or scontrol while it runs.
-        watched: our clock when it was submitted, or taken over from an earlier process.
-        answered: our clock when Slurm last answered about it.
-        closing: our clock when it was first seen `COMPLETING`: Slurm starts steps in it only before that.
-        ending: whether its files show that it is about to end.
-        missing: whether Slurm's last answer lacked it.
-        stray: whether its id turned out to be another job's before it was seen: it may be queued under another id.
-        over: our clock when its run was over, whatever Slurm's state of it is.
-        marks: its past events, asked for when its end was seen.
-        marks_now: its past events while it ran, and our clock before they were asked for.
-    """
+    """A job being watched."""
 
     identity: JobIdentity
     status: JobStatus = field(default_factory=lambda: JobStatus(state=JobState.PENDING, reason="just submitted"))
-    submitted: str = ""
-    comment: str | None = None
+    submitted: str = ""  # its submission time, as Slurm prints it; empty until it was seen
+    comment: str | None = None  # its comment, as squeue shows it
+    # Our clock before the last query that found it as the job that is meant: squeue, or scontrol while it runs.
     seen: float = NEVER
+    # Our clock when it was submitted, or taken over from an earlier process.
     watched: float = field(default_factory=time.monotonic)
-    answered: float = field(default_factory=time.monotonic)
+    answered: float = field(default_factory=time.monotonic)  # our clock when Slurm last answered about it
+    # Our clock when it was first seen `COMPLETING`: Slurm starts steps in it only before that.
     closing: float | None = None
-    ending: bool = False
-    missing: bool = False
+    ending: bool = False  # whether its files show that it is about to end
+    missing: bool = False  # whether Slurm's last answer lacked it
+    # Whether its id turned out to be another job's before it was seen: it may be queued under another id.
     stray: bool = False
-    over: float | None = None
-    marks: JobMarks | None = None
+    over: float | None = None  # our clock when its run was over, whatever Slurm's state of it is
+    marks: JobMarks | None = None  # its past events, asked for when its end was seen
+    # Its past events while it ran, and our clock before they were asked for.
     marks_now: tuple[float, JobMarks] | None = None
 
     def closes_too_long(self, now: float) -> bool:
@@ -84,26 +74,17 @@ class WatchedJob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """Slurm's answers at one look.
+    """Slurm's answers at one look."""
 
-    Attributes:
-        began: our clock before the first question.
-        took_s: seconds that squeue took.
-        silent: whether the controller was silent.
-        rows: jobs that squeue shows.
-        error: the reason why squeue failed, or else sacct; empty where both answered.
-        ends: jobs that sacct shows, asked about those that squeue lacks, or that close for too long.
-        marks: past events of the jobs that ended, by id.
-        ill: nodes that are out of service, by the node list that was asked for.
-    """
-
-    began: float
-    took_s: float
-    silent: bool
-    rows: Sequence[JobRow]
-    error: str
+    began: float  # our clock before the first question
+    took_s: float  # seconds that squeue took
+    silent: bool  # whether the controller was silent
+    rows: Sequence[JobRow]  # jobs that squeue shows
+    error: str  # the reason why squeue failed, or else sacct; empty where both answered
+    # Jobs that sacct shows, asked about those that squeue lacks, or that close for too long.
     ends: Sequence[JobRow] = ()
-    marks: Mapping[str, JobMarks] = field(default_factory=dict)
+    marks: Mapping[str, JobMarks] = field(default_factory=dict)  # past events of the jobs that ended, by id
+    # Nodes that are out of service, by the node list that was asked for.
     ill: Mapping[str, Sequence[IllNode]] = field(default_factory=dict)
 
 

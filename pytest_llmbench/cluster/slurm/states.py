@@ -61,22 +61,16 @@ _STATE_WORDS: Mapping[str, JobState] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobStatus:
-    """Slurm's answer about one job.
-
-    Attributes:
-        reason: the reason why it is pending or ended, in Slurm's word.
-        nodelist: its nodes in Slurm's notation, empty while it is pending.
-        word: the state as Slurm printed it.
-        starts: Unix time at which Slurm expects to start it; None without a forecast, and after its start. Two answers
-            that differ in it alone are equal, because it is only a guess.
-        failed: its nodes that Slurm shows as failed, after it ended for a failed node.
-    """
+    """Slurm's answer about one job."""
 
     state: JobState
-    reason: str = ""
-    nodelist: str = ""
-    word: str = ""
+    reason: str = ""  # the reason why it is pending or ended, in Slurm's word
+    nodelist: str = ""  # its nodes in Slurm's notation, empty while it is pending
+    word: str = ""  # the state as Slurm printed it
+    # Unix time at which Slurm expects to start it; None without a forecast, and after its start. Two answers that
+    # differ in it alone are equal, because it is only a guess.
     starts: float | None = field(default=None, compare=False)
+    # Its nodes that Slurm shows as failed, after it ended for a failed node.
     failed: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -107,19 +101,12 @@ def parse_state(word: str) -> JobState:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobIdentity:
-    """The marks by which a job is recognised. Its submit time is added as soon as it was seen.
+    """The marks by which a job is recognised. Its submit time is added as soon as it was seen."""
 
-    Attributes:
-        token: the first word of its comment; empty for the job that pytest itself runs inside.
-        name: its name; likewise.
-        uid: the number of its user; empty where the token is enough.
-        script: its submission script, which lies in the session's folder: sites rewrite comments.
-    """
-
-    token: str = ""
-    name: str = ""
-    uid: str = ""
-    script: str = ""
+    token: str = ""  # the first word of its comment; empty for the job that pytest itself runs inside
+    name: str = ""  # its name; likewise
+    uid: str = ""  # the number of its user; empty where the token is enough
+    script: str = ""  # its submission script, which lies in the session's folder: sites rewrite comments
 
 
 @dataclass(frozen=True, slots=True)

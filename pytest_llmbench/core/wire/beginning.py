@@ -18,17 +18,11 @@ _ENTRY = re.compile(rf"{__name__.partition('.')[0]}(\.[^\W\d]\w*)+:(?!_)[^\W\d]\
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Beginning:
-    """A function, and what it is called with.
+    """A function, and what it is called with."""
 
-    Attributes:
-        entry: `module:function` of this package.
-        arguments: texts and numbers.
-        folder: the working folder; None for the one that the process has.
-    """
-
-    entry: str
-    arguments: tuple[str | float, ...]
-    folder: str | None = None
+    entry: str  # `module:function` of this package
+    arguments: tuple[str | float, ...]  # texts and numbers
+    folder: str | None = None  # the working folder; None for the one that the process has
 
     def write(self, path: Path) -> None:
         """Write it, for this user alone."""

@@ -17,67 +17,41 @@ VARIABLES = ("LLMBENCH_HOSTS", "LLMBENCH_HOSTFILE", "LLMBENCH_FIRST_HOST", "LLMB
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Needed:
-    """One thing that has to be there before the run: a `Preparation` of its recipe, every name filled in.
+    """One thing that has to be there before the run: a `Preparation` of its recipe, every name filled in."""
 
-    Attributes:
-        name: name of this item in the list of what a run needs.
-        path: must be found on the first node; `**` stands for any folders.
-        count: smallest number of files that the pattern must find; None for one.
-        min_bytes: smallest size of each of them; for a folder, of its files together.
-        check: must succeed in the engine's environment.
-        make: the command that makes it, for people.
-        why: reason why the run needs it.
-    """
-
-    name: str
-    path: str | None = None
-    count: Positive | None = None
-    min_bytes: Positive | None = None
-    check: str | None = None
-    make: str
-    why: str = ""
+    name: str  # name of this item in the list of what a run needs
+    path: str | None = None  # must be found on the first node; `**` stands for any folders
+    count: Positive | None = None  # smallest number of files that the pattern must find; None for one
+    min_bytes: Positive | None = None  # smallest size of each of them; for a folder, of its files together
+    check: str | None = None  # must succeed in the engine's environment
+    make: str  # the command that makes it, for people
+    why: str = ""  # reason why the run needs it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Obstacle:
-    """The reason why a script was not started, or the things that the nodes lack.
+    """The reason why a script was not started, or the things that the nodes lack."""
 
-    Attributes:
-        kind: a stable word, as in a run's record.
-        message: the event, its place, and the recommended action.
-    """
-
-    kind: Literal["not_prepared", "wrong_hardware", "wrong_nodes"]
-    message: str
+    kind: Literal["not_prepared", "wrong_hardware", "wrong_nodes"]  # a stable word, as in a run's record
+    message: str  # the event, its place, and the recommended action
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandTask(LaunchedTask):
-    """`command.json` of a run's folder: a driver runs a script, whose ranks are not ours.
+    """`command.json` of a run's folder: a driver runs a script, whose ranks are not ours."""
 
-    Attributes:
-        labels: how many nodes print a label.
-        hosts: the nodes, where they are known before the run starts; else those of its Slurm job, or this machine.
-        prepare: preparations to look for, every name filled in.
-        setup: shell lines that make the framework's environment usable, for checks and versions.
-        python: the framework's interpreter.
-        root: the framework's checkout.
-        secrets: environment variables by the file on the node that holds the value; values are never written down.
-        image: the container's image, as the system's file gives it; None for a bare run.
-        mounts: folders of the node inside the container: `from:to` or `from:to:flags`.
-        inside: the start of a shell command line, whose rest runs inside the container on the first node; empty
-            for a bare run.
-    """
-
-    labels: Positive = 1
+    labels: Positive = 1  # how many nodes print a label
+    # The nodes, where they are known before the run starts; else those of its Slurm job, or this machine.
     hosts: tuple[str, ...] = ()
-    prepare: tuple[Needed, ...] = ()
-    setup: tuple[str, ...] = ()
-    python: str = "python"
-    root: str | None = None
+    prepare: tuple[Needed, ...] = ()  # preparations to look for, every name filled in
+    setup: tuple[str, ...] = ()  # shell lines that make the framework's environment usable, for checks and versions
+    python: str = "python"  # the framework's interpreter
+    root: str | None = None  # the framework's checkout
+    # Environment variables by the file on the node that holds the value; values are never written down.
     secrets: Mapping[str, str] = field(default_factory=dict)
-    image: str | None = None
-    mounts: tuple[str, ...] = ()
+    image: str | None = None  # the container's image, as the system's file gives it; None for a bare run
+    mounts: tuple[str, ...] = ()  # folders of the node inside the container: `from:to` or `from:to:flags`
+    # The start of a shell command line, whose rest runs inside the container on the first node; empty for a bare run.
     inside: str = ""
 
     def on_node(self, path: str) -> str | None:
@@ -98,26 +72,17 @@ class CommandTask(LaunchedTask):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DriverReport:
-    """`driver.json` of a run's folder: written when the script starts, and again when it ended.
+    """`driver.json` of a run's folder: written when the script starts, and again when it ended."""
 
-    Attributes:
-        hosts: the nodes of the run.
-        device: `cpu`, or the GPU model that every node has, as its driver names it.
-        started, ended: Unix times; `ended` is None while it runs.
-        exit_code: of the script. 0 proves nothing: the launchers it wraps lose their ranks' failures.
-        problem: the reason why the script was not started, or the things that the nodes lack.
-        provenance: versions, commits and digests.
-        secrets: marks that find the secrets of its environment in a text, without holding them.
-    """
-
-    hosts: tuple[str, ...]
-    device: str
+    hosts: tuple[str, ...]  # the nodes of the run
+    device: str  # `cpu`, or the GPU model that every node has, as its driver names it
+    # Unix times; `ended` is None while it runs.
     started: float
     ended: float | None = None
-    exit_code: int | None = None
-    problem: Obstacle | None = None
-    provenance: Mapping[str, str] = field(default_factory=dict)
-    secrets: tuple[Mark, ...] = ()
+    exit_code: int | None = None  # of the script. 0 proves nothing: the launchers it wraps lose their ranks' failures.
+    problem: Obstacle | None = None  # the reason why the script was not started, or the things that the nodes lack
+    provenance: Mapping[str, str] = field(default_factory=dict)  # versions, commits and digests
+    secrets: tuple[Mark, ...] = ()  # marks that find the secrets of its environment in a text, without holding them
 
 
 def read_report(folder: Path) -> DriverReport | None:

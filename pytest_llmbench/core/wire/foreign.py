@@ -35,14 +35,10 @@ _BY_FORM = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mark:
-    """Marks that find a secret's value in a text without holding it.
+    """Marks that find a secret's value in a text without holding it."""
 
-    Attributes:
-        length: of the value, in characters.
-        salt, digest: hexadecimal.
-    """
-
-    length: int
+    length: int  # of the value, in characters
+    # Hexadecimal.
     salt: str
     digest: str
 

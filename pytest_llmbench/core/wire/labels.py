@@ -23,21 +23,14 @@ _LABEL = re.compile(r"#llmbench run=(\S+) launched=(\d{1,12}\.\d{3}) of=(\d{1,9}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Label:
-    """One label.
-
-    Attributes:
-        token: of the run.
-        launched: Unix time at which the driver began, the same in all labels of a launch.
-        of: number of nodes that print one.
-        host: the node that printed this one.
-    """
+    """One label."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}  # for the records that have it
 
-    token: str
-    launched: float
-    of: int
-    host: str
+    token: str  # of the run
+    launched: float  # Unix time at which the driver began, the same in all labels of a launch
+    of: int  # number of nodes that print one
+    host: str  # the node that printed this one
 
     @property
     def beginning(self) -> str:

@@ -50,31 +50,22 @@ class _Event:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartEvent(_Event):
-    """How a rank introduces itself.
-
-    Attributes:
-        host: as the machine, or the container, names itself.
-        node: as Slurm names it; None outside of Slurm.
-        pid_namespace: number of the namespace that `pid` is of: containers have their own.
-        gpu: UUID of the rank's GPU, as CUDA has it; None for a CPU.
-        token: of the run, from its task; None where the task has none.
-        time: Unix time.
-    """
+    """How a rank introduces itself."""
 
     event: Literal["start"] = "start"
     schema: Annotated[int, NumberBounds(ge=1, le=1)]  # a literal would take `true`, too
     rank: _Count
     world_size: _PositiveCount
     local_rank: _Count
-    host: str
+    host: str  # as the machine, or the container, names itself
     pid: _PositiveCount
     device: str
     versions: dict[str, str]
-    node: str | None = None
-    pid_namespace: _Count
-    gpu: str | None = None
-    token: str | None = None
-    time: float
+    node: str | None = None  # as Slurm names it; None outside of Slurm
+    pid_namespace: _Count  # number of the namespace that `pid` is of: containers have their own
+    gpu: str | None = None  # UUID of the rank's GPU, as CUDA has it; None for a CPU
+    token: str | None = None  # of the run, from its task; None where the task has none
+    time: float  # Unix time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,20 +117,15 @@ class TimeSpent(_Event):
     """How the host of a rank spent the time of one step, by its own monotonic clocks.
 
     On a GPU that is the time in which the host asked for the step: the GPU works behind its back.
-
-    Attributes:
-        phases: seconds in each phase; None for a rank without phases.
-        cpu_s: CPU time of the whole process, seconds.
-        delayed_s: the thread that trains could have run, and had no CPU; None if the kernel has no count.
-        throttled_s: CPU quotas of its control groups held processes back; None without a count.
-        memory_stalled_s: processes waited for memory; None if the kernel has no count.
     """
 
-    phases: dict[Phase, _NonNegative] | None = None
-    cpu_s: _NonNegative | None = None
+    phases: dict[Phase, _NonNegative] | None = None  # seconds in each phase; None for a rank without phases
+    cpu_s: _NonNegative | None = None  # CPU time of the whole process, seconds
+    # The thread that trains could have run, and had no CPU; None if the kernel has no count.
     delayed_s: _NonNegative | None = None
+    # CPU quotas of its control groups held processes back; None without a count.
     throttled_s: _NonNegative | None = None
-    memory_stalled_s: _NonNegative | None = None
+    memory_stalled_s: _NonNegative | None = None  # processes waited for memory; None if the kernel has no count
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,25 +134,19 @@ class StepEvent(_Event):
 
     If several ranks hold one copy of the model together, one of them counts its tokens and samples, and the
     others count none.
-
-    Attributes:
-        seconds: since the end of the step before.
-        time: Unix time of its end: `seconds` after that of the step before.
-        logged: Unix time by the host's clock when the rank wrote this down.
-        spent: how its host spent that time; None where the rank measured nothing of it.
     """
 
     event: Literal["step"] = "step"
     step: _PositiveCount
-    seconds: _Positive
+    seconds: _Positive  # since the end of the step before
     tokens: _Count
     samples: _Count
     loss: _AnyNumber
     grad_norm: _AnyNumber
     peak_memory_bytes: _Count | None
-    time: float
-    logged: float
-    spent: TimeSpent | None = None
+    time: float  # Unix time of its end: `seconds` after that of the step before
+    logged: float  # Unix time by the host's clock when the rank wrote this down
+    spent: TimeSpent | None = None  # how its host spent that time; None where the rank measured nothing of it
 
     def __post_init__(self) -> None:
         _refuse_unless_positive(self.seconds, "seconds")
@@ -174,40 +154,27 @@ class StepEvent(_Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TelemetryEvent(_Event):
-    """A rank watches its GPU: written before the first sample, and once more if something comes between.
-
-    Attributes:
-        gpu: its UUID, `GPU-...`.
-        period_s: seconds from one sample to the next.
-        trouble: the reason for missing samples.
-    """
+    """A rank watches its GPU: written before the first sample, and once more if something comes between."""
 
     event: Literal["telemetry"] = "telemetry"
-    gpu: str
-    period_s: _Positive
-    trouble: str | None
+    gpu: str  # its UUID, `GPU-...`
+    period_s: _Positive  # seconds from one sample to the next
+    trouble: str | None  # the reason for missing samples
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuEvent(_Event):
-    """One sample of the rank's GPU at Unix time `time`; None for a value that the GPU lacks.
-
-    Attributes:
-        energy_mj: counter of all energy since the driver was loaded, mJ.
-        power_w: W; from Ampere on (but for GA100) the mean of the last second.
-        memory_used_bytes: of everything on the GPU, the driver's own included.
-        clocks_event_reasons: reasons for lower clocks: the bits of `core.telemetry.REASONS`.
-    """
+    """One sample of the rank's GPU at Unix time `time`; None for a value that the GPU lacks."""
 
     event: Literal["gpu"] = "gpu"
     time: float
-    energy_mj: _Count | None
-    power_w: _NonNegative | None
+    energy_mj: _Count | None  # counter of all energy since the driver was loaded, mJ
+    power_w: _NonNegative | None  # W; from Ampere on (but for GA100) the mean of the last second
     sm_clock_mhz: _Count | None
     memory_clock_mhz: _Count | None
     temperature_degc: _Count | None
-    memory_used_bytes: _Count | None
-    clocks_event_reasons: _Count | None
+    memory_used_bytes: _Count | None  # of everything on the GPU, the driver's own included
+    clocks_event_reasons: _Count | None  # reasons for lower clocks: the bits of `core.telemetry.REASONS`
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -218,16 +185,12 @@ class GpuEvent(_Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EndEvent(_Event):
-    """A rank finished its last step, at Unix time `time`.
-
-    Attributes:
-        asked: it was asked to make this step its last.
-    """
+    """A rank finished its last step, at Unix time `time`."""
 
     event: Literal["end"] = "end"
     steps: _Count
     time: float
-    asked: bool = False
+    asked: bool = False  # it was asked to make this step its last
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

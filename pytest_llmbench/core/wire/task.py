@@ -12,39 +12,26 @@ from pytest_llmbench.core.wire.fault import SimulatedFault
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Owner:
-    """The process that waits for this run.
+    """The process that waits for this run."""
 
-    Attributes:
-        path: the file it keeps rewriting (see `deadman`).
-        ttl_s: longest silence of a live owner, seconds.
-        machine_lock: the lock that the run's processes hold while they live, if sessions share a machine without Slurm
-            (see `machine_lock`).
-    """
-
-    path: Path
-    ttl_s: PositiveSeconds
+    path: Path  # the file it keeps rewriting (see `deadman`)
+    ttl_s: PositiveSeconds  # longest silence of a live owner, seconds
+    # The lock that the run's processes hold while they live, if sessions share a machine without Slurm (see
+    # `machine_lock`).
     machine_lock: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchedTask:
-    """The part that all tasks share.
+    """The part that all tasks share."""
 
-    Attributes:
-        nodes: nodes the run must find itself on.
-        ranks_per_node: ranks on each.
-        device: device of the ranks.
-        token: names the run among all runs, in its step logs or in its log.
-        env: environment variables, set before a rank imports anything else; for a command, of its checks and versions.
-        owner: owner of the run; without one it runs to its end.
-    """
-
-    nodes: Positive
-    ranks_per_node: Positive
-    device: Device
-    token: str | None = None
+    nodes: Positive  # nodes the run must find itself on
+    ranks_per_node: Positive  # ranks on each
+    device: Device  # device of the ranks
+    token: str | None = None  # names the run among all runs, in its step logs or in its log
+    # Environment variables, set before a rank imports anything else; for a command, of its checks and versions.
     env: Mapping[str, str] = field(default_factory=dict)
-    owner: Owner | None = None
+    owner: Owner | None = None  # owner of the run; without one it runs to its end
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -58,16 +45,9 @@ class LaunchedTask:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task(LaunchedTask):
-    """`task.json` of a folder: every rank calls a function of ours.
+    """`task.json` of a folder: every rank calls a function of ours."""
 
-    Attributes:
-        entry: `package.module:function`, called with a `RankContext` and a `StepLog`.
-        config: handed to it as `RankContext.config`.
-        may_end_early: the session may ask for an end before the last step.
-        simulate: a fault that a rank is to cause.
-    """
-
-    entry: str
-    config: Mapping[str, Any]
-    may_end_early: bool = False
-    simulate: SimulatedFault | None = None
+    entry: str  # `package.module:function`, called with a `RankContext` and a `StepLog`
+    config: Mapping[str, Any]  # handed to it as `RankContext.config`
+    may_end_early: bool = False  # the session may ask for an end before the last step
+    simulate: SimulatedFault | None = None  # a fault that a rank is to cause

@@ -16,13 +16,14 @@ from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import BatchLog, Command, Place, Script, options_of
 from pytest_llmbench.engines.deepspeed_chat import eval_batch, stages
-from pytest_llmbench.engines.deepspeed_chat.log import CLAIM_NEEDLES, NEEDLES, SKIPPED_NEEDLES, reader, said
+from pytest_llmbench.engines.deepspeed_chat.log import CLAIM_NEEDLES, NEEDLES, SKIPPED_NEEDLES, read_claims, reader
 from pytest_llmbench.engines.external import External, fill, flags
 from pytest_llmbench.engines.overrides import Arguments
-from pytest_llmbench.judging import agreement, skipped
+from pytest_llmbench.judging import agreement
+from pytest_llmbench.judging.findings import too_many_skipped
 from pytest_llmbench.judging.statistics import Measurement, Statistic, rate
-from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.items import Needles
+from pytest_llmbench.readers.log import LogReader
 
 # Execution time and throughput are printed with four decimals.
 _ROUNDING = 0.5e-4
@@ -127,12 +128,12 @@ class DeepSpeedChat(External):
                 f"{rate:g} samples/s over {seconds:g} s are {rate * seconds:.6g} samples, where {steps:g} steps of "
                 f"{recipe.micro_batch_size} on each of {topology.world_size} ranks are {samples:g}"
             )
-        yield from agreement.steady(series.steps, topology)
+        yield from agreement.check_steady(series.steps, topology)
         timed_lines = [step for step in series.steps if step.step >= recipe.steps - timed]
-        yield from agreement.lasted(timed_lines, topology, seconds)
-        yield from agreement.no_slower(series, topology)
-        yield from agreement.product(series.steps, "Batch Size", ("Latency", "Samples/sec"), lambda _: _CLOCKS)
-        yield from skipped.too_many(recipe, series)
+        yield from agreement.check_span(timed_lines, topology, seconds)
+        yield from agreement.check_pace(series, topology)
+        yield from agreement.check_product(series.steps, "Batch Size", ("Latency", "Samples/sec"), lambda _: _CLOCKS)
+        yield from too_many_skipped(recipe, series)
         yield from _training.check_loss_drop(series)
         # Swapped numbers have the same product, so compare with the times of logged steps.
         logged = [step.seconds for step in series.steps if step.seconds is not None]
@@ -173,7 +174,7 @@ _STATISTICS: Mapping[str, Statistic] = {
 READER = LogReader(
     name="deepspeed_chat",
     dialect=reader,
-    claims=said,
+    claims=read_claims,
     needles=Needles((*NEEDLES, *SKIPPED_NEEDLES), CLAIM_NEEDLES),
 )
 ENGINE = DeepSpeedChat()

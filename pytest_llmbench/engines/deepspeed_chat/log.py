@@ -233,7 +233,7 @@ CLAIM_NEEDLES = (b":print]", b":main] cmd = ", b"Model Parameters: ")
 SKIPPED_NEEDLES = (b", skipped=",)
 
 
-def said(text: str) -> Iterator[Said | Skipped]:
+def read_claims(text: str) -> Iterator[Said | Skipped]:
     """Yield the settings that a line prints."""
     if (match := _PRINTED.search(text)) and match[1] in _SETTINGS:
         name, values = _SETTINGS[match[1]]

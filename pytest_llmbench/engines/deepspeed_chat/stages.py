@@ -24,7 +24,7 @@ _ZERO_STAGE = {"none": 0, "optimizer": 1, "gradients": 2, "full": 3}
 # DeepSpeed's launcher starts the ranks of other nodes with pdsh, which passes on only listed variables.
 _TAKEN_ALONG = ("PATH", "LD_LIBRARY_PATH", "PROJECT_PATH", "USER")
 _FAMILIES = ("CUDA_", "DS_", "FI_", "GLOO_", "HF_", "MAX_JOBS", "NCCL_", "OMP_", "OMPI_", "PYTORCH_", "TORCH_", "UCX_")
-_UNTOLD = "[^=]*(TOKEN|KEY|SECRET|PASSW)"
+_WITHHELD = "[^=]*(TOKEN|KEY|SECRET|PASSW)"
 
 _FIELDS = {
     "per_device_train_batch_size": "micro_batch_size",
@@ -88,7 +88,7 @@ def variables(place: Place, env: Iterable[str]) -> str:
     """Build the shell line that lists the variables, as NAME=VALUE, for ranks of other nodes, without secrets."""
     names = dict.fromkeys((*_TAKEN_ALONG, *place.environment.env, *env))
     wanted = "|".join((*(f"{name}=" for name in names if not name.startswith(_FAMILIES)), *_FAMILIES))
-    secret = "|".join((*(f"{name}=" for name in place.environment.secrets), _UNTOLD))
+    secret = "|".join((*(f"{name}=" for name in place.environment.secrets), _WITHHELD))
     return f"env | grep -E '^({wanted})' | grep -vE '^({secret})'"
 
 

@@ -25,13 +25,13 @@ from pytest_llmbench.engines.overrides import (
     rules_of_given,
     values_of,
 )
-from pytest_llmbench.judging import agreement, skipped
+from pytest_llmbench.judging import agreement
+from pytest_llmbench.judging.findings import too_many_skipped
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, Statistic, rate, ratio, time
-from pytest_llmbench.readers import megatron_claims
-from pytest_llmbench.readers.base import LogReader
-from pytest_llmbench.readers.events import tensorboard
+from pytest_llmbench.readers import megatron_claims, tensorboard
 from pytest_llmbench.readers.items import Needles
+from pytest_llmbench.readers.log import LogReader
 
 _FIELDS = {
     "tensor-model-parallel-size": "parallelism.tensor",
@@ -263,15 +263,15 @@ class MegatronLM(External):
                 if skips
                 else f" of a known name (`lm loss` in Megatron-LM); it has {', '.join(named) or 'no other loss'}"
             )
-        yield from agreement.steady(series.steps, topology)
-        yield from agreement.same_work(series.steps, _RATES)
-        yield from agreement.asked(series.steps, "samples_per_second", recipe.samples_per_step)
+        yield from agreement.check_steady(series.steps, topology)
+        yield from agreement.check_work(series.steps, _RATES)
+        yield from agreement.check_rate(series.steps, "samples_per_second", recipe.samples_per_step)
         tokens_of_rank = recipe.tokens_per_step / topology.world_size
-        yield from agreement.asked(series.steps, "tokens_per_gpu_per_second", tokens_of_rank)
-        yield from agreement.counted(series.steps, "consumed_samples", recipe.samples_per_step)
-        yield from agreement.against_times(series, topology)
+        yield from agreement.check_rate(series.steps, "tokens_per_gpu_per_second", tokens_of_rank)
+        yield from agreement.check_counts(series.steps, "consumed_samples", recipe.samples_per_step)
+        yield from agreement.check_times(series, topology)
         yield from _training.check_missing_losses(series)
-        yield from skipped.too_many(recipe, series)
+        yield from too_many_skipped(recipe, series)
         yield from _training.check_loss_drop(series)
         own = options_of(recipe, MegatronLmOptions).arguments
         if not (own.get("load") or own.get("pretrained-checkpoint")):
@@ -345,7 +345,7 @@ _STATISTICS: Mapping[str, Statistic] = {
 READER = LogReader(
     name="megatron_lm",
     dialect=lambda: parse,
-    claims=megatron_claims.said,
+    claims=megatron_claims.parse_claims,
     needles=Needles(NEEDLES, megatron_claims.NEEDLES),
 )
 ENGINE = MegatronLM()

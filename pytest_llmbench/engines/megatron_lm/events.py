@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.readers import witness
-from pytest_llmbench.readers.events.tensorboard import Collected, collect, whole
+from pytest_llmbench.readers.tensorboard import Collected, collect, whole
 from pytest_llmbench.readers.witness import Digits
 
 _SECONDS, _LOSS, _NORM, _BATCH = "iteration-time", "lm loss", "grad-norm", "batch-size"

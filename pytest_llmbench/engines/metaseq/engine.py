@@ -13,14 +13,13 @@ from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
 from pytest_llmbench.engines.external import External, fill, fill_argument, flags
-from pytest_llmbench.engines.metaseq.log import CLAIM_NEEDLES, NEEDLES, parse, said
+from pytest_llmbench.engines.metaseq.log import CLAIM_NEEDLES, NEEDLES, parse, read_claims
 from pytest_llmbench.engines.overrides import Arguments, Rules, Same, precision_problem, rules_of_given, values_of
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic, rate
-from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.items import Needles
-from pytest_llmbench.readers.log import last_step, log_files
+from pytest_llmbench.readers.log import LogReader, last_step, log_files
 
 _FIELDS = {
     "model-parallel-size": "parallelism.tensor",
@@ -193,16 +192,16 @@ class Metaseq(External):
         due = series.totals.get("max_update")
         if due is not None and due != recipe.steps:
             yield f"its own limit is {due:g} updates; the recipe has {recipe.steps}"
-        yield from agreement.steady(series.steps, topology)
+        yield from agreement.check_steady(series.steps, topology)
         slack = _slack(topology)
-        yield from agreement.product(series.steps, "wps", ("ups", "wpb"), slack)
+        yield from agreement.check_product(series.steps, "wps", ("ups", "wpb"), slack)
         skipped = series.totals.get("gradient_overflows")
         if skipped:
             overflowed = f"{skipped:g} updates were skipped because their gradient overflowed"
             yield f"{overflowed}; its words per second count them all the same"
-        yield from agreement.asked(series.steps, "wps", recipe.tokens_per_step, per_second="ups", slack=slack)
-        yield from agreement.against_wall(series, topology)
-        yield from agreement.no_slower(series, topology)
+        yield from agreement.check_rate(series.steps, "wps", recipe.tokens_per_step, per_second="ups", slack=slack)
+        yield from agreement.check_wall(series, topology)
+        yield from agreement.check_pace(series, topology)
         yield from _training.check_loss_drop(series)
         yield from _training.check_first_loss(recipe, series)
 
@@ -267,5 +266,5 @@ _STATISTICS: Mapping[str, Statistic] = {
     )
 }
 
-READER = LogReader(name="metaseq", dialect=lambda: parse, claims=said, needles=Needles(NEEDLES, CLAIM_NEEDLES))
+READER = LogReader(name="metaseq", dialect=lambda: parse, claims=read_claims, needles=Needles(NEEDLES, CLAIM_NEEDLES))
 ENGINE = Metaseq()

@@ -125,7 +125,7 @@ _SETTINGS: Mapping[str, ClaimName] = {
 CLAIM_NEEDLES = (b"model params: ", b"batch size per GPU = ", b"decoder_layers")
 
 
-def said(text: str) -> Iterator[items.Said]:
+def read_claims(text: str) -> Iterator[items.Said]:
     """Yield the settings that a line prints."""
     if match := _PARAMETERS.search(text):
         whole, trained = (int(count.replace(",", "")) for count in match.groups())

@@ -21,11 +21,9 @@ from pytest_llmbench.engines.overrides import Arguments, Rules, Same, batch_prob
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic, rate, ratio, time
-from pytest_llmbench.readers import witness
-from pytest_llmbench.readers.base import LogReader
-from pytest_llmbench.readers.events import tensorboard
+from pytest_llmbench.readers import tensorboard, witness
 from pytest_llmbench.readers.items import Item, Needles
-from pytest_llmbench.readers.log import last_step, log_files
+from pytest_llmbench.readers.log import LogReader, last_step, log_files
 from pytest_llmbench.readers.witness import Digits
 
 _PRECISIONS: Mapping[str, tuple[Any, ...]] = {
@@ -190,8 +188,8 @@ class Nemo(External):
             yield f"it ended with {words!r}; the recipe says {recipe.steps} steps"
         if series.steps and all(step.loss is None for step in series.steps):
             yield "no step has a loss"
-        yield from agreement.steady(series.steps, topology)
-        yield from agreement.no_slower(series, topology)
+        yield from agreement.check_steady(series.steps, topology)
+        yield from agreement.check_pace(series, topology)
         yield from _training.check_loss_drop(series)
         yield from _training.check_first_loss(recipe, series)
 
@@ -300,6 +298,6 @@ def _parse(text: str) -> Iterable[Item]:
 READER = LogReader(
     name="nemo",
     dialect=lambda: _parse,
-    claims=nemo.said,
+    claims=nemo.read_claims,
     needles=Needles((*nemo.NEEDLES, *gnu_time.NEEDLES), nemo.CLAIM_NEEDLES),
 )

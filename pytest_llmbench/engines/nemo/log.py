@@ -12,9 +12,9 @@ from pathlib import Path
 from pytest_llmbench.core.record.claims import ClaimName, on_off
 from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.readers import megatron_claims, patterns
-from pytest_llmbench.readers.events.tensorboard import Collected, collect, whole
 from pytest_llmbench.readers.items import Completed, Failed, Item, Said, StepLine, Unreadable, WorldSize
 from pytest_llmbench.readers.numbers import as_number, number
+from pytest_llmbench.readers.tensorboard import Collected, collect, whole
 
 # `Epoch 0: 100%|███| 40/40 [00:31<00:00,  1.27it/s, loss=10.9, v_num=, ..., global_step=39.00]`; another bar or a
 # warning may follow in the same line.
@@ -153,7 +153,7 @@ CLAIM_NEEDLES = (
 )
 
 
-def said(text: str) -> Iterator[Said]:
+def read_claims(text: str) -> Iterator[Said]:
     """Yield the configuration and model size that NeMo 1 prints, or what Megatron-Core prints in NeMo 2."""
     if (match := _SETTING.fullmatch(text)) and match[1] in _SETTINGS:
         name, values = _SETTINGS[match[1]]
@@ -165,4 +165,4 @@ def said(text: str) -> Iterator[Said]:
     elif match := _FROZEN.fullmatch(text):
         yield Said("frozen_parameters", float(match[1]) * _THOUSANDS[match[2]])
     else:
-        yield from megatron_claims.said(text)
+        yield from megatron_claims.parse_claims(text)

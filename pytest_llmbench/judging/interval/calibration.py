@@ -28,8 +28,7 @@ class Calibrated:
         bound: value that a run has to reach, in the unit of the runs.
         method: its method in words, for the reader of the reference.
         n, mean: number and mean of the good runs.
-        spread: standard deviation between runs as a share of the mean, from these runs and the prior.
-        freedom: degrees of freedom of `spread`.
+        spread: standard deviation between runs as a share of the mean, with `freedom` degrees of freedom.
         margin: distance from the mean to the bound, as a share of the mean.
         least_margin: smallest margin that a healthy run misses with probability alpha.
         left_out: positions of the runs that were left out.

@@ -9,7 +9,7 @@ from pytest_llmbench.core.quantity import BetweenRuns, Quantity, counted, for_pe
 from pytest_llmbench.core.record.records import Metric
 from pytest_llmbench.core.record.series import EarlyVerdict, RankInfo
 from pytest_llmbench.core.record.steady import Steady
-from pytest_llmbench.judging.ceiling import describe_rates
+from pytest_llmbench.judging.flops import describe_rates
 from pytest_llmbench.judging.interval.early import out_of_reach
 from pytest_llmbench.judging.interval.repeats import pool, runs_to_decide, steps_to_decide
 from pytest_llmbench.judging.interval.steady import ALPHA
@@ -30,11 +30,10 @@ class Decision:
         holds: True if the threshold is met, False if it is missed, None if that is undecided.
         low, high: the interval that was compared, in the number's unit; None for a run that is too short for one.
         claim: subject of the verdict: many runs of this system, or this run alone.
-        alpha: probability of an error at either end of the interval.
-        steady: the number in the steady part of the run, or of all runs that are judged together.
-        by_rule: whether the number itself, by its statistic's own rule, meets the threshold.
+        steady: the number in the steady part of all runs that are judged together.
+        by_rule: True if the number itself, by its statistic's own rule, meets the threshold.
         needed: number of runs that would decide; None if the comparison is decided, or any number would be too small.
-        why: for an undecided comparison, the reason and what would decide; empty otherwise.
+        why: for an undecided comparison, the reason and what would decide.
     """
 
     holds: bool | None
@@ -72,9 +71,8 @@ def decide(
     known = [run for run in runs if run is not None]
     if len(known) < len(runs) or metric.amount is None:
         return Decision(holds=None, low=None, high=None, claim=claim, alpha=alpha, why=_NOTHING)
-    if between is None:
-        (wide,) = known
-    else:
+    wide = known[0]
+    if between is not None:
         wide = pool(known, between_runs=between.spread, freedom=between.freedom, alpha=alpha)
     rate, limit = metric.sense == "rate", bound.to(metric.unit).value
     low, high = span(metric, wide)
@@ -91,16 +89,9 @@ def decide(
             needed = runs_to_decide(wide, seconds, runs=len(runs), freedom=between.freedom, alpha=alpha)
         holds, why = None, _why(side, wide, seconds, between, len(runs), needed)
     return Decision(
-        holds=holds,
-        low=low,
-        high=high,
-        claim=claim,
-        alpha=alpha,
-        steady=_value(metric, wide.mean),
-        by_rule=metric.quantity.meets(op, bound),
-        needed=needed,
-        why=why,
-    )
+        holds=holds, low=low, high=high, claim=claim, alpha=alpha, steady=_value(metric, wide.mean),
+        by_rule=metric.quantity.meets(op, bound), needed=needed, why=why,
+    )  # fmt: skip
 
 
 def _lost(steady: Steady, seconds: float, early: EarlyVerdict | None) -> bool:
@@ -111,7 +102,7 @@ def _lost(steady: Steady, seconds: float, early: EarlyVerdict | None) -> bool:
     return out_of_reach(steady, seconds, plan=steady.left_out + steady.judged + rest, peak=early.peak_step_s)
 
 
-def apart(metric: Metric, op: Op, other: Metric) -> Decision:
+def compare_metrics(metric: Metric, op: Op, other: Metric) -> Decision:
     """Compare the numbers of two runs, of one dimension, with each other by the intervals of both."""
     if metric.low is None and metric.high is None:
         return Decision(holds=None, low=None, high=None, claim="run", why=_NOTHING)
@@ -134,7 +125,7 @@ def _ends(metric: Metric) -> tuple[float, float]:
     return (-math.inf if metric.low is None else metric.low), (math.inf if metric.high is None else metric.high)
 
 
-def in_doubt(metric: Metric, op: Op, bound: Quantity, ranks: Sequence[RankInfo]) -> Decision | None:
+def decide_by_ceiling(metric: Metric, op: Op, bound: Quantity, ranks: Sequence[RankInfo]) -> Decision | None:
     """An undecided comparison if the uncertain ceiling of a share leaves it open; None if the number itself decides.
 
     The ceiling is the highest matrix-product rate of the ranks. Other programs that slowed some measurements may have

@@ -30,12 +30,8 @@ def at_a_look(
 
     Later events, such as a node that throttles, are outside of this estimate.
 
-    Args:
-        seconds: per step so far, of each step or of each line that is a mean over several.
-        plan: entries of the whole run.
-        skip: entries that the recipe leaves out as warm-up.
-        steps_of_a_line: steps in each entry.
-        alpha: probability of an error on either side, at all looks together.
+    `plan` is the number of entries of the whole run, `alpha` the probability of an error on either side at all looks
+    together; the rest is as for `steady_state`.
     """
     share = alpha_at(len(seconds), plan, alpha)
     now = steady_state(seconds, skip=skip, steps_of_a_line=steps_of_a_line, alpha=share)
@@ -51,13 +47,8 @@ def at_a_look(
 def out_of_reach(so_far: Steady, bound: float, *, plan: int, peak: float) -> bool:
     """True if the run misses a bound even if the rest of its plan runs at the peak of the hardware.
 
-    The fast end of the interval counts for the steps so far: their mean may be slow by chance.
-
-    Args:
-        so_far: steady state of the steps so far, each of them an entry.
-        bound: seconds per step; a faster run is fast enough.
-        plan: steps of the whole run.
-        peak: seconds per step at that peak.
+    The fast end of the interval counts for the steps so far, each of them an entry: their mean may be slow by chance.
+    `bound` and `peak` are in seconds per step, `plan` is the number of steps of the whole run.
     """
     rest = max(plan - so_far.left_out - so_far.judged, 0)
     return so_far.enough and (so_far.judged * so_far.low + rest * peak) / (so_far.judged + rest) > bound

@@ -94,15 +94,8 @@ def runs_to_decide(
 ) -> int | None:
     """The number of runs, these included, that would decide if further runs scattered like these.
 
-    Args:
-        together: the pooled steady state of the runs.
-        bound: seconds per step.
-        runs: number of the pooled runs.
-        freedom: degrees of freedom of the prior that was pooled with them.
-        alpha: probability of an error on either side.
-
-    Returns:
-        At most 100; None if that is too few: a run is too short or pauses, or the runs drift or are on the bound.
+    It is at most 100; None if that is too few: a run is too short or pauses, or the runs drift or are on the bound.
+    `together` is the pooled steady state of so many `runs`, `freedom` that of the prior that was pooled with them.
     """
     if together.decide(bound) not in {"within_noise", "drifts"}:
         return None

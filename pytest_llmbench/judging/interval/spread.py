@@ -38,10 +38,10 @@ class Spread:
 
 
 def spread(residuals: Sequence[float], alpha: float, *, fitted: int = 1, many: bool = False) -> Spread:
-    """Estimate the error of a mean from the residuals of the steps.
+    """Estimate the error of a mean from the residuals of the steps, at least 2, in order.
 
     Args:
-        residuals: difference of each step from the mean, or from a line through the steps, in order; at least 2.
+        residuals: difference of each step from the mean, or from a line through the steps.
         alpha: probability of being beyond the half width on one side.
         fitted: number of fitted parameters: 1 for a mean, 2 for a line.
         many: a long run, for which means of batches count as well.

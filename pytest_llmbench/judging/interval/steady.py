@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS
 from pytest_llmbench.core.record.steady import Pauses, Steady
-from pytest_llmbench.judging.interval.pauses import find_pauses, without_pauses
-from pytest_llmbench.judging.interval.settling import slow_start
+from pytest_llmbench.judging.interval.slow_steps import find_pauses, slow_start, without_pauses
 from pytest_llmbench.judging.interval.spread import spread
 from pytest_llmbench.judging.interval.student import quantile
 
@@ -63,7 +62,9 @@ def steady_state(
     Raises:
         ValueError: `seconds` is empty, or has a value that must be a number above 0.
     """
-    _refuse(seconds)
+    # `min` may overlook NaN; the sum does contain it.
+    if not seconds or min(seconds) <= 0 or not math.isfinite(sum(seconds)):
+        raise ValueError("step times must be numbers above 0, at least one")
     after = seconds[skip:] or seconds
     lines = steps_of_a_line >= STEPS_OF_A_LINE
     pauses = find_pauses(after, least_first=_STARTED if lines else 1)
@@ -97,23 +98,12 @@ def steady_state(
     return state if between_runs is None else state.widened(quantile(1 - alpha, FREEDOM) * between_runs * state.mean)
 
 
-def _refuse(seconds: Sequence[float]) -> None:
-    # `min` may overlook NaN; the sum does contain it.
-    if not seconds or min(seconds) <= 0 or not math.isfinite(sum(seconds)):
-        raise ValueError("step times must be numbers above 0, at least one")
-
-
 class _Level(NamedTuple):
     """Mean of some steps, with the parts of its uncertainty, in seconds.
 
-    Attributes:
-        steps: number of the steps.
-        mean: their mean.
-        width: half width of its interval.
-        lean: by which the interval reaches further to one side.
-        change: of a line through the steps, from the first to the last.
-        chance: largest change that noise alone explains.
-        falls: by which the steps may still become faster, hidden by noise.
+    `steps` is their number, `width` the half width of the interval, `lean` its further reach to one side, `change` that
+    of a line through the steps, `chance` the largest change that noise alone explains, and `falls` by how much the
+    steps may still become faster, hidden by noise.
     """
 
     steps: int
@@ -158,7 +148,9 @@ def _levels(
     others = []
     if cut:
         uncut = _level(read, alpha, many=many)
-        others = [] if surely and _levels_off(level, uncut) else [uncut]
+        # Unlike in a drift, the rest falls more slowly than a line through all steps by more than chance.
+        levels_off = level.change / level.steps - uncut.change / uncut.steps > level.chance / level.steps
+        others = [] if surely and levels_off else [uncut]
     if pauses.few:
         return (level, *others)
     # Too many slow steps to be pauses. If they come at equal distances, the means of whole periods are judged.
@@ -188,11 +180,6 @@ def _level(steps: Sequence[float], alpha: float, *, many: bool, started: bool = 
 @lru_cache(maxsize=64)
 def _times(m: int) -> tuple[float, ...]:
     return tuple(i - (m - 1) / 2 for i in range(m))
-
-
-def _levels_off(rest: _Level, uncut: _Level) -> bool:
-    """True if the rest falls more slowly than a line through all steps by more than chance, unlike in a drift."""
-    return rest.change / rest.steps - uncut.change / uncut.steps > rest.chance / rest.steps
 
 
 def _means(steps: Sequence[float], size: int) -> Sequence[float]:

@@ -2,31 +2,26 @@
 
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.judging.sanity import losses, steps
-from pytest_llmbench.judging.sanity.claims import claims
-from pytest_llmbench.judging.sanity.counted import counted
 from pytest_llmbench.judging.sanity.evidence import Evidence, Origin
-from pytest_llmbench.judging.sanity.identity import different, origin, together
-from pytest_llmbench.judging.sanity.labels import dated, labelled, stranger
-from pytest_llmbench.judging.sanity.lines import lines, unreadable
-from pytest_llmbench.judging.sanity.outside import outside
+from pytest_llmbench.judging.sanity.origin import dated, different, labelled, origin, stranger, together
 from pytest_llmbench.judging.sanity.ranks import hardware, hosts, nodes_in_log, ranks, world_size
 from pytest_llmbench.judging.sanity.rates import implausible, logged, products
+from pytest_llmbench.judging.sanity.steps import outside
+from pytest_llmbench.judging.sanity.work import claims, counted
 
 __all__ = ["Evidence", "Origin", "first_problem", "implausible", "outside"]
 
 # In the order of their use to the reader: the first problem is the one that is reported.
 _OF_RANKS = (
-    unreadable, steps.one_run, ranks, origin, hosts, hardware, different, claims, counted, steps.ended_when_asked,
+    steps.unreadable, steps.one_run, ranks, origin, hosts, hardware, different, claims, counted, steps.ended_when_asked,
     steps.steps, steps.ended_whole, together, steps.work, losses.finite, losses.moving, losses.possible, losses.alike,
     losses.falling, losses.copied, steps.stamps, steps.clock, products,
 )  # fmt: skip
 _OF_A_COMMAND = (
     stranger, steps.one_run, steps.completed, labelled, nodes_in_log, hardware, world_size, dated, claims,
-    steps.long_enough, lines, steps.work, losses.finite, losses.falling, losses.moving_in_log, losses.copied_in_log,
-    steps.clock, logged, steps.doubts,
+    steps.long_enough, steps.lines, steps.work, losses.finite, losses.falling, losses.moving_in_log,
+    losses.copied_in_log, steps.clock, logged, steps.doubts,
 )  # fmt: skip
-
-
 # Checks that also apply to ranks that are still running.
 _SO_FAR = (
     losses.finite, losses.moving, losses.possible, losses.alike, losses.falling, losses.copied, steps.work,
@@ -35,14 +30,6 @@ _SO_FAR = (
 
 
 def first_problem(evidence: Evidence, *, over: bool = True) -> Problem | None:
-    """Return the first problem that keeps the run from being judged; None for a sane run.
-
-    Args:
-        evidence: of the run.
-        over: whether the run has ended.
-    """
+    """Return the first problem that keeps a run, `over` or still running, from being judged; None for a sane one."""
     checks = _OF_A_COMMAND if evidence.kind == "command" else _OF_RANKS if over else _SO_FAR
-    for check in checks:
-        for problem in check(evidence):
-            return problem
-    return None
+    return next((problem for check in checks for problem in check(evidence)), None)

@@ -33,7 +33,6 @@ class Evidence:
     """Inputs of the sanity rules.
 
     Attributes:
-        recipe: the recipe.
         topology: nodes and ranks of the run.
         series: everything that was read from the logs.
         kind: `ranks` if every rank wrote our own step log, `command` if a framework's log is the only source.
@@ -44,7 +43,6 @@ class Evidence:
         proof: description of the line that proves that all work was done, for a message.
         cut_off: how the run was cut off at its time limit by sources other than its log; None if unknown.
         doubts: contradictions that the engine found in its log.
-        origin: token and times of the launch.
         peak_tflops: lowest and highest published dense peak of one of its GPUs at the recipe's precision, TFLOP/s; of
             fp32 without and with TF32; None where unknown.
         expected: expectations on ranks of our own; None for a command.
@@ -75,7 +73,11 @@ class Evidence:
         return self.early.done if self.early is not None and self.early.ended_early else self.recipe.steps
 
 
+def problem(kind: ProblemKind, message: str, log: str | None = None) -> Problem:
+    """Build a problem, with the path of the log to read first."""
+    return Problem(kind=kind, message=message, log=log)
+
+
 def of_rank(kind: ProblemKind, info: RankInfo, words: str) -> Problem:
     """Build a problem of one rank and its log; the message is the rank's name and host, then `words`."""
-    message = f"rank {info.rank} on {info.host}{words}"
-    return Problem(kind=kind, message=message, log=layout.step_log(info.rank))
+    return problem(kind, f"rank {info.rank} on {info.host}{words}", layout.step_log(info.rank))

@@ -5,10 +5,9 @@ import statistics as stats
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.repeats import repeated
-from pytest_llmbench.judging.sanity.evidence import Evidence, of_rank
+from pytest_llmbench.judging.sanity.evidence import Evidence, of_rank, problem
 
 # Two steps on different data may have one loss by chance, to the last digit that is kept.
 _STILL_STEPS = 3
@@ -26,19 +25,19 @@ def finite(e: Evidence) -> Iterator[Problem]:
         for name, value in (("loss", step.loss), ("grad norm", step.grad_norm)):
             if value is not None and not math.isfinite(value):
                 #: problem not_finite: a loss or gradient norm is NaN or infinite
-                yield Problem(kind="not_finite", message=f"{name} is {value} at step {step.step}")
+                yield problem("not_finite", f"{name} is {value} at step {step.step}")
 
 
 def moving(e: Evidence) -> Iterator[Problem]:
     """Refuse losses or gradient norms of ranks that stay the same, and gradient norms of 0."""
     for info in e.series.ranks:
-        who = f"rank {info.rank} on {info.host}"
-        if info.steps is not None and info.steps.still >= _STILL_STEPS:
-            yield _idle(f"{who} has the very same loss in {info.steps.still} steps one after the other")
-        if info.steps is not None and info.steps.flat:
-            yield _idle(f"{who} has a gradient norm of 0 in {info.steps.flat} of {info.steps.count} steps")
-        if info.steps is not None and info.steps.same_norm >= _STILL_STEPS:
-            yield _idle(f"{who} has the very same gradient norm in {info.steps.same_norm} steps one after the other")
+        who, own = f"rank {info.rank} on {info.host}", info.steps
+        if own is not None and own.still >= _STILL_STEPS:
+            yield _idle(f"{who} has the very same loss in {own.still} steps one after the other")
+        if own is not None and own.flat:
+            yield _idle(f"{who} has a gradient norm of 0 in {own.flat} of {own.count} steps")
+        if own is not None and own.same_norm >= _STILL_STEPS:
+            yield _idle(f"{who} has the very same gradient norm in {own.same_norm} steps one after the other")
 
 
 def moving_in_log(e: Evidence) -> Iterator[Problem]:
@@ -57,7 +56,7 @@ def moving_in_log(e: Evidence) -> Iterator[Problem]:
 
 def _idle(reason: str) -> Problem:
     #: problem no_training: losses or gradient norms that stay the same, or a learning rate of 0
-    return Problem(kind="no_training", message=f"{reason}: nothing was learned, or not on new data")
+    return problem("no_training", f"{reason}: nothing was learned, or not on new data")
 
 
 def possible(e: Evidence) -> Iterator[Problem]:
@@ -67,19 +66,16 @@ def possible(e: Evidence) -> Iterator[Problem]:
         return
     bounds, least, first = e.expected.first_loss, e.expected.least_loss, known[0].loss or 0.0
     if bounds is not None and known[0].step == 1 and not bounds[0] <= first <= bounds[1]:
-        yield Problem(
-            #: problem implausible: a first loss that an untrained model cannot have, or one below the data's
-            kind="implausible",
-            message=f"the loss of step 1 is {first:.4g}; before anything is learned it is between {bounds[0]:.4g} and "
+        #: problem implausible: a first loss that an untrained model cannot have, or one below the data's
+        yield problem(
+            "implausible",
+            f"the loss of step 1 is {first:.4g}; before anything is learned it is between {bounds[0]:.4g} and "
             f"{bounds[1]:.4g}",
         )
     low = [step for step in known if least is not None and not (step.loss or 0.0) > least]
     if low:
-        yield Problem(
-            kind="implausible",
-            message=f"the loss of step {low[0].step} is {low[0].loss:.4g}; on this data no model is at {least:.4g} or "
-            f"below",
-        )
+        words = f"the loss of step {low[0].step} is {low[0].loss:.4g}"
+        yield problem("implausible", f"{words}; on this data no model is at {least:.4g} or below")
 
 
 def alike(e: Evidence) -> Iterator[Problem]:
@@ -94,7 +90,13 @@ def alike(e: Evidence) -> Iterator[Problem]:
         return  # the loss of all ranks rises, which `falling` reports
     for part in range(number):
         usual = stats.median(quarters[part] for _, quarters in of_ranks)
-        allowed = _allowed(e, e.expected, usual, max(1, e.steps_due // number))
+        if not e.expected.own_losses:
+            allowed = _SAME_LOSS * usual
+        elif e.expected.spread is None:
+            return
+        else:
+            steps = max(1, e.steps_due // number) if e.recipe.data.kind == "synthetic" else 1
+            allowed = e.expected.spread / math.sqrt(steps)
         for info, quarters in of_ranks:
             if abs(quarters[part] - usual) > allowed:
                 yield _apart(
@@ -103,18 +105,9 @@ def alike(e: Evidence) -> Iterator[Problem]:
                 )
 
 
-def _allowed(e: Evidence, due: Expected, usual: float, steps: int) -> float:
-    """Allowed distance of a rank's mean loss over some steps from the others'."""
-    if not due.own_losses:
-        return _SAME_LOSS * usual
-    if due.spread is None:
-        return math.inf
-    return due.spread / (math.sqrt(steps) if e.recipe.data.kind == "synthetic" else 1.0)
-
-
 def _apart(reason: str) -> Problem:
     #: problem ranks_differ: our own ranks did not train one model: their gradient norms or losses differ
-    return Problem(kind="ranks_differ", message=f"{reason}: the ranks did not train one model")
+    return problem("ranks_differ", f"{reason}: the ranks did not train one model")
 
 
 def falling(e: Evidence) -> Iterator[Problem]:
@@ -126,10 +119,11 @@ def falling(e: Evidence) -> Iterator[Problem]:
     last = sum(tail) / len(tail)  # math.fsum raises where the sum is infinite
     if last > losses[0] + _LOSS_RISE_NAT:
         first = next(step.step for step in e.series.steps if step.loss is not None)
-        yield Problem(
-            kind="loss_rises",  #: problem loss_rises: the loss ended above its start
-            message=f"the loss rose from {losses[0]:.4g} at step {first} to {last:.4g} over the last quarter: it does "
-            f"not train",
+        #: problem loss_rises: the loss ended above its start
+        yield problem(
+            "loss_rises",
+            f"the loss rose from {losses[0]:.4g} at step {first} to {last:.4g} over the last quarter: it does not "
+            "train",
         )
 
 
@@ -158,10 +152,10 @@ def copied_in_log(e: Evidence) -> Iterator[Problem]:
     places = repeated([line[1:] for line in known], length, length // 2 + 1)
     if places is not None:
         first, again = (f"{known[at][0].step} to {known[at + length - 1][0].step}" for at in places)
-        yield Problem(
-            kind="implausible",
-            message=f"the lines of steps {again} have the very durations and losses of those of steps {first}: its log "
-            "was put together",
+        yield problem(
+            "implausible",
+            f"the lines of steps {again} have the very durations and losses of those of steps {first}: its log was put "
+            "together",
         )
 
 

@@ -6,7 +6,7 @@ from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.record.series import RankInfo
 from pytest_llmbench.judging.references import same_gpu
-from pytest_llmbench.judging.sanity.evidence import Evidence
+from pytest_llmbench.judging.sanity.evidence import Evidence, of_rank, problem
 
 # Names by which launchers refer to their own machine.
 _THIS_MACHINE = frozenset({"localhost", "127.0.0.1"})
@@ -17,26 +17,18 @@ def ranks(e: Evidence) -> Iterator[Problem]:
     world = e.topology.world_size
     here = {info.rank for info in e.series.ranks}
     missing, more = sorted(set(range(world)) - here), sorted(here - set(range(world)))
-    if missing:
-        yield Problem(
-            kind="ranks_missing",  #: problem ranks_missing: some ranks never started
-            message=f"{len(missing)} of {world} ranks never started: {listed(missing)}",
-        )
+    if missing:  #: problem ranks_missing: some ranks never started
+        yield problem("ranks_missing", f"{len(missing)} of {world} ranks never started: {listed(missing)}")
     if more:  #: problem wrong_ranks: another number of ranks than the run should have
-        yield Problem(kind="wrong_ranks", message=f"ranks {listed(more)} have logs; the run was to have {world} ranks")
+        yield problem("wrong_ranks", f"ranks {listed(more)} have logs; the run was to have {world} ranks")
     for info in e.series.ranks:
         if info.world_size not in (None, world):
-            yield Problem(
-                kind="wrong_ranks",
-                message=f"rank {info.rank} on {info.host} says that there are {info.world_size} ranks; the run was to "
-                f"have {world} ({e.topology})",
-            )
+            words = f" says that there are {info.world_size} ranks; the run was to have {world} ({e.topology})"
+            yield of_rank("wrong_ranks", info, words)
     unended = sorted(info.rank for info in e.series.ranks if not info.ended)
-    if unended:
-        yield Problem(
-            kind="no_evidence_of_completion",  #: problem no_evidence_of_completion: some ranks did not log their end
-            message=f"{len(unended)} of {world} ranks did not log that they finished: {listed(unended)}",
-        )
+    if unended:  #: problem no_evidence_of_completion: some ranks did not log their end
+        message = f"{len(unended)} of {world} ranks did not log that they finished: {listed(unended)}"
+        yield problem("no_evidence_of_completion", message)
 
 
 def hosts(e: Evidence) -> Iterator[Problem]:
@@ -44,20 +36,17 @@ def hosts(e: Evidence) -> Iterator[Problem]:
     places = {info.rank: _place(info, e.hosts) for info in e.series.ranks}
     seen = sorted(set(places.values()))
     if len(seen) != e.topology.nodes or (e.hosts and set(seen) != set(e.hosts)):
-        yield Problem(
-            #: problem wrong_nodes: the ranks ran on other hosts, or on another number of them, than the run was given
-            kind="wrong_nodes",
-            message=f"the ranks ran on {len(seen)} hosts ({listed(seen)}); the run was given {e.topology.nodes} nodes "
+        #: problem wrong_nodes: the ranks ran on other hosts, or on another number of them, than the run was given
+        yield problem(
+            "wrong_nodes",
+            f"the ranks ran on {len(seen)} hosts ({listed(seen)}); the run was given {e.topology.nodes} nodes "
             f"({listed(e.hosts) if e.hosts else 'no names are known'})",
         )
     for host in seen:
         local = sorted(info.local_rank for info in e.series.ranks if places[info.rank] == host)
         if local != list(range(e.topology.ranks_per_node)):
-            yield Problem(
-                kind="wrong_ranks",
-                message=f"{host} has the local ranks {listed(local)}; asked was one each from 0 to "
-                f"{e.topology.ranks_per_node - 1}",
-            )
+            asked = f"asked was one each from 0 to {e.topology.ranks_per_node - 1}"
+            yield problem("wrong_ranks", f"{host} has the local ranks {listed(local)}; {asked}")
 
 
 def nodes_in_log(e: Evidence) -> Iterator[Problem]:
@@ -67,18 +56,15 @@ def nodes_in_log(e: Evidence) -> Iterator[Problem]:
     named = {next((given for given in e.hosts if same_host(given, host)), host) for host, _ in e.series.nodes}
     here = len(named) == 1 and named <= _THIS_MACHINE
     if len(named) != e.topology.nodes or (e.hosts and not here and named != set(e.hosts)):
-        yield Problem(
-            kind="wrong_nodes",
-            message=f"its log names {len(named)} hosts ({listed(sorted(named))}); the run was on "
-            f"{e.topology.nodes} nodes ({listed(list(e.hosts)) if e.hosts else 'no names are known'})",
+        yield problem(
+            "wrong_nodes",
+            f"its log names {len(named)} hosts ({listed(sorted(named))}); the run was on {e.topology.nodes} nodes "
+            f"({listed(list(e.hosts)) if e.hosts else 'no names are known'})",
         )
     for host, ranks in e.series.nodes:
         if ranks != e.topology.ranks_per_node:
-            yield Problem(
-                kind="wrong_ranks",
-                message=f"its log says that {host} has {ranks} ranks; asked were "
-                f"{e.topology.ranks_per_node} on each node",
-            )
+            asked = f"asked were {e.topology.ranks_per_node} on each node"
+            yield problem("wrong_ranks", f"its log says that {host} has {ranks} ranks; {asked}")
 
 
 def _place(info: RankInfo, given: tuple[str, ...]) -> str:
@@ -102,22 +88,16 @@ def hardware(e: Evidence) -> Iterator[Problem]:
     """Require one kind of device, the one in the system file."""
     devices = {info.device for info in e.series.ranks} | ({e.device} if e.device is not None else set())
     if len(devices) > 1:
-        yield Problem(  #: problem wrong_hardware: ranks on different devices, or not on the system file's GPU
-            kind="wrong_hardware", message=f"the ranks trained on different devices: {listed(sorted(devices))}"
-        )
+        #: problem wrong_hardware: ranks on different devices, or not on the system file's GPU
+        yield problem("wrong_hardware", f"the ranks trained on different devices: {listed(sorted(devices))}")
     strangers = sorted(device for device in devices if e.gpu and e.topology.gpus and not same_gpu(e.gpu, device))
     if strangers:
-        yield Problem(
-            kind="wrong_hardware",
-            message=f"the system file has {e.gpu}; the ranks saw {listed(strangers)}: choose the system that fits",
-        )
+        message = f"the system file has {e.gpu}; the ranks saw {listed(strangers)}: choose the system that fits"
+        yield problem("wrong_hardware", message)
 
 
 def world_size(e: Evidence) -> Iterator[Problem]:
     """Compare the number of ranks in a log with that of the run."""
     if e.series.world_size not in (None, e.topology.world_size):
-        yield Problem(
-            kind="wrong_ranks",
-            message=f"its log speaks of {e.series.world_size} ranks; the run was to have {e.topology.world_size} "
-            f"({e.topology})",
-        )
+        due = f"the run was to have {e.topology.world_size} ({e.topology})"
+        yield problem("wrong_ranks", f"its log speaks of {e.series.world_size} ranks; {due}")

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_llmbench.core.record.records import Metric, Problem
 from pytest_llmbench.core.record.series import Step
-from pytest_llmbench.judging.sanity.evidence import Evidence
+from pytest_llmbench.judging.sanity.evidence import Evidence, problem
 
 # GPUs may run at a little more than the clock that their published peak is for.
 _MOST_OF_PEAK = 1.1
@@ -18,10 +18,11 @@ def products(e: Evidence) -> Iterator[Problem]:
     _, peak = e.peak_tflops or (None, None)
     for info in e.series.ranks if peak is not None else ():
         if info.matmul_flops_per_s is not None and info.matmul_flops_per_s > _MOST_OF_PEAK * 1e12 * (peak or 0.0):
-            yield Problem(  #: problem implausible: an MFU, or a matrix-product rate, above the GPU's published peak
-                kind="implausible",
-                message=f"rank {info.rank} on {info.host} measured {info.matmul_flops_per_s / 1e12:.4g} TFLOP/s of "
-                f"matrix products; the published peak of {info.device} is {peak:g} at {e.recipe.precision}",
+            #: problem implausible: an MFU, or a matrix-product rate, above the GPU's published peak
+            yield problem(
+                "implausible",
+                f"rank {info.rank} on {info.host} measured {info.matmul_flops_per_s / 1e12:.4g} TFLOP/s of matrix "
+                f"products; the published peak of {info.device} is {peak:g} at {e.recipe.precision}",
             )
 
 
@@ -31,36 +32,33 @@ def logged(e: Evidence) -> Iterator[Problem]:
     for step in e.series.steps if peak is not None else ():
         for name in _PER_GPU & step.reported.keys():
             if step.reported[name] > _MOST_OF_PEAK * (peak or 0.0):
-                yield Problem(
-                    kind="implausible",
-                    message=f"the line of step {step.step} says {step.reported[name]:g} TFLOP/s per GPU; the published "
-                    f"peak of this GPU is {peak:g} at {e.recipe.precision}",
+                yield problem(
+                    "implausible",
+                    f"the line of step {step.step} says {step.reported[name]:g} TFLOP/s per GPU; the published peak of "
+                    f"this GPU is {peak:g} at {e.recipe.precision}",
                 )
 
 
 def implausible(metrics: Mapping[str, Metric], timed: Sequence[Step] = ()) -> Problem | None:
     """Return the problem of an impossible number, such as more FLOP/s than the hardware has; None without one.
 
-    Args:
-        metrics: numbers of the judged steps.
-        timed: the judged steps, if each was timed by itself at the end of its work; empty otherwise.
+    `metrics` and `timed` are those of the judged steps; `timed` is empty unless each was timed at the end of its work.
     """
     mfu = metrics.get("mfu")
     if mfu is not None and mfu.value > 100.0:
-        return Problem(
-            kind="implausible",
-            message=f"an MFU of {mfu.value:.4g} % is more than the hardware can do: the step times, the model "
-            f"or the peak in the system file are wrong",
+        return problem(
+            "implausible",
+            f"an MFU of {mfu.value:.4g} % is more than the hardware can do: the step times, the model or the peak in "
+            "the system file are wrong",
         )
     # Training may exceed the measured rate a little, with larger products or on a quieter machine. CPU ranks repeat
     # their measurement until they reach the highest rate twice, so a load of some seconds leaves it as it is.
     fraction = metrics.get("matmul_fraction")
     if fraction is not None and fraction.value > 150.0:
-        return Problem(
-            kind="implausible",
-            message=f"training at {fraction.value:.4g} % of the measured matrix-product rate is not possible: "
-            f"the step times are wrong, or something else loaded the machine each time that the rate was measured, "
-            f"and not in between",
+        return problem(
+            "implausible",
+            f"training at {fraction.value:.4g} % of the measured matrix-product rate is not possible: the step times "
+            "are wrong, or something else loaded the machine each time that the rate was measured, and not in between",
         )
     return _too_fast(timed, "an MFU", mfu, 100.0) or _too_fast(
         timed, "a share of the measured matrix-product rate", fraction, 150.0
@@ -76,8 +74,8 @@ def _too_fast(timed: Sequence[Step], name: str, share: Metric | None, most: floa
     reached = share.value * stats.fmean(durations.values()) / fastest
     if reached <= most:
         return None
-    return Problem(
-        kind="implausible",
-        message=f"step {step} took {fastest:.4g} s, which would be {name} of {reached:.4g} %, more than the hardware "
-        f"can do: its work was timed with another step, and the sum of all steps is wrong as well",
+    return problem(
+        "implausible",
+        f"step {step} took {fastest:.4g} s, which would be {name} of {reached:.4g} %, more than the hardware can do: "
+        "its work was timed with another step, and the sum of all steps is wrong as well",
     )

@@ -1,11 +1,75 @@
-"""Checks that a run did all its steps, with the work of the recipe, in a plausible time."""
+"""Checks that a log is complete, and that the run did all its steps, with their work, in a plausible time."""
 
 import math
-from collections.abc import Iterator
+from bisect import bisect
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from pytest_llmbench.core.record.records import Problem
-from pytest_llmbench.judging.sanity.evidence import Evidence, of_rank
-from pytest_llmbench.judging.sanity.outside import seconds_of
+from pytest_llmbench.core.record.series import Step
+from pytest_llmbench.judging.sanity.evidence import Evidence, of_rank, problem
+
+# A run is judged up to this share of unreadable step lines, as when two ranks write at once.
+_MOST_UNREAD = 0.02
+# Clocks of two processes on two nodes, and the time between a step's end and the observer's look.
+_WALL_CLOCK_SLACK_S = 5.0
+
+
+def unreadable(e: Evidence) -> Iterator[Problem]:
+    """Refuse a log with any unreadable line."""
+    if e.series.unreadable:
+        first, count = e.series.unreadable[0], max(e.series.unread, len(e.series.unreadable))
+        lines = "line that looks like a step" if count == 1 else "lines that look like steps"
+        #: problem unreadable_log: a line of a step log, or more than 2 % of a framework's steps, could not be read
+        yield problem("unreadable_log", f"{count} {lines} could not be read, first {first}", first.partition(":")[0])
+
+
+def lines(e: Evidence) -> Iterator[Problem]:
+    """Refuse a framework's log with too many unreadable lines, or with missing lines that these leave unexplained."""
+    numbers = [step.step for step in e.series.steps]
+    if e.series.unread > _MOST_UNREAD * len(numbers):
+        yield from unreadable(e)
+    #: problem steps_missing: lines of a framework's log that are due and lacking
+    if not numbers:
+        if not e.series.totals:
+            yield problem("steps_missing", "its log has not a single step, nor a number about the whole")
+        return
+    if numbers[-1] > e.recipe.steps:  #: problem wrong_work: a log that goes on after its last step
+        yield problem("wrong_work", f"its log goes on to step {numbers[-1]}; the recipe ends at step {e.recipe.steps}")
+    every = _interval(e, numbers)
+    if every is None:
+        yield problem(
+            "steps_missing",
+            f"of its lines only that of step {numbers[-1]} is there, and others may be missing: "
+            "keep the part of the log that gives its log interval",
+        )
+        return
+    end = e.recipe.steps if e.recipe.end == "steps" else numbers[-1]
+    due = {*range(every, end + 1, every), *([1] if e.series.first_apart else [])}
+    # Gaps in which no more lines are missing than were unreadable are explained.
+    begins = [0, *numbers]
+    begin = {step: begins[bisect(begins, step) - 1] for step in sorted(due - set(numbers))}
+    lost = Counter(begin.values())
+    missing = [step for step, before in begin.items() if lost[before] > e.series.unread_after.get(before, 0)]
+    if missing:
+        yield problem(
+            "steps_missing",
+            f"its log speaks of {len(numbers)} steps, every {every} of them, up to step {numbers[-1]} of "
+            f"{e.recipe.steps}; {len(missing)} lines are missing, first that of step {missing[0]}",
+        )
+
+
+def _interval(e: Evidence, numbers: list[int]) -> int | None:
+    """Steps from one line to the next; None if unknown.
+
+    A framework logs the multiples of its interval. The interval is the one that the log reports, else the greatest
+    common divisor of the numbers of its steps, which holds for any lost lines.
+    """
+    regular = [number for number in numbers if number > 1 or not e.series.first_apart]
+    reported = [e.series.log_interval] if e.series.log_interval else []
+    known = reported or len(regular) > 1 or regular == [1]
+    return math.gcd(*regular, *reported) if regular and known else None
 
 
 def completed(e: Evidence) -> Iterator[Problem]:
@@ -17,12 +81,13 @@ def completed(e: Evidence) -> Iterator[Problem]:
     if cut_off is not None:
         if e.recipe.end != "time_limit":
             message = f"it was cut off{last} of {e.recipe.steps}, before it did all its work: {cut_off}"
-            yield Problem(kind="time_limit", message=message)
+            yield problem("time_limit", message)
         return  #: problem time_limit: the run did not finish in time, by our clock or by Slurm's line in its log
     failure = f"; it said: {e.series.failure}" if e.series.failure else ""
-    yield Problem(  #: problem no_evidence_of_completion: a framework's log lacks the [line that proves it](#engines)
-        kind="no_evidence_of_completion",
-        message=f"its log ends{last} and nothing proves that the run did all its work ({e.proof}){failure}",
+    #: problem no_evidence_of_completion: a framework's log lacks the [line that proves it](#engines)
+    yield problem(
+        "no_evidence_of_completion",
+        f"its log ends{last} and nothing proves that the run did all its work ({e.proof}){failure}",
     )
 
 
@@ -38,28 +103,23 @@ def ended_whole(e: Evidence) -> Iterator[Problem]:
 def long_enough(e: Evidence) -> Iterator[Problem]:
     """Refuse a run with fewer steps than the recipe by its own report."""
     if e.series.short is not None:  #: problem steps_missing: fewer steps than the recipe has
-        yield Problem(kind="steps_missing", message=e.series.short)
+        yield problem("steps_missing", e.series.short)
 
 
 def one_run(e: Evidence) -> Iterator[Problem]:
     """Refuse a log that holds more than one run."""
     if e.series.restarted is not None:
         #: problem restarted: a log or a folder has two runs in it: steps begin again, or there are too many step logs
-        yield Problem(kind="restarted", message=e.series.restarted, log=e.series.restarted.partition(":")[0])
-
-
-# Clocks of two processes on two nodes, and the time between a step's end and the observer's look.
-_WALL_CLOCK_SLACK_S = 5.0
+        yield problem("restarted", e.series.restarted, e.series.restarted.partition(":")[0])
 
 
 def steps(e: Evidence) -> Iterator[Problem]:
     """Require every step from every rank."""
-    complete = [step for step in e.series.steps if step.ranks == e.topology.world_size]
-    numbers = [step.step for step in complete]
-    if numbers != list(range(1, e.steps_due + 1)):
-        yield Problem(
-            kind="steps_missing",  #: problem steps_missing: a step that not every rank logged
-            message=f"{len(complete)} of {e.steps_due} steps were logged by all {e.topology.world_size} ranks",
+    numbers = [step.step for step in e.series.steps if step.ranks == e.topology.world_size]
+    if numbers != list(range(1, e.steps_due + 1)):  #: problem steps_missing: a step that not every rank logged
+        yield problem(
+            "steps_missing",
+            f"{len(numbers)} of {e.steps_due} steps were logged by all {e.topology.world_size} ranks",
         )
 
 
@@ -68,9 +128,8 @@ def ended_when_asked(e: Evidence) -> Iterator[Problem]:
     asked = e.early is not None and e.early.ended_early
     for info in e.series.ranks:
         if info.asked_to_end and not asked:
-            yield of_rank(
-                "steps_missing", info, f" ended after step {info.end_steps}, and its session did not ask for it"
-            )
+            words = f" ended after step {info.end_steps}, and its session did not ask for it"
+            yield of_rank("steps_missing", info, words)
         if asked and not info.asked_to_end:
             #: problem steps_missing: a rank that ended early by itself
             yield of_rank("steps_missing", info, f" ended by itself after step {info.end_steps} of {e.recipe.steps}")
@@ -78,29 +137,30 @@ def ended_when_asked(e: Evidence) -> Iterator[Problem]:
 
 def work(e: Evidence) -> Iterator[Problem]:
     """Compare the tokens and sequences of each step with the recipe."""
+    # A framework's log rounds large counts to six digits; our step logs are exact.
+    slack = 1e-4 if e.kind == "command" else 0.0
     for step in e.series.steps:
-        # A framework's log rounds large counts to six digits; our step logs are exact.
-        slack = 1e-4 if e.kind == "command" else 0.0
-        work = ((step.tokens, e.recipe.tokens_per_step), (step.samples, e.recipe.samples_per_step))
-        if any(counted is not None and not math.isclose(counted, due, rel_tol=slack) for counted, due in work):
-            yield Problem(  #: problem wrong_work: a step with another number of tokens or sequences than the recipe has
-                kind="wrong_work",
-                message=f"step {step.step} counted {step.tokens} tokens in {step.samples} sequences; the recipe says "
+        counts = ((step.tokens, e.recipe.tokens_per_step), (step.samples, e.recipe.samples_per_step))
+        if any(count is not None and not math.isclose(count, due, rel_tol=slack) for count, due in counts):
+            #: problem wrong_work: a step with another number of tokens or sequences than the recipe has
+            yield problem(
+                "wrong_work",
+                f"step {step.step} counted {step.tokens} tokens in {step.samples} sequences; the recipe says "
                 f"{e.recipe.tokens_per_step} in {e.recipe.samples_per_step}",
             )
 
 
 def clock(e: Evidence) -> Iterator[Problem]:
     """Compare the steps' durations with the observer's clock."""
-    durations = [step.seconds for step in e.series.steps if step.seconds is not None]
     seconds = seconds_of(e.series.steps)
     if e.wall_s is not None and seconds > e.wall_s + _WALL_CLOCK_SLACK_S:
-        yield Problem(
-            kind="implausible",  #: problem implausible: steps longer than the run, or against their time stamps
-            message=f"the steps add up to {seconds:.4g} s, but the run took {e.wall_s:.4g} s from launch to end",
+        #: problem implausible: steps longer than the run, or against their time stamps
+        yield problem(
+            "implausible",
+            f"the steps add up to {seconds:.4g} s, but the run took {e.wall_s:.4g} s from launch to end",
         )
-    if not all(duration > 0.0 for duration in durations):  # catches NaN, too
-        yield Problem(kind="implausible", message="a step took no time at all")
+    if not all(step.seconds > 0.0 for step in e.series.steps if step.seconds is not None):  # catches NaN, too
+        yield problem("implausible", "a step took no time at all")
 
 
 def stamps(e: Evidence) -> Iterator[Problem]:
@@ -114,4 +174,54 @@ def stamps(e: Evidence) -> Iterator[Problem]:
 def doubts(e: Evidence) -> Iterator[Problem]:
     """Report the contradictions that the engine found in its log."""
     for doubt in e.doubts:
-        yield Problem(kind="implausible", message=doubt)  #: problem implausible: a log that contradicts itself
+        yield problem("implausible", doubt)  #: problem implausible: a log that contradicts itself
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outside:
+    """The parts of a run's time, in seconds.
+
+    `steps_s` is the time in steps, `before_s` that from launch to the first step (start of ranks, model, measured
+    rates; None if unknown), `around_s` the rest up to the end of the ranks or, if that is unknown, of the run.
+    """
+
+    steps_s: float
+    before_s: float | None
+    around_s: float
+
+    @property
+    def seconds(self) -> float:
+        """All time outside of steps."""
+        return (self.before_s or 0.0) + self.around_s
+
+    @property
+    def known(self) -> dict[str, float]:
+        """The known parts, for a record."""
+        before = {} if self.before_s is None else {"before_s": self.before_s}
+        return {"steps_s": self.steps_s, **before, "around_s": self.around_s}
+
+
+def outside(e: Evidence) -> Outside | None:
+    """The time outside of steps; None if the steps' durations are the only times."""
+    seconds, ranks = seconds_of(e.series.steps), [info for info in e.series.ranks if info.steps is not None]
+    began = min((info.steps.began for info in ranks if info.steps), default=None)
+    finished = max((info.finished for info in ranks if info.finished is not None), default=None)
+    launched = e.origin.launched
+    before = None if began is None or launched is None else max(0.0, began - launched)
+    if began is not None and finished is not None:  # the time after the ranks' end belongs to the launcher
+        around = finished - began - seconds
+    elif e.wall_s is not None:
+        around = e.wall_s - seconds - (before or 0.0)
+    else:
+        return None
+    return Outside(steps_s=seconds, before_s=before, around_s=max(0.0, around)) if math.isfinite(around) else None
+
+
+def seconds_of(steps: Sequence[Step]) -> float:
+    """Add up the durations of all steps, each once."""
+    seconds, begun = 0.0, math.inf
+    for step in reversed(steps):
+        if step.seconds is not None and step.step <= begun:  # else a later line's mean is about it, too
+            seconds += step.seconds * step.interval
+            begun = step.step - step.interval
+    return seconds

@@ -26,6 +26,7 @@ from pytest_llmbench.reporting.verdict import (
 )
 
 _GREEN = {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, EXIT_CODE}
+_FINAL = {"passed", "failed", "skipped"}
 _FAILING = {str(Verdict.FAIL), str(Verdict.ERROR), str(Verdict.INCONCLUSIVE)}
 
 
@@ -45,6 +46,7 @@ class Conclusion:
         self.unjudged: Mapping[str, Sequence[str]] = {}
         self.overruled: dict[str, None] = {}
         self._failed: set[str] = set()
+        self._attempts: dict[str, tuple[tuple[str, object], ...]] = {}
         self._config = config
         self._bench = bench
 
@@ -74,19 +76,36 @@ class Conclusion:
         A verdict is in the properties of a report as soon as it is decided, before hooks of others see the report. A
         test that is expected to fail, by pytest's marker or by `xfail` of its reference, has another verdict.
         """
-        properties = dict(report.user_properties)
+        verdict = dict(report.user_properties).get("verdict")
         if report.failed:
             self._failed.add(report.nodeid)
-        elif report.nodeid not in self._failed and self.fails(properties.get("verdict")):
-            self.overruled[report.nodeid] = None
-            self._failed.add(report.nodeid)
-            report.longrepr = (
-                f"{properties['verdict']}: {properties.get('reason', 'no reason is known')}\n"
-                f"A conftest.py or another plugin reported this test as {report.outcome}. Its verdict stays."
-            )
-            report.outcome = "failed"
-            if hasattr(report, "wasxfail"):
-                del report.wasxfail
+        elif report.outcome not in _FINAL:  # another plugin calls the test again: its last report counts, once
+            if self.fails(verdict):
+                self._attempts.setdefault(report.nodeid, tuple(report.user_properties))
+        else:
+            attempt = self._attempts.get(report.nodeid)
+            if attempt and report.when != "setup" and not self.fails(verdict):
+                report.user_properties[:] = (dict(report.user_properties) | dict(attempt)).items()
+            properties = dict(report.user_properties)
+            ends = report.when == "call" or report.skipped
+            if report.nodeid not in self._failed and self.fails(properties.get("verdict")) and (ends or not attempt):
+                self._overrule(report, properties)
+
+    def _overrule(self, report: pytest.TestReport, properties: Mapping[str, object]) -> None:
+        self.overruled[report.nodeid] = None
+        self._failed.add(report.nodeid)
+        report.longrepr = (
+            f"{properties['verdict']}: {properties.get('reason', 'no reason is known')}\n"
+            f"A conftest.py or another plugin reported this test as {report.outcome}. Its verdict stays."
+        )
+        report.outcome = "failed"
+        if hasattr(report, "wasxfail"):
+            del report.wasxfail
+
+    def add_row(self, test: str, properties: Mapping[str, Any]) -> None:
+        """Add the verdict of a test; of a test that another plugin calls again, the last one."""
+        self.rows[:] = [row for row in self.rows if row.get("test") != test or not self._attempts.get(test)]
+        self.rows.append({**properties, "test": test})
 
     def settle(self, session: pytest.Session) -> None:
         """Set the exit code: a failure of ours counts; with `llmbench_exit_codes = detailed`, by its kind."""

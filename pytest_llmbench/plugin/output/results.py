@@ -98,7 +98,7 @@ class Results:
         properties = dict(report.user_properties)
         if report.when != "teardown" or "verdict" not in properties:
             return
-        self._conclusion.rows.append({**properties, "test": report.nodeid})
+        self._conclusion.add_row(report.nodeid, properties)
         if self.store is None:
             return
         verdict, series = str(properties["verdict"]), str(properties.get("run", ""))

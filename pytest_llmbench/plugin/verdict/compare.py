@@ -11,9 +11,8 @@ from pytest_llmbench.core.quantity import BetweenRuns, Quantity
 from pytest_llmbench.core.record.records import Metric, RunRecord
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.engines.base import get_engine, statistics_of
-from pytest_llmbench.judging.cause.evidence import Cause
-from pytest_llmbench.judging.cause.find import find_cause
-from pytest_llmbench.judging.interval.decide import Decision, Op, apart, decide, in_doubt, span
+from pytest_llmbench.judging.cause import Cause, find_cause
+from pytest_llmbench.judging.interval.decide import Decision, Op, compare_metrics, decide, decide_by_ceiling, span
 from pytest_llmbench.judging.interval.repeats import pool
 from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.statistics import judged_steps, steady_of
@@ -94,9 +93,9 @@ def judge(
     if number.parts and (metric.sense is None or (between is None and other is None)):
         return _judge_each(number, op, bound, between)
     if metric.sense is None:
-        decision = in_doubt(metric, op, bound, number.record.rank_info)
+        decision = decide_by_ceiling(metric, op, bound, number.record.rank_info)
     elif other is not None:
-        decision = apart(metric, op, other.metric)
+        decision = compare_metrics(metric, op, other.metric)
     else:
         steady = [_steady_at(part.record, number.alpha) for part in number.parts or (number,)]
         decision = decide(metric, steady, op, bound, between, number.alpha, number.record.early)

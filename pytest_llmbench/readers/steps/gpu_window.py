@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import NamedTuple, final
 
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.record.telemetry import GAP_PERIODS, POWER_CAP, SLOWDOWNS, GpuTelemetry, reasons_of
@@ -17,28 +17,18 @@ from pytest_llmbench.readers.steps.progress import event_lines, rank_logs
 MOST_ERROR = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """The energy counter at an end of the window.
+class Edge(NamedTuple):
+    """The energy counter at an end of the window, interpolated between two samples as with constant power.
 
-    Attributes:
-        millijoules: interpolated between two samples, as with constant power.
-        error: largest error, mJ; the counter only rises, so it was between the values of the two samples.
+    The counter only rises, so it was between the values of the two samples, which gives the largest `error` in mJ.
     """
 
     millijoules: float
     error: float
 
 
-@dataclass(frozen=True, slots=True)
-class Energy:
-    """Energy of a window.
-
-    Attributes:
-        joules: J; None if it is unknown.
-        error_j: largest error, J.
-        reason: the reason for an unknown energy.
-    """
+class Energy(NamedTuple):
+    """Energy of a window, with its largest error; None with a reason if it is unknown."""
 
     joules: float | None = None
     error_j: float | None = None
@@ -72,12 +62,6 @@ def between(first: Edge | None, last: Edge | None) -> Energy:
         wrong = f"{100.0 * error / joules:.0f} %"
         return Energy(reason=f"the judged window is too short for its samples: its energy could be wrong by {wrong}")
     return Energy(joules, error)
-
-
-def counter_fell(before: GpuEvent | None, after: GpuEvent | None) -> bool:
-    """True if the counter went backwards between two samples, as when the driver is loaded again."""
-    known = [sample.energy_mj for sample in (before, after) if sample is not None and sample.energy_mj is not None]
-    return len(known) == 2 and known[1] < known[0]
 
 
 _SLOWDOWN = sum(SLOWDOWNS)
@@ -185,7 +169,8 @@ class GpuWindow:
         if within > self._longest_s:
             self._unwatched_s += within
         self._set_back |= self._last is not None and until < since
-        self._energy_fell |= counter_fell(self._last, sample)
+        counters = [known.energy_mj for known in (self._last, sample) if known and known.energy_mj is not None]
+        self._energy_fell |= len(counters) == 2 and counters[1] < counters[0]  # as when the driver is loaded again
 
     def close(self, rank: int) -> GpuTelemetry:
         """Return the telemetry of a rank's GPU, after the last step and sample."""
@@ -198,10 +183,7 @@ class GpuWindow:
         energy = self._energy(last_edge)
         watched = bool(self._samples) and not self._unwatched_s and not self._set_back
         known = {name: numbers for name, numbers in self._numbers.items() if watched and numbers.count == self._samples}
-        power, sm, memory_clock = (known.get(name) for name in ("power_w", "sm_clock_mhz", "memory_clock_mhz"))
-        temperature, memory, reasons = (
-            known.get(name) for name in ("temperature_degc", "memory_used_bytes", "clocks_event_reasons")
-        )
+        _, power, sm, memory_clock, temperature, memory, reasons = map(known.get, _FIELDS)
         return GpuTelemetry(
             rank=rank,
             gpu=self._gpu,

@@ -23,13 +23,7 @@ _NAMED = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EventLine:
-    """One line of a rank's log.
-
-    Attributes:
-        number: 1-based.
-        event: its content; None for an unreadable line.
-        reason: the reason why it is unreadable; empty otherwise.
-    """
+    """One line of a rank's log, numbered from 1; an unreadable line has a reason instead of an event."""
 
     number: int
     event: Event | None
@@ -38,11 +32,7 @@ class EventLine:
 
 def rank_logs(folder: Path) -> list[tuple[int, Path]]:
     """Rank and path of every step log of a run (`steps/rank-00000.jsonl`, ...), in the order of ranks."""
-    try:
-        paths = list((folder / layout.STEPS).iterdir())
-    except OSError:
-        return []
-    return sorted((int(match[1]), path) for path in paths if (match := _FILE.fullmatch(path.name)))
+    return sorted((int(match[1]), path) for path in _step_files(folder) if (match := _FILE.fullmatch(path.name)))
 
 
 def strange_files(folder: Path) -> list[str]:
@@ -50,11 +40,14 @@ def strange_files(folder: Path) -> list[str]:
 
     Hidden files are left out, as file systems leave such files behind.
     """
-    try:
-        names = sorted(path.name for path in (folder / layout.STEPS).iterdir())
-    except OSError:
-        return []
+    names = sorted(path.name for path in _step_files(folder))
     return [name for name in names if not _FILE.fullmatch(name) and not name.startswith(".")]
+
+
+def _step_files(folder: Path) -> list[Path]:
+    with suppress(OSError):
+        return list((folder / layout.STEPS).iterdir())
+    return []
 
 
 def event_lines(path: Path) -> Iterator[EventLine]:
@@ -111,12 +104,9 @@ def last_step(folder: Path) -> Progress | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankPhase:
-    """The phase that a rank reports.
+    """The phase, one of `core.wire.step_events.PHASES`, that a rank reports.
 
-    Attributes:
-        step: 1-based number, 0 before the first.
-        phase: one of `core.wire.step_events.PHASES`.
-        micro_batch: 1-based number within the step, 0 outside of micro batches.
+    `step` is 0 before the first step, `micro_batch` 0 outside of micro batches.
     """
 
     step: int
@@ -159,10 +149,10 @@ def laggards(folder: Path) -> str:
         return f"all {len(standing)} ranks stand in {behind}"
     slow = [rank for rank, rank_phase in standing.items() if rank_phase.position == behind.position]
     stand = "stand" if len(slow) > 1 else "stands"
-    return f"{named(folder, slow)} {stand} in {behind}, while others wait in {ahead}"
+    return f"{name_ranks(folder, slow)} {stand} in {behind}, while others wait in {ahead}"
 
 
-def named(folder: Path, ranks: Sequence[int]) -> str:
+def name_ranks(folder: Path, ranks: Sequence[int]) -> str:
     """Name ranks with their hosts: a single rank with GPU and process, many with the hosts of the first few."""
     starts = [start for rank in ranks[:_NAMED] if (start := _start(folder, rank)) is not None]
     hosts = ", ".join(dict.fromkeys(start.node or start.host for start in starts))

@@ -39,15 +39,15 @@ def read_times(folder: Path, typical: Sequence[Step]) -> RunTimes | None:
         rank_times.append(_rank(rank, steps, known, gap, waits))
     lasts = arrivals.lasts()
     late_from = _LATE * stats.fmean(step.seconds or 0.0 for step in typical)
-    ranks = tuple(
-        times
-        if lasts is None
-        else times.model_copy(
-            update={"last": lasts.count(times.rank) / len(lasts), **arrivals.late(times.rank, late_from)}
-        )
-        for times in rank_times
-    )
-    return RunTimes(steps=len(numbers), ranks=ranks, transfer_s=arrivals.transfer_s())
+    if lasts is not None:
+        rank_times = [
+            times.model_copy(
+                update={"last": lasts.count(times.rank) / len(lasts), **arrivals.late(times.rank, late_from)}
+            )
+            for times in rank_times
+        ]
+    transfer_s = None if lasts is None else stats.fmean(arrivals.least)  # from the last arrival to the end of its wait
+    return RunTimes(steps=len(numbers), ranks=tuple(rank_times), transfer_s=transfer_s)
 
 
 def _steps(path: Path, numbers: set[int]) -> list[StepEvent]:
@@ -109,11 +109,8 @@ def _mean(values: Iterable[float | None]) -> float | None:
 class _Arrivals:
     """Finds the last rank to arrive in each step: the one with the shortest wait, as all go on together.
 
-    Attributes:
-        least: shortest wait so far of each step.
-        next: second shortest wait of each step.
-        who: rank with the shortest wait.
-        whole: whether every rank has a wait for every step.
+    By step, `least` and `next` are the shortest and the second shortest wait so far, `who` the rank with the shortest.
+    `whole` is True if every rank has a wait for every step.
     """
 
     least: list[float]
@@ -142,7 +139,3 @@ class _Arrivals:
         half = len(late) // 2
         shares = [sum(late_s > 0.0 for late_s in part) / max(len(part), 1) for part in (late[:half], late[half:])]
         return {"late": min(shares), "late_s": stats.fmean(late)}
-
-    def transfer_s(self) -> float | None:
-        """Return the mean time from the last arrival to the end of its wait, seconds."""
-        return stats.fmean(self.least) if self.lasts() is not None else None

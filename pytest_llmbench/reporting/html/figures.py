@@ -59,22 +59,14 @@ class Figure:
 
     @property
     def json(self) -> Any:
-        """The input of the page's script, with few digits."""
-        return _round_numbers({"data": self.data, "layout": self.layout})
+        """The input of the page's script: numbers with few digits, NaN and infinity as null."""
+        whole = json.dumps({"data": self.data, "layout": self.layout})
+        return json.loads(whole, parse_float=_shorten, parse_constant=lambda _: None)
 
 
-def _round_numbers(data: Any) -> Any:
-    """Round numbers for JSON; NaN and infinity become null."""
-    if isinstance(data, float):
-        if not math.isfinite(data):
-            return None
-        short = float(f"{data:.{_DIGITS}g}")
-        return int(short) if short.is_integer() else short
-    if isinstance(data, Mapping):
-        return {str(key): _round_numbers(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_round_numbers(value) for value in data]
-    return data
+def _shorten(number: str) -> float:
+    short = float(f"{float(number):.{_DIGITS}g}")
+    return int(short) if short.is_integer() else short
 
 
 def thin(values: Sequence[float | None], most: int) -> list[int]:
@@ -319,10 +311,10 @@ def _over_steps(ranks: Mapping[str, Mapping[int, float]]) -> Figure:
     steps = sorted({step for name in shown for step in ranks[name]})
     width = -(-len(steps) // _MOST_COLUMNS)
     parts = [steps[at : at + width] for at in range(0, len(steps), width)]
-    own = {
-        (name, part[0]): [ranks[name][step] for step in part if step in ranks[name]] for name in shown for part in parts
-    }
-    z = [[stats.fmean(cell) if (cell := own[name, part[0]]) else None for part in parts] for name in shown]
+    z = []
+    for name in shown:
+        cells = ([ranks[name][step] for step in part if step in ranks[name]] for part in parts)
+        z.append([stats.fmean(cell) if cell else None for cell in cells])
     slow, fast = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
     caption = (
         f"{counted(len(ranks), 'rank')} over {counted(len(steps), 'step')}: own time of a step, without waiting for "
@@ -418,12 +410,10 @@ def _own_times(path: Path) -> dict[int, float]:
 
 
 def _most_different(values: Mapping[str, float]) -> list[str]:
-    """The names to draw, in their order: all, or those furthest from the median."""
-    if len(values) <= _MOST_RANKS:
-        return [*values]
+    """The names to draw, in their order: of many, those furthest from the median."""
     middle = stats.median(values.values())
-    kept = {*sorted(values, key=lambda name: -abs(values[name] - middle))[:_MOST_RANKS]}
-    return [name for name in values if name in kept]
+    furthest = {*sorted(values, key=lambda name: -abs(values[name] - middle))[:_MOST_RANKS]}
+    return [name for name in values if name in furthest]
 
 
 def check_figures(check: HealthRecord) -> Iterator[Figure]:

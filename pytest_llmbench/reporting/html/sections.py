@@ -5,8 +5,8 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -120,9 +120,9 @@ class RunSection:
         kind: kind of the worst verdict on it.
         brief: a shorter section, for the better ones of very many runs.
         later: True if the page's script makes its elements when it is opened.
-        records: records of all runs, read on access.
         broken: the damage of its record; empty if it is readable.
         headline: the statistic of record, in words.
+        metrics: statistic, value and interval of each number.
         environment, recipe: numbers of its versions and its recipe on the page; 0 without them.
     """
 
@@ -131,9 +131,9 @@ class RunSection:
     rows: Sequence[VerdictRow]
     brief: bool = False
     later: bool = False
-    records: Mapping[str, RunRecord] = field(default_factory=dict)
     broken: str = ""
     headline: str = ""
+    metrics: Sequence[tuple[str, str, str]] = ()
     facts: Sequence[tuple[str, str]] = ()
     figures: Sequence[Figure] = ()
     environment: int = 0
@@ -141,25 +141,6 @@ class RunSection:
     log: Excerpt | None = None
     script: Excerpt | None = None
     path: str = ""
-
-    @property
-    def record(self) -> RunRecord | None:
-        """The record, read at each access; None if it is damaged."""
-        return self.records.get(self.name)
-
-    @property
-    def metrics(self) -> Iterator[tuple[str, str, str]]:
-        """Statistic, value and interval of each number; a brief section has those with a verdict or an interval."""
-        judged = {row.statistic for row in self.rows}
-        record = self.record
-        for name, metric in (record.metrics if record is not None else {}).items():
-            between = ""
-            if metric.low is not None and metric.high is not None:
-                # The forecast from few noisy steps may reach below 0; speeds and times end there.
-                low = metric.low if metric.sense is None else max(metric.low, 0.0)
-                between = f"{for_people(low)} to {for_people(metric.high)}"
-            if not self.brief or between or name in judged:
-                yield name, str(metric.quantity), between
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -243,8 +224,8 @@ class Sections:
             rows=rows,
             brief=brief,
             later=place >= _MOST_ELEMENTS,
-            records=self._session.runs,
             headline=f"{record.recipe.statistic_of_record} {of_record.quantity}" if of_record is not None else "",
+            metrics=[*_metrics(record, {row.statistic for row in rows} if brief else None)],
             facts=[*_facts(record)],
             figures=[*step_figures(record, self._points), *by_rank],
             environment=self.environments.setdefault(versions, len(self.environments) + 1) if versions else 0,
@@ -284,6 +265,18 @@ def utc(at: float | None) -> str:
 def format_json(data: object) -> str:
     """JSON for people."""
     return json.dumps(data, indent=1, ensure_ascii=False, default=str)
+
+
+def _metrics(run: RunRecord, judged: Container[str] | None) -> Iterator[tuple[str, str, str]]:
+    """Yield statistic, value and interval of each number, or only of those that have an interval or were judged."""
+    for name, metric in run.metrics.items():
+        between = ""
+        if metric.low is not None and metric.high is not None:
+            # The forecast from few noisy steps may reach below 0; speeds and times end there.
+            low = metric.low if metric.sense is None else max(metric.low, 0.0)
+            between = f"{for_people(low)} to {for_people(metric.high)}"
+        if judged is None or between or name in judged:
+            yield name, str(metric.quantity), between
 
 
 def _facts(run: RunRecord) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from pytest_llmbench.cluster.executors import let_begin
 from pytest_llmbench.cluster.heartbeat import PERIOD_S, write_stop
@@ -54,19 +54,6 @@ _SILENT_S = 300.0
 _ASK_S = 5.0
 
 
-class LeftJob(NamedTuple):
-    """A Slurm job that an earlier process submitted, or was about to.
-
-    Attributes:
-        submitting: its event in the journal, with the key of its run, or `allocation`.
-        id: empty if unknown.
-    """
-
-    submitting: JournalEvent
-    identity: JobIdentity
-    id: str
-
-
 class Earlier:
     """The remains of a session's earlier processes.
 
@@ -102,11 +89,11 @@ class Earlier:
         return len(set(first) - {test.test for test in plan.tests})
 
     @property
-    def jobs(self) -> Iterator[LeftJob]:
-        """The jobs that may still be there."""
+    def jobs(self) -> Iterator[tuple[JournalEvent, JobIdentity, str]]:
+        """The jobs that may still be there: event of the submission, identity, and id, which is empty if unknown."""
         for name, event in self._submitting.items():
             if event.job:
-                yield LeftJob(event, self._identity(event), self._job_ids.get(name, ""))
+                yield event, self._identity(event), self._job_ids.get(name, "")
 
     def can_adopt(self, run: RunSpec, settings: Settings) -> bool:
         """True if a job that may be there is the run's own, of the same plan."""
@@ -304,17 +291,17 @@ def adopt(
 
     runs, unwanted = {run.key: run for run in waiting}, []
     slurm.past |= earlier.submitted
-    for job in earlier.jobs:
-        job_id = job.id or answer(partial(slurm.find, job.identity))
-        if job_id is None or job.submitting.name in final:
+    for submitting, identity, known_id in earlier.jobs:
+        job_id = known_id or answer(partial(slurm.find, identity))
+        if job_id is None or submitting.name in final:
             continue
-        watched = slurm.watch(job_id, job.identity)
-        run = runs.get(job.submitting.name)
+        watched = slurm.watch(job_id, identity)
+        run = runs.get(submitting.name)
         if run is None or not earlier.can_adopt(run.spec, settings):
             unwanted.append(watched)
             continue
-        accepted, submitted = let_begin(run.processes.request, watched), job.submitting.at
-        how = "" if job.id else ", found by its token"
+        accepted, submitted = let_begin(run.processes.request, watched), submitting.at
+        how = "" if known_id else ", found by its token"
         say(f"run {run.key}: job {watched.id} of the session's earlier process{how}: adopted")
         yield Active(
             run=run, job=SlurmJob(accepted, slurm), lease=None, submitted=submitted, started=submitted,

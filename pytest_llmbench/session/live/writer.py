@@ -157,7 +157,7 @@ class LiveWriter:
             return judged
         glance = self._store.runs.glances.get(run.key)
         if glance is None:
-            task, projected = self._store.tasks.get(run.key, self._waiting[run.key]), self._projector.get(run.key)
+            task, projected = self._store.tasks.get(run.key, self._waiting[run.key]), self._projector.last.get(run.key)
             return task.model_copy(update={"projected": projected}) if projected is not None else task
         self._projector.forget(run.key)
         problem = glance.problem
@@ -184,22 +184,19 @@ class Projector:
 
     Attributes:
         references: gives the names of the references of a run's tests, by the key of its series.
+        last: the last projection of each run, by key.
     """
 
     settings: Settings
     references: Callable[[str], Sequence[str]]
     clock: Callable[[], float] = time.monotonic
-    _last: dict[str, Projected] = field(default_factory=dict)
+    last: dict[str, Projected] = field(default_factory=dict)
     _next_step: dict[str, int] = field(default_factory=dict)
     _free_at: float = 0.0
 
-    def get(self, key: str) -> Projected | None:
-        """The last projection of a run; None before the first."""
-        return self._last.get(key)
-
     def forget(self, key: str) -> None:
         """Forget a run that is over, or begins again."""
-        self._last.pop(key, None)
+        self.last.pop(key, None)
         self._next_step.pop(key, None)
 
     def look(self, tasks: Mapping[str, LiveTask], runs: Mapping[str, PreparedRun]) -> None:
@@ -213,7 +210,7 @@ class Projector:
             return
         run, step = runs[key], tasks[key].step
         series = run.engine.read(run.place.folder, run.spec.recipe)
-        self._last[key] = project(run, self.references(run.spec.series), self.settings, series)
+        self.last[key] = project(run, self.references(run.spec.series), self.settings, series)
         self._next_step[key] = max(step + 1, math.ceil(_MORE_STEPS * step))
         ended = self.clock()
         self._free_at = ended + (ended - began) / _PROJECTIONS_SHARE

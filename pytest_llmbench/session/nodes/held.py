@@ -128,13 +128,11 @@ class HeldNodes:
         while True:
             try:
                 self._allocation.start()
-            except QueueFullError as error:
-                if reason := self.schedule.full_queue.note_refused(layout.HOLDER, error, ours=0):
-                    raise ClusterError(reason) from error
-                if self.stopping.wait(_AGAIN_S):
-                    raise
             except NotYetError as error:
-                self._say(f"waiting: {error}")
+                if not isinstance(error, QueueFullError):
+                    self._say(f"waiting: {error}")
+                elif reason := self.schedule.full_queue.note_refused(layout.HOLDER, error, ours=0):
+                    raise ClusterError(reason) from error
                 if self.stopping.wait(_AGAIN_S):
                     raise
             else:

@@ -8,7 +8,13 @@ from collections.abc import Iterator, Mapping
 from pytest_llmbench.core.wire.driver import CommandTask, Needed, Obstacle
 from pytest_llmbench.workloads.node import files
 from pytest_llmbench.workloads.node.processes import ProgramResult
-from pytest_llmbench.workloads.node.secret_filter import environment, in_python, in_shell, secret_values, tells
+from pytest_llmbench.workloads.node.secret_filter import (
+    contains_secret,
+    environment,
+    in_python,
+    in_shell,
+    secret_values,
+)
 
 _CHECK_S = 60.0
 # For a check in a container; most of it is for opening the image.
@@ -74,6 +80,6 @@ def _ended(answer: ProgramResult, timeout_s: float, task: CommandTask, env: Mapp
     if not answer.last_line:
         return f"{end} and printed nothing"
     # The whole output is searched, as the shown end of a line may begin in the middle of a secret.
-    if tells(answer.text, secret_values(environment(task, env), task.secrets)):
+    if contains_secret(answer.text, secret_values(environment(task, env), task.secrets)):
         return f"{end}; what it printed has a secret in it and is not shown"
     return f"{end}; its last words: {answer.last_line}"

@@ -37,12 +37,10 @@ class Gathered(NamedTuple):
 
 
 def gather(task: CommandTask, env: Mapping[str, str]) -> Gathered:
-    """Gather the facts of a command's run before its script starts in this environment.
+    """Gather the facts of a command's run before its script starts in this environment, and its secrets.
 
-    Returns:
-        Facts of one line each, and the secrets of its environment. A variable `NAME` is the fact `env.NAME`. A source
-        that is missing or fails is left out; if the framework's interpreter fails, `versions` gives the reason. Facts
-        with the value of a secret are left out.
+    Facts have one line each; a variable `NAME` is the fact `env.NAME`. A source that is missing or fails is left out,
+    and so is a fact with the value of a secret. If the framework's interpreter fails, `versions` gives the reason.
     """
     outside = environment(task, env)
     # The framework's interpreter takes longest, so the others run at the same time. It runs in this thread, because

@@ -55,15 +55,15 @@ def read_secrets(files: Mapping[str, str]) -> dict[str, str]:
     return secrets
 
 
-def tells(text: str, values: Collection[str]) -> bool:
+def contains_secret(text: str, values: Collection[str]) -> bool:
     """True if a text contains the value of a secret."""
     return any(value in text for value in values)
 
 
 def disclosed(facts: Mapping[str, str], values: Collection[str]) -> dict[str, str]:
     """Return the facts without a secret in them, each as one printable line."""
-    lines = {name: printable(value) for name, value in facts.items() if not tells(value, values)}
-    return {name: line for name, line in lines.items() if not tells(line, values)}
+    lines = {name: printable(value) for name, value in facts.items() if not contains_secret(value, values)}
+    return {name: line for name, line in lines.items() if not contains_secret(line, values)}
 
 
 def printable(text: str) -> str:

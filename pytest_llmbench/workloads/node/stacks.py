@@ -30,18 +30,15 @@ _STATES = {"T": "stopped", "t": "stopped by a tracer", "D": "waiting for a disk 
 
 
 class Answering:
-    """Answers each request of the session with one file in `stacks/`; `look` is called every few seconds.
+    """Answers each request of the session with the file `name` in `stacks/`; `look` is called every few seconds.
 
-    Args:
-        name: of that file.
-        tell: returns its content.
-        then: called at the look after an answer.
+    `describe` returns the content of that file, and `then` is called at the look after an answer.
     """
 
     def __init__(
-        self, folder: Path, name: str, tell: Callable[[], str], then: Callable[[str], None] | None = None
+        self, folder: Path, name: str, describe: Callable[[], str], then: Callable[[str], None] | None = None
     ) -> None:
-        self._folder, self._name, self._tell, self._then = folder, name, tell, then
+        self._folder, self._name, self._describe, self._then = folder, name, describe, then
         self._answered: str | None = None
         self._follows = False
 
@@ -51,7 +48,7 @@ class Answering:
             asked = self._asked()
             if asked != self._answered:
                 self._answered, self._follows = asked, self._then is not None
-                write_text(self._folder / layout.STACKS / self._name, f"{asked}\n{self._tell()}", mode=PRIVATE)
+                write_text(self._folder / layout.STACKS / self._name, f"{asked}\n{self._describe()}", mode=PRIVATE)
             elif self._follows and self._then is not None:
                 self._follows = False
                 self._then(asked or "")
@@ -73,11 +70,11 @@ def rank_answering(context: RankContext) -> Answering:
 
     own = layout.stacks(context.folder, context.rank)
 
-    def tell() -> str:
+    def describe() -> str:
         _write_collectives(own.with_suffix(".nccl.json"))
         return "\n".join(thread_stacks()) + "\n"
 
-    return Answering(context.folder, own.name, tell, for_others)
+    return Answering(context.folder, own.name, describe, for_others)
 
 
 def _write_collectives(path: Path) -> None:

@@ -23,18 +23,11 @@ def hold(
     on_pause: Callable[[float], None] | None = None,
     on_look: Callable[[], None] | None = None,
 ) -> str:
-    """Block until the owner is silent or requests the end. Jobs that hold nodes run this.
+    """Block until the owner is silent or requests the end, and return the reason. Jobs that hold nodes run this.
 
-    Args:
-        path: the file the owner keeps rewriting; a file `stop` next to it requests the end. A missing or unreadable
-            file counts as unchanged.
-        ttl_s: longest silence of a live owner, in seconds of this machine's monotonic clock.
-        poll_s: seconds between two looks.
-        on_pause: called with its length in seconds after each time in which this process stood still.
-        on_look: called at each look.
-
-    Returns:
-        The reason for its end, in words.
+    The owner keeps rewriting the file `path`, and a file `stop` next to it requests the end; a missing or unreadable
+    file counts as unchanged. A live owner is silent for `ttl_s` at most, by this machine's monotonic clock. `on_look`
+    is called at each look, `on_pause` with its length in seconds after each time in which this process stood still.
     """
     file = Path(path)
     stop = file.with_name(layout.STOP)

@@ -11,14 +11,10 @@ _PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp
 
 
 class Fed:
-    """Counts the sequences and tokens that a model is trained on.
+    """Counts the sequences and tokens that a model is trained on; one rank of each copy `reports` them."""
 
-    Args:
-        speaks: whether this rank reports the counts; exactly one rank of each copy of the model does.
-    """
-
-    def __init__(self, *, speaks: bool = True) -> None:
-        self._speaks = speaks
+    def __init__(self, *, reports: bool = True) -> None:
+        self._reports = reports
         self._samples = self._tokens = 0
         self._lengths: set[int] = set()
         self._batches: set[int] = set()
@@ -38,7 +34,7 @@ class Fed:
 
     def step_counts(self) -> tuple[int, int]:
         """Return sequences and tokens since the last call."""
-        counted = (self._samples, self._tokens) if self._speaks else (0, 0)
+        counted = (self._samples, self._tokens) if self._reports else (0, 0)
         self._samples = self._tokens = 0
         return counted
 
@@ -52,15 +48,10 @@ class Fed:
         pipeline: tuple[int, int] = (0, 1),
         copy: int,
     ) -> TrainingEvent:
-        """Build the event about the training.
+        """Build the event about the training, from this rank's part of the model.
 
-        Args:
-            layers: layers in this rank's part of the model.
-            parameters: parameters in this rank's part, by the rule of `TrainingEvent`.
-            dtypes: types of its matrices; under autocast, the types that autocast uses count instead.
-            tensor: rank and size of the tensor-parallel group.
-            pipeline: rank and size of the pipeline-parallel group.
-            copy: number of the copy of the model to which the part belongs.
+        `parameters` are counted by the rule of `TrainingEvent`; under autocast, the types that it uses count instead of
+        `dtypes`. `tensor` and `pipeline` are rank and size of these groups.
         """
         used = self._dtypes or set(dtypes)
         return TrainingEvent(

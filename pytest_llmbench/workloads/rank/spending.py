@@ -121,7 +121,7 @@ def _throttled(files: list[int]) -> float:
     """Return the longest throttled time of these nested groups, seconds."""
     times = [seconds for file in files if (seconds := _held_back(file)) is not None]
     if not times:
-        raise ValueError("no group tells")
+        raise ValueError("no group has a count of it")
     return max(times)
 
 

@@ -106,14 +106,9 @@ class StepLog:
     ) -> None:
         """Write the next optimizer step, after its end; the first is step 1.
 
-        Args:
-            seconds: since the end of the step before.
-            tokens: tokens of this rank, counted in the tensors that its model was fed.
-            samples: sequences of this rank, counted in the same tensors.
-            loss: mean over this rank's tokens, nat per token.
-            grad_norm: L2 norm of the whole gradient before clipping.
-            peak_memory_bytes: highest of this rank since its start; None if it is unmeasured.
-            ended: Unix time of its end; None for the current time.
+        `seconds` are since the end of the step before, and `ended` is the Unix time of its end, by default now. Tokens
+        and samples are this rank's, counted in the tensors that its model was fed; the loss is the mean over them, nat
+        per token, and `grad_norm` the L2 norm of the whole gradient before clipping.
         """
         now = self.clock.now()
         self._steps += 1

@@ -9,7 +9,7 @@ from functools import cache
 import torch
 import torch.distributed as dist
 
-from pytest_llmbench.judging.ceiling import doubt
+from pytest_llmbench.judging.flops import doubt
 from pytest_llmbench.workloads.rank.steplog import StepLog
 
 # Large enough for the device's full rate, small enough for any memory: 3 times 128 MiB, or 4 MiB.
@@ -50,16 +50,14 @@ def _measure_and_log(log: StepLog, device: torch.device, dtype: torch.dtype) -> 
 
 
 def measure(device: torch.device, dtype: torch.dtype, seconds: float | None = None) -> float:
-    """Measure the dense matrix-product rate of this rank while all ranks measure theirs.
+    """Measure the dense matrix-product rate of this rank while all ranks measure theirs, FLOP/s.
 
     Square matrices of 8192 (GPU) or 1024 (CPU) with entries from N(0, 1), in blocks of about 50 ms (25 ms) between two
-    synchronisations, for 1 s (0.15 s) or for `seconds`; a first block warms up and sizes the others. All
-    ranks start together, because shared power, cooling and memory make a device alone faster than one among its
-    neighbours.
+    synchronisations, for 1 s (0.15 s) or for `seconds`. All ranks start together, because shared power, cooling and
+    memory make a device alone faster than one among its neighbours.
 
-    Returns:
-        The median of the blocks, FLOP/s; one product is 2 side³ operations. The best block would be too high for ranks
-        that share processors: each rank has them to itself at times, so the sum of all ranks would count them twice.
+    The median of the blocks counts. The best one would be too high for ranks that share processors: each rank has them
+    to itself at times, so the sum of all ranks would count them twice.
     """
     side = _SIDE[device.type]
     generator = torch.Generator(device).manual_seed(0)
@@ -81,15 +79,9 @@ def rates(
 ) -> Iterator[float]:
     """Measure how often per second some work can be done, in blocks between synchronisations of the device.
 
-    Args:
-        work: the work; it may return before the device has finished.
-        device: the device that does it.
-        seconds: duration after the warm-up, seconds; at least one block is measured.
-        start: called once after the warm-up; it returns when the others are warm, too.
-        block_s: duration of one block, seconds.
-
-    Yields:
-        Repetitions of the work per second, for each block. Time that the caller spends between blocks is left out.
+    The work may return before the device has finished. `start` is called once after the warm-up and returns when the
+    others are warm, too; then blocks of `block_s` follow for `seconds`, one at least. Yields repetitions per second for
+    each block, without the time that the caller spends between blocks.
     """
     _block(work, device, products=2)
     times = max(1, round(block_s / (_block(work, device, products=2) / 2)))

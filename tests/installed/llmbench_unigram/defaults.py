@@ -1,7 +1,5 @@
 """What an option is where a recipe does not say: apart from the options, so that a rank imports no pydantic."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The engine: what a recipe may ask of it, and what its ranks are to show."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

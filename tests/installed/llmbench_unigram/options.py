@@ -1,7 +1,5 @@
 """A recipe's `options` for engine unigram."""
 
-from __future__ import annotations
-
 from pydantic import NonNegativeFloat
 
 from llmbench_unigram.defaults import DEFAULTS

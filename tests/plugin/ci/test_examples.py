@@ -1,7 +1,5 @@
 """The examples for CI systems in the guide, and our XML, as far as the tools of these systems are at hand."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What a CI system reads of a session: XML with evidence, a summary, annotations, one word, exit codes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping

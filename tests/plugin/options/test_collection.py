@@ -1,7 +1,5 @@
 """Collecting the shipped suites is quick and imports nothing heavy: it happens on login nodes, in editors, in CI."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

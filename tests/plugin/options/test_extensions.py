@@ -1,7 +1,5 @@
 """Engines and checks of others: sessions find them, and are told where one cannot be used."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

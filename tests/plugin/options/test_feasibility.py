@@ -1,7 +1,5 @@
 """A threshold above the hardware's peak is an error of collection, one above 65 % of it a warning."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

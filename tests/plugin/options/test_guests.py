@@ -1,7 +1,5 @@
 """Sessions that are not about benchmarks: the plugin is a guest there, and leaves nothing and breaks nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

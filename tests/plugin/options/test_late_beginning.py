@@ -1,7 +1,5 @@
 """A session of ours begins with the first test of ours: it is like any other, and one without such a test is light."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

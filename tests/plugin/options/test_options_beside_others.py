@@ -1,7 +1,5 @@
 """Options beside those of other plugins and conftest files, and paths behind them beside pytest's own."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`--plan`: what would run, its scripts and its node-hours; nothing is submitted, nothing is written."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

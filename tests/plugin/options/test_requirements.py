@@ -1,7 +1,5 @@
 """`--llmbench-require`: a test that has to be judged and was not fails the session, whatever kept it."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 

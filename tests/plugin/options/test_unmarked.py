@@ -1,7 +1,5 @@
 """Which recipes a test runs for that names none."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the user got wrong: said at once, in words, with exit code 4 or as an error of collection; nothing is left."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Records that are changed or taken away while their session runs: told, and never taken for the evidence."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

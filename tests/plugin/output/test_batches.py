@@ -1,7 +1,5 @@
 """Logs of a batch that ran elsewhere: the source's own file, to the byte, and our verdicts beside it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import shutil

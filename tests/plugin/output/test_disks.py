@@ -1,7 +1,5 @@
 """Folders that cannot be written, and disks that run full: nothing measured is lost, no traceback is shown."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What others wrote, on its way into records, reports and the terminal; who may read and change a session's files."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

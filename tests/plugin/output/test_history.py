@@ -1,7 +1,5 @@
 """A session with `--llmbench-history`: its records are kept, and its runs are compared with earlier ones."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """The HTML report that a session writes into its folder."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The live view of real sessions: on a terminal, in plain lines, and from another process."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """A session hands its numbers to monitoring at its end, and leaves a folder that can be bundled and verified."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

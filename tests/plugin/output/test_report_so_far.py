@@ -1,7 +1,5 @@
 """The XML of a session that is killed: whole and true, with each verdict that was given, and no pass that was not."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

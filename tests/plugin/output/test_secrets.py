@@ -1,7 +1,5 @@
 """A session with secrets in each place where there may be one, all that it wrote, and what `ps` showed of it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

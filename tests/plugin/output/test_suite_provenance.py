@@ -1,7 +1,5 @@
 """A session's JUnit file says what its runs were made of."""
 
-from __future__ import annotations
-
 import platform
 from importlib.metadata import version
 from xml.etree import ElementTree as ET

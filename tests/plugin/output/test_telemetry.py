@@ -1,7 +1,5 @@
 """References on energy and throttling, of a run on two GPUs whose logs are judged as if they had just been made."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from typing import Any

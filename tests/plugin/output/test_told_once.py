@@ -1,7 +1,5 @@
 """A broken run is told once, and an expression that names no recipe gets a hint."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

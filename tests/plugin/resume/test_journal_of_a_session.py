@@ -1,7 +1,5 @@
 """What a session writes into its journal."""
 
-from __future__ import annotations
-
 from pytest_llmbench.session.journal.journal import read_journal
 from tests.conftest import TEST_REFERENCES, UserFolder
 

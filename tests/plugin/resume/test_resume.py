@@ -1,7 +1,5 @@
 """`--resume`: a session whose process was killed goes on, and each of its runs is made once."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Several runs of one recipe that are judged together: `--llmbench-repeat`, and `repeats` of the marker."""
 
-from __future__ import annotations
-
 import os
 import signal
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """`--llmbench-inconclusive rerun`: runs that decide nothing are made again, until they decide or cannot."""
 
-from __future__ import annotations
-
 import os
 import signal
 from typing import Any

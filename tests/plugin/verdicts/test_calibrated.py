@@ -1,7 +1,5 @@
 """A threshold that `calibrate` wrote, in a system's file, judges the runs that come after."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """A missed speed ends with the line that names its cause: in the message, the table, the XML and the record."""
 
-from __future__ import annotations
-
 import socket
 from typing import Any
 

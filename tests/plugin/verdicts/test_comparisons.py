@@ -1,7 +1,5 @@
 """A comparison judges where `assert` asks for its truth. One that decides nothing is an ERROR of its test."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`--llmbench-early-verdict`: a run ends as soon as every threshold of its tests is decided, and only then."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What a session leaves as evidence: records, reports, and the numbers in forms that other tools read."""
 
-from __future__ import annotations
-
 import json
 import platform
 import re

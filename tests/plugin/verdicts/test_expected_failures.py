@@ -1,7 +1,5 @@
 """A threshold that is known to be missed: it fails once it is met or its day is over, and nothing else is hidden."""
 
-from __future__ import annotations
-
 import datetime as dt
 import shutil
 from pathlib import Path

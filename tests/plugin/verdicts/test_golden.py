@@ -1,7 +1,5 @@
 """Golden losses, as a user has them: recorded from repeats by the command, and compared with in a test."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

@@ -1,7 +1,5 @@
 """Groups of nodes that ran the same recipe are compared: a slow one is named with its hosts, and fails."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A threshold too close to the measured speed to decide: its own verdict, which is neither a pass nor a failure."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

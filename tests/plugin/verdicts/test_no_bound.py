@@ -1,7 +1,5 @@
 """A check that passes though nothing bounds what it measured says so, whichever check it is."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs that cannot even be tried: an error at once, naming what is missing and what to do."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.conftest import TORCH, UserFolder

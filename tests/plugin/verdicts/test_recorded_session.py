@@ -1,7 +1,5 @@
 """A session recorded before the modules moved: CI jobs, scripts and dashboards that were written for it still work."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

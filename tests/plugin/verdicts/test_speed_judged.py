@@ -1,7 +1,5 @@
 """Green means judged: a session in which nothing judged the speed of a run says so, and may not pass."""
 
-from __future__ import annotations
-
 import shutil
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every declared test ends in one verdict in the XML, however the session ends."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pty
@@ -59,8 +57,10 @@ def unjudged(result: Result, user: UserFolder, why: str) -> dict[str, Case]:
     return ours
 
 
-@XDIST
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("distribution", "number"),
+    [("-n0", signal.SIGTERM), ("-n2", signal.SIGTERM), ("-n0", signal.SIGHUP), ("-n2", signal.SIGINT)],
+)
 def test_a_signal_in_the_first_run(
     declaring: UserFolder, watch: type[Watch], distribution: str, number: signal.Signals
 ) -> None:

@@ -1,7 +1,5 @@
 """Checks of this machine as tests: their verdicts, their records, and what the gate does with them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

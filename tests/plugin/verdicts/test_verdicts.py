@@ -1,7 +1,5 @@
 """What a user's threshold ends in: one verdict, the right JUnit element, a message that says it all."""
 
-from __future__ import annotations
-
 import pytest
 
 from pytest_llmbench.core.quantity import for_people

@@ -1,7 +1,5 @@
 """A terminal of a given size, as far as the live view uses one: what is on its screen after some text."""
 
-from __future__ import annotations
-
 import re
 
 _ESCAPE = re.compile(r"\x1b\[(\d*)([A-Za-z])|\x1b\[[0-9;?]*[A-Za-z]")

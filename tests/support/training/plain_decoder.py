@@ -13,8 +13,6 @@ The model is that of OPT (Zhang et al. 2022, arXiv:2205.01068), whose weights it
     blocks.L.mlp_in.{weight,bias} [4 h, h], [4 h]                          blocks.L.mlp_out.{weight,bias} [h, 4 h], [h]
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace

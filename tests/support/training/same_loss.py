@@ -130,16 +130,21 @@ def task(folder: Path, shape: Mapping[str, Any], layouts: Sequence[Layout], devi
         layouts: of one engine.
         device: `cuda` or `cpu`.
     """
+    trainings = {layout.key: (layout.ranks, layout.recipe(shape)) for layout in layouts}
+    return several(folder, layouts[0].engine, trainings, device)
+
+
+def several(folder: Path, engine: str, trainings: Mapping[str, tuple[int, Recipe]], device: str) -> dict[str, Any]:
+    """What ranks have to be told to train recipes of one engine, each on so many of them, in folders of its name."""
     shutil.copy(Path(__file__).with_name("several_trainings.py"), folder)
     recipes = {
-        layout.key: {"ranks": layout.ranks, "recipe": layout.recipe(shape).model_dump(mode="json")}
-        for layout in layouts
+        name: {"ranks": ranks, "recipe": recipe.model_dump(mode="json")} for name, (ranks, recipe) in trainings.items()
     }
     return {
         "entry": "several_trainings:train_all",
-        "config": {"engine": layouts[0].engine, "recipes": recipes},
+        "config": {"engine": engine, "recipes": recipes},
         "nodes": 1,
-        "ranks_per_node": max(layout.ranks for layout in layouts),
+        "ranks_per_node": max(ranks for ranks, _ in trainings.values()),
         "device": device,
     }
 

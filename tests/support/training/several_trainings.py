@@ -8,8 +8,6 @@ also writes `initial.pt`: the weights that all of them start from, by the names 
 engine's own initialiser.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace

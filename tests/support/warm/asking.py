@@ -4,8 +4,6 @@ As a program, it stands for the session: `python -I -S asking.py SOCKET KIND ARG
 and exit status. It imports nothing but the standard library, as it is started wherever a second matters.
 """
 
-from __future__ import annotations
-
 import array
 import contextlib
 import fcntl

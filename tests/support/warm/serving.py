@@ -5,8 +5,6 @@ A forked session has these imports, and nothing else of the one before: its fold
 and the streams are the asker's. See `asking.py` for the other side.
 """
 
-from __future__ import annotations
-
 import array
 import contextlib
 import functools

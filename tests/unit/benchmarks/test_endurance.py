@@ -1,7 +1,5 @@
 """The campaign on killed sessions: what it counts."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from pathlib import Path
 

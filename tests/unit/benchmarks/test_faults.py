@@ -1,7 +1,5 @@
 """The campaign of faults: its declarations, and how a line is judged."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """Whatever is read from elsewhere: damaged samples make no reader fail, and a torn line makes no number."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from random import Random
 
@@ -10,7 +8,7 @@ import pytest
 from benchmarks.fuzz.__main__ import Tally, campaign, made, made_up, table
 from benchmarks.fuzz.inputs import Torn, torn
 from benchmarks.fuzz.targets import Target, targets
-from pytest_llmbench.readers.base import READERS
+from pytest_llmbench.readers.log import READERS
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,5 @@
 """Damaged logs: how they are made, and what they may not become."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The checks of collectives: between real ranks, by a stand-in for nccl-tests, and what they make of a curve."""
 
-from __future__ import annotations
-
 import datetime as dt
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Compute checks: on real processes, and on facts of GPUs that are not here."""
 
-from __future__ import annotations
-
 import copy
 import datetime as dt
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A damaged answer of a node is told with the node and the field, and is never a pass."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The DCGM check: what dcgmi leaves, in every version's words, and real nodes whose dcgmi is a stand-in."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

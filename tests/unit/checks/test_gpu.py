@@ -1,7 +1,5 @@
 """GPU checks on processes that pose as nodes: the programs they ask are stand-ins, everything else is real."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -125,6 +123,45 @@ def test_how_nvidia_smi_fails_says_what_the_node_needs(tmp_path: Path) -> None:
     for name in ("gpu_ecc", "gpu_pcie", "gpu_nvlink", "gpu_throttle", "gpu_processes"):
         assert set(get_check(name).run(fleet, CheckSettings()).unjudged) == {"fallen", "driver", "else", "absent"}
     assert list(get_check("gpu_xid").run(fleet, CheckSettings()).unjudged) == ["absent"]
+
+
+def test_a_gpu_that_nvidia_smi_only_complains_of_is_found(tmp_path: Path) -> None:
+    errors = "Unable to determine the device handle for GPU1: 0000:44:00.0: Unknown Error\n"
+    short = smi_xml(1).replace("<attached_gpus>1<", "<attached_gpus>2<")
+    words = {"xml": errors}
+    fleet = nodes_of(
+        tmp_path,
+        {
+            "counted": {"xml": short, "errors": errors}, "hidden": {"errors": errors}, "words": words,
+            "none": {"xml": "No devices were found\n", "code": 6}, "good": {},
+        },
+    )  # fmt: skip
+    report = get_check("gpu_inventory").run(fleet, CheckSettings())
+    fallen = {"fallen_off_the_bus": "REBOOT"}
+    assert {host: found_on(report, host) for host in fleet.hosts} == {
+        "counted": fallen, "hidden": fallen, "words": fallen, "none": {"gpus_missing": "ISOLATE"}, "good": {},
+    }  # fmt: skip
+    assert not report.unjudged
+    assert all("GPU1" in finding.message for finding in report.findings if finding.kind == "fallen_off_the_bus")
+
+
+@pytest.mark.parametrize(
+    ("tags", "kind"),
+    [
+        ("<unrepairable_memory>Yes</unrepairable_memory>", "memory_unrepairable"),
+        ("<channel_repair_pending>Yes</channel_repair_pending>", "repair_pending"),
+        ("<ecc_errors2><tpc_repair_pending>Yes</tpc_repair_pending></ecc_errors2>", "repair_pending"),
+        ("<gpu_reset_status><reset_required>Yes</reset_required></gpu_reset_status>", "recovery_action"),
+    ],
+)
+def test_repairs_that_wait_or_failed(tags: str, kind: str, tmp_path: Path) -> None:
+    """Drivers write them at different places of a GPU's report."""
+    xml = smi_xml().replace("</gpu>", f"{tags}</gpu>", 1)
+    fleet = nodes_of(tmp_path, {"bad": {"xml": xml}, "good": {"xml": xml.replace("Yes", "No")}})
+    check = "gpu_inventory" if kind == "recovery_action" else "gpu_ecc"
+    report = get_check(check).run(fleet, CheckSettings())
+    assert kind in found_on(report, "bad")
+    assert kind not in found_on(report, "good")
 
 
 def test_the_inventory_is_held_against_the_promise(tmp_path: Path) -> None:

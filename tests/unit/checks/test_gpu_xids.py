@@ -1,10 +1,9 @@
 """What Xids mean."""
 
-from __future__ import annotations
-
 import pytest
 
-from pytest_llmbench.checks.gpu.xid import XIDS, KernelEvent, meaning
+from pytest_llmbench.checks.gpu.kernel_log import KernelEvent
+from pytest_llmbench.checks.gpu.xid import XIDS, meaning
 from pytest_llmbench.core.record.health import Severity
 
 
@@ -44,6 +43,14 @@ def test_the_driver_says_itself_what_it_wants(wanted: str, severity: str) -> Non
 def test_switches_say_whether_an_error_is_fatal() -> None:
     assert meaning(event(20034, "Fatal, Link 48", switch=True))[0] is Severity.RESET
     assert meaning(event(22013, "Non-fatal, Link 48", switch=True))[0] is Severity.MONITOR
+
+
+@pytest.mark.parametrize("code", range(144, 151))
+def test_errors_of_links_are_graded_by_the_drivers_word(code: int) -> None:
+    """A nonfatal one comes thousands of times an hour while the link keeps running."""
+    assert meaning(event(code, "RLW_RXPIPE Nonfatal XC0 i0 Link 13")).severity is Severity.MONITOR
+    assert meaning(event(code, "NETIR_LINK_EVT Fatal XC0 i0 Link 00")).severity is Severity.RESET
+    assert meaning(event(code)).severity is Severity.RESET
 
 
 def test_every_code_is_listed_once_and_in_words() -> None:

@@ -1,7 +1,5 @@
 """Kinds of findings: a family declares its own in its folder, and finds no other."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from itertools import chain

@@ -3,8 +3,6 @@
 The stand-in computes what ranks would answer; `test_real_pairs` proves that real ones answer in the same words.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

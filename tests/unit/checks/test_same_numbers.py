@@ -1,7 +1,5 @@
 """Whose numbers are wrong: votes over what ranks computed in two groups, before and after they changed places."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.checks.base import Answer, CheckSettings, Probe, Site, get_check
-from pytest_llmbench.checks.compute.nodes.seating import TURNS, Seat, StepDigests, Turn, groups, teams
+from pytest_llmbench.checks.compute.nodes.answer import TURNS, Seat, StepDigests, Turn, groups, teams
 from pytest_llmbench.checks.compute.same_numbers import NumbersVerdict, judge_numbers
 from pytest_llmbench.core.record.health import Report
 from tests.support.fleet import ProcessFleet, cpu_site

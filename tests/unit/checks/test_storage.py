@@ -1,7 +1,5 @@
 """Storage checks on real processes and real files, and on facts of nodes that are not here."""
 
-from __future__ import annotations
-
 import datetime as dt
 import os
 from collections.abc import Sequence

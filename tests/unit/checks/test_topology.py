@@ -1,7 +1,5 @@
 """The topology check on processes that pose as nodes, each with a sysfs of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -11,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.checks.base import CheckSettings, Site, get_check
-from pytest_llmbench.checks.topology.check import of_interest, read_topology, render
+from pytest_llmbench.checks.topology.check import read_topology, render, select_devices
 from pytest_llmbench.checks.topology.nodes.pci_topology import PciDevice, PciFacts
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.record.health import Report
@@ -125,8 +123,8 @@ def test_ethernet_does_not_count_beside_infiniband() -> None:
     gpu = PciDevice(bus="a", driver="nvidia", pci_class="0x030200", numa=0)
     infiniband = PciDevice(bus="b", driver="mlx5_core", pci_class="0x020700", numa=0)
     ethernet = PciDevice(bus="c", driver="mlx5_core", pci_class="0x020000", numa=0)
-    assert of_interest([gpu, infiniband, ethernet]) == [gpu, infiniband]
-    assert of_interest([gpu, ethernet]) == [gpu, ethernet]
+    assert select_devices([gpu, infiniband, ethernet]) == [gpu, infiniband]
+    assert select_devices([gpu, ethernet]) == [gpu, ethernet]
 
 
 def test_a_file_may_know_more_switches_than_the_node_shows() -> None:

@@ -1,7 +1,5 @@
 """The command `llmbench` in this process, in an empty folder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`llmbench list` and `validate`."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

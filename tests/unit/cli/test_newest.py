@@ -1,7 +1,5 @@
 """Commands that take the newest session by default mean the same one, which `reports/latest` leads to."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

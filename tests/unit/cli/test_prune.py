@@ -1,7 +1,5 @@
 """`llmbench prune`: what goes, and what stays."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

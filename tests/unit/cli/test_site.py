@@ -1,7 +1,5 @@
 """`llmbench init` and `doctor`."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

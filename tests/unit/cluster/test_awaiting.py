@@ -1,7 +1,5 @@
 """Waiting for the end of processes of this machine, without looking again and again."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

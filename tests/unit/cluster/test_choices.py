@@ -1,7 +1,5 @@
 """Runs that are made when they are asked for, compared with all of them made at once."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

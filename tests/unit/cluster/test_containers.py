@@ -1,7 +1,5 @@
 """Containers: what each runtime is told, as words for a shell."""
 
-from __future__ import annotations
-
 import shlex
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whether it is of use to hold back what Slurm refuses because of the number of jobs."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

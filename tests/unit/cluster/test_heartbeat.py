@@ -1,7 +1,5 @@
 """The owner's sign of life: where it starts, where it ends, and where it never started."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pytest_llmbench.cluster.heartbeat import Heartbeat, read_stop, write_stop

@@ -1,7 +1,5 @@
 """The judgement of one watched job by Slurm's answers, as pure functions of both."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Leases: no two runs share a node, and every node comes back."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The quarantine list."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """JSON Schemas against the loaders: what a schema refuses, and what it takes."""
 
-from __future__ import annotations
-
 import copy
 import datetime as dt
 import json

@@ -1,7 +1,5 @@
 """Running Slurm's commands: their bytes, their silence, and the environment that must not steer them."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What Slurm says, whose job it says it of, and what is made of its silence."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

@@ -1,7 +1,5 @@
 """Systems: found by name or file, and this machine described by what is in it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

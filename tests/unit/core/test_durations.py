@@ -1,7 +1,5 @@
 """Time limits in Slurm's notation."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What errors say to people and tell to code."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Extensions: found by name among all that is installed, imported when asked for, and never lost without a word."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess
@@ -23,7 +21,7 @@ from pytest_llmbench.core.extensions import ExtensionError, Extensions, named
 from pytest_llmbench.engines.base import ENGINES
 from pytest_llmbench.engines.in_process import InProcess
 from pytest_llmbench.judging.statistics import SHARED, STATISTICS
-from pytest_llmbench.readers.base import READERS
+from pytest_llmbench.readers.log import READERS
 from pytest_llmbench.reporting.base import REPORTS
 from tests.support.packages import install
 

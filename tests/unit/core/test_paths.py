@@ -1,7 +1,5 @@
 """Where shipped files are."""
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from pathlib import Path

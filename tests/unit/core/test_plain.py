@@ -1,7 +1,5 @@
 """Plain data into dataclasses: exactly what was written, or an error that says what is wrong, and where."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

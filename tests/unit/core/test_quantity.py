@@ -1,7 +1,5 @@
 """Quantities: what text is one, what it equals, and that nothing else is ever compared."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable

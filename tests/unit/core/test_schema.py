@@ -1,7 +1,5 @@
 """YAML in, strict models out, and errors that say where and what."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """YAML files: plain mappings, and nothing taken in silence for something else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Engine deepspeed_chat: the arguments of the source's scripts, the log's head, what its last lines must add up to."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

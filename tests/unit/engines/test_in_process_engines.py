@@ -1,7 +1,5 @@
 """Engines torch, megatron_core and deepspeed: what they refuse and what they hand to the ranks."""
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 import sys

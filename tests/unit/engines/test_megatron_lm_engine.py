@@ -1,7 +1,5 @@
 """Engine megatron_lm: JSC's arithmetic, on the numbers that JSC published."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

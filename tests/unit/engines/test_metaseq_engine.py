@@ -1,7 +1,5 @@
 """The metaseq engine: what it refuses, the commands it builds, and what it reads and doubts in a log."""
 
-from __future__ import annotations
-
 import statistics as stats
 from pathlib import Path
 from typing import Any

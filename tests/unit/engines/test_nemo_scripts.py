@@ -1,7 +1,5 @@
 """How the engines of NeMo are started: what cannot run, and the lines that run around NeMo."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from typing import Any

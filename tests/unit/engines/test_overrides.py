@@ -1,7 +1,5 @@
 """Arguments of a framework over the recipe's own fields: they agree with them, are harmless, or are told apart."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A recorded session, and bundles of it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A bundle is refused if one byte of it is another one than its signer wrote."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import random

@@ -1,7 +1,5 @@
 """The certificate: each clause with its demand, its number and its verdict, and none that is met by nothing."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """`llmbench keygen`, `bundle` and `verify`: what they print, and how they end."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

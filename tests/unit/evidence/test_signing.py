@@ -1,7 +1,5 @@
 """Keys, signatures and statements: as in-toto's reference reads them."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
+from google.protobuf.json_format import MessageToDict
 from securesystemslib.dsse import Envelope
 from securesystemslib.exceptions import VerificationError
 from securesystemslib.signer import CryptoSigner
@@ -22,7 +21,6 @@ from pytest_llmbench.evidence.archive import ATTESTATION, MANIFEST, SESSION, Bun
 from pytest_llmbench.evidence.attestation import (
     make_key,
     open_envelope,
-    predicate_of,
     read_private_key,
     read_public_key,
     sign,
@@ -134,7 +132,11 @@ def test_an_envelope_that_is_written_otherwise_is_refused(old: bytes, new: bytes
 def test_a_stranger_and_nobody_are_named() -> None:
     text, unsigned = (sign({"result": "PASSED"}, DIGESTS, signer) for signer in (KEY, None))
     statement, key, reason = open_envelope(text, [CryptoSigner.generate_ed25519().public_key])
-    assert (predicate_of(statement), signed_digests(statement), key) == ({"result": "PASSED"}, DIGESTS, None)
+    assert (MessageToDict(statement.pb.predicate), signed_digests(statement), key) == (
+        {"result": "PASSED"},
+        DIGESTS,
+        None,
+    )
     assert KEY.public_key.keyid in reason
     assert open_envelope(text, [KEY.public_key])[1:] == (KEY.public_key.keyid, "")
     assert open_envelope(unsigned, [KEY.public_key])[1:] == (None, "it has no signature")

@@ -1,7 +1,5 @@
 """What a record says and its logs do not is found, by whomever it was signed."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

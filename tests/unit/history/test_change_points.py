@@ -1,7 +1,5 @@
 """Change points: found where they are, and not where there is noise alone."""
 
-from __future__ import annotations
-
 import math
 import random
 

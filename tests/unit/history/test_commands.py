@@ -1,7 +1,5 @@
 """`llmbench history` and `llmbench compare`, as one types them."""
 
-from __future__ import annotations
-
 import csv
 import datetime as dt
 import io

@@ -1,7 +1,5 @@
 """Runs compared with earlier ones: what became slower is a FAIL, and nothing else is accused."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The ledger: what was said of nodes and GPUs, and which nodes to avoid."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """How runs scatter: what a series shows itself, and what others of its kind tell of it."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """Records go into the history once, whole, and never another under the same name."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sqlite3

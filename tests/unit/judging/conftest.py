@@ -1,7 +1,5 @@
 """A small recipe and good runs of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Lines of a log that contradict one another: each sentence has both numbers, and true logs have none."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import Step, StepSeries
-from pytest_llmbench.judging.agreement import against_times, counted, product, same_work, steady
+from pytest_llmbench.judging.agreement import check_counts, check_product, check_steady, check_times, check_work
 
 RATES = {"throughput_per_gpu": "TFLOP/s per GPU"}
 FLOPS = 56.04e12
@@ -47,8 +45,8 @@ def changed(steps: Sequence[Step], number: int, **changes: Any) -> list[Step]:
 def doubts(steps: Sequence[Step]) -> list[str]:
     series = StepSeries(steps=tuple(steps))
     samples = steps[0].samples or 0 if steps else 0
-    work = (*same_work(steps, RATES), *counted(steps, "consumed_samples", samples))
-    return [*work, *against_times(series, GPUS)]
+    work = (*check_work(steps, RATES), *check_counts(steps, "consumed_samples", samples))
+    return [*work, *check_times(series, GPUS)]
 
 
 TRUE = lines([0.6291, 0.6307, 0.6302, 0.6308, 0.6333])
@@ -91,10 +89,10 @@ def test_what_is_between_two_lines_and_in_no_step_is_told_of() -> None:
         assert len(doubts(steps)) == (late == 2.0)
     steps = [*TRUE[:2], *(step.model_copy(update={"at": (step.at or 0) + 60.0}) for step in TRUE[2:])]
     assert doubts(changed(steps, 2, paused=True)) == []
-    assert list(against_times(StepSeries(steps=tuple(steps), unread_after={10: 1}), GPUS)) == []
-    assert list(against_times(StepSeries(steps=tuple(steps)), CPUS)) != []
+    assert list(check_times(StepSeries(steps=tuple(steps), unread_after={10: 1}), GPUS)) == []
+    assert list(check_times(StepSeries(steps=tuple(steps)), CPUS)) != []
     steps = [*TRUE[:2], *(step.model_copy(update={"at": (step.at or 0) + 1.5}) for step in TRUE[2:])]
-    assert list(against_times(StepSeries(steps=tuple(steps)), CPUS)) == []  # a rank waits for its turn
+    assert list(check_times(StepSeries(steps=tuple(steps)), CPUS)) == []  # a rank waits for its turn
 
 
 def test_a_mean_that_has_the_line_before_in_it() -> None:
@@ -106,7 +104,7 @@ def test_a_mean_that_has_the_line_before_in_it() -> None:
 
 def words(wps: float, ups: float, wpb: float = 65536.0) -> Iterator[str]:
     step = Step(step=10, interval=10, seconds=wpb / wps, reported={"wps": wps, "ups": ups, "wpb": wpb})
-    return product([step], "wps", ("ups", "wpb"), lambda _: 0.005)
+    return check_product([step], "wps", ("ups", "wpb"), lambda _: 0.005)
 
 
 def test_a_rate_is_the_product_of_two_others() -> None:
@@ -123,8 +121,8 @@ def test_a_rate_is_the_product_of_two_others() -> None:
 )
 def test_no_step_is_much_faster_than_most(gpus: int, fastest: float, *, said: bool) -> None:
     steps = [Step(step=number, seconds=fastest if number == 3 else 1.0) for number in range(1, 9)]
-    doubts = list(steady(steps, Topology(nodes=1, gpus_per_node=gpus, cpu_ranks_per_node=2)))
+    doubts = list(check_steady(steps, Topology(nodes=1, gpus_per_node=gpus, cpu_ranks_per_node=2)))
     assert len(doubts) == said
     assert all(f"step 3 took {fastest:g} s, where the median of all steps is 1 s" in doubt for doubt in doubts)
     slow = [step.model_copy(update={"seconds": 30.0}) for step in steps[:1]]
-    assert list(steady([*slow, *steps[3:]], Topology(nodes=1, gpus_per_node=gpus))) == []
+    assert list(check_steady([*slow, *steps[3:]], Topology(nodes=1, gpus_per_node=gpus))) == []

@@ -1,7 +1,5 @@
 """A record that contradicts itself is refused by everyone who would build on it, with file, key and both values."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What share of the peak a reference asks for, against numbers worked out by hand and against what is measured."""
 
-from __future__ import annotations
-
 import datetime as dt
 from typing import Any, get_args
 

@@ -1,7 +1,5 @@
 """What is said beside a verdict, and rates that no GPU has."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Golden losses: from repeats, with the tolerance that the repeats allow, and what damage they let pass: none."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """A GPU over a window: energy by its counter, the rest by samples, and no number where nobody looked."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any

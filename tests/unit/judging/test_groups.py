@@ -1,7 +1,5 @@
 """Groups of nodes compared with each other: which is slower than the others, and how surely."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """Who differs from the rest, and who does not."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Mapping

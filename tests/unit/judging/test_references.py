@@ -1,7 +1,5 @@
 """Which machine a reference is for."""
 
-from __future__ import annotations
-
 import datetime as dt
 
 import pytest

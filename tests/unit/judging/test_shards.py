@@ -1,7 +1,5 @@
 """Parameters of each rank, held against what frameworks printed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Which node of a run was slow, where what its ranks measured of it says so."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

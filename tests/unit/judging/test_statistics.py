@@ -1,7 +1,5 @@
 """Statistics: what each number is, on one run by hand and on any run by its laws."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

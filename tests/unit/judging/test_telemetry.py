@@ -1,7 +1,5 @@
 """One number of all GPUs, or none; and the words for why."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Judged steps of several kinds, and a drift, are told beside the verdict."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

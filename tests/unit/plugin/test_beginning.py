@@ -1,7 +1,5 @@
 """The beginning of a session of ours, where no test of ours is seen by the process or several sessions are in it."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Groups of nodes and their records: which are compared, and why others are not."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

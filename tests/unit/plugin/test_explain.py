@@ -1,7 +1,5 @@
 """What a failing comparison says of where the run was, and of which node."""
 
-from __future__ import annotations
-
 import pytest
 
 from pytest_llmbench.core.quantity import Quantity

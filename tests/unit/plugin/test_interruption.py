@@ -1,7 +1,5 @@
 """Signals that a session hears: how many are raised, and where."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Iterator

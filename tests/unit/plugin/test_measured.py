@@ -1,7 +1,5 @@
 """A comparison is a number's: it touches nothing, keeps its type in other units, and lets `max` compare numbers."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import FrameType
@@ -12,7 +10,7 @@ import pytest_llmbench
 from pytest_llmbench.core.errors import InconclusiveError, RunError, UnitError
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.record.records import Metric
-from pytest_llmbench.judging.interval.decide import apart
+from pytest_llmbench.judging.interval.decide import compare_metrics
 from pytest_llmbench.plugin.verdict.measured import Comparison, Measured, explain_comparison
 from pytest_llmbench.plugin.verdict.run import Run
 from tests.unit.plugin.test_repeated import record, several
@@ -139,6 +137,6 @@ def test_an_interval_that_is_open_at_an_end(
     one: tuple[float | None, float | None], other: tuple[float | None, float | None], holds: bool | None, why: str
 ) -> None:
     """Steps that scatter much leave a rate without an upper end: that is another reason than too few steps."""
-    decision = apart(rate(*one), ">=", rate(*other))
+    decision = compare_metrics(rate(*one), ">=", rate(*other))
     assert decision.holds is holds
     assert why in decision.why

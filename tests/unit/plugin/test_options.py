@@ -1,7 +1,5 @@
 """Every option: its name, its help, its twin in the ini file, and which of the two wins."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a JUnit suite says of the runs behind it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

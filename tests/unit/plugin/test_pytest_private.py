@@ -1,7 +1,5 @@
 """The private names of pytest do what this package needs of them: a version of pytest that changes one fails here."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -49,7 +47,6 @@ def test_the_writer_of_xml(tmp_path: Path) -> None:
 
 
 def test_a_writer_of_ours(pytester: pytest.Pytester) -> None:
-    """It has the user's options, and while it is not wanted, it takes no tests and writes nothing."""
     config = pytester.parseconfig("-p", "no:llmbench", "-o", "junit_suite_name=named", "--junit-prefix=before")
     writer = make_writer(config, pytester.path / "junit.xml")
     writer.pytest_sessionstart()
@@ -73,7 +70,6 @@ def test_a_key_of_the_ini_file(pytester: pytest.Pytester) -> None:
 
 
 def test_the_terminal(pytester: pytest.Pytester) -> None:
-    """Its file can be replaced, and a report that is added to the summary counts as a failure."""
     config = pytester.parseconfigure("-p", "no:llmbench")
     reporter: pytest.TerminalReporter = config.pluginmanager.get_plugin("terminalreporter")  # type: ignore[assignment]
     before, other = get_file(reporter), io.StringIO()

@@ -1,7 +1,5 @@
 """Several runs as one: speed is a claim of the system, anything else holds in each run or not at all."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

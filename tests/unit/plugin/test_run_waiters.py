@@ -1,7 +1,5 @@
 """Waiting for records in an xdist worker: on files, and not for ever."""
 
-from __future__ import annotations
-
 import threading
 import time
 from pathlib import Path

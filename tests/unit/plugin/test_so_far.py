@@ -1,7 +1,5 @@
 """Which cases of pytest's XML are final while tests still run, and how often they are written."""
 
-from __future__ import annotations
-
 import threading
 from xml.etree import ElementTree as ET
 

@@ -1,7 +1,5 @@
 """Reading texts as if they were logs, and the public samples, which are not part of the project."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Logs without end: whatever their size is, reading them takes little memory."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +14,7 @@ import resource, sys
 from pathlib import Path
 from pytest_llmbench.cluster.jobs import _tail
 from pytest_llmbench.engines.deepspeed_chat import eval_batch
-from pytest_llmbench.readers.base import READERS
+from pytest_llmbench.readers.log import READERS
 from pytest_llmbench.readers.log import last_step, last_words, read_log
 from pytest_llmbench.readers.steps.progress import last_step as last_of_steps
 from pytest_llmbench.readers.steps.step_log import read_steps

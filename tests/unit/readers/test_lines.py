@@ -1,7 +1,5 @@
 """Lines are what the framework wrote, whatever carried them."""
 
-from __future__ import annotations
-
 import os
 import tracemalloc
 from io import BytesIO

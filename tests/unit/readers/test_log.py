@@ -1,7 +1,5 @@
 """What a log says as a whole, by a dialect made for this."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path

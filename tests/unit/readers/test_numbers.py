@@ -1,7 +1,5 @@
 """What is a number, and what makes a line unreadable."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Numbers as frameworks print them, and the words of failures."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

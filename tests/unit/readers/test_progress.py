@@ -1,7 +1,5 @@
 """How far a run is, and who holds it up."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -10,8 +10,7 @@ from pytest_llmbench.engines.deepspeed_chat import engine as deepspeed_chat
 from pytest_llmbench.engines.megatron_lm import engine as megatron_lm
 from pytest_llmbench.engines.metaseq import engine as metaseq
 from pytest_llmbench.engines.nemo import base as nemo
-from pytest_llmbench.readers.base import LogReader
-from pytest_llmbench.readers.log import read_log
+from pytest_llmbench.readers.log import LogReader, read_log
 from pytest_llmbench.readers.shared_prefix import find_shared_prefix
 
 LOGS = Path(__file__).parents[2] / "data" / "logs"

@@ -1,12 +1,10 @@
 """Of the tasks that srun says ended, those that ended first are told from those that it ended."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.readers.srun import blamed_node, cancelled, failed_node, first_to_end
+from pytest_llmbench.readers.srun import blamed_node, cancel_reason, failed_node, first_to_end
 
 # Printed by a real srun whose task 6 was killed.
 KILLED = """\
@@ -81,7 +79,7 @@ slurmstepd-n2: error: *** STEP 72.1 ON n2 CANCELLED AT 2026-11-23T03:28:17 ***
     ids=["two nodes", "one node", "aborted", "with a reason", "killed", "exited", "not started", "nothing"],
 )
 def test_a_step_that_somebody_ended_is_told_from_tasks_that_ended(text: str, why: str | None) -> None:
-    assert cancelled(text) == why
+    assert cancel_reason(text) == why
 
 
 def test_a_lost_node_is_named() -> None:
@@ -117,7 +115,7 @@ def test_tasks_that_no_step_has_are_left_out(tasks: str) -> None:
 
 @given(st.text())
 def test_any_text_can_be_read(text: str) -> None:
-    cancelled(text)
+    cancel_reason(text)
     failed_node(text)
     blamed_node(text, ("n1",))
     first_to_end(text)

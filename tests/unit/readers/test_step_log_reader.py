@@ -1,7 +1,5 @@
 """The reader of step logs: what counts, what is reported, and that nothing makes it fail."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator

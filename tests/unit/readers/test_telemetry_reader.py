@@ -1,7 +1,5 @@
 """What GPUs did, out of the ranks' step logs: which samples belong to the judged steps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

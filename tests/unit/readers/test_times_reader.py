@@ -1,7 +1,5 @@
 """How ranks spent their steps, out of their logs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

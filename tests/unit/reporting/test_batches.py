@@ -1,7 +1,5 @@
 """The result file of a batch, beside our own verdicts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

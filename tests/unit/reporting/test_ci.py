@@ -1,7 +1,5 @@
 """The output for CI systems: the word, text that becomes neither markup nor a command, and `latest`."""
 
-from __future__ import annotations
-
 import html
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The numbers of a session in each format, read back by the format's own reader."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

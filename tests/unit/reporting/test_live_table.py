@@ -1,7 +1,5 @@
 """The table and the lines of a live view, drawn from pictures that are made here."""
 
-from __future__ import annotations
-
 import io
 import re
 

@@ -1,7 +1,5 @@
 """The tables of verdicts and of health."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What becomes of a run's log: metrics, or the reason why there are none."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import pytest

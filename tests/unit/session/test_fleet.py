@@ -1,7 +1,5 @@
 """A fleet of this machine, with real ranks through submitit: every rank has exactly one answer."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

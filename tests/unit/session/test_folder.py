@@ -1,7 +1,5 @@
 """A session's folder: what is read of it, and which of several sessions is the newest."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Records that leave the memory once their runs are judged: nothing else is ever taken for them."""
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Preparing a run: how its checks reach the framework's environment, and what its ranks cannot be told."""
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Attempts at runs that a fault of the infrastructure ended: which are repeated, and how a second start is told."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

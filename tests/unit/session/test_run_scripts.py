@@ -1,7 +1,5 @@
 """The scripts of runs whose engine is a command: golden files of published runs, and what other shapes change."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import re

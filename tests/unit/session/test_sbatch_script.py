@@ -1,7 +1,5 @@
 """The submission scripts: golden files, and the promise that they are what submitit hands to sbatch."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import sys

@@ -1,7 +1,5 @@
 """What becomes of launches: how often they are repeated, and when no more; and one look of the runner."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from types import SimpleNamespace
@@ -13,7 +11,6 @@ from pytest_llmbench.cluster.jobs import SlurmJob
 from pytest_llmbench.cluster.slurm.commands import NotYetError
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.records import Problem
-from pytest_llmbench.session.following import Ended
 from pytest_llmbench.session.nodes.held import HeldNodes
 from pytest_llmbench.session.runner import Runner
 from pytest_llmbench.session.schedule import MOST_IN_A_ROW, PAUSES_S, FailedLaunches, Schedule
@@ -146,7 +143,7 @@ def test_nodes_of_a_run_that_ended_are_used_at_once() -> None:
     runner._take_on_repeats = runner._show = lambda: None
     runner._to_look_at = list
     runner._nodes = SimpleNamespace(ready=lambda: True)
-    runner._follower = SimpleNamespace(look_after=lambda _: Ended(never_began="it ended"))
+    runner._follower = SimpleNamespace(look_after=lambda _: "it ended")
     runner._take_end = lambda active, _: under_way.remove(active)
     runner._schedule = SimpleNamespace(
         take_launched=lambda _: None, active=under_way, launch_what_fits=launch_what_fits

@@ -1,7 +1,5 @@
 """The script of a command's run, run by a real bash: what reaches each program, whatever the words are."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

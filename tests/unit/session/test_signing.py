@@ -1,7 +1,5 @@
 """What records say of who made them, and what a session leaves behind."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run is ended when it makes no progress, by a clock of our own."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tiny trainings, as real rank processes or inside the test process."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -4,8 +4,6 @@ They are processes of their own all the same, with their own environment, output
 module as the ranks that a launcher starts.
 """
 
-from __future__ import annotations
-
 import atexit
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """A step log of a rank in memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pytest_llmbench.core.unix_clock import UnixClock

@@ -1,8 +1,7 @@
 """What ranks count of their own training is what the recipe says, in every layout; another training has no number."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from pytest_llmbench.core.schema import merge
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Evidence, first_problem
 from pytest_llmbench.readers.steps.step_log import read_steps
+from tests.support.training.same_loss import several
 
 from .conftest import Fork, MakeRecipe
 
@@ -99,15 +99,28 @@ def no_gradient(context, log):
 """
 
 
-def train(fork: Fork, folder: Path, recipe: Recipe, ranks: int, entry: str) -> Problem | None:
-    """Train for real, and judge what came of it."""
-    (folder / "sabotage.py").write_text(SABOTAGE)
+@pytest.fixture(scope="module")
+def trained(fork: Fork, make_recipe: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Train all recipes of an engine, when they are first asked for; returns the run's folder."""
+
+    @cache
+    def run(engine: str) -> Path:
+        folder = tmp_path_factory.mktemp(engine)
+        recipes = {name: (ranks, make_recipe(**changes)) for name, (ranks, changes) in TRAININGS.items()}
+        ours = {name: training for name, training in recipes.items() if training[1].engine == engine}
+        told = several(folder, engine, ours, "cpu")
+        for process in fork(folder, ranks=told["ranks_per_node"], **told):
+            assert process.wait(300) == 0, (folder / "output-0").read_text()
+        return folder
+
+    return run
+
+
+def judge(folder: Path, recipe: Recipe, ranks: int) -> Problem | None:
+    """Judge what the ranks have logged."""
     engine, topology = get_engine(recipe.engine), Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=ranks)
-    for process in fork(folder, entry, ranks=ranks, config=recipe.model_dump(mode="json"), token="here"):
-        assert process.wait(300) == 0, (folder / "output-0").read_text()
-    series = read_steps(folder)
     evidence = Evidence(
-        recipe=recipe, topology=topology, series=series, hosts=(), wall_s=None, gpu=None,
+        recipe=recipe, topology=topology, series=read_steps(folder), hosts=(), wall_s=None, gpu=None,
         expected=engine.expected(recipe, topology),
     )  # fmt: skip
     return first_problem(evidence)
@@ -115,14 +128,14 @@ def train(fork: Fork, folder: Path, recipe: Recipe, ranks: int, entry: str) -> P
 
 @pytest.mark.parametrize("name", TRAININGS)
 def test_a_true_training_counts_what_its_recipe_says(
-    name: str, fork: Fork, make_recipe: MakeRecipe, tmp_path: Path
+    name: str, trained: Callable[[str], Path], make_recipe: MakeRecipe
 ) -> None:
     """Layers, parameters, precision, places, sequences and losses agree, however the model is spread."""
     ranks, changes = TRAININGS[name]
     recipe = make_recipe(**changes)
     if find_spec(NEEDS[recipe.engine]) is None:
         pytest.skip(f"needs {recipe.engine}")
-    problem = train(fork, tmp_path, recipe, ranks, get_engine(recipe.engine).entry)  # type: ignore[attr-defined]
+    problem = judge(trained(recipe.engine) / name, recipe, ranks)
     assert problem is None, problem
 
 
@@ -144,6 +157,10 @@ def test_another_training_is_refused(
     entry: str, kind: str | None, told: str, fork: Fork, make_recipe: MakeRecipe, tmp_path: Path
 ) -> None:
     """What was trained is counted where it is trained: a recipe that says otherwise does not help."""
-    problem = train(fork, tmp_path, make_recipe(), 2, f"sabotage:{entry}")
+    recipe = make_recipe()
+    (tmp_path / "sabotage.py").write_text(SABOTAGE)
+    for process in fork(tmp_path, f"sabotage:{entry}", config=recipe.model_dump(mode="json")):
+        assert process.wait(300) == 0, (tmp_path / "output-0").read_text()
+    problem = judge(tmp_path, recipe, 2)
     assert (problem.kind if problem else None) == kind, problem
     assert told in (problem.message if problem else "")

@@ -5,8 +5,6 @@ by the order of additions alone, which is a few roundings of 6e-8. In bf16 a rou
 tokens of a step most of it averages out of the loss, and less of it out of the gradient.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec

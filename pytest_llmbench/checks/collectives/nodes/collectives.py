@@ -29,7 +29,7 @@ def free_bytes(context: RankContext, device: torch.device) -> int:
     return int(psutil.virtual_memory().available) // 2 // context.ranks_per_node
 
 
-def fitting(sizes: Sequence[int], free: float) -> tuple[int, list[str]]:
+def choose_largest(sizes: Sequence[int], free: float) -> tuple[int, list[str]]:
     """The largest size of which two buffers fit, and a note if that is not the largest of all.
 
     Raises:
@@ -82,7 +82,7 @@ class _Bench:
     def __init__(self, context: RankContext, plan: CollectivesPlan, device: torch.device) -> None:
         self._context, self._plan, self._device = context, plan, device
         self._dtype = _DTYPES[plan.dtype]
-        largest, self._notes = fitting(plan.sizes, self._reduce(free_bytes(context, device), dist.ReduceOp.MIN))
+        largest, self._notes = choose_largest(plan.sizes, self._reduce(free_bytes(context, device), dist.ReduceOp.MIN))
         self._sizes = [size for size in plan.sizes if size <= largest]
         elements = max(largest, ALIGNMENT * context.world_size) // self._dtype.itemsize
         self._send, self._recv = (torch.zeros(elements, dtype=self._dtype, device=device) for _ in range(2))

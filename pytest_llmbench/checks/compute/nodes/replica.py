@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
+from pytest_llmbench.checks.compute.nodes.answer import TURNS, RankNumbers, Seat, StepDigests, Turn, groups, teams
 from pytest_llmbench.checks.compute.nodes.gemm import setting_of
-from pytest_llmbench.checks.compute.nodes.seating import TURNS, RankNumbers, Seat, StepDigests, Turn, groups, teams
 from pytest_llmbench.core.schema import Strict, validate
 from pytest_llmbench.workloads.node.machine import cpu, device_name
 from pytest_llmbench.workloads.rank.context import RankContext

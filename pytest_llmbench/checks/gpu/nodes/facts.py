@@ -5,7 +5,11 @@ The output of nvidia-smi for eight GPUs is long, so it is in a file of the step'
 
 import os
 import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
 
+from pytest_llmbench.checks.gpu.kernel_log import Condensed
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.wire.answers import ProbeAnswer
 from pytest_llmbench.workloads.rank.context import RankContext
@@ -13,11 +17,9 @@ from pytest_llmbench.workloads.rank.probe import ProbeLog, host_name
 
 _TIMEOUT_S = 60.0
 # The first line of the kernel: a log that begins with it is whole.
-_FIRST_WORDS = "Linux version"
+_FIRST_WORDS = b"Linux version"
 _BEGINNING_LINES = 50
-_DRIVER_WORDS = ("NVRM", "nvidia", "Xid")
 _LOGS = (["dmesg"], ["journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--output=short-iso"])
-_KEPT_LINES = 2000
 
 
 class ToolEnd(ProbeAnswer):
@@ -26,6 +28,7 @@ class ToolEnd(ProbeAnswer):
     command: str
     code: int | None  # its exit status; None if it was ended
     error: str | None  # the reason of a failure
+    complaint: str = ""  # its error output, if it succeeded all the same
 
 
 class ToolOutput(ToolEnd):
@@ -45,7 +48,8 @@ class KernelLog(ProbeAnswer):
 
     source: str | None  # the program that printed the log; None where none can
     whole: bool  # whether it reaches back to the boot
-    lines: tuple[str, ...]  # the last 2000 of them
+    lines: tuple[str, ...]  # about errors: the first and the last one of each kind, in their order
+    times: tuple[int, ...]  # for each line, how many of its kind it stands for
     refused: tuple[str, ...]  # the reasons against the other sources
 
 
@@ -71,28 +75,55 @@ def facts(context: RankContext, log: ProbeLog) -> GpuFacts:
 
 
 def kernel_log() -> KernelLog:
-    """Lines of the driver since the node booted: of the first source with a whole log, or of one with a part."""
+    """The driver's errors since the node booted: of the first source with a whole log, or of one with a part."""
     refused: list[str] = []
-    partial: KernelLog | None = None
+    partial = KernelLog(source=None, whole=False, lines=(), times=(), refused=())
     for argv in _LOGS:
-        output = _run(argv)
-        lines = output.text.splitlines()
-        if output.code != 0 or not lines:
-            refused.append(f"{argv[0]}: {output.error or 'it printed nothing'}")
-            continue
-        driver_lines = [line for line in lines if any(word in line for word in _DRIVER_WORDS)]
-        whole = any(_FIRST_WORDS in line for line in lines[:_BEGINNING_LINES])
-        log = KernelLog(
-            source=argv[0],
-            whole=whole and len(driver_lines) <= _KEPT_LINES,
-            lines=tuple(driver_lines[-_KEPT_LINES:]),
-            refused=tuple(refused),
-        )
-        if whole:
-            return log
-        partial = partial or log
-    none = KernelLog(source=None, whole=False, lines=(), refused=())
-    return (partial or none).model_copy(update={"refused": tuple(refused)})
+        log = _read_log(argv)
+        if isinstance(log, str):
+            refused.append(f"{argv[0]}: {log}")
+        elif log.whole:
+            return log.model_copy(update={"refused": tuple(refused)})
+        elif partial.source is None:
+            partial = log
+    return partial.model_copy(update={"refused": tuple(refused)})
+
+
+def _read_log(argv: Sequence[str]) -> KernelLog | str:
+    """Read one source line by line, as it may have a million of them; the reason if that is not possible."""
+    errors_in_log = Condensed()
+    beginning: list[bytes] = []
+    with tempfile.TemporaryFile() as errors:
+        try:
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env={**os.environ, "LC_ALL": "C"}
+            )
+        except OSError as error:
+            return f"{error.strerror}: {argv[0]}"
+        limit = threading.Timer(_TIMEOUT_S, process.kill)
+        limit.start()
+        with process:
+            for line in process.stdout or ():
+                errors_in_log.add(line)
+                if len(beginning) < _BEGINNING_LINES:
+                    beginning.append(line)
+        if not limit.is_alive():
+            return f"no end within {_TIMEOUT_S:g} s"
+        limit.cancel()
+        if process.returncode != 0:
+            errors.seek(0)
+            words = " / ".join((errors.read() or b"".join(beginning)).decode(errors="replace").split("\n")[-4:-1])
+            return f"exit status {process.returncode}: {words}"[:1000]
+    lines = errors_in_log.lines()
+    if not beginning:
+        return "it printed nothing"
+    return KernelLog(
+        source=argv[0],
+        whole=errors_in_log.whole and any(_FIRST_WORDS in line for line in beginning),
+        lines=tuple(line.rstrip("\n") for line, _ in lines),
+        times=tuple(times for _, times in lines),
+        refused=(),
+    )
 
 
 def _run(argv: list[str]) -> ToolOutput:
@@ -110,4 +141,5 @@ def _run(argv: list[str]) -> ToolOutput:
     if done.returncode != 0:
         words = " / ".join((errors.strip() or text.strip()).splitlines()[-3:])
         error = f"exit status {done.returncode}: {words}"[:1000]
-    return ToolOutput(command=command, code=done.returncode, text=text, error=error)
+    complaint = "" if error else " / ".join(errors.strip().splitlines()[-3:])[:1000]
+    return ToolOutput(command=command, code=done.returncode, text=text, error=error, complaint=complaint)

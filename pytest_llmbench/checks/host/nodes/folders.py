@@ -175,7 +175,7 @@ def nearest(folder: Path) -> Path:
 
 
 def is_warm(folder: Path) -> bool:
-    """Whether it holds anything but marks."""
+    """True if it holds anything but marks."""
     return any(not name.startswith(_MARK) for name in names_in(folder))
 
 

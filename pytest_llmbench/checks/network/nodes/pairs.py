@@ -161,7 +161,7 @@ class _Player:
 
 
 def _nvlink(context: RankContext) -> bool | None:
-    """Whether a GPU of this node has an active NVLink, by nvidia-smi on its first rank; None where unknown."""
+    """True if a GPU of this node has an active NVLink, by nvidia-smi on its first rank; None where unknown."""
     if context.device == "cpu" or context.local_rank > 0 or shutil.which("nvidia-smi") is None:
         return None
     answer = ask(["nvidia-smi", "nvlink", "-s"], os.environ, _NVIDIA_SMI_S, errors=False)

@@ -47,7 +47,7 @@ class MegatronTraining:
     copies: int  # of the model
     copy: int  # this rank's, which trains on sequences `copy * copy_batch` and following of every step
     copy_batch: int  # sequences per step of one copy
-    speaks: bool  # whether this rank is the one of its copy that has the loss and counts the tokens
+    reports: bool  # whether this rank is the one of its copy that has the loss and counts the tokens
     fed: Fed
 
 
@@ -74,7 +74,7 @@ def prepare(recipe: Recipe, options: MegatronCoreOptions, device: torch.device) 
     config = transformer_config(recipe, device)
     chunks = _spread(build(recipe, options, config, device, _SEED), recipe, options, config)
     last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
-    speaks = last and parallel_state.get_tensor_model_parallel_rank() == 0
+    reports = last and parallel_state.get_tensor_model_parallel_rank() == 0
     return MegatronTraining(
         recipe=recipe,
         device=device,
@@ -86,8 +86,8 @@ def prepare(recipe: Recipe, options: MegatronCoreOptions, device: torch.device) 
         copies=copies,
         copy=copy,
         copy_batch=copy_batch,
-        speaks=speaks,
-        fed=Fed(speaks=speaks),
+        reports=reports,
+        fed=Fed(reports=reports),
     )
 
 
@@ -206,7 +206,7 @@ def _forward_backward(training: MegatronTraining, log: StepLog, step: int) -> to
         micro_batch_size=recipe.micro_batch_size,
         forward_only=False,
     )
-    if not training.speaks:
+    if not training.reports:
         return torch.zeros((), device=training.device)
     return torch.stack(losses).mean()
 

@@ -21,13 +21,7 @@ from pytest_llmbench.workloads.training.tokens import stable_seed
 
 
 def linear_relu(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """Compute `relu(hidden @ weight.T + bias)`, in the type of autocast where that is on.
-
-    Args:
-        hidden: [..., h].
-        weight: [columns, h].
-        bias: [columns].
-    """
+    """Compute `relu(hidden @ weight.T + bias)`, [..., h] by [columns, h], in the type of autocast where that is on."""
     dtype = product_dtype(hidden)
     rows = hidden.flatten(0, -2).to(dtype)
     out: torch.Tensor = _product(rows, weight.to(dtype), bias.to(dtype))
@@ -66,13 +60,8 @@ class Decoder(nn.Module):
     """Token and learned position embeddings, pre-norm blocks, a final norm, and the tied output embedding.
 
     With h hidden, V tokens, S positions and L layers it has (V + S) h + L (12 h² + 13 h) + 2 h parameters. Embeddings
-    are without dropout, as in the OPT baselines.
-
-    Args:
-        shape: the model of a recipe.
-        sequence_length: number of learned positions.
-        activation_checkpointing: whether to drop the activations of each block and recompute them in the backward pass.
-        fp32_residual: whether blocks add to a stream of fp32, for any precision of their computation.
+    are without dropout, as in the OPT baselines. With `activation_checkpointing`, each block drops its activations and
+    recomputes them in the backward pass; with `fp32_residual`, blocks add to a stream of fp32.
     """
 
     def __init__(

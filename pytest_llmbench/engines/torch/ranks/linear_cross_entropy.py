@@ -24,17 +24,11 @@ LossKernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], tuple[tor
 def losses_and_gradient(
     logits: torch.Tensor, targets: torch.Tensor, share: torch.Tensor, vocab_size: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cross entropy of each token and its gradient; all arithmetic in fp32.
+    """Cross entropy of each token, nat, fp32 [tokens], and the gradient of their sum times `share`; arithmetic in fp32.
 
-    Args:
-        logits: [tokens, padded vocabulary].
-        targets: [tokens], an id, or a negative number for a token that is left out.
-        share: weight of each token in the loss, a scalar.
-        vocab_size: columns from there on are padding, which the softmax leaves out.
-
-    Returns:
-        The losses, nat, fp32 [tokens]; and the gradient of their sum times `share`, as large as the logits and
-        of their type.
+    `logits` are [tokens, padded vocabulary], of which the softmax leaves out the columns from `vocab_size` on; the
+    gradient has their size and type. `targets` are [tokens], an id, or a negative number for a token that is left out.
+    `share` is the weight of each token in the loss, a scalar.
     """
     ids = torch.arange(logits.shape[1], device=logits.device)
     values = logits.float().masked_fill(ids >= vocab_size, -math.inf)
@@ -50,13 +44,9 @@ def linear_cross_entropy(
 ) -> torch.Tensor:
     """Mean cross entropy of `hidden @ embedding.T`, nat per token, as `torch.nn.functional.cross_entropy` has it.
 
-    Products are in the type of autocast where that is on. The gradient of the embedding is summed in fp32.
-
-    Args:
-        hidden: [tokens, h].
-        embedding: [vocabulary, h], of any size.
-        targets: int64 [tokens]; negative for tokens that are left out.
-        step: `losses_and_gradient`, or the same compiled.
+    `hidden` is [tokens, h], `embedding` [vocabulary, h], of any size, and `targets` int64 [tokens], negative for tokens
+    that are left out. Products are in the type of autocast where that is on; the gradient of the embedding is summed in
+    fp32. `step` is `losses_and_gradient`, or the same compiled.
     """
     hidden = hidden.to(product_dtype(hidden))
     loss: torch.Tensor = _FusedCrossEntropy.apply(hidden, embedding, targets, step)  # type: ignore[no-untyped-call]

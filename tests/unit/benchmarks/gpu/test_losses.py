@@ -1,7 +1,5 @@
 """benchmarks/gpu/losses/compare.py: what it says of trainings that do not end; that they agree is `test_same_loss`."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What `benchmarks/gpu/whole_path/walk.py` says of a machine and writes for it; the path itself takes minutes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Every check of hosts on three real processes that pose as nodes, and on one."""
 
-from __future__ import annotations
-
 import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, all_checks, get_check

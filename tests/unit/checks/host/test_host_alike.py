@@ -1,14 +1,12 @@
 """Who stands out among nodes that should be alike, and which devices a variable names."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.checks.host.base import alike_in_size, differing, has_one_clock, is_network
-from pytest_llmbench.checks.host.environment import RULES, chosen
+from pytest_llmbench.checks.host.base import find_differing, has_one_clock, is_network, name_sizes
+from pytest_llmbench.checks.host.environment import RULES, choose_devices
 from tests.support.fleet import mount_of_kind
 
 VALUES = st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.sampled_from(["1", "2", "3"]), max_size=12)
@@ -18,7 +16,7 @@ DEVICES = st.sets(st.from_regex(r"[a-z]{1,3}[0-9]{0,2}", fullmatch=True), max_si
 @given(VALUES)
 def test_all_stand_out_who_do_not_have_what_most_have(values: dict[str, str]) -> None:
     ranked = Counter(values.values()).most_common()
-    found = differing(values)
+    found = find_differing(values)
     if len(ranked) < 2:
         assert not found
     elif ranked[0][1] > ranked[1][1]:
@@ -30,14 +28,14 @@ def test_all_stand_out_who_do_not_have_what_most_have(values: dict[str, str]) ->
 
 def test_both_values_and_who_agrees_are_named() -> None:
     usual = {f"n{number}": "5.15" for number in range(9)}
-    assert differing({**usual, "x": "5.14"}) == {"x": "5.14; 5.15 on n0, n1, n2, n3 and 5 more"}
-    assert differing({"a": "1", "b": "2"})["a"] == "1; the nodes are divided: 1 on a; 2 on b"
+    assert find_differing({**usual, "x": "5.14"}) == {"x": "5.14; 5.15 on n0, n1, n2, n3 and 5 more"}
+    assert find_differing({"a": "1", "b": "2"})["a"] == "1; the nodes are divided: 1 on a; 2 on b"
 
 
 @given(st.dictionaries(st.text(max_size=3), st.integers(1, 2**45)), st.floats(0, 0.5))
 def test_sizes_of_one_name_are_close(sizes: dict[str, int], tolerance: float) -> None:
     """No group is wider than the tolerance, up to the digits of its name."""
-    named = alike_in_size(sizes, tolerance)
+    named = name_sizes(sizes, tolerance)
     assert named.keys() == sizes.keys()
     for name in set(named.values()):
         group = [sizes[host] for host in sizes if named[host] == name]
@@ -50,10 +48,10 @@ def test_a_list_and_the_list_that_leaves_it_out_part_the_devices(
     there: set[str], name: str, before: str, named: set[str]
 ) -> None:
     rule, listed = RULES[name], ",".join(sorted(named))
-    devices, absent = chosen(before + listed, there, rule)
+    devices, absent = choose_devices(before + listed, there, rule)
     assert devices <= there
     if before.startswith("^"):
-        assert devices == there - chosen(before[1:] + listed, there, rule)[0]
+        assert devices == there - choose_devices(before[1:] + listed, there, rule)[0]
         assert not absent
     else:
         assert set(absent) <= named - there

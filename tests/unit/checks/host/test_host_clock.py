@@ -1,7 +1,5 @@
 """Clocks: against each other where one clock stamps the shared folder's files, by their keeper's word elsewhere."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Container runtimes: programs that answer as the real ones do, each on a node of its own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

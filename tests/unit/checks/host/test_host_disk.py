@@ -1,7 +1,5 @@
 """Disks: real folders that are fine, that nobody can write to, and that are not there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

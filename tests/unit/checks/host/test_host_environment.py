@@ -1,11 +1,9 @@
 """What a system's file names has to be on the nodes: real files, and this machine's own interfaces."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pytest_llmbench.checks.base import CheckSettings, get_check
-from pytest_llmbench.checks.host.environment import missing_devices
+from pytest_llmbench.checks.host.environment import find_missing_devices
 from pytest_llmbench.core.recipe.environments import Container, Environment
 from pytest_llmbench.core.record.health import Severity
 from tests.support.fleet import HOST_FACTS, ProcessFleet, cpu_site
@@ -53,7 +51,7 @@ def test_an_unreadable_file_of_one_variable_is_found(tmp_path: Path) -> None:
 
 def severity(name: str, value: str) -> Severity | None:
     """How bad this value of a variable is on `NODE`; None where it is fine."""
-    found = [*missing_devices("n", NODE, {("env", name): value})]
+    found = [*find_missing_devices("n", NODE, {("env", name): value})]
     return found[0].severity if found else None
 
 

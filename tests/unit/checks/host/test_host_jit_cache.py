@@ -1,7 +1,5 @@
 """Folders of compiled kernels: real folders, marked and found by real nodes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Limits: what is needed follows from the size of the job, and what can be done about it from the hard limit."""
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, Site, get_check
-from pytest_llmbench.checks.host.limits import LimitsOptions, needs, too_low
+from pytest_llmbench.checks.host.limits import LimitsOptions, find_too_low, needs
 from pytest_llmbench.checks.host.nodes.facts import ProcessLimits, ResourceLimits
 from tests.support.fleet import LIMITS, UNLIMITED, ProcessFleet, cpu_site
 
@@ -71,16 +69,16 @@ def test_options_override() -> None:
 )
 def test_what_is_too_low_with_gpus(soft: int | None, capabilities: int, subjects: list[str]) -> None:
     """Locked memory must be unlimited; a capability that lifts a limit counts."""
-    found = too_low("n", told(soft, soft, capabilities=capabilities), GPUS, LimitsOptions())
+    found = find_too_low("n", told(soft, soft, capabilities=capabilities), GPUS, LimitsOptions())
     assert [finding.subject for finding in found] == subjects
 
 
 def test_locked_memory_is_no_matter_without_gpus() -> None:
-    assert [each.subject for each in too_low("n", told(2**20, 2**20), cpu_site(1), LimitsOptions())] == []
+    assert [each.subject for each in find_too_low("n", told(2**20, 2**20), cpu_site(1), LimitsOptions())] == []
 
 
 def test_the_kernel_does_not_count_the_processes_of_root() -> None:
-    found = too_low("n", told(2**10, 2**10, uid=0), cpu_site(900), LimitsOptions())
+    found = find_too_low("n", told(2**10, 2**10, uid=0), cpu_site(900), LimitsOptions())
     assert [finding.subject for finding in found] == ["nofile"]
 
 
@@ -95,11 +93,11 @@ def test_who_can_raise_it(hard: int | None, action: str) -> None:
     """A soft limit is raised by its user up to the hard one."""
     soft_and_hard = (UNLIMITED.model_copy(update={"memlock": limit}) for limit in (2**16, hard))
     node = LIMITS.model_copy(update=dict(zip(("soft", "hard"), soft_and_hard, strict=True)))
-    (finding,) = too_low("n", node, GPUS, LimitsOptions())
+    (finding,) = find_too_low("n", node, GPUS, LimitsOptions())
     assert action in finding.action
 
 
 def test_ulimit_takes_kib() -> None:
     node = told(1, None)
-    found = {each.subject: each for each in too_low("n", node, GPUS, LimitsOptions(memlock=1025))}
+    found = {each.subject: each for each in find_too_low("n", node, GPUS, LimitsOptions(memlock=1025))}
     assert "`ulimit -l 2`" in found["memlock"].action

@@ -1,7 +1,5 @@
 """Memory: less than the others have, or in use before anything has begun."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.checks.base import Answer, CheckSettings, get_check
-from pytest_llmbench.checks.host.memory import meminfo
+from pytest_llmbench.checks.host.memory import read_meminfo
 from pytest_llmbench.core.record.health import Report, Severity
 from tests.support.fleet import HOST_FACTS, ProcessFleet, cpu_site
 
@@ -72,4 +70,4 @@ def test_a_reference_of_this_system_counts(tmp_path: Path) -> None:
 @given(st.dictionaries(st.from_regex(r"[A-Za-z]\w{0,8}", fullmatch=True).filter(str.isascii), st.integers(0, 2**50)))
 def test_sizes_are_read_back(sizes: dict[str, int]) -> None:
     written = "".join(f"{name}:   {size} kB\n" for name, size in sizes.items())
-    assert meminfo(f"{written}HugePages_Free:   3\n") == {name: 1024 * size for name, size in sizes.items()}
+    assert read_meminfo(f"{written}HugePages_Free:   3\n") == {name: 1024 * size for name, size in sizes.items()}

@@ -1,7 +1,5 @@
 """The shared folder: a real node that sees another one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

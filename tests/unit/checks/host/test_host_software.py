@@ -1,13 +1,11 @@
 """Software: who differs is named, with both versions and the nodes that agree."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, get_check
-from pytest_llmbench.checks.host.software import find_unlike, unfit_for_gpus
+from pytest_llmbench.checks.host.software import find_unfit_for_gpus, find_unlike
 from pytest_llmbench.core.record.health import Severity
 from tests.support.fleet import ProcessFleet, cpu_site
 
@@ -67,6 +65,6 @@ def test_a_pytorch_that_the_driver_cannot_run(
 ) -> None:
     """A newer major version never runs; a newer minor one mostly does."""
     versions = {"torch": torch, "cuda": cuda, "driver's cuda": driver}
-    found = [*unfit_for_gpus("n", {name: version for name, version in versions.items() if version is not None})]
+    found = [*find_unfit_for_gpus("n", {name: version for name, version in versions.items() if version is not None})]
     assert [finding.severity for finding in found] == ([severity] if severity else [])
     assert all(words in finding.message for finding in found)

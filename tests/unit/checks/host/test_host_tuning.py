@@ -1,7 +1,5 @@
 """Hints: each from what the kernel says, and none where all is well."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

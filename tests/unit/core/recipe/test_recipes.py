@@ -1,7 +1,5 @@
 """Recipe files: what they mean, and how mistakes in them are told."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

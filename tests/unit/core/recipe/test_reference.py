@@ -1,7 +1,5 @@
 """References: which bounds can be written down, and which numbers meet them."""
 
-from __future__ import annotations
-
 import datetime as dt
 from typing import Any
 

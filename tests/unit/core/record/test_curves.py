@@ -1,7 +1,5 @@
 """Curves: bandwidths by nccl-tests' definitions, and what can be looked up."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

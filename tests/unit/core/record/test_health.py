@@ -1,7 +1,5 @@
 """Health records: what makes a verdict, and that nothing unmeasured ever passes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

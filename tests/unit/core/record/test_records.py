@@ -1,7 +1,5 @@
 """Run records: what is written is read back, and nothing else is taken for one."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

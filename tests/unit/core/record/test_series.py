@@ -1,7 +1,5 @@
 """What a run logged, as data."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

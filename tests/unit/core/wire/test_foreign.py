@@ -1,7 +1,5 @@
 """Foreign text: escapes and control characters are made harmless, and secrets are taken out by value or by mark."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Names of sessions."""
 
-from __future__ import annotations
-
 import re
 import time
 

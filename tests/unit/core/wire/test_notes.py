@@ -1,7 +1,5 @@
 """Times in which processes of a run stood still: written by each, read together."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

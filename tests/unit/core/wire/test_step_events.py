@@ -1,7 +1,5 @@
 """The lines of a step log as models."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """A framework's log that says it trained something else than the recipe is not judged, wherever it says so."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -218,4 +216,4 @@ def test_a_true_log_of_another_training_is_refused(
 @pytest.mark.parametrize("ranks", ["0, ", "0, , 1", "0,  ,", "0 1, 2"])
 def test_ranks_that_are_cut_say_nothing(ranks: str) -> None:
     line = f" > number of parameters on (tensor, pipeline) model parallel rank ({ranks}): 60736"
-    assert list(megatron_claims.said(line)) == []
+    assert list(megatron_claims.parse_claims(line)) == []

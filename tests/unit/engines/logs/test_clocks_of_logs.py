@@ -1,7 +1,5 @@
 """What a framework's log says of its speed in several ways has to be one speed, of the recipe's work."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A log that was cut off anywhere is no evidence: what could not be judged whole is never judged in part."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Megatron-LM's event files: steps where the log has none, and beside it a second witness."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Lines that hold none of an engine's needles need not be read: they say nothing of steps or of the training."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,8 +12,8 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.engines.base import Place, Script, get_engine
 from pytest_llmbench.engines.external import External
-from pytest_llmbench.readers.base import LogReader
 from pytest_llmbench.readers.items import EVERY_LINE, Completed, Item, StepLine
+from pytest_llmbench.readers.log import LogReader
 from tests.support.samples import readable, sample
 from tests.support.shipped import shipped_recipes
 

@@ -1,7 +1,5 @@
 """What the engines of NeMo make of logs and event files: a real run of NeMo 2, and what is wrong with spoiled ones."""
 
-from __future__ import annotations
-
 import shutil
 import statistics as stats
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A framework's log whose steps are no training, or of another run, is not judged."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime as dt
 import re

@@ -1,7 +1,5 @@
 """Real logs of other people's runs and of our own, each with the recipe that describes it, and how they are judged."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

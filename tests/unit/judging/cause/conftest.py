@@ -1,7 +1,5 @@
 """Runs whose ranks spent their time as a test says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The cause of a missed speed, from the evidence of a run."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -13,8 +11,7 @@ from hypothesis import strategies as st
 from pytest_llmbench.core.record.records import Metric, RunRecord
 from pytest_llmbench.core.record.series import RankInfo, RankTimes
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
-from pytest_llmbench.judging.cause.evidence import Cause
-from pytest_llmbench.judging.cause.find import find_cause
+from pytest_llmbench.judging.cause import Cause, find_cause
 from tests.unit.judging.cause.conftest import MakeRun, rank
 
 WORK = {"data": 0.001, "forward": 0.06, "backward": 0.03, "optimizer": 0.004}

@@ -1,7 +1,5 @@
 """Numbers and thresholds: met, missed, or not decided, and then why and what to do."""
 
-from __future__ import annotations
-
 import random
 from typing import Literal
 
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns, Quantity
 from pytest_llmbench.core.record.records import Metric
 from pytest_llmbench.core.record.series import EarlyVerdict
-from pytest_llmbench.judging.interval.decide import Op, apart, decide
+from pytest_llmbench.judging.interval.decide import Op, compare_metrics, decide
 from pytest_llmbench.judging.interval.early import at_a_look
 from pytest_llmbench.judging.interval.steady import steady_state
 
@@ -176,8 +174,8 @@ def test_a_bound_that_every_rate_reaches(bound: float, op: Op, holds: bool) -> N
 def test_two_runs_are_compared_by_the_intervals_of_both(share: float, holds: bool | None) -> None:
     """Two numbers that cannot be told apart do not decide which run is faster."""
     one, other = rate(steps()), rate([each / share for each in steps(seed=2)])
-    assert apart(one, ">=", other).holds is holds
-    assert apart(other, "<=", one).holds is holds
+    assert compare_metrics(one, ">=", other).holds is holds
+    assert compare_metrics(other, "<=", one).holds is holds
 
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=4, max_size=60), st.floats(0.1, 10.0), st.floats(1.0, 3.0))

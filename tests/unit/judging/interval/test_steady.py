@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.record.steady import Steady
-from pytest_llmbench.judging.interval.pauses import find_pauses
+from pytest_llmbench.judging.interval.slow_steps import find_pauses
 from pytest_llmbench.judging.interval.steady import steady_state
 
 NAN, INF = float("nan"), float("inf")

@@ -1,7 +1,5 @@
 """Halving a slow group: who is found, and after how many measured groups."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Who plays whom in which round."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

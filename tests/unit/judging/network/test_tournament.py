@@ -1,7 +1,5 @@
 """Who plays whom, and who is to blame: on clusters that are simulated, up to 1024 nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

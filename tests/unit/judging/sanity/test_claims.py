@@ -1,7 +1,5 @@
 """A run that says it trained something else than its recipe is not judged."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -10,7 +8,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.record.claims import Asked, Claim, ClaimName, Span
 from pytest_llmbench.judging.sanity import Evidence, first_problem
-from pytest_llmbench.judging.sanity.claims import OF_RECIPES, due
+from pytest_llmbench.judging.sanity.work import OF_RECIPES, due
 from tests.unit.judging.conftest import good_runs
 
 from .test_sanity_of_commands import evidence

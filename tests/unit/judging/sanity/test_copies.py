@@ -1,7 +1,5 @@
 """A log that was filled up with copies of its own lines is found, and no true one is, however few digits it has."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Logs of another time than the run's are refused, by whichever of its times is known."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """The sanity gate: lets good runs through, names what is wrong with any other, and never raises."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

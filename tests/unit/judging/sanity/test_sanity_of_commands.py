@@ -1,7 +1,5 @@
 """The sanity gate over a framework's own log: what is left out is judged without, what is doubtful is not judged."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

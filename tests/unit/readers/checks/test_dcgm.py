@@ -1,7 +1,5 @@
 """DCGM's diagnostic, as JSON of three versions and as a table: the same results, whoever tells them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

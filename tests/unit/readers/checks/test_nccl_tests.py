@@ -1,7 +1,5 @@
 """nccl-tests' tables and files: every version's exact numbers, and none where there is none."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Reading nvidia-smi's XML: the tags of old and new drivers, and what is not known."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

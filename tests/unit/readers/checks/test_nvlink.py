@@ -1,7 +1,5 @@
 """Reading the state of NVLinks."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +18,25 @@ def test_links_have_speeds_or_are_inactive() -> None:
 def test_a_gpu_whose_links_are_all_down() -> None:
     text = "GPU 0: NVIDIA A100 (UUID: GPU-1)\nNVML: Unable to retrieve NVLink information as all links are inActive\n"
     assert read_links(text)[0].all_inactive
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "\nDevice does not have or support Nvlink",
+        "\nNVML: Unable to retrieve NVLink information: Not Supported",
+        " NVML: Unable to retrieve NVLink information: Not Supported",
+    ],
+)
+def test_a_gpu_without_nvlink(answer: str) -> None:
+    """Drivers have several answers, and some builds print it in the line of the GPU."""
+    links = read_links("".join(f"GPU {gpu}: NVIDIA L40S (UUID: GPU-{gpu}){answer}\n" for gpu in range(2)))
+    assert [(state.speeds, state.all_inactive) for state in links.values()] == [((), False)] * 2
+
+
+def test_inactive_links_in_the_line_of_the_gpu() -> None:
+    words = "NVML: Unable to retrieve NVLink information as all links are inActive"
+    assert read_links(f"GPU 0: NVIDIA H100 (UUID: GPU-0) {words}\n")[0].all_inactive
 
 
 @given(st.text(max_size=80))

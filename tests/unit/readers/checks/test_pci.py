@@ -1,7 +1,5 @@
 """PCI addresses in all their spellings."""
 
-from __future__ import annotations
-
 import pytest
 
 from pytest_llmbench.readers.pci import pci_address

@@ -1,12 +1,10 @@
 """The wire format of protocol buffers."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.readers.events.tfrecord import (
+from pytest_llmbench.readers.tensorboard import (
     FIXED32,
     FIXED64,
     LENGTH,

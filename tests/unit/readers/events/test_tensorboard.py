@@ -1,7 +1,5 @@
 """TensorBoard's event files: real ones of NeMo, and some made here, whole and damaged."""
 
-from __future__ import annotations
-
 import math
 import statistics
 import struct
@@ -13,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.engines.nemo.log import series
-from pytest_llmbench.readers.events.tensorboard import Damage, Scalar, event_files, read_scalars
-from pytest_llmbench.readers.events.tfrecord import masked_crc32c
+from pytest_llmbench.readers.tensorboard import Damage, Scalar, event_files, masked_crc32c, read_scalars
 from tests.support.events import part, record, simple, write
 
 NEMO = "tensorboard/nemo2-gpt3-126m.events.out.tfevents.1726588615.75e4368fee5a.577.0"

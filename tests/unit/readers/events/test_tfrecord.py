@@ -1,7 +1,5 @@
 """TFRecord files: whole, cut off, damaged."""
 
-from __future__ import annotations
-
 import io
 import struct
 
@@ -9,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.readers.events import tfrecord
-from pytest_llmbench.readers.events.tfrecord import masked_crc32c, records
+from pytest_llmbench.readers import tensorboard as tfrecord
+from pytest_llmbench.readers.tensorboard import masked_crc32c, records
 
 
 def record(data: bytes) -> bytes:

@@ -1,7 +1,5 @@
 """DeepSpeed-Chat's log: Lambda's fork and upstream, its three steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Lambda's evaluation of a batch, to the byte."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What `/usr/bin/time` prints, and dates around a command."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

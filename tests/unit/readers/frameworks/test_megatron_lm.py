@@ -1,7 +1,5 @@
 """Megatron-LM's log in every version, and what must not be read from it."""
 
-from __future__ import annotations
-
 import math
 import re
 import statistics

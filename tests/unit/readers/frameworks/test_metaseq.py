@@ -1,7 +1,5 @@
 """The log of metaseq and fairseq, and what must not be read from it."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

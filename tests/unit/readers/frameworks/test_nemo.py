@@ -1,7 +1,5 @@
 """NeMo's progress bar and its lines."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.record.series import StepSeries
-from pytest_llmbench.engines.nemo.log import parse, said
+from pytest_llmbench.engines.nemo.log import parse, read_claims
 from pytest_llmbench.readers.items import Completed, Failed, Item, Parse, Said, StepLine, Unreadable, WorldSize
 from pytest_llmbench.readers.log import read_log
 
@@ -147,5 +145,5 @@ def test_what_nemo_2_writes_is_read(step: int, loss: float, batch: int) -> None:
 
 @pytest.mark.parametrize(("text", "frozen"), [("0         ", 0.0), ("77.3 K    ", 77300.0), ("1.2 B     ", 1.2e9)])
 def test_parameters_that_are_not_trained(text: str, frozen: float) -> None:
-    assert list(said(f"{text}Non-trainable params")) == [Said("frozen_parameters", frozen)]
-    assert list(said(f"{text}Trainable params")) == []
+    assert list(read_claims(f"{text}Non-trainable params")) == [Said("frozen_parameters", frozen)]
+    assert list(read_claims(f"{text}Trainable params")) == []

@@ -1,7 +1,5 @@
 """The HTML report in a browser: it draws, filters, fits a phone, and is read in the dark."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

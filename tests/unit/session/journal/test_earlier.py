@@ -1,7 +1,5 @@
 """What a session that is resumed keeps of its earlier processes and makes again, and how a dead one is named."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess
@@ -137,12 +135,12 @@ def test_a_record_that_was_changed_is_not_kept(died: Callable[..., Earlier], tmp
 def test_jobs_are_known_by_their_last_submission(died: Callable[..., Earlier]) -> None:
     """One whose answer is missing has no id, but the identity by which it is found."""
     earlier = died()
-    assert [(job.submitting.name, job.id) for job in earlier.jobs] == [("tiny", "17")]
+    assert [(submitting.name, job_id) for submitting, _, job_id in earlier.jobs] == [("tiny", "17")]
     earlier.journal.note(now("submitting", name="tiny", plan="x", job="llmbench-tiny", script="/s"))
     earlier.journal.earlier, _ = read_journal(earlier.journal.path)
     again = Earlier(Session(id="s", folder=earlier.journal.path.parent), earlier.journal, orphaned=False)
-    (job,) = again.jobs
-    assert (job.id, job.submitting.plan, job.identity.token, job.identity.script) == ("", "x", "llmbench:s", "/s")
+    ((submitting, identity, job_id),) = again.jobs
+    assert (job_id, submitting.plan, identity.token, identity.script) == ("", "x", "llmbench:s", "/s")
     assert [(job.id, job.identity.name) for job in again.submitted] == [("17", "llmbench-tiny")]
 
 

@@ -1,7 +1,5 @@
 """The journal of a session: what is in it after a crash, at whatever moment, and after damage."""
 
-from __future__ import annotations
-
 import os
 import stat
 from contextlib import suppress

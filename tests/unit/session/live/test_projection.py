@@ -1,7 +1,5 @@
 """Projections of a run under way, by logs that are written here."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +119,6 @@ def test_logs_are_read_again_only_after_more_steps(
         now[0] = moment
         projector.look({"tiny": LiveTask(name="tiny", state="running", step=step, steps=200)}, {"tiny": prepared})
         assert len(reads) == expected
-    assert projector.get("tiny") is not None
+    assert set(projector.last) == {"tiny"}
     projector.forget("tiny")
-    assert projector.get("tiny") is None
+    assert not projector.last

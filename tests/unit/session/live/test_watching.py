@@ -1,7 +1,5 @@
 """Pictures of a session on disk: read again, torn, old, and of a process that is gone."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Collectives between real ranks, and whether a wrong value would be seen."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -10,7 +8,7 @@ import torch
 from pytest_llmbench.checks.answers import read_answers
 from pytest_llmbench.checks.base import Answer, Probe
 from pytest_llmbench.checks.collectives.nodes.answer import MeasuredCollectives, RankCollectives
-from pytest_llmbench.checks.collectives.nodes.collectives import fitting, measure
+from pytest_llmbench.checks.collectives.nodes.collectives import choose_largest, measure
 from pytest_llmbench.checks.collectives.nodes.ops import (
     Call,
     Operation,
@@ -194,12 +192,12 @@ def test_what_a_backend_cannot_do_is_told_from_what_fails() -> None:
 
 def test_sizes_end_where_memory_does() -> None:
     sizes = [1 << power for power in range(3, 34)]
-    largest, notes = fitting(sizes, free=5.0 * 2**30)
+    largest, notes = choose_largest(sizes, free=5.0 * 2**30)
     assert largest == 2 << 30
     assert notes == ["sizes end at 2GiB: two buffers of 8GiB do not fit into the 5.0 GiB that a rank has free"]
-    assert fitting(sizes, free=17.0 * 2**30) == (8 << 30, [])
+    assert choose_largest(sizes, free=17.0 * 2**30) == (8 << 30, [])
     with pytest.raises(RunError, match="two buffers of 8B do not fit into 0 MiB"):
-        fitting(sizes, free=15)
+        choose_largest(sizes, free=15)
 
 
 def test_a_plan_that_is_none_is_refused(context: RankContext) -> None:

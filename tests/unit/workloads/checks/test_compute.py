@@ -1,7 +1,5 @@
 """What compute probes do on a node: products and their correctness, bandwidth, telemetry."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Which kernel log a node answers with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

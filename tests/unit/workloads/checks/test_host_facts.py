@@ -1,7 +1,5 @@
 """What a node says of itself: from trees of files as the kernel makes them, and from this machine."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Running nccl-tests on a node: a stand-in that takes real options alone."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rounds of groups on real processes that speak gloo, some of which die or hang in the middle."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

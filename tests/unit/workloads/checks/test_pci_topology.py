@@ -1,7 +1,5 @@
 """What a node says of its PCI devices, from a sysfs of our own making."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

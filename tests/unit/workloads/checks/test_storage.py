@@ -1,7 +1,5 @@
 """What storage probes do on a node: files whose content is known, meetings, listings."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

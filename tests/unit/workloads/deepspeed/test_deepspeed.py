@@ -1,7 +1,5 @@
 """Engine deepspeed on two real CPU ranks: ZeRO 0 to 3, and what must not change a number."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Engine deepspeed's optimizer with ZeRO 0 in bf16: all parameters are one tensor, and no bad step gets through."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from importlib.util import find_spec

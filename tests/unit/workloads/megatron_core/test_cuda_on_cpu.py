@@ -1,7 +1,5 @@
 """The stand-in for CUDA: what a program that can only say "cuda" sees on a machine without a GPU."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

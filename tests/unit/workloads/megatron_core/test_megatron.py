@@ -1,7 +1,5 @@
 """Megatron-Core's training on CPU ranks: whatever the layout, it is the training of engine torch."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +15,7 @@ from pytest_llmbench.core.schema import merge
 from pytest_llmbench.engines.megatron_core.engine import ENGINE
 from pytest_llmbench.engines.torch.engine import ENGINE as TORCH
 from pytest_llmbench.readers.steps.step_log import read_steps
+from tests.support.training.same_loss import several
 from tests.unit.workloads.conftest import Fork, MakeRecipe
 
 pytestmark = [
@@ -50,7 +49,20 @@ LAYOUTS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "all_at_once": (
         4, {"parallelism": {"tensor": 2, "sequence": True, "pipeline": 2, "activation_checkpointing": "full"}},
     ),
+    "one_rank": (1, {}),
 }  # fmt: skip
+DROPS: Mapping[str, Any] = {"model": {"dropout": 0.1}, "parallelism": {"tensor": 2, "sequence": True}, "steps": 6}
+IN_16_BITS: Mapping[str, Any] = {"parallelism": {"sharding": "optimizer"}}
+# Trainings that are compared with each other.
+OTHERS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
+    "rope": (1, {"model": {"positions": "rope"}}),
+    "rope_in_stages": (2, {"model": {"positions": "rope"}, "parallelism": {"pipeline": 2}}),
+    "kept": (2, DROPS),
+    "recomputed": (2, merge(DROPS, {"parallelism": {"activation_checkpointing": "full"}})),
+    "bf16": (2, {**IN_16_BITS, "precision": "bf16"}),
+    "fp16": (1, {**IN_16_BITS, "precision": "fp16"}),
+    "overflowing": (1, {"precision": "fp16", "options": {"loss_scale": 1e30}, "steps": 6}),
+}
 # Its ranks write down every phase of their last step, in order, and measure no products.
 NOTING = """
 from pytest_llmbench.workloads.training import matmul
@@ -73,6 +85,7 @@ def train(context, log):
 """
 
 Train = Callable[..., Path]
+Trained = Callable[[str], StepSeries]
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +110,17 @@ def by_torch(train: Train) -> StepSeries:
 
 
 @pytest.fixture(scope="module")
-def alone(train: Train) -> StepSeries:
-    """One rank, with nothing changed for the test."""
-    return read_steps(train(entry=ENGINE.entry))
+def trained(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Read one of all trainings, which four ranks made one after the other: starting takes longer than training."""
+    folder = tmp_path_factory.mktemp("run")
+    recipes = {
+        name: (ranks, make_recipe(**merge(BASE, {"engine": ENGINE.name, **changes})))
+        for name, (ranks, changes) in {**LAYOUTS, **OTHERS}.items()
+    }
+    told = several(folder, ENGINE.name, recipes, "cpu")
+    for process in fork(folder, ranks=told["ranks_per_node"], **told):
+        assert process.wait(300) == 0, (folder / "output-0").read_text()
+    return lambda name: read_steps(folder / name)
 
 
 @pytest.fixture(scope="module")
@@ -120,18 +141,13 @@ def close(values: Sequence[float | None], rel: float = 1e-4) -> object:
     return pytest.approx(values, rel=rel)
 
 
-def test_one_rank_trains_as_engine_torch_does(alone: StepSeries, by_torch: StepSeries) -> None:
-    assert_equal_training(alone, by_torch, ranks=1)
-
-
 def test_stages_train_as_engine_torch_does(pipeline: Path, by_torch: StepSeries) -> None:
     assert_equal_training(read_steps(pipeline), by_torch, ranks=2)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_layout_trains_as_engine_torch_does(layout: str, train: Train, by_torch: StepSeries) -> None:
-    ranks, changes = LAYOUTS[layout]
-    assert_equal_training(read_steps(train(ranks, **changes)), by_torch, ranks=ranks)
+def test_every_layout_trains_as_engine_torch_does(layout: str, trained: Trained, by_torch: StepSeries) -> None:
+    assert_equal_training(trained(layout), by_torch, ranks=LAYOUTS[layout][0])
 
 
 def assert_equal_training(series: StepSeries, expected: StepSeries, *, ranks: int) -> None:
@@ -167,43 +183,33 @@ def test_phases_follow_the_schedule(pipeline: Path) -> None:
     ]
 
 
-def test_rotary_positions_are_the_same_in_every_layout(train: Train, by_torch: StepSeries) -> None:
+def test_rotary_positions_are_the_same_in_every_layout(trained: Trained, by_torch: StepSeries) -> None:
     """Rotary positions train another model than learned ones, and the same on one rank or two stages."""
-    alone, cut = (
-        read_steps(train(ranks, model={"positions": "rope"}, parallelism={"pipeline": ranks})) for ranks in (1, 2)
-    )
+    alone, cut = trained("rope"), trained("rope_in_stages")
     assert losses(cut) == close(losses(alone))
     assert norms(cut) == close(norms(alone))
     assert losses(alone) != close(losses(by_torch))
 
 
-def test_recomputation_repeats_the_dropout(train: Train, by_torch: StepSeries) -> None:
+def test_recomputation_repeats_the_dropout(trained: Trained, by_torch: StepSeries) -> None:
     """Recomputed activations drop what the forward pass dropped, on each tensor-parallel rank its own part."""
-    layout = {"tensor": 2, "sequence": True}
-    kept, recomputed = (
-        read_steps(
-            train(2, model={"dropout": 0.1}, parallelism={**layout, "activation_checkpointing": checkpointing}, steps=6)
-        )
-        for checkpointing in ("none", "full")
-    )
+    kept, recomputed = trained("kept"), trained("recomputed")
     assert losses(recomputed) == close(losses(kept))
     assert norms(recomputed) == close(norms(kept))
     assert norms(kept) != close(norms(by_torch)[:6])
 
 
-@pytest.mark.parametrize(("precision", "ranks"), [("bf16", 2), ("fp16", 1)])
-def test_half_precision_follows_single_precision(
-    train: Train, by_torch: StepSeries, precision: str, ranks: int
-) -> None:
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_follows_single_precision(trained: Trained, by_torch: StepSeries, precision: str) -> None:
     """In 16 bits, with its optimizer in 32, the loss stays within 2 in 1000 of that in 32 bits, and is not the same."""
-    series = read_steps(train(ranks, precision=precision, parallelism={"sharding": "optimizer"}))
+    series = trained(precision)
     assert losses(series) == close(losses(by_torch), rel=2e-3)
     assert losses(series) != losses(by_torch)
 
 
-def test_a_step_that_overflows_has_no_gradient(train: Train) -> None:
+def test_a_step_that_overflows_has_no_gradient(trained: Trained) -> None:
     """Gradients too large for fp16 are logged as infinite, and no such step changes the model."""
-    series = read_steps(train(precision="fp16", options={"loss_scale": 1e30}, steps=6))
+    series = trained("overflowing")
     assert norms(series) == [math.inf] * 6
     assert losses(series) == pytest.approx([math.log(256)] * 6, abs=0.05)
 

@@ -1,7 +1,5 @@
 """Options of engine megatron_core: however fast they make it, it trains the same."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """The driver of a command: real processes, ended with everything they started, and a report of how."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a rank finds on its machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

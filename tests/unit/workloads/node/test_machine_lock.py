@@ -1,7 +1,5 @@
 """A machine's lock is held by each process that loads the machine, until the last of them has ended."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The nodes of a run: their names, GPUs, and an srun that stays on them. Programs that answer stand for Slurm's."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Callable

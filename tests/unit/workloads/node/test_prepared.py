@@ -1,7 +1,5 @@
 """What a run needs beforehand: all that is missing is named, with what is wrong, why it matters and what makes it."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

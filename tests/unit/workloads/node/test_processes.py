@@ -1,7 +1,5 @@
 """Programs that are started: a signal at the worst moment leaves none of them behind."""
 
-from __future__ import annotations
-
 import functools
 import os
 import signal

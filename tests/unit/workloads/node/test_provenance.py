@@ -1,7 +1,5 @@
 """What a command's run says of itself, and what it never says: the value of a secret."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

@@ -1,7 +1,5 @@
 """Files between machines."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pytest_llmbench.workloads.node.shared_files import exists_now

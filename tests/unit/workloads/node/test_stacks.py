@@ -1,7 +1,5 @@
 """The stacks that processes write down for a session."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

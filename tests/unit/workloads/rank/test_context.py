@@ -1,7 +1,5 @@
 """Which rank a process is, and when it refuses to be one."""
 
-from __future__ import annotations
-
 import gc
 from pathlib import Path
 

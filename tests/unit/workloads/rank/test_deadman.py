@@ -1,7 +1,5 @@
 """The owner watch: what counts as life, and what ends a wait."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Sampling a rank's GPU by NVML: what is written, and that nothing that goes wrong there ends a training."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import json

@@ -1,7 +1,5 @@
 """Real rank processes: how they start, fail and end."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from subprocess import TimeoutExpired

@@ -1,7 +1,5 @@
 """How ranks meet; that two of them do is proven by the trainings."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """What a rank's host does in a step: phases and the kernel's counters."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a rank writes, byte by byte where others read it so."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

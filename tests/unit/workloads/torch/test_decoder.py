@@ -1,7 +1,5 @@
 """The model is the one that the numbers are computed for."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

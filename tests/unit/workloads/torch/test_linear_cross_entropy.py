@@ -1,7 +1,5 @@
 """Logits that exist for a part of the tokens at a time give the loss and gradients of all at once."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -1,7 +1,5 @@
 """A linear layer whose ReLU is in the product gives what one after the other gives."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn import functional

@@ -1,7 +1,5 @@
 """The training loop: alone in this process, and as two real ranks."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

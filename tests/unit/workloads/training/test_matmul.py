@@ -1,14 +1,12 @@
 """The measured matrix-product rate."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import chain, repeat
 
 import pytest
 import torch
 
-from pytest_llmbench.judging.ceiling import doubt
+from pytest_llmbench.judging.flops import doubt
 from pytest_llmbench.readers.steps.step_log import read_steps
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.rendezvous import process_group

@@ -1,7 +1,5 @@
 """Where training data comes from, and what is refused as such."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,30 +1,23 @@
 """Reads the scalars of TensorBoard's event files.
 
 The `tensorboard` package would bring NumPy, gRPC and protobuf into every installation, and it treats a damaged record
-as the end of the file; this reader reports all damage.
+as the end of the file; this reader reports all damage. An event file is a sequence of records: the length (uint64,
+little-endian), the masked CRC-32C of the length, the data, and the masked CRC-32C of the data. The data is a message of
+protocol buffers, of which this module implements the small part that event files need.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import re
 import struct
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 from pytest_llmbench.core.record.series import Step, StepSeries
-from pytest_llmbench.readers.events.tfrecord import (
-    FIXED32,
-    FIXED64,
-    LENGTH,
-    Malformed,
-    WireField,
-    fields,
-    records,
-    signed,
-)
 
 # A name may stand before `events.out`, as in collections of several runs.
 PATTERN = "*.tfevents.*"
@@ -58,7 +51,8 @@ def event_files(source: Path | Iterable[Path]) -> list[Path]:
     """The event files of a folder, or the given files, by the time of their creation."""
     if isinstance(source, Path):
         source = source.glob(PATTERN) if source.is_dir() else [source]
-    return sorted(source, key=lambda path: (_file_time(path), path.name))
+    begun = {path: _BEGUN.search(path.name) for path in source}
+    return sorted(begun, key=lambda path: (int(match[1]) if (match := begun[path]) else 0, path.name))
 
 
 def read_scalars(paths: Iterable[Path], tags: Collection[str]) -> Iterator[Scalar | Damage]:
@@ -70,8 +64,7 @@ def read_scalars(paths: Iterable[Path], tags: Collection[str]) -> Iterator[Scala
         count = 0
         try:
             with path.open("rb") as file:
-                for data in records(file):
-                    count += 1
+                for count, data in enumerate(records(file), 1):
                     yield from _of_record(path.name, count, data, tags)
         except OSError as error:
             yield Damage(path.name, count + 1, f"cannot be read: {error.strerror or error}")
@@ -80,16 +73,11 @@ def read_scalars(paths: Iterable[Path], tags: Collection[str]) -> Iterator[Scala
 def collect(
     source: Path | Iterable[Path], tags: Collection[str], *, first: int, alike: Sequence[str] = ()
 ) -> Collected:
-    """Collect the scalars with these tags by step; `first` and `alike` are attributes of `Collected`."""
+    """Collect the scalars with these tags by step; `first` and `alike` are those of `Collected`."""
     collected = Collected(first=first, alike=alike)
     for item in read_scalars(event_files(source), tags):
         collected.take(item)
     return collected
-
-
-def _file_time(path: Path) -> int:
-    match = _BEGUN.search(path.name)
-    return int(match[1]) if match else 0
 
 
 def _of_record(file: str, record: int, data: bytes | str, tags: Collection[str]) -> Iterator[Scalar | Damage]:
@@ -158,12 +146,8 @@ def whole(value: float | None) -> int | None:
 class Collected:
     """Values of event files for each step, by tag.
 
-    Attributes:
-        first: number of a run's first step in the files.
-        alike: two tags for the same number.
-        steps: by step, counted from 1.
-        doubtful: steps in which the two tags differ.
-        times: when the last number of a step was written, as Unix time.
+    `first` is the number of a run's first step in the files; `steps` counts from 1. `alike` are two tags for the same
+    number, `doubtful` the steps in which they differ. `times` are Unix times of a step's last number.
     """
 
     first: int
@@ -183,15 +167,15 @@ class Collected:
         number = item.step + 1 - self.first
         if item.time is not None:
             self.times[number] = item.time
-        values_of_step = self.steps.get(number)
-        if values_of_step is None and number > next(reversed(self.steps), 0):
-            values_of_step = self.steps[number] = {}
-        if values_of_step is None or not _same(values_of_step.setdefault(item.tag, item.value), item.value):
+        of_step = self.steps.get(number)
+        if of_step is None and number > next(reversed(self.steps), 0):
+            of_step = self.steps[number] = {}
+        if of_step is None or not _same(of_step.setdefault(item.tag, item.value), item.value):
             reason = f"{item.tag} of step {number} a second time, and not the same: a second run in the same folder"
             self._restarted = self._restarted or f"{item.file}:{item.record}: {reason}"
-        elif len(values := {values_of_step[tag] for tag in self.alike if tag in values_of_step}) == 2 and not _same(
-            *values
-        ):
+            return
+        values = {of_step[tag] for tag in self.alike if tag in of_step}
+        if len(values) == 2 and not _same(*values):
             self._refuse(f"{item.file}:{item.record}: {' and '.join(self.alike)} of step {number} are not the same")
             self.doubtful.add(number)
 
@@ -214,3 +198,111 @@ class Collected:
 
 def _same(one: float, other: float) -> bool:
     return math.isclose(one, other, rel_tol=1e-6) or (math.isnan(one) and math.isnan(other))
+
+
+LONGEST = 16 * 1024 * 1024  # bytes; longer records are skipped, as scalars are far shorter
+_CUT_OFF = "the file is cut off"
+
+
+def records(file: BinaryIO) -> Iterator[bytes | str]:
+    """Yield each record's data, or a message about its damage.
+
+    Reading goes on after a damaged record if the start of the next one is known.
+    """
+    while head := file.read(12):
+        if len(head) < 12:
+            yield _CUT_OFF
+            return
+        length, check = struct.unpack("<QI", head)
+        if masked_crc32c(head[:8]) != check:
+            yield "the checksum of its length is wrong: nothing after it can be found"
+            return
+        size = length + 4
+        if length > LONGEST:
+            here, end = file.tell(), file.seek(0, os.SEEK_END)
+            if here + size > end:
+                yield _CUT_OFF
+                return
+            file.seek(here + size)
+            yield f"its {length} bytes are more than the {LONGEST} that are read"
+            continue
+        body = file.read(size)
+        if len(body) < size:
+            yield _CUT_OFF
+            return
+        data = body[:length]
+        yield data if masked_crc32c(data) == struct.unpack("<I", body[length:])[0] else "its checksum is wrong"
+
+
+def masked_crc32c(data: bytes) -> int:
+    """CRC-32C, rotated and with an offset, as TFRecord defines it."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _crc_of_byte(crc: int) -> int:
+    for _ in range(8):
+        crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)  # Castagnoli's polynomial, its bits in reverse
+    return crc
+
+
+_TABLE = tuple(_crc_of_byte(byte) for byte in range(256))
+
+
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+_SIZES = {FIXED64: 8, FIXED32: 4}
+
+
+class Malformed(Exception):  # noqa: N818 - it is a finding about data, no error of ours
+    """Bytes that break the wire format."""
+
+
+class WireField(NamedTuple):
+    """One field of a message: a varint has its value as `integer`, every other kind its bytes as `data`."""
+
+    number: int
+    kind: int
+    integer: int
+    data: bytes
+
+
+def fields(message: bytes) -> Iterator[WireField]:
+    """Yield a message's fields in order.
+
+    Raises:
+        Malformed: the message ends within a field, or has a kind of field that is unknown in event files.
+    """
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        number, kind = key >> 3, key & 7
+        if kind == VARINT:
+            integer, at = _varint(message, at)
+            yield WireField(number, kind, integer, b"")
+            continue
+        size = _SIZES.get(kind)
+        if kind == LENGTH:
+            size, at = _varint(message, at)
+        if size is None:
+            raise Malformed(f"a field of the unknown kind {kind}")
+        if at + size > len(message):
+            raise Malformed("a field ends after its message")
+        yield WireField(number, kind, 0, message[at : at + size])
+        at += size
+
+
+def signed(integer: int) -> int:
+    """Convert a varint to the int64 that it encodes."""
+    return integer - (1 << 64) if integer >> 63 else integer
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for index, byte in enumerate(message[at : at + 10]):
+        value |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return value & (1 << 64) - 1, at + index + 1
+    raise Malformed("a number without an end")

@@ -1,0 +1,405 @@
+"""The main cause of a missed speed: the one that costs most time, or the reason why it is unknown.
+
+Evidence are the durations of steps, the times of ranks and the telemetry of GPUs. The share of injected causes that it
+found is in `docs/measurements/causes_cpu_2026-11-23.yaml`.
+"""
+
+import math
+import statistics as stats
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+from pytest_llmbench.core.quantity import counted, for_people
+from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.core.record.series import RankTimes, Step
+from pytest_llmbench.core.record.steady import Steady
+from pytest_llmbench.core.record.telemetry import SLOWDOWNS, GpuTelemetry
+from pytest_llmbench.judging.statistics import judged_steps, typical_steps
+
+CauseKind = Literal[
+    "compute", "memory", "network", "data", "host", "throttled", "straggler", "warm-up", "pauses", "noise", "not known",
+]  # fmt: skip
+
+# A cause must cost the first share of a step, and either the second share of it or the third of the missing time.
+_LEAST, _ENOUGH, _OF_MISSING = 0.05, 0.25, 0.5
+# Shares of a step from which on it counts as compute: a rank's own work, and the matrix products of a GPU.
+_OWN_WORK, _PRODUCTS = 0.5, 0.4
+# A step at the start counts as slow from this factor on; a slow start is at most this share of all steps.
+_SLOW, _MOST_OF_ALL = 1.15, 2 / 3
+# Noise has many causes, so its weight is reduced in favour of causes that are seen directly.
+_NOISE_COUNTS = 0.5
+# A rank counts as late from this share of a step and this many standard errors on, if the late ranks together come
+# last in this share of the steps.
+_LATE, _ERRORS, _LAST = 0.05, 4.0, 0.6
+# A rank that is late only in some steps must have this share of all late steps, with a probability by chance below
+# this one.
+_OFTEN, _CHANCE = 0.9, 1e-3
+# The share of a rank's delay that one of its counters has to explain.
+_MOSTLY = 0.5
+# Shares of a step above which a time is too long: for data and lost CPU on the usual rank, and for gradient transfer.
+_LONG, _LONG_TRANSFER = 0.1, 0.25
+# A host that waits for its GPU for at least this share of a step keeps it busy, so its own delays cost nothing.
+_BUSY_HOST = 0.05
+# Healthy GPUs of one model are within this of each other; a GPU is throttled in this share of its samples at least.
+_SLOWER, _THROTTLED = 0.03, 0.05
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cause:
+    """The main cause of a missed speed; `rank` and `host` are None for a cause that concerns all ranks."""
+
+    kind: CauseKind
+    sentence: str
+    rank: int | None = None
+    host: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.sentence}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Candidate:
+    """A possible cause.
+
+    Attributes:
+        weight: seconds of a step that it costs.
+        counts: factor of the weight in the comparison with other causes; below 1 if they are seen more directly.
+        shown: True if the weight is accurate enough to report the duration of a step without this cause.
+    """
+
+    cause: Cause
+    weight: float
+    counts: float = 1.0
+    shown: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Missed:
+    """A run that missed a speed.
+
+    Attributes:
+        needed_s: seconds of a step that would meet the threshold.
+        by_interval: True if its steady part was judged, without the slow start.
+        decided: True if the threshold is certainly missed; else the comparison is undecided.
+    """
+
+    record: RunRecord
+    steady: Steady
+    needed_s: float
+    by_interval: bool
+    decided: bool
+
+    @cached_property
+    def judged(self) -> tuple[Step, ...]:
+        return judged_steps(self.record.recipe, self.record.steps)
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step, pauses included."""
+        return self.steady.mean_with_pauses
+
+    @property
+    def ranks(self) -> tuple[RankTimes, ...]:
+        """The times of its ranks; empty if their logs lack them."""
+        return self.record.times.ranks if self.record.times is not None else ()
+
+    @property
+    def separable(self) -> bool:
+        """True if the step log covers all places where ranks wait for one another."""
+        layout = self.record.recipe.parallelism
+        return layout.tensor == layout.pipeline == 1 and layout.sharding in {"none", "optimizer"}
+
+    @cached_property
+    def own(self) -> dict[int, float] | None:
+        """Seconds of a step that each rank takes without waiting for others; None if one is unknown."""
+        known = {times.rank: times.own_s for times in self.ranks if times.own_s is not None}
+        whole = self.separable and len(known) == len(self.ranks) == self.record.ranks
+        return known if whole and known else None
+
+    @cached_property
+    def hosts(self) -> Mapping[int, str]:
+        return {info.rank: info.node or info.host for info in self.record.rank_info}
+
+    def named(self, rank: int) -> str:
+        """A rank with its host and GPU."""
+        gpu = next((info.gpu for info in self.record.rank_info if info.rank == rank), None)
+        return f"rank {rank} on {self.hosts.get(rank, 'an unknown host')}" + (f" ({gpu})" if gpu else "")
+
+    def of_rank(self, kind: CauseKind, rank: int, sentence: str) -> Cause:
+        return Cause(kind=kind, sentence=f"{self.named(rank)} {sentence}", rank=rank, host=self.hosts.get(rank))
+
+    def usual(self, of: Callable[[RankTimes], float | None], without: Sequence[int] = ()) -> float | None:
+        """The lower median of a value over the ranks outside `without`; None if it is unknown for one of them."""
+        values = [of(times) for times in self.ranks if times.rank not in without]
+        known = [value for value in values if value is not None]
+        return stats.median_low(known) if known and len(known) == len(values) else None
+
+
+def find_cause(record: RunRecord, needed_s: float, *, by_interval: bool, decided: bool) -> Cause | None:
+    """Find the cause of a missed threshold on speed; None if the comparison is undecided and all causes are small.
+
+    A step of `needed_s` seconds would meet the threshold. `by_interval` is True if the steady part was judged,
+    `decided` if the threshold is certainly missed.
+    """
+    if record.steady is None:
+        return Cause(kind="not known", sentence="fewer than 4 judged steps have a duration")
+    m = _Missed(record=record, steady=record.steady, needed_s=needed_s, by_interval=by_interval, decided=decided)
+    least = max(_LEAST * m.step_s, min(_ENOUGH * m.step_s, _OF_MISSING * max(m.step_s - needed_s, 0.0)))
+    candidates = [candidate for candidate in _find_candidates(m) if candidate.weight >= least]
+    worst = max(candidates, key=lambda candidate: candidate.counts * candidate.weight, default=None)
+    if worst is None:
+        return _none_stands_out(m) if decided else None
+    if not worst.shown or not math.isfinite(needed_s) or needed_s <= 0.0:
+        return worst.cause
+    without = f"without that a step would take about {_seconds(m.step_s - worst.weight)}"
+    sentence = f"{worst.cause.sentence}; {without}, and the threshold needs {_seconds(needed_s)}"
+    return replace(worst.cause, sentence=sentence)
+
+
+def _none_stands_out(m: _Missed) -> Cause:
+    """The cause of a miss without a visible fault: the run's own work, or unknown for want of evidence."""
+    fraction = m.record.metrics.get("matmul_fraction")
+    share = 0.0 if fraction is None else fraction.value / 100
+    rate = f"; at the measured rate its matrix products alone would take {_seconds(share * m.step_s)}" if share else ""
+    if m.record.gpus:
+        if share >= _PRODUCTS:
+            return Cause(kind="compute", sentence=f"a step takes {_seconds(m.step_s)}, and no GPU stands out{rate}")
+        unseen = f"the host of a GPU does not see what it computes and what it waits for{rate}: profile a step"
+        return Cause(kind="not known", sentence=unseen)
+    if m.own is None:
+        gap = next((f"rank {times.rank}: {times.gap}" for times in m.ranks if times.gap), None)
+        if gap is not None:
+            reason = f"the step logs do not tell how the ranks spent their steps: {gap}"
+        elif m.ranks and not m.separable:
+            reason = "ranks wait for each other where the step log does not see it, in forward and backward"
+        else:
+            reason = "the log does not tell how the ranks spent their steps"
+        return Cause(kind="not known", sentence=reason + rate)
+    work = sorted(m.own.values())[(len(m.own) - 1) // 2]
+    if work >= _OWN_WORK * m.step_s:
+        sentence = f"ranks work for {_seconds(work)} of each {_seconds(m.step_s)} step, and none stands out"
+        return Cause(kind="compute", sentence=sentence + rate)
+    percent = for_people(100 * work / m.step_s, 2)
+    sentence = f"ranks work for {percent} % of a step, and no rank or phase explains the rest"
+    return Cause(kind="not known", sentence=sentence + rate)
+
+
+def _find_candidates(m: _Missed) -> Iterator[_Candidate]:
+    """Yield every cause that the evidence shows, however little it costs."""
+    if m.judged:
+        yield from (*_slow_start(m), *_pauses(m), *_noise(m))
+    late = _late_ranks(m)
+    yield from [_straggler(m, late)] if late else _held_up(m)
+    yield from (*_lost_by_all(m), *_transfer(m), *_throttled(m), *_slower_gpus(m))
+
+
+def _slow_start(m: _Missed) -> Iterator[_Candidate]:
+    took = [step.seconds or 0.0 for step in m.judged]
+    rest = stats.median(took[len(took) // 2 :])
+    slow = next((at for at, duration in enumerate(took) if duration < _SLOW * rest), len(took))
+    slow = max(slow, m.steady.left_out)
+    left_out = m.steady.left_out if m.by_interval and m.decided else 0
+    if slow <= left_out or slow > _MOST_OF_ALL * len(took):
+        return
+    first, later = stats.fmean(took[:slow]), stats.fmean(took[slow:])
+    sentence = (
+        f"the first {counted(slow, 'judged step')} took {_seconds(first)} each, and the later ones "
+        f"{_seconds(later)}: let the recipe leave out more as warm-up, or train longer"
+    )
+    weight = (slow - left_out) * (first - later) / (len(took) - left_out)
+    yield _Candidate(cause=Cause(kind="warm-up", sentence=sentence), weight=weight)
+
+
+def _pauses(m: _Missed) -> Iterator[_Candidate]:
+    pauses, lost = m.steady.pauses, m.steady.mean_with_pauses - m.steady.mean
+    later = pauses.at[pauses.first :]
+    if later and lost > 0.0:
+        every = f", one every {pauses.period} steps," if pauses.period is not None else ""
+        share = for_people(100 * lost / m.step_s, 2)
+        sentence = (
+            f"{counted(len(later), 'slow step')}{every} took {share} % of the time in addition to what a "
+            f"usual step takes ({_seconds(pauses.usual)}): an evaluation, a checkpoint or a stall"
+        )
+        yield _Candidate(cause=Cause(kind="pauses", sentence=sentence), weight=lost)
+
+
+def _noise(m: _Missed) -> Iterator[_Candidate]:
+    took = sorted(step.seconds or 0.0 for step in typical_steps(m.judged))
+    if len(took) < 2:
+        return
+    mean, calm = stats.fmean(took), took[len(took) // 10]
+    scatter = for_people(100 * stats.pstdev(took) / mean, 2)
+    sentence = (
+        f"the steps scatter by {scatter} % (standard deviation): the fastest tenth takes up to {_seconds(calm)}, "
+        f"the mean is {_seconds(mean)}, and no rank or phase explains it"
+    )
+    cause = Cause(kind="noise", sentence=sentence)
+    yield _Candidate(cause=cause, weight=mean - calm, counts=_NOISE_COUNTS, shown=False)
+
+
+def _late_ranks(m: _Missed) -> list[RankTimes]:
+    """The ranks that the others wait for, the latest first; empty if it is another rank from step to step."""
+    if m.own is None or len(m.own) < 2 or m.record.times is None:
+        return []
+    by_time = sorted(m.ranks, key=lambda times: (m.own or {})[times.rank])
+    usual = by_time[(len(by_time) - 1) // 2]
+    late = []
+    for times in by_time:
+        error = math.hypot(times.spread or 0.0, usual.spread or 0.0) / math.sqrt(m.record.times.steps)
+        if m.own[times.rank] - m.own[usual.rank] >= max(_LATE * m.step_s, _ERRORS * error):
+            late.append(times)
+    few = len(late) <= len(m.own) // 2
+    always = sum(times.last or 0.0 for times in late) >= _LAST
+    return late[::-1] if few and always else []
+
+
+def _straggler(m: _Missed, late: list[RankTimes]) -> _Candidate:
+    worst, late_ranks = late[0], [times.rank for times in late]
+    own = m.own or {}
+    usual = max(own_s for rank, own_s in own.items() if rank not in late_ranks)
+    behind = own[worst.rank] - usual
+    more = f"(and {len(late) - 1} more ranks) " if len(late) > 1 else ""
+    share = round(100 * sum(times.last or 0.0 for times in late))
+    kind, reason = _reason_of_delay(m, worst, late_ranks, behind)
+    sentence = (
+        f"{more}takes {_seconds(own[worst.rank])} of its own in each step, the slowest of the others "
+        f"{_seconds(usual)}; the others wait for it in {share} % of the steps; {reason}"
+    )
+    return _Candidate(cause=m.of_rank(kind, worst.rank, sentence), weight=behind)
+
+
+def _held_up(m: _Missed) -> Iterator[_Candidate]:
+    """Yield the one rank that stands still in some of the steps, so that the others wait for it."""
+    steps = m.record.times.steps if m.record.times is not None else 0
+    held_up = {times.rank: round((times.late or 0.0) * steps) for times in m.ranks}
+    total = sum(held_up.values())
+    if m.own is None or len(m.own) < 2 or not total:
+        return
+    worst = max(m.ranks, key=lambda times: held_up[times.rank])
+    number, share = held_up[worst.rank], 1 / len(held_up)
+    # Probability that one of several equal ranks has at least that many of all late steps by chance.
+    ways = (math.comb(total, k) * share**k * (1 - share) ** (total - k) for k in range(number, total + 1))
+    if number < _OFTEN * total or len(held_up) * sum(ways) > _CHANCE:
+        return
+    weight = worst.late_s or 0.0
+    kind, reason = _reason_of_delay(m, worst, [worst.rank], weight)
+    sentence = (
+        f"comes a quarter of a step or more after all others in {round(100 * number / steps)} % of the steps, and no "
+        f"other does: they wait for it for {_seconds(weight)} a step on average, as for a process that is stopped in "
+        f"turns; {reason}"
+    )
+    yield _Candidate(cause=m.of_rank(kind, worst.rank, sentence), weight=weight)
+
+
+def _data_s(times: RankTimes) -> float | None:
+    """Seconds of a step until a rank has its batch."""
+    return times.phases.get("data")
+
+
+def _quota_s(times: RankTimes) -> float | None:
+    """Seconds of a step in which a CPU quota held a rank back, at most its delay, as the counter adds up all CPUs."""
+    if times.throttled_s is None or times.delayed_s is None:
+        return times.throttled_s
+    return min(times.throttled_s, times.delayed_s)
+
+
+def _crowded_s(times: RankTimes) -> float | None:
+    """Seconds of a step in which a rank waited for a CPU that other processes used."""
+    return None if times.delayed_s is None else times.delayed_s - (_quota_s(times) or 0.0)
+
+
+# What holds up a rank, and words for one late rank and for all ranks.
+_DELAYS: tuple[tuple[CauseKind, Callable[[RankTimes], float | None], str, str], ...] = (
+    ("data", _data_s, "waits for its data", "ranks wait {} of each {} step for their data"),
+    ("throttled", _quota_s, "is held back by its CPU quota", "CPU quotas hold ranks back for {} of each {} step"),
+    (
+        "host", _crowded_s, "waits for a CPU that other processes use",
+        "ranks wait {} of each {} step for a CPU that other processes use",
+    ),
+    (
+        "memory", lambda times: times.memory_stalled_s, "",
+        "processes wait {} of each {} step for memory: the host is short of it",
+    ),
+)  # fmt: skip
+
+
+def _reason_of_delay(m: _Missed, worst: RankTimes, late: Sequence[int], behind: float) -> tuple[CauseKind, str]:
+    """Kind and words of the reason for a late rank, from the counters of its host."""
+    for kind, of, words, _ in _DELAYS:
+        value, normal = of(worst), m.usual(of, late)
+        if words and value is not None and normal is not None and value - normal >= _MOSTLY * behind:
+            return kind, f"it {words} for {_seconds(value)} a step, the others for {_seconds(normal)}"
+    return "straggler", "no counter of its host explains it"
+
+
+def _lost_by_all(m: _Missed) -> Iterator[_Candidate]:
+    """Yield the delays that the median rank has, too."""
+    hidden = any(times.phases.get("device", 0.0) >= _BUSY_HOST * m.step_s for times in m.ranks)
+    median = " (median of all ranks)" if len(m.ranks) > 1 else ""
+    for kind, of, _, words in () if hidden else _DELAYS:  # a GPU has work while its host waits
+        value = m.usual(of)
+        if value is not None and value >= _LONG * m.step_s:
+            cause = Cause(kind=kind, sentence=words.format(_seconds(value), _seconds(m.step_s)) + median)
+            yield _Candidate(cause=cause, weight=value)
+
+
+def _transfer(m: _Missed) -> Iterator[_Candidate]:
+    transfer = m.record.times.transfer_s if m.record.times is not None else None
+    if m.own is not None and len(m.own) > 1 and transfer is not None and transfer >= _LONG_TRANSFER * m.step_s:
+        sentence = (
+            f"once the last rank is there, ranks exchange their gradients for {_seconds(transfer)} of each "
+            f"{_seconds(m.step_s)} step; the time to expect of these links is not known"
+        )
+        yield _Candidate(cause=Cause(kind="network", sentence=sentence), weight=transfer)
+
+
+def _clocks(m: _Missed) -> dict[int, float]:
+    return {gpu.rank: gpu.sm_clock_mhz for gpu in m.record.telemetry if gpu.sm_clock_mhz is not None}
+
+
+def _throttled(m: _Missed) -> Iterator[_Candidate]:
+    held = {gpu.rank: gpu for gpu in m.record.telemetry if gpu.throttled and _share(gpu) >= _THROTTLED}
+    if not held:
+        return
+    worst, clocks = max(held.values(), key=_share), _clocks(m)
+    free = [clock for rank, clock in clocks.items() if rank not in held]
+    clock = clocks.get(worst.rank)
+    weight, slower = _share(worst), ""
+    if free and clock is not None:  # the cost of a slowdown shows only in comparison with other GPUs
+        weight = 1 - clock / stats.median(free)
+        slower = f"; its SM clock was {for_people(clock)} MHz, that of the others {for_people(stats.median(free))} MHz"
+    names = [f"{name} in {worst.reasons[name]}" for name in SLOWDOWNS.values() if worst.reasons.get(name)]
+    more = f", and {len(held) - 1} more GPUs" if len(held) > 1 else ""
+    sentence = f"was held back in {worst.throttled} of {worst.samples} samples ({', '.join(names)}){slower}{more}"
+    yield _Candidate(cause=m.of_rank("throttled", worst.rank, sentence), weight=weight * m.step_s, shown=False)
+
+
+def _share(gpu: GpuTelemetry) -> float:
+    return (gpu.throttled or 0) / gpu.samples
+
+
+def _slower_gpus(m: _Missed) -> Iterator[_Candidate]:
+    if not m.record.gpus:
+        return
+    rates = {i.rank: i.matmul_flops_per_s / 1e12 for i in m.record.rank_info if i.matmul_flops_per_s is not None}
+    for what, unit, values in (("matrix products", "TFLOP/s", rates), ("SM clock", "MHz", _clocks(m))):
+        if len(values) != m.record.ranks or len(values) < 2:
+            continue
+        rank = min(values, key=lambda number: values[number])
+        usual = stats.median(value for number, value in values.items() if number != rank)
+        less = 1 - values[rank] / usual
+        if less >= _SLOWER:
+            sentence = (
+                f"has {what} of {for_people(values[rank])} {unit}, {for_people(100 * less, 2)} % less than the "
+                f"{for_people(usual)} {unit} of the others"
+            )
+            yield _Candidate(cause=m.of_rank("straggler", rank, sentence), weight=less * m.step_s, shown=False)
+
+
+def _seconds(value: float) -> str:
+    """A duration in s or ms, for messages."""
+    if not math.isfinite(value):
+        return f"{value} s"
+    return f"{for_people(1e3 * value, 3)} ms" if value < 1.0 else f"{for_people(value, 3)} s"

@@ -1,1 +1,0 @@
-"""The cause of a missed speed: evidence in, one sentence out."""

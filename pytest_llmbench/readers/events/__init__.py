@@ -1,1 +1,0 @@
-"""Parsers of TensorBoard's event files."""
