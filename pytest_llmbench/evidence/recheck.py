@@ -111,10 +111,10 @@ def _judge_reference(judgement: Judgement, reference: Reference, run: Run) -> Re
 def _judge_comparison(judgement: Judgement, run: Run) -> Rejudged:
     """Compare as the last comparison of a test's own body did; whatever else it demands is not kept."""
     if judgement.statistic is None or judgement.threshold is None:
-        return Rejudged(taken="what its body compares is not kept")
+        return Rejudged(taken="its body compares something that is not kept")
     match = _COMPARISON.fullmatch(judgement.threshold)
     if match is None or judgement.statistic == "losses":
-        return Rejudged(taken="what it was compared with is not kept")
+        return Rejudged(taken="the other side of its comparison is not kept")
     taken, operator = "its last comparison is recomputed, the rest of its body is not kept", cast("Any", match[1])
     try:
         measured = run.measured(judgement.statistic)
