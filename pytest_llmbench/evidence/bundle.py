@@ -34,13 +34,10 @@ _MOST_SHOWN = 10
 def make_bundle(
     folder: Path, target: Path, signer: CryptoSigner | None, harmless_files: Collection[str] = ()
 ) -> RecordedSession:
-    """Write the bundle of a session. The same folder and key give the same bytes.
+    """Write the bundle of a session to `target`, as soon as it is whole. The same folder and key give the same bytes.
 
-    Args:
-        folder: that of the session.
-        target: the file to write; one that is there is replaced as soon as the new one is whole.
-        signer: the key to sign with; None for a bundle without a signature.
-        harmless_files: files, as they are named in the bundle, that look as if they had a secret in them and have none.
+    Without a signer it has no signature. `harmless_files` are files, as they are named in the bundle, that look as if
+    they had a secret in them and have none.
 
     Raises:
         ConfigError: the folder is not a session's, still changes, or has a secret in it.

@@ -111,7 +111,7 @@ def _judge_reference(judgement: Judgement, reference: Reference, run: Run) -> Re
 def _judge_comparison(judgement: Judgement, run: Run) -> Rejudged:
     """Compare as the last comparison of a test's own body did; whatever else it demands is not kept."""
     if judgement.statistic is None or judgement.threshold is None:
-        return Rejudged(taken="its body compares something that is not kept")
+        return Rejudged(taken="the comparisons of its body are not kept")
     match = _COMPARISON.fullmatch(judgement.threshold)
     if match is None or judgement.statistic == "losses":
         return Rejudged(taken="the other side of its comparison is not kept")

@@ -144,10 +144,7 @@ def read_session(folder: Path) -> RecordedSession:
 
 
 def make_predicate(session: RecordedSession, digests: Mapping[str, str]) -> dict[str, Any]:
-    """The predicate "test result" of a session: its result, what configured it, and its tests by their ends.
-
-    `digests` are the SHA-256 of the files of the bundle, by path.
-    """
+    """The predicate "test result": result, configuration and tests by their ends; `digests` are those of all files."""
     tests: dict[str, list[str]] = {"passedTests": [], "warnedTests": [], "failedTests": []}
     for case in session.cases:
         end = "passed" if case.verdict == Verdict.PASS else "warned" if case.verdict in _WARNED else "failed"

@@ -1,1 +1,1 @@
-"""Pure arithmetic that judges a series of steps. Folders: `sanity` (can it be believed?), `findings`."""
+"""Pure arithmetic that judges a series of steps: `sanity` (can it be believed?), `interval` (how sure is a speed?)."""

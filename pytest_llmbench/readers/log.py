@@ -119,11 +119,7 @@ def last_words(path: Path) -> str:
 
 @dataclass(slots=True)
 class _Collected:
-    """The items read so far. Steps are kept by source, as several ranks that share a file may log them.
-
-    Attributes:
-        completed: the framework's statement that it did all its work.
-    """
+    """The items read so far. Steps are kept by source, as several ranks that share a file may log them."""
 
     completed: str | None = None
     _steps: dict[str, dict[int, items.StepLine]] = field(default_factory=dict)

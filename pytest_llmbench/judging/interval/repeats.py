@@ -95,7 +95,7 @@ def runs_to_decide(
     """The number of runs, these included, that would decide if further runs scattered like these.
 
     It is at most 100; None if that is too few: a run is too short or pauses, or the runs drift or are on the bound.
-    `together` is the pooled steady state of these `runs`, `freedom` that of the prior that was pooled with them.
+    `together` is the pooled steady state of `runs` runs. The prior in it has `freedom` degrees of freedom.
     """
     if together.decide(bound) not in {"within_noise", "drifts"}:
         return None

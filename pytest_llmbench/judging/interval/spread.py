@@ -20,14 +20,11 @@ _MOST_LEAN = 3.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spread:
-    """Uncertainty of the mean of some steps: its distance from the mean of many more like them.
+    """Uncertainty of the mean of some steps: its distance from the mean of many more like them, in seconds.
 
-    Attributes:
-        half_width: the true mean is closer than this with confidence 1 - alpha on either side, seconds.
-        error: standard error of the mean, seconds.
-        correlation: of neighbouring steps, raised by its own uncertainty.
-        independent: number of independent steps with the same standard error.
-        lean: seconds by which the interval reaches further to the side of outliers; negative towards fast ones.
+    The true mean is closer than `half_width` with confidence 1 - alpha on either side; `error` is its standard error.
+    `correlation` of neighbouring steps is raised by its own uncertainty, `independent` is the number of independent
+    steps with the same error. By `lean` the interval reaches further to slow outliers, or, if negative, to fast ones.
     """
 
     half_width: float

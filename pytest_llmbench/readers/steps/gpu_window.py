@@ -100,10 +100,7 @@ class GpuWindow:
     """Accumulates samples and steps of the window in the order of the log, and keeps a few numbers of them.
 
     In addition it holds the samples since the end of the last step, until the next step shows whether they lie in the
-    window.
-
-    Attributes:
-        trouble: the rank's own explanation of a gap; None without one so far.
+    window. `trouble` is the rank's own explanation of a gap, if it has one.
     """
 
     def __init__(self, watching: TelemetryEvent) -> None:
