@@ -218,8 +218,8 @@ class ThisHost(Allocation):
                     return Waiting(reason=f"{who}; they end themselves soon")
         except OSError as error:
             raise ClusterError(
-                f"{error.filename}: {error.strerror}, and it shows whether another session measures on this machine; "
-                "let its owner delete it, or let everybody read it (chmod a+r)"
+                f"{error.filename}: {error.strerror}. It shows whether another session measures on this machine: let "
+                "its owner delete it, or let everybody read it (chmod a+r)"
             ) from error
         return (socket.gethostname(),)
 

@@ -1,12 +1,14 @@
 """Files that one process writes while others read them."""
 
 import contextlib
+import errno
 import grp
 import os
 import pwd
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from pytest_llmbench.core.errors import ConfigError
 
@@ -81,6 +83,32 @@ def make_private(folder: Path) -> None:
                 path.chmod(PRIVATE)
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read it; the open of a FIFO would wait for ever.
+
+    Raises:
+        OSError: it cannot be opened, or is a FIFO, a device or a socket.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "it is no regular file, but a FIFO, a device or a socket", str(path))
+    return os.fdopen(file, "rb")
+
+
+def refuse_special_files(folder: Path) -> None:
+    """Refuse a folder of others with a FIFO, a device or a socket in it, or a link to one.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    for where, _, names in os.walk(folder):
+        for path in (Path(where, name) for name in names):
+            with contextlib.suppress(OSError):  # a link that leads nowhere
+                if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
+                    raise ConfigError(f"{path} is no regular file (a FIFO, a device or a socket): remove it")
+
+
 def read_at_most(path: Path, most: int, hint: str = "") -> bytes:
     """Read a file that others may have written, whole.
 
@@ -93,7 +121,7 @@ def read_at_most(path: Path, most: int, hint: str = "") -> bytes:
         ConfigError: it cannot be read, or is larger.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(most + 1)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}{hint}") from error

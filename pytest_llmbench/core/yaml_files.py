@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.files import open_regular
 
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 # More than any file of people has. Its aliases count as often as they are used: ten lines can stand for 10^9 nodes.
@@ -21,7 +22,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
             than any file of people has.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             text = file.read(_LARGEST_BYTES + 1)
         _refuse_bombs(text)
         data = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader underneath

@@ -19,7 +19,7 @@ from pytest_llmbench.cluster.runs import Declared, Plan, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import Gpu, System
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.files import read_at_most
+from pytest_llmbench.core.files import read_at_most, refuse_special_files
 from pytest_llmbench.core.recipe.recipes import Scale
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import Record, RunRecord, SessionVerdicts
@@ -143,7 +143,12 @@ class _Planned(BaseModel):
 
 
 def read_folder(path: Path) -> SessionFolder:
-    """Read a folder for a report, and list what is damaged. Raises ConfigError: it is empty of records."""
+    """Read a folder for a report, and list what is damaged.
+
+    Raises:
+        ConfigError: it is empty of records, or has a file that is none, such as a FIFO.
+    """
+    refuse_special_files(path)
     damage: list[str] = []
     plan: _Planned | None = None
     verdicts: SessionVerdicts | None = None

@@ -19,7 +19,7 @@ from pytest_llmbench.cluster.runs import Plan, Replayed, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ConfigError, unknown
-from pytest_llmbench.core.files import make_folder
+from pytest_llmbench.core.files import make_folder, refuse_special_files
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.record.records import JobTraces, Problem, RunOutcome, RunRecord, RunTraces
@@ -75,6 +75,7 @@ def find_replays(folder: Path, recipes: Mapping[str, Recipe], settings: Settings
     folder = folder.absolute()  # records name it, wherever they are read
     if not folder.is_dir():
         raise ConfigError(f"--replay {folder}: no such folder: give one with the logs of a run in {folder}/<recipe>/")
+    refuse_special_files(folder)
     session = (folder / layout.FOLDERS["run"]).is_dir()
     runs = list(runs_of_session(folder, recipes) if session else _runs_by_recipe(folder, recipes, settings))
     if not runs:

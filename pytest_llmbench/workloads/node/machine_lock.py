@@ -5,8 +5,10 @@ machine, so the ranks hold the lock, too. It is a shared `flock`, which the kern
 holds it has ended in any way.
 """
 
+import errno
 import fcntl
 import os
+import stat
 from pathlib import Path
 
 # Closing any of these would release the lock; they stay open until the process ends.
@@ -73,7 +75,11 @@ def _open(path: Path) -> int:
     """
     while True:
         try:
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            if stat.S_ISREG(os.fstat(lock).st_mode):
+                return lock
+            os.close(lock)
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
         except FileNotFoundError:
             pass
         try:

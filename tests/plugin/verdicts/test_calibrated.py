@@ -52,7 +52,6 @@ def calibrated(folder: Path, system: Path, text: str) -> None:
 
 
 def judge(user: UserFolder, *options: str) -> Result:
-    """Run the tests of the calibrated threshold."""
     return user.run("-k", "calibrated", *options)
 
 

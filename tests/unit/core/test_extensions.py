@@ -166,6 +166,10 @@ def entries() -> Iterator[str]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield from re.findall(r"^pytest_llmbench\.[\w.]+:\w+$", node.value)
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in {"probe", "probe_devices", "ask"}:
+                texts = [str(word.value) for word in node.args if isinstance(word, ast.Constant)]
+                named = [text for text in texts if re.fullmatch(r"\w+:\w+", text)]
+                yield from (f"pytest_llmbench.checks.{path.parent.name}.nodes.{text}" for text in named)
 
 
 def test_every_function_for_the_nodes_is_there() -> None:

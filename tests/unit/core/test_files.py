@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.files import refuse_shared, replacing, write_text
+from pytest_llmbench.core.files import (
+    open_regular,
+    read_at_most,
+    refuse_shared,
+    refuse_special_files,
+    replacing,
+    write_text,
+)
+from pytest_llmbench.core.yaml_files import read_yaml
 
 STRANGER = 54_321  # a user needs no name to own files and to run processes
 # Replaces a session's folder by one of its own, with a file for a job.
@@ -71,7 +79,6 @@ def test_a_replacement_has_the_mode_of_what_it_replaces(tmp_path: Path) -> None:
 
 @pytest.fixture
 def above() -> Iterator[Path]:
-    """A folder that every user can come to."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     yield folder / "above"
@@ -122,3 +129,33 @@ def test_a_link_of_another_user_is_refused(above: Path) -> None:
         os.lchown(above / "link", STRANGER, STRANGER)
         with pytest.raises(ConfigError, match=f"{above / 'link'} belongs to user {STRANGER}"):
             refuse_shared(above / "link" / "session")
+
+
+def test_a_fifo_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    """Opening it would wait for ever."""
+    os.mkfifo(fifo := tmp_path / "replay.yaml")
+    for path in (fifo, Path("/dev/zero")):
+        with pytest.raises(OSError, match="it is no regular file"):
+            open_regular(path)
+        with pytest.raises(ConfigError, match="it is no regular file"):
+            read_at_most(path, 10)
+        with pytest.raises(ConfigError, match="it is no regular file"):
+            read_yaml(path)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "device"])
+def test_a_folder_with_a_special_file_is_refused(tmp_path: Path, kind: str) -> None:
+    """It is named, wherever it is; links to folders and links that lead nowhere are no fault."""
+    (tmp_path / "runs/a").mkdir(parents=True)
+    (tmp_path / "latest").symlink_to("runs")
+    (tmp_path / "gone").symlink_to("nowhere")
+    refuse_special_files(tmp_path)
+    path = tmp_path / "runs/a/record.json"
+    if kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        os.mkfifo(path if kind == "fifo" else tmp_path.with_name(f"{tmp_path.name}.fifo"))
+        if kind == "link":
+            path.symlink_to(tmp_path.with_name(f"{tmp_path.name}.fifo"))
+    with pytest.raises(ConfigError, match=rf"{path} is no regular file"):
+        refuse_special_files(tmp_path)
