@@ -297,13 +297,11 @@ def trained_in(folder: Path, *args: str) -> Path:
 
 
 def steps_logged(session: Path, run: str = "tiny", rank: int = 0) -> int:
-    """How many steps a rank has logged so far."""
     log = session / "runs" / run / "steps" / f"rank-{rank:05d}.jsonl"
     return log.read_text().count('"step":') if log.exists() else 0
 
 
 def pid_of_rank(session: Path, run: str, rank: int) -> int:
-    """The process id a rank introduced itself with."""
     log = session / "runs" / run / "steps" / f"rank-{rank:05d}.jsonl"
     return int(json.loads(log.read_text().splitlines()[0])["pid"])
 
@@ -350,6 +348,5 @@ def slurm_nodes(*, alone: bool = False) -> Iterator[None]:
 
 
 def known(value: Known | None) -> Known:
-    """A value that a step of our own log always has."""
     assert value is not None
     return value

@@ -145,7 +145,7 @@ def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Mapp
 
 
 def default(schema: Mapping[str, Any]) -> str:
-    """A default as the tables have it; empty where leaving the key out means nothing in particular."""
+    """A default as the tables have it; empty for a key without one."""
     value = schema.get("default", "required")
     if value in (None, "", [], {}):
         return ""
@@ -263,7 +263,7 @@ def units() -> list[Row]:
 
 
 def options() -> list[Row]:
-    """Rows of the options of the command line; one that ini files must not have is in bold."""
+    """Rows of the options of the command line; those without an ini key are in bold."""
     return [
         (f"`{option.forms[0]}`" if option.ini else f"**`{option.forms[0]}`**", *_of_option(option))
         for option in OPTIONS

@@ -20,10 +20,10 @@ from pytest_llmbench.plugin import lending
 from pytest_llmbench.plugin.options import read_options
 from pytest_llmbench.plugin.settings import with_installed
 
-Row = dict[str, Any]
+ListRow = dict[str, Any]
 
 
-def rows_of(kind: str) -> tuple[list[Row], list[str]]:
+def rows_of(kind: str) -> tuple[list[ListRow], list[str]]:
     """The rows of a kind, and the faults of extensions of other packages that are left out.
 
     Raises:
@@ -32,7 +32,7 @@ def rows_of(kind: str) -> tuple[list[Row], list[str]]:
     return call_in_site(lambda config: (list(KINDS[kind][0](config)), lending.unusable()))
 
 
-def _recipes(config: pytest.Config) -> Iterator[Row]:
+def _recipes(config: pytest.Config) -> Iterator[ListRow]:
     for path, recipes in recipes_by_file(_folders(config, "recipes")).items():
         for recipe in recipes.values():
             yield {
@@ -43,7 +43,7 @@ def _recipes(config: pytest.Config) -> Iterator[Row]:
             }  # fmt: skip
 
 
-def _systems(config: pytest.Config) -> Iterator[Row]:
+def _systems(config: pytest.Config) -> Iterator[ListRow]:
     folders = _folders(config, "systems")
     named = [(None, load_system(name, folders)) for name in (LOCAL, SLURM, ELSEWHERE)]
     for path, system in [*named, *_system_files(config)]:
@@ -54,7 +54,7 @@ def _systems(config: pytest.Config) -> Iterator[Row]:
         }  # fmt: skip
 
 
-def _checks(_: pytest.Config) -> Iterator[Row]:
+def _checks(_: pytest.Config) -> Iterator[ListRow]:
     for name, check in all_checks().items():
         yield {
             "check": name, "family": check.family, "scope": check.scope, "question": check.summary,
@@ -62,7 +62,7 @@ def _checks(_: pytest.Config) -> Iterator[Row]:
         }  # fmt: skip
 
 
-def _engines(_: pytest.Config) -> Iterator[Row]:
+def _engines(_: pytest.Config) -> Iterator[ListRow]:
     for name, engine in ENGINES.usable().items():
         yield {
             "engine": name, "kind": engine.kind, "options": list(engine.options.model_fields),
@@ -70,7 +70,7 @@ def _engines(_: pytest.Config) -> Iterator[Row]:
         }  # fmt: skip
 
 
-def _statistics(_: pytest.Config) -> Iterator[Row]:
+def _statistics(_: pytest.Config) -> Iterator[ListRow]:
     owned = [(name, statistic, "all") for name, statistic in SHARED.usable().items()]
     for engine in ENGINES.usable().values():
         owned += [(name, statistic, engine.name) for name, statistic in engine.statistics.items()]
@@ -78,7 +78,7 @@ def _statistics(_: pytest.Config) -> Iterator[Row]:
         yield {"statistic": name, "unit": statistic.unit, "engine": engines, "rule": statistic.rule}
 
 
-def _references(config: pytest.Config) -> Iterator[Row]:
+def _references(config: pytest.Config) -> Iterator[ListRow]:
     for recipes in recipes_by_file(_folders(config, "recipes")).values():
         for recipe in recipes.values():
             for reference in recipe.references:
@@ -90,7 +90,7 @@ def _references(config: pytest.Config) -> Iterator[Row]:
                 yield _reference(reference, name, system.name)
 
 
-def _reference(reference: Reference, of: str, system: str | None) -> Row:
+def _reference(reference: Reference, of: str, system: str | None) -> ListRow:
     machine = str(reference.applies_to) if reference.applies_to is not None else "any"
     return {
         "of": of, "reference": reference.name, "statistic": reference.statistic, "bound": reference.asked,
@@ -99,7 +99,7 @@ def _reference(reference: Reference, of: str, system: str | None) -> Row:
     }  # fmt: skip
 
 
-def _schemas(_: pytest.Config) -> Iterator[Row]:
+def _schemas(_: pytest.Config) -> Iterator[ListRow]:
     for path in sorted(shipped("schemas").glob("*.json")):
         schema = json.loads(path.read_text(encoding="utf-8"))
         yield {"schema": path.stem, "title": schema["title"], "id": schema["$id"], "file": str(path)}
@@ -116,7 +116,7 @@ def _system_files(config: pytest.Config) -> Iterator[tuple[str, System]]:
 
 
 # Rows of each kind, and the columns that a terminal has room for; JSON has all.
-KINDS: Mapping[str, tuple[Callable[[pytest.Config], Iterator[Row]], tuple[str, ...]]] = {
+KINDS: Mapping[str, tuple[Callable[[pytest.Config], Iterator[ListRow]], tuple[str, ...]]] = {
     "recipes": (_recipes, ("recipe", "engine", "nodes", "gpus_per_node", "description")),
     "systems": (_systems, ("system", "cluster", "gpus_per_node", "gpu", "description")),
     "checks": (_checks, ("check", "family", "scope", "question")),

@@ -92,7 +92,7 @@ def open_regular(path: Path) -> BinaryIO:
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        raise OSError(errno.EINVAL, "it is no regular file, but a FIFO, a device or a socket", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file, but a FIFO, a device or a socket", str(path))
     return os.fdopen(file, "rb")
 
 
@@ -106,7 +106,7 @@ def refuse_special_files(folder: Path) -> None:
         for path in (Path(where, name) for name in names):
             with contextlib.suppress(OSError):  # a link that leads nowhere
                 if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
-                    raise ConfigError(f"{path} is no regular file (a FIFO, a device or a socket): remove it")
+                    raise ConfigError(f"{path} is not a regular file (a FIFO, a device or a socket): remove it")
 
 
 def read_at_most(path: Path, most: int, hint: str = "") -> bytes:

@@ -37,7 +37,7 @@ class Section(StrEnum):
     SLURM = "LLM training benchmarks: Slurm"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class Option:
     """One option: `--llmbench-NAME` on the command line, `llmbench_name` in ini files.
 

@@ -50,16 +50,8 @@ class FileWaiter:
         write_text(self._session.folder / layout.REPEATS / series, f"{number} {look}")
 
     def wait(self, kind: type[AnyRecord], name: str) -> AnyRecord:
-        """Block until the record is on disk."""
-        path = self._session.folder_of(kind.about, name) / layout.RECORD
-        self._wait_for(path, f"{kind.about} {name}")
-        try:
-            return kind.read(path)
-        except ConfigError as error:
-            pytest.fail(str(error), pytrace=False)
-
-    def _wait_for(self, path: Path, what: str) -> None:
-        """Block until a file is there; fail the test if the controller dies or gives up before."""
+        """Block until the record is on disk; fail the test if the controller dies or gives up before."""
+        path, what = self._session.folder_of(kind.about, name) / layout.RECORD, f"{kind.about} {name}"
         seen, moved = "", time.monotonic()
         while not path.exists():
             reason = read_stop(self._session.folder)
@@ -74,6 +66,10 @@ class FileWaiter:
                     f"{what}: the controller gave no sign of life for {2 * self._ttl_s:g} s and left no record in "
                     f"{self._session.folder}: it died, or the disk is full", pytrace=False,
                 )  # fmt: skip
+        try:
+            return kind.read(path)
+        except ConfigError as error:
+            pytest.fail(str(error), pytrace=False)
 
     def _sign(self) -> str:
         try:

@@ -29,10 +29,10 @@ _TO_DO = {
     "INCOMPLETE": "Select the tests that the clause names, and let them be judged.",
 }
 
-Row = Mapping[str, Any]
+CaseRow = Mapping[str, Any]
 
 
-def evidence_lines(row: Row, records: str) -> Iterator[str]:
+def evidence_lines(row: CaseRow, records: str) -> Iterator[str]:
     """Yield the evidence of a test, for systems that show the output of a test case alone.
 
     Args:
@@ -55,7 +55,7 @@ def evidence_lines(row: Row, records: str) -> Iterator[str]:
             yield f"{name}: {' '.join(harmless(str(row[name])).split())}"
 
 
-def annotate_tests(rows: Iterable[Row], root: Path, *, warned: bool) -> Iterator[str]:
+def annotate_tests(rows: Iterable[CaseRow], root: Path, *, warned: bool) -> Iterator[str]:
     """Yield an annotation of GitHub Actions for each test that failed, at most ten: the last then counts the others.
 
     Args:
@@ -76,7 +76,7 @@ def annotate_tests(rows: Iterable[Row], root: Path, *, warned: bool) -> Iterator
         yield _annotation("error", "more tests failed", f"{left} more tests failed: see the summary of the job", {})
 
 
-def _place(row: Row, root: Path) -> dict[str, str]:
+def _place(row: CaseRow, root: Path) -> dict[str, str]:
     """The test's file, relative to GitHub's checkout, and its line."""
     if not row.get("file"):
         return {}
@@ -95,7 +95,7 @@ def _annotation(level: str, title: str, message: str, place: Mapping[str, str]) 
     return f"::{level} {','.join(given)}::{escape(message)}"
 
 
-def summary(verdict: SessionVerdict, rows: Sequence[Row], records: str, notes: Iterable[str] = ()) -> Iterator[str]:
+def summary(verdict: SessionVerdict, rows: Sequence[CaseRow], records: str, notes: Iterable[str] = ()) -> Iterator[str]:
     """Yield the lines of the summary: the session's verdict, a table of its tests, causes, and what to do.
 
     Args:
@@ -146,7 +146,7 @@ def _section(title: str, lines: Sequence[str], more: str, last: Sequence[str] = 
         yield from ("", title, "", *(f"- {text}" for text in (*lines[:_MOST_CAUSES], *rest, *last)))
 
 
-def _causes(rows: Sequence[Row]) -> Iterator[str]:
+def _causes(rows: Sequence[CaseRow]) -> Iterator[str]:
     """Yield each cause or reason once, with its first test and the number of others."""
     alike: dict[tuple[str, str], list[str]] = {}
     for row in rows:
@@ -165,16 +165,16 @@ def markdown(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", html.escape(short, quote=False)).replace("://", ":\u200b//")
 
 
-def _rank(row: Row) -> int:
+def _rank(row: CaseRow) -> int:
     verdict = str(row["verdict"])
     return _ORDER.index(verdict) if verdict in _ORDER else -1
 
 
-def _hosts(row: Row) -> list[str]:
+def _hosts(row: CaseRow) -> list[str]:
     return [*filter(None, str(row.get("hosts") or "").split(","))]
 
 
-def _format_measured(row: Row) -> str:
+def _format_measured(row: CaseRow) -> str:
     """The measured number with its unit and statistic, or the text of a check; empty without a measurement."""
     value = _number(row.get("value"))
     if value is None:
@@ -182,7 +182,7 @@ def _format_measured(row: Row) -> str:
     return f"{for_people(value, _DIGITS)} {row.get('unit') or ''} ({row.get('statistic') or 'no statistic'})"
 
 
-def _format_bound(row: Row) -> str:
+def _format_bound(row: CaseRow) -> str:
     """The bound of the test, with as many digits as the measured number; empty without one."""
     return bounds_for_people(str(row.get("threshold") or row.get("bound") or ""), _DIGITS)
 

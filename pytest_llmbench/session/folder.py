@@ -146,7 +146,7 @@ def read_folder(path: Path) -> SessionFolder:
     """Read a folder for a report, and list what is damaged.
 
     Raises:
-        ConfigError: it is empty of records, or has a file that is none, such as a FIFO.
+        ConfigError: it is empty of records, or has something else than regular files, such as a FIFO.
     """
     refuse_special_files(path)
     damage: list[str] = []

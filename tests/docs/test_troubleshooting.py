@@ -15,7 +15,6 @@ SYMPTOMS = re.findall(r"^### `(.+)`$", TEXT, re.MULTILINE)
 
 @functools.cache
 def messages() -> tuple[str, ...]:
-    """Every text of the package, read once."""
     return tuple(_messages())
 
 

@@ -116,7 +116,6 @@ def test_a_true_run_is_judged(logs: Logs) -> None:
 
 
 def relabelled(text: str, **changes: str) -> str:
-    """A label, or a log, that says something else."""
     for name, value in changes.items():
         text = re.sub(rf"(#llmbench .*?{name}=)\S+", rf"\g<1>{value}", text)
     return text

@@ -186,7 +186,6 @@ def test_time_outside_of_steps_is_said(logs: Logs, trained: Path) -> None:
 
 
 def forget_task(logs: Logs) -> None:
-    """Take away what the run was launched with."""
     (logs.run / "task.json").unlink()
 
 

@@ -18,7 +18,6 @@ END = "[default0]:[after training is done]"
 
 @pytest.fixture
 def megatron(user: UserFolder) -> MegatronLM:
-    """The stand-in, its recipe and a test of it."""
     framework = MegatronLM(user)
     framework.install()
     framework.recipe()
@@ -81,7 +80,6 @@ def deaf(lines: list[str]) -> list[str]:
 
 
 def garbled(lines: list[str], *numbers: int) -> list[str]:
-    """Two ranks wrote at once, so that lines are cut."""
     for number in numbers:
         at = iteration(lines, number)
         lines[at] = lines[at][: len(lines[at]) // 2]
@@ -89,7 +87,6 @@ def garbled(lines: list[str], *numbers: int) -> list[str]:
 
 
 def dies(lines: list[str]) -> list[str]:
-    """A rank fails in the middle, in its own words."""
     at = iteration(lines, 12)
     return [*lines[:at], "[default1]:[rank1]: ValueError: the dog ate it", "[default1]:#exit 1"]
 

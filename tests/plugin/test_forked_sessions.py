@@ -39,7 +39,6 @@ def seen(user: UserFolder, name: str, result: Result) -> dict[str, object]:
 
 
 def same(told: dict[str, object]) -> dict[str, object]:
-    """Without what no two sessions have alike."""
     environment = told["environment"]
     assert isinstance(environment, dict)
     loose = ("SEEN", "PYTEST_XDIST_TESTRUNUID", "PYTEST_CURRENT_TEST")
@@ -95,7 +94,6 @@ def test_a_session_ends_with_who_asked_for_it(user: UserFolder) -> None:
 
 
 def _told(path: Path) -> int:
-    """The number in a file that is still to come."""
     deadline = time.monotonic() + 60
     while not path.exists() or not path.read_text():
         assert time.monotonic() < deadline, f"no {path}"

@@ -20,7 +20,6 @@ NO_GPU_HERE = pytest.mark.skipif(gpus_here() != 0, reason="this machine has GPUs
 
 
 def log_of(result: Result) -> Path:
-    """The log that the record's problem names."""
     return Path(result.record()["problem"]["log"])
 
 

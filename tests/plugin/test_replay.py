@@ -33,12 +33,10 @@ def replay(user: UserFolder) -> Path:
 
 @pytest.fixture
 def judge(user: UserFolder, replay: Path) -> Callable[..., Result]:
-    """Run a session over the logs, in this process."""
     return lambda *args: here(user, f"--replay={replay}", *args)
 
 
 def here(user: UserFolder, *args: str) -> Result:
-    """Run pytest in this process, which is quicker."""
     done = user.pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov", *args)
     return Result(int(done.ret), done.stdout.str() + done.stderr.str(), user.session)
 
@@ -252,7 +250,6 @@ def test_a_plan_of_a_replay_says_what_would_be_read(replay: Path, judge: Callabl
 
 
 def jsc(user: UserFolder, recipe: str, *texts: str, **said: Any) -> Result:
-    """Judge logs of a shipped recipe of JSC's."""
     user.test((shipped("recipes").parent / "training" / "test_training.py").read_text())
     folder = user.path / "logs" / recipe
     folder.mkdir(parents=True)

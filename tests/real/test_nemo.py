@@ -154,7 +154,6 @@ def written(recipe: Recipe, folder: Path, launcher: Path) -> tuple[str, dict[str
 
 
 def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A tree's leaves by their dotted names."""
     found: dict[str, Any] = {}
     for name, value in tree.items():
         found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}

@@ -56,7 +56,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def run_slurm(*command: str) -> str:
-    """Run a Slurm command and return what it printed."""
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=clean_environment())
     return done.stdout
 

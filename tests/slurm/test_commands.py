@@ -24,7 +24,6 @@ def megatron(user: UserFolder) -> MegatronLM:
 
 
 def nodes_of_ranks(result: Result, run: str) -> set[str]:
-    """On which nodes the ranks of a run say they are."""
     output = (result.session / "runs" / run / "logs" / "output.log").read_text()
     return set(re.findall(r"node: (\S+) arguments:", output))
 

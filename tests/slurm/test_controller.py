@@ -83,7 +83,6 @@ class Forgetful:
 
 
 def untouched(slurm: OwnSlurm, job_id: str) -> None:
-    """The job was neither cancelled nor used."""
     (line,) = slurm.run("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T|%k")
     assert line in {"RUNNING|somebody else's", "PENDING|somebody else's"}
     steps = slurm.run("squeue", "--noheader", "--steps", f"--jobs={job_id}", "--format=%j")
@@ -138,7 +137,6 @@ def test_a_run_that_is_done_needs_no_controller(
 
 @contextmanager
 def endless_epilog(slurm: OwnSlurm) -> Iterator[None]:
-    """Have Slurm close no job before the end of this."""
     conf, busy, epilog = slurm.base / "etc" / "slurm.conf", slurm.base / "busy", slurm.base / "epilog"
     epilog.write_text(f"#!/bin/sh\nwhile [ -e {busy} ]; do sleep 0.2; done\n")
     epilog.chmod(0o755)

@@ -12,7 +12,6 @@ HELD_OR_OWN = pytest.mark.parametrize("held", [True, False], ids=["held", "own"]
 
 
 def speed(**bounds: str) -> dict[str, Any]:
-    """A reference on the speed of this Slurm's nodes."""
     told = {"why": "an example", "source": "this test", "date": "2026-11-24", "applies_to": {"system": "slurm"}}
     return {"name": "speed", "statistic": "throughput", **told, **bounds}
 

@@ -55,7 +55,6 @@ def interrupted(user: UserFolder, number: signal.Signals, *args: str) -> Path:
 
 
 def events(session: Path, kind: str) -> list[JournalEvent]:
-    """Events of a kind in a session's journal."""
     return [event for event in read_journal(session / "journal")[0] if event.event == kind]
 
 

@@ -121,7 +121,6 @@ FAULTS = {
 
 
 def run(user: UserFolder, fault: Fault, *args: str) -> Result:
-    """Check nodes, and train on groups of them."""
     user.test(CHECKS.format(checks=f'"limits", "{fault.check}"'))
     user.recipe()
     folder = user.path / "topology"

@@ -31,7 +31,6 @@ Write = Callable[..., Path]
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command, and return its exit code."""
     with pytest.raises(SystemExit) as end:
         app.main(["calibrate", *arguments])
     return int(end.value.code or 0)

@@ -95,7 +95,7 @@ class Condensed:
 
 
 def _kind_of(line: bytes) -> bytes:
-    """What lines about the same error have in common; without `re`, as there may be a million of them."""
+    """The part that lines about the same error share; without `re`, as there may be a million of them."""
     begin = line.find(b"Xid (")
     end = line.find(b",", begin)
     if begin < 0 or end < 0:

@@ -87,7 +87,8 @@ class LiveLine:
             return "nothing"
         reporter = self._reporter
         able = reporter is not None and reporter.isatty and os.environ.get("TERM", "").lower() not in {"", "dumb"}
-        wanted = asked == "on" or not (is_ci() or self._config.getoption("capture", "fd") == "no")
+        in_ci = os.environ.get("CI", "").lower() not in _NO
+        wanted = asked == "on" or not (in_ci or self._config.getoption("capture", "fd") == "no")
         return "table" if able and wanted else "lines"
 
     def _draw(self, snapshot: LiveSnapshot) -> None:
@@ -117,8 +118,3 @@ class LiveLine:
             yield reporter
             if reporter is not None:
                 reporter.flush()
-
-
-def is_ci() -> bool:
-    """True if a CI system runs this, by the variable CI that they set."""
-    return os.environ.get("CI", "").lower() not in _NO

@@ -54,7 +54,7 @@ def header(bench: Bench, *, runs_tests: bool = True) -> list[str]:
 
 
 def _describe_earlier(bench: Bench) -> str | None:
-    """What `--resume` goes on with, or what it could go on with."""
+    """Describe the session that `--resume` goes on with, or could go on with."""
     if bench.earlier is None:
         return describe_dead_session(bench.options.run_dir) if bench.settings.replay is None else None
     kept, left, new = bench.earlier.counts(bench.planned, bench.settings)

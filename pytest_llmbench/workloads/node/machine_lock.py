@@ -79,7 +79,7 @@ def _open(path: Path) -> int:
             if stat.S_ISREG(os.fstat(lock).st_mode):
                 return lock
             os.close(lock)
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         except FileNotFoundError:
             pass
         try:

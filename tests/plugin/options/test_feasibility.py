@@ -17,7 +17,6 @@ TAKES = "it would take at least 87 nodes at their peak, 133 at 65 % of it"
 
 
 def asks(words_per_s: float, name: str = "fast") -> list[dict[str, Any]]:
-    """A reference on speed for the system `toy`."""
     return [
         {
             "name": name, "statistic": "throughput", "at_least": f"{words_per_s} words/s", "why": "it must be fast",

@@ -26,7 +26,6 @@ MAY_HOLD = {
 
 
 def planted_in(text: bytes | str) -> set[str]:
-    """The places whose secret is in a text."""
     data = text.encode() if isinstance(text, str) else text
     return {place for place, value in PLANTED.items() if value.encode() in data}
 

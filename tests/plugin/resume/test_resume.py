@@ -38,17 +38,14 @@ def killed(user: UserFolder, when: Callable[[Path], object], *args: str) -> Path
 
 
 def in_second(session: Path) -> bool:
-    """Whether the second run is in its middle."""
     return steps_logged(session, "b_second") > 1
 
 
 def events(session: Path, kind: str) -> list[JournalEvent]:
-    """Events of a kind in a session's journal."""
     return [event for event in read_journal(session / "journal")[0] if event.event == kind]
 
 
 def whole(result: Result) -> Result:
-    """A session all of whose tests passed, each once."""
     assert result.returncode == 0, result.text
     assert sorted(result.cases) == [f"test_reference[{name}-learns]" for name in RUNS]
     assert {case.properties["verdict"] for case in result.cases.values()} == {"PASS"}

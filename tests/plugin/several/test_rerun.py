@@ -33,12 +33,10 @@ WIDE = "between_runs='15 %', runs=3"
 
 
 def asked(bound: str, other: str = WIDE) -> str:
-    """The tests, with a threshold on speed."""
     return TESTS.replace("BOUND", repr(bound)).replace("OTHER", other)
 
 
 def made(result: Result) -> list[str]:
-    """The runs of a session, by their folders."""
     return sorted(path.parent.name for path in result.session.glob("runs/*/task.json"))
 
 

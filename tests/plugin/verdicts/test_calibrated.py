@@ -3,13 +3,12 @@
 import json
 import random
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_llmbench.cli import app
 from tests.conftest import Result, UserFolder
 
 # A real run on one H200, at 456,479 words/s in its judged steps.
@@ -46,13 +45,14 @@ def siblings(plain: dict[str, Any], folder: Path, faster: float) -> Path:
 def calibrated(folder: Path, system: Path, text: str) -> None:
     """Write a system's file with a threshold from the records in a folder."""
     written = folder / "calibrated.yaml"
-    command = [sys.executable, "-m", "pytest_llmbench.cli", "calibrate", *map(str, folder.glob("*.json"))]
-    subprocess.run([*command, "--output", str(written), "--name", "calibrated"], check=True)
+    words = ["calibrate", *map(str, folder.glob("*.json")), "--output", str(written), "--name", "calibrated"]
+    with pytest.raises(SystemExit) as end:
+        app.main(words)
+    assert end.value.code == 0
     system.write_text(text + written.read_text())
 
 
 def judge(user: UserFolder, *options: str) -> Result:
-    """Run the tests of the calibrated threshold."""
     return user.run("-k", "calibrated", *options)
 
 

@@ -121,7 +121,6 @@ SPEEDS = {
 
 
 def judge(user: UserFolder, tests: str, *options: str) -> Result:
-    """Judge the recorded run by these tests."""
     shutil.copytree(RECORDED, user.path / "recorded", dirs_exist_ok=True)
     user.test(tests)
     return user.run("--replay=recorded", "-p", "no:warnings", *options)

@@ -73,7 +73,6 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def ended(user: UserFolder, kept: Path) -> Path:
-    """A copy of that session, in the user's folder."""
     user.recipe(references=[bound(), MISSED], **SLOW)
     user.test()
     if not kept.exists():
@@ -82,7 +81,6 @@ def ended(user: UserFolder, kept: Path) -> Path:
 
 
 def verdicts(session: Path) -> dict[str, str]:
-    """The verdict of each test of a session."""
     return {name: case.properties["verdict"] for name, case in read_junit(session / "junit.xml").items()}
 
 

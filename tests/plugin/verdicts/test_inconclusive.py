@@ -48,7 +48,6 @@ def recorded(user: UserFolder) -> UserFolder:
 
 
 def judge(user: UserFolder, *options: str) -> Result:
-    """Judge the recorded run by the user's tests."""
     return user.run("--replay", "recorded", "--llmbench-require-verdict", "no", *options)
 
 

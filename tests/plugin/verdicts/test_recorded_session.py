@@ -25,7 +25,6 @@ ITS_OWN = {"cluster", "job_id", "log", "run_record", "findings", "reason"}
 
 
 def keys(value: object, path: str = "") -> Iterator[tuple[str, object]]:
-    """Every leaf of a JSON document with its path."""
     if isinstance(value, dict):
         for key, each in value.items():
             yield from keys(each, f"{path}.{key}")

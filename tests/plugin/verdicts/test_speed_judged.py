@@ -17,7 +17,6 @@ COMPARES = "import pytest\nfrom pytest_llmbench import Quantity\n\ndef test_it(r
 
 @pytest.fixture
 def judge(user: UserFolder) -> UserFolder:
-    """A run whose logs are at hand, at scale full."""
     folder = user.path / "logs" / "tiny"
     folder.mkdir(parents=True)
     shutil.copy(LOGS / "megatron_lm_2_ranks.log", folder)
@@ -29,7 +28,6 @@ def judge(user: UserFolder) -> UserFolder:
 
 
 def judged(user: UserFolder, *references: Any, args: tuple[str, ...] = ()) -> Result:
-    """A session over the logs, by these references."""
     user.recipe(**{**RECIPE, "references": list(references)})
     done = user.pytester.runpytest_inprocess(
         "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov", "--llmbench-replay", "logs", *args

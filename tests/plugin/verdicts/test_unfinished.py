@@ -35,7 +35,6 @@ XDIST = pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 
 @pytest.fixture
 def declaring(user: UserFolder) -> UserFolder:
-    """Two runs that never end, and two tests of each."""
     for name in ("first", "second"):
         user.recipe(name, steps=ENDLESS)
     user.test(TESTS)

@@ -26,7 +26,6 @@ def constants(family: str) -> tuple[set[str], set[str]]:
 
 
 def is_declaration(node: ast.stmt) -> bool:
-    """Whether a statement of a module declares kinds."""
     return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).endswith("Kind")
 
 

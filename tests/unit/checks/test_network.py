@@ -79,7 +79,6 @@ def names(count: int) -> tuple[str, ...]:
 
 
 def slow(*hosts: str) -> Callable[[Members], Mapping[str, Any]]:
-    """Groups with one of these reach a half."""
     return lambda members: rate(5.0 if {host for host, _ in members} & set(hosts) else 10.0)
 
 

@@ -59,13 +59,11 @@ class FactsFleet:
 
 
 def judged(folder: Path, *answers: dict[str, Any] | str, **settings: Any) -> Report:
-    """What `storage` makes of these answers."""
     return get_check("storage").run(FactsFleet(answers, folder), CheckSettings(**settings))
 
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
-    """Three real nodes that load a real folder."""
     folder = tmp_path_factory.mktemp("storage")
     (folder / "data").mkdir()
     fleet = ProcessFleet(site=cpu_site(3), hosts=_HOSTS, folder=folder / "records")

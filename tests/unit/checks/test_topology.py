@@ -23,7 +23,6 @@ _GPUS = {f"{number:04x}:00:00.0": number // 2 for number in range(4)}
 
 
 def told(devices: Mapping[str, int]) -> PciFacts:
-    """A node's answer with GPUs at NUMA nodes."""
     gpus = (PciDevice(bus=bus, driver="nvidia", pci_class="0x030200", numa=numa) for bus, numa in devices.items())
     return PciFacts(devices=tuple(gpus), cpu={"arch": "x86_64"}, affinity={"0": "ff"}, installed=None)
 

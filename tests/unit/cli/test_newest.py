@@ -23,7 +23,6 @@ OLDER, NEWER = "20261126-100000-aaaaaa", "20261126-110000-bbbbbb"
 
 
 def live(folder: Path) -> None:
-    """Write a picture of a session that goes on."""
     facts = {"session": folder.name, "host": socket.gethostname(), "pid": os.getpid(), "began": 1.0, "count": 0}
     (folder / layout.LIVE).write_text(LiveSnapshot.model_validate({**facts, "at": 2.0}).model_dump_json())
 

@@ -33,7 +33,6 @@ class Program(Job):
 
 @pytest.fixture
 def waits() -> Iterator[Program]:
-    """A program that goes on until it is told to end."""
     with ExitStack() as ends:
         program = Program("sleep 600")
         ends.enter_context(program.process)

@@ -24,7 +24,6 @@ JOB = OurJob("7", IDENTITY)
 
 
 def row(state: JobState, word: str = "", **changes: Any) -> JobRow:
-    """Our job, as squeue or sacct shows it."""
     status = JobStatus(state=state, word=word or str(state), nodelist=changes.pop("nodelist", ""))
     facts = {"job_id": "7", "submitted": "at", "uid": "0", "name": "llmbench-x", "script": "", "comment": "llmbench:s"}
     return JobRow(status=status, **{**facts, **changes})
@@ -36,7 +35,6 @@ def watched(state: JobState = JobState.RUNNING, **changes: Any) -> WatchedJob:
 
 
 def facts(*rows: JobRow, **changes: Any) -> Facts:
-    """Answers of a Slurm that is not silent."""
     return Facts(**{"began": NOW, "took_s": 0.1, "silent": False, "rows": rows, "error": "", **changes})
 
 

@@ -17,7 +17,6 @@ class Clock:
 
 
 def queries(seconds: int, *, changed: bool, stirred: bool, last: bool = False) -> list[float]:
-    """When it is asked, looking every 0.1 s."""
     clock = Clock()
     rhythm, asked = Rhythm(clock), []
     for tick in range(10 * seconds):

@@ -31,7 +31,6 @@ FOLDERS = {"run-record": "runs", "health-record": "checks"}
 
 
 def validator(kind: str) -> jsonschema.Draft202012Validator:
-    """The schema that is in the repository."""
     return jsonschema.Draft202012Validator(
         json.loads((shipped("schemas") / f"{kind}.json").read_text(encoding="utf-8"))
     )

@@ -111,7 +111,6 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
 
 @pytest.fixture
 def slurm(commands: Commands) -> Slurm:
-    """Watching job 7, which nobody has seen yet."""
     slurm = Slurm()
     slurm.watch("7", OURS)
     return slurm
@@ -785,7 +784,6 @@ def is_alive(pid: str) -> bool:
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Processes with a folder on their command line."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended

@@ -79,7 +79,6 @@ def test_a_replacement_has_the_mode_of_what_it_replaces(tmp_path: Path) -> None:
 
 @pytest.fixture
 def above() -> Iterator[Path]:
-    """A folder that every user can come to."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     yield folder / "above"
@@ -136,11 +135,11 @@ def test_a_fifo_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
     """Opening it would wait for ever."""
     os.mkfifo(fifo := tmp_path / "replay.yaml")
     for path in (fifo, Path("/dev/zero")):
-        with pytest.raises(OSError, match="it is no regular file"):
+        with pytest.raises(OSError, match="it is not a regular file"):
             open_regular(path)
-        with pytest.raises(ConfigError, match="it is no regular file"):
+        with pytest.raises(ConfigError, match="it is not a regular file"):
             read_at_most(path, 10)
-        with pytest.raises(ConfigError, match="it is no regular file"):
+        with pytest.raises(ConfigError, match="it is not a regular file"):
             read_yaml(path)
 
 
@@ -158,5 +157,5 @@ def test_a_folder_with_a_special_file_is_refused(tmp_path: Path, kind: str) -> N
         os.mkfifo(path if kind == "fifo" else tmp_path.with_name(f"{tmp_path.name}.fifo"))
         if kind == "link":
             path.symlink_to(tmp_path.with_name(f"{tmp_path.name}.fifo"))
-    with pytest.raises(ConfigError, match=rf"{path} is no regular file"):
+    with pytest.raises(ConfigError, match=rf"{path} is not a regular file"):
         refuse_special_files(tmp_path)

@@ -30,13 +30,11 @@ OF_ENGINES: dict[str, dict[str, Any]] = {
 
 
 def recipe(engine: str, **changes: Any) -> Recipe:
-    """Build a recipe for one node of 8 GPUs."""
     shape = {"engine": engine, "global_batch_size": 192, "micro_batch_size": 2, **OF_ENGINES[engine]}
     return small_recipe(shape, changes)
 
 
 def problems(engine: str, topology: Topology = NODE, **changes: Any) -> list[str]:
-    """All reasons why a changed recipe cannot run."""
     return list(get_engine(engine).problems(recipe(engine, **changes), topology))
 
 

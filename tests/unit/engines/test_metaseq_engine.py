@@ -34,7 +34,6 @@ def recipe(name: str = "metaseq125m", scale: Scale = "full", **changes: Any) -> 
 
 
 def command(what: Recipe, topology: Topology = NODE, **environment: Any) -> Command:
-    """The only command of a recipe's script."""
     place = Place(
         folder=Path("/shared/runs") / what.name,
         environment=Environment.model_validate(environment),

@@ -17,7 +17,6 @@ RECORD = "runs/tiny/record.json"
 
 
 def rows(evidence: Evidence) -> dict[str, Any]:
-    """The rows of the certificate by clause."""
     return {row.clause: row for row in certificate_rows(read_session(evidence.folder))}
 
 

@@ -37,7 +37,6 @@ def test_without_a_trusted_signature_it_is_not_verified(evidence: Evidence) -> N
 
 
 def first(data: Any, name: str) -> Any:
-    """The first judgement about a statistic."""
     return next(each for each in data["judgements"] if each["statistic"] == name)
 
 

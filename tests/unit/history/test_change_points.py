@@ -12,7 +12,6 @@ from pytest_llmbench.history.change_points import change_points
 
 
 def noise(seed: int, levels: dict[int, float], spread: float = 0.5) -> list[float]:
-    """Values about levels, each for so many of them."""
     rng = random.Random(seed)
     return [rng.gauss(level, spread) for count, level in levels.items() for _ in range(count)]
 

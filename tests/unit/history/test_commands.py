@@ -21,7 +21,6 @@ COMPARE.command()(compare)
 
 
 def told(app: typer.Typer, *words: str, code: int = 0) -> str:
-    """What a command prints; it ends with that code."""
     result = CliRunner().invoke(app, [*words], env={"COLUMNS": "300"})
     assert result.exit_code == code, result.output
     return result.output

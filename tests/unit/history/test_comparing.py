@@ -28,7 +28,6 @@ def history(tmp_path: Path) -> Iterator[History]:
 
 
 def row(value: float, better: Any = "higher", half: float = 0.003, unit: str = "words/s") -> MetricRow:
-    """A number that is known to within a share."""
     return MetricRow(
         name="x", value=value, unit=unit, low=value * (1 - half), high=value * (1 + half), better=better
     )  # fmt: skip

@@ -26,7 +26,6 @@ def drawn(seed: int, deviations: list[float], runs: int = 10) -> list[Scatter]:
 
 
 def row(value: float) -> MetricRow:
-    """A speed that is known well by its steps."""
     return MetricRow(name="x", value=value, unit="words/s", low=0.999 * value, high=1.001 * value, better="higher")
 
 

@@ -28,7 +28,6 @@ FAST = {name: statistic for name, statistic in STATISTICS.items() if statistic.s
 
 
 def reference(statistic: str, **bounds: str) -> Reference:
-    """Build a reference for one kind of GPU."""
     quantities: dict[str, Any] = {name: Quantity(text) for name, text in bounds.items()}
     return Reference(
         name="r", statistic=statistic, why="because", source="a document", date=dt.date(2023, 3, 20),
@@ -43,7 +42,6 @@ def peak(recipe: Recipe = OPT_175B, nodes: int = 8, tflops: float = 312.0) -> Pe
 
 
 def asked(statistic: str, where: Peak | None = None, **bounds: str) -> Demand:
-    """What a reference on that statistic asks for."""
     found = demand(reference(statistic, **bounds), STATISTICS[statistic], where or peak())
     assert found is not None
     return found

@@ -57,7 +57,6 @@ def test_reasons_without_a_name_are_told_by_number() -> None:
 
 
 def without(seen: list[GpuEvent], after_s: float, before_s: float) -> list[GpuEvent]:
-    """Take out what lies between two seconds."""
     return [each for each in seen if not after_s < each.time - BEGIN < before_s]
 
 

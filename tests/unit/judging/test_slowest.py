@@ -10,7 +10,6 @@ from pytest_llmbench.judging.findings import slowest_node
 
 
 def ranks(*rates: float | None, device: str = "NVIDIA H200", per_node: int = 2) -> list[RankInfo]:
-    """Ranks by their matrix products in TFLOP/s."""
     return [
         RankInfo(
             rank=rank,

@@ -44,12 +44,10 @@ def watched(rank: int) -> GpuTelemetry:
 
 
 def values(m: Measurement) -> dict[str, float]:
-    """Value of every statistic that has one."""
     return {name: metric.value for name, metric in measure(m).items()}
 
 
 def scaled(steps: tuple[Step, ...], factor: float) -> tuple[Step, ...]:
-    """Make every step last `factor` times as long."""
     return tuple(step.model_copy(update={"seconds": factor * known(step.seconds)}) for step in steps)
 
 

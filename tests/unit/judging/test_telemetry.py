@@ -11,7 +11,6 @@ from pytest_llmbench.judging.telemetry import RULES, Watched, first_of, gaps
 
 
 def gpu(rank: int = 0, **changes: Any) -> GpuTelemetry:
-    """What one GPU did in 10 s: 6 kJ, 20 samples."""
     values: dict[str, Any] = {
         "rank": rank, "gpu": f"GPU-{rank}", "seconds": 10.0, "samples": 20, "energy_j": 6000.0, "energy_error_j": 100.0,
         "power_w": 601.0, "sm_clock_mhz": 1500.0, "sm_clock_min_mhz": 1400.0, "memory_clock_mhz": 3201.0,

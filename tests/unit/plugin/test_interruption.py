@@ -17,7 +17,6 @@ def asked() -> list[str]:
 
 @pytest.fixture
 def interruption(asked: list[str]) -> Iterator[Interruption]:
-    """One that takes the signals of this process."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     taken = Interruption()
     taken.take_signals(asked.append)

@@ -14,7 +14,6 @@ from tests.support.shipped import shipped_recipes
 
 @pytest.fixture(scope="module")
 def base() -> RunRecord:
-    """A record that says nothing of what ran."""
     return RunRecord(
         session="s", key="k", token="t", recipe=shipped_recipes()["opt125m"], system="local",
         cluster="local", allocation="run", nodes=1, ranks=1, gpus=0, folder=str(Path("f")),

@@ -47,7 +47,6 @@ def several(*records: RunRecord) -> Run:
 
 
 def last(run: Run) -> JudgedComparison:
-    """How the last comparison of its numbers ended."""
     assert run.comparisons.last is not None
     return run.comparisons.last
 

@@ -15,7 +15,6 @@ Read = Callable[..., StepSeries]
 
 @pytest.fixture(scope="session")
 def read(tmp_path_factory: pytest.TempPathFactory) -> Read:
-    """Return what reads one log from its content."""
     path = tmp_path_factory.mktemp("log") / "job.out"
 
     def read_content(parse: Parse, content: str | bytes, needles: Needles = EVERY_LINE) -> StepSeries:

@@ -24,7 +24,6 @@ def write_log(folder: Path, content: bytes) -> None:
 
 
 def stand(folder: Path, *lines: str) -> None:
-    """Write the phase files of rank 0, rank 1, ..."""
     (folder / "phase").mkdir(exist_ok=True)
     for rank, line in enumerate(lines):
         (folder / f"phase/rank-{rank:05d}").write_text(line.ljust(63) + "\n")

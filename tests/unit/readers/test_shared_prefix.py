@@ -66,7 +66,6 @@ COLLECTORS: dict[str, Callable[[int], str]] = {
 
 
 def said(paths: list[Path], reader: LogReader) -> StepSeries:
-    """Read a log with everything that its reader has."""
     return read_log(paths, reader.dialect(), reader.claims, reader.needles)
 
 

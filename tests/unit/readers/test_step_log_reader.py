@@ -18,7 +18,6 @@ from tests.conftest import known
 
 
 def start(rank: int = 0, **changes: object) -> bytes:
-    """Build the line that introduces a rank."""
     event = {
         "event": "start", "schema": 1, "rank": rank, "world_size": 2, "local_rank": rank, "host": f"n{rank}",
         "pid": 7, "device": "NVIDIA H200", "versions": {"torch": "2.13.0"}, "pid_namespace": 1, "time": 1.7e9,

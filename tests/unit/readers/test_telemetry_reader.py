@@ -15,7 +15,6 @@ STEPS = 30
 
 
 def judged(folder: Path, first: int = 6, last: int = STEPS) -> tuple[Step, ...]:
-    """The judged steps of the logs in a folder."""
     return tuple(each for each in read_steps(folder).steps if first <= each.step <= last)
 
 

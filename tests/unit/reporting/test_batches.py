@@ -33,7 +33,6 @@ def made(folder: Path, group: int, recipe: Recipe = CHAT, log: str | None = None
 
 
 def evaluated(*records: RunRecord) -> list[Batch]:
-    """The batches of records that came in this order."""
     specs = [RunSpec(key=each.key, recipe=each.recipe, group=int(each.key[-1])) for each in records]
     return evaluate_batches(specs, {record.key: record for record in records})
 

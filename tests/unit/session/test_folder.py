@@ -66,14 +66,12 @@ def repeat_runs(reports: Path) -> None:
 
 
 def lose_target(reports: Path) -> None:
-    """The link leads to a session that was deleted."""
     (reports / layout.LATEST).unlink()
     (reports / layout.LATEST).symlink_to("deleted")
     touch_plan(reports)
 
 
 def lose_link(reports: Path) -> None:
-    """`rsync` without `-l` takes no links along."""
     (reports / layout.LATEST).unlink()
     touch_plan(reports)
 
@@ -97,7 +95,6 @@ def damage_journal(reports: Path) -> None:
 
 
 def add_strangers(reports: Path) -> None:
-    """Folders and files of others are passed over."""
     (reports / "notes").mkdir()
     (reports / "index.json").write_text("{}")
     (reports / layout.LATEST).unlink()

@@ -20,14 +20,11 @@ PASSED = Judgement(test="test_it", verdict=Verdict.PASS)
 
 @pytest.fixture
 def store() -> RecordStore:
-    """The store of a session without a journal."""
     return RecordStore(System(name="here", cluster="slurm", gpus_per_node=0))
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Callable[..., RunRecord]:
-    """A record of a run with that key, in its folder."""
-
     def make(key: str = "tiny", repeat: int = 1) -> RunRecord:
         return RunRecord(
             session="s", key=key, repeat=repeat, token="t", recipe=small(), system="here", cluster="slurm",

@@ -21,7 +21,6 @@ FOLDER = Path("/shared/run")
 
 
 def words(container: Container) -> str:
-    """The start of a command line inside an image."""
     place = Place(folder=FOLDER, environment=Environment(container=container), slurm=True, time_limit_min=5)
     return container_prefix(container, place, {"NCCL_DEBUG", "HF_TOKEN"})
 

@@ -99,7 +99,6 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> FailedLaunches:
 
 
 def fail(launches: FailedLaunches, key: str) -> None:
-    """Have every launch of a run come to nothing."""
     assert [launches.add(key, "why") for _ in range(len(PAUSES_S) + 1)] == [*(False for _ in PAUSES_S), True]
 
 

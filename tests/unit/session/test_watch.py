@@ -50,7 +50,6 @@ def log_step(folder: Path, number: int, seconds: float) -> None:
 
 
 def stand(folder: Path, **ranks: str) -> None:
-    """Write down what ranks say they are doing."""
     (folder / "phase").mkdir(exist_ok=True)
     for rank, where in ranks.items():
         (folder / "phase" / f"rank-{int(rank[1:]):05d}").write_text(where)
@@ -64,7 +63,6 @@ def ended(watch: Watch, clock: Clock) -> Problem | None:
 
 
 def answer(folder: Path, *ranks: int, stack: str = "    wait (gloo.py:3)", to: int = 1) -> None:
-    """Let ranks answer the request for their stacks."""
     assert (folder / "asked").read_text() == str(to)
     (folder / "stacks").mkdir(exist_ok=True)
     for rank in ranks:

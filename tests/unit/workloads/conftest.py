@@ -129,7 +129,6 @@ def train_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tra
 
 
 def alone(folder: Path, config: Mapping[str, Any]) -> RankContext:
-    """Build the context of a run of one CPU rank."""
     return RankContext(
         rank=0,
         world_size=1,
@@ -144,5 +143,4 @@ def alone(folder: Path, config: Mapping[str, Any]) -> RankContext:
 
 @pytest.fixture
 def context(tmp_path: Path) -> RankContext:
-    """One rank alone, with an empty folder."""
     return alone(tmp_path, {})

@@ -117,7 +117,6 @@ def trained(fork: Fork, make_recipe: MakeRecipe, tmp_path_factory: pytest.TempPa
 
 
 def judge(folder: Path, recipe: Recipe, ranks: int) -> Problem | None:
-    """Judge what the ranks have logged."""
     engine, topology = get_engine(recipe.engine), Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=ranks)
     evidence = Evidence(
         recipe=recipe, topology=topology, series=read_steps(folder), hosts=(), wall_s=None, gpu=None,

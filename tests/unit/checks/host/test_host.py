@@ -25,7 +25,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> ProcessFleet:
 
 
 def run(name: str, fleet: ProcessFleet) -> Report:
-    """Run a check as any machine passes it."""
     return get_check(name).run(fleet, CheckSettings(options=ANY_MACHINE.get(name, {})))
 
 

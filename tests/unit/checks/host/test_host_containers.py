@@ -23,7 +23,6 @@ SRUN = {"fine": "echo '      --container-image=[USER@][REGISTRY#]IMAGE'", "plain
 
 
 def site(runtime: Any, gpus_per_node: int = 1) -> Any:
-    """A system with an image for this runtime."""
     image = Environment(container=Container(runtime=runtime, image="image:1"))
     return cpu_site(1, environments={"nemo": image, "bare": Environment()}, gpus_per_node=gpus_per_node)
 

@@ -14,7 +14,6 @@ from tests.support.fleet import ProcessFleet, cpu_site, mount_of_kind
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where everything of these tests lies."""
     return tmp_path_factory.mktemp("caches")
 
 

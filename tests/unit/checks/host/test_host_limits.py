@@ -17,7 +17,6 @@ IPC_LOCK, SYS_RESOURCE = 1 << 14, 1 << 24
 
 
 def told(soft: int | None, hard: int | None, **changes: Any) -> ProcessLimits:
-    """A node with the same limit for everything."""
     both = {
         name: ResourceLimits(nofile=limit, memlock=limit, nproc=limit)
         for name, limit in (("soft", soft), ("hard", hard))

@@ -43,7 +43,6 @@ Load = Callable[..., dict[str, Recipe]]
 
 
 def dump(data: dict[str, Any]) -> str:
-    """Write YAML with the keys in the order given."""
     text: str = yaml.safe_dump(data, sort_keys=False)
     return text
 

@@ -59,7 +59,6 @@ def step(number: int, loss: float = 2.5) -> Step:
 
 
 def record(folder: Path, *losses: float) -> RunRecord:
-    """Build a record with every field given."""
     return RunRecord(
         session="s",
         key="tiny",

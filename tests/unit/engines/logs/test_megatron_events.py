@@ -22,7 +22,6 @@ Rows = list[tuple[int, str, float]]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a log of a run of 30 iterations."""
     shutil.copy(LOG, tmp_path / "job.log")
     return tmp_path
 

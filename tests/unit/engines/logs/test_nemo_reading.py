@@ -59,7 +59,6 @@ def run(tmp_path: Path) -> Path:
 
 
 def problem(folder: Path, recipe: Recipe = RECIPE) -> tuple[str, str] | None:
-    """Why a run cannot be judged: kind and message."""
     series = ENGINE.read(folder, recipe)
     evidence = Evidence(
         recipe=recipe,
@@ -77,7 +76,6 @@ def problem(folder: Path, recipe: Recipe = RECIPE) -> tuple[str, str] | None:
 
 
 def metrics(steps: tuple[Step, ...], totals: dict[str, float] | None = None) -> dict[str, float]:
-    """What the engine's statistics say of steps."""
     measurement = Measurement(
         recipe=RECIPE,
         steps=steps,

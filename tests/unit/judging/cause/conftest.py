@@ -16,7 +16,6 @@ MakeRun = Callable[..., RunRecord]
 
 
 def rank(number: int, own: Mapping[str, float], step_s: float, last: float | None, **counters: Any) -> RankTimes:
-    """A rank that waits for the rest of each step."""
     phases: Any = {**own, "sync": step_s - sum(own.values())}
     return RankTimes(rank=number, seconds=step_s, phases=phases, spread=1e-3 * step_s, last=last, **counters)
 

@@ -19,7 +19,6 @@ ANY_STEPS = st.lists(st.floats(0.01, 100), min_size=1, max_size=120)
 
 
 def noisy(steps: int, seed: int = 1, cv: float = 0.01, shape: Callable[[int], float] = lambda _: 1.0) -> list[float]:
-    """Seconds of independent steps around a curve."""
     rng = random.Random(seed)
     return [max(shape(i) * (1 + cv * rng.gauss(0, 1)), 0.01) for i in range(steps)]
 
@@ -169,7 +168,6 @@ def test_the_runs_of_a_system_differ() -> None:
 
 
 def slowed(seconds: list[float], at: Sequence[int], factor: float) -> list[float]:
-    """The same run with some steps longer or shorter."""
     return [each * (factor if i in at else 1) for i, each in enumerate(seconds)]
 
 

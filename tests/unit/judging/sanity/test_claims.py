@@ -1,17 +1,21 @@
-"""A run that says it trained something else than its recipe is not judged."""
+"""A log of another training or time than the run, or one that was filled up with copies, is not judged."""
 
 import dataclasses
+import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.record.claims import Asked, Claim, ClaimName, Span
-from pytest_llmbench.judging.sanity import Evidence, first_problem
+from pytest_llmbench.core.record.series import Step
+from pytest_llmbench.core.repeats import repeated
+from pytest_llmbench.judging.sanity import Evidence, Origin, first_problem
+from pytest_llmbench.judging.sanity.losses import copied_in_log
 from pytest_llmbench.judging.sanity.work import OF_RECIPES, due
 from tests.unit.judging.conftest import good_runs
-
-from .test_sanity_of_commands import evidence
+from tests.unit.judging.sanity.test_sanity_of_commands import evidence
 
 
 def claiming(evidence: Evidence, *claims: Claim) -> Evidence:
@@ -65,3 +69,75 @@ def test_what_the_engine_asks_for_counts(expected: Asked, value: float | str, st
     claim = Claim(name="parameters_of_rank", value=value, where="rank 0", stage=stage)
     asking = dataclasses.replace(claiming(evidence(), claim), asks={"parameters_of_rank": expected})
     assert (first_problem(asking) is None) is agrees
+
+
+LAUNCHED, ENDED = 1_790_000_000.0, 1_790_000_600.0
+
+
+def started(evidence: Evidence, at: float, origin: Origin) -> Evidence:
+    """The run, whose last rank says that it started at some time."""
+    *others, last = evidence.series.ranks
+    ranks = (*others, last.model_copy(update={"started": at}))
+    return dataclasses.replace(evidence, series=evidence.series.model_copy(update={"ranks": ranks}), origin=origin)
+
+
+@pytest.mark.parametrize(
+    ("at", "origin", "said"),
+    [
+        (LAUNCHED - 86_400, Origin(launched=LAUNCHED), "this run was launched at 1790000000"),
+        (LAUNCHED - 86_400, Origin(launched=LAUNCHED, ended=ENDED), "this run was launched at 1790000000"),
+        (ENDED + 86_400, Origin(ended=ENDED), "this run was over at 1790000600"),
+        (ENDED + 86_400, Origin(launched=LAUNCHED, ended=ENDED), "this run was over at 1790000600"),
+    ],
+)
+@given(evidence=good_runs())
+def test_a_log_of_another_day_is_refused(evidence: Evidence, at: float, origin: Origin, said: str) -> None:
+    problem = first_problem(started(evidence, at, origin))
+    assert problem is not None
+    assert problem.kind == "other_run"
+    assert said in problem.message
+
+
+@given(evidence=good_runs(), at=st.floats(LAUNCHED - 60, ENDED + 60))
+def test_clocks_of_two_hosts_may_differ(evidence: Evidence, at: float) -> None:
+    assert first_problem(started(evidence, at, Origin(launched=LAUNCHED, ended=ENDED))) is None
+
+
+def log(seed: int, count: int, digits: int, scatter: float = 0.02, *, flat: bool = False) -> list[tuple[float, float]]:
+    """Durations and losses of lines, as a framework prints them; a loss that is flat has nothing left to learn."""
+    chance = random.Random(seed)
+    fall = [0.0 if flat else 3.0 / (1 + number / 10) for number in range(count)]
+    return [
+        (round(0.5 + 0.002 * chance.gauss(0, 1), digits), round(4.0 + each + scatter * chance.gauss(0, 1), digits))
+        for each in fall
+    ]
+
+
+def of(lines: Sequence[tuple[float, float]]) -> Evidence:
+    steps = tuple(Step(step=n, seconds=seconds, loss=loss) for n, (seconds, loss) in enumerate(lines, start=1))
+    return evidence(steps, recipe={"steps": len(lines)})
+
+
+@given(
+    seed=st.integers(0, 10_000), count=st.integers(10, 400), digits=st.integers(1, 6), scatter=st.floats(0, 0.1),
+    flat=st.booleans(),
+)  # fmt: skip
+def test_a_true_log_has_no_copies(seed: int, count: int, digits: int, scatter: float, flat: bool) -> None:
+    assert list(copied_in_log(of(log(seed, count, digits, scatter, flat=flat)))) == []
+
+
+@pytest.mark.parametrize(("count", "digits"), [(30, 4), (100, 3), (400, 3)])
+def test_the_second_half_may_not_be_the_first(count: int, digits: int) -> None:
+    lines = log(1, count, digits)
+    half, some = count // 2, count // 3
+    for copied in (lines[:half] * 2, [*lines[: 2 * some], *lines[:some]]):
+        (problem,) = copied_in_log(of(copied))
+        assert problem.kind == "implausible"
+        assert "have the very durations and losses of those of steps 1 to" in problem.message
+
+
+def test_what_stands_still_repeats_itself() -> None:
+    """Rows that are all alike are no copies; a stretch does not overlap with its copy."""
+    assert repeated([(1,)] * 10, 3, 2) is None
+    assert repeated([(1,), (2,)] * 3, 3, 2) is None
+    assert repeated([(1,), (2,), (3,), (1,), (2,), (3,)], 3, 2) == (0, 3)

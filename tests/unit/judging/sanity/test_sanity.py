@@ -57,7 +57,6 @@ def step_missing(evidence: Evidence, at: int) -> Evidence:
 
 
 def step_partial(evidence: Evidence, at: int) -> Evidence:
-    """A step was logged by all ranks but one."""
     return change_step(evidence, at, ranks=evidence.topology.world_size - 1)
 
 
@@ -68,7 +67,6 @@ def step_twice(evidence: Evidence, at: int) -> Evidence:
 
 
 def one_step_more(evidence: Evidence, at: int) -> Evidence:
-    """A step beyond the last one of the recipe."""
     last = evidence.series.steps[-1]
     more = last.model_copy(update={"step": last.step + 1 + at % 3})
     return series(evidence, steps=(*evidence.series.steps, more))
@@ -96,7 +94,6 @@ def one_host_more(evidence: Evidence, at: int) -> Evidence:
 
 
 def all_on_one_host(evidence: Evidence, at: int) -> Evidence:
-    """All ranks ran on one of several nodes."""
     assume(evidence.topology.nodes > 1)
     host = evidence.hosts[at % len(evidence.hosts)]
     ranks = tuple(info.model_copy(update={"host": host}) for info in evidence.series.ranks)
@@ -121,7 +118,6 @@ def nan_seconds(evidence: Evidence, at: int) -> Evidence:
 
 
 def more_than_the_wall_clock(evidence: Evidence, at: int) -> Evidence:
-    """A step lasted longer than the whole run."""
     return change_step(evidence, at, seconds=known(evidence.wall_s) + 10.0)
 
 

@@ -192,7 +192,6 @@ VALUES = st.recursive(
 
 
 def places(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    """The paths to every value of a document."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [path, *(each for key, item in inner for each in places(item, (*path, key)))]
 

@@ -91,7 +91,6 @@ def test_what_a_healthy_driver_writes_is_no_fault() -> None:
 
 
 def condensed(lines: list[str]) -> tuple[Condensed, list[tuple[str, int]]]:
-    """A log as the node keeps it."""
     log = Condensed()
     for line in lines:
         log.add(line.encode())

@@ -19,7 +19,6 @@ TIMING = "train_step_timing in s"
 
 
 def timings(first: int, *seconds: float) -> list[bytes]:
-    """Encode a step after the other with its time."""
     return [record(first + index, {TIMING: simple(value)}) for index, value in enumerate(seconds)]
 
 

@@ -40,7 +40,6 @@ return poor;
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A browser for all tests of this file."""
     if why := missing():
         pytest.skip(why)
     with browsing(tmp_path_factory.mktemp("profile")) as opened:

@@ -153,7 +153,6 @@ def test_a_figure_says_its_numbers(session: Path) -> None:
 
 
 def hostile(record: RunRecord) -> RunRecord:
-    """A run whose foreign texts would be markup."""
     judged = [each.model_copy(update={"test": f"t.py::{HOSTILE}", "reason": HOSTILE, "verdict": Verdict.FAIL})
               for each in record.judgements[:1]]  # fmt: skip
     return record.model_copy(update={

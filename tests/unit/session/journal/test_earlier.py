@@ -266,7 +266,6 @@ def gone() -> Iterator[int]:
 
 
 def dead(run_dir: Path, name: str, pid: int, *kinds: EventKind, host: str = "") -> Journal:
-    """The journal of a session of one test, open."""
     journal = Journal(run_dir / name / "journal")
     host = host or socket.gethostname()
     journal.note(now("began", host=host, pid=pid, cluster="local", session=name, tests=("test_a",)))

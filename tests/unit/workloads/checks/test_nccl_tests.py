@@ -17,7 +17,6 @@ ARGS = ("-b", "8", "-e", "4194304", "-f", "2", "-n", "20", "-w", "5", "-c", "4",
 
 
 def answer(context: RankContext, root: Path, *collectives: str, mode: str = "", **config: Any) -> NcclTestsOutputs:
-    """What a rank says that runs the stand-in."""
     told = {
         "root": str(root), "collectives": collectives, "args": ARGS, "hosts": ["a"], "gpus": 4, "timeout_s": 60.0,
         "env": {"STANDIN_NCCL_TESTS": mode, "A_SECRET": "hidden"}, **config,

@@ -85,7 +85,6 @@ def run(*arguments: str, cwd: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a program without any option sees."""
     folder = tmp_path_factory.mktemp("program")
     (folder / "tensors.py").write_text(TENSORS)
     answer: dict[str, Any] = run("tensors.py", cwd=folder)

@@ -105,7 +105,6 @@ def train(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="module")
 def by_torch(train: Train) -> StepSeries:
-    """The same recipe by engine torch on one rank."""
     return read_steps(train(entry=TORCH.entry))
 
 

@@ -33,7 +33,6 @@ REFUSED = {
 
 
 def start(folder: Path, **env: str) -> subprocess.Popen[str]:
-    """Start a task of the job, as its script does."""
     return subprocess.Popen(
         [sys.executable, "-u", "-m", begin.__name__, str(folder)], env={**os.environ, "SLURM_JOB_ID": JOB, **env},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -103,7 +102,6 @@ def test_slurm_s_first_signal_does_not_end_it(tmp_path: Path) -> None:
 
 
 def handles(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal."""
     status = Path(f"/proc/{pid}/status").read_text()
     caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
     return bool(int(caught, 16) >> (number - 1) & 1)

@@ -64,7 +64,6 @@ def drive(tmp_path: Path) -> Iterator[Drive]:
 
 
 def clean() -> dict[str, str]:
-    """An environment that is of no Slurm job."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SUBMITIT_"))}
 
 

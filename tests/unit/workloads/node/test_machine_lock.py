@@ -134,5 +134,5 @@ def test_a_link_is_no_lock(tmp_path: Path) -> None:
 def test_a_fifo_in_place_of_the_lock_is_refused(tmp_path: Path) -> None:
     """Any user may have put it there; opening it would wait for ever."""
     os.mkfifo(tmp_path / "lock")
-    with pytest.raises(OSError, match="it is no regular file"):
+    with pytest.raises(OSError, match="it is not a regular file"):
         take(tmp_path / "lock")

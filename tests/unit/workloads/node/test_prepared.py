@@ -57,7 +57,6 @@ def not_root() -> Iterator[Path]:
 
 
 def fill(folder: Path, **sizes: int) -> None:
-    """Write files `<name>.bin` of so many bytes."""
     folder.mkdir(exist_ok=True)
     for name, size in sizes.items():
         (folder / f"{name}.bin").write_bytes(b"x" * size)

@@ -241,7 +241,6 @@ def test_a_full_disk_ends_the_sampling_alone(context: RankContext, series: Serie
 
 
 def standin() -> ModuleType:
-    """The stand-in, whatever else has its name."""
     spec = importlib.util.spec_from_file_location("standin_pynvml", STANDIN / "pynvml.py")
     assert spec is not None
     assert spec.loader is not None
