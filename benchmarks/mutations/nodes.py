@@ -18,6 +18,7 @@ from benchmarks.mutations.subjects import Subject, sample
 from pytest_llmbench.checks.base import Site, get_check
 from pytest_llmbench.checks.collectives.nodes.nccl_tests import NcclTestsOutput, NcclTestsOutputs
 from pytest_llmbench.checks.dcgm.nodes.diagnostics import DiagnosticOutput, DiagnosticRun
+from pytest_llmbench.checks.gpu.kernel_log import Condensed
 from tests.standins import nccl_tests as nccl
 from tests.standins.dcgm_outputs import FAULTY, JSON_VERSIONS, TABLE_VERSIONS, Said, printed
 from tests.standins.nvidia_smi import BOOT, LOADED, bus, links_text, smi_xml
@@ -142,9 +143,12 @@ def _gpus(name: str, text: str, told: str, *checks: str) -> Subject:
         said = {**healthy, told: _text(files)}
         xml.write_text(said["xml"], encoding="utf-8")
         output = {"command": "nvidia-smi", "code": 0, "error": None}
-        lines = said["log"].splitlines()
-        log = {"source": "dmesg", "whole": bool(lines) and "Linux version" in lines[0], "refused": [],
-               "lines": [line for line in lines if re.search("NVRM|nvidia|Xid", line)]}  # fmt: skip
+        lines, errors = said["log"].splitlines(), Condensed()
+        for line in lines:
+            errors.add(line.encode())
+        kept, times = zip(*errors.lines(), strict=True) if errors.lines() else ((), ())
+        whole = bool(lines) and "Linux version" in lines[0]
+        log = {"source": "dmesg", "whole": whole, "refused": [], "lines": kept, "times": times}
         return {"smi": {**output, "path": str(xml)}, "nvlink": {**output, "text": said["links"]}, "kernel_log": log}
 
     site = Site(system="mutations", nodes=1, gpus_per_node=2, gpu_model="H100 80GB HBM3", gpu_memory_gib=80)

@@ -195,7 +195,8 @@ def _step_time(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
     near = _levels(limits, seconds)
     # A slow step of the warm-up, such as one that compiles, would squeeze all others.
     whole = 1.15 * max(*seconds, *near, 0.0)
-    lower = 1.25 * max([step.seconds for step in judged_steps(run.recipe, steps) if step.seconds is not None] + [*near])
+    after = [step.seconds for step in judged_steps(run.recipe, steps) if step.seconds is not None]
+    lower = 1.25 * max(*(after or seconds), *near, 0.0)
     top = lower if 1.6 * lower < whole else whole
     if top < max(seconds):
         caption.append(f"steps of the warm-up above {_s(top)} are cut off at the top")

@@ -713,7 +713,7 @@ def test_a_watchman_leaves_the_jobs_of_a_resumed_session(
     if resumed == "runs":
         (tmp_path / layout.STOP).unlink()
     time.sleep(3.0)
-    assert not commands.asked("squeue")
+    assert not commands.asked("scancel")
 
 
 def test_a_watchman_does_not_wait_for_a_command_that_hangs(
