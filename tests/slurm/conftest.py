@@ -20,6 +20,7 @@ HERE = Path(__file__).parent
 RANKS = HERE.parent / "unit" / "workloads"
 TOOLS = HERE.parents[1] / "tools" / "slurm"
 UP = TOOLS / "up.sh"
+OWN = {"slurm", "gpu_slurm"}  # fixtures that bring up a Slurm of their own
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -68,7 +69,13 @@ def slurm_is_up() -> None:
 
 @pytest.fixture(autouse=True)
 def nodes(request: pytest.FixtureRequest, slurm_is_up: None) -> Iterator[None]:
-    """The nodes, all in service: whoever is about to break one has them alone, and leaves them mended."""
+    """The nodes, all in service: a test that breaks one has them alone, and leaves them mended.
+
+    A test with a Slurm of its own leaves them to others, and does not wait for them.
+    """
+    if OWN & set(request.fixturenames):
+        yield
+        return
     breaks = request.node.get_closest_marker("breaks_nodes") is not None
     with slurm_nodes(alone=breaks):
         yield

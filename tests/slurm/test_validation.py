@@ -173,9 +173,10 @@ def test_a_node_in_quarantine_is_not_asked_for(user: UserFolder, queue: type[Que
 
 def test_a_hang_names_the_rank_and_the_phase(user: UserFolder, queue: type[Queue]) -> None:
     """A rank that stops for good in the middle of a collective: the others are ended, the node is named."""
-    phase = f"{user.path}/reports/*/checks/all_reduce/steps/*/phase/rank-00001"
-    stop = on_bad("me=$$", f"(until grep -qs 'all_reduce of' {phase}; do sleep 0.02; done; kill -STOP $me) & true")
-    system = {"setup": stop, "validation": {"all_reduce": {"deadline_s": 25}}}
+    system = {
+        "setup": on_bad(f"export PYTHONPATH={SLOW_LINK} LINK_STOPS=1"),
+        "validation": {"all_reduce": {"deadline_s": 25}},
+    }
     two = ("--nodes", "2", "--slurm", f"nodelist=n4,{BAD}")
     result = run(user, Fault("all_reduce", "hangs", system), *two, "-k", "all_reduce")
     case = result.cases["test_fit[all_reduce]"]

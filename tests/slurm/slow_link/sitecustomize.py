@@ -1,11 +1,19 @@
-"""A node whose link is slow: with this folder on its PYTHONPATH, every all_reduce of its ranks takes 0.2 s longer."""
+"""A node whose link is slow: with this folder on its PYTHONPATH, every all_reduce of its ranks takes 0.2 s longer.
 
+With LINK_STOPS set, its ranks stop for good in the third one of a process group.
+"""
+
+import os
+import signal
 import time
+from itertools import count
 from typing import Any
 
 import torch.distributed as dist
 
 _allreduce: Any = dist.ProcessGroupGloo.allreduce  # type: ignore[attr-defined]  # of every build with gloo
+_allreduce_of_group: Any = dist.ProcessGroup.allreduce
+_calls = count(1)
 
 
 def _slow(*args: Any) -> Any:
@@ -13,4 +21,12 @@ def _slow(*args: Any) -> Any:
     return _allreduce(*args)
 
 
+def _stopping(*args: Any) -> Any:
+    if next(_calls) == 3:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return _allreduce_of_group(*args)
+
+
 dist.ProcessGroupGloo.allreduce = _slow  # type: ignore[attr-defined]
+if "LINK_STOPS" in os.environ:
+    dist.ProcessGroup.allreduce = _stopping  # type: ignore[assignment]
