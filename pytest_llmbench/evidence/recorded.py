@@ -46,13 +46,7 @@ class RecordedCase:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordedSession:
-    """The content of a session's folder.
-
-    Attributes:
-        cases, properties: test cases of its report, and the properties of its test suite.
-        ended: True if its journal ends with the end of the session.
-        word: its verdict in one word; None where it has none.
-    """
+    """The content of a session's folder."""
 
     id: str
     folder: Path
@@ -60,10 +54,11 @@ class RecordedSession:
     system: KeptSystem | None
     runs: Mapping[str, RunRecord]
     checks: Mapping[str, HealthRecord]
+    # Test cases of its report, and the properties of its test suite
     cases: tuple[RecordedCase, ...]
     properties: Mapping[str, str]
-    ended: bool
-    word: str | None = None
+    ended: bool  # True if its journal ends with the end of the session
+    word: str | None = None  # its verdict in one word; None where it has none
 
     @property
     def records(self) -> tuple[RunRecord | HealthRecord, ...]:

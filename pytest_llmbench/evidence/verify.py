@@ -40,29 +40,21 @@ _OF_HISTORY = "history::"
 
 @dataclass(kw_only=True, slots=True)
 class Verification:
-    """The outcome of verifying a bundle whose bytes are as they were written.
-
-    Attributes:
-        result: the result that it states: `PASSED`, `WARNED` or `FAILED`.
-        signer: id of the trusted key that signed it; None without one, for the reason `unsigned`.
-        runs, checks, numbers, verdicts: how many were read, judged, computed and reached again.
-        differences: each contradiction between a record and its logs.
-        not_recomputed: runs with a result whose logs could not be read, and why.
-        taken: facts that are taken from the records, and why.
-    """
+    """The outcome of verifying a bundle whose bytes are as they were written."""
 
     session: str
-    result: str
+    result: str  # the result that it states: `PASSED`, `WARNED` or `FAILED`
     files: int
-    signer: str | None
+    signer: str | None  # id of the trusted key that signed it; None without one, for the reason `unsigned`
     unsigned: str
+    # How many were read, judged, computed and reached again
     runs: int = 0
     checks: int = 0
     numbers: int = 0
     verdicts: int = 0
-    differences: list[str] = field(default_factory=list)
-    not_recomputed: list[str] = field(default_factory=list)
-    taken: list[str] = field(default_factory=list)
+    differences: list[str] = field(default_factory=list)  # each contradiction between a record and its logs
+    not_recomputed: list[str] = field(default_factory=list)  # runs with a result whose logs could not be read, and why
+    taken: list[str] = field(default_factory=list)  # facts that are taken from the records, and why
     left_out: list[str] = field(default_factory=list)
 
     @property

@@ -31,28 +31,20 @@ _FREEDOM_WITHIN = 8.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """How a number changed from the mean of earlier runs to that of new ones, both in `unit`.
-
-    Attributes:
-        share: the change as a share of the mean before, in the interval from `low` to `high`.
-        better: direction of an improvement.
-        deviation: standard deviation of the number of one run, as a share; None if unknown.
-        alpha: probability that an end of the interval is wrong.
-        reason: the reason for a missing interval.
-    """
+    """How a number changed from the mean of earlier runs to that of new ones, both in `unit`."""
 
     before: float
     after: float
     unit: str
     runs_before: int
     runs_after: int
-    share: float
-    better: Better | None
+    share: float  # the change as a share of the mean before, in the interval from `low` to `high`
+    better: Better | None  # direction of an improvement
     low: float | None = None
     high: float | None = None
-    deviation: float | None = None
-    alpha: float = ALPHA
-    reason: str = ""
+    deviation: float | None = None  # standard deviation of the number of one run, as a share; None if unknown
+    alpha: float = ALPHA  # probability that an end of the interval is wrong
+    reason: str = ""  # the reason for a missing interval
 
     @property
     def worst(self) -> float | None:
@@ -198,23 +190,16 @@ def compare_runs(pairs: Sequence[NumberPair]) -> list[Change]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compared:
-    """A number of earlier and later runs, with the verdict on its change.
+    """A number of earlier and later runs, with the verdict on its change."""
 
-    Attributes:
-        name: recipe, or key of the first of the later runs.
-        metric: the statistic; empty for incomparable runs.
-        verdict: PASS, FAIL (it became worse, beyond what is uncertain), INCONCLUSIVE, SKIP, ERROR, or `-` for a number
-            that lacks a direction or an interval.
-        sessions: sessions of the earlier runs that the history chose.
-        reason: the reason of the verdict, or a note.
-    """
-
-    name: str
-    metric: str = ""
+    name: str  # recipe, or key of the first of the later runs
+    metric: str = ""  # the statistic; empty for incomparable runs
+    # PASS, FAIL (it became worse, beyond what is uncertain), INCONCLUSIVE, SKIP, ERROR, or `-` for a number that lacks
+    # a direction or an interval
     verdict: str = NOT_JUDGED
     change: Change | None = None
-    sessions: tuple[str, ...] = ()
-    reason: str = ""
+    sessions: tuple[str, ...] = ()  # sessions of the earlier runs that the history chose
+    reason: str = ""  # the reason of the verdict, or a note
 
 
 def verdict_of_change(change: Change) -> Verdict:

@@ -61,35 +61,24 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Candidate:
-    """A possible cause.
-
-    Attributes:
-        weight: seconds of a step that it costs.
-        counts: factor of the weight in the comparison with other causes; below 1 if they are seen more directly.
-        shown: True if the weight is accurate enough to report the duration of a step without this cause.
-    """
+    """A possible cause."""
 
     cause: Cause
-    weight: float
+    weight: float  # seconds of a step that it costs
+    # Factor of the weight in the comparison with other causes; below 1 if they are seen more directly
     counts: float = 1.0
-    shown: bool = True
+    shown: bool = True  # True if the weight is accurate enough to report the duration of a step without this cause
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Missed:
-    """A run that missed a speed.
-
-    Attributes:
-        needed_s: seconds of a step that would meet the threshold.
-        by_interval: True if its steady part was judged, without the slow start.
-        decided: True if the threshold is certainly missed; else the comparison is undecided.
-    """
+    """A run that missed a speed."""
 
     record: RunRecord
     steady: Steady
-    needed_s: float
-    by_interval: bool
-    decided: bool
+    needed_s: float  # seconds of a step that would meet the threshold
+    by_interval: bool  # True if its steady part was judged, without the slow start
+    decided: bool  # True if the threshold is certainly missed; else the comparison is undecided
 
     @cached_property
     def judged(self) -> tuple[Step, ...]:

@@ -39,30 +39,18 @@ class Section(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class Option:
-    """One option: `--llmbench-NAME` on the command line, `llmbench_name` in ini files.
-
-    Attributes:
-        section: its section of `pytest --help`; None for a key of ini files alone.
-        help: its text in `pytest --help`; starts with a capital, and ends without a full stop if it is one phrase.
-        parse: turns its text into a value, or raises ConfigError; None for a flag.
-        metavar: the form of its value, or its legal words.
-        default: the meaning of leaving it out, for people, or empty.
-        short: whether it also has the form `--NAME`, as the options in README.md do.
-        ini: whether ini files may have it.
-        bare: its value where the command line names it without one; None where it needs a value.
-        repeatable: whether it may be given several times; each text is then a pair.
-    """
+    """One option: `--llmbench-NAME` on the command line, `llmbench_name` in ini files."""
 
     name: str
-    section: Section | None
-    help: str
-    parse: Callable[[str], Any] | None
-    metavar: str
-    default: str
-    short: bool = False
-    ini: bool = True
-    bare: str | None = None
-    repeatable: bool = False
+    section: Section | None  # its section of `pytest --help`; None for a key of ini files alone
+    help: str  # its text in `pytest --help`; starts with a capital, and ends without a full stop if it is one phrase
+    parse: Callable[[str], Any] | None  # turns its text into a value, or raises ConfigError; None for a flag
+    metavar: str  # the form of its value, or its legal words
+    default: str  # the meaning of leaving it out, for people, or empty
+    short: bool = False  # whether it also has the form `--NAME`, as the options in README.md do
+    ini: bool = True  # whether ini files may have it
+    bare: str | None = None  # its value where the command line names it without one; None where it needs a value
+    repeatable: bool = False  # whether it may be given several times; each text is then a pair
 
     @property
     def key(self) -> str:

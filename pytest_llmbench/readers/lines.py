@@ -40,21 +40,15 @@ _PREFIX = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line: the framework's text without prefix and line end.
-
-    Attributes:
-        source: the prefix, which separates ranks that share a file.
-        number: 1-based number in the file, by line feeds.
-        place: a number that grows from line to line of a file, even if a carriage return ends them.
-        whole: True if the line is complete. The last line of a log that was cut off lacks its end, and a log that was
-            truncated, or whose disk lost a part, has NULs.
-    """
+    """One line: the framework's text without prefix and line end."""
 
     text: str
-    source: str
+    source: str  # the prefix, which separates ranks that share a file
     file: str
-    number: int
-    place: int
+    number: int  # 1-based number in the file, by line feeds
+    place: int  # a number that grows from line to line of a file, even if a carriage return ends them
+    # True if the line is complete. The last line of a log that was cut off lacks its end, and a log that was truncated,
+    # or whose disk lost a part, has NULs.
     whole: bool
 
 

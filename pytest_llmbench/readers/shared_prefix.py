@@ -18,13 +18,10 @@ _BLANKS, _NUMBER, _WORD = r"[ \t]+", r"\d+", r"[A-Za-z_]+"
 
 @dataclass(frozen=True, slots=True)
 class SharedPrefix:
-    """The prefix of the lines of one file.
+    """The prefix of the lines of one file."""
 
-    Attributes:
-        ends: patterns of the prefix up to each place where it may end, the shortest first. If many lines begin with
-            the same words, as the steps of a training do, the prefix may end before or after these words.
-    """
-
+    # Patterns of the prefix up to each place where it may end, the shortest first. If many lines begin with the same
+    # words, as the steps of a training do, the prefix may end before or after these words.
     ends: tuple[re.Pattern[str], ...] = ()
 
     def rests(self, text: str) -> Iterator[str]:

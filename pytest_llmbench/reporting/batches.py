@@ -19,21 +19,13 @@ _WORST_FIRST = ("ERROR", "INCOMPLETE", "FAIL", "XFAIL", "INCONCLUSIVE", "PASS", 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """The runs of one recipe in the order of their groups.
+    """The runs of one recipe in the order of their groups."""
 
-    Attributes:
-        recipe: name of the recipe.
-        records: record of each run, with its verdicts.
-        reference: a run succeeds from its lower bound on the statistic of record on.
-        applies: True if the reference is for the machine of these runs.
-        file: CSV that the source's evaluator wrote, with a line for each run.
-    """
-
-    recipe: str
-    records: tuple[RunRecord, ...]
-    reference: Reference
-    applies: bool
-    file: bytes
+    recipe: str  # name of the recipe
+    records: tuple[RunRecord, ...]  # record of each run, with its verdicts
+    reference: Reference  # a run succeeds from its lower bound on the statistic of record on
+    applies: bool  # True if the reference is for the machine of these runs
+    file: bytes  # CSV that the source's evaluator wrote, with a line for each run
 
     def describe(self) -> Iterator[str]:
         """Yield a line for each run: the evaluator's result, then the verdict of our tests."""

@@ -39,22 +39,16 @@ class SessionVerdict(Document):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionOutcome:
-    """The facts that decide on the verdict of a session.
+    """The facts that decide on the verdict of a session."""
 
-    Attributes:
-        rows: the properties of each verdict, of tests and of groups of nodes.
-        incomplete: names of required clauses that are unjudged.
-        unjudged: the runs, of all `runs`, without a verdict on their speed; with `speed_required`, one is enough.
-        exit_code: pytest's exit code.
-    """
-
-    rows: Sequence[Mapping[str, Any]]
-    incomplete: Sequence[str] = ()
+    rows: Sequence[Mapping[str, Any]]  # the properties of each verdict, of tests and of groups of nodes
+    incomplete: Sequence[str] = ()  # names of required clauses that are unjudged
+    # The runs, of all `runs`, without a verdict on their speed; with `speed_required`, one is enough
     unjudged: Sequence[str] = ()
     runs: int = 0
     speed_required: bool = False
     simulated: bool = False
-    exit_code: int = 0
+    exit_code: int = 0  # pytest's exit code
 
 
 def decide(outcome: SessionOutcome) -> tuple[Word, str]:

@@ -48,18 +48,14 @@ _OUTPUT = Path(layout.OUTPUT).name
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome(Evidence):
-    """The remains of a finished run.
-
-    Attributes:
-        driver: the report of the driver of a command; None for ranks of our own, or when it never began.
-        ended_by_us: the problem for which the watch ended it, if it did.
-    """
+    """The remains of a finished run."""
 
     folder: Path
     job: Job
     status: JobStatus
+    # The report of the driver of a command; None for ranks of our own, or when it never began
     driver: DriverReport | None
-    ended_by_us: Problem | None
+    ended_by_us: Problem | None  # the problem for which the watch ended it, if it did
 
     @property
     def logs(self) -> Path:

@@ -107,26 +107,19 @@ class Records(Mapping[str, AnyKept]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionFolder:
-    """The files of a session, as far as they can be read.
-
-    Attributes:
-        tests: the declared tests; None if `session.json` cannot be read.
-        verdicts: None if the session was killed before it wrote them.
-        places, broken: the folder of each record, and the reason if it cannot be read, by `run` or `check`, and name.
-        events: the undamaged lines of the journal.
-        damage: other faults of the folder, in words.
-    """
+    """The files of a session, as far as they can be read."""
 
     path: Path
     id: str
-    tests: tuple[Declared, ...] | None
-    verdicts: SessionVerdicts | None
+    tests: tuple[Declared, ...] | None  # the declared tests; None if `session.json` cannot be read
+    verdicts: SessionVerdicts | None  # None if the session was killed before it wrote them
     runs: Mapping[str, RunRecord]
     checks: Mapping[str, HealthRecord]
+    # The folder of each record, and the reason if it cannot be read, by `run` or `check`, and name
     places: Mapping[tuple[str, str], Path]
     broken: Mapping[tuple[str, str], str]
-    events: tuple[JournalEvent, ...]
-    damage: tuple[str, ...]
+    events: tuple[JournalEvent, ...]  # the undamaged lines of the journal
+    damage: tuple[str, ...]  # other faults of the folder, in words
 
 
 class _PlannedRun(BaseModel):

@@ -32,36 +32,27 @@ _STARTS_WITHIN_S = 20.0
 
 @dataclass(kw_only=True)
 class Active:
-    """A run under way.
-
-    Attributes:
-        submitted, launched: when its launch began: as Unix time, and by our clock.
-        looking: looks at it while it goes on, with `--llmbench-early-verdict`.
-        pending_reason, starts: of its pending job: Slurm's reason, and the Unix time of its expected start.
-        cancelled: the problem for which the session ended it.
-        marks: past events of its job when it was launched.
-        adopted: an earlier process of its session launched it.
-        was_pending: Slurm has shown its job in the queue to this process.
-        avoided: nodes that its session had lost before, and that it was kept off.
-    """
+    """A run under way."""
 
     run: PreparedRun
     job: Job
     lease: Lease | None
+    # When its launch began: as Unix time, and by our clock
     submitted: float
     launched: float
     clock: UnixClock = field(default_factory=UnixClock)
     started: float | None = None
     watch: Watch | None = None
-    looking: Looking | None = None
+    looking: Looking | None = None  # looks at it while it goes on, with `--llmbench-early-verdict`
+    # Of its pending job: Slurm's reason, and the Unix time of its expected start
     pending_reason: str = ""
     starts: float | None = None
-    cancelled: Problem | None = None
-    marks: JobMarks = field(default_factory=JobMarks)
+    cancelled: Problem | None = None  # the problem for which the session ended it
+    marks: JobMarks = field(default_factory=JobMarks)  # past events of its job when it was launched
     suspended: bool = False
-    adopted: bool = False
-    was_pending: bool = False
-    avoided: tuple[str, ...] = ()
+    adopted: bool = False  # an earlier process of its session launched it
+    was_pending: bool = False  # Slurm has shown its job in the queue to this process
+    avoided: tuple[str, ...] = ()  # nodes that its session had lost before, and that it was kept off
 
     @property
     def task(self) -> LiveTask:

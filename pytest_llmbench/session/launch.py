@@ -33,17 +33,13 @@ from pytest_llmbench.workloads.rank.probe import run_probe
 
 @dataclass
 class LostNodes:
-    """The nodes that Slurm took away from runs because they had failed.
-
-    Attributes:
-        names: all of them, in the order of their loss.
-        of_run: those of each run and of its superseded attempts, by the run's key.
-    """
+    """The nodes that Slurm took away from runs because they had failed."""
 
     settings: Settings
     session: Session
     say: Callable[[str], None]
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # all of them, in the order of their loss
+    # Those of each run and of its superseded attempts, by the run's key
     of_run: dict[str, tuple[str, ...]] = field(default_factory=lambda: defaultdict(tuple))
 
     def take(self, name: str, nodes: Sequence[str]) -> None:
@@ -68,19 +64,14 @@ class LostNodes:
 
 @dataclass
 class Launcher:
-    """Starts runs and probes for one session.
-
-    Attributes:
-        note: writes events into the session's journal.
-        lost: nodes that jobs of runs are kept off.
-    """
+    """Starts runs and probes for one session."""
 
     settings: Settings
     session: Session
     heartbeat: Heartbeat
     slurm: Slurm
-    note: Callable[..., None]
-    lost: LostNodes
+    note: Callable[..., None]  # writes events into the session's journal
+    lost: LostNodes  # nodes that jobs of runs are kept off
 
     def start_run(self, run: PreparedRun, lease: Lease | None, holder: OurJob | None) -> Job:
         """Start a run on a lease of the Slurm job `holder`, or as a job of its own (raises ClusterError)."""

@@ -36,25 +36,19 @@ _MOST_WAITING = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Glance:
-    """Facts of a run's record that are needed all the time.
-
-    Attributes:
-        cut_short: its session ended before the run did.
-        started: Unix time; None if the run ended before its start.
-        facts: versions, provenance and command.
-    """
+    """Facts of a run's record that are needed all the time."""
 
     recipe: str
     problem: Problem | None
     early: EarlyVerdict | None
     replayed: bool
-    cut_short: bool
+    cut_short: bool  # its session ended before the run did
     step: int
     gpus: int
     nodes: int
-    started: float | None
+    started: float | None  # Unix time; None if the run ended before its start
     took_s: float
-    facts: tuple[tuple[str, str], ...]
+    facts: tuple[tuple[str, str], ...]  # versions, provenance and command
 
     @property
     def is_sane(self) -> bool:

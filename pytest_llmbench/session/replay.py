@@ -231,17 +231,11 @@ def replay(plan: Plan, settings: Settings, session: Session, store: RecordStore)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recount:
-    """A run's record computed again from its logs.
+    """A run's record computed again from its logs."""
 
-    Attributes:
-        token: the run that the logs are to be of; None if unknown.
-        outcome: the part of the record that follows from the logs.
-        problem: the problem that the logs show, also where the record has another one.
-    """
-
-    token: str | None
-    outcome: RunOutcome
-    problem: Problem | None
+    token: str | None  # the run that the logs are to be of; None if unknown
+    outcome: RunOutcome  # the part of the record that follows from the logs
+    problem: Problem | None  # the problem that the logs show, also where the record has another one
 
 
 def recount(recipe: Recipe, replayed: Replayed, system: System) -> Recount:

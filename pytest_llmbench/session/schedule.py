@@ -47,20 +47,14 @@ RETRIED: frozenset[ProblemKind] = frozenset(("job_lost", "job_node_fail", "job_p
 
 @dataclass
 class FailedLaunches:
-    """The launches of a session that failed, and the pauses after them.
+    """The launches of a session that failed, and the pauses after them."""
 
-    Attributes:
-        reasons: the reason for each failed launch of a run, by its key.
-        in_a_row: how many runs could not be launched since the last one that could.
-        note: the reason for the current pause, for people; else empty.
-        until: our clock at the end of the current pause.
-    """
-
+    # The reason for each failed launch of a run, by its key
     reasons: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    in_a_row: int = 0
+    in_a_row: int = 0  # how many runs could not be launched since the last one that could
     pause_s: float = 0.0
-    note: str = ""
-    until: float = 0.0
+    note: str = ""  # the reason for the current pause, for people; else empty
+    until: float = 0.0  # our clock at the end of the current pause
 
     @property
     def paused(self) -> bool:
@@ -92,30 +86,24 @@ _Launching = tuple[PreparedRun, Lease | None, Aside[Active | None]]
 
 @dataclass(kw_only=True)
 class Schedule:
-    """Launches runs in order, as many at a time as nodes and `llmbench_max_runs` allow.
-
-    Attributes:
-        begun, fail: called with each run that was launched, and with each that was given up.
-        waiting, active: runs that wait, in order, and runs under way.
-        pool: the session's nodes; None before they are there, and where each run has a job of its own.
-        holder: the job that holds them, if one does.
-        new_holds: how often the session may still ask for new nodes.
-        is_short: launches wait for new nodes: too few are left, or the job that held them is over.
-    """
+    """Launches runs in order, as many at a time as nodes and `llmbench_max_runs` allow."""
 
     settings: Settings
     launcher: Launcher
     slurm: Slurm
+    # Called with each run that was launched, and with each that was given up
     begun: Callable[[Active], None]
     fail: Callable[[PreparedRun, Problem], None]
     say: Callable[[str], None]
+    # Runs that wait, in order, and runs under way
     waiting: list[PreparedRun] = field(default_factory=list)
     active: list[Active] = field(default_factory=list)
     failed_launches: FailedLaunches = field(default_factory=FailedLaunches)
+    # The session's nodes; None before they are there, and where each run has a job of its own
     pool: LeasePool | None = None
-    holder: OurJob | None = None
-    new_holds: int = 0
-    is_short: bool = False
+    holder: OurJob | None = None  # the job that holds them, if one does
+    new_holds: int = 0  # how often the session may still ask for new nodes
+    is_short: bool = False  # launches wait for new nodes: too few are left, or the job that held them is over
     _launching: list[_Launching] = field(default_factory=list)
     _first_run_over: bool = False
     _one_by_one: bool = False  # since Slurm has refused one too many
@@ -327,16 +315,12 @@ def harness_problem() -> Problem:
 
 @dataclass
 class Retries:
-    """Decides which runs are made once more after a fault of the infrastructure, and keeps their attempts.
+    """Decides which runs are made once more after a fault of the infrastructure, and keeps their attempts."""
 
-    Attributes:
-        most: further attempts of one run, at most.
-        superseded: kind and message of each attempt that another one followed, by the run's key.
-    """
-
-    most: int
+    most: int  # further attempts of one run, at most
     put_aside: Callable[[str], Path | None]
     write: Callable[[Path, RunRecord], object]
+    # Kind and message of each attempt that another one followed, by the run's key
     superseded: dict[str, tuple[str, ...]] = field(default_factory=lambda: defaultdict(tuple))
 
     def wants(self, key: str, problem: Problem | None) -> bool:

@@ -19,22 +19,14 @@ _NAMED, _RESUMED = ("--llmbench-session-name",), ("--resume", "--llmbench-resume
 
 @dataclass(frozen=True, kw_only=True)
 class PytestCommand:
-    """The command line of a session, and what it selected.
+    """The command line of a session, and what it selected."""
 
-    Attributes:
-        version: of this package.
-        selection: those of the words that are files, folders or node ids.
-        directory: the folder in which pytest was started.
-        root: pytest's root folder, to which node ids are relative.
-        tests: tests of ours that it selected.
-    """
-
-    version: str
+    version: str  # of this package
     words: Sequence[str]
-    selection: Sequence[str]
-    directory: Path
-    root: Path
-    tests: Sequence[Declared]
+    selection: Sequence[str]  # those of the words that are files, folders or node ids
+    directory: Path  # the folder in which pytest was started
+    root: Path  # pytest's root folder, to which node ids are relative
+    tests: Sequence[Declared]  # tests of ours that it selected
 
     def sign(self, record: Record, redact: Callable[[Iterable[str]], Sequence[str]]) -> MadeBy:
         """Describe the making of a record; `redact` removes secrets from words of a command line."""

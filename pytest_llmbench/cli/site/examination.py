@@ -39,18 +39,13 @@ _RUNTIMES = {
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """One part of this machine: present, missing, or in need of the repair by `command`.
-
-    Attributes:
-        found: version or place of the part, or the fault.
-        needed: True if the tests of this folder need it.
-    """
+    """One part of this machine: present, missing, or in need of the repair by `command`."""
 
     part: str
     state: Literal["ok", "missing", "wrong"]
-    found: str
+    found: str  # version or place of the part, or the fault
     command: str = ""
-    needed: bool = True
+    needed: bool = True  # True if the tests of this folder need it
 
     @property
     def lines(self) -> Iterator[str]:
@@ -63,22 +58,16 @@ class Examined:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SiteNeeds:
-    """Needs of the tests of a folder.
-
-    Attributes:
-        slurm: True if runs are Slurm jobs.
-        partition, account: those of the jobs; None for Slurm's own defaults.
-        engines: names of the engines of its own recipes; `torch` without recipes.
-        fault: the fault of its ini file, or of a file that this names.
-    """
+    """Needs of the tests of a folder."""
 
     system: System
-    slurm: bool
+    slurm: bool  # True if runs are Slurm jobs
     run_dir: Path
+    # Those of the jobs; None for Slurm's own defaults
     partition: str | None = None
     account: str | None = None
-    engines: Collection[str] = ("torch",)
-    fault: str = ""
+    engines: Collection[str] = ("torch",)  # names of the engines of its own recipes; `torch` without recipes
+    fault: str = ""  # the fault of its ini file, or of a file that this names
 
 
 def examine() -> list[Examined]:

@@ -16,37 +16,24 @@ NEEDED_COMMANDS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Partition:
-    """A partition, as sinfo shows it.
-
-    Attributes:
-        default: True if jobs without a partition go there.
-        nodes: number of nodes.
-        gpus: GPUs of each node; None if nodes differ.
-        gres: Slurm's name of the GPU model; empty unless there is exactly one.
-    """
+    """A partition, as sinfo shows it."""
 
     name: str
-    default: bool
-    nodes: int
-    gpus: int | None
-    gres: str = ""
+    default: bool  # True if jobs without a partition go there
+    nodes: int  # number of nodes
+    gpus: int | None  # GPUs of each node; None if nodes differ
+    gres: str = ""  # Slurm's name of the GPU model; empty unless there is exactly one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlurmFacts:
-    """A Slurm that answers.
+    """A Slurm that answers."""
 
-    Attributes:
-        cluster: name of the cluster.
-        accounts: accounts of this user; empty without an accounting database.
-        hosts: addresses of its nodes: IP addresses or names.
-    """
-
-    cluster: str
+    cluster: str  # name of the cluster
     version: str
     partitions: tuple[Partition, ...]
-    accounts: tuple[str, ...]
-    hosts: tuple[str, ...]
+    accounts: tuple[str, ...]  # accounts of this user; empty without an accounting database
+    hosts: tuple[str, ...]  # addresses of its nodes: IP addresses or names
 
     @property
     def best(self) -> Partition | None:

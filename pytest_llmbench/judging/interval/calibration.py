@@ -22,29 +22,19 @@ _WIDEST_CHOSEN = 0.5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calibrated:
-    """A bound, and the numbers that it follows from. A later run is compared with it by its own interval alone.
+    """A bound, and the numbers that it follows from. A later run is compared with it by its own interval alone."""
 
-    Attributes:
-        bound: value that a run has to reach, in the unit of the runs.
-        method: its method in words, for the reader of the reference.
-        n, mean: number and mean of the good runs.
-        spread: standard deviation between runs as a share of the mean, with `freedom` degrees of freedom.
-        margin: distance from the mean to the bound, as a share of the mean.
-        least_margin: smallest margin that a healthy run misses with probability alpha.
-        left_out: positions of the runs that were left out.
-        false_alarm: probability that a healthy run misses the bound.
-    """
-
-    bound: float
-    method: str
+    bound: float  # value that a run has to reach, in the unit of the runs
+    method: str  # its method in words, for the reader of the reference
+    # Number and mean of the good runs
     n: int
     mean: float
-    spread: float
+    spread: float  # standard deviation between runs as a share of the mean, with `freedom` degrees of freedom
     freedom: float
-    margin: float
-    least_margin: float
-    left_out: tuple[int, ...]
-    false_alarm: float
+    margin: float  # distance from the mean to the bound, as a share of the mean
+    least_margin: float  # smallest margin that a healthy run misses with probability alpha
+    left_out: tuple[int, ...]  # positions of the runs that were left out
+    false_alarm: float  # probability that a healthy run misses the bound
 
 
 def calibrate(

@@ -24,27 +24,19 @@ _NOTHING = "Fewer than 4 of its judged steps have a duration: train at least 20 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """Result of the comparison of a measured number with a threshold.
+    """Result of the comparison of a measured number with a threshold."""
 
-    Attributes:
-        holds: True if the threshold is met, False if it is missed, None if that is undecided.
-        low, high: the interval that was compared, in the number's unit; None for a run that is too short for one.
-        claim: subject of the verdict: many runs of this system, or this run alone.
-        steady: the number in the steady part of all runs that are judged together.
-        by_rule: True if the number itself, by its statistic's own rule, meets the threshold.
-        needed: number of runs that would decide; None if the comparison is decided, or any number would be too small.
-        why: for an undecided comparison, the reason and what would decide.
-    """
-
-    holds: bool | None
+    holds: bool | None  # True if the threshold is met, False if it is missed, None if that is undecided
+    # The interval that was compared, in the number's unit; None for a run that is too short for one
     low: float | None
     high: float | None
-    claim: Literal["system", "run"]
+    claim: Literal["system", "run"]  # subject of the verdict: many runs of this system, or this run alone
     alpha: float = ALPHA
-    steady: float | None = None
-    by_rule: bool | None = None
+    steady: float | None = None  # the number in the steady part of all runs that are judged together
+    by_rule: bool | None = None  # True if the number itself, by its statistic's own rule, meets the threshold
+    # Number of runs that would decide; None if the comparison is decided, or any number would be too small
     needed: int | None = None
-    why: str = ""
+    why: str = ""  # for an undecided comparison, the reason and what would decide
 
 
 def decide(

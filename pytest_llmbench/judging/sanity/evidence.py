@@ -30,41 +30,28 @@ NOWHERE_KNOWN = Origin()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """Inputs of the sanity rules.
-
-    Attributes:
-        topology: nodes and ranks of the run.
-        series: everything that was read from the logs.
-        kind: `ranks` if every rank wrote our own step log, `command` if a framework's log is the only source.
-        hosts: the nodes that were allocated to the run.
-        wall_s: time from launch to end by the observer's own clock, seconds; None for logs made elsewhere.
-        gpu: the GPU model of the system file; None if it lists none.
-        device: device of a command's ranks by its driver; ranks of our own report theirs in the series.
-        proof: description of the line that proves that all work was done, for a message.
-        cut_off: how the run was cut off at its time limit by sources other than its log; None if unknown.
-        doubts: contradictions that the engine found in its log.
-        peak_tflops: lowest and highest published dense peak of one of its GPUs at the recipe's precision, TFLOP/s; of
-            fp32 without and with TF32; None where unknown.
-        expected: expectations on ranks of our own; None for a command.
-        early: the looks at it before its end, if its session could end it early.
-        asks: expected values of claims by the engine, which replace those of the recipe.
-    """
+    """Inputs of the sanity rules."""
 
     recipe: Recipe
-    topology: Topology
-    series: StepSeries
-    hosts: tuple[str, ...]
-    wall_s: float | None
-    gpu: str | None = None
+    topology: Topology  # nodes and ranks of the run
+    series: StepSeries  # everything that was read from the logs
+    hosts: tuple[str, ...]  # the nodes that were allocated to the run
+    wall_s: float | None  # time from launch to end by the observer's own clock, seconds; None for logs made elsewhere
+    gpu: str | None = None  # the GPU model of the system file; None if it lists none
+    # `ranks` if every rank wrote our own step log, `command` if a framework's log is the only source
     kind: Literal["ranks", "command"] = "ranks"
-    device: str | None = None
-    proof: str = ""
+    device: str | None = None  # device of a command's ranks by its driver; ranks of our own report theirs in the series
+    proof: str = ""  # description of the line that proves that all work was done, for a message
+    # How the run was cut off at its time limit by sources other than its log; None if unknown
     cut_off: str | None = None
-    doubts: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()  # contradictions that the engine found in its log
     origin: Origin = NOWHERE_KNOWN
+    # Lowest and highest published dense peak of one of its GPUs at the recipe's precision, TFLOP/s; of fp32 without and
+    # with TF32; None where unknown
     peak_tflops: tuple[float, float] | None = None
-    expected: Expected | None = None
-    early: EarlyVerdict | None = None
+    expected: Expected | None = None  # expectations on ranks of our own; None for a command
+    early: EarlyVerdict | None = None  # the looks at it before its end, if its session could end it early
+    # Expected values of claims by the engine, which replace those of the recipe
     asks: Mapping[ClaimName, Asked] = field(default_factory=dict)
 
     @property

@@ -32,19 +32,12 @@ NOT_MADE = "No further run was made:"
 
 @dataclass(slots=True)
 class Attempt:
-    """Progress of `--llmbench-inconclusive rerun` with one test.
+    """Progress of `--llmbench-inconclusive rerun` with one test."""
 
-    Attributes:
-        runs: number of runs that the next call judges; 0 until runs are added.
-        look: number of that look.
-        again: whether to call the test again.
-        refused: reason why a further run was refused.
-    """
-
-    runs: int = 0
-    look: int = 0
-    again: bool = False
-    refused: str = ""
+    runs: int = 0  # number of runs that the next call judges; 0 until runs are added
+    look: int = 0  # number of that look
+    again: bool = False  # whether to call the test again
+    refused: str = ""  # reason why a further run was refused
 
 
 ATTEMPT = pytest.StashKey[Attempt]()

@@ -23,19 +23,13 @@ _BY_CHANCE = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Number:
-    """A statistic of one run, or its mean over several runs that are judged together.
-
-    Attributes:
-        record: the run; of several, the first.
-        alpha: probability of an error on either side of the interval that judges it.
-        parts: the number of each run, where there are several.
-    """
+    """A statistic of one run, or its mean over several runs that are judged together."""
 
     statistic: str
     metric: Metric
-    record: RunRecord
-    alpha: float = ALPHA
-    parts: tuple[Number, ...] = ()
+    record: RunRecord  # the run; of several, the first
+    alpha: float = ALPHA  # probability of an error on either side of the interval that judges it
+    parts: tuple[Number, ...] = ()  # the number of each run, where there are several
 
     def to(self, unit: str) -> Number:
         """Return the same number, with its interval, in another unit of its dimension.
@@ -54,22 +48,15 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class JudgedComparison:
-    """How a comparison ended.
-
-    Attributes:
-        holds: whether it holds for certain; None where that is undecided.
-        decisive: the number that decided: `number`, or one of its parts.
-        decision: the interval that judged; None where the rule of the statistic did.
-        cause: cause of a speed that misses the bound, or may miss it.
-    """
+    """How a comparison ended."""
 
     number: Number
     op: Op
     bound: Quantity
-    holds: bool | None
-    decisive: Number
-    decision: Decision | None = None
-    cause: Cause | None = None
+    holds: bool | None  # whether it holds for certain; None where that is undecided
+    decisive: Number  # the number that decided: `number`, or one of its parts
+    decision: Decision | None = None  # the interval that judged; None where the rule of the statistic did
+    cause: Cause | None = None  # cause of a speed that misses the bound, or may miss it
 
     @property
     def threshold(self) -> str:

@@ -13,19 +13,12 @@ from pytest_llmbench.plugin.interruption import Interruption
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unfinished:
-    """A declared test without a verdict, or without the report of its teardown.
+    """A declared test without a verdict, or without the report of its teardown."""
 
-    Attributes:
-        test: the test.
-        reason: the reason for its ERROR.
-        decided: the properties of its reports, if they have its verdict.
-        has_case: whether pytest's writer of XML has its outcome.
-    """
-
-    test: Declared
-    reason: str
-    decided: Mapping[str, Any] | None
-    has_case: bool
+    test: Declared  # the test
+    reason: str  # the reason for its ERROR
+    decided: Mapping[str, Any] | None  # the properties of its reports, if they have its verdict
+    has_case: bool  # whether pytest's writer of XML has its outcome
 
     @property
     def lacks_number(self) -> bool:

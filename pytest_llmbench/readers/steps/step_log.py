@@ -286,16 +286,11 @@ def _quarters(losses: Sequence[float]) -> tuple[float, ...]:
 
 @dataclass(slots=True)
 class _Sum:
-    """One step over the ranks read so far.
-
-    Attributes:
-        seconds: duration on the slowest rank.
-        ended: end on the last rank, in seconds since the common start of all ranks.
-    """
+    """One step over the ranks read so far."""
 
     number: int
-    seconds: float = 0.0
-    ended: float = 0.0
+    seconds: float = 0.0  # duration on the slowest rank
+    ended: float = 0.0  # end on the last rank, in seconds since the common start of all ranks
     tokens: int = 0
     samples: int = 0
     losses: float = 0.0

@@ -32,22 +32,13 @@ _MOST_NODES = 128
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerdictRow:
-    """One verdict, in texts for people; an unknown one is empty.
+    """One verdict, in texts for people; an unknown one is empty."""
 
-    Attributes:
-        test: node id, or the name of a verdict of the session itself.
-        kind: one of `KINDS`.
-        about: `run`, `check`, `clause`, or empty.
-        subject: name of the run, the check or the clause.
-        hosts: the nodes, separated by commas.
-        contradiction: the difference between the file of verdicts and the record.
-    """
-
-    test: str
-    kind: str
-    about: str = ""
-    subject: str = ""
-    hosts: str = ""
+    test: str  # node id, or the name of a verdict of the session itself
+    kind: str  # one of `KINDS`
+    about: str = ""  # `run`, `check`, `clause`, or empty
+    subject: str = ""  # name of the run, the check or the clause
+    hosts: str = ""  # the nodes, separated by commas
     statistic: str = ""
     measured: str = ""
     threshold: str = ""
@@ -55,7 +46,7 @@ class VerdictRow:
     reference: str = ""
     reason: str = ""
     cause: str = ""
-    contradiction: str = ""
+    contradiction: str = ""  # the difference between the file of verdicts and the record
 
     @property
     def word(self) -> str:

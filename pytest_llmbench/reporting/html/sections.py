@@ -114,28 +114,19 @@ def _head(script: Path) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSection:
-    """A run on the page.
-
-    Attributes:
-        kind: kind of the worst verdict on it.
-        brief: a shorter section, for the better ones of very many runs.
-        later: True if the page's script makes its elements when it is opened.
-        broken: the damage of its record; empty if it is readable.
-        headline: the statistic of record, in words.
-        metrics: statistic, value and interval of each number.
-        environment, recipe: numbers of its versions and its recipe on the page; 0 without them.
-    """
+    """A run on the page."""
 
     name: str
-    kind: str
+    kind: str  # kind of the worst verdict on it
     rows: Sequence[VerdictRow]
-    brief: bool = False
-    later: bool = False
-    broken: str = ""
-    headline: str = ""
-    metrics: Sequence[tuple[str, str, str]] = ()
+    brief: bool = False  # a shorter section, for the better ones of very many runs
+    later: bool = False  # True if the page's script makes its elements when it is opened
+    broken: str = ""  # the damage of its record; empty if it is readable
+    headline: str = ""  # the statistic of record, in words
+    metrics: Sequence[tuple[str, str, str]] = ()  # statistic, value and interval of each number
     facts: Sequence[tuple[str, str]] = ()
     figures: Sequence[Figure] = ()
+    # Numbers of its versions and its recipe on the page; 0 without them
     environment: int = 0
     recipe: int = 0
     log: Excerpt | None = None
@@ -145,23 +136,16 @@ class RunSection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckSection:
-    """A check on the page.
-
-    Attributes:
-        kind: kind of the worst verdict on it.
-        broken: the damage of its record; empty if it is readable.
-        readings: a table: its titles, then its rows; many values of a statistic are one row.
-        evidence: JSON; empty if it is too long for the page.
-    """
+    """A check on the page."""
 
     name: str
-    kind: str
+    kind: str  # kind of the worst verdict on it
     rows: Sequence[VerdictRow]
     record: HealthRecord | None = None
-    broken: str = ""
+    broken: str = ""  # the damage of its record; empty if it is readable
     figures: Sequence[Figure] = ()
-    readings: Sequence[Sequence[str]] = ()
-    evidence: str = ""
+    readings: Sequence[Sequence[str]] = ()  # a table: its titles, then its rows; many values of a statistic are one row
+    evidence: str = ""  # JSON; empty if it is too long for the page
     path: str = ""
 
 

@@ -175,19 +175,13 @@ def read_snapshot(folder: Path) -> LiveSnapshot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sight:
-    """One look at a session.
+    """One look at a session."""
 
-    Attributes:
-        snapshot: the last picture that could be read.
-        silent_s: seconds since the last sign of life of its process; 0 while it does, and where the session is over.
-        torn: the reason why the current picture cannot be read; empty where it can.
-        doubtful: its process seems to be gone, or its picture is old: only a later look decides.
-    """
-
-    snapshot: LiveSnapshot
+    snapshot: LiveSnapshot  # the last picture that could be read
+    # Seconds since the last sign of life of its process; 0 while it does, and where the session is over
     silent_s: float = 0.0
-    torn: str = ""
-    doubtful: bool = False
+    torn: str = ""  # the reason why the current picture cannot be read; empty where it can
+    doubtful: bool = False  # its process seems to be gone, or its picture is old: only a later look decides
 
     @property
     def over(self) -> bool:

@@ -180,17 +180,13 @@ class LiveWriter:
 
 @dataclass
 class Projector:
-    """Projects the runs under way, one at a time, and keeps the last projection of each.
-
-    Attributes:
-        references: gives the names of the references of a run's tests, by the key of its series.
-        last: the last projection of each run, by key.
-    """
+    """Projects the runs under way, one at a time, and keeps the last projection of each."""
 
     settings: Settings
+    # Gives the names of the references of a run's tests, by the key of its series
     references: Callable[[str], Sequence[str]]
     clock: Callable[[], float] = time.monotonic
-    last: dict[str, Projected] = field(default_factory=dict)
+    last: dict[str, Projected] = field(default_factory=dict)  # the last projection of each run, by key
     _next_step: dict[str, int] = field(default_factory=dict)
     _free_at: float = 0.0
 

@@ -28,15 +28,7 @@ _AGAIN_S = 5.0
 
 @dataclass(kw_only=True)
 class HeldNodes:
-    """The nodes of a session, if it holds any.
-
-    Attributes:
-        stopping: set when the session is ending.
-        changed: called when checks begin.
-        note: the reason for waiting for nodes, for people; else empty.
-        starts: Unix time at which Slurm expects to give them; None if unknown.
-        ends_at: Unix time at which Slurm takes them back; infinite for nodes outside a job.
-    """
+    """The nodes of a session, if it holds any."""
 
     settings: Settings
     session: Session
@@ -44,12 +36,12 @@ class HeldNodes:
     heartbeat: Heartbeat
     schedule: Schedule
     lost: LostNodes
-    stopping: threading.Event
-    changed: Callable[[], None]
+    stopping: threading.Event  # set when the session is ending
+    changed: Callable[[], None]  # called when checks begin
     plan: Plan = field(default_factory=lambda: Plan(runs=()))
-    note: str = ""
-    starts: float | None = None
-    ends_at: float = math.inf
+    note: str = ""  # the reason for waiting for nodes, for people; else empty
+    starts: float | None = None  # Unix time at which Slurm expects to give them; None if unknown
+    ends_at: float = math.inf  # Unix time at which Slurm takes them back; infinite for nodes outside a job
     _allocation: Allocation = field(default_factory=Allocation)
 
     @property

@@ -45,25 +45,17 @@ class _Step:
 
 @dataclass
 class HeldFleet:
-    """Runs the probes of a check on the held nodes (see `checks.base.Fleet`).
-
-    Attributes:
-        hosts: the nodes, in Slurm's own order, which is that of the ranks.
-        look: called while waiting; it raises ClusterError when the nodes are gone or the session ends.
-        remembered: answers of shared probes of the session so far.
-        unreachable: nodes that refuse every start, and why; this fleet adds to it.
-        commands: the started processes, in order.
-    """
+    """Runs the probes of a check on the held nodes (see `checks.base.Fleet`)."""
 
     site: Site
-    hosts: tuple[str, ...]
+    hosts: tuple[str, ...]  # the nodes, in Slurm's own order, which is that of the ranks
     folder: Path
     _: KW_ONLY
     start: Start
-    look: Callable[[], None]
-    remembered: dict[str, list[Answer]]
-    unreachable: dict[str, str]
-    commands: list[str] = field(default_factory=list)
+    look: Callable[[], None]  # called while waiting; it raises ClusterError when the nodes are gone or the session ends
+    remembered: dict[str, list[Answer]]  # answers of shared probes of the session so far
+    unreachable: dict[str, str]  # nodes that refuse every start, and why; this fleet adds to it
+    commands: list[str] = field(default_factory=list)  # the started processes, in order
     _count: int = 0
 
     def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
@@ -187,26 +179,17 @@ def _why_silent(step: _Step, rank: int, *, late: bool) -> str:
 
 @dataclass(kw_only=True)
 class Validator:
-    """Runs the checks of a session.
-
-    Attributes:
-        gate: links are left unmeasured on nodes that failed another check, unless `--llmbench-gate links`.
-        look: called while waiting; it raises ClusterError when the nodes are gone or the session ends.
-        keep: takes each record as soon as it is final.
-        out: unfit nodes, and why.
-        bad: those of them with findings; the others are unknown.
-        all_out: a fault whose node is unknown, so that every node may be unfit.
-    """
+    """Runs the checks of a session."""
 
     settings: Settings
     session: Session
-    gate: bool
+    gate: bool  # links are left unmeasured on nodes that failed another check, unless `--llmbench-gate links`
     start: Start
-    look: Callable[[], None]
-    keep: Callable[[HealthRecord], None]
-    out: dict[str, str] = field(default_factory=dict)
-    bad: dict[str, str] = field(default_factory=dict)
-    all_out: str | None = None
+    look: Callable[[], None]  # called while waiting; it raises ClusterError when the nodes are gone or the session ends
+    keep: Callable[[HealthRecord], None]  # takes each record as soon as it is final
+    out: dict[str, str] = field(default_factory=dict)  # unfit nodes, and why
+    bad: dict[str, str] = field(default_factory=dict)  # those of them with findings; the others are unknown
+    all_out: str | None = None  # a fault whose node is unknown, so that every node may be unfit
     _remembered: dict[str, list[Answer]] = field(default_factory=dict)
     _unreachable: dict[str, str] = field(default_factory=dict)
 

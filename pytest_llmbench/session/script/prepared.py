@@ -54,20 +54,13 @@ _SLACK_MIN = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Startable:
-    """Processes that can be started: the ranks of a run or of a probe, or the driver of a command.
-
-    Attributes:
-        function: entry of each, called with `folder`; in a step, its module is the command.
-        folder: has their task.
-        driven: it is the driver of a command, one process on the first node.
-        end_together: one that fails ends the others.
-    """
+    """Processes that can be started: the ranks of a run or of a probe, or the driver of a command."""
 
     request: JobRequest
-    function: Callable[[str], None]
-    folder: Path
-    driven: bool = False
-    end_together: bool = True
+    function: Callable[[str], None]  # entry of each, called with `folder`; in a step, its module is the command
+    folder: Path  # has their task
+    driven: bool = False  # it is the driver of a command, one process on the first node
+    end_together: bool = True  # one that fails ends the others
 
     def step_command(self, job_id: str, hosts: Sequence[str]) -> list[str]:
         """The srun command that starts them on nodes of a held job, from outside it."""
@@ -87,22 +80,16 @@ class Startable:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedRun:
-    """A run that can be launched.
-
-    Attributes:
-        script: the bash script of a command; None where the ranks are our own.
-        preparations: of a command, before its first start.
-        processes: the ranks, or the driver of the command.
-    """
+    """A run that can be launched."""
 
     spec: RunSpec
     engine: Engine
     topology: Topology
     place: Place
     work: RankTask | Script
-    script: str | None
-    preparations: tuple[Preparation, ...]
-    processes: Startable
+    script: str | None  # the bash script of a command; None where the ranks are our own
+    preparations: tuple[Preparation, ...]  # of a command, before its first start
+    processes: Startable  # the ranks, or the driver of the command
 
     @property
     def key(self) -> str:
