@@ -177,7 +177,7 @@ def submit_slurm(
     folder = request.folder
     make_folder(folder)
     script = request.script
-    script.write_text(sbatch_script(request), encoding="utf-8")
+    script.write_bytes(os.fsencode(sbatch_script(request)))
     slurm.controller.test(request.shape, script)
     # Where the folder is the job's own, its tasks begin there; with us, they stand where pytest does.
     here = str(Path.cwd()) if _has_percent(folder) else None

@@ -1,6 +1,8 @@
 """Base of every YAML file of ours: strict models, and errors that name file, key and legal values."""
 
 import ast
+import json
+import math
 import re
 import sys
 import typing
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, WithJsonSchema
+from pydantic_core import PydanticSerializationError
 
 from pytest_llmbench.core.durations import format_minutes, parse_minutes
 from pytest_llmbench.core.errors import ConfigError, unknown
@@ -25,6 +28,31 @@ class Strict(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, ser_json_inf_nan="strings")
+
+
+def to_json(model: BaseModel, **how: Any) -> str:
+    """Return a model as JSON; `how` is as for `model_dump_json`.
+
+    Names and paths may have bytes that are not UTF-8, which no JSON can hold: they are spelled out in hexadecimal.
+    """
+    try:
+        return model.model_dump_json(**how)
+    except PydanticSerializationError:
+        indent = how.pop("indent", None)
+        return json.dumps(_spell_out(model.model_dump(mode="json", **how)), indent=indent, ensure_ascii=False)
+
+
+def _spell_out(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        case dict():
+            return {_spell_out(key): _spell_out(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_spell_out(item) for item in value]
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
 
 
 class NoOptions(Strict):

@@ -210,20 +210,27 @@ class RecordStore:
         self._judged: set[str] = set()
         self._added: dict[tuple[str, str], int] = {}
         self._changed = threading.Condition()
+        self._failure = ""
 
     def wait(self, kind: type[AnyRecord], name: str, timeout_s: float) -> AnyRecord | None:
         """Wait for the record of a run or a check; None when it is not there within `timeout_s`.
 
         Raises:
-            ConfigError: its file was changed or removed.
+            ConfigError: its file was changed or removed, or no more records are made.
         """
         records = cast("Mapping[str, AnyRecord]", self.runs if kind is RunRecord else self.checks)
         with self._changed:
-            self._changed.wait_for(lambda: name in records or name in self.lost, timeout_s)
+            self._changed.wait_for(lambda: name in records or name in self.lost or bool(self._failure), timeout_s)
         record = records.get(name)
-        if record is None and name in self.lost:
-            raise ConfigError(self.lost[name])
+        if record is None and (reason := self.lost.get(name) or self._failure):
+            raise ConfigError(reason)
         return record
+
+    def fail(self, reason: str) -> None:
+        """Give up all records that are not there: whoever waits for one, now or later, gets the reason."""
+        self._failure = reason
+        with self._changed:
+            self._changed.notify_all()
 
     def add_judgements(self, judgements: Mapping[tuple[str, str], Sequence[Judgement]]) -> None:
         """Write the verdicts of tests into the records of a run or check, by `run` or `check` and its name."""

@@ -151,6 +151,14 @@ class Runner:
 
     def _work(self) -> None:
         try:
+            self._make_runs()
+        except BaseException as error:
+            # Writing the records of a failure has failed, too: without a word, the tests would wait for ever.
+            self._store.fail(f"the runner broke, and no record tells of it: {type(error).__name__}: {error}")
+            raise
+
+    def _make_runs(self) -> None:
+        try:
             self._adopt()
             if self._busy:
                 self._nodes.ask()

@@ -14,7 +14,7 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.series import EarlyVerdict, RankInfo, RunTimes, Step
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
-from pytest_llmbench.core.schema import Document, Strict
+from pytest_llmbench.core.schema import Document, Strict, to_json
 from pytest_llmbench.core.wire import layout
 
 ProblemKind = Literal[
@@ -423,6 +423,6 @@ def iso(unix: float | None) -> str | None:
 
 def write_model(path: Path, model: BaseModel) -> str:
     """Write a model as JSON so that a reader sees the whole of it or nothing; return the text."""
-    text = model.model_dump_json(indent=1) + "\n"
+    text = to_json(model, indent=1) + "\n"
     write_text(path, text, mode=PRIVATE)
     return text

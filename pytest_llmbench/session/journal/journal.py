@@ -24,7 +24,7 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import PRIVATE, make_folder
 from pytest_llmbench.core.record.records import Record
-from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.core.schema import Strict, to_json
 
 EventKind = Literal["began", "submitting", "submitted", "finished", "judged", "ended"]
 
@@ -73,7 +73,7 @@ class JournalEvent(Strict):
     @property
     def line(self) -> bytes:
         """The event as a line of the journal."""
-        return self.frame(self.model_dump_json(exclude_defaults=True).encode())
+        return self.frame(to_json(self, exclude_defaults=True).encode())
 
     @staticmethod
     def frame(text: bytes) -> bytes:
@@ -207,7 +207,7 @@ def digest_of_plan(run: RunSpec, settings: Settings) -> str:
 
 def digest_of_record(record: Record) -> str:
     """Digest of a record, verdicts excluded: these are added later."""
-    return _digest(record.model_dump_json(exclude={"judgements"}))
+    return _digest(to_json(record, exclude={"judgements"}))
 
 
 def _digest(text: str) -> str:

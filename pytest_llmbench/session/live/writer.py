@@ -15,6 +15,7 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.files import PRIVATE, write_text
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.series import StepSeries
+from pytest_llmbench.core.schema import to_json
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import statistics_of
 from pytest_llmbench.judging.interval.decide import Decision
@@ -97,7 +98,7 @@ class LiveWriter:
             last = self._written
             over = picture.word is not None or picture.exit_code is not None
             if last is None or over or picture.at - last.at >= SIGN_S or picture.tasks != last.tasks:
-                write_text(self._path, picture.model_dump_json(exclude_defaults=True), mode=PRIVATE)
+                write_text(self._path, to_json(picture, exclude_defaults=True), mode=PRIVATE)
                 self._written = picture
         except Exception as error:  # noqa: BLE001 - a border: runs and verdicts need no picture
             if not self._has_failed:

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -13,7 +14,7 @@ from pydantic import Field, ValidationError
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.plain import read_json
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.schema import MinutesField, QuantityField, Strict, merge, validate
+from pytest_llmbench.core.schema import MinutesField, QuantityField, Strict, merge, to_json, validate
 
 KEYS = st.sampled_from("abcd")
 TREES = st.recursive(
@@ -107,6 +108,22 @@ def test_numbers_that_are_not_finite_survive_json() -> None:
         text = Pear(kind="pear", length=value).model_dump_json()
         assert "null" not in text
         assert str(Pear.model_validate_json(text).length) == str(value)
+
+
+def test_names_that_are_not_utf_8_are_spelled_out_in_json() -> None:
+    """So is nothing else: numbers that are not finite stay what they are."""
+
+    class Names(Strict):
+        user: str
+        path: Path
+        values: tuple[float, ...]
+
+    names = Names(user="m\udce9ller", path=Path("/home/m\udce9ller"), values=(1.5, math.nan, -math.inf))
+    again = Names.model_validate_json(to_json(names, indent=1))
+    assert (again.user, again.path) == ("m\\xe9ller", Path("/home/m\\xe9ller"))
+    assert repr(again.values) == "(1.5, nan, -inf)"
+    plain = names.model_copy(update={"user": "müller", "path": Path("/home")})
+    assert to_json(plain) == plain.model_dump_json()
 
 
 def test_a_model_is_never_changed() -> None:
