@@ -20,6 +20,7 @@ from pytest_llmbench.core.quantity import for_people
 from pytest_llmbench.core.recipe.recipes import Recipe, recipes_by_file
 from pytest_llmbench.core.record.health import HealthRecord, Report
 from pytest_llmbench.core.record.records import Problem, RunRecord
+from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import ENGINES
 from pytest_llmbench.plugin.collection.checks import refuse_unknown
@@ -130,6 +131,12 @@ class Bench:
     def check(self) -> None:
         """Resolve everything the user named, and check that reports can be written."""
         _ = self.choices
+        name = str(self.options.run_dir)
+        if harmless(name) != name or {"\\", "\n"} & {*name}:  # to sbatch and srun it would be another name
+            raise ConfigError(
+                f"--llmbench-run-dir {harmless(name)}: its name has a backslash, a line end, a control character, or "
+                "bytes that are not UTF-8; give another --llmbench-run-dir"
+            )
         there = next(path for path in (self.options.run_dir, *self.options.run_dir.parents) if path.exists())
         if not there.is_dir() or not os.access(there, os.W_OK):
             raise ConfigError(

@@ -187,6 +187,7 @@ class RecordStore:
         verdicts: those of the tests that are over, by node id.
         unwritten: files of evidence whose writing failed.
         lost: the reason why the record of a judged run is lost, by key.
+        unkept: the reason why the record of a run or check could not be kept, by key or name.
         runs, checks: the final records, by key and by name.
         left_over: nodes that are too few for a group.
         command: the command line with which records are signed; None where they are not.
@@ -210,27 +211,22 @@ class RecordStore:
         self._judged: set[str] = set()
         self._added: dict[tuple[str, str], int] = {}
         self._changed = threading.Condition()
-        self._failure = ""
+        self.unkept: dict[str, str] = {}
 
     def wait(self, kind: type[AnyRecord], name: str, timeout_s: float) -> AnyRecord | None:
         """Wait for the record of a run or a check; None when it is not there within `timeout_s`.
 
         Raises:
-            ConfigError: its file was changed or removed, or no more records are made.
+            ConfigError: its file was changed or removed, or it could not be kept.
         """
         records = cast("Mapping[str, AnyRecord]", self.runs if kind is RunRecord else self.checks)
         with self._changed:
-            self._changed.wait_for(lambda: name in records or name in self.lost or bool(self._failure), timeout_s)
+            there = (records, self.lost, self.unkept)
+            self._changed.wait_for(lambda: any(name in names for names in there), timeout_s)
         record = records.get(name)
-        if record is None and (reason := self.lost.get(name) or self._failure):
+        if record is None and (reason := self.lost.get(name) or self.unkept.get(name)):
             raise ConfigError(reason)
         return record
-
-    def fail(self, reason: str) -> None:
-        """Give up all records that are not there: whoever waits for one, now or later, gets the reason."""
-        self._failure = reason
-        with self._changed:
-            self._changed.notify_all()
 
     def add_judgements(self, judgements: Mapping[tuple[str, str], Sequence[Judgement]]) -> None:
         """Write the verdicts of tests into the records of a run or check, by `run` or `check` and its name."""
@@ -254,7 +250,17 @@ class RecordStore:
             number += 1
 
     def keep(self, record: Record) -> None:
-        """Make a record final, and wake the tests that wait for it."""
+        """Make a record final, and wake the tests that wait for it, also if it cannot be kept."""
+        try:
+            self._make_final(record)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test that waits has to hear of it
+            what = f"the record of {record.name} could not be kept: {type(error).__name__}: {error}"
+            self.unkept[record.name] = what
+            self.notes.append(what)
+        with self._changed:
+            self._changed.notify_all()
+
+    def _make_final(self, record: Record) -> None:
         record = self._border.clean(with_log_to_read(record) if isinstance(record, RunRecord) else record)
         if self.command is not None and record.made_by is None:
             record = record.model_copy(update={"made_by": self.command.sign(record, self._border.words)})
@@ -269,8 +275,6 @@ class RecordStore:
             written = self.write(record.path, record)
             self.note("finished", name=record.name, record=digest)
             self._keep_written(record, written)
-        with self._changed:
-            self._changed.notify_all()
 
     def keep_attempt(self, path: Path, record: RunRecord) -> None:
         """Write the record of an attempt at a run that another one follows."""

@@ -38,6 +38,7 @@ from pytest_llmbench.session.script.prepared import prepare
 
 _TICK_S = 0.2
 _SOON_S = 0.02
+_FEW_STEPS = 16
 # Of runs that wait in Slurm's queue: so many are looked at in each tick, and of the others one in so many.
 _MOST_NEXT, _PARTS = 64, 10
 # People look at the state of the runs as often.
@@ -151,14 +152,6 @@ class Runner:
 
     def _work(self) -> None:
         try:
-            self._make_runs()
-        except BaseException as error:
-            # Writing the records of a failure has failed, too: without a word, the tests would wait for ever.
-            self._store.fail(f"the runner broke, and no record tells of it: {type(error).__name__}: {error}")
-            raise
-
-    def _make_runs(self) -> None:
-        try:
             self._adopt()
             if self._busy:
                 self._nodes.ask()
@@ -183,10 +176,13 @@ class Runner:
 
     def _rest(self) -> None:
         """Wait until a process of ours ends, or a while: soon if an answer is due."""
+        active = self._schedule.active
         if self._schedule.launching:
             self._stopping.wait(_SOON_S)
-        elif not await_an_end([active.job for active in self._schedule.active], _TICK_S):
-            self._stopping.wait(_TICK_S)
+        elif not await_an_end([run.job for run in active], _TICK_S):
+            # Without pidfds, steps are looked at often: their ends cost a look, and a look at their jobs asks Slurm.
+            few_steps = self._schedule.holder is not None and 0 < len(active) <= _FEW_STEPS
+            self._stopping.wait(_SOON_S if few_steps else _TICK_S)
 
     def _adopt(self) -> None:
         if self._earlier is None:

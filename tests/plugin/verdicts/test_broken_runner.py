@@ -1,4 +1,4 @@
-"""An exception in the thread that makes the runs, and names that are not UTF-8: no test waits for ever."""
+"""Records that cannot be kept, and names that are not UTF-8: no test waits for ever."""
 
 import pytest
 
@@ -7,10 +7,10 @@ from tests.conftest import UserFolder
 BREAKS = """
 from pytest_llmbench.session import record_store
 
-def broken(self, record):
-    raise ValueError("no record can be kept")
+def broken(record):
+    raise ValueError("no digest of it")
 
-record_store.RecordStore.keep = broken
+record_store.digest_of_record = broken
 """
 
 
@@ -20,21 +20,28 @@ def test_what_breaks_while_records_are_kept_is_an_error_of_each_test(user: UserF
     user.recipe("second")
     user.test()
     (user.path / "conftest.py").write_text(BREAKS)
-    result = user.run("--cluster", "local", distribution, "-k", "first or second", timeout_s=120)
+    result = user.run("--cluster", "local", distribution, "-k", "first or second", timeout_s=60)
     assert result.returncode != 0
     assert {case.outcome for case in result.cases.values()} == {"error"}
     assert len(result.cases) == 2
-    assert "the runner broke" in result.text
-    assert "no record can be kept" in result.text
+    assert "could not be kept: ValueError: no digest of it" in result.text
 
 
-@pytest.mark.parametrize("what", ["user", "folder"])
-def test_names_that_are_not_utf_8_work(user: UserFolder, what: str) -> None:
-    """They are spelled out in the records."""
+def test_a_user_whose_name_is_not_utf_8(user: UserFolder) -> None:
+    """It is spelled out in the records."""
     user.recipe()
     user.test()
-    where = [f"--llmbench-run-dir={user.path}/r\udce9sultats"] if what == "folder" else []
-    user.env |= {"USER": "m\udce9ller", "LOGNAME": "m\udce9ller"} if what == "user" else {}
-    result = user.run("--cluster", "local", "-n0", *where, timeout_s=120)
+    user.env |= {"USER": "m\udce9ller", "LOGNAME": "m\udce9ller"}
+    result = user.run("--cluster", "local", "-n0", timeout_s=60)
     assert result.returncode == 0, result.text
     assert "1 passed" in result.text
+
+
+@pytest.mark.parametrize("name", ["r\udce9sultats", "a\\b", "a\nb"])
+def test_a_folder_that_slurm_would_take_for_another_is_refused(user: UserFolder, name: str) -> None:
+    user.recipe()
+    user.test()
+    result = user.run("--cluster", "local", "-n0", f"--llmbench-run-dir={user.path}/{name}", timeout_s=60)
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "its name has a backslash, a line end, a control character, or bytes that are not UTF-8" in result.text
+    assert result.found is None
