@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 _FEWEST_LINES, _SHARE = 4, 0.9
 _LONGEST, _MOST_ENDS = 300, 32
-_TOKEN = re.compile(r"[ \t]+|\d+|[A-Za-z_]+|.", re.ASCII)
+_TOKEN = re.compile(r"[ \t]+|\w+|.", re.ASCII)
 _CLOSING = frozenset("]|:>)-#;,")
-_BLANKS, _NUMBER, _WORD = r"[ \t]+", r"\d+", r"[A-Za-z_]+"
+# A word with a digit may differ from line to line: a number, a time such as `26T10`, a host, or a pod's `7d9f8c`.
+_BLANKS, _NUMBERED, _WORD = r"[ \t]+", r"[A-Za-z_]*\d\w*", r"\w+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def find_shared_prefix(lines: Sequence[str]) -> SharedPrefix:
         rows = [row for row in rows if fits(row[place])]
         before = "".join(parts)
         closes = part.removeprefix("\\") in _CLOSING
-        if ends_here and (closes or part in (_NUMBER, _BLANKS)):
+        if ends_here and (closes or part in (_NUMBERED, _BLANKS)):
             ends.pop()  # it goes on, as a time does: 10:00
         fewest_blanks = min(len(row[place]) for row in rows)  # further blanks may be the text's own
         ends_here = closes or (part == _BLANKS and parts[-1:] != [_WORD])
@@ -67,16 +68,12 @@ def find_shared_prefix(lines: Sequence[str]) -> SharedPrefix:
 
 def _shared_part(tokens: Sequence[str], fewest: float) -> str:
     """Return a pattern for the tokens at one place; empty if fewer than `fewest` are alike."""
-    for pattern in (_exact, _kind):
-        counted = Counter(map(pattern, tokens)).most_common(1)
+    for kinds in ((_BLANKS, _NUMBERED), (_BLANKS, _WORD)):
+        counted = Counter(_pattern_of(token, kinds) for token in tokens).most_common(1)
         if counted and counted[0][1] >= fewest:
             return counted[0][0]
     return ""
 
 
-def _exact(token: str) -> str:
-    return next((kind for kind in (_BLANKS, _NUMBER) if re.fullmatch(kind, token, re.ASCII)), re.escape(token))
-
-
-def _kind(token: str) -> str:
-    return _WORD if re.fullmatch(_WORD, token, re.ASCII) else _exact(token)
+def _pattern_of(token: str, kinds: Sequence[str]) -> str:
+    return next((kind for kind in kinds if re.fullmatch(kind, token, re.ASCII)), re.escape(token))

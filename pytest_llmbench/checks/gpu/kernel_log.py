@@ -48,8 +48,9 @@ class KernelEvent:
 
     @property
     def nonfatal(self) -> bool:
-        """True if the driver calls it nonfatal, as it does for errors of links and of NVSwitches."""
-        return re.search(r"\bnon-?fatal\b", self.text, re.IGNORECASE) is not None
+        """True if the driver calls it nonfatal, as it does for errors of links; its first word on that counts."""
+        word = re.search(r"\b(?:(non-?)?fatal)\b", self.text, re.IGNORECASE)
+        return word is not None and word[1] is not None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,6 +28,8 @@ COLLECTORS: dict[str, Callable[[int], str]] = {
     "stern": lambda _: "llm-worker-0 pytorch ",
     "stern --timestamps": lambda n: f"llm-worker-0 pytorch 2026-11-26T10:{n // 60 % 60:02}:{n % 60:02}.{n:09}+01:00 ",
     "kubetail": lambda _: "[llm-worker-7d9f8c-xk2lp] ",
+    "two pods": lambda n: f"[pod/llm-{('7d9f8c-xk2lp', '66b5-aaq1z')[n % 2]}/pytorch] ",
+    "two hosts": lambda n: f"{('login', 'gpu017')[n % 2]} | ",
     "docker compose": lambda _: "trainer-1  | ",
     "docker compose --timestamps": lambda n: f"trainer-1  | 2026-11-26T10:00:{n % 60:02}.{n:09}Z ",
     "docker service": lambda _: "train.1.x2kd93lak@gpu01    | ",
