@@ -48,10 +48,11 @@ class Inventory(GpuCheck):
         findings = [finding(host, "", *fault) for host, fault in causes.items() if fault is not None]
         for host, smi in nodes.smi.items():
             # It answers for the GPUs that it reaches, and names the others on its error output alone.
-            complaint = nodes.facts[host].smi.complaint
-            fault = _explain_failure(nodes.facts[host].smi, complaint) if complaint else None
-            findings += [finding(host, "", *fault)] if fault else []
-            findings += [finding(host, "", *fault) for fault in _check_count(smi, site.gpus_per_node)]
+            output = nodes.facts[host].smi
+            fault = _explain_failure(output, output.complaint) if output.complaint else None
+            faults = [fault] if fault else [*_check_warnings(output.complaint)]
+            faults += [*_check_count(smi, site.gpus_per_node), *_check_warnings(smi.warnings)]
+            findings += [finding(host, "", *each) for each in faults]
         unknown: dict[str, str] = {}
         for host, gpu in nodes.gpus():
             findings += [finding(host, subject(gpu), *fault) for fault in _check_gpu(gpu, site, options)]
@@ -98,9 +99,12 @@ def _explain_failure(output: SmiOutput, reason: str) -> Fault | None:
 def _check_count(smi: Smi, needed: int) -> Iterator[Fault]:
     if len(smi.gpus) < needed:  #: finding gpus_missing: fewer GPUs than the system file lists
         yield "gpus_missing", Severity.ISOLATE, f"{len(smi.gpus)} GPUs, {needed} expected", _MISSING
-    if smi.warnings:  #: finding nvidia_smi_warns: nvidia-smi prints a warning
-        severity = Severity.ISOLATE if "corrupt" in smi.warnings.lower() else Severity.MONITOR
-        yield "nvidia_smi_warns", severity, f"nvidia-smi warns: {smi.warnings[:300]}", ""
+
+
+def _check_warnings(words: str) -> Iterator[Fault]:
+    if words:  #: finding nvidia_smi_warns: nvidia-smi prints a warning
+        severity = Severity.ISOLATE if "corrupt" in words.lower() else Severity.MONITOR
+        yield "nvidia_smi_warns", severity, f"nvidia-smi warns: {words[:300]}", ""
 
 
 def _check_gpu(gpu: SmiGpu, site: Site, options: InventoryOptions) -> Iterator[Fault]:

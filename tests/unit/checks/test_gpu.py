@@ -134,12 +134,15 @@ def test_a_gpu_that_nvidia_smi_only_complains_of_is_found(tmp_path: Path) -> Non
         {
             "counted": {"xml": short, "errors": errors}, "hidden": {"errors": errors}, "words": words,
             "none": {"xml": "No devices were found\n", "code": 6}, "good": {},
+            "corrupt": {"errors": "WARNING: infoROM is corrupted at gpu 0000:1b:00.0\n"},
+            "chatty": {"errors": "nvidia-smi: some notice\n"},
         },
     )  # fmt: skip
     report = get_check("gpu_inventory").run(fleet, CheckSettings())
     fallen = {"fallen_off_the_bus": "REBOOT"}
     assert {host: found_on(report, host) for host in fleet.hosts} == {
         "counted": fallen, "hidden": fallen, "words": fallen, "none": {"gpus_missing": "ISOLATE"}, "good": {},
+        "corrupt": {"nvidia_smi_warns": "ISOLATE"}, "chatty": {"nvidia_smi_warns": "MONITOR"},
     }  # fmt: skip
     assert not report.unjudged
     assert all("GPU1" in finding.message for finding in report.findings if finding.kind == "fallen_off_the_bus")
