@@ -102,6 +102,12 @@ class Conclusion:
         if hasattr(report, "wasxfail"):
             del report.wasxfail
 
+    def unanswered(self) -> Iterator[tuple[str, Mapping[str, object]]]:
+        """Yield the tests that failed, were to be called again by another plugin, and were not."""
+        for test in self._attempts.keys() - self._failed:
+            self.overruled[test] = None
+            yield test, dict(self._attempts[test])
+
     def add_row(self, test: str, properties: Mapping[str, Any]) -> None:
         """Add the verdict of a test; of a test that another plugin calls again, the last one."""
         self.rows[:] = [row for row in self.rows if row.get("test") != test or not self._attempts.get(test)]

@@ -243,6 +243,10 @@ class Results:
             else:
                 self._junit.add_error(nodeid, properties)
                 self._unreported.append(report_of(nodeid, properties, "setup", "failed"))
+        for nodeid, facts in self._conclusion.unanswered():
+            report = report_of(nodeid, facts, "setup" if facts["verdict"] == Verdict.ERROR else "call", "failed")
+            self._junit.add_verdict(report)
+            self._unreported.append(report)
         if self.store is not None:
             runs, rows = self._bench.planned.runs, self._conclusion.rows
             self._conclusion.unjudged = speed.not_judged(runs, rows, self.store.runs.glances)

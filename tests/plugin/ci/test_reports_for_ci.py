@@ -174,6 +174,15 @@ GAMES = {
                 report.outcome, report.wasxfail = "skipped", "known"
             return report
     """,
+    "makereport-unknown": """
+        import pytest
+        @pytest.hookimpl(wrapper=True)
+        def pytest_runtest_makereport(item, call):
+            report = yield
+            if report.failed:
+                report.outcome = "rerun"
+            return report
+    """,
     "teststatus": """
         def pytest_report_teststatus(report, config):
             if report.failed:
