@@ -40,7 +40,7 @@ _OFTEN, _CHANCE = 0.9, 1e-3
 _MOSTLY = 0.5
 # Shares of a step above which a time is too long: for data and lost CPU on the usual rank, and for gradient transfer.
 _LONG, _LONG_TRANSFER = 0.1, 0.25
-# A host that waits for its GPU for at least this share of a step keeps it busy, so its own delays cost nothing.
+# A host that waits for its GPU for at least this share of a step keeps the GPU busy: its own delays cost no time.
 _BUSY_HOST = 0.05
 # Healthy GPUs of one model are within this of each other; a GPU is throttled in this share of its samples at least.
 _SLOWER, _THROTTLED = 0.03, 0.05
@@ -299,7 +299,7 @@ def _crowded_s(times: RankTimes) -> float | None:
     return None if times.delayed_s is None else times.delayed_s - (_quota_s(times) or 0.0)
 
 
-# What holds up a rank, and words for one late rank and for all ranks.
+# Reasons for a late rank, each with its words for one rank and for all ranks.
 _DELAYS: tuple[tuple[CauseKind, Callable[[RankTimes], float | None], str, str], ...] = (
     ("data", _data_s, "waits for its data", "ranks wait {} of each {} step for their data"),
     ("throttled", _quota_s, "is held back by its CPU quota", "CPU quotas hold ranks back for {} of each {} step"),

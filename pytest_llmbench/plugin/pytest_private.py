@@ -17,7 +17,7 @@ NodeReporter = _NodeReporter
 
 
 class _OwnReport(LogXML):
-    """pytest's writer for a file of ours; while it is not `wanted`, it takes no tests and writes nothing."""
+    """pytest's writer for a file of ours; it takes tests and writes only while it is `wanted`."""
 
     wanted = False
 

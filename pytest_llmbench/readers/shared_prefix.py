@@ -33,7 +33,7 @@ class SharedPrefix:
 
 
 def find_shared_prefix(lines: Sequence[str]) -> SharedPrefix:
-    """Find the prefix that at least nine of ten lines begin with; without `ends` if there is none.
+    """Find the prefix that at least nine of ten lines begin with. Without such a prefix, the result has no `ends`.
 
     It consists of words that the lines share, numbers, words that differ (`INFO`, `WARNING`) and punctuation, and ends
     with a closing sign such as `]` or `|`, or with blanks after one, after a number or after a shared word.

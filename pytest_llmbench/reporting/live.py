@@ -26,7 +26,7 @@ _STATES = ("running", "starting", "checking", "pending", "waiting", "ended")
 _DAY_S = 86400
 # Between two columns.
 _GAP = 2
-# What goes first: the lowest.
+# Rows with a lower number come first.
 _ORDER = {
     "running": 1, "checking": 1, "starting": 2, "ended": 3, "ERROR": 4, "FAIL": 4, "INCOMPLETE": 5,
     "INCONCLUSIVE": 5, "pending": 6, "waiting": 7, "XFAIL": 8, "PASS": 9, "SKIP": 9,

@@ -25,7 +25,7 @@ _NOT_INITIALIZED = re.compile(
 _NAMED = re.compile(rf"NVRM: The NVIDIA GPU {_BUS}", re.IGNORECASE)
 _LINES_OF_A_MESSAGE = 4
 FALLEN_OFF_THE_BUS, NOT_INITIALIZED = 79, 143
-# What the node keeps of a driver's log: lines with one of these words, or with "Xid".
+# The node keeps the lines of the driver's log that contain one of these words or "Xid".
 _WORDS = (b"fallen off", b"The NVIDIA GPU", b"GSP", b"init_adapter failed", b"InitAdapter failed")
 _MOST_KEPT = 2000
 _WORDS_WITH_SEVERITY = 80

@@ -31,7 +31,7 @@ _PATIENCE_S = 1.0
 # Commands that only ask.
 _QUESTIONS = ("squeue", "sacct", "sinfo")
 # States of a node, as sinfo begins them.
-# `inval`: it registered with less than its configuration says, such as one GPU too few.
+# A node is `inval` if it registered with less than its configuration lists, such as one GPU too few.
 _UNAVAILABLE = ("down", "drain", "fail", "inval", "maint", "unknown", "power", "not_responding", "reboot")
 # Signs behind a state, such as `idle*`: it does not respond, and it is reserved for maintenance.
 _SIGNS = ("*", "$")

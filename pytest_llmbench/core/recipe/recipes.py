@@ -289,7 +289,7 @@ def recipes_by_file(folders: Iterable[Path], scale: Scale = "full") -> dict[Path
         for name in family.recipes:
             laid_out = family.laid_out(name, path)
             recipe = validate(Recipe, laid_out["full"], in_file(path, name, "full"))
-            # Both scales are checked whatever is asked, so a typo in one does not wait for its day.
+            # Both scales are checked, whichever is asked for: a typo in the other one is found today.
             smoke = validate(Recipe, laid_out["smoke"], in_file(path, name, "smoke")) if family.smoke else None
             if scale == "smoke":
                 recipe = smoke or recipe.model_copy(update={"scale": scale})

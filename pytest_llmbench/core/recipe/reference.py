@@ -35,7 +35,7 @@ class AppliesTo(Strict):
         return self
 
     def overlaps(self, other: AppliesTo) -> bool:
-        """True if both are for one run: they name the same GPU or the same system, and differ in nothing."""
+        """True if both may apply to one run: the same GPU or system, and no condition that contradicts."""
         pairs = {key: (getattr(self, key), getattr(other, key)) for key in type(self).model_fields}
         alike = [key for key, pair in pairs.items() if None not in pair and pair[0] == pair[1]]
         return ("gpu" in alike or "system" in alike) and all(None in pairs[key] for key in pairs if key not in alike)

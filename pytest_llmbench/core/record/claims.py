@@ -26,7 +26,7 @@ class Span:
         return f"{self.low:.10g}" if self.low == self.high else f"{self.low:.10g} to {self.high:.10g}"
 
 
-# What a claim is compared with: a value, a span, one span for each pipeline stage, or None if unknown.
+# The expected value of a claim: one value, a span, one span for each pipeline stage, or None if it is unknown.
 Asked = int | float | str | Span | tuple[Span, ...] | None
 Asks = Mapping[ClaimName, Asked]
 

@@ -94,7 +94,7 @@ def verdict_tables(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str
 
 
 def clauses(reporter: pytest.TerminalReporter, verdicts: Sequence[RecordedClause]) -> None:
-    """Print how each required clause ended, and why it is INCOMPLETE; nothing where none is required."""
+    """Print how each required clause ended, with the reason of each that is INCOMPLETE."""
     if verdicts:
         reporter.section("llmbench requirements", sep="=")
     longest = max((len(clause.name) for clause in verdicts), default=0)
