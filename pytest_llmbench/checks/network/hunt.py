@@ -254,8 +254,8 @@ class Hunt:
                 message = f"{fastest} {fast[fastest].text}, and no pair of this node does: if most nodes are slow, "
                 message += "comparing them does not show it"
                 action = f"set a reference for {self.statistic} in the system's file"
-                #: finding uneven: a few pairs of nodes, none of them with this node, are far faster than the others: most
-                #:  nodes may be slow
+                #: finding uneven: a few pairs of nodes, none of them with this node, are far faster than the others:
+                #:  most nodes may be slow
                 hint = finding(host, "", "uneven", Severity.MONITOR, message, action)
                 yield hint.model_copy(update={"statistic": self.statistic})
 
