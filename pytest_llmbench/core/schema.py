@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, WithJsonSchema
-from pydantic_core import PydanticSerializationError
 
 from pytest_llmbench.core.durations import format_minutes, parse_minutes
 from pytest_llmbench.core.errors import ConfigError, unknown
@@ -37,7 +36,7 @@ def to_json(model: BaseModel, **how: Any) -> str:
     """
     try:
         return model.model_dump_json(**how)
-    except PydanticSerializationError:
+    except ValueError:  # pydantic's PydanticSerializationError
         indent = how.pop("indent", None)
         return json.dumps(_spell_out(model.model_dump(mode="json", **how)), indent=indent, ensure_ascii=False)
 
