@@ -19,6 +19,7 @@ line, and one blank is as good as several: columns are as wide as their widest n
 """
 
 import os
+import random
 import re
 import socket
 import subprocess
@@ -35,6 +36,8 @@ DOCUMENTS = ("README.md", "CONTRIBUTING.md", *PAGES)
 
 # A newcomer's first commands run as they do: each by a Python of its own. Guides have pytest forked.
 FIRST_READ = ("README.md", "docs/install.md", "docs/tutorial.md")
+# What these show takes two ranks. A reader of others has one core, so their trainings have one rank: half the time.
+TWO_RANKS = (*FIRST_READ, "docs/how-to/judge/prove-that-the-gate-fails.md", "docs/how-to/validate/find-wrong-numbers.md")
 
 _COMMENT = re.compile(r"<!--\s*(?P<kind>file|run|output|text)\s*(?::\s*(?P<what>.*?))?\s*-->")
 _FENCE = re.compile(r"(?P<indent> *)(?P<fence>`{3,})(?P<language>[\w+-]*)[^`]*")
@@ -144,6 +147,7 @@ class Reader:
     folder: Path
     slurm: bool = False
     printed: str | None = None
+    shell: Sequence[str] = ("bash", "-c")
     environment: Mapping[str, str] = field(default_factory=lambda: _environment({}))
 
     def follow(self, blocks: Sequence[Block]) -> None:
@@ -160,6 +164,9 @@ class Reader:
         if blocks and blocks[0].document not in FIRST_READ:
             forked = warm_pytest.script(temporary / "bin")
             self.environment = {**self.environment, "PATH": f"{forked}{os.pathsep}{self.environment['PATH']}"}
+        if blocks and blocks[0].document not in TWO_RANKS and hasattr(os, "sched_getaffinity"):
+            core = random.choice(sorted(os.sched_getaffinity(0)))
+            self.shell = ("taskset", "--cpu-list", str(core), *self.shell)
         for block in blocks:
             if block.kind == "file":
                 path = self.folder / block.what
@@ -190,7 +197,7 @@ class Reader:
 
     def _bash(self, command: str, folder: Path) -> tuple[int, str]:
         done = subprocess.run(
-            ["bash", "-c", command], cwd=folder, env=dict(self.environment), text=True, check=False,
+            [*self.shell, command], cwd=folder, env=dict(self.environment), text=True, check=False,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_TIMEOUT_S,
         )  # fmt: skip
         return done.returncode, done.stdout

@@ -59,6 +59,7 @@ def ask(
         try:
             server.connect(str(at))
             request = {"kind": kind, "args": list(args), "cwd": str(cwd), "env": dict(environment)}
+            request["cpus"] = list(os.sched_getaffinity(0))
             text = json.dumps(request).encode()
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", streams))
             server.sendmsg([len(text).to_bytes(8, "big")], [rights])

@@ -102,6 +102,7 @@ def shadowed(request: dict[str, Any]) -> bool:
 def become(request: dict[str, Any], streams: list[int]) -> None:
     """Have nothing of this process but what it has imported."""
     os.setsid()
+    os.sched_setaffinity(0, request["cpus"])
     os.chdir(request["cwd"])
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
