@@ -113,7 +113,8 @@ $(VENV)/.docs: $(VENV)/bin/python pyproject.toml $(CONSTRAINTS)
 	@touch $@
 
 # Plugins that would change every other test have a folder of their own, for the tests that want them.
+# Python compiles what is imported: most of what PyTorch and others bring never is.
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml $(CONSTRAINTS) Makefile
-	$(PIP) -e ".[dev]"
-	$(PIP) --no-deps --upgrade --target $(VENV)/guests pytest-forked pytest-replay pytest-rerunfailures pytest-retry
+	$(PIP) --no-compile -e ".[dev]"
+	$(PIP) --no-compile --no-deps --upgrade --target $(VENV)/guests pytest-forked pytest-replay pytest-rerunfailures pytest-retry
 	@touch $@ $(VENV)/.bench

@@ -18,7 +18,7 @@ from pytest_llmbench.readers.log import read_log
 from pytest_llmbench.readers.patterns import FAILURES
 from tests.support.samples import DATA, readable
 
-MUTANTS = 100
+MUTANTS = 40
 EVENT_FILE = next(DATA.glob("nemo/events.out.tfevents.*")).read_bytes()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_llmbench import engines
@@ -410,6 +410,7 @@ def _ends(log: str) -> list[tuple[int, str]]:
 
 
 @samples
+@settings(max_examples=40)
 @given(share=st.floats(0, 1))
 def test_samples_that_are_cut_off(read: Read, sample: Sample, name: str, file: str, share: float) -> None:
     content = sample(file).read_bytes()
