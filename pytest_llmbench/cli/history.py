@@ -3,6 +3,7 @@
 import csv
 import datetime as dt
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
@@ -36,7 +37,7 @@ def open_existing(url: str) -> "AbstractContextManager[History]":
     """
     from pytest_llmbench.history.database import open_history  # noqa: PLC0415  # engines: `--help` starts sooner
 
-    if "://" not in url and not Path(url).expanduser().exists():
+    if re.match(r"[a-z]+:", url) is None and not Path(url).expanduser().exists():
         raise ConfigError(f"there is no history {url}: `llmbench history import` makes one, or give --history")
     return open_history(url)
 

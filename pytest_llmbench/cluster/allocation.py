@@ -15,7 +15,7 @@ from pytest_llmbench.cluster.settings import Settings, existing_allocation
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, QueueFullError
 from pytest_llmbench.cluster.slurm.full_queue import QueueLimit
 from pytest_llmbench.cluster.slurm.queue import Slurm
-from pytest_llmbench.cluster.slurm.states import JobIdentity, JobState, JobStatus, OurJob, is_hopeless, judge_holder
+from pytest_llmbench.cluster.slurm.states import JobIdentity, JobState, JobStatus, OurJob, judge_holder
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.wire.task import Owner
 from pytest_llmbench.workloads.node.machine_lock import holders, is_held, take
@@ -125,7 +125,7 @@ class HeldJob(Allocation):
             if self._hosts:
                 return self._hosts
         if status.alive:
-            if is_hopeless(status.reason):
+            if self._limit.never_starts(status.reason):
                 raise ClusterError(f"Slurm job {job_id} will never start: {status.reason}", job_id=job_id)
             gone = self._slurm.queries.unavailable() if "DOWN" in status.reason or "Resources" in status.reason else ""
             if not self._hosts:

@@ -16,6 +16,9 @@ ErrorKind = Literal[
     "unknown_statistic", "unreadable", "wrong_ranks",
 ]  # fmt: skip
 
+# The reason of a check of which a rank lacks software begins so.
+NOT_MEASURED = "not_measured"
+
 
 class LLMBenchError(Exception):
     """Base of all errors raised on purpose by this package: no terminal obeys what others wrote into a message."""

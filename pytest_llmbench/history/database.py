@@ -218,7 +218,9 @@ def open_history(given: str | Path) -> Iterator[History]:
 def _history_of(given: str) -> History:
     if not given.strip():
         raise ConfigError(f"the history has no name: give {LEGAL}")
-    scheme, separator, _ = given.partition("://")
+    scheme, separator, rest = given.partition("://")
+    if not separator and re.match(r"(?:postgres|postgresql|sqlite):", given):
+        raise ConfigError(f"a history at a URL begins with {given.partition(':')[0]}://: give {LEGAL}")
     if not separator or scheme == "sqlite":
         name = given.removeprefix("sqlite://").removeprefix("/") if separator else given
         if name in {"", ":memory:"}:
@@ -227,6 +229,12 @@ def _history_of(given: str) -> History:
         return History(url=path, backend="sqlite", shown=path)
     if scheme not in {"postgresql", "postgres"}:
         raise ConfigError(f"a history cannot be in {scheme}: give {LEGAL}")
+    place = re.match(r"[^/?#]*", rest)[0]  # type: ignore[index]  # it matches any text
+    # What the database's library would print of such a URL has parts of the password.
+    if place.count("@") > 1 or ("@" in rest and "@" not in place and not re.search(r"[?&]\w+=[^&]*@", rest)):
+        raise ConfigError(
+            f"the history's {scheme}:// URL cannot be read. In a login, @ / ? # : are %40 %2F %3F %23 %3A. Give {LEGAL}"
+        )
     shown = re.sub(r"(password=)[^&]*", r"\1***", re.sub(r"(://[^:/@]*):.*@", r"\1:***@", given))
     return History(url=given, backend="postgresql", shown=shown)
 

@@ -285,8 +285,8 @@ class Options:
         "Keep off nodes of which the history has faults of their own in 2 sessions of the last 14 days"
     )
     exit_codes: Literal["usual", "detailed"] = _words(
-        None, "Exit codes: usual (1 for every failure), or detailed (1 slow, 11 undecided, 12 incomplete, 13 broken)",
-        "usual|detailed",
+        None, "Exit codes: usual (1 for every failure), or detailed (1 slow, 11 undecided, 12 incomplete, 13 broken, "
+        "14 not measured)", "usual|detailed",
     )  # fmt: skip
     live: Literal["auto", "on", "off"] = _words(
         None, "Table of all runs while they go on: auto draws it on a terminal, without -s and outside of CI, and "

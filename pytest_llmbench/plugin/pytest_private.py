@@ -10,7 +10,8 @@ from _pytest.runner import runtestprotocol
 
 __all__ = [
     "LogXML", "NodeReporter", "OwnReport", "add_to_summary", "bin_xml_escape", "fixture_definitions", "get_file",
-    "has_ini_key", "make_writer", "runtestprotocol", "set_file", "watch_cases", "width_of", "xml_key",
+    "has_ini_key", "make_writer", "runtestprotocol", "set_file", "watch_cases", "why_xdist_ended", "width_of",
+    "xml_key",
 ]  # fmt: skip
 
 NodeReporter = _NodeReporter
@@ -53,6 +54,11 @@ def watch_cases(writer: LogXML, take: Callable[[str, NodeReporter], None]) -> No
         take(report.nodeid, case)
 
     writer.finalize = close  # type: ignore[method-assign]
+
+
+def why_xdist_ended(config: pytest.Config) -> str:
+    """The reason for which pytest-xdist ended the session, such as too many crashes of workers; else empty."""
+    return getattr(config.pluginmanager.get_plugin("dsession"), "_summary_report", None) or ""
 
 
 def fixture_definitions(metafunc: pytest.Metafunc, name: str) -> Sequence[pytest.FixtureDef[Any]]:

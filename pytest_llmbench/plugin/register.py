@@ -59,6 +59,7 @@ def _register_owner(
     bench: Bench, requirements: Requirements, early: Early, config: pytest.Config, waited: EarlyController | None
 ) -> None:
     manager, progress, interruption = config.pluginmanager, LiveLine(config), early.interruption
+    interruption.take_signals(lambda _by: None)  # noted while tests are collected: the XML has them all
     manager.register(reports := Reports(interruption), "llmbench-unfinished")
     early.junit.begin(bench.session.folder)
     results = Results(config, bench, progress, early.junit, reports, requirements)

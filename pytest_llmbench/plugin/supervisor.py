@@ -138,21 +138,29 @@ class Supervisor:
         option = session.config.option
         looked_at = option.collectonly or session.config.getoption("setupplan", False)
         self.results.runs_tests = not (looked_at or options.plan_only(session.config))
+        # With xdist, a thread of the controller starts them once a worker has planned them, perhaps before this hook.
+        follows_workers = session.config.pluginmanager.has_plugin("dsession")
+        if self._interruption.by is not None and not follows_workers:
+            self._interruption.interrupt()
         in_vain = session.testsfailed > 0 and not option.continue_on_collection_errors
         if options.plan_only(session.config):
             if in_vain:
                 raise session.Interrupted("errors during collection")
             return self._print_plan(session)
-        # With xdist, a thread of the controller starts them once a worker has planned them, perhaps before this hook.
-        follows_workers = session.config.pluginmanager.has_plugin("dsession")
-        if not (self._bench.planned.empty or in_vain or looked_at or follows_workers):
-            try:
-                self.take_signals(session)
-                with usage_errors():
-                    self.start_runs()
-            except pytest.UsageError as error:
-                self.results.refuse(str(error))
-                raise
+        if follows_workers:
+            return None
+        if self._bench.planned.empty or in_vain or looked_at:
+            self._interruption.give_signals_back()
+            return None
+        try:
+            self.take_signals(session)
+            with usage_errors():
+                self.start_runs()
+        except pytest.UsageError as error:
+            self.results.refuse(str(error))
+            raise
+        if self._interruption.by is not None:
+            self._interruption.interrupt()
         return None
 
     @pytest.hookimpl(tryfirst=True)
@@ -183,6 +191,7 @@ class Supervisor:
         """Stop even when the session broke down before it could finish."""
         self._stop()
         self._end_live(int(pytest.ExitCode.INTERNAL_ERROR))
+        self._interruption.give_signals_back()
 
     def _print_plan(self, session: pytest.Session) -> bool:
         lines, possible = describe(self._bench.planned, self._bench.settings, self._bench.session)

@@ -30,6 +30,8 @@ from pytest_llmbench.plugin.verdict.outcome import declared_tests
 from pytest_llmbench.session.record_store import AnyRecord
 
 _LOOK_S = 0.2
+# After a signal, the tests are awaited for so long.
+_COLLECTED_S = 10.0
 
 
 def session_of_worker(config: pytest.Config) -> Session:
@@ -156,9 +158,15 @@ class Controller:
         return Plan.model_validate_json(path.read_bytes()) if path.exists() else None
 
     def _end_the_loop(self) -> None:
-        """End xdist's loop after the first signal, between two of its events, where it is outside of all hooks."""
+        """End xdist's loop after the first signal, between two of its events, where it is outside of all hooks.
+
+        The first worker that has collected tells which tests there are.
+        """
         self._interruption.received.wait()
-        session = self._config.pluginmanager.get_plugin("dsession")
+        session, deadline = self._config.pluginmanager.get_plugin("dsession"), time.monotonic() + _COLLECTED_S
+        while self._plan is None and time.monotonic() < deadline and not self._over.wait(_LOOK_S):
+            if getattr(getattr(session, "sched", None), "collection_is_completed", False):
+                break  # without tests of ours
         if session is not None:
             session.worker_llmbench_signal = self._interruption.interrupt
             session.queue.put(("llmbench_signal", {}))
@@ -180,7 +188,7 @@ class Controller:
         while (plan := self._plan) is None:
             if self._over.wait(_LOOK_S):
                 return
-        if plan.refused is not None:
+        if plan.refused is not None or self._interruption.by is not None:
             return
         try:
             self._bench.planned = plan

@@ -1,20 +1,26 @@
 """The verdict on a whole session in one word, in `verdict.json`, for gates without an XML reader."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pytest_llmbench.core.errors import NOT_MEASURED
 from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.core.schema import Document
 
 # The worst first.
-Word = Literal["broken", "incomplete", "slow", "undecided", "nothing_judged", "pass"]
+Word = Literal[
+    "interrupted", "broken", "not_measured", "incomplete", "slow", "undecided", "nothing_judged", "pass"
+]  # fmt: skip
 # Exit code of a session without a verdict on speed, and, with `llmbench_exit_codes = detailed`, of failed tests.
 # pytest's own codes end at 6.
-NOTHING_JUDGED = 10
-DETAILED: Mapping[Word, int] = {"slow": 1, "undecided": 11, "incomplete": 12, "broken": 13}
+NOTHING_JUDGED, _INTERRUPTED = 10, 2
+DETAILED: Mapping[Word, int] = {"slow": 1, "undecided": 11, "incomplete": 12, "broken": 13, "not_measured": 14}
+# As reasons of ERRORs name software that is missing, of runs and of checks.
+_MISSING = re.compile(rf"\((?:engine|environment)_missing\): |\b{NOT_MEASURED}: ")
 
 
 class SessionVerdict(Document):
@@ -22,7 +28,8 @@ class SessionVerdict(Document):
 
     title = "verdict of a session"
     verdict: Word
-    """Verdict on the session: `pass`, `slow`, `broken`, `undecided`, `incomplete` or `nothing_judged`."""
+    """Verdict on the session: `pass`, `slow`, `broken`, `not_measured`, `undecided`, `incomplete`, `nothing_judged` or
+    `interrupted`."""
     reason: str
     """Reason for any other verdict than `pass`; empty for `pass`."""
     counts: Mapping[str, int]
@@ -49,6 +56,7 @@ class SessionOutcome:
     speed_required: bool = False
     simulated: bool = False
     exit_code: int = 0  # pytest's exit code
+    interrupted: str = ""  # what ended the session: Ctrl-C, another signal, or a limit of its time
 
 
 def decide(outcome: SessionOutcome) -> tuple[Word, str]:
@@ -61,28 +69,37 @@ def decide(outcome: SessionOutcome) -> tuple[Word, str]:
 
 def _faults(outcome: SessionOutcome) -> Iterator[tuple[Word, str]]:
     """Yield everything that keeps a session from `pass`, the worst first."""
-    counts, code = count_verdicts(outcome.rows), outcome.exit_code
+    counts, code, unjudged = count_verdicts(outcome.rows), outcome.exit_code, outcome.unjudged
     errors, fails, open_ = counts[Verdict.ERROR], counts[Verdict.FAIL], counts[Verdict.INCONCLUSIVE]
-    if strange := sorted(set(counts) - {str(verdict) for verdict in Verdict}):
-        yield "broken", f"unknown verdicts: {', '.join(strange)}"
+    missing = sum(
+        row["verdict"] == Verdict.ERROR and _MISSING.search(str(row.get("reason"))) is not None for row in outcome.rows
+    )
+    strange = sorted(set(counts) - {str(verdict) for verdict in Verdict})
     unexplained = code == 1 and not (errors or fails or open_ or outcome.incomplete)
-    if code not in {0, 1, NOTHING_JUDGED} or unexplained:
-        yield "broken", f"pytest ended with exit code {code} for a reason that is not a verdict: see its output"
-    if errors:
-        yield "broken", f"{counted(errors, 'test')} could not be judged"
-    if outcome.incomplete:
-        yield "incomplete", f"required and not judged: {', '.join(outcome.incomplete)}"
-    if fails:
-        yield "slow", f"{counted(fails, 'test')} missed a threshold, or found a node unfit"
-    if open_:
-        yield "undecided", f"{counted(open_, 'test')} measured a number that is too close to its threshold"
-    if outcome.simulated:
-        yield "nothing_judged", "the session had a simulated fault, so it measured nothing"
-    if not counts.get(Verdict.PASS, 0) + counts.get(Verdict.XFAIL, 0):
-        yield "nothing_judged", "no test was judged"
-    none = bool(outcome.unjudged) and len(outcome.unjudged) >= outcome.runs
-    if none or (outcome.unjudged and outcome.speed_required) or outcome.exit_code == NOTHING_JUDGED:
-        yield "nothing_judged", f"no threshold judged the speed of {listed(outcome.unjudged) or 'a run'}"
+    no_speed = bool(unjudged) and (len(unjudged) >= outcome.runs or outcome.speed_required)
+    bad = f"{counted(errors, 'test')} could not be judged"
+    missed = f"{counted(fails, 'test')} missed a threshold, or found a node unfit"
+    interrupted = f"{outcome.interrupted} ended the session: {bad}{f', and {missed}' if fails else ''}"
+    faults: tuple[tuple[object, Word, str], ...] = (
+        (outcome.interrupted and code == _INTERRUPTED, "interrupted", interrupted),
+        (strange, "broken", f"unknown verdicts: {', '.join(strange)}"),
+        (
+            code not in {0, 1, NOTHING_JUDGED} or unexplained, "broken",
+            f"pytest ended with exit code {code} for a reason that is not a verdict: see its output",
+        ),
+        (errors > missing, "broken", bad),
+        (missing, "not_measured", f"{counted(missing, 'test')} could not be measured: software is missing"),
+        (outcome.incomplete, "incomplete", f"required and not judged: {', '.join(outcome.incomplete)}"),
+        (fails, "slow", missed),
+        (open_, "undecided", f"{counted(open_, 'test')} measured a number that is too close to its threshold"),
+        (outcome.simulated, "nothing_judged", "the session had a simulated fault, so it measured nothing"),
+        (not counts[Verdict.PASS] + counts[Verdict.XFAIL], "nothing_judged", "no test was judged"),
+        (
+            no_speed or code == NOTHING_JUDGED, "nothing_judged",
+            f"no threshold judged the speed of {listed(unjudged) or 'a run'}",
+        ),
+    )  # fmt: skip
+    yield from ((word, reason) for holds, word, reason in faults if holds)
 
 
 def count_verdicts(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:

@@ -1,7 +1,7 @@
 """The end of a run: its problem by its job, its driver and its ranks, or what it measured, and so its record."""
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,7 +40,7 @@ JOB_ENDS: dict[JobState, ProblemKind] = {
     JobState.SUSPENDED: "job_suspended",
     JobState.OUT_OF_MEMORY: "job_out_of_memory",  #: problem job_out_of_memory: a task used too much memory
     JobState.LOST: "job_lost",
-}  #: problem job_lost: Slurm no longer knows the job, stopped answering for it, or gave its id to another job
+}  #: problem job_lost: Slurm no longer knows the job, stopped answering for it, requeued it, or gave its id to another
 # Failures of healthy ranks after another one is gone.
 _AFTERSHOCKS = ("connection", "peer", "socket", "broken pipe", "nccl", "timed out", "ownergone", "keyboardinterrupt")
 _OUTPUT = Path(layout.OUTPUT).name
@@ -56,6 +56,7 @@ class Outcome(Evidence):
     # The report of the driver of a command; None for ranks of our own, or when it never began
     driver: DriverReport | None
     ended_by_us: Problem | None  # the problem for which the watch ended it, if it did
+    restarted: tuple[str, ...] = ()  # nodes that were started again while it went on
 
     @property
     def logs(self) -> Path:
@@ -84,10 +85,27 @@ def cause(outcome: Outcome) -> Problem | None:
         return _job_problem(outcome)
     if (problem := problem_of(outcome.driver)) is not None or outcome.cut_off is not None:
         return problem
-    if problem := _started_again(outcome) or outcome.ended_by_us or _job_problem(outcome):
+    if problem := _started_again(outcome) or _stand_still(outcome) or _job_problem(outcome):
         return problem
     is_command = get_engine(outcome.recipe.engine).kind == "command"
     return _driver_problem(outcome) if is_command else _rank_problem(outcome)
+
+
+def _stand_still(outcome: Outcome) -> Problem | None:
+    """Problem of a run that the watch ended: its ranks are gone if a node of it was started again meanwhile."""
+    problem = outcome.ended_by_us
+    return (problem and problem.kind in {"hang", "no_end", "no_start"} and _restarted(outcome)) or problem
+
+
+def _restarted(outcome: Outcome) -> Problem | None:
+    """Problem of a run whose ranks are gone without a word, if one of its nodes was started again meanwhile."""
+    if not outcome.restarted:
+        return None
+    nodes = ",".join(outcome.restarted)
+    reason = f"slurmd of {nodes} was started while the run went on, as after a loss of power"
+    status = JobStatus(state=JobState.NODE_FAIL, reason=reason, nodelist=nodes)
+    message = f"{describe_end(outcome.job.job_id, status)}; {outcome.reached}"
+    return Problem(kind="job_node_fail", message=message, log=str(outcome.logs))
 
 
 def _driver_problem(outcome: Outcome) -> Problem | None:
@@ -105,6 +123,8 @@ def _driver_problem(outcome: Outcome) -> Problem | None:
         #: problem launch_failed: no rank, or no script, could be started, [nor again](#launches)
         return Problem(kind="launch_failed", message=message, log=str(outcome.logs))
     if driver.exit_code is None:
+        if problem := _restarted(outcome):
+            return problem
         message = f"the driver of the run's script on {driver.hosts[0]} died without a word (killed, or out of memory?)"
         return Problem(kind="rank_died", message=message, log=str(output))
     if driver.exit_code != 0 and outcome.series.completed is None:
@@ -137,7 +157,7 @@ def lost_nodes(outcome: Outcome, problem: Problem | None) -> tuple[str, ...]:
         return ()
     job = outcome.job
     named = blamed_node(job.last_words(), job.hosts)
-    lost = {*outcome.status.failed, *((named,) if named is not None else ())}
+    lost = {*outcome.status.failed, *outcome.restarted, *((named,) if named is not None else ())}
     return tuple(host for host in job.hosts if host in lost)
 
 
@@ -195,14 +215,8 @@ def _rank_problem(outcome: Outcome) -> Problem | None:
         return _rank_died(outcome, causes[0], f"{_rank(causes[0])} failed: {causes[0].failure}")
     if outcome.series.failure is not None:  # the others waited for it in vain
         return Problem(kind="rank_died", message=outcome.series.failure, log=str(log_to_read(outcome.logs)))
-    if silent:  #: problem rank_died: a rank ended with an error, or without a word; the message names it
-        words = outcome.job.last_words()
-        ranks = set[int]().union(*(ended.ranks for ended in first_to_end(words)))
-        first = [info for info in silent if info.rank in ranks] or silent
-        errors = [line for line in words.splitlines() if "error:" in line] or words.splitlines()
-        said = f"; the launcher says: {' / '.join(errors[:3])}" if words else ""
-        names = ", ".join(_rank(info) for info in first[:4])
-        return _rank_died(outcome, first[0], f"{names} died without a word (killed, or out of memory?){said}")
+    if silent:
+        return _restarted(outcome) or _died_silently(outcome, silent)
     if failed:
         return _rank_died(outcome, failed[0], f"{_rank(failed[0])} failed: {failed[0].failure}")
     if outcome.status.state is JobState.FAILED and len(outcome.series.ranks) < outcome.topology.world_size:
@@ -212,6 +226,17 @@ def _rank_problem(outcome: Outcome) -> Problem | None:
         message = f"{started} of {outcome.topology.world_size} ranks started ({how}): {reasons[0]}"
         return Problem(kind="launch_failed", message=message, log=str(log_to_read(outcome.logs)))
     return None
+
+
+def _died_silently(outcome: Outcome, silent: Sequence[RankInfo]) -> Problem:
+    #: problem rank_died: a rank ended with an error, or without a word; the message names it
+    words = outcome.job.last_words()
+    ranks = set[int]().union(*(ended.ranks for ended in first_to_end(words)))
+    first = [info for info in silent if info.rank in ranks] or silent
+    errors = [line for line in words.splitlines() if "error:" in line] or words.splitlines()
+    said = f"; the launcher says: {' / '.join(errors[:3])}" if words else ""
+    names = ", ".join(_rank(info) for info in first[:4])
+    return _rank_died(outcome, first[0], f"{names} died without a word (killed, or out of memory?){said}")
 
 
 def _rank(info: RankInfo) -> str:

@@ -13,7 +13,7 @@ from pytest_llmbench.cluster.slurm.aside import Aside
 from pytest_llmbench.cluster.slurm.full_queue import QueueLimit
 from pytest_llmbench.cluster.slurm.queries import GLANCE_S, JobMarks
 from pytest_llmbench.cluster.slurm.queue import Slurm
-from pytest_llmbench.cluster.slurm.states import JobState, JobStatus, OurJob, is_hopeless
+from pytest_llmbench.cluster.slurm.states import JobState, JobStatus, OurJob
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.unix_clock import UnixClock
@@ -28,6 +28,8 @@ from pytest_llmbench.session.watch import Watch
 
 # A node that refuses to start a job is asked for after this.
 _STARTS_WITHIN_S = 20.0
+# Clocks of nodes are so far apart.
+_STARTED_S = 1.0
 
 
 @dataclass(kw_only=True)
@@ -103,7 +105,7 @@ class Follower:
         if status.state is JobState.PENDING:
             active.pending_reason, active.starts, active.started = status.reason, status.starts, None
             active.was_pending = active.was_pending or status.word != ""
-            if is_hopeless(status.reason) and active.cancelled is None:
+            if active.cancelled is None and self._limit.never_starts(status.reason):
                 message = f"Slurm job {active.job.job_id} will never start: {status.reason}"
                 self._cancel(active, Problem(kind="allocation", message=message))
             elif isinstance(active.job, SlurmJob) and active.watch is None:
@@ -138,8 +140,16 @@ class Follower:
             series=series, driver=driver, device=driver.device if driver else None, wall_s=wall_s,
             ended_by_us=active.cancelled, cut_off=cut_off(recipe, status, active.cancelled),
             early=active.looking.result(series, wall_s) if active.looking is not None else None,
+            restarted=() if done(series, driver, run.topology) else self._restarted(active),
             origin=Origin(token=self.session.run_token(run.key), launched=active.submitted, ended=active.clock.now()),
         )  # fmt: skip
+
+    def _restarted(self, active: Active) -> tuple[str, ...]:
+        """The nodes of a run that were started again while it went on, as after a loss of power, by their slurmd."""
+        job, since = active.job, active.started
+        if not isinstance(job, JobOnSlurm) or since is None or active.adopted or self.slurm.silent or not job.hosts:
+            return ()
+        return self.slurm.queries.restarted(job.hosts, since + _STARTED_S)
 
     def is_done(self, active: Active) -> bool:
         """True if the logs prove that a run has done all its work."""

@@ -193,7 +193,9 @@ def test_every_junit_property_is_there(tmp_path: Path) -> None:
     bench = cast("Bench", SimpleNamespace(settings=settings, session=SimpleNamespace(id="s", folder=tmp_path)))
     groups = ComparedGroups(rows=(), not_compared={"why": ["g"]})
     unfit, unjudged = {"n1": "limits: too low"}, {"why": ["k"]}
-    facts = suite_facts(bench, "r", unfit=unfit, unjudged=unjudged, groups=groups, not_tested="n9")
+    facts = suite_facts(
+        bench, "r", unfit=unfit, unjudged=unjudged, groups=groups, not_tested="n9", interrupted="Ctrl-C"
+    )
     assert set(of_suite) == set(facts)
 
 

@@ -101,20 +101,25 @@ def test_a_hung_rank_is_ended(user: UserFolder, watch: type[Watch], queue: type[
     assert not Path(f"/proc/{pid}").exists()
 
 
-@pytest.mark.parametrize("mode", ["session", "run"])
-def test_a_job_cancelled_from_outside_is_said_so(
-    user: UserFolder, watch: type[Watch], queue: type[Queue], mode: str
+@pytest.mark.parametrize(("mode", "how"), [("session", "scancel"), ("run", "scancel"), ("run", "requeue")])
+def test_a_job_ended_from_outside_is_said_so(
+    user: UserFolder, watch: type[Watch], queue: type[Queue], mode: str, how: str
 ) -> None:
-    """Scancel by somebody else is an error of the cluster, in both allocation modes."""
+    """Scancel by somebody else is an error of the cluster, and so is a requeue by an administrator, who renamed it."""
     user.recipe(**ENDLESS, nodes=2)
     user.test()
     process = user.start(*SLURM, *(("--nodes", "2") if mode == "session" else ()))
     session = user.wait_for(lambda session: watch.steps(session) > 1 and session)
     (job_id,) = queue.jobs_of(session)
-    queue.run("scancel", job_id)
+    if how == "requeue":
+        queue.run("scontrol", "update", f"jobid={job_id}", "requeue=1", "name=of-an-administrator")
+        queue.run("scontrol", "requeue", job_id)
+    else:
+        queue.run("scancel", job_id)
     message = user.finish(process).error
-    assert f"Slurm job {job_id} ended as CANCELLED" in message
-    assert "cancelled from outside" in message
+    assert f"Slurm job {job_id} ended as {'REQUEUED' if how == 'requeue' else 'CANCELLED'}" in message
+    assert ("it was requeued" if how == "requeue" else "cancelled from outside") in message
+    queue.wait_until_empty(session, 30)
 
 
 def test_a_job_that_reaches_its_limit_is_said_so(user: UserFolder, queue: type[Queue]) -> None:

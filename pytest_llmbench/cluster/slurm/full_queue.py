@@ -1,6 +1,7 @@
 """Limits of the queue: jobs that Slurm refuses because it is full, and jobs that wait in it for too long."""
 
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,13 +10,17 @@ from pytest_llmbench.cluster.slurm.aside import Aside
 from pytest_llmbench.cluster.slurm.commands import QueueFullError
 from pytest_llmbench.cluster.slurm.queries import GLANCE_S, SlurmQueries
 from pytest_llmbench.cluster.slurm.queue import Slurm
-from pytest_llmbench.cluster.slurm.states import JobState, JobStatus, OurJob
+from pytest_llmbench.cluster.slurm.states import JobState, JobStatus, OurJob, is_hopeless
 from pytest_llmbench.core.durations import format_minutes
 from pytest_llmbench.core.errors import ClusterError
 
 _MINUTE_S = 60.0
 # A cancellation that failed, or was without effect, is tried again after this.
 _AGAIN_S = 30.0
+# A limit on the jobs of one user, or of one user in an account; and for how long none of them has run until a job that
+# waits for it is given up: it alone exceeds the limit. Slurm may look at a job again only after minutes.
+_OF_A_USER = re.compile(r"(?:Assoc(?!Grp)|QOSMax\w+PerUser)\w*")
+_ALONE_S = 600.0
 # Refusals in a row with an empty queue until waiting is given up: a job may end between a refusal and the look at it.
 _SURE = 3
 
@@ -71,6 +76,26 @@ class QueueLimit:
     longest_min: int | None  # how long a job may wait, minutes; None for any time
     _asked: dict[OurJob, float] = field(default_factory=dict)
     _reasons: dict[OurJob, str] = field(default_factory=dict)
+    _looked: float = float("-inf")
+    _alone: float = float("inf")  # since when no job of this user has run, as far as it was looked for
+
+    def never_starts(self, reason: str) -> bool:
+        """True if a job that waits for this reason does so for ever: for its own shape, or, alone, for a limit."""
+        if is_hopeless(reason):
+            return True
+        if _OF_A_USER.fullmatch(reason.partition(",")[0]) is None:
+            return False
+        now = time.monotonic()
+        if (since := now - self._looked) >= _AGAIN_S:
+            self._looked = now
+            states = "RUNNING,SUSPENDED,CONFIGURING,COMPLETING"
+            which = (f"--user={os.getuid()}", f"--states={states}", "--format=%i")
+            answer, failed = self.slurm.queries.answer(["squeue", "--noheader", *which], GLANCE_S)
+            if failed or answer.split():
+                self._alone = float("inf")
+            elif self._alone > now or since > 2 * _AGAIN_S:
+                self._alone = now
+        return now - self._alone >= _ALONE_S
 
     def enforce(self, job: OurJob) -> None:
         """Cancel a watched job that has waited for too long, without waiting long for Slurm's answer.

@@ -1,10 +1,12 @@
 """Questions to Slurm: each is one command, and what it printed is read here."""
 
+import contextlib
 import re
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import NamedTuple
 
 from pytest_llmbench.cluster.slurm.commands import TIMEOUT_S, SlurmAnswer, ask, plain, succeeded
@@ -41,6 +43,7 @@ _REFUSED_PERIOD_S = 30.0
 # As `scontrol show job` has them, one job a line.
 _JOB = re.compile(r"\bJobId=(\d+) .* SubmitTime=(\S+) ")
 _STATE = re.compile(r" JobState=(\S+) ")
+_NODE = re.compile(r"\bNodeName=(\S+) .*\bSlurmdStartTime=(\S+)")
 _MARKS = re.compile(r" PreemptTime=(\S+) SuspendTime=(\S+) SecsPreSuspend=")
 
 
@@ -167,6 +170,15 @@ class SlurmQueries:
             rows = self._sinfo(("%N", "%E"), "--Node", timeout_s=GLANCE_S)
             self._refusing = {node for node, reason in rows if reason.startswith(REFUSED)}
         return next((host for host in hosts if host in self._refusing), "")
+
+    def restarted(self, hosts: Sequence[str], since: float) -> tuple[str, ...]:
+        """The nodes whose slurmd was started after a Unix time: at the latest then, the node was."""
+        answer, _ = self.answer(["scontrol", "--oneliner", "show", "node", ",".join(hosts)], GLANCE_S)
+        late = []
+        for name, at in _NODE.findall(answer):
+            with contextlib.suppress(ValueError):
+                late += [name] if datetime.fromisoformat(at).timestamp() > since else []
+        return tuple(late)
 
     def knows_no_node(self) -> bool:
         """True if the controller takes every node for down or unknown, as it does for a while after its start."""

@@ -45,7 +45,7 @@ class WatchedJob:
     identity: JobIdentity
     status: JobStatus = field(default_factory=lambda: JobStatus(state=JobState.PENDING, reason="just submitted"))
     submitted: str = ""  # its submission time, as Slurm prints it; empty until it was seen
-    comment: str | None = None  # its comment, as squeue shows it
+    shown: JobRow | None = None  # as squeue has last shown it
     # Our clock before the last query that found it as the job that is meant: squeue, or scontrol while it runs.
     seen: float = NEVER
     # Our clock when it was submitted, or taken over from an earlier process.
@@ -103,7 +103,7 @@ def judge_shown(watched: WatchedJob, row: JobRow, facts: Facts, now: float) -> C
     """Decide on a job that squeue shows. Its marks come first: they are there before its end is seen."""
     changes: Changes = {"marks": facts.marks[row.job_id]} if row.job_id in facts.marks else {}
     closing = (watched.closing or facts.began) if row.status.word == "COMPLETING" else None
-    changes |= {"submitted": row.submitted, "comment": row.comment, "seen": facts.began, "answered": now}
+    changes |= {"submitted": row.submitted, "shown": row, "seen": facts.began, "answered": now}
     return changes | {"closing": closing, "missing": False, "status": explain(watched, row.status, facts)}
 
 
@@ -113,36 +113,48 @@ def judge_unsure(job: OurJob, watched: WatchedJob, facts: Facts, now: float) -> 
     sacct lags behind by seconds: its "still running" is believed only until squeue's silence lasts. A job is lost once
     Slurm's answers have lacked it for a while, or once another job has its id.
     """
+    other = next((row for row in facts.rows if row.job_id == job.id), None)
+    shown = other is not None and other.fits(watched.identity, watched.submitted)
     changes: Changes = {"missing": False}
+    if other is not None and not shown:
+        changes |= judge_other(watched, other)
     for row in facts.ends:
-        if row.job_id == job.id and row.ends(watched.identity, watched.submitted, watched.comment):
+        if row.job_id == job.id and row.ends(watched.identity, watched.submitted, watched.shown):
             changes["answered"] = now
             if not row.status.alive:
-                return {**changes, "status": explain(watched, row.status, facts)}
+                return {**changes, "stray": False, "status": explain(watched, row.status, facts)}
     status = watched.status
     if watched.closes_too_long(facts.began):
         reason = f"Slurm has been closing it for {CLOSING_S:.0f} s (see squeue: a process or an epilog does not end)"
         status = changes["status"] = replace(status, state=JobState.FAILED, reason=reason)
-    if job in shown_rows({job: watched}, facts.rows):
+    if shown:
         return changes
     changes["missing"] = not facts.silent
-    stranger = next((row for row in facts.rows if row.job_id == job.id), None)
     silence = now - changes.get("answered", watched.answered)
-    if stranger is not None:
-        reason = f"its id belongs to another job now ({stranger.description}): Slurm has forgotten ours"
-        if stranger.uid == str(os.getuid()) and watched.submitted in {"", stranger.submitted}:
-            reason += (
-                "; or it is ours, and a job_submit plugin of the site has changed its name, "
-                f"{watched.identity.name}: ask the site to leave names that begin with llmbench- as they are"
-            )
-        changes |= {"stray": watched.seen == NEVER, "status": JobStatus(state=JobState.LOST, reason=reason)}
-    elif facts.silent and status.state is not JobState.PENDING:
+    if other is not None:
+        return changes
+    if facts.silent and status.state is not JobState.PENDING:
         # In silence, its state is open: only the time counts in which Slurm answers and the job is missing.
         changes["answered"] = now
     elif silence > (SILENCE_S if facts.silent else PATIENCE_S):
         reason = facts.error or "neither squeue nor sacct lists it"
         changes["status"] = JobStatus(state=JobState.LOST, reason=reason)
     return changes
+
+
+def judge_other(watched: WatchedJob, row: JobRow) -> Changes:
+    """Decide on a job whose id shows a later job: it was requeued, which makes it a new one, or Slurm forgot it."""
+    if watched.identity.token and row.fits(watched.identity, ""):
+        reason = "it was requeued, as by `scontrol requeue`, and a second start would be another run"
+        lost = JobStatus(state=JobState.LOST, word="REQUEUED", reason=reason)
+        return {"submitted": row.submitted, "over": NEVER, "status": lost}  # so that it is cancelled
+    reason = f"its id belongs to another job now ({row.description}): Slurm has forgotten ours"
+    if row.uid == str(os.getuid()) and watched.submitted in {"", row.submitted}:
+        reason += (
+            "; or it is ours, and a job_submit plugin of the site has changed its comment and its name, "
+            f"{watched.identity.name}: ask the site to leave names that begin with llmbench- as they are"
+        )
+    return {"stray": watched.seen == NEVER, "status": JobStatus(state=JobState.LOST, reason=reason)}
 
 
 def needs_explanation(watched: WatchedJob, status: JobStatus) -> bool:
@@ -356,7 +368,7 @@ class Slurm:
         shown, now = shown_rows(wanted, facts.rows), time.monotonic()
         for job, row in shown.items():
             watched = wanted[job]
-            if watched.comment is None and row.was_rewritten(watched.identity):
+            if watched.shown is None and row.was_rewritten(watched.identity):
                 self.notes.append(
                     f"Slurm job {job.id}: its comment is {plain(row.comment)!r} instead of {watched.identity.token!r} "
                     "(does a job_submit plugin rewrite it?); it is known by its script"
@@ -372,6 +384,7 @@ class Slurm:
             for job, watched in unsure.items():
                 watched.apply(judge_unsure(job, watched, facts, now))
             self.strays += [watched.identity for watched in unsure.values() if watched.stray]
+            self._cancel_revived(revived_ids(unsure, facts.rows, now))  # those that were requeued
         changed = before != [watched.status for watched in wanted.values()]
         # A question to a silent controller takes half a minute, so the next one comes at least as much later.
         self._rhythm.note_answer(changed=changed, last=self._all_end, took_s=facts.took_s if facts.silent else 0.0)
@@ -398,7 +411,7 @@ class Slurm:
         rows, error = self.queries.sacct(f"--jobs={','.join(job.id for job in unsure)}")
         ended = [
             (watched, row.status) for job, watched in unsure.items() for row in rows
-            if row.job_id == job.id and row.ends(watched.identity, watched.submitted, watched.comment)
+            if row.job_id == job.id and row.ends(watched.identity, watched.submitted, watched.shown)
         ]  # fmt: skip
         return replace(facts, ends=rows, error=facts.error or error, ill=self._ask_nodes(ended))
 

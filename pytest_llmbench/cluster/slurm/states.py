@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import Self
 
 from pytest_llmbench.cluster.slurm.commands import plain
 
@@ -130,21 +131,30 @@ class JobRow:
     comment: str
 
     def fits(self, identity: JobIdentity, submitted: str) -> bool:
-        """True if this is the job that is meant, as squeue shows it."""
-        is_known = not self.was_rewritten(identity) or (bool(identity.script) and self.script == identity.script)
-        return is_known and self._is_like(identity, submitted)
+        """True if this is the job that is meant, as squeue shows it: people and sites change a name, or a comment.
 
-    def ends(self, identity: JobIdentity, submitted: str, comment: str | None) -> bool:
-        """True if this is the job that is meant, as sacct shows it, which may have dropped its comment."""
-        kept = not self.comment.split() or not self.was_rewritten(identity) or self.comment == comment
-        return kept and self._is_like(identity, submitted)
+        Two of name, token and script are enough.
+        """
+        script = bool(identity.script) and self.script == identity.script
+        marks = (identity.name in {"", self.name}, not self.was_rewritten(identity), script)
+        return sum(marks) > 1 and self._is_like(identity, submitted)
+
+    def ends(self, identity: JobIdentity, submitted: str, shown: Self | None) -> bool:
+        """True if this is the job that is meant, as sacct shows it, which may have dropped its comment.
+
+        `shown` is the job as squeue has last shown it.
+        """
+        changed = shown is not None and self.comment == shown.comment
+        kept = not self.comment.split() or not self.was_rewritten(identity) or changed
+        named = identity.name in {"", self.name} or (shown is not None and self.name == shown.name)
+        return kept and named and self._is_like(identity, submitted)
 
     def was_rewritten(self, identity: JobIdentity) -> bool:
         """True if its comment lacks the token that it should have: a site may rewrite comments."""
         return bool(identity.token) and self.comment.split()[:1] != [identity.token]
 
     def _is_like(self, identity: JobIdentity, submitted: str) -> bool:
-        return identity.name in {"", self.name} and identity.uid in {"", self.uid} and submitted in {"", self.submitted}
+        return identity.uid in {"", self.uid} and submitted in {"", self.submitted}
 
     @property
     def description(self) -> str:

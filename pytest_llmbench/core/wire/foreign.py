@@ -9,7 +9,7 @@ from typing import Any
 
 REDACTED = "***"
 # What stands before the digest of an image, `//host:port/name@sha256:`, looks like a login, too.
-LOGIN = re.compile(r"//[^/@\s]{0,200}:[^/@\s]{0,200}@(?!sha256:)")
+LOGIN = re.compile(r"//[^/@\s]{0,200}:[^/\s]{0,200}@(?!sha256:)")
 # Secrets of unknown value, by what stands before them or how they begin. A name alone does not make a secret:
 # `pad_token: <pad>` and `token = "$(<file)"` are kept.
 _WORTH = r"(?=[^\s\"',;&]{0,200}\d)(?=[^\s\"',;&]{0,200}[A-Za-z])[^\s\"',;&$</\\][^\s\"',;&]{7,}"

@@ -37,6 +37,7 @@ class Conclusion:
         rows: the properties of each verdict.
         clauses: how each required clause ended.
         unjudged: runs without a verdict on their speed, by the reason.
+        interrupted: the signal, or the limit of time, that ended the session; else empty.
         overruled: tests whose failure something else reported as passed, in order.
     """
 
@@ -45,6 +46,7 @@ class Conclusion:
         self.clauses: Sequence[RecordedClause] = ()
         self.unjudged: Mapping[str, Sequence[str]] = {}
         self.overruled: dict[str, None] = {}
+        self.interrupted = ""
         self._failed: set[str] = set()
         self._attempts: dict[str, tuple[tuple[str, object], ...]] = {}
         self._config = config
@@ -180,5 +182,6 @@ class Conclusion:
             speed_required=bool(self.unjudged) and self._bench.requires_verdict,
             simulated=self._bench.settings.simulate is not None,
             exit_code=exit_code,
+            interrupted=self.interrupted,
         )
         return decide(session)

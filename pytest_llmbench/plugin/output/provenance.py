@@ -33,6 +33,7 @@ def suite_facts(
     unjudged: Mapping[str, Sequence[str]],
     groups: ComparedGroups,
     not_tested: str,
+    interrupted: str,
 ) -> dict[str, str]:
     """The properties of the test suite in the XML; `unjudged` are runs without a verdict on speed, by the reason."""
     settings, session = bench.settings, bench.session
@@ -56,6 +57,9 @@ def suite_facts(
         #: suite property groups_not_compared: groups of nodes that were not [compared](#groups-of-nodes), and why;
         #:  absent where there are none
         **({"groups_not_compared": "; ".join(groups.lines)} if groups.not_compared else {}),
+        #: suite property interrupted: the signal, or `--llmbench-session-time`, that ended the session; absent if it
+        #:  ended by itself
+        **({"interrupted": interrupted} if interrupted else {}),
         #: suite property nodes_not_tested: nodes that no run had, being too few for a group; absent where there are
         #:  none
         **({"nodes_not_tested": not_tested} if not_tested else {}),

@@ -121,6 +121,7 @@ class Results:
     def finish(self, session: pytest.Session) -> None:
         """Complete the verdicts, and hand them to the other reporters."""
         self._junit.stop()
+        self._conclusion.interrupted = self._reports.interrupted
         tests, required = self._bench.planned.tests, self._requirements.clauses
         if self.store is not None:
             self.store.runs.check_files()
@@ -131,6 +132,7 @@ class Results:
             self._suite_facts = suite_facts(
                 self._bench, self._conclusion.records, unfit=self.store.unfit if self.store is not None else {},
                 unjudged=self._conclusion.unjudged, groups=self._groups, not_tested=self._not_tested,
+                interrupted=self._conclusion.interrupted,
             )  # fmt: skip
             self._junit.describe_session(self._suite_facts)
         elif not (self.runs_tests and required):

@@ -13,6 +13,7 @@ from pytest_llmbench.core.errors import InconclusiveError, LLMBenchError
 from pytest_llmbench.core.quantity import Quantity, counted
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import RunRecord, Verdict
+from pytest_llmbench.core.text import harmless
 from pytest_llmbench.judging.interval.decide import RULE, Decision
 from pytest_llmbench.plugin.bench import Bench, bench_of
 from pytest_llmbench.plugin.collection.checks import CheckKey, key_of
@@ -144,7 +145,7 @@ def judge(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestRep
         if options_of(item.config).inconclusive == "warn":
             path, line, _ = item.location
             report.outcome, report.longrepr = "skipped", (path, (line or 0) + 1, f"INCONCLUSIVE: {reason}")
-    note(item, **VerdictFacts(verdict=str(verdict), reason=reason or None).properties())
+    note(item, **VerdictFacts(verdict=str(verdict), reason=harmless(reason) or None).properties())
     report.user_properties = list(item.user_properties)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_llmbench.cluster.runs import RunSpec
+from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.engines.base import get_engine, statistics_of
@@ -16,6 +17,8 @@ from pytest_llmbench.session.record_store import Glance
 EXIT_CODE = NOTHING_JUDGED
 _GATED = "too few nodes passed the checks for this run. Repair the nodes"
 
+# Reasons that people read in full: the property of the suite has all runs.
+_MOST_REASONS = 5
 _JUDGED = {str(Verdict.PASS), str(Verdict.FAIL), str(Verdict.INCONCLUSIVE), str(Verdict.XFAIL)}
 
 
@@ -47,23 +50,32 @@ def not_judged(
     of_runs: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         of_runs.setdefault(str(row.get("run")), []).append(row)
-    reasons: dict[str, list[str]] = {}
+    alike: dict[str, list[tuple[RunSpec, Sequence[Mapping[str, Any]]]]] = {}
     for run in runs:
         tests, glance = of_runs.get(run.key, []), made.get(run.key)
         judged = any(test["verdict"] in _JUDGED and test.get("speed_judged") for test in tests)
         if not judged and any(test["verdict"] != Verdict.ERROR for test in tests):
             gated = glance is not None and glance.problem is not None
-            reasons.setdefault(_GATED if gated else _find_reason(run, tests), []).append(run.key)
+            alike.setdefault(_GATED if gated else _find_reason(run, tests, "NAME"), []).append((run, tests))
+    reasons: dict[str, list[str]] = {}
+    for reason, found in alike.items():
+        names = {run.recipe.name for run, _ in found}
+        named = reason if reason == _GATED or len(names) > 1 else _find_reason(*found[0], *names)
+        reasons[named] = [run.key for run, _ in found]
     return reasons
 
 
 def describe_reasons(reasons: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield a line for each reason."""
-    for reason, runs in reasons.items():
-        yield f"NO SPEED WAS JUDGED for {', '.join(runs)}: {reason}"
+    """Yield a line for each reason; of very many, one counts the others."""
+    lines = [f"NO SPEED WAS JUDGED for {listed(runs)}: {reason}" for reason, runs in reasons.items()]
+    yield from lines[:_MOST_REASONS]
+    if left := [*reasons.values()][_MOST_REASONS:]:
+        runs = sum(map(len, left))
+        yield f"NO SPEED WAS JUDGED for {runs} more, for {counted(len(left), 'other reason')}"
 
 
-def _find_reason(run: RunSpec, tests: Sequence[Mapping[str, Any]]) -> str:
+def _find_reason(run: RunSpec, tests: Sequence[Mapping[str, Any]], recipe: str) -> str:
+    """The reason, and what to do, for recipes of one `recipe` name."""
     engine, skipped = (
         run.recipe.engine,
         {str(test.get("reference")) for test in tests if test["verdict"] == Verdict.SKIP},
@@ -90,11 +102,11 @@ def _find_reason(run: RunSpec, tests: Sequence[Mapping[str, Any]]) -> str:
         "met": ("is a bound that every slow run meets", "are bounds that every slow run meets"),
     }
     causes = [f"{_join(names)} {words[kind][len(names) > 1]}" for kind, names in by_kind.items() if names]
-    reason = ", ".join(causes) or f"recipe {run.recipe.name} has no reference on speed"
-    return f"{reason}. {_advise(run, by_kind)}"
+    reason = ", ".join(causes) or f"recipe {recipe} has no reference on speed"
+    return f"{reason}. {_advise(run, by_kind, recipe)}"
 
 
-def _advise(run: RunSpec, by_kind: Mapping[str, Sequence[str]]) -> str:
+def _advise(run: RunSpec, by_kind: Mapping[str, Sequence[str]], recipe: str) -> str:
     if by_kind["compared by no test"]:
         return "Select the tests that compare it"
     if by_kind["met"]:
@@ -102,7 +114,7 @@ def _advise(run: RunSpec, by_kind: Mapping[str, Sequence[str]]) -> str:
     if run.recipe.scale == "smoke":
         return "Thresholds for a machine apply at --scale full only, on the hardware that they are for"
     return (
-        f"Write a reference for this machine: in its system file, references: {run.recipe.name}: "
+        f"Write a reference for this machine: in its system file, references: {recipe}: "
         '(how-to guide "Set your own threshold")'
     )
 

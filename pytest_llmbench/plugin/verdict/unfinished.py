@@ -8,7 +8,9 @@ import pytest
 
 from pytest_llmbench.cluster.runs import Declared
 from pytest_llmbench.core.record.records import Verdict
+from pytest_llmbench.core.text import harmless
 from pytest_llmbench.plugin.interruption import Interruption
+from pytest_llmbench.plugin.pytest_private import why_xdist_ended
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +33,8 @@ class Unfinished:
         if self.decided is not None and not self.lacks_number:
             return dict(self.decided)
         passed = "it had passed, but its number was not recorded: " if self.lacks_number else ""
-        return {**facts, **(self.decided or {}), "verdict": str(Verdict.ERROR), "reason": f"{passed}{self.reason}"}
+        reason = harmless(f"{passed}{self.reason}")
+        return {**facts, **(self.decided or {}), "verdict": str(Verdict.ERROR), "reason": reason}
 
 
 class Reports:
@@ -43,6 +46,7 @@ class Reports:
         self._crashes: dict[str, str] = {}
         self._over: set[str] = set()
         self._end = ""
+        self._was_signal = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take a report of any test."""
@@ -57,10 +61,16 @@ class Reports:
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Note what ended the session: Ctrl-C, but also errors of collection and `pytest.exit`."""
         self._end = str(excinfo.value) or "Ctrl-C"
+        self._was_signal = excinfo.type is KeyboardInterrupt
 
     def pytest_internalerror(self) -> None:
         """Note that pytest broke down; its own output shows how."""
         self._end = "an internal error of pytest or a plugin"
+
+    @property
+    def interrupted(self) -> str:
+        """The signal, or the limit of time, that ended the session; else empty."""
+        return self._interruption.by or (self._end if self._was_signal else "")
 
     def note_end(self, reason: str) -> None:
         """Note the reason why the session was refused."""
@@ -70,7 +80,7 @@ class Reports:
         """Yield every declared test that lacks its verdict, or the report of its teardown."""
         if self._interruption.by is not None:
             ended = f"the session was ended by {self._interruption.by}"
-        elif end := self._end or session.shouldfail or session.shouldstop:
+        elif end := self._end or session.shouldfail or session.shouldstop or why_xdist_ended(session.config):
             ended = f"the session ended ({end})"
         else:
             ended = "the session ended for an unknown reason,"

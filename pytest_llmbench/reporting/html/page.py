@@ -79,7 +79,7 @@ def parts_of_page(session: SessionFolder, compared: SessionComparison | None = N
         counts=numbers,
         kinds=KINDS,
         meanings=MEANINGS,
-        verdict=_sentence(numbers),
+        verdict=_sentence(numbers, verdicts.facts.get("interrupted", "") if verdicts is not None else ""),
         worst=next(iter(numbers), "missing"),
         notes=verdicts.notes if verdicts is not None else (),
         clauses=verdicts.clauses if verdicts is not None else (),
@@ -149,7 +149,9 @@ def _policy(*scripts: bytes) -> str:
     )
 
 
-def _sentence(numbers: Mapping[str, int]) -> str:
+def _sentence(numbers: Mapping[str, int], interrupted: str) -> str:
+    if interrupted:
+        return f"Interrupted by {interrupted}: {_sentence(numbers, '')}"
     total, passed = sum(numbers.values()), numbers.get("pass", 0)
     if not total:
         return "No test was declared"

@@ -180,24 +180,37 @@ def take_over(session: Session, cluster: str) -> Earlier:
     """Become the owner of a session whose process has died.
 
     Raises:
-        ConfigError: it lives, or has ended, or its runs were on another cluster, or its journal is damaged.
+        ConfigError: it lives, or has ended, or its runs were on another cluster, or its journal is damaged or
+            read-only, or its folder is a copy of one in which its jobs still write.
     """
     path = session.folder / layout.JOURNAL
     try:
         journal = Journal(path)
+        try:
+            return _become_owner(session, cluster, journal)
+        except BaseException:
+            journal.close()
+            raise
     except OwnedError as error:
         raise _alive_error(session, read_events(session.folder)) from error
-    try:
-        return _become_owner(session, cluster, journal)
-    except BaseException:
-        journal.close()
-        raise
+    except OSError as error:
+        raise ConfigError(
+            f"--resume: session {session.id} cannot be taken on: {error}. Let its folder {session.folder} be written, "
+            f"or judge what it has: --replay {session.folder}"
+        ) from error
 
 
 def _become_owner(session: Session, cluster: str, journal: Journal) -> Earlier:
     events = journal.earlier
     if events and events[-1].event == "ended":
         raise ConfigError(f"--resume: session {session.id} has ended; to judge it again: --replay {session.folder}")
+    if (original := _original(session, events)) is not None:
+        jobs, error = _jobs_of(session)
+        if jobs or error:
+            where = f"its jobs {', '.join(jobs)} still write" if jobs else f"jobs may still write ({error})"
+            raise ConfigError(
+                f"--resume: {session.folder} is a copy of {original}, where {where}: go on there (--resume={original})"
+            )
     began = [event for event in events if event.event == "began"]
     if began and began[-1].cluster != cluster:
         raise ConfigError(
@@ -208,7 +221,8 @@ def _become_owner(session: Session, cluster: str, journal: Journal) -> Earlier:
         raise _alive_error(session, events)
     owner, stop = session.folder / layout.OWNER, session.folder / layout.STOP
     local = any(event.event == "submitting" and not event.job for event in events)
-    asked_to_end = local or stop.exists()
+    # In a copy, no job goes on: what they wrote since is in the original.
+    asked_to_end = local or stop.exists() or original is not None
     # Both are times of one file server: the clocks of hosts may differ.
     before = owner.stat().st_mtime if owner.exists() else 0.0
     if local:
@@ -224,6 +238,17 @@ def _become_owner(session: Session, cluster: str, journal: Journal) -> Earlier:
         left.unlink(missing_ok=True)
     orphaned = asked_to_end or silent_s >= borne_s - PERIOD_S
     return Earlier(session, journal, orphaned=orphaned, asked_to_end=asked_to_end)
+
+
+def _original(session: Session, events: Iterable[JournalEvent]) -> Path | None:
+    """The folder that a session's folder is a copy of, by the scripts of its jobs; None where it was only moved."""
+    own = session.folder / layout.JOURNAL
+    for script in (Path(event.script) for event in events if event.script):
+        folder = next((path for path in script.parents if os.path.isfile(path / layout.JOURNAL)), None)  # noqa: PTH113
+        if folder is not None:
+            other = not own.samefile(folder / layout.JOURNAL) and session_of(folder).id == session.id
+            return folder if other else None
+    return None
 
 
 def _alive_error(session: Session, events: tuple[JournalEvent, ...]) -> ConfigError:
@@ -354,14 +379,19 @@ def _describe_remains(session: Session, began: JournalEvent) -> str:
     if began.cluster != "slurm":
         left = sorted(processes_of(session))
         return f"processes {', '.join(map(str, left))} still run" if left else "no process left"
+    ours, error = _jobs_of(session)
+    if error:
+        return f"Slurm does not say whether it has jobs ({error})"
+    return f"jobs {', '.join(ours)} are still there" if ours else "no job left"
+
+
+def _jobs_of(session: Session) -> tuple[list[str], str]:
+    """The session's jobs in the queue, for people, and the reason if Slurm does not answer."""
     queries = SlurmQueries(deque())
     queries.end_within(_ASK_S)
     rows, error = queries.squeue("--me")
     inside = f"{session.folder.resolve()}/"
-    ours = [
+    return [
         f"{row.job_id} ({row.status.word})" for row in rows
         if row.status.alive and (row.comment.split(" ")[0] == session.token or row.script.startswith(inside))
-    ]  # fmt: skip
-    if error:
-        return f"Slurm does not say whether it has jobs ({error})"
-    return f"jobs {', '.join(ours)} are still there" if ours else "no job left"
+    ], error  # fmt: skip

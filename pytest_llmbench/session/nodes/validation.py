@@ -13,7 +13,7 @@ from pytest_llmbench.checks.base import Answer, Check, CheckSettings, Probe, Sit
 from pytest_llmbench.cluster.jobs import Job
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.cluster.settings import Settings
-from pytest_llmbench.core.errors import ClusterError, ConfigError
+from pytest_llmbench.core.errors import NOT_MEASURED, ClusterError, ConfigError
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.plain import read_json
 from pytest_llmbench.core.record.health import HealthRecord, Report
@@ -220,7 +220,9 @@ class Validator:
 
     def _one(self, check: Check, site: Site, hosts: Sequence[str], job_id: str | None) -> HealthRecord:
         settings = self.settings.system.validation.get(check.name, CheckSettings())
-        gated = dict(self.out) if self.gate and not self.settings.nccl and check.family in _GATED else {}
+        gated = {}
+        if self.gate and not self.settings.nccl and check.family in _GATED:  # a node without the software has no fault
+            gated = {host: reason for host, reason in self.out.items() if f"{NOT_MEASURED}: " not in reason}
         clock = UnixClock()
         began = clock.now()
         fleet = HeldFleet(

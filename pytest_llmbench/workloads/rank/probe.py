@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pytest_llmbench.core.errors import NOT_MEASURED
 from pytest_llmbench.core.files import make_folder, write_text
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.workloads.node import machine_lock
@@ -66,11 +67,20 @@ def run_probe(folder: str) -> None:
         raise  # a hanging rank is ended from outside, and its phase is already written
     except BaseException as error:  # noqa: BLE001 - whatever else it is, it is this rank's answer
         traceback.print_exc()
-        _write_failure(context, log, f"{type(error).__name__}: {error}".removesuffix(": "))
+        _write_failure(context, log, _missing(error) or f"{type(error).__name__}: {error}".removesuffix(": "))
         if context.world_size > 1:
             os._exit(0)  # destroying a group that lost a rank may hang
     else:
         log.phase("done")
+
+
+def _missing(error: BaseException) -> str:
+    """The reason of a rank that lacks software, with the cure; empty for any other error."""
+    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if name in {"", "pytest_llmbench"}:
+        return ""
+    cure = "pytest-llmbench[torch]" if name in {"torch", "numpy"} else name
+    return f"{NOT_MEASURED}: {name} is not installed for {sys.executable}: {sys.executable} -m pip install '{cure}'"
 
 
 def _owner_gone(context: RankContext, log: ProbeLog, reason: str) -> None:

@@ -4,13 +4,14 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, not marked so
+from torch.nn import functional
 
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.files import PRIVATE, make_folder, write_text
@@ -30,9 +31,18 @@ def open_store(context: RankContext, timeout_s: float) -> TCPStore:
     """
     timeout = timedelta(seconds=timeout_s)
     path = context.folder / layout.RENDEZVOUS
+    if context.nodes == 1:
+        #: variable GLOO_SOCKET_IFNAME: in a rank of a one-node run: `lo` unless it is set
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        if context.device == "cuda":  #: variable NCCL_SOCKET_IFNAME: in a rank on GPUs of a one-node run, likewise
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
     if context.rank == 0:
-        host = _LOOPBACK if context.nodes == 1 else socket.gethostname()
-        store = TCPStore(host, 0, is_master=True, timeout=timeout, wait_for_workers=False)
+        host, server = _listen(context.nodes)
+        port = server.getsockname()[1] if server else 0
+        store = TCPStore(
+            host, port, is_master=True, timeout=timeout, wait_for_workers=False,
+            master_listen_fd=server.detach() if server else None,
+        )  # fmt: skip
         write_text(path, json.dumps({"host": host, "port": store.port}), mode=PRIVATE)
         return store
     if not wait_for(path, timeout_s):
@@ -43,6 +53,20 @@ def open_store(context: RankContext, timeout_s: float) -> TCPStore:
         )
     address = json.loads(path.read_bytes())
     return TCPStore(address["host"], address["port"], timeout=timeout, wait_for_workers=False)
+
+
+def _listen(nodes: int) -> tuple[str, socket.socket | None]:
+    """The host of the store, and a socket that listens there alone: given none, it listens on all networks.
+
+    Between nodes it is the address of the machine's name, as it is for gloo, unless the name means the machine itself.
+    """
+    name = socket.gethostname()
+    if nodes == 1:
+        return _LOOPBACK, socket.create_server((_LOOPBACK, 0))
+    with suppress(OSError):
+        if not (address := socket.gethostbyname(name)).startswith("127."):
+            return address, socket.create_server((address, 0))
+    return name, None
 
 
 @contextmanager
@@ -56,8 +80,6 @@ def process_group(context: RankContext, timeout_s: float = 600.0) -> Iterator[to
         RunError: `no_rendezvous`, when the address of rank 0 is missing in time; `no_gpu`, when this rank lacks a GPU.
     """
     device = device_of(context)
-    if context.nodes == 1:  #: variable GLOO_SOCKET_IFNAME: in a rank of a one-node run: `lo` unless it is set
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if context.device == "cuda":
         _record_collectives(context)
     timeout = timedelta(seconds=timeout_s)
@@ -97,19 +119,29 @@ def limit_threads(device: torch.device) -> None:
     A rank that feeds a GPU computes pieces of a few thousand tokens on its cores. Waking dozens of threads for such a
     piece takes a hundred times longer than the work, while the GPU waits.
     """
-    torch.set_num_threads(1 if device.type == "cuda" else machine.cpu_threads(_ranks_on_this_machine()))
+    torch.set_num_threads(1 if device.type == "cuda" else machine.cpu_threads(_ranks_on_this_machine(device)))
 
 
-def _ranks_on_this_machine() -> int:
+def exchange_texts(text: str, device: torch.device) -> list[str]:
+    """The texts of all ranks in their order, as tensors: PyTorch unpickles objects, and so executes what it is sent."""
+    data = torch.tensor(list(text.encode()), dtype=torch.uint8, device=device)
+    size = torch.tensor([len(data)], device=device)
+    sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size())]
+    dist.all_gather(sizes, size)
+    longest = max(int(each) for each in sizes)
+    parts = [torch.empty(longest, dtype=torch.uint8, device=device) for _ in sizes]
+    dist.all_gather(parts, functional.pad(data, (0, longest - len(data))))
+    return [bytes(part[: int(each)].tolist()).decode() for part, each in zip(parts, sizes, strict=True)]
+
+
+def _ranks_on_this_machine(device: torch.device) -> int:
     """Count the ranks of the group that run under this kernel.
 
     Several Slurm nodes may be one machine (a test cluster, virtual nodes); counting by node name, their
     ranks would each start threads for all of its cores and mostly wait for one another.
     """
     mine = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-    everyone: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
-    return everyone.count(mine)
+    return exchange_texts(mine, device).count(mine)
 
 
 def device_of(context: RankContext) -> torch.device:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 import torch
-import torch.distributed as dist
 from torch.compiler import config as compiler_config
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -12,6 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.kernels import Attention
 from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.workloads.rank.rendezvous import exchange_texts
 from pytest_llmbench.workloads.training import matmul
 
 KERNELS: Mapping[Attention, SDPBackend] = {
@@ -40,13 +40,12 @@ def kernel(recipe: Recipe, asked: Attention, device: torch.device) -> Iterator[N
         return
     candidates = _CANDIDATES if asked == "fastest" else (asked,)
     rates = {name: rate for name in candidates if (rate := _rate(recipe, KERNELS[name], device)) is not None}
-    fastest = [max(rates, key=lambda name: rates[name], default=None)]
-    dist.broadcast_object_list(fastest)
-    (name,) = fastest
-    if name is None or name not in rates:
+    fastest = exchange_texts(max(rates, key=lambda name: rates[name], default=""), device)[0]
+    name = next((name for name in rates if name == fastest), None)
+    if name is None:
         raise ConfigError(
             f"recipe {recipe.name}: {torch.cuda.get_device_name(device)} cannot compute its attention with "
-            f"{name or ' or '.join(candidates)}: set options.attention to another of {', '.join(KERNELS)}"
+            f"{fastest or ' or '.join(candidates)}: set options.attention to another of {', '.join(KERNELS)}"
         )
     # The tag separates compiled code on disk by kernel; PyTorch would otherwise reuse that of another kernel.
     compiled_apart = compiler_config.patch(cache_key_tag=f"attention: {name}")  # type: ignore[attr-defined]

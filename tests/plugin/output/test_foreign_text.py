@@ -1,14 +1,28 @@
 """What others wrote, on its way into records, reports and the terminal; who may read and change a session's files."""
 
 import os
+import shutil
 
 import pytest
 
 from tests.conftest import Result, UserFolder
-from tests.support.standin import MegatronLM, iteration
+from tests.support.standin import LOGS, RECIPE, MegatronLM, iteration
 
 DECLARED, EXPORTED, INHERITED = "declared-value-4711", "nvapi-exported-value", "hf_inherited_value"
 ALL = (DECLARED, EXPORTED, INHERITED)
+RAISES = """
+import pytest
+MINE = {obeyed!r} + "mine" + chr(7)
+
+def test_raises(run):
+    raise RuntimeError(MINE)
+
+def test_skips(run):
+    pytest.skip(MINE)
+
+def test_fails(run):
+    assert False, MINE
+"""
 OBEYED = "\x1b]0;owned\x07\x1b[2J\x1b[31m"
 # Python imports it at its start: in ranks, PyTorch cannot be imported.
 LOUD_AT_START = f"""
@@ -65,6 +79,24 @@ def test_what_a_rank_of_our_own_raises_is_harmless(user: UserFolder) -> None:
     for where, text in {**told(result), "steps": steps}.items():
         assert INHERITED not in text, where
         assert not set("\x1b\x07\x00") & set(text), where
+
+
+def test_what_a_test_raises_or_skips_for_is_harmless(user: UserFolder) -> None:
+    user.recipe("tiny", **RECIPE)
+    (user.path / "logs" / "tiny").mkdir(parents=True)
+    shutil.copy(LOGS / "megatron_lm_2_ranks.log", user.path / "logs" / "tiny")
+    (user.path / "logs" / "tiny" / "replay.yaml").write_text("ranks_per_node: 2\n")
+    user.test(RAISES.format(obeyed=OBEYED))
+    result = user.run("--llmbench-replay", "logs", "-k", "tiny", "-n0")
+    table = result.text.partition("llmbench verdicts")[2].partition("short test summary")[0]
+    assert table.count("owned") == 0
+    for name, verdict in (("test_raises", "ERROR"), ("test_skips", "SKIP"), ("test_fails", "FAIL")):
+        properties = result.cases[f"{name}[tiny]"].properties
+        assert (properties["verdict"], properties["reason"]) == (verdict, "mine\\x07")
+    for path in ("verdicts.json", "summary.md"):
+        assert not {"\x1b", "\x07"} & {*(result.session / path).read_text()}
+    assert not {"\x1b", "\x07"} & {*table}
+    assert "\\u001b" not in (result.session / "verdicts.json").read_text()
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o002])

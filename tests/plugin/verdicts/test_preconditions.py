@@ -1,9 +1,19 @@
 """Runs that cannot even be tried: an error at once, naming what is missing and what to do."""
 
+import json
+
 import pytest
 
-from tests.conftest import TORCH, UserFolder
+from tests.conftest import TEST_REFERENCES, TORCH, UserFolder
 
+CHECKS = """
+import pytest
+
+@pytest.mark.check("gemm", "all_reduce")
+def test_fit(health):
+    assert not health.faults, health.explanation
+"""
+DETAILED = ("-o", "llmbench_exit_codes=detailed", "--llmbench-gate", "off")
 NO_TORCH = """
 import importlib.util
 import sys
@@ -26,10 +36,19 @@ def test_without_torch_the_engine_says_how_to_get_it(user: UserFolder, distribut
     (user.path / "sitecustomize.py").write_text(NO_TORCH)
     user.env["PYTHONPATH"] = str(user.path)
     user.recipe(**TORCH)
-    user.test()
-    result = user.run("--cluster", "local", distribution, "-k", "tiny")
-    assert result.returncode == pytest.ExitCode.TESTS_FAILED, result.text
-    case = result.case
+    user.test(f"{TEST_REFERENCES}\n{CHECKS}")
+    result = user.run("--cluster", "local", distribution, "-k", "tiny or gemm or all_reduce", *DETAILED)
+    assert result.returncode == 14, result.text
+    cases = result.cases
+    for name in ("gemm-slot0", "all_reduce"):
+        reason = cases[f"test_fit[{name}]"].properties["reason"]
+        assert "not_measured: torch is not installed for " in reason
+        assert "-m pip install 'pytest-llmbench[torch]'" in reason
+    case = cases["test_reference[tiny-learns]"]
+    told = json.loads((result.session / "verdict.json").read_text())
+    assert (told["verdict"], told["reason"]) == (
+        "not_measured", "3 tests could not be measured: software is missing",
+    )  # fmt: skip
     assert (case.outcome, case.properties["verdict"]) == ("error", "ERROR")
     assert "engine torch needs PyTorch: pip install 'pytest-llmbench[torch]'" in case.message
     assert "pip install 'pytest-llmbench[torch]'" in result.text

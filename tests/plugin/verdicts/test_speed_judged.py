@@ -5,12 +5,16 @@ from typing import Any
 
 import pytest
 
+from pytest_llmbench.cluster.runs import RunSpec
+from pytest_llmbench.plugin.verdict.speed import describe_reasons, not_judged
 from tests.conftest import TEST_REFERENCES, TINY, Result, UserFolder
 from tests.support.standin import LOGS, RECIPE
+from tests.unit.judging.conftest import small
 
 LEARNS = TINY["references"][0]
 FAST = {**LEARNS, "name": "fast", "statistic": "throughput", "at_least": "1 words/s"}
 HERE, ELSEWHERE = {"system": "elsewhere"}, {"gpu": "A100-SXM4-80GB", "gpus": 8}
+FLOOR = {**FAST, "applies_to": HERE, "floor": True}
 NOT_JUDGED = "NO SPEED WAS JUDGED for tiny: "
 COMPARES = "import pytest\nfrom pytest_llmbench import Quantity\n\ndef test_it(run):\n    {}\n"
 
@@ -60,6 +64,23 @@ def test_nothing_judged_the_speed(judge: UserFolder, references: list[Any], why:
     assert allowed.returncode == 0, allowed.text
     assert NOT_JUDGED + why in allowed.text
     assert "exit code 10" not in allowed.text
+
+
+def test_a_thousand_runs_have_one_line() -> None:
+    """Their recipes have no reference on speed; those that have other ones are counted."""
+    made = [
+        RunSpec(key=f"r{number}", recipe=small(name=f"r{number}", references=[{**LEARNS, "name": f"l{number}"}]))
+        for number in range(1000)
+    ]
+    rows = [{"run": run.key, "verdict": "PASS", "test": run.key} for run in made]
+    (line,) = describe_reasons(not_judged(made, rows, {}))
+    assert line.startswith("NO SPEED WAS JUDGED for r0, r1, r2, r3, r4, r5, r6, r7 and 992 more: recipe NAME has no")
+    floors = [small(name=f"r{n}", references=[{**FLOOR, "name": f"floor{n}"}]) for n in range(20)]
+    made = [RunSpec(key=recipe.name, recipe=recipe) for recipe in floors]
+    lines = [*describe_reasons(not_judged(made, rows, {}))]
+    assert len(lines) == 6
+    assert lines[0].startswith("NO SPEED WAS JUDGED for r0: floor0 is only a floor. ")
+    assert lines[-1] == "NO SPEED WAS JUDGED for 15 more, for 15 other reasons"
 
 
 def test_a_test_that_was_not_selected(judge: UserFolder) -> None:

@@ -1,6 +1,7 @@
 """Every declared test ends in one verdict in the XML, however the session ends."""
 
 import contextlib
+import json
 import os
 import pty
 import re
@@ -12,6 +13,7 @@ import time
 
 import pytest
 
+from pytest_llmbench.reporting.html.page import write_page
 from tests.conftest import Case, Result, UserFolder, Watch, read_junit
 from tests.support.standin import LOGS, RECIPE
 
@@ -73,6 +75,32 @@ def test_a_signal_in_the_first_run(
     assert result.returncode == pytest.ExitCode.INTERRUPTED
     assert result.record("first")["problem"]["kind"] == "session_ended"
     assert len(re.findall(r"^(?:first|second) .* ERROR(?: .*)?$", result.text, re.MULTILINE)) == len(DECLARED)
+    was_interrupted(result, word)
+
+
+def was_interrupted(result: Result, word: str) -> None:
+    """No cluster is called broken because somebody ended its session."""
+    told = json.loads((result.session / "verdict.json").read_text())
+    assert told["verdict"] == "interrupted"
+    assert told["reason"] == f"{word} ended the session: {len(DECLARED)} tests could not be judged"
+    assert "# Cluster verdict: interrupted" in (result.session / "summary.md").read_text()
+    assert result.suite["interrupted"] == word
+
+
+@XDIST
+def test_a_signal_while_tests_are_collected(declaring: UserFolder, distribution: str) -> None:
+    """The report has all of them: the collection, which is slow here, goes on to its end."""
+    declaring.test(f"import pathlib, time\npathlib.Path('collecting').touch()\ntime.sleep(2.0)\n{TESTS}")
+    process = declaring.start("--cluster", "local", distribution, "--junitxml=mine.xml", *OURS)
+    deadline = time.monotonic() + 60
+    while not (declaring.path / "collecting").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    result = declaring.finish(process, timeout_s=60)
+    unjudged(result, declaring, "the session was ended by Ctrl-C before this test was judged")
+    assert result.returncode == pytest.ExitCode.INTERRUPTED
+    was_interrupted(result, "Ctrl-C")
+    assert not (result.session / "runs").exists()
 
 
 @XDIST
@@ -86,6 +114,9 @@ def test_the_time_of_the_session_is_over(declaring: UserFolder, distribution: st
     )
     assert all("--llmbench-session-time 00:01:00" in case.properties["reason"] for case in result.cases.values())
     assert result.returncode == pytest.ExitCode.INTERRUPTED
+    was_interrupted(result, "--llmbench-session-time 00:01:00")
+    page = write_page(result.session).read_text()
+    assert "<h1>Interrupted by --llmbench-session-time 00:01:00: 4 ERROR" in page
     problem = result.record("first")["problem"]
     assert problem["kind"] == "session_ended"
     assert problem["message"] == "the session ended before this run did: ended by --llmbench-session-time 00:01:00"
@@ -148,7 +179,10 @@ def test_a_worker_that_is_killed(replaying: UserFolder, restarts: str) -> None:
     ends = {name: (case.outcome, case.properties["verdict"], case.properties["run"]) for name, case in cases.items()}
     for run in ("first", "second"):
         assert ends[f"test_finite[{run}]"] == ("error", "ERROR", run)
-    assert any("crashed while running" in case.properties.get("reason", "") for case in cases.values())
+    reasons = " ".join(case.properties.get("reason", "") for case in cases.values())
+    assert "crashed while running" in reasons
+    assert "unknown reason" not in reasons
+    assert ("worker restarting disabled" in reasons) == (restarts == "0")
     table = result.text.partition("llmbench verdicts")[2]
     assert not re.search(r"^—", table, re.MULTILINE)
 

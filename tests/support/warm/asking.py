@@ -58,7 +58,7 @@ def ask(
         server = socket.socket(socket.AF_UNIX)
         try:
             server.connect(str(at))
-            request = {"kind": kind, "args": list(args), "cwd": str(cwd), "env": dict(environment)}
+            request: dict[str, object] = {"kind": kind, "args": list(args), "cwd": str(cwd), "env": dict(environment)}
             request["cpus"] = list(os.sched_getaffinity(0))
             text = json.dumps(request).encode()
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", streams))

@@ -1,12 +1,13 @@
 """Whether it is of use to hold back what Slurm refuses because of the number of jobs."""
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pytest_llmbench.cluster.slurm.commands import QueueFullError, full_queue
-from pytest_llmbench.cluster.slurm.full_queue import FullQueue
+from pytest_llmbench.cluster.slurm.full_queue import FullQueue, QueueLimit
 from pytest_llmbench.cluster.slurm.states import is_hopeless
 
 POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
@@ -19,7 +20,7 @@ class Squeue:
         self.jobs = jobs
         self.asked = 0
 
-    def answer(self, command: list[str]) -> tuple[str, str]:
+    def answer(self, command: list[str], _timeout_s: float | None = None) -> tuple[str, str]:
         """One query."""
         assert command[0] == "squeue"
         self.asked += 1
@@ -95,6 +96,32 @@ def test_jobs_of_others_may_be_hidden(limit: str) -> None:
     full, squeue, _ = held("")
     assert [full.note_refused("a", QueueFullError(limit), ours=0) for _ in range(5)] == [""] * 5
     assert squeue.asked == 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "jobs", "never"),
+    [
+        ("QOSMaxNodePerUserLimit", "", True), ("AssocMaxJobsLimit", "", True), ("AssociationJobLimit", "", True),
+        ("QOSMaxNodePerUserLimit", "8\n", False), ("AssocMaxJobsLimit", None, False), ("AssocGrpNodeLimit", "", False),
+        ("QOSGrpJobsLimit", "", False), ("QOSMaxNodePerAccount", "", False), ("Priority", "", False),
+        ("PartitionConfig", "8", True),
+    ],
+)  # fmt: skip
+def test_a_job_that_alone_exceeds_a_limit_of_its_user_never_starts(
+    monkeypatch: pytest.MonkeyPatch, reason: str, jobs: str | None, never: bool
+) -> None:
+    """None of the user's jobs has run for ten minutes. A limit of an account counts jobs that Slurm may hide."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    queries: Any = Squeue(jobs)
+    limit = QueueLimit(SimpleNamespace(queries=queries), None)  # type: ignore[arg-type]
+    seen = []
+    for now[0] in range(0, 640, 10):
+        seen.append(limit.never_starts(reason))
+    assert (seen[-1], any(seen[:-4])) == (never, reason == "PartitionConfig")
+    assert queries.asked <= 22
+    now[0] = 5000.0  # it was not looked for in between
+    assert limit.never_starts(reason) is (reason == "PartitionConfig")
 
 
 def test_the_longest_wait_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import threading
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ SCRIPT = "/shared/reports/s/runs/tiny/logs/submission.sh"
 OURS = JobIdentity(token=TOKEN, name="llmbench-tiny", script=SCRIPT)
 SEVEN = OurJob("7", OURS)
 FIRST, LATER = "2026-11-23T02:00:00", "2026-11-23T03:00:00"
+NODES_STARTED = (("n1", FIRST), ("n2", LATER), ("n3", "None"))
 
 
 @pytest.mark.parametrize(
@@ -203,24 +205,56 @@ def test_a_comment_that_the_site_rewrites_costs_no_job(commands: Commands, slurm
     assert slurm.status(SEVEN).state is JobState.COMPLETED
 
 
-def test_a_name_that_the_site_rewrites_is_told(commands: Commands, slurm: Slurm) -> None:
+def test_a_job_of_another_name_is_ours(commands: Commands, slurm: Slurm) -> None:
+    """A site or `scontrol update` renamed it: it has our token and our script, and its end is believed as well."""
+    commands.answer("squeue", row())
+    slurm.confirm(SEVEN)
+    commands.answer("squeue", row(name="physics", script=SCRIPT))
+    slurm.refresh()
+    slurm.confirm(SEVEN)
+    commands.answer("squeue", code=1, stderr="slurm_load_jobs error: Invalid job id specified")
+    commands.answer("sacct", record("TIMEOUT").replace(OURS.name, "physics"))
+    slurm.refresh()
+    assert slurm.status(SEVEN).state is JobState.TIMEOUT
+
+
+def test_a_name_and_a_comment_that_the_site_rewrites_are_told(commands: Commands, slurm: Slurm) -> None:
     """Such a job is not used, and the message says what the site has to change."""
-    commands.answer("squeue", row(name="physics", script=SCRIPT, uid=str(os.getuid())))
+    commands.answer("squeue", row(name="physics", comment="(null)", script=SCRIPT, uid=str(os.getuid())))
     slurm.refresh()
     assert slurm.status(SEVEN).state is JobState.LOST
     assert "leave names that begin with llmbench-" in slurm.status(SEVEN).reason
 
 
-def test_a_job_that_was_submitted_later_is_not_ours(commands: Commands, slurm: Slurm) -> None:
-    """A second session may have been given the very same names."""
+@pytest.mark.parametrize("ended", ["REQUEUED", "NODE_FAIL", ""])
+@pytest.mark.parametrize("changed", [{}, {"name": "physics", "script": SCRIPT}], ids=["requeued", "renamed as well"])
+def test_a_job_that_was_requeued_is_over_and_leaves_the_queue(
+    commands: Commands, slurm: Slurm, ended: str, changed: dict[str, str]
+) -> None:
+    """Slurm gives it another time of submission. It would start a second time, and is no other session's job."""
     commands.answer("scancel")
-    commands.answer("squeue", row())
+    commands.answer("squeue", row(script=SCRIPT))
     slurm.confirm(SEVEN)
-    commands.answer("squeue", row(submitted=LATER))
+    commands.answer("sacct", record(ended) if ended else "")
+    commands.answer(
+        "squeue", row(state="PENDING", reason="BeginTime", submitted=LATER, **{"script": SCRIPT, **changed})
+    )
     slurm.refresh()
-    assert slurm.status(SEVEN).state is JobState.LOST
-    slurm.cancel(SEVEN)
-    assert commands.asked("scancel") == []
+    status = slurm.status(SEVEN)
+    assert status.state is (JobState.NODE_FAIL if ended == "NODE_FAIL" else JobState.LOST)
+    assert "another job" not in status.reason
+    assert ("it was requeued" in status.reason) == (ended != "NODE_FAIL")
+    assert commands.asked("scancel") == ["7"]
+
+
+def test_nodes_that_were_started_anew_are_known(commands: Commands, slurm: Slurm) -> None:
+    lines = [f"NodeName={n} Arch=x86_64 SlurmdStartTime={at} LastBusyTime={LATER}" for n, at in NODES_STARTED]
+    commands.answer("scontrol", "\n".join(lines) + "\n")
+    since = datetime.fromisoformat(FIRST).timestamp() + 60.0
+    assert slurm.queries.restarted(("n1", "n2", "n3"), since) == ("n2",)
+    assert commands.asked("scontrol") == ["--oneliner show node n1,n2,n3"]
+    commands.answer("scontrol", code=1)
+    assert slurm.queries.restarted(("n1",), since) == ()
 
 
 def test_ours_are_cancelled_by_one_command(commands: Commands, slurm: Slurm) -> None:

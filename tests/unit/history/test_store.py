@@ -143,6 +143,10 @@ def test_what_is_no_history_is_said(tmp_path: Path) -> None:
     cases = {
         str(path): "not a database", str(tmp_path): "is a folder", "mysql://x@y/z": "cannot be in mysql",
         "sqlite://": "lost with its process", "postgresql://u:secret@127.0.0.1:1/x": "cannot be opened",
+        "postgresql:/u:secret@h/x": "begins with postgresql://", "postgres:u:secret@h": "begins with postgres://",
+        "postgresql://u:p@secret@h/x": "are %40", "postgresql://u:a/secret@h/x": "are %40",
+        "postgresql://u:?secret@h/x": "are %40", "postgresql://127.0.0.1:1/x?password=secret": "cannot be opened",
+        "postgres+psycopg://u:secret@h/x": "cannot be in postgres",
     }  # fmt: skip
     for given, words in cases.items():
         with pytest.raises(ConfigError, match=words) as error, open_history(given):

@@ -18,24 +18,36 @@ from pytest_llmbench.reporting.verdict import DETAILED, SessionOutcome, SessionV
 from pytest_llmbench.session.folder import point_to_latest
 
 ROWS = st.lists(st.sampled_from([*map(str, Verdict), "LATER"]), max_size=6)
+LACKS = "run tiny cannot be judged (engine_missing): engine torch needs PyTorch: pip install 'pytest-llmbench[torch]'"
 VERDICT: dict[str, Any] = {
     "verdict": "slow", "reason": "why", "counts": {"FAIL": 1}, "exit_code": 1, "session": "s", "ended": "e",
     "llmbench_version": "1",
 }  # fmt: skip
 
 
-@given(ROWS, st.sampled_from([0, 1, 2, 3, 4, 5, 6, 10, 77]), st.booleans(), st.booleans(), st.integers(0, 3))
-def test_a_pass_is_what_is_left(verdicts: list[str], code: int, simulated: bool, clause: bool, unjudged: int) -> None:
+@given(
+    ROWS, st.sampled_from([0, 1, 2, 3, 4, 5, 6, 10, 77]), st.booleans(), st.booleans(), st.integers(0, 3),
+    st.sampled_from(["", "Ctrl-C"]), st.sampled_from(["", LACKS]),
+)  # fmt: skip
+def test_a_pass_is_what_is_left(
+    verdicts: list[str], code: int, simulated: bool, clause: bool, unjudged: int, interrupted: str, why: str
+) -> None:
     outcome = SessionOutcome(
-        rows=[{"verdict": verdict} for verdict in verdicts], incomplete=["4.1"] if clause else [], simulated=simulated,
+        rows=[{"verdict": verdict, "reason": why} for verdict in verdicts], incomplete=["4.1"] if clause else [],
+        simulated=simulated, interrupted=interrupted,
         unjudged=["run"] * unjudged, runs=3, exit_code=code,
     )  # fmt: skip
     word, reason = decide(outcome)
     good = {"PASS", "XFAIL"} & set(verdicts) and set(verdicts) <= {"PASS", "XFAIL", "SKIP", "INCOMPLETE"}
     assert (word == "pass") == (bool(good) and code == 0 and not simulated and not clause and unjudged < 3)
     assert bool(reason) == (word != "pass")
-    if "ERROR" in verdicts or "LATER" in verdicts or code not in {0, 1, 10}:
+    ended = code == 2 and interrupted != ""
+    assert (word == "interrupted") == ended
+    assert not ended or reason.startswith("Ctrl-C ended the session: ")
+    if not ended and ("LATER" in verdicts or code not in {0, 1, 10}):
         assert word == "broken"
+    elif not ended and "ERROR" in verdicts:
+        assert word == ("not_measured" if why else "broken")
     assert detailed_exit_code(word, code) in ({*DETAILED.values()} if code == 1 and word in DETAILED else {code})
 
 

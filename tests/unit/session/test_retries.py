@@ -84,6 +84,24 @@ def test_a_second_start_is_told_as_such(tmp_path: Path) -> None:
     assert "rank-00000 on " in refused.message
 
 
+@pytest.mark.parametrize("watched", ["hang", "time_limit", None])
+def test_a_node_that_was_started_anew_has_failed(tmp_path: Path, watched: Any) -> None:
+    """It lost its power under the run, whose ranks are silent, or stand still: another one may do better."""
+    ended = outcome(tmp_path, node="n1", hosts=("n1", "n2"), ended=False)
+    ended = replace(ended, ended_by_us=watched and Problem(kind=watched, message="-"), restarted=("n2",))
+    problem = cause(ended)
+    assert problem is not None
+    if watched == "time_limit":
+        assert problem.kind == "time_limit"
+        return
+    assert problem.kind == "job_node_fail"
+    assert "slurmd of n2 was started while the run went on, as after a loss of power" in problem.message
+    assert lost_nodes(ended, problem) == ("n2",)
+    unharmed = cause(replace(ended, restarted=()))
+    assert unharmed is not None
+    assert unharmed.kind == (watched or "rank_died")
+
+
 @pytest.mark.parametrize(
     ("said", "shown", "lost"),
     [

@@ -19,7 +19,7 @@ from pytest_llmbench.core.schema import Strict, validate
 from pytest_llmbench.workloads.node.machine import cpu, device_name
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog
-from pytest_llmbench.workloads.rank.rendezvous import process_group
+from pytest_llmbench.workloads.rank.rendezvous import exchange_texts, process_group
 
 _HEADS, _VOCABULARY = 4, 256
 
@@ -46,7 +46,7 @@ def train(context: RankContext, log: ProbeLog) -> RankNumbers:
     log.phase("rendezvous")
     with process_group(context, plan.timeout_s) as device:
         model = cpu() if device.type == "cpu" else {}
-        seating = Seating(f"{setting_of(context)} {model}")
+        seating = Seating(exchange_texts(f"{setting_of(context)} {model}", device))
         turns = []
         for number in range(TURNS):
             log.phase(f"training {number + 1} of {TURNS}")
@@ -57,9 +57,8 @@ def train(context: RankContext, log: ProbeLog) -> RankNumbers:
 class Seating:
     """This rank's seats among all, with a process group for each group; every rank makes all of them."""
 
-    def __init__(self, setting: str) -> None:
-        settings: list[str] = [""] * dist.get_world_size()
-        dist.all_gather_object(settings, setting)
+    def __init__(self, settings: Sequence[str]) -> None:
+        """Seat all ranks, by the setting of each."""
         # Devices or versions that differ may compute other last bits.
         alike = [[rank for rank, own in enumerate(settings) if own == kind] for kind in dict.fromkeys(settings)]
         self._seats: list[tuple[Seat, list[int], dist.ProcessGroup] | None] = [None] * TURNS

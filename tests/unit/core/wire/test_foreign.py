@@ -69,6 +69,7 @@ def test_a_secret_is_taken_out(by: str) -> None:
 TELLTALE = [
     "git clone https://<bob:hunter22>@host/x.git failed",
     "proxy http://<u:p4ss:w0rd>@proxy:3128/",
+    "cannot connect to postgresql://<u:p@ss@word>@host/x",
     "Authorization: Bearer <abc123def456>",
     "headers={'authorization': 'Basic <Ym9iOmh1bnRlcjI=>'}",
     'curl -H "Authorization: <3f5b8c9d0e>"',

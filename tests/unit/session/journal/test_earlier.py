@@ -1,6 +1,7 @@
 """What a session that is resumed keeps of its earlier processes and makes again, and how a dead one is named."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -220,6 +221,69 @@ def test_the_newest_session_that_did_not_end(tmp_path: Path) -> None:
     (tmp_path / "3" / "journal").write_bytes(b"00000000 {}\n")
     with pytest.raises(ConfigError, match="line 1 of 1 is damaged"):
         session_to_resume(tmp_path, "newest")
+
+
+@pytest.mark.parametrize("where", ["open", "rename"])
+def test_a_session_that_cannot_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Its journal is immutable, or its file system read-only. Nothing is held open."""
+    dead(tmp_path, "s", 1).close()
+    (tmp_path / "s" / "runs" / "tiny").mkdir(parents=True)
+    (tmp_path / "s" / "runs" / "tiny" / "record.json").write_text("{}")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(30, "Read-only file system")
+
+    with monkeypatch.context() as patch:
+        place: Any = os if where == "open" else Path
+        patch.setattr(place, where, refuse)
+        with pytest.raises(ConfigError, match=r"session s cannot be taken on: .*Read-only file system.*--replay"):
+            take_over(Session(id="s", folder=tmp_path / "s"), "local")
+    take_over(Session(id="s", folder=tmp_path / "s"), "local").journal.close()
+
+
+@pytest.mark.parametrize(
+    ("place", "queue", "said"),
+    [
+        (
+            "copy",
+            (["17 (RUNNING)"], ""),
+            r"is a copy of .*/first, where its jobs 17 \(RUNNING\) still write: go on there",
+        ),
+        ("copy", ([], "no answer"), r"where jobs may still write \(no answer\)"),
+        ("copy", ([], ""), ""),
+        ("moved", (["17 (RUNNING)"], ""), ""),
+        ("replaced", (["17 (RUNNING)"], ""), ""),
+        ("first", (["17 (RUNNING)"], ""), ""),
+    ],
+)
+def test_no_copy_of_a_session_takes_its_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, queue: tuple[list[str], str], said: str
+) -> None:
+    """They write into the original: a copy is refused while one runs, and has its runs made again afterwards."""
+    monkeypatch.setattr("pytest_llmbench.session.journal.earlier._jobs_of", lambda _session: queue)
+    script = str(tmp_path / "first" / "runs" / "tiny" / "logs" / "submission.sh")
+    journal = Journal(tmp_path / "first" / "journal")
+    journal.note(now("began", host=socket.gethostname(), pid=1, cluster="slurm", ttl_s=60.0, session="s"))
+    plan = digest_of_plan(SPEC, settings_of(tmp_path))
+    journal.note(now("submitting", name="tiny", plan=plan, job="llmbench-tiny", script=script))
+    journal.close()
+    (tmp_path / "first" / "owner").write_text("1")
+    if place in {"moved", "replaced"}:
+        (tmp_path / "first").rename(tmp_path / place)
+    if place == "replaced":  # by another session of that name
+        dead(tmp_path, "first", 1).close()
+    elif place == "copy":
+        shutil.copytree(tmp_path / "first", tmp_path / place)
+    session = Session(id="s", folder=tmp_path / place)
+    if said:
+        with pytest.raises(ConfigError, match=said):
+            take_over(session, "slurm")
+        return
+    earlier = take_over(session, "slurm")
+    assert earlier.can_adopt(SPEC, settings_of(tmp_path)) is (place != "copy")
+    earlier.journal.close()
 
 
 def test_a_session_of_another_host_is_watched_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
