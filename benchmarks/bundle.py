@@ -55,9 +55,8 @@ def alter(path: Path, key: SSlibKey, alterations: int, chance: random.Random) ->
         altered[place] ^= 1 << chance.randrange(8) if number % 2 else chance.randrange(1, 256)
         path.write_bytes(altered)
         try:
-            with open_bundle(path, [key]) as bundle:
-                # With another id of its key it is the bundle of a stranger.
-                accepted += [place] if bundle.signer is not None else []
+            with open_bundle(path, [key]):
+                accepted.append(place)
         except BundleError:
             continue
     return accepted

@@ -13,9 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from pytest_llmbench.reporting.html.page import write_page
 from tests.support.browser import browsing, missing
-from tests.support.recorded import write_large
+from tests.support.recorded import write_large, write_page
 
 TIMES = 5
 _TIMING = """

@@ -30,6 +30,7 @@ from pytest_llmbench.core.yaml_files import read_yaml
 from pytest_llmbench.judging.golden import GoldenLosses
 from pytest_llmbench.plugin.verdict.requirements import read_requirements
 from pytest_llmbench.session.journal.journal import JournalEvent, read_journal
+from pytest_llmbench.session.law import Law
 from pytest_llmbench.session.replay import ReplayFacts, runs_of_session
 from tests.support.samples import DATA
 
@@ -146,7 +147,7 @@ def _recipe_file(folder: Path) -> Callable[[bytes], Any]:
 
 def _session(folder: Path) -> Callable[[bytes], Any]:
     (folder / layout.FOLDERS["run"]).mkdir(parents=True, exist_ok=True)
-    return _file(folder / layout.PLAN, lambda path: list(runs_of_session(path.parent, {})))
+    return _file(folder / layout.PLAN, lambda path: list(runs_of_session(path.parent, Law())))
 
 
 def _pauses(folder: Path) -> Callable[[bytes], Any]:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pytest_llmbench.cli.output import RUN_DIR, AsJson, print_facts
+from pytest_llmbench.cli.output import RUN_DIR, AsJson, AsRecorded, law_of_today, print_facts
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import write_text
 
@@ -77,16 +77,20 @@ def verify(
     ] = None,
     max_gib: Annotated[int, typer.Option("--max-gib", min=1, help="Most GiB that it may unpack to.")] = 64,
     *,
+    as_recorded: AsRecorded = False,
     as_json: AsJson = False,
 ) -> None:
-    """Verify a bundle: every byte, the signature, and every number and verdict that its logs come to."""
+    """Verify a bundle: every byte, the signature, and every number and verdict that its logs come to.
+
+    Nothing is unpacked unless a key that you trust signed it. Its runs must be those of the recipes of this folder.
+    """
     from pytest_llmbench.evidence import verify as verification  # noqa: PLC0415  # likewise
     from pytest_llmbench.evidence.archive import BundleError  # noqa: PLC0415  # likewise
     from pytest_llmbench.evidence.attestation import read_public_key  # noqa: PLC0415  # likewise
 
     keys = [read_public_key(path) for path in public_key or ()]
     try:
-        outcome = verification.verify(bundle_file, keys, max_gib << 30)
+        outcome = verification.verify(bundle_file, keys, max_gib << 30, law_of_today(as_recorded=as_recorded))
     except BundleError as error:
         print_facts({"verified": False, "objections": [str(error)]}, [f"NOT VERIFIED: {error}"], as_json=as_json)
         raise typer.Exit(1) from error

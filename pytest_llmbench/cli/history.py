@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pytest_llmbench.cli.output import AsJson, print_facts, print_json, print_table
+from pytest_llmbench.cli.output import AsJson, AsRecorded, law_of_today, print_facts, print_json, print_table
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.text import harmless
@@ -49,14 +49,19 @@ def import_(
     history: Where = DEFAULT,
     tag: Annotated[list[str] | None, typer.Option(help="A name for these sessions.")] = None,
     commit: Annotated[str | None, typer.Option(help="The git commit that they tested.")] = None,
+    as_recorded: AsRecorded = False,
     as_json: AsJson = False,
 ) -> None:
-    """Import the records of sessions, each once. Exit with 1 if one is damaged, was changed, or none is there."""
+    """Import the records of sessions, each once.
+
+    Exit with 1 if one is damaged, was changed, ran another recipe than that of this folder, or if none is there.
+    """
     from pytest_llmbench.history.database import open_history  # noqa: PLC0415
     from pytest_llmbench.history.importing import About, import_sessions  # noqa: PLC0415
 
     with open_history(history) as opened:
-        imported = import_sessions(opened, paths, About(git_commit=commit, tags=tuple(tag or ())))
+        about, law = About(git_commit=commit, tags=tuple(tag or ())), law_of_today(as_recorded=as_recorded)
+        imported = import_sessions(opened, paths, about, law)
     empty = [f"no record of a session in {path}" for path in imported.empty]
     facts = {name: getattr(imported, name) for name in type(imported).__slots__}
     print_facts(facts, [*empty, *imported.refused, *imported.doubts, str(imported)], as_json=as_json)

@@ -4,18 +4,44 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.text import harmless
+
+if TYPE_CHECKING:
+    from pytest_llmbench.session.law import Law
 
 RUN_DIR = Path("reports")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+AsRecorded = Annotated[
+    bool, typer.Option("--as-recorded", help="Let the recipes in the records decide what had to run, not today's.")
+]
 RunDir = Annotated[Path, typer.Option("--run-dir", metavar="DIR", help="Folder of the sessions.")]
 
 # A file or a pipe gets each row in one line.
 _WIDTH_OF_FILES = 100_000
+
+
+def law_of_today(*, as_recorded: bool) -> "Law":
+    """The recipes of this folder and the installed ones, at both scales, which decide what had to run.
+
+    Raises:
+        ConfigError: a file of recipes is wrong.
+    """
+    from pytest_llmbench.cli.rows import folders_of  # noqa: PLC0415  # with pytest and all engines
+    from pytest_llmbench.cli.site.reading import call_in_site  # noqa: PLC0415
+    from pytest_llmbench.core.recipe.recipes import SCALES, load_recipes  # noqa: PLC0415
+    from pytest_llmbench.session.law import Law  # noqa: PLC0415
+
+    try:
+        folders = call_in_site(lambda config: folders_of(config, "recipes"))
+    except ConfigError as error:
+        return Law(as_recorded=as_recorded, unread=str(error))
+    read = [recipe for scale in SCALES for recipe in load_recipes(folders, scale).values()]
+    return Law(recipes={(recipe.name, recipe.scale): recipe for recipe in read}, as_recorded=as_recorded)
 
 
 def print_json(data: Any) -> None:

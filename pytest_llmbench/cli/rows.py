@@ -33,7 +33,7 @@ def rows_of(kind: str) -> tuple[list[ListRow], list[str]]:
 
 
 def _recipes(config: pytest.Config) -> Iterator[ListRow]:
-    for path, recipes in recipes_by_file(_folders(config, "recipes")).items():
+    for path, recipes in recipes_by_file(folders_of(config, "recipes")).items():
         for recipe in recipes.values():
             yield {
                 "recipe": recipe.name, "engine": recipe.engine, "nodes": recipe.nodes,
@@ -44,7 +44,7 @@ def _recipes(config: pytest.Config) -> Iterator[ListRow]:
 
 
 def _systems(config: pytest.Config) -> Iterator[ListRow]:
-    folders = _folders(config, "systems")
+    folders = folders_of(config, "systems")
     named = [(None, load_system(name, folders)) for name in (LOCAL, SLURM, ELSEWHERE)]
     for path, system in [*named, *_system_files(config)]:
         yield {
@@ -79,7 +79,7 @@ def _statistics(_: pytest.Config) -> Iterator[ListRow]:
 
 
 def _references(config: pytest.Config) -> Iterator[ListRow]:
-    for recipes in recipes_by_file(_folders(config, "recipes")).values():
+    for recipes in recipes_by_file(folders_of(config, "recipes")).values():
         for recipe in recipes.values():
             for reference in recipe.references:
                 yield _reference(reference, recipe.name, None)
@@ -105,13 +105,14 @@ def _schemas(_: pytest.Config) -> Iterator[ListRow]:
         yield {"schema": path.stem, "title": schema["title"], "id": schema["$id"], "file": str(path)}
 
 
-def _folders(config: pytest.Config, kind: str) -> list[Path]:
+def folders_of(config: pytest.Config, kind: str) -> list[Path]:
+    """The folders of `recipes` or `systems`: those that packages bring, and those of the ini file."""
     options = read_options(config)
     return with_installed(options.recipes, RECIPES) if kind == "recipes" else with_installed(options.systems, SYSTEMS)
 
 
 def _system_files(config: pytest.Config) -> Iterator[tuple[str, System]]:
-    for folder in _folders(config, "systems"):
+    for folder in folders_of(config, "systems"):
         yield from ((str(path), load_system(str(path), [])) for path in sorted(folder.glob("*.yaml")))
 
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pytest_llmbench.cli.output import RUN_DIR, AsJson, RunDir, print_facts, print_json, print_rows
+from pytest_llmbench.cli.output import RUN_DIR, AsJson, AsRecorded, RunDir, law_of_today, print_facts, print_rows
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.text import harmless
+from pytest_llmbench.core.wire import layout
 
 if TYPE_CHECKING:
     from pytest_llmbench.session.live.snapshot import Sight
@@ -51,38 +52,49 @@ def report_session(
         str | None, typer.Option(metavar="SESSION", help="Folder or id of an earlier session to compare with (html).")
     ] = None,
     run_dir: RunDir = RUN_DIR,
+    as_recorded: AsRecorded = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the report of a session, from its records alone: one HTML file that needs no network, or its numbers."""
+    """Write the report of a session, from its records alone: one HTML file that needs no network, or its numbers.
+
+    Exit with 1 if a run's record contradicts itself or another file, or has another recipe than this folder.
+    """
+    from pytest_llmbench.session.agreement import without_refused  # noqa: PLC0415  # heavy
     from pytest_llmbench.session.folder import find_session, read_folder  # noqa: PLC0415  # heavy
 
-    folder = find_session(session, run_dir)
+    folder, law = find_session(session, run_dir), law_of_today(as_recorded=as_recorded)
     if form is not ReportFormat.HTML:
         from pytest_llmbench.reporting.base import read_finished  # noqa: PLC0415
         from pytest_llmbench.reporting.export import write_csv, write_metrics  # noqa: PLC0415
 
         if compare is not None:
             raise ConfigError(f"--compare is for --format html; llmbench compare has the numbers, not {form}")
-        finished, name = read_finished(folder), folder.resolve().name
+        finished, name = read_finished(folder, law), folder.resolve().name
         if form is ReportFormat.CSV:
             paths = write_csv(finished, output or Path(f"{name}-csv"))
         else:
             paths = [output or Path(f"{name}-openmetrics.prom")]
             write_metrics(finished, paths[0])
-        print_facts({"written": [*map(str, paths)]}, map(str, paths), as_json=as_json)
+        notes = law.notes(finished.runs.values())
+        print_facts({"written": [*map(str, paths)], "notes": notes}, map(str, paths), as_json=as_json)
+        for note in notes:
+            typer.echo(harmless(note), err=True)
         return
     from pytest_llmbench.reporting.html.page import write_page  # noqa: PLC0415
     from pytest_llmbench.reporting.html.rows import KINDS, counts, verdict_rows  # noqa: PLC0415
 
-    earlier = find_session(compare, run_dir) if compare is not None else None
-    path = write_page(folder, output=output, earlier=earlier)
-    if not as_json:
-        typer.echo(f"report: {path}")
-        return
-    data = read_folder(folder)
+    earlier, path = find_session(compare, run_dir) if compare is not None else None, output or folder / layout.PAGE
+    data = without_refused(read_folder(folder), law)
+    write_page(data, path, without_refused(read_folder(earlier), law) if earlier is not None else None)
     broken = [f"{about} {name}: {reason}" for (about, name), reason in data.broken.items()]
     verdicts = {KINDS[kind]: number for kind, number in counts(verdict_rows(data)).items()}
-    print_json({"report": str(path), "session": data.id, "verdicts": verdicts, "damage": [*broken, *data.damage]})
+    facts = {"report": str(path), "session": data.id, "verdicts": verdicts, "damage": [*broken, *data.damage]}
+    refused = [f"{about} {name} is refused: {reason}" for (about, name), reason in data.refused.items()]
+    print_facts({**facts, "notes": data.notes}, [f"report: {path}"], as_json=as_json)
+    for line in (*data.notes, *refused):
+        typer.echo(harmless(line), err=True)
+    if refused:
+        raise typer.Exit(1)
 
 
 def prune_sessions(

@@ -51,6 +51,10 @@ class Replayed(Strict):
     """Provenance in the run's own record."""
     simulated: str | None = None
     """The fault of `--llmbench-simulate` in its own run record."""
+    as_recorded: str | None = None
+    """How its own recipe, by which it is judged, differs from the one of today."""
+    disagrees: str = ""
+    """How files of its session's folder disagree about it; empty if they agree."""
 
     @property
     def topology(self) -> Topology:

@@ -43,6 +43,7 @@ class Settings:
     scale: Scale = "full"  # `full` or `smoke`
     slurm: Mapping[str, str] = field(default_factory=dict)  # options handed to sbatch
     replay: Path | None = None  # a folder of logs to judge instead of running anything
+    as_recorded: bool = False  # the recipes in its records decide what had to run
     # Whether what costs GPU-hours stays away from nodes that a check found unfit; auto, where both are there.
     gate: Literal["auto", "on", "off"] = "auto"
     nccl: bool = False  # whether links are measured although a node failed another check

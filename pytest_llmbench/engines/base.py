@@ -160,6 +160,14 @@ def statistics_of(engine: Engine) -> Mapping[str, Statistic]:
     return {**SHARED.usable(), **engine.statistics}
 
 
+def known_statistics(recipe: Recipe) -> Mapping[str, Statistic]:
+    """Return the statistics of a recipe's engine; none where its package is missing."""
+    try:
+        return statistics_of(get_engine(recipe.engine))
+    except ConfigError:
+        return {}
+
+
 def options_of(recipe: Recipe, model: type[EngineOptions]) -> EngineOptions:
     """Validate the recipe's `options` as the engine's model.
 

@@ -27,6 +27,8 @@ from pytest_llmbench.evidence.recorded import RecordedSession, make_predicate, r
 
 # Of all files of a bundle together, and of its compressed part. A session of thousands of runs stays far below.
 MOST_BYTES = 64 << 30
+# Up to the first number of bytes they may compress as well as they can; logs and records compress 5 to 40 times.
+_ALWAYS_READ, _MOST_RATIO = 1 << 30, 200
 _LARGEST_ENVELOPE, _LARGEST_MANIFEST = 4 << 20, 256 << 20
 _MOST_SHOWN = 10
 
@@ -76,25 +78,21 @@ def make_bundle(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenedBundle:
-    """A bundle whose bytes are as they were signed or, without a signature, as they were written.
-
-    Its folder is gone when the bundle is closed. `signer` is the id of the trusted key that signed it; without one,
-    `unsigned` is the reason.
-    """
+    """A bundle whose bytes are as a trusted key, with the id `signer`, signed them; closing it removes its folder."""
 
     folder: Path
     manifest: Manifest
     predicate: Mapping[str, Any]
-    signer: str | None
-    unsigned: str
+    signer: str
 
 
 @contextmanager
 def open_bundle(path: Path, keys: Sequence[Key], most: int = MOST_BYTES) -> Iterator[OpenedBundle]:
-    """Check a bundle byte by byte, and unpack it, `most` bytes at most, into a folder of its own.
+    """Check a bundle that a trusted key signed byte by byte, and unpack it, `most` bytes at most, into its own folder.
 
     Raises:
-        BundleError: it was altered, is too large, or is not a bundle.
+        BundleError: no trusted key signed it, so that nothing else of it is read; it was altered, is too large, or is
+            not a bundle.
         ConfigError: its file cannot be read.
         OSError: there is no space to unpack it.
     """
@@ -106,6 +104,8 @@ def open_bundle(path: Path, keys: Sequence[Key], most: int = MOST_BYTES) -> Iter
         envelope, listed = io.BytesIO(), io.BytesIO()
         archive.read_sized(file, ATTESTATION, envelope, _LARGEST_ENVELOPE)
         statement, signer, unsigned = open_envelope(envelope.getvalue(), keys)
+        if signer is None:
+            raise BundleError(f"no trusted key has signed it: {unsigned}; nothing of it was unpacked")
         signed = signed_digests(statement)
         _, digest = archive.read_sized(file, MANIFEST, listed, _LARGEST_MANIFEST)
         if digest != signed[MANIFEST]:
@@ -117,12 +117,12 @@ def open_bundle(path: Path, keys: Sequence[Key], most: int = MOST_BYTES) -> Iter
         size, digest = archive.read_sized(file, SESSION, None, most)
         if digest != signed[SESSION]:
             raise BundleError(f"{SESSION} was altered: it is not the file that was signed")
+        if total > max(_ALWAYS_READ, _MOST_RATIO * size):
+            raise BundleError(f"its {size} bytes would unpack to {total}, more than {_MOST_RATIO} times as many")
         archive.expect_end(file, "the bundle")
         unpack(archive.rewind(file, size), manifest, Path(folder))
-        yield OpenedBundle(
-            folder=Path(folder), manifest=manifest, predicate=MessageToDict(statement.pb.predicate), signer=signer,
-            unsigned=unsigned,
-        )  # fmt: skip
+        predicate = MessageToDict(statement.pb.predicate)
+        yield OpenedBundle(folder=Path(folder), manifest=manifest, predicate=predicate, signer=signer)
 
 
 def unpack(zipped: Any, manifest: Manifest, folder: Path) -> None:

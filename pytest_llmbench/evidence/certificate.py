@@ -78,6 +78,7 @@ def make_certificate(session: RecordedSession) -> str:
             for name, verdict in session.properties.items()
             if name.startswith("clause[")
         ),
+        works={key: run.work for key, run in session.runs.items()},
         hosts=sorted({host for record in session.records for host in record.hosts}),
         systems=sorted({record.system for record in session.records}),
         began=_iso(min(times, default=None)),

@@ -29,7 +29,6 @@ from pytest_llmbench.plugin.verdict.compare import JudgedComparison
 from pytest_llmbench.plugin.verdict.run import Run
 from pytest_llmbench.reporting.ci import summary
 from pytest_llmbench.reporting.verdict import SessionOutcome, SessionVerdict, decide
-from pytest_llmbench.session.journal.journal import read_journal
 
 _COMPARISON = re.compile(r"(>=|>|<=|<) (.+)")
 # Checks of these families ask the nodes, and look at nothing else. Those of other packages may do anything.
@@ -268,7 +267,7 @@ def differences_of_report(session: RecordedSession) -> Iterator[str]:
 
 
 def differences_of_derived(session: RecordedSession) -> Iterator[str]:
-    """Yield how verdicts, journal, verdict and summary of a session differ from each other and from its report.
+    """Yield how verdicts, verdict and summary of a session differ from each other and from its report.
 
     A session that was killed has none of them but the report.
 
@@ -279,7 +278,6 @@ def differences_of_derived(session: RecordedSession) -> Iterator[str]:
     if path.exists():
         verdicts = SessionVerdicts.read(path)
         yield from _compare_verdicts(session, verdicts)
-        yield from _compare_journal(session, verdicts)
         yield from _compare_word(session, verdicts)
     elif (session.folder / layout.VERDICT).exists():
         yield f"{layout.VERDICTS}: it is missing, and {layout.VERDICT} is there"
@@ -318,19 +316,6 @@ def _compare_verdicts(session: RecordedSession, verdicts: SessionVerdicts) -> It
     kept = {address_of(judgement.test) for record in session.records for judgement in record.judgements}
     for address in sorted(kept - tests.keys()):
         yield f"{name}: {address} is not in it, and a record has its verdict"
-
-
-def _compare_journal(session: RecordedSession, verdicts: SessionVerdicts) -> Iterator[str]:
-    """Compare the verdicts with those that the journal has; a later line replaces an earlier one."""
-    path = session.folder / layout.JOURNAL
-    if not path.exists():
-        return
-    events, whole = read_journal(path)
-    if whole < path.stat().st_size:
-        yield f"{layout.JOURNAL}: its last line cannot be read"
-    rows = {str(row.get("test")): row.get("verdict") for row in verdicts.tests}
-    judged = {str(event.name): event.verdict for event in events if event.event == "judged" and event.name in rows}
-    yield from _compare(layout.JOURNAL, judged, layout.VERDICTS, {test: rows[test] for test in judged})
 
 
 def _compare_word(session: RecordedSession, verdicts: SessionVerdicts) -> Iterator[str]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from securesystemslib.signer import Key
 
 from pytest_llmbench import __version__
@@ -16,6 +17,7 @@ from pytest_llmbench.core.record.records import Judgement, RunOutcome, RunRecord
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import get_engine
+from pytest_llmbench.evidence.archive import BundleError
 from pytest_llmbench.evidence.bundle import MOST_BYTES, OpenedBundle, open_bundle
 from pytest_llmbench.evidence.certificate import bounded_readings, make_certificate
 from pytest_llmbench.evidence.contents import CERTIFICATE, MADE_AGAIN
@@ -29,11 +31,14 @@ from pytest_llmbench.evidence.recheck import (
 )
 from pytest_llmbench.evidence.recorded import RecordedSession, make_predicate, read_session
 from pytest_llmbench.judging.recount import count_numbers, differences
-from pytest_llmbench.session.replay import as_replayed, read_task, recount
+from pytest_llmbench.session.agreement import Agreement
+from pytest_llmbench.session.law import Law
+from pytest_llmbench.session.replay import as_replayed, recount
 
 # Fields of a run's record, and of a check's report, that follow from the logs and the answers of probes.
 _OF_RUN = sorted(RunOutcome.model_fields.keys() - {"provenance", "cut_off", "early", "problem"})
 _OF_CHECK = ("findings", "readings", "unjudged", "unbounded")
+_LONGEST = 300
 # The prefix of a verdict's name if it compares with earlier sessions.
 _OF_HISTORY = "history::"
 
@@ -45,8 +50,7 @@ class Verification:
     session: str
     result: str  # the result that it states: `PASSED`, `WARNED` or `FAILED`
     files: int
-    signer: str | None  # id of the trusted key that signed it; None without one, for the reason `unsigned`
-    unsigned: str
+    signer: str  # id of the trusted key that signed it
     # How many were read, judged, computed and reached again
     runs: int = 0
     checks: int = 0
@@ -60,9 +64,9 @@ class Verification:
     @property
     def objections(self) -> list[str]:
         """The reasons why it is not verified; none if it is."""
-        reasons = [f"no trusted key has signed it: {self.unsigned}"] if self.signer is None else []
-        if self.differences:
-            reasons.append(f"{counted(len(self.differences), 'difference')} between records and logs")
+        reasons = (
+            [f"{counted(len(self.differences), 'difference')} between records and logs"] if self.differences else []
+        )
         reasons += self.not_recomputed
         if not self.numbers:
             reasons.append("nothing was computed again: it has no run and no check that could be")
@@ -70,7 +74,7 @@ class Verification:
 
     @property
     def verified(self) -> bool:
-        """True if a trusted key signed it, and everything that was computed again is as its records say."""
+        """True if everything that was computed again is as its records say."""
         return not self.objections
 
     @property
@@ -83,7 +87,7 @@ class Verification:
         """Yield it for people."""
         yield f"session        {self.session}: {self.result}"
         yield f"bytes          as they were written, {counted(self.files, 'file')}"
-        yield f"signature      {'key ' + self.signer if self.signer else 'NOT TRUSTED: ' + self.unsigned}"
+        yield f"signature      key {self.signer}"
         done = {"run": self.runs, "check": self.checks, "number": self.numbers, "verdict": self.verdicts}
         yield f"computed again {', '.join(counted(number, word) for word, number in done.items())}"
         yield from (f"difference: {text}" for text in self.differences)
@@ -92,36 +96,45 @@ class Verification:
         yield "VERIFIED" if self.verified else f"NOT VERIFIED: {'; '.join(self.objections)}"
 
 
-def verify(path: Path, keys: Sequence[Key], most: int = MOST_BYTES) -> Verification:
+def verify(path: Path, keys: Sequence[Key], most: int = MOST_BYTES, law: Law | None = None) -> Verification:
     """Verify a bundle whose files have at most `most` bytes together, with the public keys that are trusted.
 
+    Without a `law`, no run is compared with a recipe of today.
+
     Raises:
-        BundleError: it is refused: it was altered, or is not a bundle.
-        ConfigError: it does not hold a session.
+        BundleError: it is refused: no trusted key signed it, it was altered, or it does not hold a session.
+        ConfigError: it cannot be read.
         OSError: it cannot be read or unpacked.
     """
     with open_bundle(path, keys, most) as bundle:
-        session = read_session(bundle.folder)
-        outcome = Verification(
-            session=session.id,
-            result=str(bundle.predicate.get("result")),
-            files=len(bundle.manifest.files),
-            signer=bundle.signer,
-            unsigned=bundle.unsigned,
-            left_out=[f"{file.path}: {file.why}" for file in bundle.manifest.left_out],
-        )
-        _verify_verdicts(session, _verify_runs(session, bundle, outcome), outcome)
-        _verify_checks(session, outcome)
-        for differences_of in (differences_of_report, differences_of_derived):
-            outcome.differences += differences_of(session)
-        outcome.differences += _differences_of_bundle(session, bundle)
-        return outcome
+        try:
+            return _verify(bundle, law)
+        except (LLMBenchError, ValidationError) as error:
+            raise BundleError(f"a file in it is damaged: {' '.join(str(error).split())[:_LONGEST]}") from error
 
 
-def _verify_runs(session: RecordedSession, bundle: OpenedBundle, outcome: Verification) -> dict[str, RunRecord]:
+def _verify(bundle: OpenedBundle, law: Law | None) -> Verification:
+    session = read_session(bundle.folder)
+    outcome = Verification(
+        session=session.id,
+        result=str(bundle.predicate.get("result")),
+        files=len(bundle.manifest.files),
+        signer=bundle.signer,
+        left_out=[f"{file.path}: {file.why}" for file in bundle.manifest.left_out],
+    )
+    _verify_verdicts(session, _verify_runs(session, bundle, outcome, law), outcome)
+    _verify_checks(session, outcome)
+    for differences_of in (differences_of_report, differences_of_derived):
+        outcome.differences += differences_of(session)
+    outcome.differences += _differences_of_bundle(session, bundle)
+    return outcome
+
+
+def _verify_runs(
+    session: RecordedSession, bundle: OpenedBundle, outcome: Verification, law: Law | None
+) -> dict[str, RunRecord]:
     """Read the logs of all runs again; return the records that they give, by key."""
-    planned = {run.key: run for run in session.plan.runs}
-    system, again = _system_of(session, outcome), {}
+    system, agreement, again = _system_of(session, outcome), Agreement(session.folder), {}
     for key, record in session.runs.items():
         folder, logs = session.folder / layout.FOLDERS["run"] / key, bundle.manifest.replayed.get(key)
         if record.replayed is not None and logs is None:
@@ -134,7 +147,8 @@ def _verify_runs(session: RecordedSession, bundle: OpenedBundle, outcome: Verifi
             unread.append(f"run {key}: its engine cannot be used here: {error}")
             continue
         own_logs = session.folder / logs if logs else None
-        recounted = recount(record.recipe, as_replayed(record, folder, own_logs), system)
+        replayed = as_replayed(record, folder, own_logs)
+        recounted = recount(record.recipe, replayed, system)
         again[key] = record.model_copy(update=dict(recounted.outcome))
         outcome.runs += 1
         outcome.numbers += count_numbers(again[key].model_dump(include=set(_OF_RUN)))
@@ -148,14 +162,14 @@ def _verify_runs(session: RecordedSession, bundle: OpenedBundle, outcome: Verifi
                 outcome.differences += differences(
                     f"run {key}: {name}", getattr(record, name), getattr(again[key], name)
                 )
-            outcome.differences += _differences_of_launch(record, folder)
         if problem is not None and (seen is None or seen.kind != problem.kind):
             outcome.taken.append(f"run {key}: its problem, {problem.kind}: {problem.message}")
-        if key not in planned:
-            outcome.differences.append(f"run {key}: it has a record, and the plan of the session does not have it")
-        elif planned[key].recipe != record.recipe:
-            outcome.differences.append(f"run {key}: the recipe in its record is not the one in the plan of the session")
-    for key in planned.keys() - session.runs.keys():
+        outcome.differences += [f"run {key}: {text}" for text in agreement.objections(record)]
+        if law is not None:
+            wrong, note = (tell(record.recipe, replayed.topology) for tell in (law.wrong_work, law.note))
+            outcome.differences += [f"run {key}: wrong_work: {wrong}"] if wrong else []
+            outcome.taken += [f"run {key}: {note}"] if note else []
+    for key in {run.key for run in session.plan.runs} - session.runs.keys():
         outcome.differences.append(f"run {key}: the plan of the session has it, and there is no record")
     return again
 
@@ -169,16 +183,6 @@ def _system_of(session: RecordedSession, outcome: Verification) -> System:
         return load_system(name, SYSTEMS.usable().values())
     except ConfigError:
         return System(name="elsewhere", cluster="slurm")
-
-
-def _differences_of_launch(record: RunRecord, folder: Path) -> Iterator[str]:
-    task = read_task(folder) if record.replayed is None else None
-    if task is None:
-        return
-    shape = {"nodes": task.nodes, "ranks": task.nodes * task.ranks_per_node, "run_token": task.token}
-    for name, due in shape.items():
-        if (kept := getattr(record, name)) != due:
-            yield f"run {record.key}: {name}: the record says {kept!r}, the task of its launch {due!r}"
 
 
 def _verify_verdicts(session: RecordedSession, again: Mapping[str, RunRecord], outcome: Verification) -> None:
@@ -208,9 +212,11 @@ def _verify_verdicts(session: RecordedSession, again: Mapping[str, RunRecord], o
 
 def _verify_checks(session: RecordedSession, outcome: Verification) -> None:
     """Judge each check by its findings and readings, and these by the answers of its probes where they are enough."""
+    agreement = Agreement(session.folder)
     for record in session.checks.values():
         name = f"check {record.check}"
         outcome.differences += _differences_of_check(record, session)
+        outcome.differences += [f"{name}: {text}" for text in agreement.objections(record)]
         try:
             report = judge_check_again(record, session)
         except CheckNotKeptError as error:

@@ -207,12 +207,13 @@ def verdict_of_change(change: Change) -> Verdict:
     return {True: Verdict.FAIL, False: Verdict.PASS, None: Verdict.INCONCLUSIVE}[change.regressed]
 
 
-def run_of_record(record: RunRecord) -> PastRun:
-    """The run of a record, in the form in which the history returns runs."""
+def run_of_record(record: RunRecord, wrong_work: str = "") -> PastRun:
+    """The run of a record, as the history returns runs; `wrong_work` is how its recipe is not the one of today."""
+    problem = problem_of(record) or (f"wrong_work: {wrong_work}" if wrong_work else None)
     return PastRun(
         session=record.session, name=record.key, time=record.timings.started, series=series_of(record),
-        problem=problem_of(record), simulated=record.simulated,
-        metrics={} if record.problem is not None else {metric.name: metric for metric in metrics_of(record)},
+        problem=problem, simulated=record.simulated,
+        metrics={} if problem is not None else {metric.name: metric for metric in metrics_of(record)},
     )  # fmt: skip
 
 

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.files import refuse_special_files
 from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.history.database import Connection, History
 from pytest_llmbench.history.rows import FiledRecord, gpu_uuids, metrics_of, read_record, series_of, sightings_of
+from pytest_llmbench.session.agreement import refused_records
 from pytest_llmbench.session.folder import has_ended, record_files
+from pytest_llmbench.session.law import Law
 
 # This many records without a verdict are named, the others counted.
 _MOST_DOUBTS = 5
@@ -25,7 +28,7 @@ class Imported:
     """The outcome of an import: numbers of records, and a sentence for each refused or unjudged one.
 
     `renewed` records had changed, in sessions that were still running at the last import. `sessions` are ids, `empty`
-    are paths without a record.
+    are paths without a record, `compared` sentences about runs that were not compared with a recipe of today.
     """
 
     new: int = 0
@@ -35,13 +38,14 @@ class Imported:
     sessions: list[str] = field(default_factory=list)
     empty: list[str] = field(default_factory=list)
     unjudged: list[str] = field(default_factory=list)
+    compared: list[str] = field(default_factory=list)
 
     @property
     def doubts(self) -> list[str]:
-        """The sentences of the first records without a verdict, and the number of the others."""
+        """The sentences of the first records without a verdict, and what the law leaves open."""
         more = len(self.unjudged) - _MOST_DOUBTS
         rest = [f"and {counted(more, 'further record')} without a verdict"] if more > 0 else []
-        return [*self.unjudged[:_MOST_DOUBTS], *rest]
+        return [*self.unjudged[:_MOST_DOUBTS], *rest, *dict.fromkeys(self.compared)]
 
     def __str__(self) -> str:
         renewed = f", {self.renewed} renewed" if self.renewed else ""
@@ -58,8 +62,12 @@ class About:
     tags: tuple[str, ...] = ()
 
 
-def import_sessions(history: History, paths: Iterable[Path], about: About | None = None) -> Imported:
+def import_sessions(
+    history: History, paths: Iterable[Path], about: About | None = None, law: Law | None = None
+) -> Imported:
     """Import the sessions in some folders, or in folders of these; damaged records are reported, all others imported.
+
+    Runs of another recipe than the one of the `law` are refused as well.
 
     Raises:
         ConfigError: a path is missing, or writing the history failed.
@@ -74,7 +82,7 @@ def import_sessions(history: History, paths: Iterable[Path], about: About | None
         for folder in folders:
             if folder.resolve() not in seen:  # `latest` is a link
                 seen.add(folder.resolve())
-                _import_folder(history, folder, about or About(), imported)
+                _import_folder(history, folder, about or About(), law or Law(), imported)
     return imported
 
 
@@ -85,23 +93,31 @@ def records_in(folder: Path) -> Iterator[tuple[str, Path]]:
             yield about, path
 
 
-def read_session(folder: Path) -> tuple[list[FiledRecord], list[str]]:
-    """The readable records of a session's folder, and the damage of each of the others."""
+def read_session(folder: Path, law: Law) -> tuple[list[FiledRecord], list[str]]:
+    """The records of a session's folder, and the reason for each that is refused: damage, a contradiction, the law."""
+    try:
+        refuse_special_files(folder)
+    except ConfigError as error:
+        return [], [str(error)]
     records, refused = [], []
     for about, path in records_in(folder):
         try:
             records.append(read_record(path, about))
         except ConfigError as error:
             refused.append(str(error))
-    return records, refused
+    reasons = refused_records(folder, (filed.record for filed in records), law)
+    where = {(filed.record.about, filed.record.name): filed for filed in records}
+    kept = [filed for subject, filed in where.items() if subject not in reasons]
+    return kept, [*refused, *(f"{where[subject].path}: {reason}" for subject, reason in reasons.items())]
 
 
 def _has_records(folder: Path) -> bool:
     return any((folder / name).is_dir() for name in layout.FOLDERS.values())
 
 
-def _import_folder(history: History, folder: Path, about: About, imported: Imported) -> None:
-    filed, refused = read_session(folder)
+def _import_folder(history: History, folder: Path, about: About, law: Law, imported: Imported) -> None:
+    filed, refused = read_session(folder, law)
+    imported.compared += law.notes(one.record for one in filed if isinstance(one.record, RunRecord))
     imported.refused += refused
     if not filed and not refused:
         imported.empty.append(str(folder))

@@ -15,9 +15,7 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Severity
 from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.core.record.series import Step
-from pytest_llmbench.engines.base import get_engine, statistics_of
-from pytest_llmbench.judging.contradictions import contradictions
-from pytest_llmbench.judging.statistics import Statistic
+from pytest_llmbench.engines.base import known_statistics
 from pytest_llmbench.judging.telemetry import Better
 
 # Parts of a recipe without effect on how fast it trains.
@@ -108,16 +106,13 @@ def read_record(path: Path, about: str) -> FiledRecord:
     """Read the record of a `run` or a `check` in a file.
 
     Raises:
-        ConfigError: the record has another schema version, is damaged, or contradicts itself.
+        ConfigError: the record has another schema version, or is damaged.
     """
     try:
         content = json.dumps(json.loads(path.read_bytes()), sort_keys=True)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     record = RunRecord.read(path) if about == "run" else HealthRecord.read(path)
-    if isinstance(record, RunRecord) and (against := [*contradictions(record, _statistics(record))]):
-        more = "" if len(against) == 1 else f" ({len(against)} contradictions)"
-        raise ConfigError(f"{path}: the record contradicts itself: {against[0]}{more}")
     return file_record(record, path, hashlib.sha256(content.encode()).hexdigest())
 
 
@@ -164,7 +159,7 @@ def measurement_of(steps: tuple[Step, ...]) -> str | None:
 
 def metrics_of(record: RunRecord) -> tuple[MetricRow, ...]:
     """The numbers of a run. The statistic declares their direction; else rates should rise, and times fall."""
-    statistics = _statistics(record)
+    statistics = known_statistics(record.recipe)
     by_sense: dict[str | None, Better | None] = {"rate": "higher", "time": "lower", None: None}
     return tuple(
         MetricRow(
@@ -172,13 +167,6 @@ def metrics_of(record: RunRecord) -> tuple[MetricRow, ...]:
             better=(statistics[name].better if name in statistics else None) or by_sense[metric.sense],
         ) for name, metric in record.metrics.items()
     )  # fmt: skip
-
-
-def _statistics(record: RunRecord) -> Mapping[str, Statistic]:
-    try:
-        return statistics_of(get_engine(record.recipe.engine))
-    except ConfigError:  # the engine's package is missing here
-        return {}
 
 
 def _sighting(

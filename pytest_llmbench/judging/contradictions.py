@@ -7,7 +7,10 @@ from math import isclose, isfinite
 
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.record.records import Judgement, Metric, RunRecord, Verdict
+from pytest_llmbench.core.wire.step_events import GPU_PERIOD_S
+from pytest_llmbench.judging.interval.early import looks
 from pytest_llmbench.judging.recount import measurement_of_record, same
+from pytest_llmbench.judging.sanity.steps import seconds_of
 from pytest_llmbench.judging.statistics import Measurement, Statistic, interval_of
 
 _SAME = 1e-6
@@ -15,6 +18,11 @@ _SAME = 1e-6
 _SAME_COUNT = 1e-4
 # Two steps on different data may have one loss by chance, to the last digit that is kept.
 _STILL_STEPS = 3
+# Times of one run by several clocks: of its ranks, of the steps of all of them, and of the observer.
+_SAME_TIME, _STAMPS_S, _CLOCK_S = 0.01, 0.01, 5.0
+# The window of a GPU's samples is that of the judged steps on its own rank. Mean power of samples and of the energy
+# counter differed by 0.1 % on an H200; A100s sample a quarter of the time.
+_SAME_WINDOW, _SAME_POWER = 0.05, 0.25
 
 
 def contradictions(record: RunRecord, statistics: Mapping[str, Statistic]) -> Iterator[str]:
@@ -28,8 +36,9 @@ def contradictions(record: RunRecord, statistics: Mapping[str, Statistic]) -> It
         if record.metrics:
             yield f"problem: {record.problem.kind}, but metrics has {', '.join(record.metrics)}"
         return
-    yield from (*_check_steps(record), *_check_losses(record), *_check_ranks(record))
     measurement = measurement_of_record(record)
+    yield from (*_check_steps(record), *_check_losses(record), *_check_ranks(record), *_check_times(record))
+    yield from (*_check_early(record), *_check_telemetry(record, measurement))
     for name, metric in record.metrics.items():
         if name in statistics:
             yield from _check_metric(name, metric, statistics[name], measurement)
@@ -65,8 +74,6 @@ def _check_losses(record: RunRecord) -> Iterator[str]:
 
 
 def _check_ranks(record: RunRecord) -> Iterator[str]:
-    if record.nodes < 1 or record.ranks < 1:
-        yield f"nodes, ranks: {record.nodes}, {record.ranks}: a duration or a count is not a number above 0"
     ranks = [info.rank for info in record.rank_info]
     if twice := sorted({rank for rank in ranks if ranks.count(rank) > 1}):
         yield f"rank_info: rank {twice[0]} is in it {ranks.count(twice[0])} times"
@@ -79,6 +86,60 @@ def _check_ranks(record: RunRecord) -> Iterator[str]:
     submitted, ended = record.timings.submitted, record.timings.ended
     if submitted is not None and ended is not None and ended < submitted:
         yield f"timings.ended: {ended}, but timings.submitted is {submitted}"
+
+
+def _check_times(record: RunRecord) -> Iterator[str]:
+    """Compare the durations of the steps with every other time of the run."""
+    seconds, times = seconds_of(record.steps), record.timings
+    if (
+        times.submitted is not None
+        and times.ended is not None
+        and seconds > abs(times.ended - times.submitted) + _CLOCK_S
+    ):
+        yield f"steps: they add up to {seconds:.6g} s, but the timings to {times.ended - times.submitted:.6g} s"
+    in_steps = record.outside_steps.get("steps_s")
+    if in_steps is not None and not isclose(in_steps, seconds, rel_tol=_SAME):
+        yield f"outside_steps.steps_s: {in_steps}, but the steps add up to {seconds}"
+    own = {info.rank: info.steps for info in record.rank_info if info.steps is not None}
+    for rank, sums in own.items():
+        for fault in filter(None, (sums.unlike_times, sums.unlike_clock, sums.unlike_host)):
+            yield f"rank_info[{rank}].steps: {fault}, but there is no problem"
+        if abs(sums.ended - sums.began - sums.seconds) > _SAME_TIME * sums.seconds + _STAMPS_S:
+            took = sums.ended - sums.began
+            yield f"rank_info[{rank}].steps.seconds: {sums.seconds}, but by its time stamps it took {took}"
+    if own and all(sums.count == len(record.steps) for sums in own.values()):
+        longest = max(sums.seconds for sums in own.values())
+        if not isclose(longest, seconds, rel_tol=_SAME_TIME):
+            yield f"rank_info: the steps of the slowest rank add up to {longest} s, but steps to {seconds} s"
+
+
+def _check_early(record: RunRecord) -> Iterator[str]:
+    """Check that an early verdict was reached at a look that its recipe has."""
+    early, recipe = record.early, record.recipe
+    if early is None or not early.ended_early:
+        return
+    due = looks(recipe.steps, recipe.warm_up.steps)[:-1]
+    if early.look not in due or early.looks != due[: due.index(early.look) + 1] or early.planned != recipe.steps:
+        yield f"early: a look at step {early.look} after {early.looks}, but its recipe has looks at {due}"
+    elif early.done < early.look or not early.decided:
+        yield f"early: {early.done} steps and {len(early.decided)} decided thresholds, but its look was at {early.look}"
+
+
+def _check_telemetry(record: RunRecord, measurement: Measurement) -> Iterator[str]:
+    """Compare the telemetry of each GPU with the judged steps, and its power with its energy."""
+    judged = seconds_of(measurement.judged)
+    for gpu in record.telemetry:
+        key, seconds = f"telemetry[{gpu.rank}]", gpu.seconds
+        if seconds is None or not seconds > 0.0:
+            continue
+        if abs(seconds - judged) > _SAME_WINDOW * judged:
+            yield f"{key}.seconds: {seconds}, but the judged steps add up to {judged}"
+        if gpu.samples > (1 + _SAME_WINDOW) * seconds / GPU_PERIOD_S + 2:
+            yield f"{key}.samples: {gpu.samples}, but in {seconds} s there are {seconds / GPU_PERIOD_S:.0f}"
+        if gpu.energy_j is not None and gpu.power_w is not None:
+            power = gpu.energy_j / seconds
+            if abs(power - gpu.power_w) > _SAME_POWER * max(power, gpu.power_w) + (gpu.energy_error_j or 0) / seconds:
+                yield f"{key}.power_w: {gpu.power_w}, but its energy gives {power:.6g}"
 
 
 def _check_metric(name: str, metric: Metric, statistic: Statistic, measurement: Measurement) -> Iterator[str]:

@@ -126,7 +126,9 @@ class Bench:
         """
         installed = RECIPES.usable().values()
         own = [name for path, recipes in self._files.items() if path.parent not in installed for name in recipes]
-        return own if own and self.settings.replay is None else self.recipes
+        if self.settings.replay is not None:
+            return {spec.recipe.name for spec in self.choices.values()}
+        return own or self.recipes
 
     def check(self) -> None:
         """Resolve everything the user named, and check that reports can be written."""

@@ -6,10 +6,10 @@ import argparse
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import pytest
 
@@ -22,6 +22,7 @@ from pytest_llmbench.core.wire import layout
 from pytest_llmbench.history.wanted import Wanted
 
 _PREFIX = "llmbench_"
+_AS_RECORDED = "as-recorded:"
 FOLDERS = {
     "recipes": "Folders with recipes of your own, in addition to the installed ones; relative to the ini file",
     "systems": "Folders with systems of your own, in addition to the installed ones; relative to the ini file",
@@ -160,6 +161,20 @@ def _switch(help_: str, **form: Any) -> Any:
     return _words(None, help_, "no|yes", **form)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplayedFolder:
+    """The folder of `--replay`, and whether the recipes in its records decide what had to run."""
+
+    folder: Path
+    as_recorded: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read the value of the option."""
+        folder = text.removeprefix(_AS_RECORDED)
+        return cls(folder=Path(folder), as_recorded=folder != text)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class Options:
     """The options of a session. Paths are absolute; None and empty stand for an option that the user left out."""
@@ -208,9 +223,11 @@ class Options:
         Section.WHAT, "The published configuration, or the same code at a tiny shape", "full|smoke", short=True
     )
     plan: bool = _flag("Print what would run, the scripts and the node-hours, and submit nothing", short=True)
-    replay: Path | None = _option(
-        Section.WHAT, "Judge the logs in this folder instead of running anything", Path, "DIR", short=True, ini=False
-    )
+    replay: ReplayedFolder | None = _option(
+        Section.WHAT, "Judge the logs in this folder instead of running anything; the recipes of today decide what had "
+        "to run, or, with as-recorded: before a session's folder, those in its records", ReplayedFolder.parse,
+        "[as-recorded:]DIR", short=True, ini=False,
+    )  # fmt: skip
     resume: str | None = _option(
         Section.WHAT, "Go on with a session whose process died: keep its finished runs, adopt its jobs, make the rest; "
         "without a value, the newest that did not end", str, "SESSION", short=True, ini=False, bare=layout.NEWEST,
@@ -433,6 +450,8 @@ def _from_ini(config: pytest.Config, option: Option) -> Iterator[Any]:
 
 
 def _absolute(value: Any, folder: Path) -> Any:
+    if isinstance(value, ReplayedFolder):
+        return replace(value, folder=_absolute(value.folder, folder))
     return folder / value.expanduser() if isinstance(value, Path) else value
 
 

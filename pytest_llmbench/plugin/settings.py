@@ -19,7 +19,9 @@ def settings_of(options: Options, *, is_worker: bool) -> Settings:
     Raises:
         ConfigError: two of them contradict each other, or one names something that is missing.
     """
-    system_name, cluster = cluster_settings.resolve_cluster(options.cluster, options.system, options.replay)
+    replay = options.replay
+    logs = replay.folder if replay is not None else None
+    system_name, cluster = cluster_settings.resolve_cluster(options.cluster, options.system, logs)
     system = load_system(system_name, with_installed(options.systems, SYSTEMS))
     cluster = cluster or system.cluster
     nodes = options.nodes
@@ -41,7 +43,8 @@ def settings_of(options: Options, *, is_worker: bool) -> Settings:
         budget=options.budget,
         retries=options.retries,
         first_run_alone=options.first_run_alone == "yes",
-        replay=options.replay,
+        replay=logs,
+        as_recorded=replay is not None and replay.as_recorded,
         rerun=options.inconclusive == "rerun",
         scale=options.scale,
         slurm=_slurm_options(options, avoided),

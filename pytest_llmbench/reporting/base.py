@@ -10,7 +10,9 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.session.agreement import refused_records
 from pytest_llmbench.session.folder import read_plan, read_records
+from pytest_llmbench.session.law import Law
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,14 +33,18 @@ class FinishedSession:
     checks: Mapping[str, HealthRecord]
 
 
-def read_finished(folder: Path) -> FinishedSession:
+def read_finished(folder: Path, law: Law | None = None) -> FinishedSession:
     """Read a session's plan and records.
 
     Raises:
-        ConfigError: the folder must be a session's, with records that are whole.
+        ConfigError: the folder must be a session's, with records that are whole, of the recipes of the `law`, and that
+            agree with its other files.
     """
     planned = read_plan(folder)
     runs, checks = read_records(folder, RunRecord), read_records(folder, HealthRecord)
+    if refused := refused_records(folder, (*runs.values(), *checks.values()), law or Law()):
+        lines = (f"{folder}: {about} {key}: {reason}" for (about, key), reason in refused.items())
+        raise ConfigError("\n".join(lines))
     name = next((record.session for record in (*runs.values(), *checks.values())), folder.resolve().name)
     return FinishedSession(id=name, folder=folder, planned=planned, runs=runs, checks=checks)
 

@@ -50,7 +50,7 @@ def evidence_lines(row: CaseRow, records: str) -> Iterator[str]:
     yield f"interval: {interval}"
     yield f"hosts: {', '.join(_hosts(row)) or 'none'}"
     yield f"record: {records}/{row['record']}" if row.get("record") else "record: none"
-    for name in ("reason", "cause", "severity", "action", "simulated"):
+    for name in ("reason", "cause", "severity", "action", "simulated", "as_recorded"):
         if row.get(name):
             yield f"{name}: {' '.join(harmless(str(row[name])).split())}"
 

@@ -42,6 +42,8 @@ class SessionVerdict(Document):
     """ISO 8601 time of the end, with zone."""
     llmbench_version: str
     """Version of pytest-llmbench."""
+    as_recorded: bool = False
+    """Whether the recipes in the records of a replay decided what had to run, and not those of today."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -268,6 +268,7 @@ def run_identity(run: RunSpec, settings: Settings, session: Session) -> RunIdent
         gpus=topology.gpus,
         folder=str(folder),
         replayed=None if replayed is None else str(replayed.logs),
+        as_recorded=None if replayed is None else replayed.as_recorded,
         # A session that is resumed may adopt a run that was started with it.
         simulated=str(settings.simulate) if settings.simulate else strikes(folder),
     )

@@ -8,7 +8,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -120,6 +120,9 @@ class SessionFolder:
     broken: Mapping[tuple[str, str], str]
     events: tuple[JournalEvent, ...]  # the undamaged lines of the journal
     damage: tuple[str, ...]  # other faults of the folder, in words
+    notes: tuple[str, ...] = ()  # how its runs were held against the recipes of the reader
+    # Those of `broken` that can be read, and that contradict themselves or other files
+    refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 class _PlannedRun(BaseModel):

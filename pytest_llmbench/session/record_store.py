@@ -264,6 +264,8 @@ class RecordStore:
         record = self._border.clean(with_log_to_read(record) if isinstance(record, RunRecord) else record)
         if self.command is not None and record.made_by is None:
             record = record.model_copy(update={"made_by": self.command.sign(record, self._border.words)})
+        if isinstance(record, RunRecord) and record.as_recorded is not None:
+            self.notes.append(f"run {record.key} is {record.as_recorded}")
         if isinstance(record, RunRecord) and record.problem is None:
             if record.unreadable:
                 unread = first_of(record.unreadable)

@@ -25,14 +25,15 @@ from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.record.records import JobTraces, Problem, RunOutcome, RunRecord, RunTraces
 from pytest_llmbench.core.schema import Strict, validate
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.core.wire.driver import CommandTask, read_report
+from pytest_llmbench.core.wire.driver import read_report
 from pytest_llmbench.core.wire.fault import strikes
-from pytest_llmbench.core.wire.task import LaunchedTask, Task
 from pytest_llmbench.core.yaml_files import read_yaml
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Evidence, Origin, first_problem
+from pytest_llmbench.session.agreement import Agreement, read_task
 from pytest_llmbench.session.ending import conclude_logs, problem_of, run_identity, with_expectations
 from pytest_llmbench.session.folder import read_plan, record_files
+from pytest_llmbench.session.law import Law
 from pytest_llmbench.session.nodes.validation import health_record
 from pytest_llmbench.session.record_store import RecordStore
 from pytest_llmbench.workloads.rank.context import token_of
@@ -71,13 +72,22 @@ class ReplayFacts(Strict):
 
 
 def find_replays(folder: Path, recipes: Mapping[str, Recipe], settings: Settings) -> dict[str, RunSpec]:
-    """Find every run in a folder, by key. Raises ConfigError: there is none, or one is unreadable or of no recipe."""
+    """Find every run in a folder, by key; runs of a session may be judged by their own recipes, `settings.as_recorded`.
+
+    Raises ConfigError: there is none, or one is unreadable or of no recipe.
+    """
     folder = folder.absolute()  # records name it, wherever they are read
     if not folder.is_dir():
         raise ConfigError(f"--replay {folder}: no such folder: give one with the logs of a run in {folder}/<recipe>/")
     refuse_special_files(folder)
     session = (folder / layout.FOLDERS["run"]).is_dir()
-    runs = list(runs_of_session(folder, recipes) if session else _runs_by_recipe(folder, recipes, settings))
+    if settings.as_recorded and not session:
+        raise ConfigError(f"--replay as-recorded:{folder}: records of a session have recipes, and this folder has none")
+    law = Law(
+        recipes={(name, recipe.scale): recipe for name, recipe in recipes.items()}, as_recorded=settings.as_recorded,
+        nodes=settings.nodes_per_run or settings.nodes, gpus_per_node=settings.gpus_per_node,
+    )  # fmt: skip
+    runs = list(runs_of_session(folder, law) if session else _runs_by_recipe(folder, recipes, settings))
     if not runs:
         raise ConfigError(f"--replay {folder}: no logs: put those of a run into {folder}/<recipe>/")
     return {spec.key: spec for spec in runs}
@@ -131,8 +141,11 @@ def _read_facts(logs: Path, folder: Path, recipe: Recipe, settings: Settings) ->
     )  # fmt: skip
 
 
-def runs_of_session(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[RunSpec]:
-    """Yield every run of a session's folder, by the plan and by the records; the thresholds are those of today.
+def runs_of_session(folder: Path, law: Law) -> Iterator[RunSpec]:
+    """Yield every run of a session's folder, by the plan and by the records. Its recipe has to be the one of today.
+
+    A run of another recipe has a problem, unless it is judged as recorded: then its own says what had to run. The
+    thresholds are those of today in any case.
 
     Raises ConfigError: the plan, a record or a task cannot be read, or is of an unknown recipe or another scale.
     """
@@ -144,7 +157,8 @@ def runs_of_session(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[Run
             "it, a run without logs would go unnoticed. To judge single runs, put the logs of each into a folder "
             f"DIR/<recipe>/ and give --replay DIR. ({error})"
         ) from error
-    recorded = {path.parent.name for path in record_files(folder, "run")}
+    recorded, agreement = {path.parent.name for path in record_files(folder, "run")}, Agreement(folder)
+    today = {name: recipe for (name, _), recipe in law.recipes.items()}
     made: RunRecord | RunSpec
     for key in [*planned, *sorted(recorded - set(planned))]:
         run = folder / layout.FOLDERS["run"] / key
@@ -153,14 +167,23 @@ def runs_of_session(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[Run
             if record.look and record.problem is not None and record.problem.kind == "not_repeated":
                 continue  # a repeat for which the time was too short
             ran, replayed, made = record.recipe, as_replayed(record, run), record
+            objections = agreement.objections(record) if record.problem is None else []
         else:
-            ran, made = planned[key].recipe, planned[key]
+            ran, made, objections = planned[key].recipe, planned[key], list[str]()
             replayed = planned[key].replayed or _facts_on_disk(run, ran)
-        current = find_recipe(ran.name, recipes, run)
+        current = today.get(ran.name, ran) if law.as_recorded else find_recipe(ran.name, today, run)
         if ran.scale != current.scale:
             raise ConfigError(f"{run}: run at scale {ran.scale}: give --scale {ran.scale}")
-        group = planned[key].group if key in planned else None
-        recipe = ran.model_copy(update={"references": current.on(replayed.topology).references})
+        group, topology = planned[key].group if key in planned else None, replayed.topology
+        recipe, problem = current.on(topology), replayed.problem
+        if wrong := law.wrong_work(ran, topology):
+            #: problem wrong_work: a run of a session that ran another recipe than the one of today's folder
+            problem = problem or Problem(kind="wrong_work", message=wrong)
+        if wrong or law.as_recorded:
+            recipe = ran.model_copy(update={"references": recipe.references})
+        as_recorded = law.note(ran, topology) if law.as_recorded else None
+        facts = {"problem": problem, "as_recorded": as_recorded, "disagrees": "; ".join(objections[:3])}
+        replayed = replayed.model_copy(update=facts)
         yield RunSpec(key=key, recipe=recipe, group=group, repeat=made.repeat, look=made.look, replayed=replayed)
 
 
@@ -181,7 +204,7 @@ def as_replayed(record: RunRecord, folder: Path, logs: Path | None = None) -> Re
     else:
         device = driver.device if driver is not None else record.device
     return Replayed(
-        logs=logs or folder, nodes=record.nodes, gpus_per_node=record.gpus // record.nodes,
+        logs=logs or folder, nodes=record.nodes, gpus_per_node=record.topology.gpus_per_node,
         ranks_per_node=max(record.ranks // record.nodes, 1), hosts=record.hosts, gpu=device, cut_off=record.cut_off,
         early=record.early, launched=started, ended=ended,
         wall_s=ended - started if started and ended and ended > started else None, token=record.run_token,
@@ -207,13 +230,6 @@ def _facts_on_disk(run: Path, recipe: Recipe) -> Replayed:
         gpu=driver.device if driver else None, token=task.token, launched=traces.submitted if traces else None,
         problem=problem_of(driver), provenance={**(driver.provenance if driver else {}), "recovered": recovered},
     )  # fmt: skip
-
-
-def read_task(run: Path) -> LaunchedTask | None:
-    """Read the task with which a run was launched; None before its launch."""
-    if (run / layout.COMMAND).exists():
-        return CommandTask.read(run / layout.COMMAND)
-    return Task.read(run / layout.TASK) if (run / layout.TASK).exists() else None
 
 
 def replay(plan: Plan, settings: Settings, session: Session, store: RecordStore) -> None:
@@ -256,6 +272,9 @@ def recount(recipe: Recipe, replayed: Replayed, system: System) -> Recount:
         message = f"no line of a run in {replayed.logs}: are these the logs of this engine?"
         #: problem no_log: a replayed log has no line of a run
         problem = Problem(kind="no_log", message=message, log=str(replayed.logs))
+    if problem is None and replayed.disagrees:
+        #: problem implausible: files of a session's folder that disagree about a run
+        problem = Problem(kind="implausible", message=replayed.disagrees)
     outcome = conclude_logs(evidence, system, replayed.problem or problem, replayed.provenance)
     return Recount(token=token, outcome=outcome, problem=problem if replayed.problem else outcome.problem)
 

@@ -1,6 +1,7 @@
 """Runs of our own ranks that are not what they claim to be: a real training's logs, damaged in one way each."""
 
 import json
+import re
 import shutil
 import socket
 from collections.abc import Callable
@@ -106,7 +107,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def logs(trained: Path, tmp_path: Path, unigram: None) -> Logs:
     (session,) = (trained / "reports").glob("*-*")
-    return Logs(Path(shutil.copytree(session, tmp_path / "session")))
+    # These files would name each change of the record.
+    ignored = shutil.ignore_patterns("journal", "live.json", "verdicts.json", "job.json")
+    return Logs(Path(shutil.copytree(session, tmp_path / "session", ignore=ignored)))
 
 
 def test_a_true_run_is_judged(logs: Logs, trained: Path) -> None:
@@ -186,7 +189,7 @@ def test_time_outside_of_steps_is_said(logs: Logs, trained: Path) -> None:
 
 
 def forget_task(logs: Logs) -> None:
-    (logs.run / "task.json").unlink()
+    (logs.run / "task.json").unlink(missing_ok=True)
 
 
 def on_gpus(gpus: tuple[str, str], nodes: int = 1, watched: str | None = None) -> Damage:
@@ -204,7 +207,9 @@ def on_gpus(gpus: tuple[str, str], nodes: int = 1, watched: str | None = None) -
             }
             start, *rest = logs.events(rank)
             logs.write(rank, [start, kind, *rest])
-        logs.record(gpus=2, nodes=nodes, device="NVIDIA H200", **({"hosts": ["n0", "n1"]} if nodes == 2 else {}))
+        forget_task(logs)
+        hosts = {"hosts": ["n0", "n1"]} if nodes == 2 else {}
+        logs.record(gpus=2, nodes=nodes, device="NVIDIA H200", rank_info=[], **hosts)
 
     return damage
 
@@ -408,6 +413,33 @@ def test_durations_by_a_slow_clock_are_found_by_the_hosts(logs: Logs, trained: P
     problem = logs.judge(trained / "recipes").problem
     assert problem is not None
     assert "by the host's clock" in problem.message
+
+
+@pytest.mark.parametrize("share", [0.5, 0.75, 0.94])
+@pytest.mark.parametrize("counted", [("cpu_s", "phases"), ("cpu_s", "ran_s", "delayed_s")])
+def test_times_that_were_scaled_are_found_by_what_the_host_counted(
+    logs: Logs, trained: Path, share: float, counted: tuple[str, ...]
+) -> None:
+    """Durations, stamps and the clock of the lines are scaled alike, and whatever else the log has but these counts."""
+    for rank in (0, 1):
+        events = at_a_second_each(logs.events(rank), rank)
+        for event in (event for event in events if event["event"] == "step"):
+            event["spent"] |= {"phases": {"forward": 0.9, "sync": 0.1}, "ran_s": 0.6, "delayed_s": 0.4, "cpu_s": 1.9}
+        logs.write(rank, events)
+    logs.record(timings={})
+    assert logs.judge(trained / "recipes").problem is None
+    for rank in (0, 1):
+        began = next(e["time"] - e["seconds"] for e in logs.events(rank) if e["event"] == "step")
+        scaled = stretch(logs.events(rank), share)
+        for event in (event for event in scaled if event["event"] == "step"):
+            event["logged"] = began + share * (event["logged"] - began)
+            spent = {**event["spent"], "phases": {n: share * s for n, s in event["spent"]["phases"].items()}}
+            spent |= {name: share * spent[name] for name in ("cpu_s", "ran_s", "delayed_s")}
+            event["spent"] = spent | {name: event["spent"][name] for name in counted}
+        logs.write(rank, scaled)
+    problem = logs.judge(trained / "recipes").problem
+    assert problem is not None
+    assert re.search(r"add up to \d+\.?\d* % of the duration of a typical step", problem.message)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 """`--replay`: logs that were made elsewhere are judged by the same rules, and nothing runs."""
 
+import html
 import json
 import os
 import re
 import shutil
 import signal
+import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -188,9 +190,36 @@ def test_a_session_of_ours_is_judged_again(user: UserFolder) -> None:
     twice = here(user, f"--replay={again.session}")
     assert verdicts(twice) == verdicts(again)
     assert twice.record("good")["replayed"] == after["replayed"]
+    the_recipe_of_today_decides(user, first)
     other_scale = here(user, f"--replay={first.session}", "--scale", "smoke")
     assert other_scale.returncode == pytest.ExitCode.USAGE_ERROR
     assert "run at scale full: give --scale full" in other_scale.text
+
+
+def the_recipe_of_today_decides(user: UserFolder, first: Result) -> None:
+    """A session of another recipe than today's is an ERROR, unless it is judged as recorded: each output says so."""
+    user.recipe("good", steps=9, micro_batch_size=4)
+    result = here(user, f"--replay={first.session}", "-k", "good")
+    assert set(verdicts(result).values()) == {"ERROR"}
+    assert (
+        "(wrong_work): it ran another recipe than today's: micro_batch_size: the record has 2, today's" in result.text
+    )
+    assert "steps: the record has 8, today's recipe good 9" in result.text
+    assert result.record("good")["recipe"]["steps"] == 8
+    result = here(user, f"--replay=as-recorded:{first.session}", "-k", "good")
+    assert set(verdicts(result).values()) == {"PASS"}
+    words = "judged as recorded, by its own recipe: micro_batch_size: the record has 2, today's recipe good 4; steps: "
+    places = ("runs/good/record.json", "verdicts.json", "junit.xml", "report.html")
+    for text in (result.text, *((result.session / place).read_text() for place in places)):
+        assert words in html.unescape(text)
+    assert "judged as recorded: " in (result.session / "summary.md").read_text()
+    assert json.loads((result.session / "verdict.json").read_text())["as_recorded"] is True
+    assert ET.parse(result.session / "junit.xml").find(".//property[@name='as_recorded'][@value='yes']") is not None
+    (user.path / "recipes" / "good.yaml").unlink()
+    result = here(user, f"--replay=as-recorded:{first.session}", "-k", "good", "--collect-only", "-q")
+    assert "[good-learns]" in result.text
+    result = here(user, f"--replay=as-recorded:{user.path / 'recipes'}")
+    assert "records of a session have recipes" in result.text
 
 
 def test_a_killed_session_is_judged_by_what_its_runs_left(user: UserFolder) -> None:

@@ -23,9 +23,13 @@ from pytest_llmbench.core.record.records import (
 )
 from pytest_llmbench.core.record.series import RankTimes, RunTimes, Step
 from pytest_llmbench.core.wire import layout
+from pytest_llmbench.core.wire.step_events import GPU_PERIOD_S
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.recount import measurement_of_record
+from pytest_llmbench.judging.sanity.steps import seconds_of
 from pytest_llmbench.judging.statistics import judged_steps, steady_of
+from pytest_llmbench.reporting.html import page
+from pytest_llmbench.session.folder import read_folder
 
 REAL = Path(__file__).parents[1] / "data" / "h200" / "runs" / "opt125m" / "record.json"
 BEGAN, NODES, GPUS = 1_795_000_000.0, 8, 16
@@ -69,21 +73,41 @@ def run_record(session: Path, key: str, seed: int, *, slow: float = 1.0, steps: 
             }) for rank in range(GPUS)
         ),
     )  # fmt: skip
-    return real.model_copy(
+    return agreed(real.model_copy(
         update={
             "session": session.name, "key": key, "folder": str(session / "runs" / key), "hosts": hosts, "nodes": 2,
             "gpus": GPUS, "ranks": GPUS, "steps": tuple(made), "steady": steady, "metrics": metrics, "times": times,
             "telemetry": tuple(telemetry), "cluster": "slurm", "system": "H200",
             "job_id": str(4000 + seed),
-            "timings": Timings(submitted=BEGAN, started=BEGAN + 5, ended=BEGAN + 80),
+            "timings": Timings(submitted=BEGAN, started=BEGAN + 5, ended=BEGAN + max(80, 10 + seconds_of(made))),
             "judgements": tuple(_judgements(key, tokens / seconds)),
         }
-    )  # fmt: skip
+    ))  # fmt: skip
+
+
+def agreed(record: RunRecord) -> RunRecord:
+    """A record whose other times are those of its steps."""
+    seconds, judged = (seconds_of(steps) for steps in (record.steps, judged_steps(record.recipe, record.steps)))
+    ranks, infos = range(record.ranks), record.rank_info * (record.ranks if len(record.rank_info) == 1 else 1)
+    sums = [info.steps and info.steps.model_copy(
+        update={"count": len(record.steps), "seconds": seconds, "ended": info.steps.began + seconds}
+    ) for info in infos]  # fmt: skip
+    return record.model_copy(update={
+        "rank_info": tuple(info.model_copy(update={"rank": rank, "steps": one})
+                           for rank, info, one in zip(ranks, infos, sums, strict=False)),
+        "outside_steps": {**record.outside_steps, **({"steps_s": seconds} if record.outside_steps else {})},
+        "telemetry": tuple(gpu.model_copy(update={
+            "seconds": judged, "samples": round(judged / GPU_PERIOD_S),
+            "energy_j": None if gpu.power_w is None else gpu.power_w * judged,
+        }) for gpu in record.telemetry),
+    })  # fmt: skip
 
 
 def measured_anew(plain: dict[str, Any]) -> dict[str, Any]:
-    """A record whose steps were changed, with the numbers that its steps give now."""
-    record = RunRecord.model_validate(plain)
+    """A record whose steps were changed, with the numbers and times that its steps give now."""
+    record = agreed(RunRecord.model_validate(plain))
+    plain = {**plain, **{name: json.loads(record.model_dump_json())[name]
+                         for name in ("rank_info", "outside_steps", "telemetry")}}  # fmt: skip
     statistics, again = statistics_of(get_engine(record.recipe.engine)), measurement_of_record(record)
     for name, metric in plain["metrics"].items():
         value = statistics[name].compute(again)
@@ -241,6 +265,12 @@ def write_verdicts(
 def _told(judged: Judgement) -> dict[str, Any]:
     told = judged.model_dump(mode="json", include={"verdict", "statistic", "threshold", "reference", "reason", "cause"})
     return {name: value for name, value in told.items() if value is not None}
+
+
+def write_page(folder: Path, earlier: Path | None = None) -> Path:
+    """Write the report of a session from its folder alone."""
+    page.write_page(read_folder(folder), folder / layout.PAGE, read_folder(earlier) if earlier is not None else None)
+    return folder / layout.PAGE
 
 
 def write_large(folder: Path, count: int, steps: int) -> None:

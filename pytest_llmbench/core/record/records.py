@@ -4,13 +4,14 @@ import datetime as dt
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BaseModel, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
 
 from pytest_llmbench.core.files import PRIVATE, write_text
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import EarlyVerdict, RankInfo, RunTimes, Step
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
@@ -152,20 +153,25 @@ class MadeBy(Strict):
     """Command line that makes the run or check again, with the tests that waited for it."""
 
 
+# Up to the year 9999.
+UnixTime = Annotated[float, Field(ge=0, lt=2.5e11)]
+
+
 class Timings(Strict):
     """Unix times of a run's life; null where it did not get that far."""
 
-    submitted: float | None = None
+    submitted: UnixTime | None = None
     """Unix time of the submission."""
-    started: float | None = None
+    started: UnixTime | None = None
     """Unix time of the start on the nodes."""
-    ended: float | None = None
+    ended: UnixTime | None = None
     """Unix time of the end."""
 
 
 class JobTraces(Document):
     """`job.json` of a run's folder: what another process needs to find the run's job again."""
 
+    title = "traces of a job"
     session: str
     """Id of the session."""
     key: str
@@ -260,16 +266,18 @@ class RunIdentity(Identity):
     """The whole recipe, defaults and references included."""
     allocation: AllocationMode
     """Whether nodes are held for the `session` or for each `run`."""
-    nodes: int
+    nodes: PositiveInt
     """Number of nodes."""
-    ranks: int
+    ranks: PositiveInt
     """Number of ranks on all nodes."""
-    gpus: int
+    gpus: NonNegativeInt
     """Number of GPUs on all nodes."""
     replayed: str | None = None
     """Folder of the logs, for a run that was made elsewhere."""
     simulated: str | None = None
     """Fault of `--llmbench-simulate` that the run had; its measurements count for nothing."""
+    as_recorded: str | None = None
+    """Difference of the recipe from that of the folder which judges, with `--replay as-recorded:SESSION`; else null."""
 
 
 class RunTraces(Traces):
@@ -359,6 +367,29 @@ class RunRecord(RunOutcome, RunAttempts, RunTraces, RunIdentity, Record):
     def series(self) -> str:
         """Key of the first of the runs that are judged together with it."""
         return self.key.removesuffix(f"-repeat{self.repeat}") if self.repeat > 1 else self.key
+
+    @property
+    def topology(self) -> Topology:
+        """The shape of the run."""
+        ranks = max(self.ranks // self.nodes, 1)
+        return Topology(nodes=self.nodes, gpus_per_node=self.gpus // self.nodes, cpu_ranks_per_node=ranks)
+
+    @property
+    def work(self) -> dict[str, str]:
+        """The work of the run in words: engine, model, batch, precision, layout and steps."""
+        recipe, done = self.recipe, max((step.step for step in self.steps), default=0)
+        model, layout_, tokens = recipe.model, recipe.parallelism, recipe.sequence_length
+        parts = (f"tensor {layout_.tensor}", f"pipeline {layout_.pipeline}", f"sharding {layout_.sharding}")
+        return {
+            "engine": recipe.engine,
+            "model": f"{model.layers} layers, hidden size {model.hidden_size}, {model.attention_heads} heads, "
+            f"{model.vocab_size} words",
+            "batch": f"{recipe.global_batch_size} sequences of {tokens} tokens, {recipe.micro_batch_size} at a time",
+            "precision": recipe.precision,
+            "layout": ", ".join(parts),
+            "steps": f"{done} of {recipe.steps}, judged from step {recipe.warm_up.steps + 1}",
+            **({"judged": self.as_recorded} if self.as_recorded is not None else {}),
+        }
 
     @property
     def was_cut_short(self) -> bool:

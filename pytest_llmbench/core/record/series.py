@@ -27,6 +27,8 @@ class OwnSteps(Strict):
     """First step whose duration differs from the time since the end of the step before, in words."""
     unlike_clock: str | None
     """Distance of the time stamps from the host's clock that logged them, in words."""
+    unlike_host: str | None = None
+    """Time that the rank's host counted in its steps beyond their durations, in words."""
     durations: str
     """Digest of all durations, equal for two ranks whose steps all took equally long."""
     losses: str

@@ -121,6 +121,7 @@ class TimeSpent(_Event):
 
     phases: dict[Phase, _NonNegative] | None = None  # seconds in each phase; None for a rank without phases
     cpu_s: _NonNegative | None = None  # CPU time of the whole process, seconds
+    ran_s: _NonNegative | None = None  # CPU time of the thread that trains
     # The thread that trains could have run, and had no CPU; None if the kernel has no count.
     delayed_s: _NonNegative | None = None
     # CPU quotas of its control groups held processes back; None without a count.

@@ -164,9 +164,10 @@ def clock(e: Evidence) -> Iterator[Problem]:
 
 
 def stamps(e: Evidence) -> Iterator[Problem]:
-    """Compare each rank's durations with its time stamps, and the time stamps with its host's clock."""
+    """Compare each rank's durations with its time stamps, and both with its host's clock and counters."""
     for info in e.series.ranks:
-        for fault in (info.steps.unlike_times, info.steps.unlike_clock) if info.steps else ():
+        own = info.steps
+        for fault in (own.unlike_times, own.unlike_clock, own.unlike_host) if own is not None else ():
             if fault is not None:
                 yield of_rank("implausible", info, f": {fault}; in an unchanged log they agree")
 

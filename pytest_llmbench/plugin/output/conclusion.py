@@ -153,7 +153,7 @@ class Conclusion:
         verdict = SessionVerdict(
             verdict=word, reason=reason, counts=dict(count_verdicts(self.rows)), exit_code=exit_code,
             session=self._bench.session.id, ended=dt.datetime.now().astimezone().isoformat(timespec="seconds"),
-            llmbench_version=__version__,
+            llmbench_version=__version__, as_recorded=self._bench.settings.as_recorded,
         )  # fmt: skip
         text = "\n".join([*summary(verdict, self.rows, self.records, [*self.lines(), *notes]), ""])
         write_text(folder / layout.SUMMARY, text, mode=0o600)

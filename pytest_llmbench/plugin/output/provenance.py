@@ -44,6 +44,9 @@ def suite_facts(
         "cluster": settings.cluster,  #: suite property cluster: `slurm`, `local`, `debug` or `replay`
         "allocation": settings.allocation,  #: suite property allocation: `session` or `run`
         "scale": settings.scale,  #: suite property scale: `full` or `smoke`
+        #: suite property as_recorded: `yes` if the recipes in the records of a replay decided what had to run; absent
+        #:  otherwise
+        **({"as_recorded": "yes"} if settings.as_recorded else {}),
         "reports": str(session.folder),  #: suite property reports: the session's folder
         #: suite property records: the session's folder, relative to where pytest was started; its name if it is not
         #:  below

@@ -10,6 +10,7 @@ from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.options import options_of
 from pytest_llmbench.reporting.base import REPORTS, FinishedSession
 from pytest_llmbench.reporting.benchmark_json import add_rounds
+from pytest_llmbench.session.folder import read_folder
 
 _HOOK = "pytest_llmbench_session_report"
 _PAGE = "html"
@@ -60,7 +61,7 @@ def _report_writers(
 def _write_page(session: FinishedSession) -> None:
     from pytest_llmbench.reporting.html.page import write_page  # noqa: PLC0415 - costs sessions that have one alone
 
-    write_page(session.folder, output=session.folder / layout.PAGE)
+    write_page(read_folder(session.folder), session.folder / layout.PAGE)
 
 
 def _call_hook(

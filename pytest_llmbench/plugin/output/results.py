@@ -25,6 +25,8 @@ from pytest_llmbench.reporting.base import FinishedSession
 from pytest_llmbench.reporting.verdict import SessionVerdict
 from pytest_llmbench.session.record_store import RecordStore
 
+_AS_RECORDED = "judged as recorded: the recipes in the records decided what had to run, not those of this folder"
+
 
 class Results:
     """The verdicts of a session's tests, groups and clauses.
@@ -190,7 +192,9 @@ class Results:
     @property
     def _notes(self) -> list[str]:
         lost = self.store.lost.values() if self.store is not None else ()
-        return [*speed.describe_reasons(self._conclusion.unjudged), *self._groups.lines, *lost]
+        replay = self._bench.options.replay
+        law = [_AS_RECORDED] if replay is not None and replay.as_recorded else []
+        return [*speed.describe_reasons(self._conclusion.unjudged), *self._groups.lines, *lost, *law]
 
     def summarise(self, reporter: pytest.TerminalReporter) -> None:
         """Print the verdict table, and add the tests that are otherwise unreported to pytest's own list of errors."""

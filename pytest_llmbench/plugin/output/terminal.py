@@ -37,7 +37,8 @@ def header(bench: Bench, *, runs_tests: bool = True) -> list[str]:
     nodes = counted(settings.nodes, "node") if settings.nodes else "each recipe's nodes"
     where = "this machine" if settings.cluster in {"local", "debug"} else nodes
     if settings.replay is not None:
-        where = f"logs in {settings.replay}"
+        how = ", judged AS RECORDED, by the recipes in its records" if settings.as_recorded else ""
+        where = f"logs in {settings.replay}{how}"
     reports = f", reports in {bench.session.folder}" if runs_tests else ""
     name, what = settings.system.name, settings.system.description or "no description"
     runs, checks = len(bench.planned.runs), len(bench.planned.checks)

@@ -64,6 +64,8 @@ class RunFacts(ReportedFacts):
     """GPUs in all."""
     simulated: str | None
     """The fault of `--llmbench-simulate`; absent without it."""
+    as_recorded: str | None
+    """With `--replay as-recorded:SESSION`: how the recipe of the run differs from today's; absent otherwise."""
     hosts: str | None = None
     """Host names, separated by commas."""
     job_id: str | None = None
@@ -234,7 +236,8 @@ def facts_of_run(record: RunRecord, repeats: int = 1, *, made: bool = True) -> d
     facts = RunFacts(
         runs=",".join(runs) if repeats > 1 else None, run=record.key, recipe=record.recipe.name,
         scale=record.recipe.scale, system=record.system, cluster=record.cluster, nodes=record.nodes,
-        ranks=record.ranks, gpus=record.gpus, simulated=record.simulated, **evidence,
+        ranks=record.ranks, gpus=record.gpus, simulated=record.simulated,
+        as_recorded=record.as_recorded, **evidence,
     )  # fmt: skip
     return facts.properties()
 

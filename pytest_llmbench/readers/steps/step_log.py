@@ -38,6 +38,10 @@ _STAMP_S, _STAMP_SHARE = 1e-3, 1e-3
 _COPIED = 3
 # The smallest delay from the end of a step to its line may change by this much over a run, as clocks drift.
 _LATE_S, _LATE_SHARE = 5e-3, 0.02
+# Largest share of a step that a host may count in it, in the median of all steps but the first, of at least so many. A
+# thread either runs, waits for a CPU, or sleeps, so that its phases, or its time on CPUs and its wait for one, never
+# exceed the wall clock. In 1,773 logs on a loaded machine the median was 1.025 at most.
+_MOST_OF_STEP, _LEAST_COUNTED = 1.04, 5
 # The first unreadable lines are shown; the rest is counted.
 _MOST_REPORTED = 20
 
@@ -195,6 +199,7 @@ class _OwnSums:
         self._seconds, self._times, self._losses = array("d"), array("d"), array("d")
         self._logged: array[float] = array("d")
         self._norms = array("d")
+        self._counted: dict[str, array[float]] = {}
         self._peak = 0
         self._less_memory: str | None = None
 
@@ -206,6 +211,14 @@ class _OwnSums:
         self._losses.append(float(step.loss))
         self._norms.append(float(step.grad_norm))
         self._logged.append(step.logged)
+        if step.spent is not None and len(self._seconds) > 1:  # the first one counts the start of the process as well
+            phases = (step.spent.phases or {}).values()
+            for what, part in (
+                ("its phases", sum(phases) if phases else None),
+                ("its thread's time on CPUs and its wait for one", _sum_known(step.spent.ran_s, step.spent.delayed_s)),
+            ):
+                if part is not None:
+                    self._counted.setdefault(what, array("d")).append(part / step.seconds)
         peak = step.peak_memory_bytes
         if peak is not None:
             if peak < self._peak and self._less_memory is None:  # the highest memory since the start cannot fall
@@ -223,6 +236,7 @@ class _OwnSums:
             seconds=math.fsum(self._seconds),
             unlike_times=self._unlike_times(),
             unlike_clock=self._unlike_clock(),
+            unlike_host=self._unlike_host(),
             durations=_digest(self._seconds),
             losses=_digest(self._losses),
             quarters=_quarters(self._losses),
@@ -257,6 +271,13 @@ class _OwnSums:
                     return f"{what} and ended {passed:.4g} s after the step before by the time stamps"
         return None
 
+    def _unlike_host(self) -> str | None:
+        """Compare the durations with what the host counted in the steps, by clocks of its own."""
+        for what, shares in self._counted.items():
+            if len(shares) >= _LEAST_COUNTED and (share := median(shares)) > _MOST_OF_STEP:
+                return f"{what} add up to {100 * share:.4g} % of the duration of a typical step"
+        return None
+
     def _unlike_clock(self) -> str | None:
         """Compare the time stamps with the clock at which the lines were written."""
         if len(self._times) < 2:
@@ -271,6 +292,11 @@ class _OwnSums:
             f"steps {self._numbers[0]} to {self._numbers[-1]} ended within {stamped:.4g} s by their time stamps and "
             f"were written down within {logged:.4g} s by the host's clock"
         )
+
+
+def _sum_known(*parts: float | None) -> float | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if known else None
 
 
 def _digest(values: array[float]) -> str:

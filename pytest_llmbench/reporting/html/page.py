@@ -18,11 +18,10 @@ from pytest_llmbench.core.files import PRIVATE, write_parts
 from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.text import harmless
-from pytest_llmbench.core.wire import layout
 from pytest_llmbench.reporting.html.comparison import SessionComparison, compare
 from pytest_llmbench.reporting.html.rows import KINDS, MEANINGS, counts, node_map, verdict_rows
 from pytest_llmbench.reporting.html.sections import Sections, format_json, utc
-from pytest_llmbench.session.folder import SessionFolder, read_folder
+from pytest_llmbench.session.folder import SessionFolder
 
 if TYPE_CHECKING:
     import jinja2
@@ -34,24 +33,16 @@ _MOST_ROWS = 300
 _ATTENTION = ("fail", "error", "missing", "incomplete", "inconclusive")
 
 
-def write_page(folder: Path, *, output: Path | None = None, earlier: Path | None = None) -> Path:
-    """Write the report of a session from its folder, and return the file: `output`, or `report.html` in that folder.
-
-    Args:
-        folder: folder of the session.
-        output: the file to write.
-        earlier: folder of a session to compare with.
+def write_page(session: SessionFolder, path: Path, earlier: SessionFolder | None = None) -> None:
+    """Write the report of a session, compared with an earlier one, into a file.
 
     Raises:
-        ConfigError: a folder must be that of a session, and plotly must be installed.
+        ConfigError: plotly must be installed.
         OSError: writing the file failed.
     """
-    session = read_folder(folder)
-    compared = compare(session, read_folder(earlier)) if earlier is not None else None
-    path = output if output is not None else folder / layout.PAGE
     # It quotes logs and scripts, which are private to this user.
+    compared = compare(session, earlier) if earlier is not None else None
     write_parts(path, parts_of_page(session, compared), mode=PRIVATE)
-    return path
 
 
 def parts_of_page(session: SessionFolder, compared: SessionComparison | None = None) -> Iterator[str]:
@@ -85,6 +76,7 @@ def parts_of_page(session: SessionFolder, compared: SessionComparison | None = N
         clauses=verdicts.clauses if verdicts is not None else (),
         facts=[*_facts(session)],
         simulated=sorted({record.simulated for record in session.runs.values() if record.simulated}),
+        as_recorded={key: record.as_recorded for key, record in session.runs.items() if record.as_recorded},
         runs=runs,
         checks=checks,
         nodes=node_map(session.checks),

@@ -72,7 +72,12 @@ def verdict_rows(session: SessionFolder) -> list[VerdictRow]:
     """
     recorded = {row.test: row for row in map(_row, _properties_of_records(session))}
     rows = []
-    for row in map(_row, session.verdicts.tests if session.verdicts else ()):
+    for properties in session.verdicts.tests if session.verdicts else ():
+        row, names = _row(properties), str(properties.get("runs") or properties.get("run") or "").split(",")
+        subjects = [("run", name) for name in names] if row.about != "check" else [("check", row.subject)]
+        if reasons := [session.refused[subject] for subject in subjects if subject in session.refused]:
+            rows.append(replace(row, kind="error", measured="", interval="", reason=reasons[0]))
+            continue
         of_record = recorded.pop(row.test, row)
         agrees = of_record.kind.replace("unbounded", "pass") == row.kind.replace("unbounded", "pass")
         rows.append(row if agrees else replace(row, contradiction=f"its record says {of_record.word}"))

@@ -210,7 +210,8 @@ class Sections:
             later=place >= _MOST_ELEMENTS,
             headline=f"{record.recipe.statistic_of_record} {of_record.quantity}" if of_record is not None else "",
             metrics=[*_metrics(record, {row.statistic for row in rows} if brief else None)],
-            facts=[*_facts(record)],
+            # Of many runs, the recipe at the end of the page has it.
+            facts=[*([("work", "; ".join(record.work.values()))] if place < _MOST_ELEMENTS else []), *_facts(record)],
             figures=[*step_figures(record, self._points), *by_rank],
             environment=self.environments.setdefault(versions, len(self.environments) + 1) if versions else 0,
             recipe=self.recipes.setdefault(recipe, len(self.recipes) + 1),

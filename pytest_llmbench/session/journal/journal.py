@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.cluster.settings import Settings
@@ -26,6 +26,7 @@ from pytest_llmbench.core.files import PRIVATE, make_folder
 from pytest_llmbench.core.record.records import Record
 from pytest_llmbench.core.schema import Strict, to_json
 
+_PLAIN: TypeAdapter[object] = TypeAdapter(object)
 EventKind = Literal["began", "submitting", "submitted", "finished", "judged", "ended"]
 
 
@@ -208,6 +209,16 @@ def digest_of_plan(run: RunSpec, settings: Settings) -> str:
 def digest_of_record(record: Record) -> str:
     """Digest of a record, verdicts excluded: these are added later."""
     return _digest(to_json(record, exclude={"judgements"}))
+
+
+def digests_of_file(data: bytes) -> set[str]:
+    """The digests that a record's file may have, whichever version wrote it; of a file that cannot be read, none."""
+    try:
+        plain = json.loads(data)
+        plain.pop("judgements", None)
+        return {_digest(_PLAIN.dump_json(plain).decode()), _digest(json.dumps(plain, ensure_ascii=False))}
+    except (ValueError, AttributeError, RecursionError):
+        return set()
 
 
 def _digest(text: str) -> str:

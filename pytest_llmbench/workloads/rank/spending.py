@@ -50,6 +50,7 @@ class Spending:
     def _machine_counters(self, proc: Path, cgroups: Path) -> Iterator[tuple[str, Callable[[], float]]]:
         """Yield the counters of this machine; each is a number of seconds that only grows."""
         yield "cpu_s", time.process_time
+        yield "ran_s", time.thread_time
         delays = self._opened(proc / "thread-self" / "schedstat")
         if delays is not None:
             yield "delayed_s", partial(_delayed, delays)

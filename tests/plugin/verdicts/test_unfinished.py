@@ -13,8 +13,8 @@ import time
 
 import pytest
 
-from pytest_llmbench.reporting.html.page import write_page
 from tests.conftest import Case, Result, UserFolder, Watch, read_junit
+from tests.support.recorded import write_page
 from tests.support.standin import LOGS, RECIPE
 
 ENDLESS = 1_000_000

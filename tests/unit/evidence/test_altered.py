@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.evidence import archive
+from pytest_llmbench.evidence import archive, bundle
 from pytest_llmbench.evidence.archive import ATTESTATION, MANIFEST, SESSION, BundleError
 from pytest_llmbench.evidence.bundle import open_bundle, unpack
 from pytest_llmbench.evidence.contents import Manifest, refuse_name
@@ -20,8 +20,8 @@ def refused(path: Path, content: bytes) -> str:
     """The words with which a bundle is refused; with another id of its key it is the bundle of a stranger."""
     path.write_bytes(content)
     try:
-        with open_bundle(path, [KEY.public_key]) as bundle:
-            return bundle.unsigned
+        with open_bundle(path, [KEY.public_key]):
+            return ""
     except BundleError as error:
         return str(error)
 
@@ -92,9 +92,15 @@ def test_paths_that_meet_are_refused(paths: list[str], words: str) -> None:
         Manifest.read(manifest.model_dump_json().encode())
 
 
-def test_what_unpacks_to_too_much_is_refused(evidence: Evidence) -> None:
+def test_what_unpacks_to_too_much_is_refused(evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More bytes than allowed, or more than so many times those of the file: nothing is unpacked."""
     path = evidence.bundled()
+    monkeypatch.setattr(bundle, "unpack", None)
     with pytest.raises(BundleError, match="at most 1000"), open_bundle(path, [KEY.public_key], most=1000):
+        pass  # pragma: no cover
+    monkeypatch.setattr(bundle, "_ALWAYS_READ", 1000)
+    monkeypatch.setattr(bundle, "_MOST_RATIO", 2)
+    with pytest.raises(BundleError, match="more than 2 times"), open_bundle(path, [KEY.public_key]):
         pass  # pragma: no cover
 
 

@@ -34,6 +34,12 @@ def test_each_clause_has_its_number_and_the_hash_of_its_record(evidence: Evidenc
     assert fast.sha256 == (hashlib.sha256(evidence.record.read_bytes()).hexdigest(),)
     assert found["3.1"].measured.startswith("23.54 GiB")
     assert page(evidence).count(": met</h2>") == 3
+    shown = page(evidence)
+    for words in ("1 layers, hidden size 32, 2 heads, 128 words", "8 sequences of 32 tokens, 2 at a time", "fp32",
+                  "24 of 24, judged from step 3"):  # fmt: skip
+        assert f"<td>{words}</td>" in shown
+    evidence.change(RECORD, lambda data: data.update(as_recorded="judged as recorded, by its own recipe: steps: 24"))
+    assert "<td>judged as recorded, by its own recipe: steps: 24</td>" in page(evidence)
 
 
 def test_a_clause_without_a_measurement_is_not_met(evidence: Evidence) -> None:

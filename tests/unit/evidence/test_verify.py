@@ -3,14 +3,22 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from securesystemslib.signer import CryptoSigner
 
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.evidence import bundle
+from pytest_llmbench.evidence.archive import BundleError
 from pytest_llmbench.evidence.bundle import make_bundle
+from pytest_llmbench.evidence.contents import Manifest
+from pytest_llmbench.evidence.recorded import read_session
 from pytest_llmbench.evidence.verify import verify
+from pytest_llmbench.session.law import Law
 from tests.unit.evidence.conftest import KEY, Evidence
 
 RECORD = "runs/tiny/record.json"
@@ -28,12 +36,50 @@ def test_an_honest_session_is_verified(evidence: Evidence) -> None:
     assert list(told.lines())[-1] == "VERIFIED"
 
 
-def test_without_a_trusted_signature_it_is_not_verified(evidence: Evidence) -> None:
-    for signer, keys in ((None, (KEY.public_key,)), (KEY, (CryptoSigner.generate_ed25519().public_key,))):
-        told = evidence.verified(*keys, signer=signer)
-        assert (told.verified, told.differences) == (False, [])
-        assert re.match("no trusted key has signed it", told.objections[0])
-    assert not verify(evidence.bundled(), []).verified
+def test_without_a_trusted_signature_nothing_is_unpacked(
+    evidence: Evidence, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr(bundle, "unpack", None)
+    monkeypatch.setattr(Manifest, "read", None)
+    for signer, keys in ((None, [KEY.public_key]), (KEY, [CryptoSigner.generate_ed25519().public_key]), (KEY, [])):
+        with pytest.raises(BundleError, match="no trusted key has signed it"):
+            verify(evidence.bundled(signer), keys)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        (RECORD, '{"schema_version": 1}'), (RECORD, "[" * 200_000), ("session.json", "{"), ("system.json", "[]"),
+        ("verdicts.json", "{}"), ("journal", "00000000 {}\n"), ("junit.xml", "<a>"), ("checks/memory/record.json", "0"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_read_is_not_verified(
+    evidence: Evidence, path: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However its signer got it in: the file is named, in one line, without a traceback."""
+    honest = read_session(evidence.folder)
+    (evidence.folder / path).write_text(text)
+    monkeypatch.setattr(bundle, "read_session", lambda _: honest)
+    try:
+        said = "|".join(evidence.verified().differences)
+    except BundleError as error:
+        said = str(error)
+    assert Path(path).name in said
+    assert "\n" not in said
+
+
+def test_todays_recipe_decides_what_had_to_run(evidence: Evidence) -> None:
+    """Half the steps, in plan, task, record and log alike: whoever verifies has the recipe of the contract."""
+    due = RunRecord.read(evidence.record).recipe
+    law = Law(recipes={("tiny", "full"): due.model_copy(update={"steps": 2 * due.steps, "precision": "bf16"})})
+    told = verify(evidence.bundled(), [KEY.public_key], law=law)
+    (words,) = told.differences
+    assert words.startswith("run tiny: wrong_work: ")
+    assert "precision: the record has fp32, today's recipe tiny bf16; steps: the record has 24, today's" in words
+    told = verify(evidence.target, [KEY.public_key], law=replace(law, as_recorded=True))
+    assert (told.verified, "judged as recorded, by its own recipe: precision" in told.taken[0]) == (True, True)
+    told = verify(evidence.target, [KEY.public_key], law=Law())
+    assert (told.verified, "not compared with a recipe of today" in told.taken[0]) == (True, True)
 
 
 def first(data: Any, name: str) -> Any:

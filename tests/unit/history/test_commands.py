@@ -41,10 +41,14 @@ def test_sessions_are_imported_listed_and_shown(tmp_path: Path) -> None:
     """A damaged record ends the import with 1, after everything else was imported."""
     place = str(tmp_path / "h.db")
     folder = REAL.parents[2]
-    assert "1 new record" in told(history.app, "import", str(folder), "--history", place, "--tag", "first")
+    assert "1 new record" in told(
+        history.app, "import", "--as-recorded", str(folder), "--history", place, "--tag", "first"
+    )
     (tmp_path / "bad" / "runs" / "x").mkdir(parents=True)
     (tmp_path / "bad" / "runs" / "x" / "record.json").write_text("{")
-    output = told(history.app, "import", str(folder), str(tmp_path / "bad"), "--history", place, code=1)
+    output = told(
+        history.app, "import", "--as-recorded", str(folder), str(tmp_path / "bad"), "--history", place, code=1
+    )
     assert "bad/runs/x/record.json" in output
     assert "1 known already, 1 refused" in output
     (session,) = json.loads(told(history.app, "show", "--history", place, "--json"))
@@ -60,7 +64,9 @@ def test_a_record_without_a_verdict_is_named(tmp_path: Path) -> None:
     copied = tmp_path / "session" / "runs" / "opt125m" / "record.json"
     copied.parent.mkdir(parents=True)
     copied.write_text(json.dumps({**json.loads(REAL.read_text(encoding="utf-8")), "judgements": []}), encoding="utf-8")
-    output = told(history.app, "import", str(tmp_path / "session"), "--history", str(tmp_path / "h.db"))
+    output = told(
+        history.app, "import", "--as-recorded", str(tmp_path / "session"), "--history", str(tmp_path / "h.db")
+    )
     assert f"{copied}: imported without a verdict: no test judged this run" in output
     assert "1 new record, 0 known already, 0 refused" in output
 
@@ -70,7 +76,7 @@ def test_a_session_is_found_by_the_name_of_its_folder(tmp_path: Path) -> None:
     copied.parent.mkdir(parents=True)
     copied.write_bytes(REAL.read_bytes())
     place = ("--history", str(tmp_path / "h.db"))
-    told(history.app, "import", str(tmp_path / "nightly"), *place)
+    told(history.app, "import", "--as-recorded", str(tmp_path / "nightly"), *place)
     assert json.loads(told(history.app, "show", "nightly", "--json", *place))["id"] != "nightly"
     result = CliRunner().invoke(history.app, ["show", "night%", *place])
     assert "unknown session 'night%'" in str(result.exception)

@@ -113,7 +113,9 @@ def test_a_session_that_is_resumed_counts_once(history: History, tmp_path: Path)
     told = import_sessions(history, [folder])
     assert (told.new, told.renewed, told.refused) == (0, 1, [])
     assert len(read_series(history, "opt125m", "throughput")) == 1
-    journal.note(Event(event="ended", at=2.0))
+    for event in ("submitting", "submitted", "finished"):
+        journal.note(Event(event=event, name="opt125m", at=1795451913.0))  # its record ends then
+    journal.note(Event(event="ended", at=1795451914.0))
     journal.close()
     assert import_sessions(history, [folder]).known == 1
     shutil.rmtree(folder / "runs")

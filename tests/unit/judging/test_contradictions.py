@@ -17,7 +17,7 @@ from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.history.database import open_history
 from pytest_llmbench.history.importing import import_sessions
 from pytest_llmbench.judging.contradictions import contradictions
-from tests.support.recorded import REAL, run_record
+from tests.support.recorded import REAL, agreed, run_record
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -47,14 +47,19 @@ def sound() -> dict[str, Any]:
             "reference": "h200",
         }
     ]  # fmt: skip
-    threshold = RunRecord.model_validate(plain).recipe.references[0].threshold
-    plain["judgements"][0]["threshold"] = threshold
+    record = agreed(RunRecord.model_validate(plain))
+    plain = json.loads(record.model_dump_json())
+    plain["judgements"][0]["threshold"] = record.recipe.references[0].threshold
     return plain
 
 
 def found_in(plain: dict[str, Any]) -> list[str]:
     record = RunRecord.model_validate(plain)
     return [*contradictions(record, statistics_of(get_engine(record.recipe.engine)))]
+
+
+def halve(p: dict[str, Any], name: str) -> None:
+    p["telemetry"][0][name] /= 2
 
 
 def judged(**values: Any) -> Callable[[dict[str, Any]], object]:
@@ -89,7 +94,23 @@ DAMAGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a loss that is none": (a_step("loss", "NaN"), "steps: a loss is not a finite number"),
     "a rank twice": (lambda p: p["rank_info"].append(p["rank_info"][0]), "rank_info: rank 0 is in it 2 times"),
     "more GPUs": (lambda p: p.update(gpus=8), "gpus, ranks, rank_info: 8 × NVIDIA H200, 1 ranks"),
-    "no node": (lambda p: p.update(nodes=0), "nodes, ranks: 0, 1"),
+    "half the time": (
+        lambda p: [s.update(seconds=s["seconds"] / 2) for s in p["steps"]],
+        "rank_info: the steps of the",
+    ),
+    "a longer launch": (
+        lambda p: p["timings"].update(ended=p["timings"]["submitted"] + 9),
+        "steps: .* the timings to 9 s",
+    ),
+    "time in steps": (lambda p: p["outside_steps"].update(steps_s=9.0), r"outside_steps\.steps_s: 9\.0, but"),
+    "time of a rank": (
+        lambda p: p["rank_info"][0]["steps"].update(ended=p["rank_info"][0]["steps"]["began"] + 9),
+        r"rank_info\[0\]\.steps\.seconds: .* by its time stamps it took 9",
+    ),
+    "half the energy": (lambda p: halve(p, "energy_j"), r"telemetry\[0\]\.power_w: .*its energy gives"),
+    "half the power": (lambda p: halve(p, "power_w"), r"telemetry\[0\]\.power_w: .*its energy gives"),
+    "half the window": (lambda p: halve(p, "seconds"), r"telemetry\[0\]\.seconds: .*the judged steps add up to"),
+    "samples": (lambda p: p["telemetry"][0].update(samples=900), r"telemetry\[0\]\.samples: 900, but in"),
     "ended before it began": (
         lambda p: p["timings"].update(ended=1.0),
         r"timings\.ended: 1\.0, but timings\.submitted",

@@ -126,10 +126,10 @@ def test_csv_has_every_row(session: FinishedSession, tmp_path: Path) -> None:
 def test_the_command_writes_what_it_is_asked_for(tmp_path: Path) -> None:
     """Paths on the terminal or as JSON; a folder without a session is a usage error."""
     done = CliRunner().invoke(app, ["report", str(RECORDED), "--format", "csv", "--output", str(tmp_path), "--json"])
-    assert json.loads(done.output)["written"] == [str(tmp_path / f"{name}.csv") for name in COLUMNS]
+    assert json.loads(done.stdout)["written"] == [str(tmp_path / f"{name}.csv") for name in COLUMNS]
     target = tmp_path / "llmbench.prom"
     done = CliRunner().invoke(app, ["report", str(RECORDED), "--format", "openmetrics", "--output", str(target)])
-    assert (done.exit_code, done.output, parsed(target.read_text()) != {}) == (0, f"{target}\n", True)
+    assert (done.exit_code, done.stdout, parsed(target.read_text()) != {}) == (0, f"{target}\n", True)
     assert isinstance(CliRunner().invoke(app, ["report", str(tmp_path), "--format", "csv"]).exception, ConfigError)
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.reporting.html.page import write_page
 from tests.support.browser import DESKTOP, PHONE, Browser, browsing, kept, missing
-from tests.support.recorded import broken_run, check_records, run_record, write_large, write_session
+from tests.support.recorded import broken_run, check_records, run_record, write_large, write_page, write_session
 
 ALL_OPEN = "document.querySelectorAll('details').forEach(each => each.open = true)"
 OVERFLOW = "return document.documentElement.scrollWidth - innerWidth"

@@ -16,9 +16,16 @@ from pytest_llmbench.core.record.records import Judgement, RunRecord, Verdict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.reporting.html import sections
 from pytest_llmbench.reporting.html.comparison import compare
-from pytest_llmbench.reporting.html.page import write_page
 from pytest_llmbench.session.folder import newest, read_folder
-from tests.support.recorded import broken_run, check_records, run_record, write_large, write_session, write_verdicts
+from tests.support.recorded import (
+    broken_run,
+    check_records,
+    run_record,
+    write_large,
+    write_page,
+    write_session,
+    write_verdicts,
+)
 
 HOSTILE = "</script><script>alert(1)</script>--><img src=x onerror=alert(2)>'\"&\x1b[31m\x00\u202e"
 
@@ -277,12 +284,15 @@ def test_two_thousand_runs_are_less_than_15_mb(tmp_path: Path, monkeypatch: pyte
     assert library + (path.stat().st_size - library) * 10 < 15e6
 
 
-def test_the_command_makes_the_report_anew(session: Path, tmp_path: Path) -> None:
+def test_the_command_makes_the_report_anew(
+    session: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr("pytest_llmbench.session.agreement.refused_records", lambda *_: {})  # its records are made up
     command = typer.Typer()
     command.command()(report_session)
     told = CliRunner().invoke(command, ["--run-dir", str(tmp_path), "--json"])
     assert told.exit_code == 0, told.output
-    found: dict[str, Any] = json.loads(told.output)
+    found: dict[str, Any] = json.loads(told.stdout)
     assert found["report"] == str(session / "report.html")
     assert (found["verdicts"]["FAIL"], found["verdicts"]["PASS, no bound"], found["damage"]) == (3, 8, [])
     output = tmp_path / "x.html"
