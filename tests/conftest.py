@@ -28,30 +28,18 @@ Known = TypeVar("Known")
 
 # A real training, as small as it can be and still learn, by an engine of another package that needs no PyTorch.
 TINY: Mapping[str, Any] = {
-    "engine": "unigram",
-    "nodes": 1,
-    "gpus_per_node": 0,
+    "engine": "unigram", "nodes": 1, "gpus_per_node": 0,
     "model": {"layers": 1, "hidden_size": 32, "attention_heads": 2, "vocab_size": 128, "dropout": 0.0},
-    "sequence_length": 32,
-    "global_batch_size": 8,
-    "micro_batch_size": 2,
-    "precision": "fp32",
-    "compile": False,
-    "optimizer": {"learning_rate": 1.0e-2, "warmup_steps": 2},
-    "steps": 8,
-    "warm_up": {"rule": "skip_first", "steps": 2},
-    "time_limit": "00:05:00",
+    "sequence_length": 32, "global_batch_size": 8, "micro_batch_size": 2, "precision": "fp32", "compile": False,
+    "optimizer": {"learning_rate": 1.0e-2, "warmup_steps": 2}, "steps": 8,
+    "warm_up": {"rule": "skip_first", "steps": 2}, "time_limit": "00:05:00",
     "references": [
         {
-            "name": "learns",
-            "statistic": "loss_drop",
-            "at_least": "0.01 nat",
-            "why": "it must learn",
-            "source": "this test",
-            "date": "2026-01-01",
+            "name": "learns", "statistic": "loss_drop", "at_least": "0.01 nat", "why": "it must learn",
+            "source": "this test", "date": "2026-01-01",
         }
     ],
-}
+}  # fmt: skip
 
 # The same by PyTorch, for what only an engine of ours shows: seconds of CPU time a rank.
 TORCH: Mapping[str, Any] = {"engine": "torch"}
@@ -171,6 +159,8 @@ def read_junit(path: Path) -> dict[str, Case]:
 PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:anyio"]
 WITHOUT_REPORT = ("-o", "llmbench_report=no")
 
+Started = subprocess.Popen[str] | warm_pytest.Forked
+
 # Plugins of others that would be in the way of every other test: see the Makefile.
 GUESTS = Path(sys.prefix) / "guests"
 
@@ -182,7 +172,7 @@ class UserFolder:
     pytester: pytest.Pytester
     path: Path
     env: dict[str, str] = field(default_factory=dict)
-    started: list[subprocess.Popen[str]] = field(default_factory=list)
+    started: list[Started] = field(default_factory=list)
 
     def recipe(self, name: str = "tiny", **changes: Any) -> None:
         """Write a recipe of its own file: the tiny one with changes."""
@@ -199,21 +189,26 @@ class UserFolder:
         """The pytest command of this folder; plugins of no interest to the user are left out."""
         return [*PYTEST, *(() if "no:llmbench" in args else WITHOUT_REPORT), *args]
 
-    def start(self, *args: str) -> subprocess.Popen[str]:
-        """Start pytest and return at once."""
-        process = subprocess.Popen(
-            self.command(*args), cwd=self.path, env=self.environment, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+    def start(self, *args: str) -> Started:
+        """Start pytest and return at once, forked from a Python that has started before if it can do with that."""
+        process = warm_pytest.start(self.command(*args), cwd=self.path, environment=self.environment)
         self.started.append(process)
         return process
 
     def run(self, *args: str, timeout_s: float = 600.0) -> Result:
-        """Run pytest to its end, forked from a Python that has started before where the session can do with that."""
+        """Run pytest to its end, as `start` does."""
         done = warm_pytest.run(self.command(*args), cwd=self.path, environment=self.environment, timeout_s=timeout_s)
         return Result(done.returncode, done.stdout, self.session)
 
-    def finish(self, process: subprocess.Popen[str], timeout_s: float = 600.0) -> Result:
+    def run_new(self, *args: str) -> Result:
+        """Run pytest to its end in a new Python, with nothing imported."""
+        done = subprocess.run(
+            self.command(*args), cwd=self.path, env=self.environment, text=True, check=False,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        return Result(done.returncode, done.stdout, self.session)
+
+    def finish(self, process: Started, timeout_s: float = 600.0) -> Result:
         """Wait for a started pytest."""
         text, _ = process.communicate(timeout=timeout_s)
         return Result(process.returncode, text, self.session)

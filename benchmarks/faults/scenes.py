@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.faults.judging import Expected, Seen, look
 from benchmarks.faults.left import doubles, remains
-from tests.conftest import ASLEEP, UserFolder, pid_of_rank, steps_logged
+from tests.conftest import ASLEEP, Started, UserFolder, pid_of_rank, steps_logged
 from tests.slurm.conftest import Queue
 
 INI = (
@@ -46,7 +46,7 @@ class Struck:
 
     user: UserFolder
     key: str
-    process: subprocess.Popen[str]
+    process: Started
     after: int
 
     @property
@@ -141,7 +141,7 @@ def user_folder(folder: Path, faults: Iterable[Fault]) -> UserFolder:
     return user
 
 
-def strike_all(user: UserFolder, faults: Iterable[Fault], process: subprocess.Popen[str], after: int) -> dict[str, str]:
+def strike_all(user: UserFolder, faults: Iterable[Fault], process: Started, after: int) -> dict[str, str]:
     """Let each fault strike as soon as it can; why one could not."""
     waiting, failed = {fault.name: fault for fault in faults if fault.strike}, dict[str, str]()
     deadline = time.monotonic() + READY_S
@@ -194,7 +194,7 @@ def recorded(user: UserFolder, fault: Fault) -> bool:
     return user.session is not None and (user.session / "runs" / fault.key / "record.json").exists()
 
 
-def finished(process: subprocess.Popen[str]) -> str:
+def finished(process: Started) -> str:
     """Wait for the end of pytest; what it printed."""
     return process.communicate(timeout=ENDS_S)[0]
 

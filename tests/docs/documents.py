@@ -34,11 +34,11 @@ CHECKOUT = Path(__file__).parents[2]
 PAGES = sorted(path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "docs").rglob("*.md"))
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", *PAGES)
 
-# A newcomer's first commands run as they do: each by a Python of its own. Guides have pytest forked.
-FIRST_READ = ("README.md", "docs/install.md", "docs/tutorial.md")
-# What these show takes two ranks. A reader of others has one core, so their trainings have one rank: half the time.
+# A newcomer's first commands run as they do: each by a Python of its own. Later pages have pytest forked.
+FIRST_READ = ("README.md", "docs/install.md")
+# These show two ranks. A reader of others has one core, so their trainings have one rank: half the time.
 _GUIDES = ("docs/how-to/judge/prove-that-the-gate-fails.md", "docs/how-to/validate/find-wrong-numbers.md")
-TWO_RANKS = (*FIRST_READ, *_GUIDES)
+TWO_RANKS = (*FIRST_READ, "docs/tutorial.md", *_GUIDES)
 
 _COMMENT = re.compile(r"<!--\s*(?P<kind>file|run|output|text)\s*(?::\s*(?P<what>.*?))?\s*-->")
 _FENCE = re.compile(r"(?P<indent> *)(?P<fence>`{3,})(?P<language>[\w+-]*)[^`]*")

@@ -2,39 +2,22 @@
 
 import json
 import re
-import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from pytest_llmbench.cluster.runs import Session
-from pytest_llmbench.cluster.settings import Settings
-from pytest_llmbench.cluster.system import load_system
-from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipe.recipes import load_recipes
-from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.session.replay import find_replays, replayed_record
 from tests.conftest import TEST_REFERENCES, UserFolder, trained_in
+from tests.support.damaged_logs import RecordedLogs, all_of, copy_of
 from tests.support.standin import MegatronLM
 
 Damage = Callable[["Logs"], object]
 DAY_S = 86400.0
 
 
-@dataclass
-class Logs:
+class Logs(RecordedLogs):
     """The session of a real run, to be damaged: `tiny`, thirty steps of two CPU ranks of Megatron-LM."""
-
-    session: Path
-    recipes: Path
-
-    @property
-    def run(self) -> Path:
-        """The run's folder."""
-        return self.session / "runs" / "tiny"
 
     @property
     def output(self) -> Path:
@@ -57,11 +40,6 @@ class Logs:
         """Put a line behind the first one."""
         self.edit(lambda text: text.replace("\n", f"\n{line}\n", 1))
 
-    def record(self, **changes: Any) -> None:
-        """Change the run's record."""
-        path = self.run / "record.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
     def unlabel(self) -> None:
         """Take the labels away."""
         self.edit(lambda text: re.sub(r"#llmbench .* #\n", "", text))
@@ -71,16 +49,6 @@ class Logs:
         self.record(run_token=None)
         path = self.run / "command.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"token": None}))
-
-    def judge(self) -> RunRecord:
-        """Judge the logs as a replay does."""
-        settings = Settings(
-            system=load_system("elsewhere", [shipped("systems")]),
-            cluster="replay", allocation="session", run_dir=self.session, replay=self.session,
-        )  # fmt: skip
-        (spec,) = find_replays(self.session, load_recipes([self.recipes]), settings).values()
-        assert spec.replayed is not None
-        return replayed_record(spec, spec.replayed, settings, Session(id="again", folder=self.session))
 
 
 @pytest.fixture(scope="session")
@@ -99,9 +67,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def logs(launched: Path, tmp_path: Path) -> Logs:
     (session,) = (launched / "reports").glob("*-*")
-    # These files would name each change of the record.
-    ignored = shutil.ignore_patterns("journal", "live.json", "verdicts.json", "job.json")
-    return Logs(Path(shutil.copytree(session, tmp_path / "session", ignore=ignored)), launched / "recipes")
+    return Logs(copy_of(session, tmp_path / "session"), launched / "recipes")
 
 
 def test_a_true_run_is_judged(logs: Logs) -> None:
@@ -135,14 +101,6 @@ def copied(text: str, by: int = 15, first: int = 16) -> str:
         own, other = numbers.split(lines[step]), numbers.split(lines[step - by])
         lines[step] = "".join(other[at] if at % 2 else piece for at, piece in enumerate(own))
     return re.sub(r"iteration +(\d+)/.*", lambda line: lines[int(line[1])], text)
-
-
-def all_of(*damages: Damage) -> Damage:
-    def damage(logs: Logs) -> None:
-        for each in damages:
-            each(logs)
-
-    return damage
 
 
 DAMAGES: dict[str, tuple[Damage, str]] = {

@@ -2,23 +2,15 @@
 
 import json
 import re
-import shutil
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_llmbench.cluster.runs import Session
-from pytest_llmbench.cluster.settings import Settings
-from pytest_llmbench.cluster.system import load_system
-from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipe.recipes import load_recipes
-from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.session.replay import find_replays, replayed_record
 from tests.conftest import TEST_REFERENCES, TINY, trained_in
+from tests.support.damaged_logs import RecordedLogs, all_of, copy_of
 
 DAY_S = 86400.0
 STEPS = TINY["steps"]
@@ -26,16 +18,8 @@ Event = dict[str, Any]
 Damage = Callable[["Logs"], object]
 
 
-@dataclass
-class Logs:
+class Logs(RecordedLogs):
     """The session of a real run, to be damaged: `tiny`, eight steps of two CPU ranks."""
-
-    session: Path
-
-    @property
-    def run(self) -> Path:
-        """The run's folder."""
-        return self.session / "runs" / "tiny"
 
     def path(self, rank: int) -> Path:
         """The step log of a rank."""
@@ -77,21 +61,6 @@ class Logs:
         """Put the log of rank 0 in the place of rank 1's, with changes to how it introduces itself."""
         self.write(1, [e | {"rank": 1, **changes} if e["event"] == "start" else e for e in self.events(0)])
 
-    def record(self, **changes: Any) -> None:
-        """Change the run's record."""
-        path = self.run / "record.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-    def judge(self, recipes: Path) -> RunRecord:
-        """Judge the logs as a replay does."""
-        system = load_system("elsewhere", [shipped("systems")])
-        settings = Settings(
-            system=system, cluster="replay", allocation="session", run_dir=self.session, replay=self.session
-        )
-        (spec,) = find_replays(self.session, load_recipes([recipes]), settings).values()
-        assert spec.replayed is not None
-        return replayed_record(spec, spec.replayed, settings, Session(id="again", folder=self.session))
-
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -107,28 +76,18 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def logs(trained: Path, tmp_path: Path, unigram: None) -> Logs:
     (session,) = (trained / "reports").glob("*-*")
-    # These files would name each change of the record.
-    ignored = shutil.ignore_patterns("journal", "live.json", "verdicts.json", "job.json")
-    return Logs(Path(shutil.copytree(session, tmp_path / "session", ignore=ignored)))
+    return Logs(copy_of(session, tmp_path / "session"), trained / "recipes")
 
 
-def test_a_true_run_is_judged(logs: Logs, trained: Path) -> None:
+def test_a_true_run_is_judged(logs: Logs) -> None:
     """Replayed as it was, with all its evidence, the run is sane; so is it when only its logs are handed in."""
-    record = logs.judge(trained / "recipes")
+    record = logs.judge()
     assert record.problem is None
     assert record.metrics["loss_drop"].value > 0
     assert record.findings == ()
     assert {info.token for info in record.rank_info} == {record.run_token}
     logs.record(run_token=None, hosts=[])
-    assert logs.judge(trained / "recipes").problem is None
-
-
-def all_of(*damages: Damage) -> Damage:
-    def damage(logs: Logs) -> None:
-        for each in damages:
-            each(logs)
-
-    return damage
+    assert logs.judge().problem is None
 
 
 def stretch(events: list[Event], share: float) -> list[Event]:
@@ -180,9 +139,9 @@ def idle(logs: Logs) -> None:
     logs.change("end", lambda e: {"time": e["time"] + 20})
 
 
-def test_time_outside_of_steps_is_said(logs: Logs, trained: Path) -> None:
+def test_time_outside_of_steps_is_said(logs: Logs) -> None:
     idle(logs)
-    record = logs.judge(trained / "recipes")
+    record = logs.judge()
     assert record.problem is None
     assert record.outside_steps["around_s"] > 20
     assert "was outside of steps" in record.findings[0]
@@ -200,11 +159,8 @@ def on_gpus(gpus: tuple[str, str], nodes: int = 1, watched: str | None = None) -
             place = {"host": f"n{rank}", "node": None, "local_rank": 0} if nodes == 2 else {}
             logs.start((rank,), gpu=gpu, device="NVIDIA H200", **place)
             kind = {
-                "event": "telemetry",
-                "gpu": watched if watched and not rank else gpu,
-                "period_s": 0.5,
-                "trouble": None,
-            }
+                "event": "telemetry", "gpu": watched if watched and not rank else gpu, "period_s": 0.5, "trouble": None,
+            }  # fmt: skip
             start, *rest = logs.events(rank)
             logs.write(rank, [start, kind, *rest])
         forget_task(logs)
@@ -215,10 +171,10 @@ def on_gpus(gpus: tuple[str, str], nodes: int = 1, watched: str | None = None) -
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_two_gpus_are_two(logs: Logs, trained: Path, nodes: int) -> None:
+def test_two_gpus_are_two(logs: Logs, nodes: int) -> None:
     """Each rank has a GPU of its own, on one host or on two."""
     on_gpus(("GPU-0", "GPU-1"), nodes)(logs)
-    record = logs.judge(trained / "recipes")
+    record = logs.judge()
     assert record.problem is None, record.problem
     assert record.gpus == 2
 
@@ -385,11 +341,11 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_run_that_is_not_what_it_claims_is_an_error(logs: Logs, trained: Path, name: str) -> None:
+def test_a_run_that_is_not_what_it_claims_is_an_error(logs: Logs, name: str) -> None:
     """One thing that a fault or a wrong option changes in the logs, and no number comes of them."""
     damage, kind = DAMAGES[name]
     damage(logs)
-    record = logs.judge(trained / "recipes")
+    record = logs.judge()
     assert record.problem is not None
     assert (record.problem.kind, record.metrics) == (kind, {}), record.problem.message
 
@@ -402,15 +358,15 @@ def at_a_second_each(events: list[Event], rank: int) -> list[Event]:
     return [*steps[:-1], steps[-1] | {"time": first + 10}]
 
 
-def test_durations_by_a_slow_clock_are_found_by_the_hosts(logs: Logs, trained: Path) -> None:
+def test_durations_by_a_slow_clock_are_found_by_the_hosts(logs: Logs) -> None:
     """Durations and stamps that agree with each other, at half of the true time, contradict the host's clock."""
     for rank in (0, 1):
         logs.write(rank, at_a_second_each(logs.events(rank), rank))
     logs.record(timings={})
-    assert logs.judge(trained / "recipes").problem is None
+    assert logs.judge().problem is None
     for rank in (0, 1):
         logs.write(rank, stretch(logs.events(rank), 0.5))
-    problem = logs.judge(trained / "recipes").problem
+    problem = logs.judge().problem
     assert problem is not None
     assert "by the host's clock" in problem.message
 
@@ -418,7 +374,7 @@ def test_durations_by_a_slow_clock_are_found_by_the_hosts(logs: Logs, trained: P
 @pytest.mark.parametrize("share", [0.5, 0.75, 0.94])
 @pytest.mark.parametrize("counted", [("cpu_s", "phases"), ("cpu_s", "ran_s", "delayed_s")])
 def test_times_that_were_scaled_are_found_by_what_the_host_counted(
-    logs: Logs, trained: Path, share: float, counted: tuple[str, ...]
+    logs: Logs, share: float, counted: tuple[str, ...]
 ) -> None:
     """Durations, stamps and the clock of the lines are scaled alike, and whatever else the log has but these counts."""
     for rank in (0, 1):
@@ -427,7 +383,7 @@ def test_times_that_were_scaled_are_found_by_what_the_host_counted(
             event["spent"] |= {"phases": {"forward": 0.9, "sync": 0.1}, "ran_s": 0.6, "delayed_s": 0.4, "cpu_s": 1.9}
         logs.write(rank, events)
     logs.record(timings={})
-    assert logs.judge(trained / "recipes").problem is None
+    assert logs.judge().problem is None
     for rank in (0, 1):
         began = next(e["time"] - e["seconds"] for e in logs.events(rank) if e["event"] == "step")
         scaled = stretch(logs.events(rank), share)
@@ -437,7 +393,7 @@ def test_times_that_were_scaled_are_found_by_what_the_host_counted(
             spent |= {name: share * spent[name] for name in ("cpu_s", "ran_s", "delayed_s")}
             event["spent"] = spent | {name: event["spent"][name] for name in counted}
         logs.write(rank, scaled)
-    problem = logs.judge(trained / "recipes").problem
+    problem = logs.judge().problem
     assert problem is not None
     assert re.search(r"add up to \d+\.?\d* % of the duration of a typical step", problem.message)
 
@@ -453,13 +409,13 @@ def test_times_that_were_scaled_are_found_by_what_the_host_counted(
         ("10.0.0.1", None, "10.0.0.1"),
     ],
 )
-def test_names_of_one_host_are_one(logs: Logs, trained: Path, host: str, node: str | None, given: str) -> None:
+def test_names_of_one_host_are_one(logs: Logs, host: str, node: str | None, given: str) -> None:
     logs.start(host=host, node=node)
     logs.record(hosts=[given])
-    assert logs.judge(trained / "recipes").problem is None
+    assert logs.judge().problem is None
 
 
-def test_processes_of_two_containers_may_have_the_same_number(logs: Logs, trained: Path) -> None:
+def test_processes_of_two_containers_may_have_the_same_number(logs: Logs) -> None:
     logs.start((0,), pid=7, pid_namespace=1)
     logs.start((1,), pid=7, pid_namespace=2)
-    assert logs.judge(trained / "recipes").problem is None
+    assert logs.judge().problem is None

@@ -1,7 +1,6 @@
 """Sessions that the tests fork from a Python which has started before: they are as those of a new Python."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -53,7 +52,7 @@ def test_a_forked_session_is_as_one_of_a_new_python(user: UserFolder, args: tupl
     user.env["SEEN"] = "forked"
     forked = seen(user, f"forked{worker}", user.run(*args))
     user.env["SEEN"] = "new"
-    new = seen(user, f"new{worker}", user.finish(user.start(*args)))
+    new = seen(user, f"new{worker}", user.run_new(*args))
     assert same(forked) == same(new)
 
 
@@ -64,15 +63,8 @@ def test_what_has_the_name_of_an_imported_module_has_a_new_python(user: UserFold
     (user.path / "yaml.py").write_text("OWN = True\n")
     result = user.run("-p", "no:llmbench", "-c", "/dev/null", "--rootdir", str(user.path), "test_user.py")
     assert result.returncode == 0, result.text
-    read, write = os.pipe()
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    with asking.ask(
-        "module", ["test_user.py"], cwd=user.path, environment=user.environment, streams=(nothing, write, write),
-        at=asking.address(),
-    ) as server, pytest.raises(asking.RefusedError):  # fmt: skip
-        asking.status_of(server)
-    for descriptor in (read, write, nothing):
-        os.close(descriptor)
+    with (user.path / "output").open("w") as output, pytest.raises(asking.RefusedError):
+        asking.Forked(["pytest", "test_user.py"], user.path, user.environment, output)
 
 
 def test_a_session_ends_with_who_asked_for_it(user: UserFolder) -> None:

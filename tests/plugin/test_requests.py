@@ -2,6 +2,7 @@
 
 import pytest
 
+from pytest_llmbench.core.quantity import for_people
 from tests.conftest import UserFolder
 
 CONFTEST = """
@@ -77,6 +78,18 @@ def test_is_broken(run):
 
 def test_other_marker_wins_nothing():
     pass
+
+def test_too_fast(run):
+    assert run.throughput >= Quantity("900M words/s")
+
+def test_too_long(run):
+    assert run.time_for_20m_tokens <= Quantity("1 ms")
+
+def test_wrong_unit(run):
+    assert run.throughput >= Quantity("1 samples/s")
+
+def test_no_meaning(run):
+    assert run.mfu >= Quantity("40 %")
 """
 
 EXPECTED = {
@@ -96,6 +109,10 @@ EXPECTED = {
     "test_by_name_at_run_time": (None, "failure"),
     "test_is_broken[tiny]": ("ERROR", "error"),
     "test_other_marker_wins_nothing": (None, "passed"),
+    "test_too_fast[tiny]": ("FAIL", "failure"),
+    "test_too_long[tiny]": ("FAIL", "failure"),
+    "test_wrong_unit[tiny]": ("ERROR", "error"),
+    "test_no_meaning[tiny]": ("ERROR", "error"),
 }
 
 
@@ -121,6 +138,12 @@ def test_every_way_to_ask_ends_in_one_verdict(user: UserFolder, distribution: st
     assert cases["test_through_a_fixture[tiny]"].properties["threshold"] == "> 1 words/s"
     assert "value" not in cases["test_asserts_nothing[tiny]"].properties
     assert "not in getfixturevalue" in cases["test_by_name_at_run_time"].message
+    value = for_people(result.record()["metrics"]["throughput"]["value"])
+    told = (f"measured {value} words/s is ", "% of the threshold 900,000,000 words/s", "record: reports/")
+    assert [words for words in (*told, "log: reports/") if words not in cases["test_too_fast[tiny]"].message] == []
+    assert " times the threshold 1 ms" in cases["test_too_long[tiny]"].message
+    assert "token rate" in cases["test_wrong_unit[tiny]"].message
+    assert "mfu" in cases["test_no_meaning[tiny]"].message
     # The run happened once, and its record knows the verdicts of all tests that got to it.
     assert result.session is not None
     assert [folder.name for folder in (result.session / "runs").iterdir()] == ["tiny"]

@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import INSTALLED
 from tests.support.browser import DESKTOP, PHONE, browsing, kept, missing
 from tests.support.priority import before_others
-from tests.support.wheels import CHECKOUT, Installed, build_ours, install, install_without_a_network, wheelhouse
+from tests.support.wheels import CHECKOUT, build_ours, install, install_without_a_network, wheelhouse
 
 # A user's whole benchmark.
 MINE = '''\
@@ -44,11 +44,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_ours(tmp_path_factory.mktemp("wheel"))
 
 
-@pytest.fixture
-def installed(wheel: Path, tmp_path: Path) -> Installed:
-    return install(tmp_path, wheel)
-
-
 def test_the_wheel_holds_what_is_needed_and_no_more(wheel: Path) -> None:
     """The package with its type marker and its suites, each file once; no tests of its own."""
     with zipfile.ZipFile(wheel) as archive:
@@ -73,14 +68,13 @@ def test_the_wheel_announces_all_that_pyproject_does(wheel: Path) -> None:
     assert {group: dict(told[group]) for group in announced} == announced
 
 
-def test_an_installed_wheel_finds_its_suites(installed: Installed) -> None:
+def test_an_installed_wheel_runs_a_shipped_recipe(wheel: Path, tmp_path: Path) -> None:
+    """It finds its suites, whose plan is printed, and runs a check and a recipe of them."""
+    installed = install(tmp_path, wheel)
     done = installed.pytest(*LOCAL, *SUITES, "--plan")
     assert done.returncode == 0, done.stdout
     assert re.search(r"^check software: ", done.stdout, re.MULTILINE)
     assert re.search(r"^opt125m: engine torch", done.stdout, re.MULTILINE)
-
-
-def test_an_installed_wheel_runs_a_shipped_recipe(installed: Installed) -> None:
     (installed.folder / "test_mine.py").write_text(MINE)
     with before_others():
         done = installed.pytest(*LOCAL, "test_mine.py", *SUITES, "-v")
@@ -109,7 +103,7 @@ def test_a_newcomer_gets_a_first_verdict(wheel: Path, tmp_path: Path) -> None:
     newcomer = install(tmp_path)
     shutil.copytree(INSTALLED, newcomer.packages, dirs_exist_ok=True)  # an engine without PyTorch
     wheelhouse = ("--no-index", "--find-links", str(wheel.parent))
-    done = newcomer.python("-m", "pip", "install", "--no-deps", *wheelhouse, "pytest-llmbench")
+    done = newcomer.python("-m", "pip", "install", "--no-deps", "--no-compile", *wheelhouse, "pytest-llmbench")
     assert done.returncode == 0, done.stdout
     command = str(newcomer.environment / "bin" / "llmbench")
     for words in (("init", "site", "--engine", "unigram"), ("validate", "site/recipes/first.yaml")):

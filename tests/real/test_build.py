@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.real.conftest import BUILD, REPOSITORY
+from tests.support.warm import asking as warm_pytest
 
 FRAMEWORKS = ("megatron_lm", "deepspeed_chat", "metaseq", "nemo", "nemo_launcher")
 PIN = "55ac7082517c3878ae653c07c09c534b8aed49f6"
@@ -143,9 +144,7 @@ def test_the_tests_of_a_framework_skip_and_say_what_to_do(tmp_path: Path) -> Non
     files = [str(path) for path in Path(__file__).parent.glob("test_*.py") if path != Path(__file__)]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n0", "-q", *files]
     for env, outcome in (({}, "skipped"), ({"LLMBENCH_REQUIRE_FRAMEWORKS": " ".join(FRAMEWORKS)}, "errors")):
-        done = subprocess.run(
-            command, cwd=REPOSITORY, env=environment(tmp_path, **env), capture_output=True, text=True, check=False
-        )
+        done = warm_pytest.run(command, cwd=REPOSITORY, environment=environment(tmp_path, **env), timeout_s=300)
         assert re.search(rf"^\d+ {outcome} in ", done.stdout, re.MULTILINE), done.stdout
         for framework in FRAMEWORKS:
             assert f"build it with: {BUILD} {framework}" in done.stdout

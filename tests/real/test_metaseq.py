@@ -30,20 +30,13 @@ RECIPES = {name: recipe for name, recipe in shipped_recipes().items() if recipe.
 # Stands in for a program that the launcher starts, and writes down its arguments.
 RECORDER = '#!/bin/sh\nprintf "%s\\n" "$@" > {}\n'
 EIGHT_MILLION: dict[str, Any] = {
-    "engine": "metaseq",
-    "gpus_per_node": 8,
-    "model": {"layers": 4, "hidden_size": 128, "attention_heads": 2, "vocab_size": 2044},
-    "sequence_length": 128,
-    "global_batch_size": 2,
-    "micro_batch_size": 1,
-    "precision": "fp32",
-    "optimizer": {"learning_rate": 1.0e-3},
-    "steps": 50,
-    "warm_up": {"rule": "skip_first", "steps": 5},
-    "time_limit": "00:10:00",
+    "engine": "metaseq", "gpus_per_node": 8,
+    "model": {"layers": 4, "hidden_size": 128, "attention_heads": 2, "vocab_size": 2044}, "sequence_length": 128,
+    "global_batch_size": 2, "micro_batch_size": 1, "precision": "fp32", "optimizer": {"learning_rate": 1.0e-3},
+    "steps": 50, "warm_up": {"rule": "skip_first", "steps": 5}, "time_limit": "00:10:00",
     "statistic_of_record": "median_wps",
     "options": {"model_size": "8m_mp1", "arguments": {"python": "{train_python}", "no-wandb": True}},
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -133,14 +126,9 @@ def asked(recipe: Recipe, system: System, folder: Path) -> dict[str, str]:
     # Our `srun` is first on PATH only if the environment has no PATH of its own.
     env = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
-        ["bash", "run.sh"],
-        cwd=folder,
-        env=env,
-        check=False,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        ["bash", "run.sh"], cwd=folder, env=env, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True,
-    )
+    )  # fmt: skip
     assert (folder / "asked").exists(), done.stdout
     words = (folder / "asked").read_text().splitlines()
     return {
@@ -158,26 +146,15 @@ def test_a_recipe_says_what_the_launcher_does(name: str, system: System, tmp_pat
     world = recipe.nodes * recipe.gpus_per_node
     model, optimizer = recipe.model, recipe.optimizer
     expected = {
-        "distributed-world-size": world,
-        "decoder-layers": model.layers,
-        "decoder-embed-dim": model.hidden_size,
-        "decoder-ffn-embed-dim": 4 * model.hidden_size,
-        "decoder-attention-heads": model.attention_heads,
-        "dict-size": model.vocab_size,
-        "dropout": model.dropout,
-        "tokens-per-sample": recipe.sequence_length,
-        "batch-size": recipe.micro_batch_size,
-        "update-freq": 1,
-        "max-update": recipe.steps,
-        "model-parallel-size": recipe.parallelism.tensor,
-        "lr": optimizer.learning_rate,
-        "end-learning-rate": optimizer.learning_rate / 10,
-        "warmup-updates": optimizer.warmup_steps,
-        "weight-decay": optimizer.weight_decay,
-        "clip-norm": optimizer.clip_grad_norm,
-        "adam-eps": optimizer.eps,
+        "distributed-world-size": world, "decoder-layers": model.layers, "decoder-embed-dim": model.hidden_size,
+        "decoder-ffn-embed-dim": 4 * model.hidden_size, "decoder-attention-heads": model.attention_heads,
+        "dict-size": model.vocab_size, "dropout": model.dropout, "tokens-per-sample": recipe.sequence_length,
+        "batch-size": recipe.micro_batch_size, "update-freq": 1, "max-update": recipe.steps,
+        "model-parallel-size": recipe.parallelism.tensor, "lr": optimizer.learning_rate,
+        "end-learning-rate": optimizer.learning_rate / 10, "warmup-updates": optimizer.warmup_steps,
+        "weight-decay": optimizer.weight_decay, "clip-norm": optimizer.clip_grad_norm, "adam-eps": optimizer.eps,
         "log-interval": recipe.warm_up.steps,
-    }
+    }  # fmt: skip
     assert {key: float(found[key]) for key in expected} == pytest.approx(expected)
     assert found["adam-betas"] == str(optimizer.betas)
     assert found["ddp-backend"] == "fully_sharded"

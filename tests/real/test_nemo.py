@@ -167,27 +167,17 @@ def test_a_recipe_says_what_the_launcher_does(name: str, tmp_path: Path, launche
     script, said, asked = written(recipe, tmp_path, launcher)
     model, spread, optimizer = recipe.model, recipe.parallelism, recipe.optimizer
     expected = {
-        "trainer.num_nodes": recipe.nodes,
-        "trainer.devices": recipe.gpus_per_node,
-        "trainer.max_steps": recipe.steps,
-        "trainer.log_every_n_steps": 1,
-        "trainer.gradient_clip_val": optimizer.clip_grad_norm,
-        "model.micro_batch_size": recipe.micro_batch_size,
-        "model.global_batch_size": recipe.global_batch_size,
-        "model.tensor_model_parallel_size": spread.tensor,
-        "model.pipeline_model_parallel_size": spread.pipeline,
-        "model.encoder_seq_length": recipe.sequence_length,
-        "model.num_layers": model.layers,
-        "model.hidden_size": model.hidden_size,
-        "model.ffn_hidden_size": 4 * model.hidden_size,
-        "model.num_attention_heads": model.attention_heads,
-        "model.hidden_dropout": model.dropout,
-        "model.optim.lr": optimizer.learning_rate,
-        "model.optim.weight_decay": optimizer.weight_decay,
+        "trainer.num_nodes": recipe.nodes, "trainer.devices": recipe.gpus_per_node, "trainer.max_steps": recipe.steps,
+        "trainer.log_every_n_steps": 1, "trainer.gradient_clip_val": optimizer.clip_grad_norm,
+        "model.micro_batch_size": recipe.micro_batch_size, "model.global_batch_size": recipe.global_batch_size,
+        "model.tensor_model_parallel_size": spread.tensor, "model.pipeline_model_parallel_size": spread.pipeline,
+        "model.encoder_seq_length": recipe.sequence_length, "model.num_layers": model.layers,
+        "model.hidden_size": model.hidden_size, "model.ffn_hidden_size": 4 * model.hidden_size,
+        "model.num_attention_heads": model.attention_heads, "model.hidden_dropout": model.dropout,
+        "model.optim.lr": optimizer.learning_rate, "model.optim.weight_decay": optimizer.weight_decay,
         "model.optim.sched.warmup_steps": optimizer.warmup_steps,
-        "model.optim.sched.min_lr": optimizer.learning_rate / 10,
-        "exp_manager.step_timing_kwargs.buffer_size": 5,
-    }
+        "model.optim.sched.min_lr": optimizer.learning_rate / 10, "exp_manager.step_timing_kwargs.buffer_size": 5,
+    }  # fmt: skip
     assert {key: float(said[key]) for key in expected} == pytest.approx(expected)
     assert said["trainer.precision"] == recipe.precision
     assert str(said["model.sequence_parallel"]) == str(spread.sequence)

@@ -182,10 +182,7 @@ def test_a_job_that_slurm_never_closes_has_ended(
             assert "an epilog does not end" in ended.reason
 
 
-REWRITES = {
-    "dropped": 'job_desc.comment = ""',
-    "replaced": 'job_desc.comment = "account=physics, by the site"',
-}
+REWRITES = {"dropped": 'job_desc.comment = ""', "replaced": 'job_desc.comment = "account=physics, by the site"'}
 
 
 @pytest.mark.parametrize("mode", MODES)

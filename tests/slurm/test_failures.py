@@ -169,14 +169,11 @@ def test_without_accounting_runs_are_judged_all_the_same(user: UserFolder, queue
 @pytest.mark.parametrize(
     ("number", "mode", "distribution"),
     [
-        (signal.SIGINT, "run", "-n0"),
-        (signal.SIGINT, "session", "-n2"),
-        (signal.SIGTERM, "session", "-n0"),
-        (signal.SIGKILL, "run", "-n0"),
-        (signal.SIGKILL, "session", "-n2"),
+        (signal.SIGINT, "run", "-n0"), (signal.SIGINT, "session", "-n2"), (signal.SIGTERM, "session", "-n0"),
+        (signal.SIGKILL, "run", "-n0"), (signal.SIGKILL, "session", "-n2"),
     ],
     ids=lambda value: getattr(value, "name", value),
-)
+)  # fmt: skip
 def test_nothing_is_left_behind(
     user: UserFolder, watch: type[Watch], queue: type[Queue], number: signal.Signals, mode: str, distribution: str
 ) -> None:

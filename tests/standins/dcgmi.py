@@ -16,24 +16,12 @@ from pathlib import Path
 from typing import NoReturn
 
 _WITH_VALUE = {
-    "-r": "run",
-    "-p": "parameters",
-    "-g": "group",
-    "-i": "entity-id",
-    "-c": "configfile",
-    "-d": "debugLevel",
-}
+    "-r": "run", "-p": "parameters", "-g": "group", "-i": "entity-id", "-c": "configfile", "-d": "debugLevel",
+}  # fmt: skip
 _LONG = {**dict.fromkeys((*_WITH_VALUE.values(), "host", "iterations"), True), "json": False, "verbose": False}
 _TESTS = {
-    "pcie",
-    "memory",
-    "diagnostic",
-    "targeted_stress",
-    "targeted_power",
-    "memory_bandwidth",
-    "memtest",
-    "software",
-}
+    "pcie", "memory", "diagnostic", "targeted_stress", "targeted_power", "memory_bandwidth", "memtest", "software",
+}  # fmt: skip
 
 
 def main(argv: Sequence[str], env: Mapping[str, str]) -> int:

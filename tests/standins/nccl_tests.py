@@ -25,16 +25,8 @@ from pathlib import Path
 LATENCY_US, LINK_GB_S = 40.0, 100.0
 _OPTIONS = "t:g:b:e:i:f:n:m:w:N:p:I:K:c:o:d:r:z:y:T:hG:C:a:R:x:D:V:S:M:u:"
 _DEFAULTS = {
-    "t": "1",
-    "g": "1",
-    "b": "33554432",
-    "e": "33554432",
-    "f": "1",
-    "n": "20",
-    "w": "1",
-    "c": "1",
-    "d": "float",
-}
+    "t": "1", "g": "1", "b": "33554432", "e": "33554432", "f": "1", "n": "20", "w": "1", "c": "1", "d": "float",
+}  # fmt: skip
 _IN_PARTS = ("all_gather", "reduce_scatter", "alltoall")
 _NO_REDOP = ("all_gather", "alltoall", "broadcast", "sendrecv")
 _WIDTH = {"float": 4, "bfloat16": 2}

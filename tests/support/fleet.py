@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,10 @@ from pytest_llmbench.checks.host.nodes.facts import HostFacts, KernelTuning, Pro
 from pytest_llmbench.checks.host.nodes.files import Mount
 from pytest_llmbench.core.plain import write_plain
 from pytest_llmbench.core.wire.task import Task
+from tests.support.warm.asking import Forked, RefusedError, may_ask
+
+RANK = "pytest_llmbench.workloads.rank.probe"
+Process = subprocess.Popen[bytes] | Forked
 
 
 @dataclass
@@ -23,6 +28,8 @@ class ProcessFleet:
 
     Attributes:
         env: further environment variables by host: how a test makes one node a bad one.
+        torch: whether ranks import PyTorch: then they are forked from a process that has.
+        inherit: whether ranks are new processes, which inherit the limits of this one.
         asked: the probes that ran, in order.
     """
 
@@ -30,6 +37,8 @@ class ProcessFleet:
     hosts: tuple[str, ...]
     folder: Path
     env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    torch: bool = False
+    inherit: bool = False
     asked: list[Probe] = field(default_factory=list)
     _known: dict[str, list[Answer]] = field(default_factory=dict)
 
@@ -44,22 +53,18 @@ class ProcessFleet:
             self._known[probe.name] = self.run([probe])[0]
         return self._known[probe.name]
 
-    def _start(self, probe: Probe) -> tuple[Path, list[subprocess.Popen[bytes]]]:
+    def _start(self, probe: Probe) -> tuple[Path, list[Process]]:
         self.asked.append(probe)
         folder, hosts = self.folder / f"{len(self.asked)}-{probe.name}", probe.hosts or self.hosts
         task = Task(
-            entry=probe.entry,
-            config=probe.config,
-            nodes=len(hosts),
-            ranks_per_node=probe.ranks_per_node,
-            device=self.site.device if probe.gpus else "cpu",
-            env=self.site.env,
-        )
+            entry=probe.entry, config=probe.config, nodes=len(hosts), ranks_per_node=probe.ranks_per_node,
+            device=self.site.device if probe.gpus else "cpu", env=self.site.env,
+        )  # fmt: skip
         write_plain(folder / "task.json", task)
         world = len(hosts) * probe.ranks_per_node
         return folder, [self._rank(probe, folder, hosts, rank, world) for rank in range(world)]
 
-    def _rank(self, probe: Probe, folder: Path, hosts: Sequence[str], rank: int, world: int) -> subprocess.Popen[bytes]:
+    def _rank(self, probe: Probe, folder: Path, hosts: Sequence[str], rank: int, world: int) -> Process:
         host, local_rank = hosts[rank // probe.ranks_per_node], rank % probe.ranks_per_node
         slurm = {
             "SLURM_PROCID": rank, "SLURM_LOCALID": local_rank, "SLURM_STEP_NUM_TASKS": world,
@@ -68,13 +73,14 @@ class ProcessFleet:
             "GLOO_SOCKET_IFNAME": "lo",
         }  # fmt: skip
         env = {**os.environ, **{name: str(value) for name, value in slurm.items()}, **self.env.get(host, {})}
-        with (folder / f"rank-{rank}.log").open("wb") as output:
-            return subprocess.Popen(
-                [sys.executable, "-m", "pytest_llmbench.workloads.rank.probe", str(folder)],
-                env=env, stdout=output, stderr=subprocess.STDOUT,
-            )  # fmt: skip
+        log = folder / f"rank-{rank}.log"
+        with log.open("wb") as output:
+            if may_ask([], env) and not self.inherit:
+                with suppress(RefusedError):
+                    return Forked([RANK, str(folder)], folder, env, output, "torch" if self.torch else "pytest")
+            return subprocess.Popen([sys.executable, "-m", RANK, str(folder)], env=env, stdout=output, stderr=output)
 
-    def _finish(self, probe: Probe, folder: Path, ranks: Sequence[subprocess.Popen[bytes]]) -> list[Answer]:
+    def _finish(self, probe: Probe, folder: Path, ranks: Sequence[Process]) -> list[Answer]:
         deadline = time.monotonic() + probe.deadline_s
         for process in ranks:
             try:

@@ -19,17 +19,11 @@ Edit = Callable[[list[str]], list[str]]
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 # The recipe of the runs that wrote the logs; the README next to them has the commands.
 RECIPE: dict[str, Any] = {
-    "engine": "megatron_lm",
-    "gpus_per_node": 0,
-    "model": {"layers": 2, "hidden_size": 64, "attention_heads": 4, "vocab_size": 128},
-    "parallelism": {"tensor": 2},
-    "sequence_length": 32,
-    "global_batch_size": 8,
-    "micro_batch_size": 2,
-    "optimizer": {"learning_rate": 1.0e-3},
-    "steps": 30,
-    "warm_up": {"steps": 5},
-}
+    "engine": "megatron_lm", "gpus_per_node": 0,
+    "model": {"layers": 2, "hidden_size": 64, "attention_heads": 4, "vocab_size": 128}, "parallelism": {"tensor": 2},
+    "sequence_length": 32, "global_batch_size": 8, "micro_batch_size": 2, "optimizer": {"learning_rate": 1.0e-3},
+    "steps": 30, "warm_up": {"steps": 5},
+}  # fmt: skip
 
 _RANK = """
 import os, re, signal, sys, time
@@ -98,12 +92,7 @@ class MegatronLM:
     user: UserFolder
 
     def install(
-        self,
-        *,
-        speed: float = 10.0,
-        torchrun: bool = False,
-        cluster: str = "local",
-        **environment: Any,
+        self, *, speed: float = 10.0, torchrun: bool = False, cluster: str = "local", **environment: Any
     ) -> None:
         """Write checkout and system file.
 

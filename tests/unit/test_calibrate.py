@@ -238,8 +238,7 @@ UNFIT: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "no_device": (lambda p: p.update(device=None), "its ranks did not report their device"),
     "another_fail": (lambda p: p.update(judgements=[LOSS]), "t[learns] ended in FAIL: measured 0 nat"),
     "too_short": (
-        shortened,
-        "15 judged steps with a duration are too few to know how fast it is: train at least 20 steps",
+        shortened, "15 judged steps with a duration are too few to know how fast it is: train at least 20 steps",
     ),
     "no_durations": (
         lambda p: (p.update(metrics={}), [step.update(seconds=None) for step in p["steps"]]),
@@ -247,8 +246,7 @@ UNFIT: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     ),
     "not_settled": (steps(lambda n: 1.2 - 0.001 * n), "its steps still became faster at the end: train longer"),
     "changed": (
-        lambda p: p["metrics"]["throughput"].update(value=45.6),
-        "throughput is 45.6 words/s, but its steps give 45",
+        lambda p: p["metrics"]["throughput"].update(value=45.6), "throughput is 45.6 words/s, but its steps give 45",
     ),
     "steps_taken_away": (lambda p: p["steps"].__delitem__(slice(50, None)), "but its steps give"),
     "a_step_that_lasts": (lambda p: p["steps"][60].update(seconds=1e9), "but its steps give 0.0498"),
@@ -258,8 +256,7 @@ UNFIT: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "negative_tokens": (lambda p: p["steps"][60].update(tokens=-1), "a duration or a count is not a number above 0"),
     "no_nodes": (lambda p: p.update(nodes=0), "Input should be greater than 0"),
     "other_batch": (
-        lambda p: p["recipe"].update(global_batch_size=128),
-        "the runs differ in recipe.global_batch_size: 256 (",
+        lambda p: p["recipe"].update(global_batch_size=128), "the runs differ in recipe.global_batch_size: 256 (",
     ),
     "other_layout": (
         lambda p: p["recipe"]["parallelism"].update(tensor=2),
@@ -269,10 +266,7 @@ UNFIT: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         lambda p: (p.update(device=OTHER), p["rank_info"][0].update(device=OTHER)),
         "the runs differ in device: NVIDIA H200 (",
     ),
-    "other_gpus": (
-        lambda p: p.update(gpus=8, ranks=8, rank_info=p["rank_info"] * 8),
-        "the runs differ in gpus: 1 (",
-    ),
+    "other_gpus": (lambda p: p.update(gpus=8, ranks=8, rank_info=p["rank_info"] * 8), "the runs differ in gpus: 1 ("),
     "gpus_that_did_not_train": (
         lambda p: p.update(gpus=8),
         "gpus, ranks, rank_info: 8 × NVIDIA H200, 1 ranks, of which 1 introduced themselves: NVIDIA H200",
@@ -293,7 +287,7 @@ UNFIT: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         lambda p: p.update(run_of("2026-1", 1.15 * (1 + BETWEEN[1])), session="2027"),
         "have the very same step times: one is a copy of the other",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", UNFIT)

@@ -32,13 +32,8 @@ def test_all_that_an_image_takes_is_there(image: str) -> None:
     taken = copied(image)
     assert [path for path in taken if not (CHECKOUT / path).exists()] == []
     needed = {
-        "pyproject.toml",
-        "constraints.txt",
-        PROJECT["readme"],
-        *PROJECT["license-files"],
-        "pytest_llmbench",
-        "suites",
-    }
+        "pyproject.toml", "constraints.txt", PROJECT["readme"], *PROJECT["license-files"], "pytest_llmbench", "suites",
+    }  # fmt: skip
     assert {path: taken.get(path) for path in needed} == {path: f"/opt/source/{path}" for path in needed}
     script = taken["containers/install.sh"]
     assert re.search(rf"^(RUN| ) *{script} ", (CONTAINERS / image).read_text(), re.MULTILINE)

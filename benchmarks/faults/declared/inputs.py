@@ -34,7 +34,7 @@ def damaged(name: str, done: str, kind: ProblemKind, damage: Callable[[Logs], ob
     damage = damage or DAMAGES[name.replace("-", " ")][0]
     return Fault(
         name=name.replace(" ", "-"), family="logs", scene="replayed", done=done, recipe={"nodes": 2},
-        strike=lambda run: damage(LogsOf(run.session, run.key)), expected=error(kind),
+        strike=lambda run: damage(LogsOf(run.session, run.user.path / "recipes", run.key)), expected=error(kind),
     )  # fmt: skip
 
 

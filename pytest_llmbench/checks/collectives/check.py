@@ -194,16 +194,11 @@ def _configure_nccl_tests(
         "-w": options.warm_up, "-c": options.checked, "-d": _TYPES[options.dtype],
     }  # fmt: skip
     return {
-        "root": root,
-        "collectives": names,
-        "args": [text for option, value in args.items() for text in (option, str(value))],
-        "hosts": hosts,
-        "gpus": site.gpus_per_node,
-        "launcher": options.launcher if len(hosts) > 1 else (),
-        "setup": environment.setup,
-        "env": dict(environment.env),
-        "timeout_s": timeout_s,
-    }
+        "root": root, "collectives": names,
+        "args": [text for option, value in args.items() for text in (option, str(value))], "hosts": hosts,
+        "gpus": site.gpus_per_node, "launcher": options.launcher if len(hosts) > 1 else (), "setup": environment.setup,
+        "env": dict(environment.env), "timeout_s": timeout_s,
+    }  # fmt: skip
 
 
 def _name_probe(options: CollectivesOptions) -> str:
@@ -240,17 +235,13 @@ def judge(
     elif not doubt:
         findings += bounds.judge(readings, device=device, action=_SLOW)
     return Report(
-        findings=tuple(findings),
-        readings=tuple(readings),
-        problem=None if findings else doubt,
-        unbounded=not bounds.covers(readings, device),
-        notes=tuple(notes),
+        findings=tuple(findings), readings=tuple(readings), problem=None if findings else doubt,
+        unbounded=not bounds.covers(readings, device), notes=tuple(notes),
         evidence={
-            "curve": curve.model_dump(mode="json"),
-            "device": device,
+            "curve": curve.model_dump(mode="json"), "device": device,
             "references": [reference.model_dump(mode="json") for reference in references],
         },
-    )
+    )  # fmt: skip
 
 
 def _list_numbers(curve: Curve, ranks: int) -> Iterator[tuple[str, str, float, str]]:

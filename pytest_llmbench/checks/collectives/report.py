@@ -192,17 +192,11 @@ class _Table:
     def curve(self, ranks: int | None, nodes: int | None, asked: int | None = None, *, complete: bool) -> Curve:
         """The curve; `asked` stands for unknown ranks."""
         return Curve(
-            collective=self.collective,
-            points=tuple(self.points),
-            ranks=ranks,
-            nodes=nodes,
-            gpus=ranks,
-            complete=complete,
-            unreadable=self.unreadable,
-            out_of_bounds=self.out_of_bounds,
+            collective=self.collective, points=tuple(self.points), ranks=ranks, nodes=nodes, gpus=ranks,
+            complete=complete, unreadable=self.unreadable, out_of_bounds=self.out_of_bounds,
             average_busbw=None if self.average is None else self.average.value,
             doubt=self.doubt or _find_disagreement(self.collective, ranks or asked, self.sides, self.average),
-        )
+        )  # fmt: skip
 
     def add_row(self, read: Callable[[], _Row]) -> None:
         """Add a row, or count it as unreadable."""

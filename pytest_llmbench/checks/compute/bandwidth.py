@@ -25,13 +25,9 @@ class _Bandwidth(DeviceCheck):
             for name, value in numbers.items():
                 rates.add(answer, name, value / 1e9, "GB/s")
         return Report(
-            findings=(*rates.judge(self.action), *rates.compare(self.action)),
-            readings=tuple(rates.readings),
-            unjudged=silent(answers),
-            unbounded=rates.unbounded,
-            notes=tuple(rates.notes()),
-            evidence=evidence,
-        )
+            findings=(*rates.judge(self.action), *rates.compare(self.action)), readings=tuple(rates.readings),
+            unjudged=silent(answers), unbounded=rates.unbounded, notes=tuple(rates.notes()), evidence=evidence,
+        )  # fmt: skip
 
 
 class MemoryBandwidth(_Bandwidth):

@@ -205,13 +205,10 @@ def _read_iterations(document: Mapping[str, Any]) -> Diagnosis:
     if not runs:
         raise UnreadableReport("there are no iterations in it")
     return Diagnosis(
-        version=runs[0].version,
-        driver=runs[0].driver,
-        gpus=runs[0].gpus,
-        tests=tuple(test for run in runs for test in run.tests),
-        overall=_read_status(document.get("Overall Result")),
+        version=runs[0].version, driver=runs[0].driver, gpus=runs[0].gpus,
+        tests=tuple(test for run in runs for test in run.tests), overall=_read_status(document.get("Overall Result")),
         runtime_error=next((run.runtime_error for run in runs if run.runtime_error is not None), None),
-    )
+    )  # fmt: skip
 
 
 def _read_test(category: object, test: Mapping[str, Any]) -> DiagnosticOutcome:

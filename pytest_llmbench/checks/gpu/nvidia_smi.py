@@ -182,14 +182,11 @@ def read_smi(printed: str) -> Smi:
 def _read_gpu(index: int, gpu: ET.Element) -> SmiGpu:
     lost = next((value for element in gpu.iter() if LOST.fullmatch(value := (element.text or "").strip())), "")
     return SmiGpu(
-        index=index,
-        bus=pci_address(text(gpu, "pci/pci_bus_id") or (gpu.get("id") or "")),
-        lost=lost,
+        index=index, bus=pci_address(text(gpu, "pci/pci_bus_id") or (gpu.get("id") or "")), lost=lost,
         mig=either(flag(gpu, "mig_mode/current_mig"), flag(gpu, "mig_mode/pending_mig")),
-        slowdowns=_read_slowdowns(gpu),
-        processes=_read_processes(gpu),
+        slowdowns=_read_slowdowns(gpu), processes=_read_processes(gpu),
         **{field.name: field.metadata["read"](gpu) for field in fields(SmiGpu) if field.metadata},
-    )
+    )  # fmt: skip
 
 
 def _read_slowdowns(gpu: ET.Element) -> tuple[str, ...] | None:

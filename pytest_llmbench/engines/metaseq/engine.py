@@ -22,26 +22,14 @@ from pytest_llmbench.readers.items import Needles
 from pytest_llmbench.readers.log import LogReader, last_step, log_files
 
 _FIELDS = {
-    "model-parallel-size": "parallelism.tensor",
-    "dict-size": "model.vocab_size",
-    "decoder-layers": "model.layers",
-    "decoder-embed-dim": "model.hidden_size",
-    "decoder-attention-heads": "model.attention_heads",
-    "dropout": "model.dropout",
-    "attention-dropout": "model.dropout",
-    "tokens-per-sample": "sequence_length",
-    "batch-size": "micro_batch_size",
-    "update-freq": "global_batch_size",
-    "adam-betas": "optimizer.betas",
-    "adam-eps": "optimizer.eps",
-    "weight-decay": "optimizer.weight_decay",
-    "clip-norm": "optimizer.clip_grad_norm",
-    "lr": "optimizer.learning_rate",
-    "end-learning-rate": "optimizer.learning_rate",
-    "warmup-updates": "optimizer.warmup_steps",
-    "total-num-update": "steps",
-    "max-update": "steps",
-}
+    "model-parallel-size": "parallelism.tensor", "dict-size": "model.vocab_size", "decoder-layers": "model.layers",
+    "decoder-embed-dim": "model.hidden_size", "decoder-attention-heads": "model.attention_heads",
+    "dropout": "model.dropout", "attention-dropout": "model.dropout", "tokens-per-sample": "sequence_length",
+    "batch-size": "micro_batch_size", "update-freq": "global_batch_size", "adam-betas": "optimizer.betas",
+    "adam-eps": "optimizer.eps", "weight-decay": "optimizer.weight_decay", "clip-norm": "optimizer.clip_grad_norm",
+    "lr": "optimizer.learning_rate", "end-learning-rate": "optimizer.learning_rate",
+    "warmup-updates": "optimizer.warmup_steps", "total-num-update": "steps", "max-update": "steps",
+}  # fmt: skip
 _REFUSED: Mapping[str, str] = {
     "max-tokens": "makes batches of tokens, not of sequences",
     "skip-batches": "leaves batches out",

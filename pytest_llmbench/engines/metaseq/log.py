@@ -108,17 +108,11 @@ _MICRO_BATCH = re.compile(r"\| max tokens per GPU = \w+ and batch size per GPU =
 # `'decoder_layers': 2` or `decoder_layers=2`, of a printed dictionary or name space.
 _SETTING = re.compile(r"\b([a-z_\d]{4,30})'?(?:=|: )'?(\d{1,12}|True|False|[a-z_]{4,20})\b", re.ASCII)
 _SETTINGS: Mapping[str, ClaimName] = {
-    "decoder_layers": "layers",
-    "decoder_embed_dim": "hidden_size",
-    "decoder_ffn_embed_dim": "feed_forward_size",
-    "decoder_attention_heads": "attention_heads",
-    "tokens_per_sample": "sequence_length",
-    "dict_size": "vocab_size",
-    "model_parallel_size": "tensor",
-    "batch_size": "micro_batch_size",
-    "max_update": "steps",
+    "decoder_layers": "layers", "decoder_embed_dim": "hidden_size", "decoder_ffn_embed_dim": "feed_forward_size",
+    "decoder_attention_heads": "attention_heads", "tokens_per_sample": "sequence_length", "dict_size": "vocab_size",
+    "model_parallel_size": "tensor", "batch_size": "micro_batch_size", "max_update": "steps",
     "distributed_world_size": "world_size",
-}
+}  # fmt: skip
 
 
 # Every line with claims contains one of these.

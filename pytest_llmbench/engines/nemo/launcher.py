@@ -82,27 +82,20 @@ def _given(
     own = {f"{path}:{path}" for path in (place.environment.root, place.environment.data)}  # it mounts these itself
     hours, minutes = divmod(place.time_limit_min, 60)
     return {
-        "training": options.training,
-        "cluster_type": "bcm",
-        "bignlp_path": "{root}",
-        "data_dir": "{data}",
+        "training": options.training, "cluster_type": "bcm", "bignlp_path": "{root}", "data_dir": "{data}",
         "base_results_dir": "{run}/results",
         "container_mounts": tuple(mount for mount in container.mounts if mount not in own) if container else (),
         "container": container.image if container else None,
         **{f"env_vars.{name}": env[name] for name in _ENV_VARS[options.version] if name in env},
-        "cluster.gpus_per_node": topology.gpus_per_node,
-        "training.run.name": name,
-        "training.run.time_limit": f"{hours:02d}:{minutes:02d}:00",
-        "training.trainer.num_nodes": topology.nodes,
-        "training.trainer.devices": topology.ranks_per_node,
-        "training.trainer.max_steps": recipe.steps,
-        "training.trainer.log_every_n_steps": 1,
-        "training.exp_manager.resume_if_exists": False,
+        "cluster.gpus_per_node": topology.gpus_per_node, "training.run.name": name,
+        "training.run.time_limit": f"{hours:02d}:{minutes:02d}:00", "training.trainer.num_nodes": topology.nodes,
+        "training.trainer.devices": topology.ranks_per_node, "training.trainer.max_steps": recipe.steps,
+        "training.trainer.log_every_n_steps": 1, "training.exp_manager.resume_if_exists": False,
         "training.model.micro_batch_size": recipe.micro_batch_size,
         "training.model.global_batch_size": recipe.samples_per_step,
         "training.model.tensor_model_parallel_size": recipe.parallelism.tensor,
         "training.model.pipeline_model_parallel_size": recipe.parallelism.pipeline,
-    }
+    }  # fmt: skip
 
 
 _ENV_VARS_22_06 = (
@@ -112,13 +105,9 @@ _ENV_VARS = {"22.06": _ENV_VARS_22_06, "22.09": (*_ENV_VARS_22_06, "NCCL_PROTO")
 
 # `debug` is what keeps it from submitting.
 _GIVEN_22_06: Mapping[str, Value] = {
-    "debug": True,
-    "run_data_preparation": False,
-    "run_training": True,
-    "run_conversion": False,
-    "run_finetuning": False,
-    "run_evaluation": False,
-}
+    "debug": True, "run_data_preparation": False, "run_training": True, "run_conversion": False,
+    "run_finetuning": False, "run_evaluation": False,
+}  # fmt: skip
 
 
 def _given_22_09(topology: Topology, place: Place) -> dict[str, Value]:

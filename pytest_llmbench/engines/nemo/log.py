@@ -76,13 +76,10 @@ def _step(said: dict[str, str]) -> StepLine:
     values = {name: number(name, said.pop(name)) for name in (*_NEEDED, *TIMINGS) if name in said}
     timings = [values[name] for name in TIMINGS if name in values]
     return StepLine(
-        step=int(global_step[1]) + 1,
-        seconds=timings[0] if timings else None,
-        samples=int(batch[1]) if batch else None,
-        loss=values.get("reduced_train_loss"),
-        grad_norm=values.get("grad_norm"),
+        step=int(global_step[1]) + 1, seconds=timings[0] if timings else None, samples=int(batch[1]) if batch else None,
+        loss=values.get("reduced_train_loss"), grad_norm=values.get("grad_norm"),
         reported={name: figure for name, value in said.items() if (figure := as_number(value)) is not None},
-    )
+    )  # fmt: skip
 
 
 _TAGS = (*TIMINGS, "reduced_train_loss", "grad_norm", "global_batch_size", "global_step", "consumed_samples", "lr")

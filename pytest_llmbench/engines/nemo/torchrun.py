@@ -61,12 +61,9 @@ class NemoTorchrun(Nemo):
                 *overrides(arguments, place, where),
             ]
         train = Command(
-            launcher="torchrun",
-            argv=tuple(argv),
-            launcher_args=options.launcher_args,
-            env={"HYDRA_FULL_ERROR": "1"},
+            launcher="torchrun", argv=tuple(argv), launcher_args=options.launcher_args, env={"HYDRA_FULL_ERROR": "1"},
             folder=place.environment.root,
-        )
+        )  # fmt: skip
         return Script(commands=(*before, _shell(BEGIN, bare=True), train, _shell(END, bare=True)), notes=options.notes)
 
 
@@ -85,21 +82,15 @@ def _own_config(config: str, place: Place, where: str) -> Command:
 
 def _given(recipe: Recipe, topology: Topology) -> dict[str, Value]:
     return {
-        "run.results_dir": "{run}/results",
-        "exp_manager.explicit_log_dir": "{run}/results",
-        "trainer.num_nodes": topology.nodes,
-        "trainer.devices": topology.ranks_per_node,
-        "trainer.enable_checkpointing": False,
-        "exp_manager.resume_if_exists": False,
-        "trainer.max_steps": recipe.steps,
-        "trainer.val_check_interval": recipe.steps,
-        "trainer.log_every_n_steps": 1,
-        "exp_manager.create_checkpoint_callback": False,
-        "model.micro_batch_size": recipe.micro_batch_size,
+        "run.results_dir": "{run}/results", "exp_manager.explicit_log_dir": "{run}/results",
+        "trainer.num_nodes": topology.nodes, "trainer.devices": topology.ranks_per_node,
+        "trainer.enable_checkpointing": False, "exp_manager.resume_if_exists": False, "trainer.max_steps": recipe.steps,
+        "trainer.val_check_interval": recipe.steps, "trainer.log_every_n_steps": 1,
+        "exp_manager.create_checkpoint_callback": False, "model.micro_batch_size": recipe.micro_batch_size,
         "model.global_batch_size": recipe.samples_per_step,
         "model.tensor_model_parallel_size": recipe.parallelism.tensor,
         "model.pipeline_model_parallel_size": recipe.parallelism.pipeline,
-    }
+    }  # fmt: skip
 
 
 ENGINE = NemoTorchrun()

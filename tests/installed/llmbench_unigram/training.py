@@ -72,32 +72,19 @@ def _train(recipe: Any, context: RankContext, log: StepLog, meeting: Meeting) ->
             began = before + seconds
         ended_at += seconds
         log.step(
-            seconds=seconds,
-            ended=ended_at,
-            tokens=counts.total(),
-            samples=sum(map(len, fed)),
-            loss=loss,
-            grad_norm=norm,
-            peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        )
+            seconds=seconds, ended=ended_at, tokens=counts.total(), samples=sum(map(len, fed)), loss=loss,
+            grad_norm=norm, peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        )  # fmt: skip
         if enough and step < recipe.steps:
             log.end_early()
             break
     log.training(
         TrainingEvent(
-            world_size=meeting.size,
-            tensor=1,
-            pipeline=1,
-            tensor_rank=0,
-            pipeline_rank=0,
-            copy_rank=context.rank,
-            layers=0,
-            parameters=len(table.logits),
-            precision="fp32",
-            sequence_length=len(fed[0][0]),
+            world_size=meeting.size, tensor=1, pipeline=1, tensor_rank=0, pipeline_rank=0, copy_rank=context.rank,
+            layers=0, parameters=len(table.logits), precision="fp32", sequence_length=len(fed[0][0]),
             micro_batch_size=len(fed[0]),
         )
-    )
+    )  # fmt: skip
 
 
 def set_clock(seconds: float) -> None:

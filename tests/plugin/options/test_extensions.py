@@ -148,8 +148,9 @@ def test_a_statistic_that_breaks_makes_its_run_an_error(user: UserFolder, site: 
     assert "ZeroDivisionError: no racks" in case.message
 
 
-@pytest.mark.parametrize("more", [(), ("-n", "1"), ("--plan",)], ids=["alone", "xdist", "plan"])
-@pytest.mark.parametrize("wanted", ["cores", "words"])
+@pytest.mark.parametrize(
+    ("wanted", "more"), [("cores", ()), ("words", ()), ("words", ("-n", "1")), ("cores", ("--plan",))]
+)
 def test_a_session_that_needs_what_cannot_be_used_is_refused(
     user: UserFolder, site: Path, wanted: str, more: tuple[str, ...]
 ) -> None:
@@ -163,8 +164,13 @@ def test_a_session_that_needs_what_cannot_be_used_is_refused(
     assert "INTERNALERROR" not in result.text
 
 
-@pytest.mark.parametrize(("wanted", "who"), [("cores", "check cores"), ("words", "engine counting")])
-@pytest.mark.parametrize("more", [(), ("-n", "1"), ("--plan",)], ids=["alone", "xdist", "plan"])
+@pytest.mark.parametrize(
+    ("wanted", "who", "more"),
+    [
+        ("cores", "check cores", ()), ("words", "engine counting", ()), ("cores", "check cores", ("-n", "1")),
+        ("words", "engine counting", ("--plan",)),
+    ],
+)  # fmt: skip
 def test_functions_that_only_this_folder_has_are_refused_before_anything_is_submitted(
     user: UserFolder, site: Path, wanted: str, who: str, more: tuple[str, ...]
 ) -> None:

@@ -85,7 +85,7 @@ def test_a_session_without_our_tests_imports_nothing_heavy(user: UserFolder, dis
     on_this_machine(user)
     user.test(NOT_OURS)
     user.test(WATCHER, "conftest.py")
-    result = user.finish(user.start(distribution))  # in a new Python, with nothing imported
+    result = user.run_new(distribution)
     assert result.returncode == 0, result.text
     assert "llmbench:" not in result.text
     assert result.found is None
@@ -101,42 +101,29 @@ def test_what_was_asked_for_begins_at_once(user: UserFolder) -> None:
     (user.path / "contract.yaml").write_text("'1': test_only_marked\n'2': test_nowhere\n")
     with (user.path / "pytest.ini").open("a") as ini:
         ini.write("llmbench_require = contract.yaml\n")
-    result = user.finish(user.start())
+    result = user.run_new()
     assert result.returncode == 1, result.text
     assert re.search(r"^1 +PASS", result.text, re.MULTILINE)
     assert re.search(r"^2 +INCOMPLETE", result.text, re.MULTILINE)
     assert "pytest_llmbench.plugin.bench" in imported(user)["alone"]
 
 
-def test_it_looks_the_same_after_others(user: UserFolder) -> None:
-    """The lines and their order are those of a session with an option of ours, and so is the XML."""
-    after_others(user)
-    late = user.run("--junitxml=late.xml")
-    early = user.run("--cluster=local", "--junitxml=late.xml")
-    assert late.returncode == early.returncode == 0, late.text
-    assert told(late.text) == told(early.text)
-    assert [line for line in told(late.text) if "llmbench verdicts" in line]
-    cases = read_junit(user.path / "late.xml")
-    assert {name: case.properties.get("verdict") for name, case in cases.items()} == {
-        "test_1_skipped": None, "test_plain": None, "test_reference[tiny-learns]": "PASS",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-def test_its_report_has_what_came_before(user: UserFolder, distribution: str) -> None:
-    """Verdict, properties of the suite, and other tests, of which a file was skipped before ours were collected."""
+def test_it_looks_the_same_after_others(user: UserFolder, distribution: str) -> None:
+    """Lines, their order and the XML are those of a session with an option of ours, and of tests before ours, too."""
     after_others(user)
-    result = user.run(distribution)
-    assert result.returncode == 0, result.text
-    assert "llmbench: system local" in result.text
-    assert "llmbench: 1 run, reports in" in result.text
-    outcomes = {name: (case.outcome, case.properties.get("verdict")) for name, case in result.cases.items()}
-    assert outcomes == {
-        "test_1_skipped": ("skipped", None),
-        "test_plain": ("passed", None),
+    early, late = (user.run(distribution, *args, "--junitxml=late.xml") for args in (["--cluster=local"], []))
+    assert late.returncode == early.returncode == 0, late.text
+    assert told(late.text) == told(early.text) or distribution != "-n0"
+    assert [line for line in told(late.text) if "llmbench verdicts" in line]
+    assert "llmbench: system local" in late.text
+    assert "llmbench: 1 run, reports in" in late.text
+    cases = read_junit(user.path / "late.xml")
+    assert {name: (case.outcome, case.properties.get("verdict")) for name, case in cases.items()} == {
+        "test_1_skipped": ("skipped", None), "test_plain": ("passed", None),
         "test_reference[tiny-learns]": ("passed", "PASS"),
-    }
-    assert '<property name="system" value="local"' in (result.session / "junit.xml").read_text()
+    }  # fmt: skip
+    assert '<property name="system" value="local"' in (user.path / "late.xml").read_text()
 
 
 @pytest.mark.parametrize("fixture", ["run", "reference", "health"])

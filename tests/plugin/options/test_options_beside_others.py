@@ -96,10 +96,14 @@ def far(user: UserFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@BOTH
 @pytest.mark.parametrize(
-    "option", ["--system system.yaml", "--llmbench-quarantine unfit.txt", "--llmbench-run-dir reports"]
-)
+    ("option", "distribution"),
+    [
+        ("--system system.yaml", "-n2"),
+        ("--llmbench-quarantine unfit.txt", "-n0"),
+        ("--llmbench-run-dir reports", "-n0"),
+    ],
+)  # fmt: skip
 def test_a_path_that_brings_another_ini_file_is_refused(
     user: UserFolder, far: Path, option: str, distribution: str
 ) -> None:

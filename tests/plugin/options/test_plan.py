@@ -1,25 +1,20 @@
 """`--plan`: what would run, its scripts and its node-hours; nothing is submitted, nothing is written."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import UserFolder
+from tests.conftest import PYTEST, UserFolder
+from tests.support.warm import asking as warm_pytest
 
 CHECKOUT = Path(__file__).parents[3]
 
 
 def plan(folder: Path, *options: str, path: str) -> tuple[int, str]:
     """Run the checkout's suites with `--plan`, started in `folder`, without Slurm on PATH."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:benchmark", "--plan", *options,
-         str(CHECKOUT / "suites" / "training")],
-        cwd=folder, env={"PATH": path, "HOME": str(folder)}, check=False,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+    command = [*PYTEST, "-p", "no:benchmark", "--plan", *options, str(CHECKOUT / "suites" / "training")]
+    done = warm_pytest.run(command, cwd=folder, environment={"PATH": path, "HOME": str(folder)}, timeout_s=60)
     assert "Traceback" not in done.stdout
     return done.returncode, done.stdout
 

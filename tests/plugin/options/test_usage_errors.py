@@ -25,10 +25,8 @@ BAD_OPTIONS = {
         "ini option llmbench_heartbeat_timeout: '14' must be a whole number of seconds >= 15",
     ),
     "--llmbench-retries -1": ("argument --llmbench-retries", "'-1' must be a whole number >= 0"),
-    "--llmbench-retries 1 --cluster local": (
-        "--llmbench-retries 1 repeats runs that Slurm's nodes lost",
-        "use --cluster slurm",
-    ),
+    "--llmbench-retries 1 --cluster local": ("--llmbench-retries 1 repeats runs that Slurm's nodes lost",
+                                             "use --cluster slurm"),
     "--llmbench-budget 0": ("argument --llmbench-budget", "'0' must be a number of GPU-hours above 0"),
     "--llmbench-budget nan": ("argument --llmbench-budget", "'nan' must be a number of GPU-hours above 0"),
     "-o llmbench_group_tolerance=3 --cluster local": (
@@ -48,26 +46,19 @@ BAD_OPTIONS = {
     "--scale big": ("argument --scale", "unknown value 'big'", "legal: full, smoke"),
     "--scale smok": ("argument --scale", "did you mean 'smoke'?"),
     "--cluster k8s": ("argument --cluster", "unknown value 'k8s'", "legal: auto, debug, local, slurm"),
-    "-o llmbench_allocation=never --cluster local": (
-        "ini option llmbench_allocation: unknown value 'never'",
-        "legal: run, session",
-    ),
+    "-o llmbench_allocation=never --cluster local": ("ini option llmbench_allocation: unknown value 'never'",
+                                                     "legal: run, session"),
     "--time abc": ("argument --time", "'abc' is not a time limit", "hours:minutes:seconds"),
     "--system nowhere": ("unknown system 'nowhere'", "legal: ", "H200", "local", "slurm", "or give a YAML file"),
     "--system nowhere.yaml": ("nowhere.yaml", "No such file"),
     "--nodes 2 --cluster local": ("--nodes 2 with --cluster local", "use --cluster slurm"),
     "--nodes 2 --cluster debug": ("--nodes 2 with --cluster debug", "use --cluster slurm"),
     "--nodes 2 --nodes-per-run 3 --cluster slurm": ("--nodes-per-run 3 is more than --nodes 2",),
-    "-o llmbench_allocation=session --cluster slurm": (
-        "llmbench_allocation = session",
-        "give their number with --nodes",
-    ),
-    "--cluster local --llmbench-run-dir test_user.py": (
-        "--llmbench-run-dir",
-        "test_user.py cannot be written",
-        "another --llmbench-run-dir",
-    ),
-}
+    "-o llmbench_allocation=session --cluster slurm": ("llmbench_allocation = session",
+                                                       "give their number with --nodes"),
+    "--cluster local --llmbench-run-dir test_user.py": ("--llmbench-run-dir", "test_user.py cannot be written",
+                                                        "another --llmbench-run-dir"),
+}  # fmt: skip
 
 
 def refused(user: UserFolder, *options: str) -> str:
@@ -107,17 +98,13 @@ def test_a_bad_option_names_itself_and_what_is_legal(user: UserFolder, options: 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (
-            "--llmbench-budget 0.01",
-            "--llmbench-budget 0.01: by their time limits, the runs and checks could take 0.08333 GPU-hours, so",
-        ),
-        (
-            "--llmbench-budget 9 --llmbench-inconclusive rerun",
-            "--llmbench-budget with --llmbench-inconclusive rerun: further runs are bounded only where",
-        ),
+        ("--llmbench-budget 0.01",
+         "--llmbench-budget 0.01: by their time limits, the runs and checks could take 0.08333 GPU-hours, so"),
+        ("--llmbench-budget 9 --llmbench-inconclusive rerun",
+         "--llmbench-budget with --llmbench-inconclusive rerun: further runs are bounded only where"),
     ],
     ids=["too_much", "without_end"],
-)
+)  # fmt: skip
 def test_what_could_take_more_than_the_budget_is_refused(user: UserFolder, options: str, words: str) -> None:
     user.recipe()
     user.test()

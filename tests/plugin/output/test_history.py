@@ -3,7 +3,6 @@
 import json
 import random
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -11,9 +10,8 @@ from pytest_llmbench.history.database import open_history
 from pytest_llmbench.history.importing import import_sessions
 from pytest_llmbench.history.queries import list_sessions, read_series
 from tests.conftest import Result, UserFolder
+from tests.plugin.conftest import RECORDED
 
-# A real run on one H200.
-RECORDED = Path(__file__).parents[2] / "data" / "h200"
 TEST = """
 import pytest
 from pytest_llmbench import Quantity

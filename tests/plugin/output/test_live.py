@@ -16,14 +16,12 @@ import pytest
 
 from tests.conftest import ASLEEP, TEST_REFERENCES, UserFolder
 from tests.support.screens.terminal import Terminal
-
-WATCH = [sys.executable, "-c", "import sys; from pytest_llmbench.cli.app import main; sys.argv[0] = 'llmbench'; main()"]
+from tests.support.warm import asking as warm_pytest
 
 
 def watched(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*WATCH, "watch", *words], cwd=folder, capture_output=True, text=True, check=False, timeout=100
-    )
+    command = [sys.executable, "-m", "pytest_llmbench.cli", "watch", *words]
+    return warm_pytest.run(command, cwd=folder, environment=os.environ, timeout_s=100)
 
 
 def on_terminal(user: UserFolder, width: int, *args: str) -> list[str]:
@@ -90,7 +88,7 @@ def test_a_killed_session_says_so_and_how_to_go_on(user: UserFolder) -> None:
 def test_no_session_is_wrong_input(tmp_path: Path) -> None:
     done = watched(tmp_path)
     assert done.returncode == 2
-    assert "give --run-dir" in done.stderr
+    assert "give --run-dir" in done.stdout
 
 
 def _text(path: Path) -> str:

@@ -10,14 +10,9 @@ import pytest
 from tests.conftest import ASLEEP, TINY, UserFolder, Watch
 
 FAST = {
-    "name": "fast",
-    "statistic": "throughput",
-    "at_least": "1 words/s",
-    "why": "any machine is faster",
-    "source": "this test",
-    "date": "2026-01-01",
-    "applies_to": {"system": "local"},
-}
+    "name": "fast", "statistic": "throughput", "at_least": "1 words/s", "why": "any machine is faster",
+    "source": "this test", "date": "2026-01-01", "applies_to": {"system": "local"},
+}  # fmt: skip
 REFERENCES = [*TINY["references"], FAST]
 MARKED = """
 import pytest

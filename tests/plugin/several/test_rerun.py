@@ -70,6 +70,8 @@ def test_without_it_one_run_is_made(user: UserFolder) -> None:
     assert made(result) == ["tiny"]
     assert result.cases["test_speed[tiny]"].properties["alpha"] == "0.01"
     assert "about 2 runs would decide; pass `--llmbench-repeat 2`" in result.text
+    again = user.run("--system", "local", f"--replay={result.session}", "--llmbench-inconclusive", "rerun")
+    assert "No further run was made: logs are replayed" in again.cases["test_speed[tiny]"].message
 
 
 @pytest.mark.parametrize(
@@ -109,11 +111,3 @@ def test_a_further_run_that_breaks_is_an_error(user: UserFolder, watch: type[Wat
     assert result.record("tiny-repeat2")["problem"]["kind"] == kind
     assert result.cases["test_speed[tiny]"].properties["verdict"] == "ERROR", result.text
     assert result.returncode != 0
-
-
-def test_a_replay_runs_nothing(user: UserFolder) -> None:
-    user.recipe(**LOGGED)
-    user.test(asked("2560 words/s"))
-    folder = user.run("--cluster", "local").session
-    result = user.run("--system", "local", f"--replay={folder}", "--llmbench-inconclusive", "rerun")
-    assert "No further run was made: logs are replayed" in result.cases["test_speed[tiny]"].message

@@ -1,4 +1,4 @@
-"""Records that cannot be kept, and names that are not UTF-8: no test waits for ever."""
+"""Records that cannot be kept, a run that breaks its reader, and odd names: no test waits for ever."""
 
 import pytest
 
@@ -45,3 +45,38 @@ def test_a_folder_that_slurm_would_take_for_another_is_refused(user: UserFolder,
     assert result.returncode == pytest.ExitCode.USAGE_ERROR
     assert "its name has a backslash, a line end, a control character, or bytes that are not UTF-8" in result.text
     assert result.found is None
+
+
+# The runner breaks in an unforeseen way whenever it looks into one run's folder.
+BREAKS_OVER_ONE = """
+from pytest_llmbench.session import following
+
+def read_report(folder, read=following.read_report):
+    if folder.name == "bad":
+        raise UnicodeDecodeError("utf-8", b"\\xff", 0, 1, "odd bytes")
+    return read(folder)
+
+following.read_report = read_report
+"""
+
+
+def test_what_breaks_over_one_run_does_not_end_the_others(user: UserFolder) -> None:
+    """The one is an ERROR that says where we broke, and those after it are run and judged."""
+    for name in ("bad", "tiny"):
+        user.recipe(name)
+    user.test()
+    (user.path / "conftest.py").write_text(BREAKS_OVER_ONE)
+    result = user.run("--cluster", "local", "-k", "bad or tiny")
+    assert result.cases["test_reference[bad-learns]"].outcome == "error", result.text
+    assert "odd bytes" in result.cases["test_reference[bad-learns]"].message
+    assert result.record("bad")["problem"]["kind"] == "harness"
+    assert result.cases["test_reference[tiny-learns]"].outcome == "passed", result.text
+
+
+def test_folders_may_be_named_like_patterns(user: UserFolder) -> None:
+    """Submitit replaces %j and the like in paths, and does not here."""
+    user.recipe()
+    user.test()
+    result = user.run("--cluster", "local", "-k", "tiny", "--llmbench-run-dir", "reports/%j-%t %A%2F")
+    assert result.returncode == 0, result.text
+    assert [path.name for path in (user.path / "reports").iterdir()] == ["%j-%t %A%2F"]

@@ -2,7 +2,6 @@
 
 import json
 import random
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +9,8 @@ import pytest
 
 from pytest_llmbench.cli import app
 from tests.conftest import Result, UserFolder
+from tests.plugin.conftest import ONE_H200, RECORDED
 
-# A real run on one H200, at 456,479 words/s in its judged steps.
-RECORDED = Path(__file__).parents[2] / "data" / "h200"
-ONE_H200 = """name: H200
-cluster: local
-gpus_per_node: 1
-gpu:
-  model: H200
-  memory_gib: 141
-  peak_tflops: {bf16: 989.4}
-  source: its data sheet
-"""
 DESK = "name: desk\ncluster: local\ngpus_per_node: 0\ncpu_ranks_per_node: 1\n"
 
 
@@ -61,13 +50,12 @@ def judge(user: UserFolder, *options: str) -> Result:
     [(1.0, "PASS", "-n0"), (1.03, "FAIL", "-n0"), (1.01, "INCONCLUSIVE", "-n0"), (1.01, "INCONCLUSIVE", "-n2")],
 )
 def test_a_real_run_is_judged_by_runs_like_it(
-    user: UserFolder, tmp_path: Path, faster: float, verdict: str, distribution: str
+    recorded: UserFolder, tmp_path: Path, faster: float, verdict: str, distribution: str
 ) -> None:
-    shutil.copytree(RECORDED, user.path / "recorded")
     plain = json.loads((RECORDED / "runs" / "opt125m" / "record.json").read_text("utf-8"))
-    calibrated(siblings(plain, tmp_path, faster), user.path / "one_h200.yaml", ONE_H200)
-    user.test()
-    result = judge(user, "--replay", "recorded", "--system", "one_h200.yaml", distribution)
+    calibrated(siblings(plain, tmp_path, faster), recorded.path / "one_h200.yaml", ONE_H200)
+    recorded.test()
+    result = judge(recorded, "--replay", "recorded", "--system", "one_h200.yaml", distribution)
     assert result.case.properties["verdict"] == verdict, result.text
     assert result.case.properties["claim"] == "run"
     assert result.case.properties["speed_judged"] == "throughput"

@@ -50,10 +50,7 @@ def test_a_decided_run_ends_before_two_fifths_of_its_steps(user: UserFolder, dis
     assert {(rank["asked_to_end"], rank["end_steps"]) for rank in record["rank_info"]} == {(True, done)}
     assert len(record["rank_info"]) > 1
     assert told["alpha"] == pytest.approx(0.0015)
-    assert told["decided"] == [
-        "speed: throughput >= 0.01 words/s: PASS",
-        "missed: throughput <= 0.01 words/s: FAIL",
-    ]
+    assert told["decided"] == ["speed: throughput >= 0.01 words/s: PASS", "missed: throughput <= 0.01 words/s: FAIL"]
     assert min(told["hours_saved"], told["hours_spent"]) > 0
     assert record["steady"]["left_out"] + record["steady"]["judged"] == look - WARM_UP
     assert not {"loss_drop", "peak_memory"} & record["metrics"].keys()

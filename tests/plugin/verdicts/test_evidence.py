@@ -6,20 +6,22 @@ import re
 import subprocess
 import sys
 from importlib.metadata import version
+from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.conftest import TINY, UserFolder
+from tests.conftest import TINY, Result, UserFolder
 
 HOST = platform.node()
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_a_run_leaves_all_its_evidence(user: UserFolder, distribution: str) -> None:
-    """One session: what the terminal shows, what the records say, and what pytest-benchmark reads."""
+    """One session: what the terminal shows, what records and XML say, and what pytest-benchmark reads."""
     user.recipe()
     user.test()
-    result = user.run("--cluster", "local", distribution, "-k", "tiny", "--benchmark-json=bench.json")
+    files = ("--benchmark-json=bench.json", "--junitxml=mine.xml")
+    result = user.run("--cluster", "local", distribution, "-k", "tiny", *files)
     assert result.returncode == 0, result.text
     session = result.session
     assert session is not None
@@ -56,6 +58,8 @@ def test_a_run_leaves_all_its_evidence(user: UserFolder, distribution: str) -> N
     assert (judgement["verdict"], judgement["reference"], judgement["threshold"]) == ("PASS", "learns", ">= 0.01 nat")
     assert judgement["measured"] == f"{record['metrics']['loss_drop']['value']!r} nat"
 
+    the_xml_says_what_ran(user, result)
+
     # Facts that find the run again, and the plan of the session.
     job = json.loads((session / "runs" / "tiny" / "job.json").read_text())
     assert {key: job[key] for key in ("session", "key", "token", "job_id", "hosts", "submitted")} == {
@@ -75,6 +79,25 @@ def test_a_run_leaves_all_its_evidence(user: UserFolder, distribution: str) -> N
     compared = subprocess.run(compare, cwd=user.path, env=user.environment, capture_output=True, text=True, check=False)
     assert compared.returncode == 0, compared.stderr
     assert re.search(r"^tiny .* 6 +1$", compared.stdout, re.MULTILINE)
+
+
+def the_xml_says_what_ran(user: UserFolder, result: Result) -> None:
+    """A case says what ran where, what was measured, and against what; the suite says what its runs were made of."""
+    assert (user.path / "mine.xml").read_bytes() == (result.session / "junit.xml").read_bytes()
+    told = result.case.properties
+    assert told.items() >= {
+        "recipe": "tiny", "system": "local", "nodes": "1", "ranks": "2", "gpus": "0", "hosts": HOST, "verdict": "PASS",
+        "statistic": "loss_drop", "unit": "nat", "reference": "learns", "threshold": ">= 0.01 nat",
+    }.items()  # fmt: skip
+    assert told["job_id"].isdigit()
+    assert float(told["value"]) >= 0.01
+    (suite,) = ET.parse(result.session / "junit.xml").iter("testsuite")
+    (block,) = suite.findall("properties")
+    facts = {each.get("name"): each.get("value") or "" for each in block}
+    assert len(facts) == len(block)
+    assert (facts["python"], facts["kernel"]) == (platform.python_version(), platform.release())
+    assert facts["torch"].startswith(version("torch"))
+    assert (facts["command"], facts["llmbench_session"]) == (result.record()["command"], result.session.name)
 
 
 def test_optional_reporters_may_be_missing(user: UserFolder) -> None:

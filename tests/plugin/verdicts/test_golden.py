@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Result, UserFolder
+from tests.support.warm import asking as warm_pytest
 
 TEST = """
 from pathlib import Path
@@ -20,10 +21,8 @@ def test_losses(run):
 
 
 def command(user: UserFolder, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pytest_llmbench.cli", "calibrate", "--losses", *args],
-        cwd=user.path, env=user.environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    words = [sys.executable, "-m", "pytest_llmbench.cli", "calibrate", "--losses", *args]
+    return warm_pytest.run(words, cwd=user.path, environment=user.environment, timeout_s=60)
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def golden(user: UserFolder) -> Path:
     done = user.run("--cluster", "local", "--llmbench-repeat", "3")
     assert done.returncode == 0, done.text
     made = command(user, "reports", "--output", "golden.json")
-    assert made.returncode == 0, made.stderr
+    assert made.returncode == 0, made.stdout
     user.test(TEST)
     return user.path / "golden.json"
 
@@ -77,15 +76,15 @@ def test_the_command_refuses_what_is_no_repeat(user: UserFolder, golden: Path) -
     (session,) = (user.path / "reports").glob("*-*")
     one = str(session / "runs" / "tiny" / "record.json")
     two = str(session / "runs" / "tiny-repeat2" / "record.json")
-    assert "at least 3" in command(user, one, two).stderr
-    assert "are the same run" in command(user, one, one, two).stderr
+    assert "at least 3" in command(user, one, two).stdout
+    assert "are the same run" in command(user, one, one, two).stdout
     user.recipe(data={"kind": "synthetic", "seed": 2})
     other = again(user, "-n0").session
     refused = command(user, "reports")
     assert refused.returncode == 2
-    assert "the runs differ in recipe.data" in refused.stderr
+    assert "the runs differ in recipe.data" in refused.stdout
     path = other / "runs" / "tiny" / "record.json"
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "problem": {"kind": "hang", "message": "it hung"}}))
-    assert "the run is broken (hang): it hung" in command(user, "reports").stderr
+    assert "the run is broken (hang): it hung" in command(user, "reports").stdout
     assert golden.exists()

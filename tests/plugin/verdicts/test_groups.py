@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Result, UserFolder
+from tests.plugin.conftest import RECORDED
 
-# A real run on one H200.
-RECORDED = Path(__file__).parents[2] / "data" / "h200"
 TEST = """
 import pytest
 from pytest_llmbench import Quantity

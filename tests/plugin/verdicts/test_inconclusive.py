@@ -1,14 +1,12 @@
 """A threshold too close to the measured speed to decide: its own verdict, which is neither a pass nor a failure."""
 
-import shutil
-from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import Result, UserFolder
+from tests.plugin.conftest import one_h200
 
-# A real run on one H200, at 456,479 words/s in its judged steps.
-RECORDED = Path(__file__).parents[2] / "data" / "h200"
 DECIDED = """
 import pytest
 from pytest_llmbench import Quantity
@@ -19,32 +17,6 @@ def test_speed(run, bound):
     assert run.throughput >= Quantity(bound, "words/s")
 """
 ENDS = {440: "PASS", 456: "INCONCLUSIVE", 457: "INCONCLUSIVE", 475: "FAIL", 900: "FAIL"}
-REFERENCE = """
-name: one_h200
-cluster: local
-gpus_per_node: 1
-gpu:
-  model: H200
-  memory_gib: 141
-  peak_tflops: {{bf16: 989.4}}
-  source: its data sheet
-references:
-  opt125m:
-    - name: acceptance
-      statistic: throughput
-      at_least: {bound} words/s
-      {more}
-      why: it was measured
-      source: this test
-      date: 2026-11-23
-      applies_to: {{gpu: H200, gpus: 1}}
-"""
-
-
-@pytest.fixture
-def recorded(user: UserFolder) -> UserFolder:
-    shutil.copytree(RECORDED, user.path / "recorded")
-    return user
 
 
 def judge(user: UserFolder, *options: str) -> Result:
@@ -90,25 +62,28 @@ def test_a_warning_is_no_pass(recorded: UserFolder) -> None:
     assert "INCONCLUSIVE: throughput" in result.text
 
 
-@pytest.mark.parametrize(
-    ("bound", "more", "verdict"),
-    [
-        (440_000, "", "PASS"),
-        (456_000, "", "INCONCLUSIVE"),
-        (454_000, "", "INCONCLUSIVE"),
-        (454_000, "claim: run", "PASS"),
-        (454_000, "between_runs: 0.05 %\n      runs: 20", "PASS"),
-        (475_000, "", "FAIL"),
-    ],
-)
-def test_a_reference_says_what_its_verdict_is_about(recorded: UserFolder, bound: int, more: str, verdict: str) -> None:
+def test_a_reference_says_what_its_verdict_is_about(recorded: UserFolder) -> None:
     """The run alone is known better than the system, and a system whose runs are alike better than another."""
-    (recorded.path / "one_h200.yaml").write_text(REFERENCE.format(bound=bound, more=more))
+    claimed: dict[str, tuple[str, dict[str, Any], str]] = {
+        "low": ("440K words/s", {}, "PASS"),
+        "near": ("456K words/s", {}, "INCONCLUSIVE"),
+        "below": ("454K words/s", {}, "INCONCLUSIVE"),
+        "of-the-run": ("454K words/s", {"claim": "run"}, "PASS"),
+        "of-runs-alike": ("454K words/s", {"between_runs": "0.05 %", "runs": 20}, "PASS"),
+        "high": ("475K words/s", {}, "FAIL"),
+        "steady": ("457K words/s", {"claim": "run"}, "PASS"),
+    }
+    system = one_h200(recorded, **{name: {"at_least": bound, **more} for name, (bound, more, _) in claimed.items()})
     recorded.test()
-    result = judge(recorded, "--system", "one_h200.yaml", "-k", "acceptance")
-    (case,) = result.cases.values()
-    assert case.properties["verdict"] == verdict, result.text
-    assert case.properties["claim"] == ("run" if "run" in more.split() else "system")
+    result = judge(recorded, system, "-k", " or ".join(claimed))
+    told = {name: result.cases[f"test_reference[opt125m-{name}]"].properties for name in claimed}
+    assert {name: each["verdict"] for name, each in told.items()} == {
+        n: verdict for n, (*_, verdict) in claimed.items()
+    }
+    assert {name for name, each in told.items() if each["claim"] == "run"} == {"of-the-run", "steady"}
+    # The run is faster than its mean, and the table says which of the two numbers was judged.
+    assert float(told["steady"]["value"]) < 457_000 < float(told["steady"]["low"])
+    assert "words/s was judged: the steady part of the run, after 23 slow steps" in " ".join(result.text.split())
 
 
 def test_a_clause_with_an_undecided_test_is_not_met(recorded: UserFolder) -> None:
@@ -117,27 +92,3 @@ def test_a_clause_with_an_undecided_test_is_not_met(recorded: UserFolder) -> Non
     result = judge(recorded, "--llmbench-require", "clauses.yaml", "-k", "440000 or 456000")
     assert "4.1  INCONCLUSIVE" in result.text
     assert result.returncode == pytest.ExitCode.TESTS_FAILED
-
-
-def test_a_slow_start_longer_than_the_warm_up_rule_is_told(recorded: UserFolder) -> None:
-    """The run is faster than its mean, and the table says which of the two numbers was judged."""
-    (recorded.path / "one_h200.yaml").write_text(REFERENCE.format(bound=457_000, more="claim: run"))
-    recorded.test()
-    result = judge(recorded, "--system", "one_h200.yaml", "-k", "acceptance")
-    (case,) = result.cases.values()
-    assert case.properties["verdict"] == "PASS"
-    assert float(case.properties["value"]) < 457_000 < float(case.properties["low"])
-    assert "words/s was judged: the steady part of the run, after 23 slow steps" in " ".join(result.text.split())
-
-
-def test_two_runs_of_one_speed(recorded: UserFolder) -> None:
-    recorded.test("""
-import pytest
-
-@pytest.mark.recipe("opt125m")
-def test_speed(run):
-    assert run.throughput >= run.measured("throughput")
-""")
-    (case,) = judge(recorded).cases.values()
-    assert case.properties["verdict"] == "INCONCLUSIVE"
-    assert "The intervals of the two runs overlap" in case.message

@@ -19,11 +19,8 @@ from tests.support.standin import LOGS, RECIPE
 
 ENDLESS = 1_000_000
 DECLARED = {
-    "test_reference[first-learns]",
-    "test_reference[second-learns]",
-    "test_finite[first]",
-    "test_finite[second]",
-}
+    "test_reference[first-learns]", "test_reference[second-learns]", "test_finite[first]", "test_finite[second]",
+}  # fmt: skip
 TESTS = """
 def test_reference(run, reference):
     assert run.measured(reference.statistic) in reference

@@ -145,14 +145,10 @@ def test_without_nodes_on_slurm_nothing_is_submitted(user: UserFolder) -> None:
 @pytest.mark.parametrize(
     ("expression", "checks", "trains"),
     [
-        ("tiny", 2, True),
-        ("not tiny", 2, False),
-        ("tiny and not other", 2, True),
-        ("limits", 1, False),
-        ("tiny or limits", 1, True),
-        ("tiny and not fit", 0, True),
+        ("tiny", 2, True), ("not tiny", 2, False), ("tiny and not other", 2, True), ("limits", 1, False),
+        ("tiny or limits", 1, True), ("tiny and not fit", 0, True),
     ],
-)
+)  # fmt: skip
 def test_an_expression_that_names_no_check_leaves_them_alone(
     user: UserFolder, expression: str, checks: int, trains: bool
 ) -> None:

@@ -110,15 +110,10 @@ ON_GPUS = (
 SMALL: Mapping[str, Any] = {
     "gpus_per_node": 0,
     "model": {"layers": 4, "hidden_size": 32, "attention_heads": 4, "vocab_size": 250, "dropout": 0.0},
-    "sequence_length": 32,
-    "global_batch_size": 8,
-    "micro_batch_size": 2,
-    "compile": False,
-    "optimizer": {"learning_rate": 1e-2, "warmup_steps": 4, "weight_decay": 0.5, "clip_grad_norm": 1.15},
-    "steps": 10,
-    "time_limit": "00:10:00",
-    "deadlines": {"startup_s": 120},
-}
+    "sequence_length": 32, "global_batch_size": 8, "micro_batch_size": 2, "compile": False,
+    "optimizer": {"learning_rate": 1e-2, "warmup_steps": 4, "weight_decay": 0.5, "clip_grad_norm": 1.15}, "steps": 10,
+    "time_limit": "00:10:00", "deadlines": {"startup_s": 120},
+}  # fmt: skip
 
 
 def task(folder: Path, shape: Mapping[str, Any], layouts: Sequence[Layout], device: str) -> dict[str, Any]:
@@ -141,12 +136,9 @@ def several(folder: Path, engine: str, trainings: Mapping[str, tuple[int, Recipe
         name: {"ranks": ranks, "recipe": recipe.model_dump(mode="json")} for name, (ranks, recipe) in trainings.items()
     }
     return {
-        "entry": "several_trainings:train_all",
-        "config": {"engine": engine, "recipes": recipes},
-        "nodes": 1,
-        "ranks_per_node": max(ranks for ranks, _ in trainings.values()),
-        "device": device,
-    }
+        "entry": "several_trainings:train_all", "config": {"engine": engine, "recipes": recipes}, "nodes": 1,
+        "ranks_per_node": max(ranks for ranks, _ in trainings.values()), "device": device,
+    }  # fmt: skip
 
 
 def logged(folder: Path, layout: Layout) -> list[Point]:
@@ -182,16 +174,10 @@ def rules(recipe: Recipe) -> Rules:
     """What a recipe says, for the reference."""
     settings = recipe.optimizer
     return Rules(
-        attention_heads=recipe.model.attention_heads,
-        learning_rate=settings.learning_rate,
-        warmup_steps=settings.warmup_steps,
-        steps=recipe.steps,
-        betas=settings.betas,
-        eps=settings.eps,
-        weight_decay=settings.weight_decay,
-        clip_grad_norm=settings.clip_grad_norm,
-        decayed=_DECAYED[recipe.engine],
-    )
+        attention_heads=recipe.model.attention_heads, learning_rate=settings.learning_rate,
+        warmup_steps=settings.warmup_steps, steps=recipe.steps, betas=settings.betas, eps=settings.eps,
+        weight_decay=settings.weight_decay, clip_grad_norm=settings.clip_grad_norm, decayed=_DECAYED[recipe.engine],
+    )  # fmt: skip
 
 
 def difference(points: Sequence[Point], expected: Sequence[Point]) -> Difference:

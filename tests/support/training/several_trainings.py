@@ -133,9 +133,6 @@ def of_opt(recipe: Recipe, device: torch.device) -> Weights:
 
 
 _OPT = {
-    "self_attn_layer_norm": "attention_norm",
-    "self_attn.out_proj": "attention_out",
-    "final_layer_norm": "mlp_norm",
-    "fc1": "mlp_in",
-    "fc2": "mlp_out",
-}
+    "self_attn_layer_norm": "attention_norm", "self_attn.out_proj": "attention_out", "final_layer_norm": "mlp_norm",
+    "fc1": "mlp_in", "fc2": "mlp_out",
+}  # fmt: skip

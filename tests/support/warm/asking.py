@@ -1,4 +1,4 @@
-"""Ask for a session of pytest by a Python that has started before: see `serving.py`.
+"""Ask for a session of pytest, or for a rank, by a Python that has started before: see `serving.py`.
 
 As a program, it stands for the session: `python -I -S asking.py SOCKET KIND ARGUMENT...` has its streams, environment
 and exit status. It imports nothing but the standard library, as it is started wherever a second matters.
@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO, Any, Self
 
 REFUSED = -1000
 
@@ -25,12 +27,12 @@ class RefusedError(Exception):
     """A session that needs a new Python: its own modules have names that are imported already."""
 
 
-def address() -> Path:
-    """Where the server of this run of tests listens: workers of one run share it."""
+def address(imported: str = "pytest") -> Path:
+    """The socket of the server that has imported `pytest` or `torch`: workers of one run of tests share it."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
     folder = Path(f"/tmp/llmbench-warm-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
-    return folder / run
+    return folder / f"{run}.{imported}"
 
 
 def may_ask(args: Sequence[str], environment: Mapping[str, str]) -> bool:
@@ -40,20 +42,19 @@ def may_ask(args: Sequence[str], environment: Mapping[str, str]) -> bool:
     return (
         able
         and "no:llmbench" not in args
-        and of_python
-        <= {
-            "PYTHONPATH",
-            "PYTHONDONTWRITEBYTECODE",
-            "PYTHONHASHSEED",
-            "PYTHONUNBUFFERED",
-        }
+        and of_python <= {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED", "PYTHONUNBUFFERED"}
+        and "ATEN_CPU_CAPABILITY" not in environment  # read when PyTorch is imported
     )
 
 
 def ask(
     kind: str, args: Sequence[str], *, cwd: Path, environment: Mapping[str, str], streams: Sequence[int], at: Path
-) -> socket.socket:
-    """Start a session; what is returned gives its exit status to `status_of`."""
+) -> tuple[socket.socket, int]:
+    """Start a session; returns what gives its exit status to `status_of`, and its process id.
+
+    Raises:
+        RefusedError: it needs a new Python.
+    """
     for _ in range(3):
         server = socket.socket(socket.AF_UNIX)
         try:
@@ -64,70 +65,145 @@ def ask(
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", streams))
             server.sendmsg([len(text).to_bytes(8, "big")], [rights])
             server.sendall(text)
+            pid = status_of(server)
         except OSError:
             server.close()
             _start(at)
         else:
-            return server
+            if pid == REFUSED:
+                server.close()
+                raise RefusedError
+            return server, pid
     raise OSError(f"no server answers at {at}")
 
 
 def status_of(server: socket.socket) -> int:
-    """Wait for the exit status of a session.
-
-    Raises:
-        RefusedError: it needs a new Python.
-    """
+    """Wait for the exit status of a session."""
     answer = server.recv(4)
     if len(answer) < 4:
         raise OSError("the session was lost with its server")
-    status = int.from_bytes(answer, "big", signed=True)
-    if status == REFUSED:
-        raise RefusedError
-    return status
+    return int.from_bytes(answer, "big", signed=True)
+
+
+class Forked:
+    """The part of `subprocess.Popen` that tests use, of a session or rank that is forked from another Python.
+
+    It has an environment, output and exit status of its own, and runs the module that a new Python would run.
+
+    Attributes:
+        returncode: minus the signal where one ended it; None before `wait` or `poll` has seen the end.
+    """
+
+    def __init__(
+        self, args: Sequence[str], cwd: Path, env: Mapping[str, str], output: IO[str] | IO[bytes],
+        imported: str = "pytest", stdout: IO[str] | None = None,
+    ) -> None:  # fmt: skip
+        """Run `python -m ARGUMENT...` there, whose output can be read from `stdout`, if that is given."""
+        self.args, self.stdout = list(args), stdout
+        self.returncode: int | Any = None
+        with Path(os.devnull).open() as nothing:
+            streams = (nothing.fileno(), output.fileno(), output.fileno())
+            self._server, self.pid = ask(
+                "module", self.args, cwd=cwd, environment=env, streams=streams, at=address(imported)
+            )
+
+    def poll(self) -> int | None:
+        """The exit status, if it has ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0.0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs after so many seconds.
+        """
+        if self.returncode is None:
+            self._server.settimeout(timeout)
+            try:
+                self.returncode = status_of(self._server)
+            except (TimeoutError, BlockingIOError):
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0) from None
+            self._server.close()
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, None]:
+        """All of its output, at its end; it is killed when it does not end in time.
+
+        Raises:
+            subprocess.TimeoutExpired: it was.
+        """
+        late = False
+
+        def kill() -> None:
+            nonlocal late
+            late = True
+            self.kill()
+
+        end = threading.Timer(timeout or 1e6, kill)
+        end.start()
+        assert self.stdout is not None
+        with self.stdout:
+            text = self.stdout.read()
+        self.wait()
+        end.cancel()
+        if late:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0, text)
+        return text, None
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, if it runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send_signal(signal.SIGKILL)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.stdout is not None:
+            self.stdout.close()
+        self.wait()
+
+
+def start(command: Sequence[str], *, cwd: Path, environment: Mapping[str, str]) -> subprocess.Popen[str] | Forked:
+    """Start `python -m MODULE ARGUMENT...`, in a forked session if it can do with one; its output can be read."""
+    if may_ask(command[2:], environment):
+        read, write = (os.fdopen(end, mode, encoding="utf-8") for end, mode in zip(os.pipe(), "rw", strict=True))
+        with write:
+            try:
+                return Forked(command[2:], cwd, environment, write, stdout=read)
+            except RefusedError:
+                read.close()
+    return subprocess.Popen(
+        command, cwd=cwd, env=dict(environment), text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
 
 
 def run(
     command: Sequence[str], *, cwd: Path, environment: Mapping[str, str], timeout_s: float
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python -m pytest ARGUMENT...` to its end, in a forked session if it can do with one.
+    """Run `python -m MODULE ARGUMENT...` to its end, as `start` does.
 
     Raises:
         subprocess.TimeoutExpired: it did not end in time; it is killed.
     """
-    args = command[3:]
-    if not may_ask(args, environment):
-        return _new(command, cwd, environment, timeout_s)
-    read, write = os.pipe()
-    with os.fdopen(read, encoding="utf-8") as output, Path(os.devnull).open() as nothing:
+    with start(command, cwd=cwd, environment=environment) as process:
         try:
-            streams = (nothing.fileno(), write, write)
-            server = ask("module", args, cwd=cwd, environment=environment, streams=streams, at=address())
-        finally:
-            os.close(write)
-        with server:
-            killed = threading.Timer(timeout_s, server.shutdown, [socket.SHUT_RDWR])
-            killed.start()
-            try:
-                text = output.read()
-                return subprocess.CompletedProcess(list(command), status_of(server), text)
-            except RefusedError:
-                return _new(command, cwd, environment, timeout_s)
-            except OSError as error:
-                if killed.is_alive():
-                    raise
-                raise subprocess.TimeoutExpired(list(command), timeout_s, text) from error
-            finally:
-                killed.cancel()
-
-
-def _new(
-    command: Sequence[str], cwd: Path, environment: Mapping[str, str], timeout_s: float
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, cwd=cwd, env=dict(environment), text=True, timeout=timeout_s, check=False,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+            text, _ = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(list(command), process.wait(), text)
 
 
 def _start(at: Path) -> None:
@@ -138,6 +214,7 @@ def _start(at: Path) -> None:
             return
         at.unlink(missing_ok=True)
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_", "LLMBENCH_", "PYTHON"))}
+        clean |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # there are more ranks than cores
         log = at.with_name(f"{at.name}.log")
         with log.open("w") as said, Path(os.devnull).open() as nothing:
             os.posix_spawn(  # it ends itself, and is not waited for
@@ -175,12 +252,18 @@ def main() -> None:
     at, kind, *args = sys.argv[1:]
     if may_ask(args, os.environ):
         with contextlib.suppress(RefusedError):
-            server = ask(kind, args, cwd=Path.cwd(), environment=os.environ, streams=(0, 1, 2), at=Path(at))
+            server, pid = ask(kind, args, cwd=Path.cwd(), environment=os.environ, streams=(0, 1, 2), at=Path(at))
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda number, _: os.kill(pid, number))
             status = status_of(server)
             if status < 0:
+                with contextlib.suppress(OSError):
+                    signal.signal(-status, signal.SIG_DFL)
                 os.kill(os.getpid(), -status)
             os._exit(status)
-    new = {"code": ["-u", "-c"], "script": [str(Path(sys.executable).with_name("pytest"))]}[kind]
+    new = {"code": ["-u", "-c"], "module": ["-u", "-m"], "script": [str(Path(sys.executable).with_name("pytest"))]}[
+        kind
+    ]
     os.execv(sys.executable, [sys.executable, *new, *args])
 
 

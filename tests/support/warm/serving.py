@@ -1,6 +1,7 @@
 """A Python that has started pytest once, and forks a session for each who asks: `python serving.py SOCKET`.
 
 A new Python takes a second of CPU time to import pytest, its plugins and this package, and the tests start hundreds.
+PyTorch takes several for each rank: where the socket's name ends in `.torch`, this Python has imported that instead.
 A forked session has these imports, and nothing else of the one before: its folder, environment, arguments, `sys.path`
 and the streams are the asker's. See `asking.py` for the other side.
 """
@@ -16,6 +17,7 @@ import os
 import pkgutil
 import runpy
 import select
+import shlex
 import signal
 import socket
 import sys
@@ -26,10 +28,16 @@ from pathlib import Path
 from typing import Any
 
 # The server ends after this time without a request.
-IDLE_S = 60.0
+IDLE_S = 120.0
 
 # Packages that a session may import; the others are for nodes, or for commands of their own.
 PACKAGES = ("checks", "cluster", "core", "engines", "judging", "plugin", "readers", "reporting", "session")
+
+# Modules with functions for ranks that import PyTorch.
+HEAVY = tuple(
+    f"pytest_llmbench.{name}."
+    for name in ("checks.collectives", "checks.compute", "checks.network", "engines.deepspeed", "engines.torch")
+)
 
 REFUSED = -1000
 
@@ -63,6 +71,8 @@ def attend(asker: socket.socket) -> None:
         asker.close()
         become(request, streams)
         return
+    with contextlib.suppress(OSError):
+        asker.sendall(session.to_bytes(4, "big", signed=True))
     for stream in streams:
         os.close(stream)
     ended = os.pidfd_open(session)
@@ -89,14 +99,17 @@ def receive(asker: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def shadowed(request: dict[str, Any]) -> bool:
-    """Whether the asker's own modules would come before those that are imported here."""
-    folders = [request["cwd"], *request["env"].get("PYTHONPATH", "").split(os.pathsep)]
-    names = {
-        inside.name.partition(".")[0]
-        for folder in filter(None, folders) if Path(folder).is_dir() for inside in Path(folder).iterdir()
-        if inside.suffix in {".py", ".so"} or inside.is_dir()
-    }  # fmt: skip
-    return not names.isdisjoint({"sitecustomize", "usercustomize", *sys.modules})
+    """Whether the asker's own modules would come before those that are imported here, and are others."""
+    for folder in filter(None, [request["cwd"], *request["env"].get("PYTHONPATH", "").split(os.pathsep)]):
+        for inside in Path(folder).iterdir() if Path(folder).is_dir() else ():
+            name = inside.name.partition(".")[0]
+            if name in {"sitecustomize", "usercustomize"}:
+                return True
+            if name in sys.modules and (inside.suffix in {".py", ".so"} or inside.is_dir()):
+                spec = sys.modules[name].__spec__
+                if not str(spec and spec.origin).startswith(f"{inside}"):
+                    return True
+    return False
 
 
 def become(request: dict[str, Any], streams: list[int]) -> None:
@@ -117,10 +130,12 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
     first = {"module": request["cwd"], "script": str(Path(sys.executable).parent), "code": ""}[request["kind"]]
     sys.path[:] = [first, *own, *sys.path]
     importlib.invalidate_caches()
-    sys.modules["xdist.plugin"]._sys_path[:] = sys.path  # it takes a copy when it is imported
+    if "xdist.plugin" in sys.modules:
+        sys.modules["xdist.plugin"]._sys_path[:] = sys.path  # it takes a copy when it is imported
     if request["kind"] == "module":
-        sys.argv[:] = ["pytest", *request["args"]]
-        runpy.run_module("pytest", run_name="__main__", alter_sys=True)
+        sys.argv[:] = request["args"]
+        sys.modules.pop(sys.argv[0], None)  # else it is found as pytest has rewritten it
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     elif request["kind"] == "script":
         sys.argv[:] = [f"{first}/pytest", *request["args"]]
         runpy.run_path(sys.argv[0], run_name="__main__")
@@ -138,24 +153,41 @@ def _opened(old: Any, number: int) -> Any:
     return io.TextIOWrapper(buffered, old.encoding, old.errors, line_buffering=number == 2 or raw.isatty())
 
 
-def warm_up(door: Path) -> None:
+def import_torch() -> None:
+    """Import what every engine imports at its first step, and models of engine deepspeed."""
+    for name in ("torch", "torch._dynamo", "torch.distributed.fsdp", "transformers.models.opt.modeling_opt"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    sys.modules.pop("pynvml", None)  # tests have a stand-in of that name
+
+
+def start_pytest(door: Path) -> None:
     """Start pytest where there is nothing to test, and import what a session of ours needs."""
     pytest = importlib.import_module("pytest")
     with tempfile.TemporaryDirectory() as nothing, contextlib.chdir(nothing):
         pytest.main(["-p", "no:cacheprovider", "--collect-only", "-q", nothing], plugins=[Importing()])
     _forget()
     # Workers of pytest-xdist are sessions as well: they are asked for by the same program as others.
+    asking = [sys.executable, "-I", "-S", str(Path(__file__).with_name("asking.py"))]
     io_of_execnet = importlib.import_module("execnet.gateway_io")
-    asking = Path(__file__).with_name("asking.py")
     io_of_execnet.popen_args = lambda _spec: [  # type: ignore[attr-defined]
-        sys.executable, "-I", "-S", str(asking), str(door), "code", "import sys;exec(eval(sys.stdin.readline()))",
+        *asking, str(door), "code", "import sys;exec(eval(sys.stdin.readline()))",
     ]  # fmt: skip
+    submitit = importlib.import_module("submitit.local.local")
+    start = submitit.start_controller
+
+    def start_forked(command: str, **rest: Any) -> Any:
+        """Start ranks on this machine: those that import PyTorch are forked from a process that has."""
+        python, _, _, module, folder = shlex.split(command)
+        task = Path(folder, "task.json")
+        entry = json.loads(task.read_bytes())["entry"] if python == sys.executable and task.exists() else ""
+        if entry.startswith(HEAVY):
+            command = shlex.join([*asking, str(door.with_suffix(".torch")), "module", module, folder])
+        return start(command=command, **rest)
+
+    submitit.start_controller = start_forked  # type: ignore[attr-defined]
     heavy = {"torch", "numpy", "deepspeed", "megatron"} & set(sys.modules)
     assert not heavy, f"{heavy} imported"
-    assert len(list(Path("/proc/self/task").iterdir())) == 1, "a process with threads must not fork"
-    sys.stdout.flush()  # a session would print what is left of it
-    gc.collect()
-    gc.freeze()
 
 
 class Importing:
@@ -194,7 +226,14 @@ def main() -> None:
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(str(address))
         door.listen(64)
-        warm_up(address)
+        if address.suffix == ".torch":
+            import_torch()
+        else:
+            start_pytest(address)
+        assert len(list(Path("/proc/self/task").iterdir())) == 1, "a process with threads must not fork"
+        sys.stdout.flush()  # a session would print what is left of it
+        gc.collect()
+        gc.freeze()
         serve(door, address)
 
 

@@ -34,7 +34,7 @@ def reference(statistic: str, at_least: str, **applies_to: Any) -> Reference:
 @pytest.fixture(scope="module")
 def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> ProcessFleet:
     """Two nodes with a CPU rank each, on which all checks of the module look at one measurement."""
-    return ProcessFleet(site=cpu_site(2), hosts=("a", "b"), folder=tmp_path_factory.mktemp("fleet"))
+    return ProcessFleet(site=cpu_site(2), hosts=("a", "b"), folder=tmp_path_factory.mktemp("fleet"), torch=True)
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)
@@ -71,7 +71,7 @@ def test_a_bound_on_what_was_not_measured_is_an_error(two_nodes: ProcessFleet) -
 def test_only_the_selected_are_measured(tmp_path: Path) -> None:
     """Others of the seven that the session does not run are not waited for."""
     site = cpu_site(1, cpu_ranks_per_node=2, selected=("limits", "broadcast", "reduce"))
-    fleet = ProcessFleet(site=site, hosts=("a",), folder=tmp_path)
+    fleet = ProcessFleet(site=site, hosts=("a",), folder=tmp_path, torch=True)
     report = get_check("broadcast").run(fleet, CheckSettings(options={"max_bytes": 64}))
     assert fleet.asked[0].config["collectives"] == ["broadcast", "reduce"]
     assert {(reading.nodes, reading.host) for reading in report.readings} == {(1, "a")}
@@ -93,7 +93,7 @@ def test_one_rank_is_no_collective(tmp_path: Path) -> None:
 def test_a_rank_that_does_not_come_is_an_error_of_its_node(tmp_path: Path) -> None:
     """No rank of the group can measure without it."""
     fleet = ProcessFleet(
-        site=cpu_site(2), hosts=("a", "b"), folder=tmp_path, env={"b": {"SLURM_PROCID": "nonsense"}}
+        site=cpu_site(2), hosts=("a", "b"), folder=tmp_path, env={"b": {"SLURM_PROCID": "nonsense"}}, torch=True
     )  # fmt: skip
     report = get_check("reduce").run(fleet, CheckSettings(options=SMALL, deadline_s=2.0))
     assert set(report.unjudged) == {"a", "b"}

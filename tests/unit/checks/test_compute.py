@@ -69,14 +69,11 @@ class FactsFleet:
         self.asked.append(probe)
         return [
             Answer(
-                host=host,
-                rank=rank,
-                local_rank=gpu,
-                data=None if isinstance(told, str) else told,
+                host=host, rank=rank, local_rank=gpu, data=None if isinstance(told, str) else told,
                 why=told if isinstance(told, str) else None,
             )
             for rank, ((host, gpu), told) in enumerate(self.answers.items())
-        ]
+        ]  # fmt: skip
 
 
 def fleet_of(usual: Mapping[str, Any], **changes: Any) -> FactsFleet:
@@ -106,17 +103,15 @@ def accused(report: Report) -> list[tuple[str | None, str, str]]:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[ProcessFleet, dict[str, Report]]:
     """The checks that share a probe, on three nodes, one of which has CPU code of another kind."""
     fleet = ProcessFleet(
-        site=cpu_site(3, selected=_NAMES),
-        hosts=_HOSTS,
-        folder=tmp_path_factory.mktemp("compute"),
-        env={"c": {"ATEN_CPU_CAPABILITY": "default"}},
-    )
+        site=cpu_site(3, selected=_NAMES), hosts=_HOSTS, folder=tmp_path_factory.mktemp("compute"),
+        env={"c": {"ATEN_CPU_CAPABILITY": "default"}}, torch=True,
+    )  # fmt: skip
     return fleet, {name: get_check(name).run(fleet, CheckSettings()) for name in _NAMES[:3]}
 
 
 @pytest.fixture(scope="module")
 def sustained(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    fleet = ProcessFleet(site=cpu_site(1), hosts=("a",), folder=tmp_path_factory.mktemp("sustained"))
+    fleet = ProcessFleet(site=cpu_site(1), hosts=("a",), folder=tmp_path_factory.mktemp("sustained"), torch=True)
     return get_check("sustained").run(fleet, CheckSettings())
 
 

@@ -109,13 +109,10 @@ def test_a_setting_is_no_broken_hardware(version: str) -> None:
 @pytest.mark.parametrize(
     ("error", "severity"),
     [
-        (FAULTY, Severity.ISOLATE),
-        (REMAP, Severity.RESET),
-        (BANDWIDTH, Severity.RESET),
-        (THERMAL, Severity.RESET),
+        (FAULTY, Severity.ISOLATE), (REMAP, Severity.RESET), (BANDWIDTH, Severity.RESET), (THERMAL, Severity.RESET),
         (PERSISTENCE, Severity.CONFIGURE),
     ],
-)
+)  # fmt: skip
 def test_dcgm_says_how_severe_a_failure_is(version: str, error: Any, severity: Severity) -> None:
     (finding,) = judged(printed(version, {"pcie": {0: Said("Fail", error)}}), 226).findings
     assert finding.severity is severity
@@ -334,11 +331,7 @@ def test_without_gpus_there_is_nothing_to_test(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "word"),
-    [
-        ({"level": 5}, "level"),
-        ({"parameters": ["memory"]}, "parameters"),
-        ({"hostengine": "--anything"}, "hostengine"),
-    ],
+    [({"level": 5}, "level"), ({"parameters": ["memory"]}, "parameters"), ({"hostengine": "--anything"}, "hostengine")],
 )
 def test_options_that_cannot_be_meant(tmp_path: Path, options: dict[str, Any], word: str) -> None:
     with pytest.raises(ConfigError, match=word):

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, Site, all_checks, get_check
+from pytest_llmbench.checks.gpu.kernel_log import KernelEvent
+from pytest_llmbench.checks.gpu.xid import XIDS, meaning
 from pytest_llmbench.core.record.health import Report, Severity
 from tests.standins.nvidia_smi import BOOT, LOADED, bus, gpu_node, links_text, smi_xml
 from tests.support.fleet import ProcessFleet, cpu_site
@@ -17,34 +19,27 @@ XID = "[ 99.0] NVRM: Xid (PCI:0000:11:00): 48, pid=1, name=python, DBE\n"
 STRAY = "<process_info><pid>77</pid><type>C</type><process_name>/opt/python</process_name></process_info>"
 # Changes of GPU 1 of the node `bad`; its log and its links are bad, too.
 BAD = {
-    "<current_link_width>16x<": "<current_link_width>8x<",
-    "<current_link_gen>5<": "<current_link_gen>1<",
+    "<current_link_width>16x<": "<current_link_width>8x<", "<current_link_gen>5<": "<current_link_gen>1<",
     "<remapped_row_pending>No<": "<remapped_row_pending>Yes<",
-    "<sram_threshold_exceeded>No<": "<sram_threshold_exceeded>Yes<",
-    "<dram_uncorrectable>0<": "<dram_uncorrectable>3<",
+    "<sram_threshold_exceeded>No<": "<sram_threshold_exceeded>Yes<", "<dram_uncorrectable>0<": "<dram_uncorrectable>3<",
     "hw_thermal_slowdown>Not Active<": "hw_thermal_slowdown>Active<",
     "<current_power_limit>700.00 W<": "<current_power_limit>500.00 W<",
-    "<persistence_mode>Enabled<": "<persistence_mode>Disabled<",
-    "<current_mig>Disabled<": "<current_mig>Enabled<",
-    "<gpu_recovery_action>None<": "<gpu_recovery_action>GPU Reset Required<",
-    "<processes>": f"<processes>{STRAY}",
+    "<persistence_mode>Enabled<": "<persistence_mode>Disabled<", "<current_mig>Disabled<": "<current_mig>Enabled<",
+    "<gpu_recovery_action>None<": "<gpu_recovery_action>GPU Reset Required<", "<processes>": f"<processes>{STRAY}",
     "<state>Completed<": "<state>Not Started<",
-}
+}  # fmt: skip
 # Check -> what is found on `bad`, with its severity.
 FOUND = {
     "gpu_inventory": {"mig": "CONFIGURE", "persistence": "CONFIGURE", "recovery_action": "RESET"},
     "gpu_ecc": {
-        "sram_threshold": "ISOLATE",
-        "ecc_uncorrectable": "RESET",
-        "remap_pending": "RESET",
-        "ecc_history": "MONITOR",
+        "sram_threshold": "ISOLATE", "ecc_uncorrectable": "RESET", "remap_pending": "RESET", "ecc_history": "MONITOR",
     },
     "gpu_xid": {"xid": "RESET"},
     "gpu_pcie": {"pcie_width": "ISOLATE", "pcie_gen": "ISOLATE"},
     "gpu_nvlink": {"nvlink_inactive": "RESET", "fabric": "RESET"},
     "gpu_throttle": {"hw_thermal_slowdown": "ISOLATE", "power_limit": "CONFIGURE", "unlike_others": "CONFIGURE"},
     "gpu_processes": {"stray_process": "CONFIGURE"},
-}
+}  # fmt: skip
 
 
 def nodes_of(folder: Path, nodes: Mapping[str, Mapping[str, Any]]) -> ProcessFleet:
@@ -266,3 +261,51 @@ def test_gpus_without_nvlink_are_skipped_and_ones_without_fabric_are_not(tmp_pat
     fleet = nodes_of(tmp_path / "down", {"one": {"links": down}})
     assert found_on(nvlink.run(fleet, CheckSettings()), "one") == {"nvlink_inactive": "RESET"}
     assert not nvlink.run(fleet, CheckSettings(options={"links": 0})).findings
+
+
+def event(code: int, text: str = "", *, switch: bool = False) -> KernelEvent:
+    return KernelEvent(switch=switch, code=code, bus="0000:10:00.0", text=text)
+
+
+@pytest.mark.parametrize(
+    ("severity", "codes"),
+    [
+        (Severity.MONITOR, (13, 31, 43, 45, 63, 92, 94, 121)),
+        (Severity.RESET, (48, 62, 64, 74, 95, 119, 120, 140, 143, 144, 150)),
+        (Severity.REBOOT, (79,)),
+        (Severity.ISOLATE, (54,)),
+        (Severity.RESET, (0, 30, 999)),
+    ],
+)
+def test_severities_follow_the_published_actions(severity: Severity, codes: tuple[int, ...]) -> None:
+    assert {meaning(event(code))[0] for code in codes} == {severity}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "severity"),
+    [
+        ("None", "MONITOR"), ("GPU Reset Required", "RESET"), ("Node Reboot Required", "REBOOT"),
+        ("Drain P2P", "RESET"), ("?", "RESET"),
+    ],
+)  # fmt: skip
+def test_the_driver_says_itself_what_it_wants(wanted: str, severity: str) -> None:
+    text = f"GPU recovery action changed from 0x2 (Node Reboot Required) to 0x1 ({wanted})"
+    assert meaning(event(154, text))[0] == severity
+
+
+def test_switches_say_whether_an_error_is_fatal() -> None:
+    assert meaning(event(20034, "Fatal, Link 48", switch=True))[0] is Severity.RESET
+    assert meaning(event(22013, "Non-fatal, Link 48", switch=True))[0] is Severity.MONITOR
+
+
+@pytest.mark.parametrize("code", range(144, 151))
+def test_errors_of_links_are_graded_by_the_drivers_word(code: int) -> None:
+    """A nonfatal one comes thousands of times an hour while the link keeps running."""
+    assert meaning(event(code, "RLW_RXPIPE Nonfatal XC0 i0 Link 13")).severity is Severity.MONITOR
+    assert meaning(event(code, "NETIR_LINK_EVT Fatal XC0 i0 Link 00")).severity is Severity.RESET
+    assert meaning(event(code)).severity is Severity.RESET
+
+
+def test_every_code_is_listed_once_and_in_words() -> None:
+    assert all(words for _, words in XIDS.values())
+    assert 154 not in XIDS

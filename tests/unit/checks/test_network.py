@@ -293,7 +293,8 @@ def test_real_pairs(tmp_path: Path) -> None:
     """The dead node is named, and among those that are left, the slow one; the others are well."""
     (tmp_path / "faulty.py").write_text(_FAULTY)
     hosts = names(4)
-    fleet = FaultyFleet(cpu_site(4), hosts, tmp_path, env={host: {"PYTHONPATH": str(tmp_path)} for host in hosts})
+    env = {host: {"PYTHONPATH": str(tmp_path)} for host in hosts}
+    fleet = FaultyFleet(cpu_site(4), hosts, tmp_path, env=env, torch=True)
     # A pair of one busy machine may well be a few times slower than another.
     report = check("pairs", fleet, tolerance=0.9, bytes=2**16, iterations=3, warm_up=1, timeout_s=8.0)
     bad = {(finding.host, finding.kind) for finding in report.findings if finding.severity.fails}

@@ -268,9 +268,8 @@ def test_a_part_of_the_numbers_is_no_pass(damage: str) -> None:
 
 def test_real_ranks_compute_the_same(tmp_path: Path) -> None:
     """A rank whose processor computes by other instructions is compared with its like alone, and not accused."""
-    fleet = ProcessFleet(
-        site=cpu_site(4), hosts=("a", "b", "c", "d"), folder=tmp_path, env={"d": {"ATEN_CPU_CAPABILITY": "default"}}
-    )
+    env = {"d": {"ATEN_CPU_CAPABILITY": "default"}}
+    fleet = ProcessFleet(site=cpu_site(4), hosts=("a", "b", "c", "d"), folder=tmp_path, env=env, torch=True)
     report = checked(fleet, steps=3)
     assert (report.findings, report.unjudged) == ((), {})
     assert report.notes == ("compared with itself only, as no other device is like it: d CPU",)

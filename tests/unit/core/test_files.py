@@ -6,10 +6,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from pytest_llmbench.core import paths
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import (
     open_regular,
@@ -89,15 +92,11 @@ def above() -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("owner", "group", "mode", "why"),
     [
-        (0, 0, 0o755, ""),
-        (0, 0, 0o1777, ""),
-        (0, 0, 0o775, ""),
-        (0, STRANGER, 0o755, ""),
-        (0, 0, 0o777, "can be written by every user"),
-        (0, STRANGER, 0o775, f"can be written by group {STRANGER}"),
+        (0, 0, 0o755, ""), (0, 0, 0o1777, ""), (0, 0, 0o775, ""), (0, STRANGER, 0o755, ""),
+        (0, 0, 0o777, "can be written by every user"), (0, STRANGER, 0o775, f"can be written by group {STRANGER}"),
         (STRANGER, 0, 0o755, f"belongs to user {STRANGER}"),
     ],
-)
+)  # fmt: skip
 def test_a_folder_is_refused_exactly_where_the_attack_succeeds(
     above: Path, owner: int, group: int, mode: int, why: str
 ) -> None:
@@ -159,3 +158,19 @@ def test_a_folder_with_a_special_file_is_refused(tmp_path: Path, kind: str) -> N
             path.symlink_to(tmp_path.with_name(f"{tmp_path.name}.fifo"))
     with pytest.raises(ConfigError, match=rf"{path} is not a regular file"):
         refuse_special_files(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["recipes", "systems"])
+def test_shipped_files_are_found(kind: Literal["recipes", "systems"]) -> None:
+    assert list(paths.shipped(kind).glob("*.yaml"))
+
+
+def test_a_package_of_yaml_files_is_a_folder_and_a_module_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "acme_yaml" / "recipes").mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert paths.folder_of(import_module("acme_yaml.recipes")) == tmp_path / "acme_yaml" / "recipes"
+    for other in (sys.modules["os"], "acme_yaml.recipes"):
+        with pytest.raises(ConfigError, match="it is not a package; give the dotted name of a folder"):
+            paths.folder_of(other)

@@ -45,12 +45,11 @@ def handed_over(asked: Recipe) -> RankTask:
     return task
 
 
-@pytest.mark.parametrize("engine", OF_ENGINES)
-def test_it_is_found_by_name_without_importing_what_it_runs(engine: str) -> None:
-    assert get_engine(engine).name == engine
+def test_they_are_found_by_name_without_importing_what_they_run() -> None:
+    assert [get_engine(engine).name for engine in OF_ENGINES] == [*OF_ENGINES]
     code = (
         "import sys; from pytest_llmbench.engines.base import get_engine; import pytest_llmbench.workloads.rank.main; "
-        f"get_engine({engine!r}).missing(); "
+        f"[get_engine(engine).missing() for engine in {[*OF_ENGINES]}]; "
         "sys.exit(bool({'torch', 'deepspeed', 'transformers', 'megatron.core'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -82,19 +81,14 @@ def test_what_is_installed_is_not_missing() -> None:
         ("megatron_core", {}),
         ("megatron_core", {"parallelism": EVERYTHING}),
         ("megatron_core", {"precision": "fp16", "options": {"loss_scale": 64.0}}),
-        (
-            "megatron_core",
-            {
-                "parallelism": {"activation_checkpointing": "selective"},
-                "options": {"transformer_impl": "local", "attention": "unfused"},
-            },
-        ),
+        ("megatron_core", {"parallelism": {"activation_checkpointing": "selective"},
+                           "options": {"transformer_impl": "local", "attention": "unfused"}}),
         ("megatron_core", {"parallelism": {"tensor": 2}, "model": {"vocab_size": 51197}}),
         ("megatron_core", {"options": {"transformer_impl": "transformer_engine"}}),
         ("megatron_core", {"options": {"transformer_impl": "local", "attention": "flash"}}),
         ("megatron_core", {"model": {"positions": "rope"}}),
     ],
-)
+)  # fmt: skip
 def test_a_recipe_that_fits_has_no_problems(engine: str, changes: dict[str, Any]) -> None:
     assert problems(engine, **changes) == []
 
@@ -149,78 +143,62 @@ def test_a_batch_that_does_not_divide_lists_the_numbers_that_do(
     assert problem.endswith(words)
 
 
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        pytest.param(
-            {"parallelism": {"tensor": 4, "pipeline": 4}},
-            "8 ranks (1 node × 8 GPUs) do not divide into copies of the model on tensor 4 × pipeline 4 = 16 ranks",
-            id="ranks",
-        ),
-        pytest.param(
-            {"parallelism": {"virtual_pipeline": 2}},
-            "virtual_pipeline 2 interleaves the stages of a pipeline; there is one stage",
-            id="no_pipeline",
-        ),
-        pytest.param(
-            {"parallelism": {"sequence": True}},
-            "sequence splits the sequence over the ranks of tensor; there is one: set sequence: false",
-            id="no_tensor",
-        ),
-        pytest.param(
-            {"parallelism": {"tensor": 8}, "model": {"hidden_size": 64}},
-            "attention_heads 4 does not divide by tensor 8",
-            id="heads",
-        ),
-        pytest.param(
-            {"parallelism": {"tensor": 2}, "model": {"vocab_size": 51197}, "options": {"pad_vocabulary": False}},
-            "vocab_size 51197 does not divide by tensor 2: set pad_vocabulary: true",
-            id="vocabulary",
-        ),
-        pytest.param(
-            {"parallelism": {"tensor": 4, "sequence": True}, "sequence_length": 30},
-            "sequence_length 30 does not divide by tensor 4",
-            id="sequence",
-        ),
-        pytest.param(
-            {"parallelism": {"pipeline": 8}}, "4 layers do not divide by pipeline 8", id="layers"
-        ),
-        pytest.param(
-            {"parallelism": {"pipeline": 2, "virtual_pipeline": 4}},
-            "4 layers do not divide by pipeline 2 × virtual_pipeline 4",
-            id="chunks_of_layers",
-        ),
-        pytest.param(
-            {"global_batch_size": 24, "parallelism": {"pipeline": 2, "virtual_pipeline": 2}},
-            "the interleaved schedule needs a multiple of pipeline 2 micro batches per step; there are 3 on 4 copies "
-            "of the model",
-            id="micro_batches",
-        ),
-        pytest.param(
-            {"parallelism": {"sharding": "full"}},
-            "engine megatron_core shards none or optimizer, not full: set optimizer, or spread the model by tensor "
-            "and pipeline; engine torch shards full",
-            id="sharding",
-        ),
-        pytest.param(
-            {"optimizer": {"decay": "cosine"}}, "engine megatron_core decays the learning rate linearly only",
-            id="decay",
-        ),
-        pytest.param(
-            {"parallelism": {"activation_checkpointing": "selective"}},
-            "selective checkpointing recomputes the attention, which fused kernels do by themselves: set "
-            "activation_checkpointing: none, or options: {transformer_impl: local, attention: unfused}",
-            id="selective",
-        ),
-        pytest.param(
-            {"options": {"attention": "unfused"}},
-            "options.attention: unfused is for Megatron-Core's local layers: set options.transformer_impl: local",
-            id="attention",
-        ),
-    ],
-)  # fmt: skip
-def test_a_layout_that_cannot_be_is_refused(changes: dict[str, Any], problem: str) -> None:
+IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
+    "ranks": (
+        {"parallelism": {"tensor": 4, "pipeline": 4}},
+        "8 ranks (1 node × 8 GPUs) do not divide into copies of the model on tensor 4 × pipeline 4 = 16 ranks",
+    ),
+    "no_pipeline": (
+        {"parallelism": {"virtual_pipeline": 2}},
+        "virtual_pipeline 2 interleaves the stages of a pipeline; there is one stage",
+    ),
+    "no_tensor": (
+        {"parallelism": {"sequence": True}},
+        "sequence splits the sequence over the ranks of tensor; there is one: set sequence: false",
+    ),
+    "heads": (
+        {"parallelism": {"tensor": 8}, "model": {"hidden_size": 64}}, "attention_heads 4 does not divide by tensor 8",
+    ),
+    "vocabulary": (
+        {"parallelism": {"tensor": 2}, "model": {"vocab_size": 51197}, "options": {"pad_vocabulary": False}},
+        "vocab_size 51197 does not divide by tensor 2: set pad_vocabulary: true",
+    ),
+    "sequence": (
+        {"parallelism": {"tensor": 4, "sequence": True}, "sequence_length": 30},
+        "sequence_length 30 does not divide by tensor 4",
+    ),
+    "layers": ({"parallelism": {"pipeline": 8}}, "4 layers do not divide by pipeline 8"),
+    "chunks_of_layers": (
+        {"parallelism": {"pipeline": 2, "virtual_pipeline": 4}},
+        "4 layers do not divide by pipeline 2 × virtual_pipeline 4",
+    ),
+    "micro_batches": (
+        {"global_batch_size": 24, "parallelism": {"pipeline": 2, "virtual_pipeline": 2}},
+        ("the interleaved schedule needs a multiple of pipeline 2 micro batches per step; there are 3 on 4 copies "
+        "of the model"),
+    ),
+    "sharding": (
+        {"parallelism": {"sharding": "full"}},
+        ("engine megatron_core shards none or optimizer, not full: set optimizer, or spread the model by tensor "
+        "and pipeline; engine torch shards full"),
+    ),
+    "decay": ({"optimizer": {"decay": "cosine"}}, "engine megatron_core decays the learning rate linearly only"),
+    "selective": (
+        {"parallelism": {"activation_checkpointing": "selective"}},
+        ("selective checkpointing recomputes the attention, which fused kernels do by themselves: set "
+        "activation_checkpointing: none, or options: {transformer_impl: local, attention: unfused}"),
+    ),
+    "attention": (
+        {"options": {"attention": "unfused"}},
+        "options.attention: unfused is for Megatron-Core's local layers: set options.transformer_impl: local",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_a_layout_that_cannot_be_is_refused(name: str) -> None:
     """The one problem names the numbers involved, and what to write instead if there is a choice."""
+    changes, problem = IMPOSSIBLE[name]
     assert problems("megatron_core", **changes) == [f"recipe small: {problem}"]
 
 
@@ -241,46 +219,28 @@ def test_an_unknown_option_hides_no_other_problem() -> None:
     ("engine", "changes", "words"),
     [
         ("torch", {"parallelism": {"tensor": 2}}, "has no tensor parallelism; engine megatron_core has"),
-        (
-            "torch",
-            {"parallelism": {"sharding": "optimizer"}},
-            "shards none, gradients or full, not the optimizer alone",
-        ),
-        (
-            "torch",
-            {"parallelism": {"activation_checkpointing": "selective"}},
-            "checkpoints none or full, not selective",
-        ),
+        ("torch", {"parallelism": {"sharding": "optimizer"}},
+         "shards none, gradients or full, not the optimizer alone"),
+        ("torch", {"parallelism": {"activation_checkpointing": "selective"}},
+         "checkpoints none or full, not selective"),
         ("torch", {"model": {"positions": "rope"}}, "has learned positions only"),
         ("torch", {"optimizer": {"decay": "cosine"}}, "decays the learning rate linearly only"),
         ("torch", {"precision": "fp16"}, "precision fp16 is not one of fp32, bf16"),
-        (
-            "torch",
-            {"options": {"residual": "fp32"}, "parallelism": {"sharding": "full"}},
-            "options.residual: fp32 is for sharding none: what is gathered is bf16",
-        ),
+        ("torch", {"options": {"residual": "fp32"}, "parallelism": {"sharding": "full"}},
+         "options.residual: fp32 is for sharding none: what is gathered is bf16"),
         ("deepspeed", {"parallelism": {"tensor": 2}}, "has no tensor parallelism; engine megatron_core has"),
         ("deepspeed", {"parallelism": {"pipeline": 2}}, "has no pipeline parallelism"),
-        (
-            "deepspeed",
-            {"parallelism": {"activation_checkpointing": "selective"}},
-            "checkpoints none or full, not selective",
-        ),
+        ("deepspeed", {"parallelism": {"activation_checkpointing": "selective"}},
+         "checkpoints none or full, not selective"),
         ("deepspeed", {"optimizer": {"decay": "cosine"}}, "decays the learning rate linearly only"),
         ("deepspeed", {"precision": "fp16"}, "in fp16 without scaling their loss: take bf16, or sharding: optimizer"),
-        (
-            "deepspeed",
-            {"compile": True, "parallelism": {"sharding": "full"}},
-            "cannot compile a layer whose weights come and go",
-        ),
+        ("deepspeed", {"compile": True, "parallelism": {"sharding": "full"}},
+         "cannot compile a layer whose weights come and go"),
         ("deepspeed", {"model": {"positions": "rope"}}, "has learned positions only"),
-        (
-            "deepspeed",
-            {"options": {"loss_scales": 4}},
-            "options: loss_scales: unknown key 'loss_scales' (did you mean 'loss_scale'?)",
-        ),
+        ("deepspeed", {"options": {"loss_scales": 4}},
+         "options: loss_scales: unknown key 'loss_scales' (did you mean 'loss_scale'?)"),
     ],
-)
+)  # fmt: skip
 def test_what_it_cannot_do_is_refused(engine: str, changes: dict[str, Any], words: str) -> None:
     found = problems(engine, **changes)
     assert any(words in problem for problem in found)

@@ -33,13 +33,10 @@ def test_time_to_report_follows_from_tokens_per_second(nodes: int, tokens_per_s:
 @pytest.mark.parametrize(
     ("intervals", "left_out"),
     [
-        ({10: 10, 20: 10, 30: 10}, [10]),
-        ({1: 1, 2: 1, 3: 1, 4: 1}, [1]),
-        ({1: 1, 5: 5, 10: 5, 15: 5}, [1, 5]),
-        ({1: 1, 2: 2, 3: 1, 4: 1}, [1, 2]),
-        ({25: 1, 26: 1, 27: 1}, [25]),
+        ({10: 10, 20: 10, 30: 10}, [10]), ({1: 1, 2: 1, 3: 1, 4: 1}, [1]), ({1: 1, 5: 5, 10: 5, 15: 5}, [1, 5]),
+        ({1: 1, 2: 2, 3: 1, 4: 1}, [1, 2]), ({25: 1, 26: 1, 27: 1}, [25]),
     ],
-)
+)  # fmt: skip
 def test_without_the_first_line_is_without_iteration_1(intervals: dict[int, int], left_out: list[int]) -> None:
     topology = Topology(nodes=96, gpus_per_node=4)
     recipe = shipped_recipes()["nlp175b"].on(topology)

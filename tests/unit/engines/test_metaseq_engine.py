@@ -130,12 +130,7 @@ def test_a_long_name_leaves_room_for_the_launcher_s_folder() -> None:
 def test_smoke_runs_the_training_program_on_every_rank() -> None:
     found = command(recipe(scale="smoke"), CPUS)
     assert found.launcher == "torchrun"
-    assert found.argv[:4] == (
-        "-m",
-        "pytest_llmbench.workloads.cuda_on_cpu",
-        "-m",
-        "metaseq.cli.train",
-    )
+    assert found.argv[:4] == ("-m", "pytest_llmbench.workloads.cuda_on_cpu", "-m", "metaseq.cli.train")
     given = dict(zip(found.argv, found.argv[1:], strict=False))
     assert given["--distributed-world-size"] == "2"
     assert given["--model-parallel-size"] == "2"

@@ -127,17 +127,13 @@ def test_an_argument_that_changes_the_work_is_refused(name: str, argument: str, 
 @pytest.mark.parametrize(
     ("name", "argument", "value"),
     [
-        ("nlp13b", "swiglu", True),
-        ("nlp13b", "group-query-attention", True),
-        ("nlp13b", "ffn-hidden-size", 13824),
-        ("nlp13b", "num-experts", 8),
-        ("nlp13b", "an-argument-of-next-year", 1),
+        ("nlp13b", "swiglu", True), ("nlp13b", "group-query-attention", True), ("nlp13b", "ffn-hidden-size", 13824),
+        ("nlp13b", "num-experts", 8), ("nlp13b", "an-argument-of-next-year", 1),
         ("azure_gpt3_126m", "training.model.ffn_hidden_size", 2048),
-        ("azure_gpt3_126m", "training.model.activation", "swiglu"),
-        ("metaseq125m", "decoder-ffn-embed-dim", 64),
+        ("azure_gpt3_126m", "training.model.activation", "swiglu"), ("metaseq125m", "decoder-ffn-embed-dim", 64),
         ("metaseq125m", "moe-freq", 2),
     ],
-)
+)  # fmt: skip
 def test_what_may_change_a_step_is_not_counted(name: str, argument: str, value: object) -> None:
     """An unknown argument is not taken for harmless: the run has no number that counts FLOPs."""
     assert problems(name, {argument: value}) == []

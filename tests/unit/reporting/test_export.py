@@ -19,15 +19,7 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.health import Finding, Severity
 from pytest_llmbench.core.record.records import Metric, Verdict
 from pytest_llmbench.reporting.base import FinishedSession, read_finished
-from pytest_llmbench.reporting.export import (
-    COLUMNS,
-    Sample,
-    fitness,
-    openmetrics,
-    samples_of,
-    write_csv,
-    write_metrics,
-)
+from pytest_llmbench.reporting.export import COLUMNS, Sample, fitness, openmetrics, samples_of, write_csv, write_metrics
 
 (RECORDED,) = (Path(__file__).parents[2] / "data" / "evidence").glob("2*")
 

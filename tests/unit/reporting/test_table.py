@@ -74,17 +74,14 @@ def test_the_nodes_of_each_run_are_told() -> None:
 ROWS = st.fixed_dictionaries(
     {"verdict": st.sampled_from(["PASS", "FAIL", "ERROR", "SKIP"])},
     optional={
-        "run": st.text("abc", max_size=12),
-        "nodes": st.integers(1, 4096),
-        "statistic": st.text("abc", max_size=12),
-        "threshold": st.text("abc", max_size=12),
-        "reason": st.text("abc ", max_size=300),
+        "run": st.text("abc", max_size=12), "nodes": st.integers(1, 4096), "statistic": st.text("abc", max_size=12),
+        "threshold": st.text("abc", max_size=12), "reason": st.text("abc ", max_size=300),
     },
 ).flatmap(
     lambda row: st.one_of(
         st.just(row), st.floats(allow_nan=False).map(lambda value: {**row, "value": value, "unit": "s"})
     )
-)
+)  # fmt: skip
 
 
 @given(st.lists(ROWS, max_size=5))

@@ -18,28 +18,22 @@ from pytest_llmbench.readers.steps.step_log import read_steps
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.steplog import StepLog
 from pytest_llmbench.workloads.training import matmul
+from tests.support.warm.asking import Forked
 
-from .forked_ranks import RANK, ForkedRank
+RANK = "pytest_llmbench.workloads.rank.main"
 
 TINY: Mapping[str, Any] = {
-    "name": "tiny",
-    "engine": "torch",
-    "gpus_per_node": 0,
+    "name": "tiny", "engine": "torch", "gpus_per_node": 0,
     "model": {"layers": 2, "hidden_size": 32, "attention_heads": 2, "vocab_size": 256, "dropout": 0.0},
-    "sequence_length": 32,
-    "global_batch_size": 8,
-    "micro_batch_size": 2,
-    "precision": "fp32",
-    "optimizer": {"learning_rate": 1e-2, "warmup_steps": 5},
-    "steps": 12,
-    "time_limit": "00:05:00",
+    "sequence_length": 32, "global_batch_size": 8, "micro_batch_size": 2, "precision": "fp32",
+    "optimizer": {"learning_rate": 1e-2, "warmup_steps": 5}, "steps": 12, "time_limit": "00:05:00",
     "deadlines": {"startup_s": 60},
-}
+}  # fmt: skip
 
 MakeRecipe = Callable[..., Recipe]
 Launch = Callable[..., list["subprocess.Popen[bytes]"]]
-_Process = TypeVar("_Process", "subprocess.Popen[bytes]", ForkedRank)
-Fork = Callable[..., list[ForkedRank]]
+_Process = TypeVar("_Process", "subprocess.Popen[bytes]", Forked)
+Fork = Callable[..., list[Forked]]
 TrainAlone = Callable[[Recipe], StepSeries]
 
 
@@ -60,7 +54,7 @@ def launch() -> Iterator[Launch]:
 def fork() -> Iterator[Fork]:
     """The same for ranks that train, without the seconds in which each would import PyTorch."""
     with ExitStack() as started:
-        yield _launcher(started, ForkedRank)
+        yield _launcher(started, _fork_rank)
 
 
 def _launcher(
@@ -68,13 +62,8 @@ def _launcher(
 ) -> Callable[..., list[_Process]]:
     def start(folder: Path, entry: str, *, ranks: int = 2, **task: object) -> list[_Process]:
         data = {
-            "entry": entry,
-            "config": {},
-            "nodes": 1,
-            "ranks_per_node": ranks,
-            "device": "cpu",
-            **task,
-        }
+            "entry": entry, "config": {}, "nodes": 1, "ranks_per_node": ranks, "device": "cpu", **task,
+        }  # fmt: skip
         (folder / "task.json").write_text(json.dumps(data))
         places = [{**os.environ, **_place(folder, rank, ranks)} for rank in range(ranks)]
         processes = [start_rank(folder, env, folder / f"output-{rank}") for rank, env in enumerate(places)]
@@ -95,6 +84,11 @@ def _place(folder: Path, rank: int, ranks: int) -> dict[str, str]:
         "SUBMITIT_LOCAL_JOB_NUM_NODES": "1",
         "PYTHONPATH": str(folder),  # tests put entry functions of their own there
     }
+
+
+def _fork_rank(folder: Path, env: Mapping[str, str], output: Path) -> Forked:
+    with output.open("wb") as file:
+        return Forked([RANK, str(folder)], folder, env, file, imported="torch")
 
 
 def _start_rank(folder: Path, env: Mapping[str, str], output: Path) -> subprocess.Popen[bytes]:
@@ -130,15 +124,8 @@ def train_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tra
 
 def alone(folder: Path, config: Mapping[str, Any]) -> RankContext:
     return RankContext(
-        rank=0,
-        world_size=1,
-        local_rank=0,
-        ranks_per_node=1,
-        nodes=1,
-        folder=folder,
-        config=config,
-        device="cpu",
-    )
+        rank=0, world_size=1, local_rank=0, ranks_per_node=1, nodes=1, folder=folder, config=config, device="cpu",
+    )  # fmt: skip
 
 
 @pytest.fixture

@@ -94,12 +94,9 @@ def sustain(context: RankContext, log: ProbeLog) -> SustainedLoad:
         blocks = rates(multiply, device, seconds=config["seconds"], start=start, block_s=config["block_s"])
         flops = [(telemetry.elapsed(), 2.0 * left.shape[0] ** 3 * rate) for rate in blocks]
     return SustainedLoad(
-        device=device_name(context),
-        precision=precision,
-        rates=tuple(flops),
-        telemetry=tuple(telemetry.samples),
+        device=device_name(context), precision=precision, rates=tuple(flops), telemetry=tuple(telemetry.samples),
         trouble=telemetry.trouble,
-    )
+    )  # fmt: skip
 
 
 class LoadTelemetry:

@@ -67,12 +67,9 @@ def gemm(
             blocks.append(rate)
             changed += not torch.equal(_bits(out), _bits(first))
     return GemmRate(
-        rate=2.0 * left.shape[0] ** 3 * statistics.median(blocks),
-        digest=_digest(first),
-        repeated=len(blocks),
-        changed=changed,
-        error=_error(left, right, first),
-    )
+        rate=2.0 * left.shape[0] ** 3 * statistics.median(blocks), digest=_digest(first), repeated=len(blocks),
+        changed=changed, error=_error(left, right, first),
+    )  # fmt: skip
 
 
 def prepare(precision: str, given: Factors, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, Multiply]:

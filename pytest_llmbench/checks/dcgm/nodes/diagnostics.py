@@ -80,12 +80,9 @@ def _run(
     # Keep its warnings out of its JSON.
     result = ask(["sh", "-c", 'exec "$@" 2> "$0"', str(errors), *command], env, deadline - began, errors=False)
     return DiagnosticOutput(
-        command=shlex.join(command),
-        code=result.code,
-        seconds=time.monotonic() - began,
-        stdout=result.text,
+        command=shlex.join(command), code=result.code, seconds=time.monotonic() - began, stdout=result.text,
         stderr=errors.read_text(encoding="utf-8", errors="replace")[-_KEPT_ERRORS:],
-    )
+    )  # fmt: skip
 
 
 def _wrap(environment: Environment, env: dict[str, str]) -> list[str]:

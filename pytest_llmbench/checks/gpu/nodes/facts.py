@@ -118,12 +118,9 @@ def _read_log(argv: Sequence[str]) -> KernelLog | str:
     if not beginning:
         return "it printed nothing"
     return KernelLog(
-        source=argv[0],
-        whole=errors_in_log.whole and any(_FIRST_WORDS in line for line in beginning),
-        lines=tuple(line.rstrip("\n") for line, _ in lines),
-        times=tuple(times for _, times in lines),
-        refused=(),
-    )
+        source=argv[0], whole=errors_in_log.whole and any(_FIRST_WORDS in line for line in beginning),
+        lines=tuple(line.rstrip("\n") for line, _ in lines), times=tuple(times for _, times in lines), refused=(),
+    )  # fmt: skip
 
 
 def _run(argv: list[str]) -> ToolOutput:

@@ -112,15 +112,10 @@ def facts(context: RankContext, log: ProbeLog) -> HostFacts:
         log.phase(f"look at {path}")
         paths[path] = wrong_with(path)
     return HostFacts(
-        limits=own,
-        meminfo=meminfo,
-        interfaces=interfaces(root),
-        infiniband=tuple(names_in(root / "sys/class/infiniband")),
-        tuning=tuned,
-        software=versions,
-        containers=containers,
-        paths=paths,
-    )
+        limits=own, meminfo=meminfo, interfaces=interfaces(root),
+        infiniband=tuple(names_in(root / "sys/class/infiniband")), tuning=tuned, software=versions,
+        containers=containers, paths=paths,
+    )  # fmt: skip
 
 
 def software(root: Path) -> dict[str, str]:
@@ -171,12 +166,9 @@ def container_runtime(runtime: str, root: Path) -> RuntimeReply:
     except OSError as error:
         text = f"it cannot be run: {error.strerror}"
     return RuntimeReply(
-        command=" ".join(argv),
-        cdi=tuple(sorted(str(path) for folder in folders for path in folder.glob("*nvidia*"))),
-        nvidia_container_cli=shutil.which("nvidia-container-cli"),
-        code=code,
-        text=text[:_KEPT],
-    )
+        command=" ".join(argv), cdi=tuple(sorted(str(path) for folder in folders for path in folder.glob("*nvidia*"))),
+        nvidia_container_cli=shutil.which("nvidia-container-cli"), code=code, text=text[:_KEPT],
+    )  # fmt: skip
 
 
 def _run(*argv: str) -> str:

@@ -89,14 +89,10 @@ def room(path: Path) -> Room:
     except OSError as error:
         return Room(path=str(path), why=f"{error.strerror}")
     return Room(
-        path=str(path),
-        mount=mount_of(path),
-        bytes=stat.f_blocks * stat.f_frsize,
-        free_bytes=stat.f_bavail * stat.f_frsize,
-        inodes=stat.f_files,
-        free_inodes=stat.f_favail,
+        path=str(path), mount=mount_of(path), bytes=stat.f_blocks * stat.f_frsize,
+        free_bytes=stat.f_bavail * stat.f_frsize, inodes=stat.f_files, free_inodes=stat.f_favail,
         why=_why_not_writable(path),
-    )
+    )  # fmt: skip
 
 
 def _why_not_writable(path: Path) -> str | None:

@@ -89,15 +89,11 @@ def measure(context: RankContext, log: ProbeLog) -> StorageLoad:
         step("read")
         read_back = _run_at_once(read, others_files)
         answer = StorageLoad(
-            bytes=size,
-            write_s=_span(written),
-            read_s=_span(read_back),
+            bytes=size, write_s=_span(written), read_s=_span(read_back),
             direct=all(stream["direct"] for stream in (*written, *read_back)),
-            wrong=tuple(stream["wrong"] for stream in read_back if stream["wrong"]),
-            read_from=neighbour,
-            files=config["files"],
-            **_time_metadata(own, parent / f"node-{neighbour:05d}", config["files"], step),
-        )
+            wrong=tuple(stream["wrong"] for stream in read_back if stream["wrong"]), read_from=neighbour,
+            files=config["files"], **_time_metadata(own, parent / f"node-{neighbour:05d}", config["files"], step),
+        )  # fmt: skip
         step("clean up")  # the neighbour reads this node's files until here
     return answer
 

@@ -28,13 +28,9 @@ def run(recipe: Recipe, context: RankContext, device: torch.device, log: StepLog
         ConfigError: the batch is indivisible by the ranks, or options or data are invalid.
     """
     setup = Setup(
-        recipe=recipe,
-        options=validate(DeepSpeedOptions, recipe.options, "options"),
-        device=device,
-        rank=context.rank,
-        rank_batch=sequences_of_copy(recipe, context.world_size),
-        seed=_SEED,
-    )
+        recipe=recipe, options=validate(DeepSpeedOptions, recipe.options, "options"), device=device, rank=context.rank,
+        rank_batch=sequences_of_copy(recipe, context.world_size), seed=_SEED,
+    )  # fmt: skip
     tokens = open_tokens(recipe)  # first, so that an error in the data shows at once
     model = ZeroModel(setup, build(setup))
     _kept.append(model)

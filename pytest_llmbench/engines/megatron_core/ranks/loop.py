@@ -59,12 +59,9 @@ def prepare(recipe: Recipe, options: MegatronCoreOptions, device: torch.device) 
     """
     layout = recipe.parallelism
     parallel_state.initialize_model_parallel(
-        layout.tensor,
-        layout.pipeline,
-        layout.virtual_pipeline if layout.virtual_pipeline > 1 else None,
-        distributed_timeout_minutes=math.ceil(recipe.deadlines.meeting_s / 60),
-        create_gloo_process_groups=False,
-    )
+        layout.tensor, layout.pipeline, layout.virtual_pipeline if layout.virtual_pipeline > 1 else None,
+        distributed_timeout_minutes=math.ceil(recipe.deadlines.meeting_s / 60), create_gloo_process_groups=False,
+    )  # fmt: skip
     copies, copy = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
     copy_batch = sequences_of_copy(recipe, copies)
     # Dropout differs between copies and stages; between tensor-parallel ranks, Megatron-Core sees to that.
@@ -76,19 +73,11 @@ def prepare(recipe: Recipe, options: MegatronCoreOptions, device: torch.device) 
     last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
     reports = last and parallel_state.get_tensor_model_parallel_rank() == 0
     return MegatronTraining(
-        recipe=recipe,
-        device=device,
-        options=options,
-        tokens=open_tokens(recipe),
+        recipe=recipe, device=device, options=options, tokens=open_tokens(recipe),
         positions=torch.arange(recipe.sequence_length, device=device).expand(recipe.micro_batch_size, -1),
-        chunks=chunks,
-        optimizer=_optimizer(recipe, options, config, chunks),
-        copies=copies,
-        copy=copy,
-        copy_batch=copy_batch,
-        reports=reports,
-        fed=Fed(reports=reports),
-    )
+        chunks=chunks, optimizer=_optimizer(recipe, options, config, chunks), copies=copies, copy=copy,
+        copy_batch=copy_batch, reports=reports, fed=Fed(reports=reports),
+    )  # fmt: skip
 
 
 def trained(training: MegatronTraining) -> TrainingEvent:
@@ -134,23 +123,15 @@ def _optimizer(recipe: Recipe, options: MegatronCoreOptions, config: Transformer
     settings, sharded = recipe.optimizer, recipe.parallelism.sharding == "optimizer"
     optimizer = get_megatron_optimizer(
         OptimizerConfig(
-            optimizer="adam",
-            lr=settings.learning_rate,
-            weight_decay=settings.weight_decay,
-            adam_beta1=settings.betas[0],
-            adam_beta2=settings.betas[1],
-            adam_eps=settings.eps,
-            clip_grad=settings.clip_grad_norm,
-            params_dtype=DTYPE[recipe.precision],
-            bf16=recipe.precision == "bf16",
-            fp16=recipe.precision == "fp16",
-            loss_scale=options.loss_scale if recipe.precision == "fp16" else None,
-            use_distributed_optimizer=sharded,
-            overlap_param_gather=options.overlap and sharded,
+            optimizer="adam", lr=settings.learning_rate, weight_decay=settings.weight_decay,
+            adam_beta1=settings.betas[0], adam_beta2=settings.betas[1], adam_eps=settings.eps,
+            clip_grad=settings.clip_grad_norm, params_dtype=DTYPE[recipe.precision], bf16=recipe.precision == "bf16",
+            fp16=recipe.precision == "fp16", loss_scale=options.loss_scale if recipe.precision == "fp16" else None,
+            use_distributed_optimizer=sharded, overlap_param_gather=options.overlap and sharded,
         ),
         chunks,
         use_gloo_process_groups=False,
-    )
+    )  # fmt: skip
     config.grad_scale_func = optimizer.scale_loss
     if options.overlap:
         config.no_sync_func = [chunk.no_sync for chunk in chunks] if len(chunks) > 1 else chunks[0].no_sync
@@ -200,12 +181,9 @@ def _forward_backward(training: MegatronTraining, log: StepLog, step: int) -> to
     losses = get_forward_backward_func()(
         forward_step_func=partial(_forward, training, enter),
         data_iterator=[enumerate((first + start for start in starts), start=1) for _ in training.chunks],
-        model=training.chunks,
-        num_microbatches=len(starts),
-        seq_length=recipe.sequence_length,
-        micro_batch_size=recipe.micro_batch_size,
-        forward_only=False,
-    )
+        model=training.chunks, num_microbatches=len(starts), seq_length=recipe.sequence_length,
+        micro_batch_size=recipe.micro_batch_size, forward_only=False,
+    )  # fmt: skip
     if not training.reports:
         return torch.zeros((), device=training.device)
     return torch.stack(losses).mean()

@@ -138,17 +138,14 @@ def _chunk(
 ) -> Any:
     vocabulary, layout = recipe.model.vocab_size, recipe.parallelism
     model = PaddedGPTModel(
-        tokens=vocabulary,
-        config=config,
-        transformer_layer_spec=_layers(recipe, options, device),
+        tokens=vocabulary, config=config, transformer_layer_spec=_layers(recipe, options, device),
         vocab_size=padded_vocabulary(vocabulary, layout.tensor) if options.pad_vocabulary else vocabulary,
         max_sequence_length=recipe.sequence_length,
         pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=stage is None, vp_stage=stage),
         post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=stage is None, vp_stage=stage),
         share_embeddings_and_output_weights=True,
-        position_embedding_type="rope" if recipe.model.positions == "rope" else "learned_absolute",
-        vp_stage=stage,
-    )
+        position_embedding_type="rope" if recipe.model.positions == "rope" else "learned_absolute", vp_stage=stage,
+    )  # fmt: skip
     return model.to(device)
 
 

@@ -75,21 +75,13 @@ def _prepare(recipe: Recipe, options: TorchOptions, context: RankContext, device
     model = build_model(recipe, options, device, context.world_size, _SEED)
     torch.manual_seed(stable_seed(_SEED, context.rank))  # dropout differs between ranks
     return _Training(
-        recipe=recipe,
-        device=device,
-        rank=context.rank,
-        rank_batch=rank_batch,
-        tokens=tokens,
-        model=model,
+        recipe=recipe, device=device, rank=context.rank, rank_batch=rank_batch, tokens=tokens, model=model,
         optimizer=torch.optim.AdamW(
-            model.parameters(),
-            betas=recipe.optimizer.betas,
-            eps=recipe.optimizer.eps,
-            weight_decay=recipe.optimizer.weight_decay,
-            fused=True,
+            model.parameters(), betas=recipe.optimizer.betas, eps=recipe.optimizer.eps,
+            weight_decay=recipe.optimizer.weight_decay, fused=True,
         ),
         fed=Fed(),
-    )
+    )  # fmt: skip
 
 
 def _loop(training: _Training, log: StepLog) -> None:

@@ -14,15 +14,11 @@ from tests.support.fleet import mount_of_kind
 @pytest.mark.parametrize(
     ("skews", "off"),
     [
-        ({}, set()),
-        ({"a": 99.0}, set()),
-        ({"a": 5.0, "b": 5.5, "c": 5.2}, set()),
-        ({"a": 0.0, "b": 0.1, "c": 3.0}, {"c"}),
-        ({"a": 0.0, "b": -3.0, "c": 0.1, "d": 0.2}, {"b"}),
-        ({"a": 0.0, "b": 1.5}, {"a", "b"}),
-        ({"a": 0.0, "b": 0.1, "c": 9.0, "d": 9.1}, {"a", "b", "c", "d"}),
+        ({}, set()), ({"a": 99.0}, set()), ({"a": 5.0, "b": 5.5, "c": 5.2}, set()),
+        ({"a": 0.0, "b": 0.1, "c": 3.0}, {"c"}), ({"a": 0.0, "b": -3.0, "c": 0.1, "d": 0.2}, {"b"}),
+        ({"a": 0.0, "b": 1.5}, {"a", "b"}), ({"a": 0.0, "b": 0.1, "c": 9.0, "d": 9.1}, {"a", "b", "c", "d"}),
     ],
-)
+)  # fmt: skip
 def test_who_is_apart(skews: dict[str, float], off: set[str]) -> None:
     """The server's own clock counts for nothing: nodes are held against each other."""
     assert {finding.host for finding in find_apart(skews, 1.0)} == off

@@ -1,4 +1,4 @@
-"""Limits: what is needed follows from the size of the job, and what can be done about it from the hard limit."""
+"""Limits, whose need follows from the size of the job, and hints about the kernel's tuning."""
 
 import resource
 from collections.abc import Iterator
@@ -10,7 +10,8 @@ import pytest
 from pytest_llmbench.checks.base import CheckSettings, Site, get_check
 from pytest_llmbench.checks.host.limits import LimitsOptions, find_too_low, needs
 from pytest_llmbench.checks.host.nodes.facts import ProcessLimits, ResourceLimits
-from tests.support.fleet import LIMITS, UNLIMITED, ProcessFleet, cpu_site
+from pytest_llmbench.checks.host.tuning import gpu_hints, huge_pages, node_hints, swapped_bytes
+from tests.support.fleet import LIMITS, TUNING, UNLIMITED, ProcessFleet, cpu_site
 
 GPUS = Site(system="test", nodes=2, gpus_per_node=8)
 IPC_LOCK, SYS_RESOURCE = 1 << 14, 1 << 24
@@ -35,7 +36,7 @@ def few_files() -> Iterator[int]:
 
 def test_nodes_with_a_low_limit_are_found(tmp_path: Path, few_files: int) -> None:
     """Both nodes are this machine, so both are found out; the hard limit of it is higher."""
-    fleet = ProcessFleet(site=cpu_site(2), hosts=("a", "b"), folder=tmp_path)
+    fleet = ProcessFleet(site=cpu_site(2), hosts=("a", "b"), folder=tmp_path, inherit=True)
     found = [each for each in get_check("limits").run(fleet, CheckSettings()).findings if each.subject == "nofile"]
     assert [finding.host for finding in found] == ["a", "b"]
     assert f"{few_files} open files allowed, 1024 needed" in found[0].message
@@ -59,13 +60,10 @@ def test_options_override() -> None:
 @pytest.mark.parametrize(
     ("soft", "capabilities", "subjects"),
     [
-        (None, 0, []),
-        (2**40, 0, ["memlock"]),
-        (2**40, IPC_LOCK, []),
-        (64, 0, ["nofile", "nproc", "memlock"]),
+        (None, 0, []), (2**40, 0, ["memlock"]), (2**40, IPC_LOCK, []), (64, 0, ["nofile", "nproc", "memlock"]),
         (64, IPC_LOCK | SYS_RESOURCE, ["nofile"]),
     ],
-)
+)  # fmt: skip
 def test_what_is_too_low_with_gpus(soft: int | None, capabilities: int, subjects: list[str]) -> None:
     """Locked memory must be unlimited; a capability that lifts a limit counts."""
     found = find_too_low("n", told(soft, soft, capabilities=capabilities), GPUS, LimitsOptions())
@@ -100,3 +98,34 @@ def test_ulimit_takes_kib() -> None:
     node = told(1, None)
     found = {each.subject: each for each in find_too_low("n", node, GPUS, LimitsOptions(memlock=1025))}
     assert "`ulimit -l 2`" in found["memlock"].action
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({}, None), ({"governors": {"performance": 95, "powersave": 1}}, "CPU governor"), ({"governors": {}}, None),
+        ({"numa_balancing": "1"}, "NUMA balancing"), ({"numa_balancing": "1", "numa_nodes": 1}, None),
+        ({"numa_balancing": None}, None),
+        ({"transparent_hugepage": "always madvise [never]"}, "transparent huge pages"),
+        ({"transparent_hugepage": None}, None), ({"iommu_groups": {"DMA-FQ": 40}}, "IOMMU"),
+        ({"iommu_groups": {}}, None), ({"acs": ("0000:00:01.0",)}, "PCI ACS"), ({"acs": None}, None),
+    ],
+)  # fmt: skip
+def test_hints(changes: dict[str, Any], what: str | None) -> None:
+    told = TUNING.model_copy(update=changes)
+    assert [subject for subject, _, _ in (*node_hints(told, 0), *gpu_hints(told))] == ([what] if what else [])
+
+
+@pytest.mark.parametrize(("swapped", "what"), [(2**30, ["swap"]), (2**20, [])])
+def test_memory_that_is_swapped_out_is_a_hint(swapped: int, what: list[str]) -> None:
+    assert [subject for subject, _, _ in node_hints(TUNING, swapped)] == what
+
+
+def test_the_setting_in_brackets_is_the_one() -> None:
+    assert huge_pages(TUNING) == "madvise"
+    assert huge_pages(TUNING.model_copy(update={"transparent_hugepage": None})) == "unknown"
+
+
+def test_swap_in_use() -> None:
+    assert swapped_bytes("SwapTotal:    2048 kB\nSwapFree:      1024 kB\n") == 2**20
+    assert swapped_bytes("") == 0

@@ -19,14 +19,9 @@ FINITE = st.floats(-1e12, 1e12)
 def reference(**changes: Any) -> Reference:
     """Build an absolute reference with some of its values replaced; None leaves one out."""
     plain = {
-        "name": "fast",
-        "statistic": "throughput",
-        "at_least": "200K words/s",
-        "why": "because",
-        "source": "a document",
-        "date": "2023-03-20",
-        "applies_to": {"gpu": "A100-SXM4-80GB", "gpus": 8, "nodes": 1},
-    }
+        "name": "fast", "statistic": "throughput", "at_least": "200K words/s", "why": "because", "source": "a document",
+        "date": "2023-03-20", "applies_to": {"gpu": "A100-SXM4-80GB", "gpus": 8, "nodes": 1},
+    }  # fmt: skip
     given = {key: value for key, value in (plain | changes).items() if value is not None}
     return validate(Reference, given, "here")
 

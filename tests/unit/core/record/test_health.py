@@ -44,13 +44,9 @@ def test_a_slot_without_a_node_is_an_error() -> None:
 names = st.sampled_from([*HOSTS, "elsewhere"])
 whys = st.dictionaries(names, st.text(min_size=1), max_size=4)
 reports = st.builds(
-    Report,
-    findings=st.lists(st.builds(finding, st.none() | names, st.sampled_from(Severity)), max_size=4).map(tuple),
-    unjudged=whys,
-    skipped=whys,
-    problem=st.none() | st.text(min_size=1),
-    skip=st.none() | st.text(min_size=1),
-)
+    Report, findings=st.lists(st.builds(finding, st.none() | names, st.sampled_from(Severity)), max_size=4).map(tuple),
+    unjudged=whys, skipped=whys, problem=st.none() | st.text(min_size=1), skip=st.none() | st.text(min_size=1),
+)  # fmt: skip
 
 
 @given(report=reports, slot=st.integers(0, 4))

@@ -11,15 +11,7 @@ from hypothesis import strategies as st
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.recipes import Recipe
-from pytest_llmbench.core.record.records import (
-    Judgement,
-    Metric,
-    Problem,
-    RunRecord,
-    Timings,
-    Verdict,
-    write_model,
-)
+from pytest_llmbench.core.record.records import Judgement, Metric, Problem, RunRecord, Timings, Verdict, write_model
 from pytest_llmbench.core.record.series import RankInfo, Step
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.core.schema import validate
@@ -27,29 +19,19 @@ from pytest_llmbench.core.schema import validate
 RECIPE = validate(
     Recipe,
     {
-        "name": "tiny",
-        "engine": "torch",
-        "model": {"layers": 1, "hidden_size": 32, "attention_heads": 2, "vocab_size": 128},
-        "sequence_length": 32,
-        "global_batch_size": 8,
-        "micro_batch_size": 2,
-        "optimizer": {"learning_rate": 1e-2},
-        "steps": 8,
+        "name": "tiny", "engine": "torch",
+        "model": {"layers": 1, "hidden_size": 32, "attention_heads": 2, "vocab_size": 128}, "sequence_length": 32,
+        "global_batch_size": 8, "micro_batch_size": 2, "optimizer": {"learning_rate": 1e-2}, "steps": 8,
         "time_limit": "1-02:03",
         "references": [
             {
-                "name": "fast",
-                "statistic": "throughput",
-                "at_least": "123456.789 words/s",
-                "why": "it must",
-                "source": "here",
-                "date": "2026-01-01",
-                "applies_to": {"gpu": "H200", "gpus": 1},
+                "name": "fast", "statistic": "throughput", "at_least": "123456.789 words/s", "why": "it must",
+                "source": "here", "date": "2026-01-01", "applies_to": {"gpu": "H200", "gpus": 1},
             }
         ],
     },
     "recipe",
-)
+)  # fmt: skip
 
 
 def step(number: int, loss: float = 2.5) -> Step:
@@ -60,22 +42,9 @@ def step(number: int, loss: float = 2.5) -> Step:
 
 def record(folder: Path, *losses: float) -> RunRecord:
     return RunRecord(
-        session="s",
-        key="tiny",
-        token="t",
-        recipe=RECIPE,
-        system="here",
-        cluster="slurm",
-        allocation="run",
-        nodes=1,
-        ranks=1,
-        gpus=1,
-        folder=str(folder),
-        job_id="17",
-        hosts=("n0",),
-        command="srun tea",
-        versions={"torch": "2.13.0"},
-        timings=Timings(submitted=1.5, started=2.5),
+        session="s", key="tiny", token="t", recipe=RECIPE, system="here", cluster="slurm", allocation="run", nodes=1,
+        ranks=1, gpus=1, folder=str(folder), job_id="17", hosts=("n0",), command="srun tea",
+        versions={"torch": "2.13.0"}, timings=Timings(submitted=1.5, started=2.5),
         rank_info=(RankInfo(rank=0, host="n0", pid=1, local_rank=0, device="NVIDIA H200", versions={}),),
         steps=tuple(step(number, loss) for number, loss in enumerate(losses, start=1)),
         telemetry=(
@@ -84,7 +53,7 @@ def record(folder: Path, *losses: float) -> RunRecord:
         metrics={"throughput": Metric(value=1e5, unit="words/s", rule="a rule")},
         problem=Problem(kind="hang", message="no step", log="rank-0.log"),
         judgements=(Judgement(test="test_it", verdict=Verdict.ERROR, reason="no step"),),
-    )
+    )  # fmt: skip
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -39,17 +39,12 @@ TRAINING: dict[str, Any] = {
 }  # fmt: skip
 RANK: dict[str, Any] = {"rank": 0, "host": "n1", "pid": 1, "local_rank": 0, "device": "cpu", "versions": {}}
 DAMAGE: dict[str, dict[str, Any]] = {
-    "a text for a count": {"world_size": "8"},
-    "a bool for a count": {"tensor": True},
-    "a float for a count": {"layers": 12.0},
-    "zero ranks": {"world_size": 0},
-    "a negative count": {"parameters": -1},
-    "none for a count": {"copy_rank": None},
-    "a text for a count that may be none": {"micro_batch_size": "8"},
-    "a number for a word": {"precision": 16},
-    "another event": {"event": "step"},
+    "a text for a count": {"world_size": "8"}, "a bool for a count": {"tensor": True},
+    "a float for a count": {"layers": 12.0}, "zero ranks": {"world_size": 0}, "a negative count": {"parameters": -1},
+    "none for a count": {"copy_rank": None}, "a text for a count that may be none": {"micro_batch_size": "8"},
+    "a number for a word": {"precision": 16}, "another event": {"event": "step"},
     "a key that nobody knows": {"surprise": 1},
-}
+}  # fmt: skip
 # As a record is read from its file, and as it is made again after its texts were cleaned.
 READ: tuple[Callable[[dict[str, Any]], RankInfo], ...] = (
     lambda given: RankInfo.model_validate_json(json.dumps(given)),

@@ -14,22 +14,14 @@ from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire.foreign import REDACTED, mapped, mark_of, redacted
 
 HARMFUL: Mapping[str, str] = {
-    "\x1b[31mred\x1b[0m": "red",
-    "\x1b[2J\x1b[Hcleared": "cleared",
-    "\x9b2Jcleared by one byte": "cleared by one byte",
-    "\x1b]0;a title\x07behind": "behind",
-    "\x1b]8;;http://there\x1b\\a link\x1b]8;;\x1b\\": "a link",
-    "\x1b]0;a title that never ends": "",
-    "\x1bPdevice\x1b\\behind": "behind",
-    "\x1bcreset": "reset",
-    "cut \x1b[3": "cut ",
-    "bell\x07, NUL\x00, DEL\x7f": r"bell\x07, NUL\x00, DEL\x7f",
-    "over\rwritten": r"over\rwritten",
-    "line\r\nline": "line\nline",
-    "backwards \u202e\u2066": r"backwards \u202e\u2066",
-    "half \udc80 a character": r"half \udc80 a character",
+    "\x1b[31mred\x1b[0m": "red", "\x1b[2J\x1b[Hcleared": "cleared", "\x9b2Jcleared by one byte": "cleared by one byte",
+    "\x1b]0;a title\x07behind": "behind", "\x1b]8;;http://there\x1b\\a link\x1b]8;;\x1b\\": "a link",
+    "\x1b]0;a title that never ends": "", "\x1bPdevice\x1b\\behind": "behind", "\x1bcreset": "reset",
+    "cut \x1b[3": "cut ", "bell\x07, NUL\x00, DEL\x7f": r"bell\x07, NUL\x00, DEL\x7f",
+    "over\rwritten": r"over\rwritten", "line\r\nline": "line\nline",
+    "backwards \u202e\u2066": r"backwards \u202e\u2066", "half \udc80 a character": r"half \udc80 a character",
     "a line\u2028of its own": r"a line\u2028of its own",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("text", HARMFUL, ids=repr)

@@ -19,17 +19,13 @@ from tests.support.shipped import shipped_recipes
 
 # A recipe of the engine, and a log.
 CASES = {
-    "logs/megatron_lm_4_ranks.log": "nlp175b",
-    "logs/metaseq_2_ranks.log": "metaseq125m",
-    "nemo/output.log": "azure_gpt3_126m",
-    "logs/megatron_lm_core_0.16.log": "nlp175b",
-    "logs/megatron_lm_one_h200.log": "nlp175b",
-    "logs/metaseq_20_updates.log": "metaseq125m",
-    "logs/nemo_2.log": "azure_gpt3_126m",
-    "nemo/nemo2_gpt3_126m_nemo_log_globalrank-0.txt": "azure_gpt3_126m",
+    "logs/megatron_lm_4_ranks.log": "nlp175b", "logs/metaseq_2_ranks.log": "metaseq125m",
+    "nemo/output.log": "azure_gpt3_126m", "logs/megatron_lm_core_0.16.log": "nlp175b",
+    "logs/megatron_lm_one_h200.log": "nlp175b", "logs/metaseq_20_updates.log": "metaseq125m",
+    "logs/nemo_2.log": "azure_gpt3_126m", "nemo/nemo2_gpt3_126m_nemo_log_globalrank-0.txt": "azure_gpt3_126m",
     "logs/deepspeed_chat_step1.log": "chat_350m_bs24_zero0",
     "lambda/opt-13b_1_1xN_batch0001.log": "chat_13b_bs16_zero0",
-}
+}  # fmt: skip
 ENGINES = ("megatron_lm", "metaseq", "nemo_launcher", "nemo_torchrun", "deepspeed_chat")
 
 

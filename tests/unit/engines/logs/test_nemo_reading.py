@@ -29,22 +29,14 @@ TOPOLOGY = Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=2)
 RECIPE = validate(
     Recipe,
     {
-        "name": "nemo",
-        "engine": "nemo_torchrun",
-        "gpus_per_node": 0,
+        "name": "nemo", "engine": "nemo_torchrun", "gpus_per_node": 0,
         "model": {"layers": 2, "hidden_size": 64, "attention_heads": 4, "vocab_size": 128},
-        "parallelism": {"tensor": 2},
-        "sequence_length": 32,
-        "global_batch_size": 8,
-        "micro_batch_size": 2,
-        "precision": "fp32",
-        "optimizer": {"learning_rate": 5.0e-3},
-        "steps": 40,
-        "warm_up": {"steps": 5},
+        "parallelism": {"tensor": 2}, "sequence_length": 32, "global_batch_size": 8, "micro_batch_size": 2,
+        "precision": "fp32", "optimizer": {"learning_rate": 5.0e-3}, "steps": 40, "warm_up": {"steps": 5},
         "time_limit": "00:10:00",
     },
     "here",
-)
+)  # fmt: skip
 EVENTS = next(DATA.glob("events.out.tfevents.*"))
 
 
@@ -61,30 +53,18 @@ def run(tmp_path: Path) -> Path:
 def problem(folder: Path, recipe: Recipe = RECIPE) -> tuple[str, str] | None:
     series = ENGINE.read(folder, recipe)
     evidence = Evidence(
-        recipe=recipe,
-        topology=TOPOLOGY,
-        series=series,
-        hosts=("here",),
-        wall_s=None,
-        gpu=None,
-        kind="command",
-        proof=ENGINE.proof,
-        doubts=tuple(ENGINE.doubts(recipe, TOPOLOGY, series)),
-    )
+        recipe=recipe, topology=TOPOLOGY, series=series, hosts=("here",), wall_s=None, gpu=None, kind="command",
+        proof=ENGINE.proof, doubts=tuple(ENGINE.doubts(recipe, TOPOLOGY, series)),
+    )  # fmt: skip
     found = first_problem(evidence)
     return (found.kind, found.message) if found else None
 
 
 def metrics(steps: tuple[Step, ...], totals: dict[str, float] | None = None) -> dict[str, float]:
     measurement = Measurement(
-        recipe=RECIPE,
-        steps=steps,
-        judged=judged_steps(RECIPE, steps),
-        gpus=0,
-        totals=totals or {},
-        matmul_flops_per_s=None,
-        peak_flops_per_s=None,
-    )
+        recipe=RECIPE, steps=steps, judged=judged_steps(RECIPE, steps), gpus=0, totals=totals or {},
+        matmul_flops_per_s=None, peak_flops_per_s=None,
+    )  # fmt: skip
     return {name: metric.value for name, metric in measure(measurement, ENGINE.statistics).items()}
 
 
@@ -304,19 +284,13 @@ def with_line(folder: Path, step: int, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        (
-            "train_step_timing in s: 0.1085",
-            "train_step_timing in s: 0.0985",
-            "the time in seconds of step 39 is 0.0985",
-        ),
+        ("train_step_timing in s: 0.1085", "train_step_timing in s: 0.0985",
+         "the time in seconds of step 39 is 0.0985"),
         ("reduced_train_loss: 4.072", "reduced_train_loss: 3.072", "the loss of step 39 is 3.072 in its log and 4.07"),
-        (
-            "global_batch_size: 8",
-            "global_batch_size: 9",
-            "the batch of step 39 is 9 in its log and 8 in its event file",
-        ),
+        ("global_batch_size: 8", "global_batch_size: 9",
+         "the batch of step 39 is 9 in its log and 8 in its event file"),
     ],
-)
+)  # fmt: skip
 def test_a_log_that_its_event_file_contradicts_is_a_doubt(run: Path, old: str, new: str, why: str) -> None:
     assert problem(run) is None
     with_line(run, 38, old, new)

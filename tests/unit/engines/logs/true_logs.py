@@ -54,16 +54,9 @@ class TrueLog:
         log.write_text(text)
         series = engine.read(log, recipe)
         return Evidence(
-            recipe=recipe,
-            topology=topology,
-            series=series,
-            hosts=(),
-            wall_s=None,
-            gpu=None,
-            kind="command",
-            doubts=tuple(engine.doubts(recipe, topology, series)),
-            asks=engine.asks(recipe, topology),
-        )
+            recipe=recipe, topology=topology, series=series, hosts=(), wall_s=None, gpu=None, kind="command",
+            doubts=tuple(engine.doubts(recipe, topology, series)), asks=engine.asks(recipe, topology),
+        )  # fmt: skip
 
 
 def megatron_lm(name: str, ranks: int, recipe: Mapping[str, Any], **more: Any) -> TrueLog:
@@ -75,44 +68,27 @@ MEGATRON_H200 = megatron_lm(
     "logs/megatron_lm_one_h200.log",
     1,
     {
-        "model": GPT_125M,
-        "parallelism": {"sharding": "optimizer"},
-        "sequence_length": 2048,
-        "global_batch_size": 32,
-        "micro_batch_size": 8,
-        "precision": "bf16",
-        "steps": 40,
+        "model": GPT_125M, "parallelism": {"sharding": "optimizer"}, "sequence_length": 2048, "global_batch_size": 32,
+        "micro_batch_size": 8, "precision": "bf16", "steps": 40,
     },
-)
+)  # fmt: skip
 MEGATRON_CPU = megatron_lm(
     "logs/megatron_lm_core_0.16.log",
     2,
     {
-        "model": TINY,
-        "parallelism": {"tensor": 2},
-        "sequence_length": 32,
-        "global_batch_size": 8,
-        "micro_batch_size": 2,
-        "precision": "fp32",
-        "steps": 20,
+        "model": TINY, "parallelism": {"tensor": 2}, "sequence_length": 32, "global_batch_size": 8,
+        "micro_batch_size": 2, "precision": "fp32", "steps": 20,
     },
     gpu=False,
-)
+)  # fmt: skip
 METASEQ_CPU = TrueLog(
-    name="logs/metaseq_20_updates.log",
-    engine="metaseq",
-    ranks=2,
-    gpu=False,
+    name="logs/metaseq_20_updates.log", engine="metaseq", ranks=2, gpu=False,
     recipe={
         "model": {**TINY, "attention_heads": 2, "vocab_size": 508},
         "options": {"model_size": "tiny", "program": _TRAIN, "arguments": {"decoder-ffn-embed-dim": 128}},
-        "sequence_length": 64,
-        "global_batch_size": 8,
-        "micro_batch_size": 4,
-        "precision": "fp32",
-        "steps": 20,
+        "sequence_length": 64, "global_batch_size": 8, "micro_batch_size": 4, "precision": "fp32", "steps": 20,
     },
-)
+)  # fmt: skip
 NEMO_2 = TrueLog(
     name="nemo/nemo2_gpt3_126m_nemo_log_globalrank-0.txt",
     engine="nemo_torchrun",
@@ -128,14 +104,10 @@ NEMO_2 = TrueLog(
     kind="no_evidence_of_completion",  # the proof went to another file
 )
 CHAT: Mapping[str, Any] = {
-    "sequence_length": 512,
-    "gradient_accumulation_steps": 1,
-    "precision": "fp16",
-    "steps": 110,
-    "optimizer": {"learning_rate": 1.0e-10, "warmup_steps": 10, "decay": "cosine"},
-    "warm_up": {"steps": 10},
+    "sequence_length": 512, "gradient_accumulation_steps": 1, "precision": "fp16", "steps": 110,
+    "optimizer": {"learning_rate": 1.0e-10, "warmup_steps": 10, "decay": "cosine"}, "warm_up": {"steps": 10},
     "options": {"step": 1},
-}
+}  # fmt: skip
 OPT_350M = {"layers": 24, "hidden_size": 1024, "attention_heads": 16, "vocab_size": 50272}
 OPT_13B = {"layers": 40, "hidden_size": 5120, "attention_heads": 40, "vocab_size": 50272}
 LAMBDA_350M = TrueLog(
@@ -145,15 +117,10 @@ LAMBDA_350M = TrueLog(
     recipe={**CHAT, "model": OPT_350M, "micro_batch_size": 24},
 )
 LAMBDA_13B = TrueLog(
-    name="lambda/opt-13b_1_1xN_batch0001.log",
-    engine="deepspeed_chat",
-    ranks=8,
+    name="lambda/opt-13b_1_1xN_batch0001.log", engine="deepspeed_chat", ranks=8,
     recipe={
-        **CHAT,
-        "model": OPT_13B,
-        "micro_batch_size": 16,
-        "parallelism": {"activation_checkpointing": "full"},
+        **CHAT, "model": OPT_13B, "micro_batch_size": 16, "parallelism": {"activation_checkpointing": "full"},
         "options": {"step": 1, "arguments": {"lora_dim": 128}},
     },
-)
+)  # fmt: skip
 TRUE_LOGS = (MEGATRON_H200, MEGATRON_CPU, METASEQ_CPU, NEMO_2, LAMBDA_350M, LAMBDA_13B)

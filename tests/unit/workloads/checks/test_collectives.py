@@ -31,7 +31,7 @@ SIZES = [8, 128, 4096, 65536]
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Answer[RankCollectives]]:
-    fleet = ProcessFleet(site=cpu_site(1), hosts=("a",), folder=tmp_path_factory.mktemp("collectives"))
+    fleet = ProcessFleet(site=cpu_site(1), hosts=("a",), folder=tmp_path_factory.mktemp("collectives"), torch=True)
     config = {"collectives": COLLECTIVES, "sizes": SIZES, "iterations": 3, "warm_up": 1, "checked": 2}
     probe = Probe(
         name="all", entry="pytest_llmbench.checks.collectives.nodes.collectives:measure", config=config,

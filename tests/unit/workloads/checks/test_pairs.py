@@ -26,13 +26,7 @@ class Faulty(pairs.DirectGroup):
 pairs.DirectGroup = Faulty
 play = pairs.play
 """
-ROUNDS = [
-    [[0, 1], [2, 3], [4, 5]],
-    [[0, 4], [1, 2]],
-    [[3, 5], [0, 2]],
-    [[1, 3], [2, 4], [0, 5]],
-    [[0, 2, 3, 4]],
-]
+ROUNDS = [[[0, 1], [2, 3], [4, 5]], [[0, 4], [1, 2]], [[3, 5], [0, 2]], [[1, 3], [2, 4], [0, 5]], [[0, 2, 3, 4]]]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +35,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Answer[RankGames]]
     (folder / "faulty.py").write_text(_FAULTY)
     hosts = tuple(f"n{number}" for number in range(6))
     env = {host: {"PYTHONPATH": str(folder)} for host in hosts}
-    fleet = ProcessFleet(site=cpu_site(6), hosts=hosts, folder=folder, env=env)
+    fleet = ProcessFleet(site=cpu_site(6), hosts=hosts, folder=folder, env=env, torch=True)
     sizes = {"bytes": 2**16, "small_bytes": 8, "iterations": 2, "warm_up": 1}
     limits = {"timeout_s": 2.0, "patience_s": 60.0, "limit_s": 90.0}
     config = {"rounds": ROUNDS, **sizes, **limits}

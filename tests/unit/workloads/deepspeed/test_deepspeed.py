@@ -15,7 +15,7 @@ from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.engines.base import Place, RankTask
 from pytest_llmbench.engines.deepspeed.engine import ENGINE
 from pytest_llmbench.readers.steps.step_log import read_steps
-from tests.unit.workloads.conftest import Fork, Launch, MakeRecipe
+from tests.unit.workloads.conftest import Fork, MakeRecipe
 
 pytestmark = pytest.mark.skipif(
     find_spec("deepspeed") is None or find_spec("transformers") is None,
@@ -95,13 +95,13 @@ def norms(series: StepSeries) -> list[float]:
     return [step.grad_norm for step in series.steps if step.grad_norm is not None]
 
 
-def test_a_real_start_logs_a_whole_run(make_recipe: MakeRecipe, launch: Launch, tmp_path: Path) -> None:
+def test_a_real_start_logs_a_whole_run(make_recipe: MakeRecipe, fork: Fork, tmp_path: Path) -> None:
     """Started as the engine says, both ranks measure, log all steps with all tokens, and end."""
     place = Place(folder=tmp_path, environment=Environment(), slurm=False, time_limit_min=1)
     topology = Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=2)
     task = ENGINE.work(make_recipe(**SFT, parallelism={"sharding": "gradients"}), topology, place)
     assert isinstance(task, RankTask)
-    for process in launch(tmp_path, task.entry, config=dict(task.config)):
+    for process in fork(tmp_path, task.entry, config=dict(task.config)):
         assert process.wait(120) == 0, (tmp_path / "output-0").read_text()
     series = read_steps(tmp_path)
     assert series.unreadable == ()
@@ -135,8 +135,7 @@ def test_sft_learns(runs: dict[str, StepSeries]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["sft_zero1", "sft_zero2", "sft_zero3", "sft_checkpointed", "sft_checkpointed_zero3", "sft_at_once"],
+    "name", ["sft_zero1", "sft_zero2", "sft_zero3", "sft_checkpointed", "sft_checkpointed_zero3", "sft_at_once"]
 )
 def test_how_it_is_computed_changes_no_number(runs: dict[str, StepSeries], name: str) -> None:
     """ZeRO, recomputed activations and accumulated gradients give the losses and gradients of plain training."""

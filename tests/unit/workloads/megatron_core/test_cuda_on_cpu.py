@@ -1,6 +1,7 @@
 """The stand-in for CUDA: what a program that can only say "cuda" sees on a machine without a GPU."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from pytest_llmbench.workloads import cuda_on_cpu
+from tests.support.warm.asking import Forked
 
 MODULE = "pytest_llmbench.workloads.cuda_on_cpu"
 # Each program prints what it saw as JSON. It runs in a process of its own: the stand-in is there to stay.
@@ -78,9 +80,10 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="it stands in 
 
 
 def run(*arguments: str, cwd: Path) -> Any:
-    """Run the module's command line and return what the program printed."""
-    command = [sys.executable, "-m", MODULE, *arguments]
-    return json.loads(subprocess.run(command, cwd=cwd, check=True, stdout=subprocess.PIPE).stdout)
+    """Run the module's command line where PyTorch is imported already, and return what the program printed."""
+    with (cwd / "printed").open("w") as output:
+        assert Forked([MODULE, *arguments], cwd, os.environ, output, "torch").wait(60) == 0
+    return json.loads((cwd / "printed").read_text())
 
 
 @pytest.fixture(scope="module")

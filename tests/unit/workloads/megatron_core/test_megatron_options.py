@@ -26,7 +26,10 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.engines.megatron_core.ranks import run
 from pytest_llmbench.workloads.rank.rendezvous import process_group
-from tests.unit.workloads.kept_steps import Kept
+from types import SimpleNamespace
+from pytest_llmbench.core.unix_clock import UnixClock
+
+def quiet(*_): pass
 
 def train(context, log):
     recipes = {name: validate(Recipe, recipe, name) for name, recipe in context.config.items()}
@@ -37,11 +40,14 @@ def train(context, log):
         from pytest_llmbench.engines.megatron_core.ranks import loop
         for name, recipe in recipes.items():
             options = validate(MegatronCoreOptions, recipe.options, "options")
-            training, kept = loop.prepare(recipe, options, device), Kept()
-            loop._loop(training, kept)
+            training, steps = loop.prepare(recipe, options, device), []
+            kept = lambda **measured: steps.append(measured)
+            loop._loop(training, SimpleNamespace(
+                clock=UnixClock(), may_end_early=False, phase=quiet, training=quiet, step=kept
+            ))
             result = {
-                "losses": [step["loss"] for step in kept.steps],
-                "norms": [step["grad_norm"] for step in kept.steps],
+                "losses": [step["loss"] for step in steps],
+                "norms": [step["grad_norm"] for step in steps],
                 "padding": beyond(training, recipe.model.vocab_size),
             }
             (context.folder / f"{name}-{context.rank}.json").write_text(json.dumps(result))
@@ -66,11 +72,8 @@ OFF: Mapping[str, Any] = {
 }  # fmt: skip
 FEW = {"vocab_size": 100}
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    "off": {},
-    "padded": {"pad_vocabulary": True},
-    "attention": {"attention": "fastest"},
-    "overlap": {"overlap": True},
-}
+    "off": {}, "padded": {"pad_vocabulary": True}, "attention": {"attention": "fastest"}, "overlap": {"overlap": True},
+}  # fmt: skip
 # Layouts in which ranks share the padded vocabulary, or each has a copy of it.
 LAYOUTS: Mapping[str, Mapping[str, Any]] = {
     "tensor": {"tensor": 2},

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.workloads.node.nodes import environment_of, gpus_of, hosts_of_this_job
+from pytest_llmbench.workloads.node.shared_files import exists_now
 
 HOSTS = ("n1", "n2")
 # Variables of the driver as a step of a job of 8 nodes.
@@ -60,16 +61,10 @@ def test_a_script_sees_a_job_of_its_own_nodes(tmp_path: Path, program: Callable[
     """Nothing is left of the step that the driver is, and srun stays on the run's nodes."""
     env = environment_of({**STEP, **program("srun", 'echo "$@"')}, HOSTS, 4, tmp_path)
     assert {name: value for name, value in env.items() if name.startswith(("SLURM", "SUBMITIT", "PMI"))} == {
-        "SLURM_JOB_ID": "7",
-        "SLURM_JOB_PARTITION": "gpu",
-        "SLURM_JOB_NODELIST": "n1,n2",
-        "SLURM_NODELIST": "n1,n2",
-        "SLURM_NNODES": "2",
-        "SLURM_JOB_NUM_NODES": "2",
-        "SLURM_NTASKS": "8",
-        "SLURM_NPROCS": "8",
+        "SLURM_JOB_ID": "7", "SLURM_JOB_PARTITION": "gpu", "SLURM_JOB_NODELIST": "n1,n2", "SLURM_NODELIST": "n1,n2",
+        "SLURM_NNODES": "2", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "8", "SLURM_NPROCS": "8",
         "SLURM_NTASKS_PER_NODE": "4",
-    }
+    }  # fmt: skip
     done = subprocess.run(
         ["srun", "--nodes=2", "a b"], env={**env, "LLMBENCH_HOSTS": "n1,n2"}, capture_output=True, text=True, check=True
     )
@@ -117,3 +112,14 @@ def test_without_a_driver_there_is_no_gpu(tmp_path: Path) -> None:
     assert found == "unknown"
     assert wrong is not None
     assert "nvidia-smi" in wrong.message
+
+
+def test_a_written_file_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    assert not exists_now(path)
+    path.write_text("text")
+    assert exists_now(path)
+
+
+def test_a_missing_folder_holds_no_file(tmp_path: Path) -> None:
+    assert not exists_now(tmp_path / "gone" / "file")

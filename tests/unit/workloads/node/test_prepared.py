@@ -69,19 +69,13 @@ def test_nothing_asked_nothing_missing(task: MakeTask) -> None:
 @pytest.mark.parametrize(
     "told",
     [
-        {"path": "{0}/a.bin"},
-        {"path": "{0}/a.bin", "min_bytes": 10},
-        {"path": "{0}/*.bin", "count": 2, "min_bytes": 10},
-        {"path": "{0}/*.bin", "count": 1},
-        {"path": "{0}"},
-        {"path": "{0}", "min_bytes": 30},
-        {"path": "{0}/**/*.bin", "count": 3},
-        {"path": "/dev/null"},
-        {"check": "test -s {0}/a.bin"},
-        {"path": "{0}/a.bin", "check": "true"},
+        {"path": "{0}/a.bin"}, {"path": "{0}/a.bin", "min_bytes": 10},
+        {"path": "{0}/*.bin", "count": 2, "min_bytes": 10}, {"path": "{0}/*.bin", "count": 1}, {"path": "{0}"},
+        {"path": "{0}", "min_bytes": 30}, {"path": "{0}/**/*.bin", "count": 3}, {"path": "/dev/null"},
+        {"check": "test -s {0}/a.bin"}, {"path": "{0}/a.bin", "check": "true"},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_what_is_there_is_not_missing(tmp_path: Path, missing: Callable[..., str], told: dict[str, Any]) -> None:
     fill(tmp_path, a=10, b=11)
     fill(tmp_path / "deep", c=10)

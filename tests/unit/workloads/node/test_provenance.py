@@ -234,16 +234,10 @@ def test_variables_are_those_of_the_framework(tmp_path: Path) -> None:
 def test_secrets_are_left_out_wherever_they_turn_up(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("s3cr3t\n")
     env = {
-        "NCCL_AUTH_TOKEN": "a-long-token",
-        "CUDA_API_KEY": "a-long-key-1",
-        "UCX_MINE": "s3cr3t",
-        "NCCL_NET": "plugin-s3cr3t",
-        "FI_URL": "https://host/a-long-key-1",
-        "TORCH_HOME": "https://me:hello@host/torch",
-        "TOKENIZERS_PARALLELISM": "false",
-        "UCX_PASSWORD": "short",
-        "OMP_DYNAMIC": "false",
-    }
+        "NCCL_AUTH_TOKEN": "a-long-token", "CUDA_API_KEY": "a-long-key-1", "UCX_MINE": "s3cr3t",
+        "NCCL_NET": "plugin-s3cr3t", "FI_URL": "https://host/a-long-key-1", "TORCH_HOME": "https://me:hello@host/torch",
+        "TOKENIZERS_PARALLELISM": "false", "UCX_PASSWORD": "short", "OMP_DYNAMIC": "false",
+    }  # fmt: skip
     found = facts(
         env, secrets={"UCX_MINE": f"{tmp_path}/file"}, image="registry/a-long-token", python="echo a-long-token"
     )

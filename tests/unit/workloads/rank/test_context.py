@@ -11,12 +11,9 @@ from pytest_llmbench.core.wire.task import LaunchedTask, Task
 from pytest_llmbench.workloads.rank.context import entry_of, place
 
 LOCAL = {
-    "SUBMITIT_EXECUTOR": "local",
-    "SUBMITIT_LOCAL_GLOBALID": "1",
-    "SUBMITIT_LOCAL_LOCALID": "1",
-    "SUBMITIT_LOCAL_NTASKS": "2",
-    "SUBMITIT_LOCAL_JOB_NUM_NODES": "1",
-}
+    "SUBMITIT_EXECUTOR": "local", "SUBMITIT_LOCAL_GLOBALID": "1", "SUBMITIT_LOCAL_LOCALID": "1",
+    "SUBMITIT_LOCAL_NTASKS": "2", "SUBMITIT_LOCAL_JOB_NUM_NODES": "1",
+}  # fmt: skip
 SLURM = {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NTASKS": "4", "SLURM_NNODES": "2"}
 RUN = Path("/run")
 

@@ -279,6 +279,9 @@ def test_the_sampler_asks_only_what_the_stand_in_knows() -> None:
 PACED = """
 import time
 from pytest_llmbench.engines.torch.ranks.run import train
+from pytest_llmbench.workloads.training import matmul
+
+matmul.measure = lambda *_: 1e9
 
 def entry(context, log):
     write = log.step
@@ -300,6 +303,7 @@ def test_real_ranks_are_watched_while_they_train(
         shutil.copy(path, tmp_path)
     (tmp_path / "paced.py").write_text(PACED)
     monkeypatch.setenv("NVML_SERIES", str(write_series(tmp_path, ROW, row_s=LONG_S)))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     recipe = make_recipe(steps=60, warm_up={"steps": 10})
     for process in launch(tmp_path, "paced:entry", config=recipe.model_dump(mode="json")):
         assert process.wait(120) == 0, (tmp_path / "output-0").read_text()

@@ -1,4 +1,4 @@
-"""What a node says of itself: from trees of files as the kernel makes them, and from this machine."""
+"""What a node says of its GPUs and PCI devices: which kernel log it answers with, and a sysfs of our own making."""
 
 import struct
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_llmbench.checks.gpu.nodes.facts import kernel_log
 from pytest_llmbench.checks.host.nodes.clock import kernel_clock
 from pytest_llmbench.checks.host.nodes.facts import (
     acs_control,
@@ -22,6 +23,75 @@ from pytest_llmbench.checks.host.nodes.facts import (
 )
 from pytest_llmbench.checks.host.nodes.files import find_mount, mount_of, names_in
 from pytest_llmbench.checks.host.nodes.folders import cache_folders, is_warm, nearest, room
+from pytest_llmbench.checks.topology.nodes.pci_topology import (
+    InstalledFile,
+    PciDevice,
+    affinity,
+    cpu,
+    devices,
+    installed,
+)
+from tests.standins.nvidia_smi import BOOT, LOADED, gpu_node
+from tests.standins.sysfs import write_sysfs
+
+_XID = "[ 99.0] NVRM: Xid (PCI:0000:11:00): 48, pid=1, DBE\n"
+
+
+def journal(folder: Path, text: str) -> None:
+    (folder / "journal").write_text(text, encoding="utf-8")
+    (folder / "bin/journalctl").write_text(f"#!/bin/sh\ncat {folder}/journal\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("dmesg", "journalctl", "source", "whole"),
+    [
+        (BOOT + LOADED, BOOT + LOADED + _XID, "dmesg", True), (LOADED, BOOT + LOADED + _XID, "journalctl", True),
+        (LOADED, _XID, "dmesg", False), (None, _XID, "journalctl", False), (None, "", None, False),
+    ],
+)  # fmt: skip
+def test_the_first_whole_log_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dmesg: str | None, journalctl: str, source: str | None, whole: bool
+) -> None:
+    monkeypatch.setenv("PATH", gpu_node(tmp_path / "node", log=dmesg)["PATH"])
+    journal(tmp_path / "node", journalctl)
+    told = kernel_log()
+    assert (told.source, told.whole) == (source, whole)
+    assert ("dmesg: exit status 1" in " ".join(told.refused)) == (dmesg is None)
+    assert all("NVRM" in line for line in told.lines)
+
+
+def test_devices_are_those_of_the_drivers(tmp_path: Path) -> None:
+    write_sysfs(
+        tmp_path, {"0002:00:00.0": ("nvidia", 1), "0001:00:00.0": ("mlx5_core", 0), "0003:00:00.0": ("nvme", 0)}
+    )
+    (tmp_path / "bus/pci/drivers/nvidia/new_id").write_text("", encoding="ascii")
+    assert devices(tmp_path) == (
+        PciDevice(bus="0001:00:00.0", driver="mlx5_core", pci_class="0x020700", numa=0),
+        PciDevice(bus="0002:00:00.0", driver="nvidia", pci_class="0x030200", numa=1),
+    )
+    assert affinity(tmp_path) == {"0": "0000,0000000f", "1": "0000,000000f0"}
+
+
+def test_what_sysfs_does_not_say_is_not_made_up(tmp_path: Path) -> None:
+    write_sysfs(tmp_path, {"0001:00:00.0": ("nvidia", 0)})
+    (tmp_path / "bus/pci/drivers/nvidia/0001:00:00.0/numa_node").unlink()
+    assert devices(tmp_path)[0].numa is None
+    assert devices(tmp_path / "nowhere") == ()
+
+
+def test_this_machine_has_a_processor() -> None:
+    assert cpu()["arch"]
+
+
+def test_the_installed_file_is_what_the_environment_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NCCL_TOPO_FILE", raising=False)
+    assert installed() is None
+    path = str(tmp_path / "topo.xml")
+    monkeypatch.setenv("NCCL_TOPO_FILE", path)
+    assert installed() == InstalledFile(path=path, text=None, error="No such file or directory")
+    (tmp_path / "topo.xml").write_text("<system/>", encoding="ascii")
+    assert installed() == InstalledFile(path=path, text="<system/>", error=None)
+
 
 MOUNTS = r"""
 22 27 0:21 / /proc rw,relatime - proc proc rw
