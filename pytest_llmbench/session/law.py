@@ -30,15 +30,12 @@ _MOST_SHOWN = 8
 class Law:
     """The recipes of today by name and scale, and whether the one in the record decides all the same.
 
-    `unread` is the reason if this folder has no recipes that can be read. `nodes` and `gpus_per_node` are those that
-    the one who judges asks for, by `--nodes` and `--gpus-per-node`; None stands for those of the run.
+    `unread` is the reason if this folder has no recipes that can be read.
     """
 
     recipes: Mapping[tuple[str, Scale], Recipe] = field(default_factory=dict)
     as_recorded: bool = False
     unread: str = ""
-    nodes: int | None = None
-    gpus_per_node: int | None = None
 
     def wrong_work(self, ran: Recipe, topology: Topology) -> str:
         """How a run differs from what had to run; empty if it does not, is judged as recorded, or is not compared."""
@@ -69,10 +66,6 @@ class Law:
             f"{name}: the record has {kept}, today's recipe {today.name} {due}"
             for name, kept, due in recipe_differences(ran, today.on(topology))
         ]
-        for name in ("nodes", "gpus_per_node"):
-            ran_on, asked = getattr(topology, name), getattr(self, name)
-            if asked not in (None, ran_on):
-                differences.append(f"it ran on {name.replace('_', ' ')} {ran_on}, asked for are {asked}")
         more = [f"and {len(differences) - _MOST_SHOWN} more"] if len(differences) > _MOST_SHOWN else []
         return "; ".join([*differences[:_MOST_SHOWN], *more])
 

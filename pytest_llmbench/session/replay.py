@@ -84,9 +84,8 @@ def find_replays(folder: Path, recipes: Mapping[str, Recipe], settings: Settings
     if settings.as_recorded and not session:
         raise ConfigError(f"--replay as-recorded:{folder}: records of a session have recipes, and this folder has none")
     law = Law(
-        recipes={(name, recipe.scale): recipe for name, recipe in recipes.items()}, as_recorded=settings.as_recorded,
-        nodes=settings.nodes_per_run or settings.nodes, gpus_per_node=settings.gpus_per_node,
-    )  # fmt: skip
+        recipes={(name, recipe.scale): recipe for name, recipe in recipes.items()}, as_recorded=settings.as_recorded
+    )
     runs = list(runs_of_session(folder, law) if session else _runs_by_recipe(folder, recipes, settings))
     if not runs:
         raise ConfigError(f"--replay {folder}: no logs: put those of a run into {folder}/<recipe>/")

@@ -156,7 +156,7 @@ def record(tmp_path: Path) -> RunRecord:
         timings=Timings(submitted=1.0, started=1.0, ended=2.0),
         steady=steady_state([0.5, 0.501] * 20, skip=0),
         early=EarlyVerdict(planned=200, look=200, done=200, alpha=0.01, whole="why"), simulated="die@5",
-        superseded=("job_lost: why",),
+        superseded=("job_lost: why",), as_recorded="how",
     )  # fmt: skip
 
 
@@ -189,7 +189,8 @@ def test_every_junit_property_is_there(tmp_path: Path) -> None:
     names = {name for name, _ in item.user_properties}
     assert set(of_check) <= names <= {*of_check, *of_run}
 
-    settings = SimpleNamespace(system=SimpleNamespace(name="x"), cluster="local", allocation="run", scale="full")
+    system = SimpleNamespace(name="x")
+    settings = SimpleNamespace(system=system, cluster="replay", allocation="run", scale="full", as_recorded=True)
     bench = cast("Bench", SimpleNamespace(settings=settings, session=SimpleNamespace(id="s", folder=tmp_path)))
     groups = ComparedGroups(rows=(), not_compared={"why": ["g"]})
     unfit, unjudged = {"n1": "limits: too low"}, {"why": ["k"]}

@@ -53,7 +53,7 @@ def test_looking_works_beside_pytest_replay(beside_replay: UserFolder, looking: 
     beside_replay.test("def test_one(): pass\n")
     result = beside_replay.run(looking)
     assert result.returncode == 0, result.text
-    assert ("--llmbench-replay=DIR" in result.text) == (looking == "--help")
+    assert ("--llmbench-replay=[as-recorded:]DIR" in result.text) == (looking == "--help")
 
 
 @pytest.mark.parametrize(("place", "distribution"), [("conftest.py", "-n0"), ("late.py", "-n2")])

@@ -49,7 +49,7 @@ def recorded(user: UserFolder, slower: float) -> None:
 def judge(user: UserFolder, slower: float, *options: str) -> Result:
     recorded(user, slower)
     user.test(TEST)
-    return user.run("--replay", "recorded", "--llmbench-history", "history.db", *options)
+    return user.run("--replay", "as-recorded:recorded", "--llmbench-history", "history.db", *options)
 
 
 def test_a_regression_fails_and_everything_is_kept(user: UserFolder) -> None:
@@ -96,7 +96,9 @@ def test_a_history_that_cannot_be_written_is_an_error(user: UserFolder) -> None:
 def test_an_unknown_baseline_is_said_before_the_session(user: UserFolder) -> None:
     shutil.copytree(RECORDED, user.path / "recorded")
     user.test(TEST)
-    result = user.run("--replay", "recorded", "--llmbench-history", "h.db", "--llmbench-compare-to", "tag:v1")
+    result = user.run(
+        "--replay", "as-recorded:recorded", "--llmbench-history", "h.db", "--llmbench-compare-to", "tag:v1"
+    )
     assert result.returncode == pytest.ExitCode.USAGE_ERROR
     assert "unknown tag of the history 'v1'" in result.text
     assert result.found is None

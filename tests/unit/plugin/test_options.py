@@ -16,7 +16,7 @@ from pytest_llmbench.core.yaml_files import read_yaml
 from pytest_llmbench.history.wanted import Wanted
 from pytest_llmbench.plugin.begin import begin
 from pytest_llmbench.plugin.bench import bench_of
-from pytest_llmbench.plugin.options import OPTIONS, Section, options_of
+from pytest_llmbench.plugin.options import OPTIONS, ReplayedFolder, Section, options_of
 from pytest_llmbench.session.journal.journal import Journal
 
 # Options in the CI files of users: taking one away or renaming it breaks them.
@@ -71,6 +71,7 @@ def given(pytester: pytest.Pytester, name: str, *args: str) -> Any:
     config = pytester.parseconfigure(*args)
     begin(config)
     value = getattr(options_of(config), name.replace("-", "_"))
+    value = value.folder if isinstance(value, ReplayedFolder) else value
     return value.name if isinstance(value, Path) else str(value) if name in {"simulate", "compare-to"} else value
 
 
