@@ -2,13 +2,15 @@
 
 import math
 import os
+import shutil
 import socket
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_llmbench.cluster.executors import JobRequest, submit_slurm
+from pytest_llmbench.cluster.executors import JobRequest, sbatch_script, submit_slurm
 from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.cluster.quarantine import barred_nodes
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
@@ -247,6 +249,30 @@ def _lock_file(what: str) -> Path:
 def _processes(lock: Path) -> str:
     pids = [pid for pid in holders(lock) if pid > 0 and pid != os.getpid()]
     return f" (process {', '.join(map(str, pids[:4]))}{' and others' if len(pids) > 4 else ''})" if pids else ""
+
+
+def ask_slurm(requests: Iterable[JobRequest]) -> str:
+    """Ask Slurm whether it could ever start such jobs, by `sbatch --test-only`; submit nothing, and leave no file.
+
+    Returns:
+        Its answer, for people.
+
+    Raises:
+        NoAnswerError: it is not here, or silent.
+        ClusterError: it refuses one.
+    """
+    slurm = Slurm()
+    if shutil.which("sbatch") is None:
+        raise NoAnswerError("Slurm was not asked, as there is no sbatch on PATH")
+    with tempfile.TemporaryDirectory(prefix="llmbench-") as folder:
+        for request in requests:
+            script = Path(folder) / "submission.sh"
+            script.write_bytes(os.fsencode(sbatch_script(request)))
+            try:
+                slurm.controller.test(request.shape, script)
+            except ClusterError as error:
+                raise refusal(error, request, slurm) from error
+    return "Slurm could start that (sbatch --test-only)"
 
 
 def refusal(error: ClusterError, request: JobRequest, slurm: Slurm) -> ClusterError:

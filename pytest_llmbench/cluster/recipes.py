@@ -10,7 +10,7 @@ from pytest_llmbench.core.paths import folder_of, shipped
 from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
 from pytest_llmbench.core.recipe.reference import Reference, refuse_contradictions
 from pytest_llmbench.engines.base import get_engine, options_of, statistics_of
-from pytest_llmbench.judging.references import same_gpu
+from pytest_llmbench.judging.references import may_be_gpu
 from pytest_llmbench.judging.statistics import Statistic
 
 
@@ -83,4 +83,4 @@ def _is_elsewhere(reference: Reference, settings: Settings) -> bool:
         return False
     if settings.scale != "full" or settings.gpus_of_a_node == 0:
         return True
-    return gpu is not None and not same_gpu(wanted.gpu, gpu.model)
+    return gpu is not None and not may_be_gpu(wanted.gpu, gpu.model)

@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -23,24 +23,54 @@ from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.reference import Reference, refuse_contradictions
 from pytest_llmbench.core.schema import Name, Strict, validate
 from pytest_llmbench.core.yaml_files import read_yaml
-from pytest_llmbench.judging.references import same_gpu
+from pytest_llmbench.judging.references import may_be_gpu, same_gpu
 
 LOCAL = "local"
 SLURM = "slurm"
 ELSEWHERE = "elsewhere"
 
 
+# Least and most that a GPU may have: with other units, a number is outside.
+_PEAKS = ("bf16", "fp16", "fp32", "tf32", "fp64", "fp8", "fp6", "fp4", "int8")
+_TFLOPS, _GIB = (1.0, 100_000.0), (0.5, 4096.0)
+
+
 class Gpu(Strict):
     """A GPU model."""
 
     model: str
-    """Name of the GPU model as the driver has it, without the vendor."""
+    """GPU model, as the driver names it without the vendor or shorter, such as `H100`."""
     memory_gib: PositiveFloat
     """Memory of one GPU, GiB."""
     peak_tflops: Mapping[str, PositiveFloat]
-    """Published dense peak of one GPU, for `mfu`."""
+    """Published dense peak of one GPU, TFLOP/s, for `mfu` and `--plan`."""
     source: str
     """Document that publishes the peaks."""
+
+    @field_validator("memory_gib")
+    @classmethod
+    def _in_gib(cls, memory: float) -> float:
+        _refuse_unit("", memory, "GiB", _GIB, (2.0**30, 2.0**20, 2.0**10, 1e9))
+        return memory
+
+    @field_validator("peak_tflops")
+    @classmethod
+    def _in_tflops(cls, peaks: Mapping[str, float]) -> Mapping[str, float]:
+        for name, peak in peaks.items():
+            if name not in _PEAKS:
+                raise ValueError(unknown("precision", name, _PEAKS))
+            _refuse_unit(f"{name}: ", peak, "TFLOP/s", _TFLOPS, (1e12, 1e9, 1e6, 1e3, 1e-3))
+        return peaks
+
+
+def _refuse_unit(what: str, value: float, unit: str, bounds: tuple[float, float], factors: Iterable[float]) -> None:
+    """Refuse a number that no GPU has; `factors` are those of units that may have been meant, in this one."""
+    low, high = bounds
+    if not low <= value <= high:
+        meant = next((f"; write {value / factor:.5g}" for factor in factors if low <= value / factor <= high), "")
+        raise ValueError(
+            f"{what}{value:g} is not the number of {unit} of one GPU, which is {low:g} to {high:,.0f}{meant}"
+        )
 
 
 class System(Strict):
@@ -146,6 +176,19 @@ def published_tflops(device: str, precision: str, own: Gpu | None = None) -> tup
             peaks = [gpu.peak_tflops[name] for name in names if name in gpu.peak_tflops]
             return (min(peaks), max(peaks)) if peaks else None
     return None
+
+
+def doubtful_gpu(own: Gpu) -> Iterator[str]:
+    """Yield numbers of a system's GPU that are far from those of every installed system with such a GPU."""
+    alike = [gpu for gpu in _installed_gpus() if may_be_gpu(gpu.model, own.model)]
+    numbers = {"memory_gib": (own.memory_gib, {gpu.memory_gib for gpu in alike})}
+    for name, peak in own.peak_tflops.items():
+        known = {gpu.peak_tflops[name] for gpu in alike if name in gpu.peak_tflops}
+        numbers[f"peak_tflops: {name}"] = (peak, known)
+    for key, (value, known) in numbers.items():
+        if known and not 0.6 * min(known) <= value <= 1.3 * max(known):
+            published, times = " or ".join(f"{number:g}" for number in sorted(known)), value / max(known)
+            yield f"gpu: {key}: {value:g} is {times:.3g} times what is published of {own.model} (dense): {published}"
 
 
 @cache

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.extensions import Extensions, named
+from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
@@ -14,6 +15,7 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks
 from pytest_llmbench.core.record.series import Progress, StepSeries
 from pytest_llmbench.core.schema import NoOptions, Strict, validate
+from pytest_llmbench.judging.memory import Footprint
 from pytest_llmbench.judging.statistics import SHARED, Statistic
 
 EngineOptions = TypeVar("EngineOptions", bound=Strict)
@@ -107,6 +109,9 @@ class Engine(Protocol):
     def uncounted(self, recipe: Recipe) -> str | None:
         """Return the reason that keeps FLOPs from being counted; None if they are counted."""
 
+    def footprint(self, recipe: Recipe, topology: Topology) -> Footprint | None:
+        """Return what a training keeps in the memory of its GPUs; None if that is unknown."""
+
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
         """Return values to compare a run's claims with, in addition to or instead of the recipe's fields."""
 
@@ -144,6 +149,9 @@ class EngineDefaults:
     def counts_flops(self, recipe: Recipe) -> bool:
         return self.uncounted(recipe) is None
 
+    def footprint(self, recipe: Recipe, topology: Topology) -> Footprint | None:
+        return None
+
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
         return {}
 
@@ -158,6 +166,12 @@ get_engine = ENGINES.load
 def statistics_of(engine: Engine) -> Mapping[str, Statistic]:
     """Return every statistic that a run of this engine can be judged by."""
     return {**SHARED.usable(), **engine.statistics}
+
+
+def asks_for_speed(statistic: str, engine: str, op: str, bound: Quantity) -> bool:
+    """True if a slow run misses the bound: a least rate, or a longest time, of a statistic of speed."""
+    of_speed = statistics_of(get_engine(engine))[statistic].of_speed
+    return bool(of_speed) and (op in {">=", ">"}) != (bound.dimension == "time")
 
 
 def known_statistics(recipe: Recipe) -> Mapping[str, Statistic]:

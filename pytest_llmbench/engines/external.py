@@ -13,6 +13,7 @@ from pytest_llmbench.core.record.series import Progress, Step, StepSeries
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import EngineDefaults, Place, Script
 from pytest_llmbench.engines.overrides import Arguments, Rules, unknown_arguments
+from pytest_llmbench.judging.memory import Footprint, State
 from pytest_llmbench.readers.log import READERS, LogReader, last_step, last_words, log_files, read_log
 
 
@@ -46,6 +47,20 @@ class External(EngineDefaults, ABC):
     def uncounted(self, recipe: Recipe) -> str | None:
         rules, own = self.arguments(recipe)
         return unknown_arguments(rules.unknown(own))
+
+    def footprint(self, recipe: Recipe, topology: Topology) -> Footprint | None:
+        """Return mixed precision with AdamW; as programs may keep less, the least is weights and small moments."""
+        if not self.counts_flops(recipe):
+            return None
+        half = recipe.precision != "fp32"
+        states = {
+            "none": (State(6), State(18 if half else 16)),
+            "optimizer": (State(2, 4), State(6, 12) if half else State(8, 8)),
+            "gradients": (State(2, 4), State(2, 14) if half else State(4, 12)),
+            "full": (State(0, 6), State(0, 16)),
+        }
+        least, usual = states[recipe.parallelism.sharding]
+        return Footprint(least=least, usual=usual, activation=34, logit=6)
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         size = recipe.parallelism.model_parallel_size

@@ -100,15 +100,19 @@ def _words(allowed: tuple[Any, ...]) -> str:
 
 
 def batch_problem(recipe: Recipe, topology: Topology) -> Iterator[str]:
-    """Yield a refusal if the global batch is indivisible into micro batches on this many copies of the model."""
-    copies = max(1, topology.world_size // recipe.parallelism.model_parallel_size)
-    if recipe.samples_per_step % (copies * recipe.micro_batch_size) == 0:
+    """Yield a refusal if the global batch is indivisible into micro batches on this many copies of the model.
+
+    Ranks that are indivisible into copies are another refusal.
+    """
+    size = recipe.parallelism.model_parallel_size
+    copies, rest = divmod(topology.world_size, size)
+    if rest or recipe.samples_per_step % (copies * recipe.micro_batch_size) == 0:
         return
-    who = "ranks" if recipe.parallelism.model_parallel_size == 1 else "copies of the model"
+    who = "ranks" if size == 1 else "copies of the model"
     yield (
         f"recipe {recipe.name}: a global batch of {recipe.samples_per_step} does not divide into "
         f"micro batches of {recipe.micro_batch_size} on {copies} {who} ({topology}); it does on "
-        f"{_fitting(recipe, who)}"
+        f"{_fitting(recipe, topology, who)}"
     )
 
 
@@ -126,10 +130,16 @@ def data_parallel_problems(engine: str, recipe: Recipe) -> Iterator[str]:
         yield f"recipe {recipe.name}: engine {engine} has learned positions only; engine megatron_core has rope"
 
 
-def _fitting(recipe: Recipe, who: str, most: int = 1024) -> str:
+def _fitting(recipe: Recipe, topology: Topology, who: str, most: int = 1024) -> str:
     micro_batches, rest = divmod(recipe.samples_per_step, recipe.micro_batch_size)
     sizes = [] if rest else [size for size in range(1, most + 1) if micro_batches % size == 0]
-    return f"{', '.join(map(str, sizes))} {who}" if sizes else f"no number of {who}: change a batch size"
+    if not sizes:
+        return f"no number of {who}: change a batch size"
+    ranks, a_node = (size * recipe.parallelism.model_parallel_size for size in sizes), topology.ranks_per_node
+    nodes = [number // a_node for number in ranks if number % a_node == 0]
+    fewer, more = [n for n in nodes if n < topology.nodes], [n for n in nodes if n > topology.nodes]
+    near = " or ".join(f"--nodes {number}" for number in (*fewer[-1:], *more[:1]) if topology.nodes > 1)
+    return f"{', '.join(map(str, sizes))} {who}{': give ' if near else ''}{near}"
 
 
 def precision_problem(

@@ -1,5 +1,6 @@
 """Selects the references that apply to a machine, and compares readings with their bounds."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -32,12 +33,40 @@ class Machine:
         return f"{what}, {counted(self.nodes, 'node')}, system {self.system}{scale}"
 
 
-def same_gpu(model: str, device: str) -> bool:
-    """True if a device is that GPU model, named with or without its vendor in front.
+# Words behind a model's name that leave it the same GPU: its memory, and the form in which it is built.
+_SAME = re.compile(r"\d+gb?|hbm\d\w*|sxm\d*|pcie|nvl|ac")
+# The whole name that drivers give the SXM card, so that a further word names another one: H200 NVL is slower.
+_WHOLE_NAMES = {"h200", "h800", "h20"}
 
-    `A100-SXM4-80GB` differs from `A10`, `H200 NVL` from `H200`, and a MIG slice from its GPU.
+
+def same_gpu(model: str, device: str) -> bool:
+    """True if a device is that GPU model: of a model's name, what is written counts.
+
+    `H100` is every H100, `H100 80GB HBM3` the one that the driver calls so, with or without its vendor in front. `H100`
+    differs from `GH200`, `A10` from `A100`, and a MIG slice from its GPU.
     """
-    return device == model or device.endswith(f" {model}")
+    (name, *wanted), (other, *have) = _words_of_gpu(model), _words_of_gpu(device)
+    if not {"pcie", "nvl"} & {*have}:  # drivers leave the form out of H100 80GB HBM3
+        wanted = [word for word in wanted if not word.startswith("sxm")]
+    further = {*have} - {*wanted}
+    return (
+        name == other
+        and {*wanted} <= {*have}
+        and all(_SAME.fullmatch(word) for word in further)
+        and not (further and not wanted and name in _WHOLE_NAMES)
+    )
+
+
+def may_be_gpu(model: str, declared: str) -> bool:
+    """True if the GPU that a system's file declares may turn out to be that model: either name may say more."""
+    return same_gpu(model, declared) or same_gpu(declared, model)
+
+
+def _words_of_gpu(name: str) -> list[str]:
+    """The words of a GPU's name from its model on, which is the first with a digit: the vendor is before it."""
+    words = re.findall(r"[a-z0-9.+]+", name.lower())
+    first = next((number for number, word in enumerate(words) if re.search(r"\d", word)), 0)
+    return words[first:] or [name]
 
 
 def why_not_applicable(reference: Reference, machine: Machine) -> str | None:

@@ -18,6 +18,7 @@ from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.files import refuse_shared
 from pytest_llmbench.core.quantity import for_people
 from pytest_llmbench.core.recipe.recipes import Recipe, recipes_by_file
+from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import HealthRecord, Report
 from pytest_llmbench.core.record.records import Problem, RunRecord
 from pytest_llmbench.core.text import harmless
@@ -117,6 +118,15 @@ class Bench:
         merged = {name: with_references(recipe, own.get(name, ()), self.settings) for name, recipe in read.items()}
         check_recipes(merged.values())
         return merged
+
+    @property
+    def left_out(self) -> dict[str, list[Reference]]:
+        """References of each recipe's file that have no test here, being for other machines."""
+        kept = {name: {reference.name for reference in recipe.references} for name, recipe in self._published.items()}
+        return {
+            name: [reference for reference in recipe.references if reference.name not in kept[name]]
+            for recipes in self._files.values() for name, recipe in recipes.items()
+        }  # fmt: skip
 
     @cached_property
     def recipes_of_unmarked(self) -> Collection[str]:

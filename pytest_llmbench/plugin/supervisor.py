@@ -194,11 +194,15 @@ class Supervisor:
         self._interruption.give_signals_back()
 
     def _print_plan(self, session: pytest.Session) -> bool:
-        lines, possible = describe(self._bench.planned, self._bench.settings, self._bench.session)
+        bench = self._bench
+        lines, possible = describe(
+            bench.planned, bench.settings, bench.session, left_out=bench.left_out, required=bench.requires_verdict,
+            session_min=bench.options.session_time,
+        )  # fmt: skip
         for line in lines:
             self._progress.print(line)
         with usage_errors():
-            self._bench.check_budget()
+            bench.check_budget()
         session.testsfailed += not possible
         return True
 

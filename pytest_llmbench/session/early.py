@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 
 from pytest_llmbench.cluster.runs import Declared, EarlyPlan, RunSpec
 from pytest_llmbench.cluster.settings import Settings
-from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.reference import Reference
-from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import Metric, Verdict, write_model
 from pytest_llmbench.core.record.series import EarlyVerdict, StepSeries
 from pytest_llmbench.core.wire import layout
@@ -17,10 +15,11 @@ from pytest_llmbench.judging.flops import flops_per_token
 from pytest_llmbench.judging.interval.decide import Decision, decide
 from pytest_llmbench.judging.interval.early import alpha_at, looks
 from pytest_llmbench.judging.interval.steady import ALPHA
-from pytest_llmbench.judging.references import Machine, why_not_applicable
+from pytest_llmbench.judging.references import why_not_applicable
 from pytest_llmbench.judging.sanity import Evidence, first_problem
 from pytest_llmbench.judging.statistics import Measurement, measure
 from pytest_llmbench.session.ending import device_of, measurement_of, with_expectations
+from pytest_llmbench.session.forecast import machine_of
 from pytest_llmbench.session.script.prepared import PreparedRun
 
 # Logs of ranks on other nodes may come late, and each reading reads all of them.
@@ -177,10 +176,3 @@ def references_for(run: PreparedRun, settings: Settings, evidence: Evidence, nam
         for reference in run.spec.recipe.references
         if reference.name in names and not why_not_applicable(reference, machine)
     ]
-
-
-def machine_of(settings: Settings, recipe: Recipe, topology: Topology, device: str) -> Machine:
-    """The machine of a run, as its references name machines."""
-    return Machine(
-        system=settings.system.name, device=device, gpus=topology.gpus, nodes=topology.nodes, scale=recipe.scale
-    )

@@ -1,49 +1,54 @@
 """The plan: jobs, scripts, node-hours, and impossible runs, before anything is submitted."""
 
+import os
 import shlex
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from pytest_llmbench.checks.base import get_check
+from pytest_llmbench.cluster.allocation import ask_slurm
 from pytest_llmbench.cluster.executors import sbatch_script
 from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
-from pytest_llmbench.cluster.settings import Settings, existing_allocation
+from pytest_llmbench.cluster.settings import Settings, existing_allocation, existing_nodes
+from pytest_llmbench.cluster.slurm.commands import NoAnswerError
+from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.quantity import counted, for_people
-from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.engines.base import get_engine, statistics_of
-from pytest_llmbench.judging.feasibility import Demand, Peak, demand
+from pytest_llmbench.judging.feasibility import PLAUSIBLE
 from pytest_llmbench.judging.interval.early import looks
 from pytest_llmbench.judging.interval.steady import LEAST
-from pytest_llmbench.judging.references import why_not_applicable
 from pytest_llmbench.session.border import Border
-from pytest_llmbench.session.early import machine_of
-from pytest_llmbench.session.script.prepared import PreparedRun, holder_request, prepare
+from pytest_llmbench.session.forecast import demand_of, doubts, may_apply, numbers, outlook, peak_of
+from pytest_llmbench.session.script.prepared import PreparedRun, holder_request, longest_lane, prepare
+
+_NO_SPEED = (
+    "NO SPEED WILL BE JUDGED: write a reference for this machine: in its system file, references: {recipe}: (how-to "
+    'guide "Set your own threshold")'
+)
 
 
-def peak_of(recipe: Recipe, settings: Settings) -> Peak | None:
-    """The published peak for a recipe; None on CPUs, at scale smoke, and where peak or FLOPs are unknown."""
-    gpu, topology = settings.system.gpu, settings.topology(recipe)
-    tflops = gpu.peak_tflops.get(recipe.precision) if gpu is not None else None
-    if gpu is None or tflops is None or topology.gpus == 0 or recipe.scale != "full":
-        return None
-    if not get_engine(recipe.engine).counts_flops(recipe):
-        return None
-    return Peak(recipe=recipe, topology=topology, gpu=gpu.model, tflops_per_gpu=tflops)
+def describe(
+    plan: Plan,
+    settings: Settings,
+    session: Session,
+    *,
+    left_out: Mapping[str, Sequence[Reference]],
+    required: bool,
+    session_min: int | None,
+) -> tuple[list[str], bool]:
+    """Describe a plan: each job, its script and node-hours, and the sum; and whether a session of it could be green.
 
-
-def demand_of(reference: Reference, recipe: Recipe, settings: Settings) -> Demand | None:
-    """Demand of a reference on the GPUs; None if it is for other machines or statistics, or the peak is unknown."""
-    peak = peak_of(recipe, settings)
-    if peak is None:
-        return None
-    if why_not_applicable(reference, machine_of(settings, recipe, peak.topology, peak.gpu)) is not None:
-        return None
-    return demand(reference, statistics_of(get_engine(recipe.engine))[reference.statistic], peak)
-
-
-def describe(plan: Plan, settings: Settings, session: Session) -> tuple[list[str], bool]:
-    """The lines of the plan (each job, its script and node-hours, and the sum), and True if all runs can be tried."""
+    Args:
+        plan: runs and checks.
+        settings: of the session.
+        session: the session, which begins nothing.
+        left_out: references of each recipe that have no test here, being for other machines.
+        required: whether a run without a verdict on its speed fails the session.
+        session_min: longest wall clock of the session, minutes; None for any.
+    """
     runs = plan.runs
     steps = [counted(len(plan.checks), "check")] if plan.checks else []
     steps += [counted(len(runs), "run")] if runs or not plan.checks else []
@@ -55,25 +60,41 @@ def describe(plan: Plan, settings: Settings, session: Session) -> tuple[list[str
         for run in runs if run.replayed is not None
     ]  # fmt: skip
     prepared = [(run, prepare(run, settings, session)) for run in runs if run.replayed is None]
-    lines += [_describe_run(run, result, settings, runs) for run, result in prepared if run.repeat == 1]
+    good = all(isinstance(result, PreparedRun) for _, result in prepared)
+    for run, result in prepared:
+        if run.repeat == 1:
+            tests = [test for test in plan.tests if test.run == run.key]
+            foreseen, speed = outlook(run, tests, settings, left_out.get(run.recipe.name, ()))
+            lines += [_describe_run(run, result, settings, runs), *(f"  {line}" for line in foreseen)]
+            if not speed and settings.scale == "full":
+                lines.append(f"  {_NO_SPEED.format(recipe=run.recipe.name)}")
+                good = good and not required
     if settings.left_over:
         lines.append(
             f"NOT TESTED: {settings.left_over} of {settings.nodes} nodes, too few for a group of "
             f"{settings.nodes_per_run}"
         )
     ready = [result for _, result in prepared if isinstance(result, PreparedRun)]
-    for run in ready:
-        if run.script is not None and run.spec.repeat == 1:
-            script = Border(settings.system).text(run.script.rstrip())
-            lines += ["", f"# script of {run.key}, run on its first node", script]
-    return [*lines, *_describe_jobs(plan, ready, settings, session)], len(ready) == len(prepared)
+    for prepared_run in ready:
+        if prepared_run.script is not None and prepared_run.spec.repeat == 1:
+            script = Border(settings.system).text(prepared_run.script.rstrip())
+            lines += ["", f"# script of {prepared_run.key}, run on its first node", script]
+    jobs, accepted = _describe_jobs(plan, ready, settings, session)
+    together, ends = _describe_time(ready, settings, session_min)
+    return [*lines, *jobs, *together], good and accepted and ends
 
 
-def _describe_jobs(plan: Plan, ready: Sequence[PreparedRun], settings: Settings, session: Session) -> list[str]:
+def _describe_jobs(
+    plan: Plan, ready: Sequence[PreparedRun], settings: Settings, session: Session
+) -> tuple[list[str], bool]:
+    """Lines on the jobs, and whether Slurm accepts them, as far as it is here to be asked."""
     if settings.cluster != "slurm" or not (ready or plan.checks):
-        return []
-    if existing_allocation() is not None:
-        return ["", f"All runs are steps of Slurm job {existing_allocation()}, which this process is in."]
+        return [], True
+    if (job := existing_allocation()) is not None:
+        nodes, asked = existing_nodes(), settings.nodes or 1
+        enough = nodes is None or asked <= nodes
+        few = [] if enough else [f"CANNOT RUN: --nodes {asked}, but that job has {counted(nodes or 0, 'node')}"]
+        return ["", f"All runs are steps of Slurm job {job}, which this process is in.", *few], enough
     held = settings.allocation == "session"
     lines = []
     requests = [run.processes.request for run in ready]
@@ -89,10 +110,43 @@ def _describe_jobs(plan: Plan, ready: Sequence[PreparedRun], settings: Settings,
     for request in requests:
         lines += ["", f"# sbatch script of {request.name}", sbatch_script(request).rstrip()]
     hours = sum(request.nodes * request.time_min / 60 for request in requests)
+    gpu_hours = sum(request.nodes * request.gpus_per_node * request.time_min / 60 for request in requests)
     several = f"{len(requests)} jobs, one per run" if len(requests) > 1 else "1 job for the one run"
     kinds = " and ".join(kind for kind, there in (("check", plan.checks), ("run", ready)) if there)
     what = f"1 job holds the nodes, each {kinds} is a step in it" if held else several
-    return [*lines, "", f"{what}: at most {for_people(hours)} node-hours"]
+    in_gpus = f"{for_people(gpu_hours)} GPU-hours, " if gpu_hours else ""
+    lines += ["", f"{what}: at most {in_gpus}{for_people(hours)} node-hours"]
+    try:
+        asked_slurm, accepted = [ask_slurm(requests)], True
+    except ClusterError as error:
+        accepted = isinstance(error, NoAnswerError)
+        asked_slurm = [f"{'NOT CHECKED' if accepted else 'CANNOT RUN'}: {error}"]
+    return [*lines, *asked_slurm], accepted
+
+
+def _describe_time(ready: Sequence[PreparedRun], settings: Settings, session_min: int | None) -> tuple[list[str], bool]:
+    """Lines on the time that all runs take together, and whether at their peak they are within the session's limits."""
+    peaks = [peak_of(run.spec.recipe, settings) for run in ready if run.spec.recipe.end == "steps"]
+    known = [peak for peak in peaks if peak is not None]
+    if not known:
+        return [], True
+    hours = sum(peak.topology.gpus * peak.minutes(PLAUSIBLE) for peak in known) / 60
+    lines = [f"all trainings together are expected to take {for_people(hours, 3)} GPU-hours"]
+    ends, job = os.environ.get("SLURM_JOB_END_TIME", ""), existing_allocation()
+    limits: dict[str, float | None] = {
+        "--llmbench-session-time": session_min,
+        "--time": None if job or settings.allocation == "run" else settings.time_min,
+        f"the rest of Slurm job {job}": (float(ends) - time.time()) / 60 if job and ends.isdecimal() else None,
+    }
+    at_once = max if settings.runs_are_jobs else partial(longest_lane, settings=settings)
+    for name, limit in limits.items():
+        least, expected = [peak.least_minutes for peak in known], [peak.minutes(PLAUSIBLE) for peak in known]
+        for minutes, word, at in ((least, "CANNOT RUN", "at the published peak"), (expected, "WARNING", "as expected")):
+            needed = at_once(minutes)
+            if limit is not None and needed > limit and not settings.early_verdict:
+                lines.append(f"{word}: together the runs take {needed:.3g} min {at}, and {name} is {limit:.3g} min")
+                break
+    return lines, not any(line.startswith("CANNOT") for line in lines)
 
 
 def _describe_run(run: RunSpec, prepared: PreparedRun | Problem, settings: Settings, runs: Sequence[RunSpec]) -> str:
@@ -109,18 +163,20 @@ def _describe_run(run: RunSpec, prepared: PreparedRun | Problem, settings: Setti
         *before, last = looks(recipe.steps, recipe.warm_up.steps)
         at = f"is looked at after {', '.join(map(str, before))} and {last} steps"
         ends = [at if early.whole is None else f"runs whole: {early.whole}"]
-    return "\n  ".join([what, *again, *refused, *_too_short(run, settings), *ends, *_feasibility(run, settings)])
+    may_fail = [] if refused else [f"WARNING: {text}" for text in doubts(recipe, settings)]
+    foreseen = [*_too_short(run, settings), *ends, *numbers(recipe, settings), *_feasibility(run, settings)]
+    return "\n  ".join([what, *again, *refused, *may_fail, *foreseen])
 
 
 def _too_short(run: RunSpec, settings: Settings) -> Iterator[str]:
     """Name the bounds on speed that so few steps will leave undecided."""
-    recipe, topology, gpu = run.recipe, settings.topology(run.recipe), settings.system.gpu
+    recipe = run.recipe
     known = statistics_of(get_engine(recipe.engine))
     judged = recipe.steps - recipe.warm_up.steps
-    bounds = [reference for reference in recipe.references if known[reference.statistic].steady is not None]
-    if gpu is not None or topology.gpus == 0 or recipe.scale != "full":
-        machine = machine_of(settings, recipe, topology, gpu.model if gpu and topology.gpus else "cpu")
-        bounds = [reference for reference in bounds if why_not_applicable(reference, machine) is None]
+    bounds = [
+        reference for reference in recipe.references
+        if known[reference.statistic].steady is not None and may_apply(reference, recipe, settings)
+    ]  # fmt: skip
     if bounds and recipe.end == "steps" and judged < LEAST:
         names = ", ".join(reference.name for reference in bounds)
         yield (
@@ -130,10 +186,6 @@ def _too_short(run: RunSpec, settings: Settings) -> Iterator[str]:
 
 
 def _feasibility(run: RunSpec, settings: Settings) -> Iterator[str]:
-    peak = peak_of(run.recipe, settings)
-    if peak is None:
-        return
-    yield f"feasibility: {peak.limit}"
     for reference in run.recipe.references:
         asked = demand_of(reference, run.recipe, settings)
         if asked is not None:

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.conftest import SILENT_SLURM
 from tests.support.warm import asking as warm_pytest
 
 CHECKOUT = Path(__file__).parents[2]
@@ -162,6 +163,8 @@ class Reader:
         temporary.mkdir(exist_ok=True)
         # The lock of "one session at a time measures here" is in TMPDIR: two documents may be run at once.
         self.environment = _environment({"TMPDIR": str(temporary)})
+        if not self.slurm:  # plans are for clusters that are not here
+            self.environment = {**self.environment, "PATH": f"{SILENT_SLURM}{os.pathsep}{self.environment['PATH']}"}
         if blocks and blocks[0].document not in FIRST_READ:
             forked = warm_pytest.script(temporary / "bin")
             self.environment = {**self.environment, "PATH": f"{forked}{os.pathsep}{self.environment['PATH']}"}

@@ -30,10 +30,14 @@ ENDLESS: dict[str, Any] = {"steps": 100_000, "options": ASLEEP, "time_limit": "0
 def test_a_request_that_cannot_be_met_fails_at_once(user: UserFolder, options: tuple[str, ...], said: str) -> None:
     user.recipe(global_batch_size=4 * 99)
     user.test()
-    message = user.run(*SLURM, *options, timeout_s=60).error
-    assert said in message
-    assert "Slurm refuses --nodes" in message
-    assert "Partitions here: test*" in message
+    user.env["PATH"] = os.environ["PATH"]
+    planned = user.run(*SLURM, *options, "--plan", timeout_s=60)
+    assert planned.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "CANNOT RUN: Slurm refuses --nodes" in planned.text
+    for message in (planned.text, user.run(*SLURM, *options, timeout_s=60).error):
+        assert said in message
+        assert "Slurm refuses --nodes" in message
+        assert "Partitions here: test*" in message
 
 
 @pytest.mark.parametrize("how", [("-n0",), ("-n2", "--nodes", "1")], ids=["a job of its own", "held"])

@@ -20,7 +20,7 @@ class AppliesTo(Strict):
     """The machine a number was set for. Every key given must match what the ranks report."""
 
     gpu: Annotated[str, Field(min_length=1)] | None = None
-    """GPU model as the driver names it, without the vendor, such as `A100-SXM4-80GB`."""
+    """GPU model, as far as the driver's name matters: `H100` is every H100, `H100 80GB HBM3` that card."""
     gpus: PositiveInt | None = None
     """Number of GPUs of the run on all nodes."""
     nodes: PositiveInt | None = None

@@ -12,6 +12,7 @@ from pytest_llmbench.engines.in_process import InProcess
 from pytest_llmbench.engines.overrides import batch_problem, data_parallel_problems, precision_problem
 from pytest_llmbench.judging.flops import parameters
 from pytest_llmbench.judging.language_losses import expected_of
+from pytest_llmbench.judging.memory import Footprint, State
 
 
 class DeepSpeedEngine(InProcess):
@@ -28,6 +29,18 @@ class DeepSpeedEngine(InProcess):
         # transformers keeps two additional, unused positions.
         number = parameters(recipe.model, recipe.sequence_length) + 2 * recipe.model.hidden_size
         return expected_of(recipe, topology, parameters=number, initial_std=0.02)
+
+    def footprint(self, recipe: Recipe, topology: Topology) -> Footprint:
+        half = recipe.precision != "fp32"
+        states = {
+            "none": (State(16), State(24 if half else 16)),
+            "optimizer": (State(2, 14), State(4, 16)) if half else (State(4, 12), State(8, 12)),
+            "gradients": (State(2, 14), State(2, 16)) if half else (State(4, 12), State(4, 16)),
+            "full": (State(0, 16), State(0, 18)),
+        }
+        least, usual = states[recipe.parallelism.sharding]
+        unit = 10 if recipe.parallelism.sharding == "full" else 0
+        return Footprint(least=least, usual=usual, activation=26 if recipe.compile else 34, logit=10, unit=unit)
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         yield from batch_problem(recipe, topology)

@@ -12,6 +12,7 @@ from pytest_llmbench.engines.megatron_core.options import MegatronCoreOptions, p
 from pytest_llmbench.engines.overrides import batch_problem, precision_problem
 from pytest_llmbench.judging.flops import parameters
 from pytest_llmbench.judging.language_losses import expected_of
+from pytest_llmbench.judging.memory import Footprint, State
 
 
 class MegatronCoreEngine(InProcess):
@@ -38,6 +39,13 @@ class MegatronCoreEngine(InProcess):
         rows = padding if options_of(recipe, MegatronCoreOptions).pad_vocabulary else 0
         number = parameters(model, recipe.sequence_length) + rows * model.hidden_size
         return expected_of(recipe, topology, parameters=number, initial_std=0.006, own_losses=False)
+
+    def footprint(self, recipe: Recipe, topology: Topology) -> Footprint:
+        # Gradients are fp32. Of 16-bit weights, the optimizer has copies in fp32.
+        weights, optimizer = (4, 8) if recipe.precision == "fp32" else (2, 12)
+        sharded = recipe.parallelism.sharding == "optimizer"
+        state = State(weights + 4, optimizer) if sharded else State(weights + 4 + optimizer)
+        return Footprint(least=state, usual=state, activation=28 + 2 * bool(recipe.model.dropout), logit=6)
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         where = f"recipe {recipe.name}"

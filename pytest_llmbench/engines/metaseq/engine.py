@@ -156,6 +156,9 @@ class Metaseq(External):
             "vocab_size": vocabulary(model),
         }
 
+    def footprint(self, recipe: Recipe, topology: Topology) -> None:
+        """Return None: its launcher decides what is split and recomputed."""
+
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
         options = options_of(recipe, MetaseqOptions)
         where = f"recipe {recipe.name}: options"

@@ -1,4 +1,4 @@
-"""Makes a threshold beyond the hardware an error of collection, and a bold one a warning."""
+"""Makes a threshold beyond the hardware an error of collection; a bold one, and a run that may fail, a warning."""
 
 import warnings
 from collections.abc import Generator, Iterator, Sequence
@@ -6,13 +6,12 @@ from collections.abc import Generator, Iterator, Sequence
 import pytest
 
 from pytest_llmbench.core.recipe.reference import Reference
-from pytest_llmbench.judging.feasibility import Demand
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.bench import bench_of
 from pytest_llmbench.plugin.collection.checks import key_of
 from pytest_llmbench.plugin.collection.parametrize import RunKey
 from pytest_llmbench.plugin.ours import FeasibilityWarning
-from pytest_llmbench.session.planning import demand_of
+from pytest_llmbench.session.forecast import demand_of, doubts
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -21,13 +20,13 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
     result = yield
     if options.plan_only(session.config):  # the plan itself shows such thresholds
         return result
-    asked = list(_demands(items))
-    doubted = {str(demand): item for item, demand in asked if demand.bold and not demand.impossible}
+    asked = list(_concerns(items))
+    doubted = {text: item for item, text, impossible in asked if not impossible}
     unwanted = {text for text, item in doubted.items() if _warning_is_error(item, text)}
-    refused = [item for item, demand in asked if demand.impossible or str(demand) in unwanted]
-    for item, demand in asked:
-        if item in refused:
-            _report(item, str(demand))
+    refused = [item for item, text, impossible in asked if impossible or text in unwanted]
+    for item, text, impossible in asked:
+        if impossible or text in unwanted:
+            _report(item, text)
     if refused:
         session.config.hook.pytest_deselected(items=refused)
         items[:] = [item for item in items if item not in refused]
@@ -38,26 +37,32 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
     """Fail a plan with an impossible threshold, as one with an impossible run."""
     result = yield
-    if options.plan_only(session.config) and any(demand.impossible for _, demand in _demands(session.items)):
+    if options.plan_only(session.config) and any(impossible for _, _, impossible in _concerns(session.items)):
         session.testsfailed += 1
     return result
 
 
-def _demands(items: Sequence[pytest.Item]) -> Iterator[tuple[pytest.Item, Demand]]:
-    """Demand of each test on the GPUs that its run would get, if it bounds the speed.
+def _concerns(items: Sequence[pytest.Item]) -> Iterator[tuple[pytest.Item, str, bool]]:
+    """Doubts about each test's run and its bound, on the GPUs that it would get; True for an impossible bound.
 
     A run that is replayed is judged by what it measured, on whatever it ran.
     """
+    of_runs: dict[str, list[str]] = {}
     for item in items:
         key = key_of(item, "run", RunKey)
-        reference = item.callspec.params.get("reference") if key is not None else None  # type: ignore[attr-defined]
-        if key is None or not isinstance(reference, Reference):
+        if key is None:
             continue
         bench = bench_of(item.config)
-        run = bench.choices[key]
-        demand = demand_of(reference, run.recipe, bench.settings) if run.replayed is None else None
-        if demand is not None:
-            yield item, demand
+        run, settings = bench.choices[key], bench.settings
+        if run.replayed is not None:
+            continue
+        if key not in of_runs:
+            of_runs[key] = list(doubts(run.recipe, settings))
+        yield from ((item, text, False) for text in of_runs[key])
+        reference = item.callspec.params.get("reference")  # type: ignore[attr-defined]
+        demand = demand_of(reference, run.recipe, settings) if isinstance(reference, Reference) else None
+        if demand is not None and demand.bold:
+            yield item, str(demand), demand.impossible
 
 
 def _report(item: pytest.Item, text: str) -> None:

@@ -15,6 +15,7 @@ from pytest_llmbench.plugin.output.reports import Reported
 from pytest_llmbench.plugin.pytest_private import add_to_summary, width_of
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
 from pytest_llmbench.reporting.table import render, render_health
+from pytest_llmbench.session.forecast import contradictions
 from pytest_llmbench.session.journal.earlier import describe_dead_session
 from pytest_llmbench.session.record_store import Glance
 
@@ -51,6 +52,7 @@ def header(bench: Bench, *, runs_tests: bool = True) -> list[str]:
         *([f"llmbench: {earlier}"] if runs_tests and (earlier := _describe_earlier(bench)) else []),
         *([describe_fault(settings.simulate)] if settings.simulate is not None else []),
         *(f"llmbench: left out: {reason}" for reason in unusable()),
+        *(f"llmbench: WARNING: {text}" for text in contradictions(settings.system)),
     ]
 
 

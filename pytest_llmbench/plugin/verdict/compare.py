@@ -10,7 +10,7 @@ from typing import Any
 from pytest_llmbench.core.quantity import BetweenRuns, Quantity
 from pytest_llmbench.core.record.records import Metric, RunRecord
 from pytest_llmbench.core.record.steady import Steady
-from pytest_llmbench.engines.base import get_engine, statistics_of
+from pytest_llmbench.engines.base import asks_for_speed
 from pytest_llmbench.judging.cause import Cause, find_cause
 from pytest_llmbench.judging.interval.decide import Decision, Op, compare_metrics, decide, decide_by_ceiling, span
 from pytest_llmbench.judging.interval.repeats import pool
@@ -99,12 +99,6 @@ def _judge_each(number: Number, op: Op, bound: Quantity, between: BetweenRuns | 
     least = min if op in {">=", ">"} else max
     nearest = least(judged, key=lambda comparison: comparison.number.metric.quantity.base)
     return replace((missed or undecided or [nearest])[0], number=number)
-
-
-def asks_for_speed(statistic: str, engine: str, op: Op, bound: Quantity) -> bool:
-    """True if a slow run misses the bound: a least rate, or a longest time, of a statistic of speed."""
-    of_speed = statistics_of(get_engine(engine))[statistic].of_speed
-    return bool(of_speed) and (op in {">=", ">"}) != (bound.dimension == "time")
 
 
 def _find_cause(number: Number, op: Op, bound: Quantity, *, decided: bool) -> Cause | None:

@@ -7,8 +7,7 @@ from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Verdict
-from pytest_llmbench.engines.base import get_engine, statistics_of
-from pytest_llmbench.plugin.verdict.compare import asks_for_speed
+from pytest_llmbench.engines.base import asks_for_speed, get_engine, statistics_of
 from pytest_llmbench.plugin.verdict.measured import Measured
 from pytest_llmbench.plugin.verdict.run import Run
 from pytest_llmbench.reporting.verdict import NOTHING_JUDGED

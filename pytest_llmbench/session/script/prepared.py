@@ -32,6 +32,7 @@ from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import VARIABLES
 from pytest_llmbench.core.wire.foreign import mapped
 from pytest_llmbench.engines.base import Engine, Place, RankTask, Script, get_engine
+from pytest_llmbench.session.forecast import refusals
 from pytest_llmbench.session.script.scripts import write_script
 from pytest_llmbench.workloads.node.command import run_command
 from pytest_llmbench.workloads.rank.main import run_rank
@@ -153,8 +154,9 @@ def _refusal(engine: Engine, run: RunSpec, topology: Topology, settings: Setting
     if (missing := engine.missing() if system.python is None else None) is not None:
         #: problem engine_missing: the engine's software is not installed; the message has the command that installs it
         return Problem(kind="engine_missing", message=missing)
-    if problems := list(engine.problems(recipe, topology)):
-        #: problem impossible: the recipe cannot run on this topology, as when a batch does not divide
+    if problems := list(engine.problems(recipe, topology)) or list(refusals(recipe, settings)):
+        #: problem impossible: the recipe cannot run on this topology, as when a batch does not divide, its state is
+        #:  larger than the GPUs' memory, or its time limit shorter than its steps at the published peak
         return Problem(kind="impossible", message="; ".join(problems))
     if fault := settings.simulate:
         reasons = {
@@ -319,12 +321,18 @@ def _session_minutes(plan: Plan, settings: Settings) -> int:
     """`--time`, or as long as checks and runs take at worst, the runs in order on as many lanes as there are."""
     if settings.time_min is not None:
         return settings.time_min
+    longest = longest_lane((run.recipe.time_limit for run in plan.runs), settings)
+    return _check_minutes(plan, settings) + math.ceil(longest) + _SLACK_MIN
+
+
+def longest_lane(minutes: Iterable[float], settings: Settings) -> float:
+    """How long runs of these durations take, in order, on as many lanes of nodes as there are."""
     nodes = settings.nodes or 1
     at_once = nodes // (settings.nodes_per_run or nodes)
-    lanes = [0] * max(1, min(at_once, settings.max_runs or at_once))
-    for run in plan.runs:
-        heapq.heappush(lanes, heapq.heappop(lanes) + run.recipe.time_limit)
-    return _check_minutes(plan, settings) + max(lanes) + _SLACK_MIN
+    lanes = [0.0] * max(1, min(at_once, settings.max_runs or at_once))
+    for duration in minutes:
+        heapq.heappush(lanes, heapq.heappop(lanes) + duration)
+    return max(lanes)
 
 
 def _check_minutes(plan: Plan, settings: Settings) -> int:

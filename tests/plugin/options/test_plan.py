@@ -1,5 +1,6 @@
 """`--plan`: what would run, its scripts and its node-hours; nothing is submitted, nothing is written."""
 
+import os
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from tests.conftest import PYTEST, UserFolder
 from tests.support.warm import asking as warm_pytest
 
 CHECKOUT = Path(__file__).parents[3]
+NO_SPEED = ("--llmbench-require-verdict", "no")
 
 
 def plan(folder: Path, *options: str, path: str) -> tuple[int, str]:
@@ -23,7 +25,7 @@ def plan(folder: Path, *options: str, path: str) -> tuple[int, str]:
 def test_a_plan_shows_jobs_scripts_and_node_hours(tmp_path: Path, distribution: str) -> None:
     """The largest recipe on eight nodes held for the session, seen from a laptop without Slurm."""
     # Its threshold cannot be met on 8 nodes, which is for test_feasibility.py; the plan of its other tests is whole.
-    chosen = ["-k", "opt175b-loss_falls", distribution]
+    chosen = ["-k", "opt175b-loss_falls", distribution, *NO_SPEED]
     options = ["--cluster", "slurm", "--system", "ND96amsr_A100_v4", "--nodes", "8", *chosen]
     code, text = plan(tmp_path, *options, path=str(tmp_path))
     assert code == 0, text
@@ -33,19 +35,32 @@ def test_a_plan_shows_jobs_scripts_and_node_hours(tmp_path: Path, distribution: 
     assert "--nodes=8 --nodelist=NODE1,NODE2,NODE3,NODE4,NODE5,NODE6,NODE7,NODE8 --ntasks=64 " in text
     assert "# sbatch script of llmbench-hold" in text
     assert "#SBATCH --nodes=8" in text
-    assert "1 job holds the nodes, each run is a step in it: at most 32.67 node-hours" in text
+    assert "time: 94.2 min at the published peak; 236 min, or 251 GPU-hours, are expected at 40 % of it" in text
+    assert "memory of each GPU: 40.7 GiB of weights, gradients and optimizer, about 67 GiB with" in text
+    assert "  judged: loss_falls\n  compared by no test: azure_200k; matmul_efficiency\n" in text
+    assert "1 job holds the nodes, each run is a step in it: at most 261.3 GPU-hours, 32.67 node-hours" in text
+    assert "all trainings together are expected to take 251 GPU-hours" in text
+    assert "NOT CHECKED: Slurm was not asked, as there is no sbatch on PATH" in text
     assert "workers" not in text
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_job_per_run_has_a_script_each(tmp_path: Path) -> None:
+def test_a_job_per_run_has_a_script_each_and_its_verdicts(tmp_path: Path) -> None:
+    """No reference of 175B is for H200: a session that may be green would have no verdict on its speed."""
     options = ["--cluster", "slurm", "--system", "H200", "-k", "opt175b or opt125m", "--time", "30"]
     code, text = plan(tmp_path, *options, path=str(tmp_path))
-    assert code == 0, text
+    assert code == pytest.ExitCode.TESTS_FAILED, text
+    assert "  judged: h200; matmul_efficiency (a floor); loss_falls\n" in text
+    assert "  not for this machine (8 × H200, 1 node, system H200): h100 (for H100 80GB HBM3, 1 node); " in text
+    assert "; azure_200k (for 8 × A100-SXM4-80GB, 1 node); measured_1 (for 1 × H200, 1 node)\n" in text
+    assert text.count("NO SPEED WILL BE JUDGED") == 1
+    assert (
+        "NO SPEED WILL BE JUDGED: write a reference for this machine: in its system file, references: opt175b" in text
+    )
     assert "# sbatch script of llmbench-opt125m" in text
     assert "# sbatch script of llmbench-opt175b" in text
     assert text.count("#SBATCH --time=30") == 2
-    assert "2 jobs, one per run: at most 64.5 node-hours" in text
+    assert "2 jobs, one per run: at most 516 GPU-hours, 64.5 node-hours" in text
 
 
 def test_what_cannot_run_is_said_and_fails(tmp_path: Path) -> None:
@@ -56,6 +71,49 @@ def test_what_cannot_run_is_said_and_fails(tmp_path: Path) -> None:
     assert "CANNOT RUN: recipe opt125m is bf16 on GPUs; this run has none: pass --scale smoke" in text
     assert "#SBATCH" not in text
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_training_that_is_too_large_fails_a_plan_and_a_session(user: UserFolder) -> None:
+    """The README's command for 8 nodes, on one."""
+    user.test()
+    options = ["--system", "p5.48xlarge", "--gpus-per-node", "8", "-k", "opt175b-loss_falls"]
+    planned = user.run("--plan", "--cluster", "slurm", "--nodes", "1", *options)
+    assert planned.returncode == pytest.ExitCode.TESTS_FAILED
+    assert (
+        "  CANNOT RUN: recipe opt175b: weights, gradients and optimizer alone take 325 GiB of each GPU" in planned.text
+    )
+    assert "it fits on 8 nodes (--nodes 8)" in planned.text
+
+
+SBATCH = """#!/bin/sh
+test "$1" = --test-only || exit 9
+while read -r line; do
+  case "$line" in *nodes=64 | *partition=nope) echo "sbatch: error: $line is too much" >&2; exit 1 ;; esac
+done < "$2"
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "code"),
+    [
+        (["--nodes", "64"], "CANNOT RUN: Slurm refuses --nodes 64 --time ", 1),
+        (
+            ["--nodes", "8", "--partition", "nope"],
+            "--partition nope: #SBATCH --partition=nope is too much. Partitions",
+            1,
+        ),
+        (["--nodes", "8"], "Slurm could start that (sbatch --test-only)", 0),
+    ],
+)
+def test_slurm_is_asked_where_it_is(tmp_path: Path, options: list[str], words: str, code: int) -> None:
+    for name, script in {"sbatch": SBATCH, "sinfo": "#!/bin/sh\nprintf '\\036debug\\0378\\0371:00:00\\n'\n"}.items():
+        (tmp_path / name).write_text(script)
+        (tmp_path / name).chmod(0o755)
+    chosen = ["--cluster", "slurm", "--system", "H200", "-k", "opt175b-loss_falls", *NO_SPEED, *options]
+    found, text = plan(tmp_path, *chosen, path=f"{tmp_path}:{os.environ['PATH']}")
+    assert words in text
+    assert found == code, text
+    assert {path.name for path in tmp_path.iterdir()} == {"sbatch", "sinfo"}
 
 
 def test_errors_of_collection_come_first(user: UserFolder) -> None:
@@ -91,7 +149,7 @@ def test_a_plan_names_what_no_group_takes(user: UserFolder) -> None:
 
 def test_checks_are_in_the_plan(tmp_path: Path) -> None:
     """Both suites: what is checked first, and a job that outlives a node that is found dead."""
-    suites = [str(CHECKOUT / "suites" / "validation"), "-k", "opt175b-loss_falls"]
+    suites = [str(CHECKOUT / "suites" / "validation"), "-k", "opt175b-loss_falls", *NO_SPEED]
     options = ["--cluster", "slurm", "--system", "ND96amsr_A100_v4", "--nodes", "8", *suites]
     code, text = plan(tmp_path, *options, path=str(tmp_path))
     assert code == 0, text

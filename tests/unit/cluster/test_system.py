@@ -126,3 +126,21 @@ def test_a_driver_that_does_not_answer_is_no_gpu(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     nvidia_smi(tmp_path, "echo 'NVIDIA-SMI has failed'; exit 9")
     assert load_system("local", []).gpus_per_node == 0
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ("memory_gib: 80, peak_tflops: {bf16: 989.4e12}", "not the number of TFLOP/s of one GPU, .*; write 989.4$"),
+        ("memory_gib: 80, peak_tflops: {bf16: 989400}", "write 989.4$"),
+        ("memory_gib: 80, peak_tflops: {bf16: 0.9894}", "write 989.4$"),
+        ("memory_gib: 80, peak_tflops: {bfloat16: 989.4}", "unknown precision 'bfloat16' .*legal: bf16, "),
+        ("memory_gib: 81920, peak_tflops: {bf16: 989.4}", "81920 is not the number of GiB of one GPU, .*; write 80 "),
+        ("memory_gib: 85899345920, peak_tflops: {bf16: 989.4}", "write 80 "),
+    ],
+)
+def test_a_gpu_in_other_units_is_refused(tmp_path: Path, numbers: str, words: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"name: mine\ncluster: slurm\ngpu: {{model: H100, source: s, {numbers}}}\n")
+    with pytest.raises(ConfigError, match=words):
+        load_system(str(path), [])

@@ -22,7 +22,7 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.engines.base import BatchLog, Command, Place, Script
 from pytest_llmbench.engines.deepspeed_chat.engine import ENGINE
-from pytest_llmbench.session.planning import peak_of
+from pytest_llmbench.session.forecast import peak_of
 from pytest_llmbench.session.script.prepared import PreparedRun, preparations, prepare
 from tests.support.shipped import shipped_recipes
 

@@ -125,7 +125,7 @@ FIVE_NODES = Topology(nodes=5, gpus_per_node=8)
     [
         (
             "torch", FIVE_NODES, {},
-            f"micro batches of 2 on 40 ranks ({FIVE_NODES}); it does on 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 96 ranks",
+            "; it does on 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 96 ranks: give --nodes 4 or --nodes 6",
         ),
         ("torch", NODE, {"micro_batch_size": 5}, "it does on no number of ranks: change a batch size"),
         (  # Ranks that hold one copy together train on the same sequences: 8 of them on tensor 2 are 4 copies.

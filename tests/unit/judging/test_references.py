@@ -66,6 +66,9 @@ def test_a_run_without_gpus_never_meets_a_reference_for_one(machine: Machine, gp
         assert why_not_applicable(reference(AppliesTo(gpu=gpu)), machine) is not None
 
 
+H100 = "NVIDIA H100 80GB HBM3"
+
+
 @pytest.mark.parametrize(
     ("model", "device", "same"),
     [
@@ -73,16 +76,29 @@ def test_a_run_without_gpus_never_meets_a_reference_for_one(machine: Machine, gp
         ("NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", True),
         ("H100 80GB HBM3", "NVIDIA H100 80GB HBM3", True),
         ("MI300X", "AMD Instinct MI300X", True),
+        *(
+            (model, "NVIDIA H100 80GB HBM3", True)
+            for model in ("H100", "h100", "NVIDIA H100", "H100 SXM", "H100-SXM5-80GB")
+        ),
+        *((model, "NVIDIA H100 80GB HBM3", False) for model in ("H100 PCIe", "H100 94GB", "GH100", "H100 NVL", "H10")),
+        *(("H100", f"NVIDIA {device}", True) for device in ("H100 PCIe", "H100 NVL", "H100")),
+        ("A100", "NVIDIA A100-SXM4-80GB", True),
+        ("A100 80GB", "NVIDIA A100 80GB PCIe", True),
+        ("A100 SXM", "NVIDIA A100 80GB PCIe", False),
+        ("GH200", "NVIDIA GH200 144G HBM3e", True),
         ("A10", "NVIDIA A100-SXM4-80GB", False),
-        ("A100", "NVIDIA A100-SXM4-80GB", False),
+        ("A100", "GRID A100-40C", False),
+        ("RTX 4090", "NVIDIA GeForce RTX 4090", True),
+        ("RTX 4090", "NVIDIA GeForce RTX 4090 Laptop GPU", False),
+        ("H100", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", False),
         ("H200", "NVIDIA H200 NVL", False),
         ("H200", "NVIDIA GH200 480GB", False),
         ("H100 80GB HBM3", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", False),
         ("H200", "cpu", False),
     ],
 )
-def test_a_gpu_is_its_whole_name(model: str, device: str, *, same: bool) -> None:
-    """With or without its vendor, a model is the name the driver gives, not a part of it."""
+def test_a_gpu_is_what_is_written_of_its_name(model: str, device: str, *, same: bool) -> None:
+    """With or without its vendor: the driver's further words may be of memory and form."""
     assert same_gpu(model, device) is same
 
 

@@ -105,11 +105,13 @@ def _loop(training: _Training, log: StepLog) -> None:
 def _forward_backward(training: _Training, log: StepLog, step: int) -> torch.Tensor:
     """Accumulate the gradient of one step; returns this rank's mean loss, a scalar on the device."""
     recipe, firsts = training.recipe, training.firsts(step)
-    total, keep = torch.zeros((), device=training.device), recipe.parallelism.sharding == "gradients"
+    total, sharding = torch.zeros((), device=training.device), recipe.parallelism.sharding
     for micro_batch, first in enumerate(firsts, start=1):
         log.phase(step, "data", micro_batch)
         inputs, targets = batch(training.tokens, first, recipe.micro_batch_size, training.device)
-        with gradient_sync(training.model, enabled=first == firsts[-1], keep=keep):
+        # Kept for a later micro batch, gradients would be whole on every rank: 700 GB of OPT-175B.
+        now = first == firsts[-1] or sharding == "full"
+        with gradient_sync(training.model, enabled=now, keep=sharding == "gradients"):
             log.phase(step, "forward", micro_batch)
             with torch.autocast(training.device.type, torch.bfloat16, enabled=recipe.precision == "bf16"):
                 loss = training.model(training.fed.take(inputs), targets) / len(firsts)

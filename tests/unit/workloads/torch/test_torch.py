@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,24 @@ def test_accumulation_is_the_same_when_sharded(two_ranks: dict[str, StepSeries])
     for name in ("sharded_in_parts", "kept_in_parts"):
         assert losses(two_ranks[name]) == close(losses(two_ranks["whole"]))
         assert norms(two_ranks[name]) == close(norms(two_ranks["whole"]))
+
+
+def test_split_gradients_are_averaged_in_each_micro_batch(
+    make_recipe: MakeRecipe, train_alone: TrainAlone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then each rank has them whole: 700 GB of a model of 175B."""
+    from pytest_llmbench.engines.torch.ranks import run  # noqa: PLC0415 - PyTorch takes seconds to import
+
+    asked: list[bool] = []
+
+    def sync(_: object, *, enabled: bool, keep: bool) -> nullcontext[None]:
+        asked.append(enabled)
+        return nullcontext()
+
+    monkeypatch.setattr(run, "gradient_sync", sync)
+    for sharding in ("full", "gradients"):
+        train_alone(make_recipe(micro_batch_size=4, steps=6, parallelism={"sharding": sharding}))
+    assert asked == [True] * 12 + [False, True] * 6
 
 
 def test_a_diverged_training_is_told_as_it_is(make_recipe: MakeRecipe, train_alone: TrainAlone) -> None:

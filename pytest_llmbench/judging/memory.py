@@ -1,0 +1,105 @@
+"""Memory of one GPU that a training takes: what it is never without, and an estimate of all of it."""
+
+from dataclasses import dataclass
+
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.judging.flops import parameters, parameters_of_stages
+
+GIB = 2.0**30
+# An estimate above this share of a GPU's memory gets a warning: against what was measured on H200 it errs by up to 8 %.
+FULL = 0.9
+# The driver and the buffers of NCCL take 1.7 GB of a GPU beside its tensors, on H200.
+_BESIDE = 2 * GIB
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Bytes of each parameter for weights, gradients and optimizer: `whole` on every copy of the model, or `split`."""
+
+    whole: float
+    split: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Footprint:
+    """Bytes that an engine keeps on its GPUs.
+
+    Attributes:
+        least: no training of this layout has less state, however the engine is set up.
+        usual: the state as the engine keeps it, a copy that it makes for a moment included.
+        activation: bytes of each token and hidden unit of a layer for the backward pass; attention is fused.
+        logit: bytes of each logit that exists at a time.
+        most_logits: logits that exist at a time, at most.
+        unit: bytes of each parameter of a layer, while the layer is gathered from all copies and its gradient reduced.
+        embedding: bytes of each parameter of the token embedding, for its gradient.
+    """
+
+    least: State
+    usual: State
+    activation: float
+    logit: float
+    most_logits: float = float("inf")
+    unit: float = 0.0
+    embedding: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Memory:
+    """Bytes on the GPU that has most: `least` is certain, `state` and `rest` (activations, buffers) are estimates."""
+
+    least: float
+    state: float
+    rest: float
+
+    @property
+    def estimate(self) -> float:
+        """All bytes that the training is expected to take."""
+        return self.state + self.rest
+
+
+def memory_of(recipe: Recipe, topology: Topology, footprint: Footprint) -> Memory:
+    """Work out the memory of a training; the recipe is as `Recipe.on` returns it for this topology."""
+    layout, model = recipe.parallelism, recipe.model
+    copies = max(1, topology.world_size // layout.model_parallel_size)
+    low = high = float(parameters(model, recipe.sequence_length))
+    if layout.model_parallel_size > 1:
+        stages = parameters_of_stages(model, recipe.sequence_length, layout)
+        low, high = max(stage.low for stage in stages), max(stage.high for stage in stages)
+    return Memory(
+        least=low * (footprint.least.whole + footprint.least.split / copies),
+        state=high * (footprint.usual.whole + footprint.usual.split / copies),
+        rest=_activations(recipe, footprint, copies) + _BESIDE,
+    )
+
+
+def micro_batches(recipe: Recipe, copies: int) -> int:
+    """Micro batches of one copy of the model in a step."""
+    return max(1, recipe.samples_per_step // (copies * recipe.micro_batch_size))
+
+
+def _activations(recipe: Recipe, footprint: Footprint, copies: int) -> float:
+    """Bytes of activations, logits and buffers on the first stage, or the last where logits make it the larger one.
+
+    Tensor-parallel ranks share 24 of 34 bytes of a layer, or all with the sequence (Korthikanti et al. 2022, "Reducing
+    Activation Recomputation in Large Transformer Models", equations 2 and 4). The first stage of p has activations of p
+    micro batches (section 4.2.3).
+    """
+    layout, model = recipe.parallelism, recipe.model
+    tokens, size = recipe.micro_batch_size * recipe.sequence_length, 2 if recipe.precision == "fp32" else 1
+    shared = 1 / layout.tensor if layout.sequence else (10 + 24 / layout.tensor) / 34
+    layer = size * footprint.activation * shared * tokens * model.hidden_size
+    kept, working = layer, 0.0
+    if layout.activation_checkpointing == "full":
+        kept, working = size * 2 * tokens * model.hidden_size / (layout.tensor if layout.sequence else 1), layer
+    under_way: float = min(layout.pipeline, micro_batches(recipe, copies))
+    if (chunks := layout.virtual_pipeline) > 1:
+        under_way *= 1 + (layout.pipeline - 1) / (layout.pipeline * chunks)
+    layers = model.layers / layout.pipeline
+    logits = size * footprint.logit * min(tokens * model.vocab_size / layout.tensor, footprint.most_logits)
+    unit = footprint.unit * (12 * model.hidden_size**2 + 13 * model.hidden_size)
+    embedding = footprint.embedding * model.vocab_size * model.hidden_size / layout.tensor
+    buffers = working + embedding
+    if layout.pipeline == 1:
+        return layers * kept + max(unit, logits) + buffers
+    return max(layers * kept * under_way + unit, layers * kept + logits) + buffers

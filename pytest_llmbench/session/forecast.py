@@ -1,0 +1,242 @@
+"""Forecast of a run, by recipe and system file alone: speed, time, memory, layout, and the verdicts of its tests."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from pytest_llmbench.cluster.runs import Declared, RunSpec
+from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.cluster.system import System, doubtful_gpu, published_tflops
+from pytest_llmbench.core.quantity import for_people
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.engines.base import asks_for_speed, get_engine, statistics_of
+from pytest_llmbench.judging.feasibility import PLAUSIBLE, Demand, Peak, demand
+from pytest_llmbench.judging.memory import FULL, GIB, Memory, memory_of
+from pytest_llmbench.judging.references import Machine, may_be_gpu, same_gpu, why_not_applicable
+
+_AT = f"at {100 * PLAUSIBLE:g} % of it"
+# GPUs whose NVLink domain is a rack of nodes.
+_RACKS = ("GB200", "GB300")
+_MOST_NODES = 1024
+
+
+def peak_of(recipe: Recipe, settings: Settings) -> Peak | None:
+    """The published peak for a recipe; None on CPUs, at scale smoke, and where peak or FLOPs are unknown."""
+    gpu, topology = settings.system.gpu, settings.topology(recipe)
+    if (
+        gpu is None
+        or topology.gpus == 0
+        or recipe.scale != "full"
+        or not get_engine(recipe.engine).counts_flops(recipe)
+    ):
+        return None
+    peak = published_tflops(gpu.model, recipe.precision, gpu)
+    return None if peak is None else Peak(recipe=recipe, topology=topology, gpu=gpu.model, tflops_per_gpu=peak[1])
+
+
+def demand_of(reference: Reference, recipe: Recipe, settings: Settings) -> Demand | None:
+    """Demand of a reference on the GPUs; None if it is for other machines or statistics, or the peak is unknown."""
+    peak = peak_of(recipe, settings)
+    if peak is None or not may_apply(reference, recipe, settings):
+        return None
+    return demand(reference, statistics_of(get_engine(recipe.engine))[reference.statistic], peak)
+
+
+def machine_of(settings: Settings, recipe: Recipe, topology: Topology, device: str) -> Machine:
+    """The machine of a run, as its references name machines."""
+    return Machine(
+        system=settings.system.name, device=device, gpus=topology.gpus, nodes=topology.nodes, scale=recipe.scale
+    )
+
+
+def may_apply(reference: Reference, recipe: Recipe, settings: Settings) -> bool:
+    """True if a reference applies to the machine of a run, or may by the GPUs that its ranks find there."""
+    machine, gpu, wanted = _machine(recipe, settings), settings.system.gpu, reference.applies_to
+    if machine.gpus and wanted is not None and wanted.gpu and (gpu is None or may_be_gpu(wanted.gpu, gpu.model)):
+        machine = replace(machine, device=wanted.gpu)
+    return why_not_applicable(reference, machine) is None
+
+
+def _machine(recipe: Recipe, settings: Settings) -> Machine:
+    topology, gpu = settings.topology(recipe), settings.system.gpu
+    device = (gpu.model if gpu else "unknown GPUs") if topology.gpus else "cpu"
+    return machine_of(settings, recipe, topology, device)
+
+
+def memory(recipe: Recipe, topology: Topology) -> Memory | None:
+    """Memory of each GPU that a recipe takes on a topology; None on CPUs, at scale smoke, and where it is unknown."""
+    if topology.gpus == 0 or recipe.scale != "full":
+        return None
+    footprint = get_engine(recipe.engine).footprint(recipe, topology)
+    return None if footprint is None else memory_of(recipe.on(topology), topology, footprint)
+
+
+def refusals(recipe: Recipe, settings: Settings) -> Iterator[str]:
+    """Yield reasons for which a run must fail on this system: its memory, and its time at the published peak."""
+    gpu, topology = settings.system.gpu, settings.topology(recipe)
+    needed = memory(recipe, topology) if gpu is not None else None
+    if gpu is not None and needed is not None and needed.least > gpu.memory_gib * GIB:
+        yield (
+            f"recipe {recipe.name}: weights, gradients and optimizer alone take {needed.least / GIB:.0f} GiB of each "
+            f"GPU on {topology}, and {gpu.model} has {gpu.memory_gib:g} GiB: {_cure(recipe, settings, topology)}"
+        )
+    peak, limit = peak_of(recipe, settings), settings.time_limit_min(recipe)
+    whole = recipe.end == "steps" and not settings.early_verdict
+    if peak is not None and whole and peak.least_minutes > limit:
+        yield (
+            f"recipe {recipe.name}: its {recipe.steps} steps take at least {_minutes(peak.least_minutes)} at the "
+            f"published peak of {peak}, and its time limit is {limit} min: give --time "
+            f"{_longer(peak.minutes(PLAUSIBLE))}, fewer steps, or more nodes"
+        )
+
+
+def doubts(recipe: Recipe, settings: Settings) -> Iterator[str]:
+    """Yield what may make a run fail, or slow, on this system."""
+    gpu, topology = settings.system.gpu, settings.topology(recipe)
+    needed = memory(recipe, topology) if gpu is not None else None
+    if gpu is not None and needed is not None and needed.least <= gpu.memory_gib * GIB < needed.estimate / FULL:
+        yield (
+            f"recipe {recipe.name}: about {needed.estimate / GIB:.0f} GiB of each GPU's {gpu.memory_gib:g} GiB are "
+            f"expected to be in use, more than {100 * FULL:g} %: it may run out of memory"
+        )
+    peak, limit = peak_of(recipe, settings), settings.time_limit_min(recipe)
+    if peak is not None and recipe.end == "steps" and peak.least_minutes <= limit < peak.minutes(PLAUSIBLE):
+        yield (
+            f"recipe {recipe.name}: it is expected to take {_minutes(peak.minutes(PLAUSIBLE))}, and its time limit is "
+            f"{limit} min: give --time {_longer(peak.minutes(PLAUSIBLE))}, fewer steps, or more nodes"
+        )
+    tensor, a_node = recipe.parallelism.tensor, topology.ranks_per_node
+    rack = gpu is not None and any(same_gpu(name, gpu.model) for name in _RACKS)
+    if topology.gpus and topology.nodes > 1 and a_node % tensor and not rack:
+        yield (
+            f"recipe {recipe.name}: tensor {tensor} spreads each matrix over several nodes of {a_node} GPUs, and waits "
+            "for their network in every layer: take a divisor of the GPUs of a node"
+        )
+
+
+def numbers(recipe: Recipe, settings: Settings) -> Iterator[str]:
+    """Yield lines on the speed, the time and the memory of a run on GPUs at full scale, or why they are unknown."""
+    gpu, topology = settings.system.gpu, settings.topology(recipe)
+    if topology.gpus == 0 or recipe.scale != "full":
+        return
+    peak, needed = peak_of(recipe, settings), memory(recipe, topology)
+    if peak is not None:
+        yield f"feasibility: {peak.limit}"
+    if peak is not None and recipe.end == "steps":
+        expected = peak.minutes(PLAUSIBLE)
+        yield (
+            f"time: {_minutes(peak.minutes())} at the published peak; {_minutes(expected)}, or "
+            f"{for_people(topology.gpus * expected / 60, 3)} GPU-hours, are expected {_AT}"
+        )
+    if needed is not None:
+        yield (
+            f"memory of each GPU: {needed.state / GIB:.1f} GiB of weights, gradients and optimizer, about "
+            f"{needed.estimate / GIB:.0f} GiB with activations (attention fused) and buffers"
+            f"{f', of {gpu.memory_gib:g} GiB' if gpu else ''}"
+        )
+    if unknown := [what for what, number in (("time", peak), ("memory", needed)) if number is None]:
+        reason = get_engine(recipe.engine).uncounted(recipe)
+        if reason is None and gpu is not None:
+            no_peak = f"{gpu.model} has no peak for {recipe.precision}"
+            reason = no_peak if peak is None else f"engine {recipe.engine} decides on it"
+        yield f"unknown: its {' and '.join(unknown)}: {reason or f'system {settings.system.name} names no gpu'}"
+
+
+def outlook(
+    run: RunSpec, tests: Sequence[Declared], settings: Settings, left_out: Iterable[Reference]
+) -> tuple[list[str], bool]:
+    """Foresee the verdicts of a run: lines for people, and whether one may be on its speed.
+
+    Args:
+        run: the run.
+        tests: its tests.
+        settings: of the session.
+        left_out: references of its recipe's file that have no test here, being for other machines.
+    """
+    recipe, judged, elsewhere = run.recipe, list[str](), {reference.name: reference for reference in left_out}
+    compared, unmeasured, speed = {test.reference for test in tests}, list[str](), False
+    for reference in recipe.references:
+        if reference.name not in compared:
+            continue
+        if not may_apply(reference, recipe, settings):
+            elsewhere[reference.name] = reference
+        elif (reason := _why_not_measured(reference, recipe, settings)) is not None:
+            unmeasured.append(f"{reference.name} ({reference.statistic}: {reason})")
+        else:
+            judged.append(f"{reference.name}{_condition(reference, settings)}")
+            asks = any(asks_for_speed(reference.statistic, recipe.engine, *bound) for bound in reference.bounds)
+            speed = speed or (asks and not reference.floor)
+    own = [test.test for test in tests if test.reference is None]
+    kinds = {
+        "judged": judged + [f"{test}, by its own threshold" for test in own],
+        f"not for this machine ({_machine(recipe, settings)})": [
+            f"{reference.name} (for {reference.applies_to})" for reference in elsewhere.values()
+        ],
+        "not measured": unmeasured,
+        "compared by no test": [other.name for other in recipe.references if other.name not in compared],
+    }
+    return [f"{kind}: {'; '.join(names)}" for kind, names in kinds.items() if names], speed or bool(own)
+
+
+def contradictions(system: System) -> Iterator[str]:
+    """Yield what in a system's file matches nothing of the system itself, or not what is published of its GPU."""
+    yield from doubtful_gpu(system.gpu) if system.gpu is not None else ()
+    places = {f"references: {recipe}": references for recipe, references in system.references.items()}
+    places |= {f"validation: {check}": own.references for check, own in system.validation.items()}
+    for place, reference in ((place, reference) for place, references in places.items() for reference in references):
+        wanted = reference.applies_to
+        if wanted is None:
+            continue
+        other_gpu = wanted.gpu is not None and system.gpu is not None and not may_be_gpu(wanted.gpu, system.gpu.model)
+        if other_gpu or wanted.system not in (None, system.name):
+            here = f"system {system.name}{f' with {system.gpu.model}' if system.gpu else ''}"
+            yield f"{place}: {reference.name} is for {wanted} and never applies: this is {here}"
+
+
+def _why_not_measured(reference: Reference, recipe: Recipe, settings: Settings) -> str | None:
+    engine, statistic, system = get_engine(recipe.engine), reference.statistic, settings.system
+    reason, topology = None, settings.topology(recipe)
+    if statistic in {"mfu", "tflops_per_gpu", "matmul_fraction"}:
+        reason = engine.uncounted(recipe)
+    if statistic == "matmul_fraction" and engine.kind == "command":
+        reason = "a program of its own measures no matrix products"
+    if statistic in {"tflops_per_gpu", "tokens_per_s_per_gpu"} and not topology.gpus:
+        reason = "there are no GPUs"
+    if statistic == "mfu" and system.gpu and published_tflops(system.gpu.model, recipe.precision, system.gpu) is None:
+        reason = f"system {system.name} has no peak for {recipe.precision}"
+    return reason
+
+
+def _condition(reference: Reference, settings: Settings) -> str:
+    gpu, wanted = settings.system.gpu, reference.applies_to
+    known = wanted is None or wanted.gpu is None or (gpu is not None and same_gpu(wanted.gpu, gpu.model))
+    words = [] if wanted is None or known else [f"if the GPUs are {wanted.gpu}"]
+    words += ["a floor"] if reference.floor else []
+    words += [f"expected to fail {reference.xfail}"] if reference.xfail is not None else []
+    return f" ({', '.join(words)})" if words else ""
+
+
+def _cure(recipe: Recipe, settings: Settings, topology: Topology) -> str:
+    """Say on how many nodes a run fits, and can run."""
+    gpu, engine = settings.system.gpu, get_engine(recipe.engine)
+    if recipe.gradient_accumulation_steps is not None:
+        recipe = recipe.model_copy(update={"global_batch_size": None})  # it grows with the ranks
+    for nodes in range(topology.nodes + 1, _MOST_NODES):
+        larger = replace(topology, nodes=nodes)
+        needed = memory(recipe, larger)
+        if gpu is None or needed is None or needed.estimate > FULL * gpu.memory_gib * GIB:
+            continue
+        if not any(engine.problems(recipe.on(larger), larger)):
+            return f"it fits on {nodes} nodes (--nodes {nodes})"
+    return "no number of nodes is enough: split more of it (parallelism: sharding, tensor, pipeline)"
+
+
+def _minutes(minutes: float) -> str:
+    return f"{for_people(minutes, 3)} min"
+
+
+def _longer(minutes: float) -> int:
+    """A time limit, in minutes, with room for the start."""
+    return math.ceil(1.25 * minutes)
