@@ -31,8 +31,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     those are over. Ranks that train are forked from a process that has imported the frameworks, which takes ten
     seconds: the last worker begins with their tests, so that hardly another one has to make such a process.
     """
-    ours = [item for item in items if HERE in item.path.parents]
-    ranks = [item for item in items if RANKS in item.path.parents]
+    parents = {path: set(path.parents) for path in {item.path for item in items}}  # there are ten tests a file
+    ours = [item for item in items if HERE in parents[item.path]]
+    ranks = [item for item in items if RANKS in parents[item.path]]
     for item in ours:
         item.add_marker(pytest.mark.slurm)
     alone = [item for item in ours if item.get_closest_marker("breaks_nodes")]
@@ -42,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     each = len(items) // workers  # tests that a worker is given at first
     if workers <= len(shares) or not ours or not ranks or max(map(len, (*shares.values(), ranks))) > each:
-        items[:] = [*ours, *(item for item in items if HERE not in item.path.parents)]
+        items[:] = [*ours, *(item for item in items if HERE not in parents[item.path])]
         return
     shares[workers - 1] = ranks
     taken = {id(item) for item in (*ours, *ranks)}

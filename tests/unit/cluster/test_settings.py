@@ -69,14 +69,10 @@ def test_time_is_the_recipes_unless_given() -> None:
 @pytest.mark.parametrize(
     ("asked", "system", "expected"),
     [
-        ("auto", "H200", ("H200", None)),
-        ("slurm", None, ("slurm", "slurm")),
-        ("slurm", "H200", ("H200", "slurm")),
-        ("local", None, ("local", "local")),
-        ("debug", None, ("local", "debug")),
-        ("local", "H200", ("H200", "local")),
+        ("auto", "H200", ("H200", None)), ("slurm", None, ("slurm", "slurm")), ("slurm", "H200", ("H200", "slurm")),
+        ("local", None, ("local", "local")), ("debug", None, ("local", "debug")), ("local", "H200", ("H200", "local")),
     ],
-)
+)  # fmt: skip
 def test_cluster_and_system_complete_each_other(
     asked: str, system: str | None, expected: tuple[str, str | None]
 ) -> None:

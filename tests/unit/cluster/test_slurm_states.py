@@ -38,20 +38,12 @@ NODES_STARTED = (("n1", FIRST), ("n2", LATER), ("n3", "None"))
 @pytest.mark.parametrize(
     ("word", "state"),
     [
-        ("RUNNING", JobState.RUNNING),
-        ("COMPLETING", JobState.RUNNING),
-        ("CANCELLED by 1000", JobState.CANCELLED),
-        ("CANCELLED+", JobState.CANCELLED),
-        ("BOOT_FAIL", JobState.NODE_FAIL),
-        ("DEADLINE", JobState.TIMEOUT),
-        ("REQUEUED", JobState.PENDING),
-        ("SUSPENDED", JobState.SUSPENDED),
-        ("STOPPED", JobState.SUSPENDED),
-        ("OUT_OF_MEMORY", JobState.OUT_OF_MEMORY),
-        ("", JobState.LOST),
-        ("NONSENSE", JobState.LOST),
+        ("RUNNING", JobState.RUNNING), ("COMPLETING", JobState.RUNNING), ("CANCELLED by 1000", JobState.CANCELLED),
+        ("CANCELLED+", JobState.CANCELLED), ("BOOT_FAIL", JobState.NODE_FAIL), ("DEADLINE", JobState.TIMEOUT),
+        ("REQUEUED", JobState.PENDING), ("SUSPENDED", JobState.SUSPENDED), ("STOPPED", JobState.SUSPENDED),
+        ("OUT_OF_MEMORY", JobState.OUT_OF_MEMORY), ("", JobState.LOST), ("NONSENSE", JobState.LOST),
     ],
-)
+)  # fmt: skip
 def test_every_word_of_slurm_has_a_meaning(word: str, state: JobState) -> None:
     """States of squeue and sacct, with their decorations; an unknown one is never taken for success."""
     assert parse_state(word) is state
@@ -156,16 +148,13 @@ def test_sacct_may_keep_no_comments(commands: Commands, slurm: Slurm) -> None:
 
 
 STRANGERS = {
-    "another comment": row(comment="somebody's own"),
-    "no comment": row(comment="(null)"),
-    "another session of ours": row(comment="llmbench:t"),
-    "a longer token": row(comment=f"{TOKEN}1"),
-    "our token further on": row(comment=f"not {TOKEN}"),
-    "another run of the session": row(name="llmbench-small"),
+    "another comment": row(comment="somebody's own"), "no comment": row(comment="(null)"),
+    "another session of ours": row(comment="llmbench:t"), "a longer token": row(comment=f"{TOKEN}1"),
+    "our token further on": row(comment=f"not {TOKEN}"), "another run of the session": row(name="llmbench-small"),
     "a name with separators": row(name=f"a\x1f{OURS.name}\x1f{TOKEN}"),
     "a script of another session": row(script=SCRIPT.replace("/s/", "/t/"), comment="(null)"),
     "our script under another name": row(script=SCRIPT, name="llmbench-small", comment="(null)"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS)

@@ -118,14 +118,11 @@ def altered_session(how: str, session: bytes) -> bytes:
     """A compressed archive that is not the one of its manifest."""
     plain = gzip.decompress(session)
     changes: dict[str, bytes] = {
-        "no gzip": plain,
-        "cut": session[:-3],
-        "bytes behind it": session + b"x",
-        "another archive behind it": session + session,
-        "a bomb behind it": gzip.compress(plain + bytes(1 << 24)),
+        "no gzip": plain, "cut": session[:-3], "bytes behind it": session + b"x",
+        "another archive behind it": session + session, "a bomb behind it": gzip.compress(plain + bytes(1 << 24)),
         "a member more": gzip.compress(plain[:-1024] + archive.header("more", 0) + bytes(1024)),
         "a member less": gzip.compress(plain[512:]),
-    }
+    }  # fmt: skip
     link = tarfile.TarInfo("link")
     link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
     changes["a link"] = gzip.compress(link.tobuf() + plain)

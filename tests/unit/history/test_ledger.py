@@ -79,13 +79,9 @@ def test_a_node_that_failed_under_a_run_is_blamed(history: History, tmp_path: Pa
 def test_a_setting_is_no_fault_of_a_node(history: History, tmp_path: Path) -> None:
     for days in (1.0, 2.0):
         check(
-            history,
-            tmp_path,
-            days,
-            fault("n1", severity=Severity.CONFIGURE),
-            fault("n1", kind="a"),
+            history, tmp_path, days, fault("n1", severity=Severity.CONFIGURE), fault("n1", kind="a"),
             fault("n2", kind="a"),
-        )
+        )  # fmt: skip
     assert nodes_to_avoid(history, now=NOW) == {}
 
 

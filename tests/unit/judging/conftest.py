@@ -27,17 +27,12 @@ def step_lists(draw: st.DrawFn, recipe: Recipe, ranks: int = 1) -> tuple[Step, .
     memory = draw(st.none() | st.integers(1, 2**40))
     return tuple(
         Step(
-            step=number,
-            seconds=draw(seconds),
-            tokens=recipe.tokens_per_step,
-            samples=recipe.global_batch_size,
-            loss=first - drop * (number - 1) / recipe.steps,
-            grad_norm=draw(st.floats(0, 1e6)),
-            peak_memory_bytes=memory,
-            ranks=ranks,
+            step=number, seconds=draw(seconds), tokens=recipe.tokens_per_step, samples=recipe.global_batch_size,
+            loss=first - drop * (number - 1) / recipe.steps, grad_norm=draw(st.floats(0, 1e6)),
+            peak_memory_bytes=memory, ranks=ranks,
         )
         for number in range(1, recipe.steps + 1)
-    )
+    )  # fmt: skip
 
 
 @st.composite
@@ -53,17 +48,12 @@ def good_runs(draw: st.DrawFn) -> Evidence:
     steps = draw(step_lists(recipe, topology.world_size))
     ranks = tuple(
         RankInfo(
-            rank=rank,
-            host=f"n{rank // topology.ranks_per_node}",
-            pid=100 + rank,
-            local_rank=rank % topology.ranks_per_node,
-            device=f"NVIDIA {GPU}" if topology.gpus else "cpu",
-            versions={"torch": "2.13.0"},
-            matmul_flops_per_s=1e12,
-            ended=True,
+            rank=rank, host=f"n{rank // topology.ranks_per_node}", pid=100 + rank,
+            local_rank=rank % topology.ranks_per_node, device=f"NVIDIA {GPU}" if topology.gpus else "cpu",
+            versions={"torch": "2.13.0"}, matmul_flops_per_s=1e12, ended=True,
         )
         for rank in range(topology.world_size)
-    )
+    )  # fmt: skip
     return Evidence(
         recipe=recipe,
         topology=topology,

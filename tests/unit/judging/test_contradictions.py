@@ -94,27 +94,19 @@ DAMAGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a loss that is none": (a_step("loss", "NaN"), "steps: a loss is not a finite number"),
     "a rank twice": (lambda p: p["rank_info"].append(p["rank_info"][0]), "rank_info: rank 0 is in it 2 times"),
     "more GPUs": (lambda p: p.update(gpus=8), "gpus, ranks, rank_info: 8 × NVIDIA H200, 1 ranks"),
-    "half the time": (
-        lambda p: [s.update(seconds=s["seconds"] / 2) for s in p["steps"]],
-        "rank_info: the steps of the",
-    ),
-    "a longer launch": (
-        lambda p: p["timings"].update(ended=p["timings"]["submitted"] + 9),
-        "steps: .* the timings to 9 s",
-    ),
+    "half the time": (lambda p: [s.update(seconds=s["seconds"] / 2) for s in p["steps"]],
+                      "rank_info: the steps of the"),
+    "a longer launch": (lambda p: p["timings"].update(ended=p["timings"]["submitted"] + 9),
+                        "steps: .* the timings to 9 s"),
     "time in steps": (lambda p: p["outside_steps"].update(steps_s=9.0), r"outside_steps\.steps_s: 9\.0, but"),
-    "time of a rank": (
-        lambda p: p["rank_info"][0]["steps"].update(ended=p["rank_info"][0]["steps"]["began"] + 9),
-        r"rank_info\[0\]\.steps\.seconds: .* by its time stamps it took 9",
-    ),
+    "time of a rank": (lambda p: p["rank_info"][0]["steps"].update(ended=p["rank_info"][0]["steps"]["began"] + 9),
+                       r"rank_info\[0\]\.steps\.seconds: .* by its time stamps it took 9"),
     "half the energy": (lambda p: halve(p, "energy_j"), r"telemetry\[0\]\.power_w: .*its energy gives"),
     "half the power": (lambda p: halve(p, "power_w"), r"telemetry\[0\]\.power_w: .*its energy gives"),
     "half the window": (lambda p: halve(p, "seconds"), r"telemetry\[0\]\.seconds: .*the judged steps add up to"),
     "samples": (lambda p: p["telemetry"][0].update(samples=900), r"telemetry\[0\]\.samples: 900, but in"),
-    "ended before it began": (
-        lambda p: p["timings"].update(ended=1.0),
-        r"timings\.ended: 1\.0, but timings\.submitted",
-    ),
+    "ended before it began": (lambda p: p["timings"].update(ended=1.0),
+                              r"timings\.ended: 1\.0, but timings\.submitted"),
     "PASS without its number": (lambda p: p.update(metrics={}), r"verdict: PASS, but metrics has no throughput"),
     "PASS without a value": (judged(value=None, measured=None), r"\.value: none, but its verdict is PASS"),
     "PASS without an interval": (judged(low=None, high=None), r"\.low, high: none, but its verdict is PASS"),
@@ -123,15 +115,11 @@ DAMAGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "another value": (judged(value=1.0), r"\.value: 1\.0, but .*\.measured is 4"),
     "a lower bound": (judged(threshold=">= 1 words/s"), r"\.threshold: >= 1 words/s, but recipe\.references has"),
     "a bound of its own": (judged(reference="easy"), r"\.reference: easy, but recipe\.references has no such"),
-    "PASS of a broken run": (
-        lambda p: p.update(problem={"kind": "rank_died", "message": "rank 3 died"}, metrics={}),
-        "verdict: PASS, but the run has the problem rank_died",
-    ),
-    "numbers of a broken run": (
-        lambda p: p.update(problem={"kind": "rank_died", "message": "rank 3 died"}, judgements=[]),
-        "problem: rank_died, but metrics has throughput",
-    ),
-}
+    "PASS of a broken run": (lambda p: p.update(problem={"kind": "rank_died", "message": "rank 3 died"}, metrics={}),
+                             "verdict: PASS, but the run has the problem rank_died"),
+    "numbers of a broken run": (lambda p: p.update(problem={"kind": "rank_died", "message": "rank 3 died"},
+                                                   judgements=[]), "problem: rank_died, but metrics has throughput"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

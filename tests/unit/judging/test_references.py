@@ -26,14 +26,9 @@ TARGETS = st.builds(
 def reference(target: AppliesTo | None) -> Reference:
     """Build a reference for a machine, or a portable one."""
     return Reference(
-        name="r",
-        statistic="throughput" if target else "mfu",
-        at_least=Quantity("200K words/s" if target else "5 %"),
-        why="because",
-        source="a document",
-        date=dt.date(2023, 3, 20),
-        applies_to=target,
-    )
+        name="r", statistic="throughput" if target else "mfu", at_least=Quantity("200K words/s" if target else "5 %"),
+        why="because", source="a document", date=dt.date(2023, 3, 20), applies_to=target,
+    )  # fmt: skip
 
 
 @given(MACHINES)

@@ -12,17 +12,11 @@ from pytest_llmbench.judging.findings import slowest_node
 def ranks(*rates: float | None, device: str = "NVIDIA H200", per_node: int = 2) -> list[RankInfo]:
     return [
         RankInfo(
-            rank=rank,
-            host=f"n{rank // per_node}",
-            pid=rank + 1,
-            local_rank=rank % per_node,
-            device=device,
-            versions={},
-            ended=True,
-            matmul_flops_per_s=None if rate is None else 1e12 * rate,
+            rank=rank, host=f"n{rank // per_node}", pid=rank + 1, local_rank=rank % per_node, device=device,
+            versions={}, ended=True, matmul_flops_per_s=None if rate is None else 1e12 * rate,
         )
         for rank, rate in enumerate(rates)
-    ]
+    ]  # fmt: skip
 
 
 def clocks(*mhz: float | None) -> list[GpuTelemetry]:

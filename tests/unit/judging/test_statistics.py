@@ -24,14 +24,9 @@ def measurement(
 ) -> Measurement:
     """Build what is measured from the steps of `RECIPE`."""
     return Measurement(
-        recipe=RECIPE,
-        steps=steps,
-        judged=judged_steps(RECIPE, steps),
-        gpus=gpus,
-        matmul_flops_per_s=matmul,
-        peak_flops_per_s=peak,
-        telemetry=[watched(rank) for rank in range(gpus)],
-    )
+        recipe=RECIPE, steps=steps, judged=judged_steps(RECIPE, steps), gpus=gpus, matmul_flops_per_s=matmul,
+        peak_flops_per_s=peak, telemetry=[watched(rank) for rank in range(gpus)],
+    )  # fmt: skip
 
 
 def watched(rank: int) -> GpuTelemetry:

@@ -23,32 +23,17 @@ def lines_of(folder: Path, content: bytes) -> list[Line]:
 @pytest.mark.parametrize(
     ("prefix", "text"),
     [
-        ("", "iteration 1"),
-        ("", "    indented"),
-        ("[default3]:", " iteration"),
-        ("[trainer0]:", "x"),
-        ("[rank0]: ", "RuntimeError: NCCL error in: x"),
-        ("0: ", "iteration"),
-        ("  13: ", "  iteration"),
-        ("[1,0]<stdout>:", "x"),
-        ("[prterun-node1-77@1,12]<stderr>: ", "x"),
-        ("vm-07-14: ", "Epoch: 0, Step: 1"),
-        ("10.0.0.7: ", "x"),
-        ("node1.cluster.example: ", "x"),
-        ("DGX-A100-3: ", "x"),
-        ("localhost: ", "x"),
-        ("titan: ", "x"),
-        ("node1: 0: [default3]:[rank3]: ", "x"),
+        ("", "iteration 1"), ("", "    indented"), ("[default3]:", " iteration"), ("[trainer0]:", "x"),
+        ("[rank0]: ", "RuntimeError: NCCL error in: x"), ("0: ", "iteration"), ("  13: ", "  iteration"),
+        ("[1,0]<stdout>:", "x"), ("[prterun-node1-77@1,12]<stderr>: ", "x"), ("vm-07-14: ", "Epoch: 0, Step: 1"),
+        ("10.0.0.7: ", "x"), ("node1.cluster.example: ", "x"), ("DGX-A100-3: ", "x"), ("localhost: ", "x"),
+        ("titan: ", "x"), ("node1: 0: [default3]:[rank3]: ", "x"),
         ("i.finetune/0 ", "Training epoch 0, iteration 0/99"),
-        ("ining-demo/0 [default0]:", "Training epoch 0, iteration 0/99"),
-        ("mbs_128gbs/12 ", "x"),
-        ("(RayTrainWorker pid=4711) ", "x"),
-        ("(RayTrainWorker pid=4711, ip=10.0.0.7) ", "x"),
-        ("(pid=4711) ", "x"),
-        ("(train, pid=4711) ", "x"),
-        ("(worker1, rank=1, pid=4711, ip=10.0.0.7) [default0]:", "x"),
+        ("ining-demo/0 [default0]:", "Training epoch 0, iteration 0/99"), ("mbs_128gbs/12 ", "x"),
+        ("(RayTrainWorker pid=4711) ", "x"), ("(RayTrainWorker pid=4711, ip=10.0.0.7) ", "x"), ("(pid=4711) ", "x"),
+        ("(train, pid=4711) ", "x"), ("(worker1, rank=1, pid=4711, ip=10.0.0.7) [default0]:", "x"),
     ],
-)
+)  # fmt: skip
 def test_prefixes(prefix: str, text: str) -> None:
     """What launchers put before a line is taken off, several of them at once, and tells the source."""
     assert split_prefix(prefix + text) == (prefix.strip(), text)
@@ -57,28 +42,17 @@ def test_prefixes(prefix: str, text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "Throughput: 943.4550 samples/sec",
-        "Epoch: 0, Step: 10, Rank: 0, loss = 1.0",
-        "ppl: 29.2, loss: 3.4",
-        "loss: 3",
-        "RuntimeError: CUDA error",
-        "torch.OutOfMemoryError: CUDA out of memory.",
-        "urllib3.exceptions.MaxRetryError: refused",
-        "srun: error: node1: task 3: Killed",
+        "Throughput: 943.4550 samples/sec", "Epoch: 0, Step: 10, Rank: 0, loss = 1.0", "ppl: 29.2, loss: 3.4",
+        "loss: 3", "RuntimeError: CUDA error", "torch.OutOfMemoryError: CUDA out of memory.",
+        "urllib3.exceptions.MaxRetryError: refused", "srun: error: node1: task 3: Killed",
         "slurmstepd: error: *** STEP 3.0 ON node1 CANCELLED AT 2026-11-21T08:00:00 DUE TO TIME LIMIT ***",
-        "2026-11-21 02:58:47 | INFO | train_inner | {}",
-        "[2026-11-21 02:58:47] iteration",
-        "[Rank 0] (after 1 iterations)",
-        "[after training is done] datetime: 2026",
-        "BEGIN_TRAINING: Mon Nov 16 10:06:25 UTC 2026",
-        "INFO:megatron.core.timers:(min, max)",
-        "vm:123:456 [0] NCCL INFO",
-        "3/10 [00:31<00:00,  1.27it/s]",
-        "16/16 processes",
-        "(after 10 iterations) memory",
+        "2026-11-21 02:58:47 | INFO | train_inner | {}", "[2026-11-21 02:58:47] iteration",
+        "[Rank 0] (after 1 iterations)", "[after training is done] datetime: 2026",
+        "BEGIN_TRAINING: Mon Nov 16 10:06:25 UTC 2026", "INFO:megatron.core.timers:(min, max)",
+        "vm:123:456 [0] NCCL INFO", "3/10 [00:31<00:00,  1.27it/s]", "16/16 processes", "(after 10 iterations) memory",
         "(min, max) time across ranks (ms):",
     ],
-)
+)  # fmt: skip
 def test_what_looks_like_a_prefix(text: str) -> None:
     assert split_prefix(text) == ("", text)
 

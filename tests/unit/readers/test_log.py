@@ -64,13 +64,9 @@ def test_labels_are_read_in_every_dialect(tmp_path: Path, needles: Needles) -> N
     """Each once, wherever it stands in a line; what stands beside it is read without it, and a cut one is none."""
     first, second = label(), label(host="n2")
     lines = [
-        str(first),
-        f"  {first}",
-        f"[default1]: {second}step 1 0.5",
-        "[default1]: step 2 0.5",
-        str(label(run="b")),
+        str(first), f"  {first}", f"[default1]: {second}step 1 0.5", "[default1]: step 2 0.5", str(label(run="b")),
         str(first)[:-1],
-    ]
+    ]  # fmt: skip
     log = tmp_path / "log"
     log.write_text("\n".join([*lines, ""]))
     series = read_log([log], parse, needles=needles)
@@ -237,16 +233,12 @@ def test_numbers_that_are_not_finite_are_kept(read: Read) -> None:
     [
         (["ValueError: first", "KeyError: then"], "ValueError: first"),
         (["ChildFailedError: ", "ValueError: why", "KeyError: later"], "ValueError: why"),
-        (
-            [
-                "RuntimeError: [pair.cc:553] Connection closed by peer",
-                "E1121 08:13:43.0 6973 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9)",
-                "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
-            ],
-            "E1121 08:13:43.0 6973 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9)",
-        ),
+        (["RuntimeError: [pair.cc:553] Connection closed by peer",
+          "E1121 08:13:43.0 6973 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9)",
+          "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: "],
+         "E1121 08:13:43.0 6973 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9)"),
     ],
-)
+)  # fmt: skip
 def test_the_failure_is_the_one_nearest_to_the_cause(read: Read, lines: list[str], failure: str) -> None:
     """Words of launchers, and of ranks whose peer is gone, are effects, whichever is printed first."""
     series = read(lambda text: [Failed(text)], "\n".join([*lines, ""]))

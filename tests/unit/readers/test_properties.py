@@ -70,10 +70,8 @@ def _log(before: str, line: str, after: str, numbers: Sequence[int]) -> str:
 # Small logs in the words of each dialect. A dialect without one is tested with other texts, and with samples.
 LOGS = {
     "megatron_lm": _log(
-        "using world size: 2, data-parallel size: 2, context-parallel size: 1\n",
-        _MEGATRON_LINE,
-        "[after training is done] datetime: 2026-11-21 02:46:19.747045 \n",
-        (1, 5, 10, 15),
+        "using world size: 2, data-parallel size: 2, context-parallel size: 1\n", _MEGATRON_LINE,
+        "[after training is done] datetime: 2026-11-21 02:46:19.747045 \n", (1, 5, 10, 15),
     ),
     "metaseq": _log(
         "2026-11-21 02:58:47 | INFO | metaseq.cli.train | training on 2 devices (GPUs/TPUs)\n",
@@ -83,17 +81,15 @@ LOGS = {
         (5, 10, 15, 20),
     ),
     "nemo": _log(
-        "All distributed processes registered. Starting with 2 processes\n",
-        _NEMO_LINE,
-        "`Trainer.fit` stopped: `max_steps=4` reached.\n",
-        (0, 1, 2, 3),
+        "All distributed processes registered. Starting with 2 processes\n", _NEMO_LINE,
+        "`Trainer.fit` stopped: `max_steps=4` reached.\n", (0, 1, 2, 3),
     ),
     "gnu_time": (
         "BEGIN_TRAINING: Mon Apr  8 08:33:01 UTC 2024\nsome words\n"
         "13.39user 53.30system 2:51.89elapsed 38%CPU (0avgtext+0avgdata 27828maxresident)k\n"
         "END_TRAINING: Mon Apr  8 09:02:25 UTC 2024\n"
     ),
-}
+}  # fmt: skip
 SAMPLES = [
     ("megatron_lm", "logs/megatron_lm_core_0.16.log"),
     ("megatron_lm", "logs/megatron_lm_one_h200.log"),
@@ -110,32 +106,14 @@ SAMPLES = [
     ("deepspeed_chat", "lambda/opt-350m_1_1xN_batch0001.log"),
 ]
 PREFIXES = [
-    "node1: ",
-    "vm-07-14: ",
-    "titan: ",
-    "1: ",
-    "   1: ",
-    "[default3]:",
-    "[rank3]: ",
-    "[1,0]<stdout>:",
-    "node1: 3: ",
-    "3: [default0]:[rank0]: ",
-    "i.finetune/0 ",
-    "ining-demo/0 [default0]:",
-    "(RayTrainWorker pid=4711, ip=10.0.0.7) ",
-    "(head, rank=0, pid=4711) ",
-    "[2025-11-20T14:55:23+08:00] ",
-]
+    "node1: ", "vm-07-14: ", "titan: ", "1: ", "   1: ", "[default3]:", "[rank3]: ", "[1,0]<stdout>:", "node1: 3: ",
+    "3: [default0]:[rank0]: ", "i.finetune/0 ", "ining-demo/0 [default0]:", "(RayTrainWorker pid=4711, ip=10.0.0.7) ",
+    "(head, rank=0, pid=4711) ", "[2025-11-20T14:55:23+08:00] ",
+]  # fmt: skip
 NOISE = [
-    "some words",
-    "",
-    "\x00\x00",
-    "\ufffd" * 3,
-    "RuntimeWarning: an iteration took 3 s | and more |",
-    "vm:71:88 [0] NCCL INFO Channel 00/02 : 0 1",
-    "2026-11-21 02:58:47 | WARNING | x | loss 3.0",
-    "x" * 70_000,
-]
+    "some words", "", "\x00\x00", "\ufffd" * 3, "RuntimeWarning: an iteration took 3 s | and more |",
+    "vm:71:88 [0] NCCL INFO Channel 00/02 : 0 1", "2026-11-21 02:58:47 | WARNING | x | loss 3.0", "x" * 70_000,
+]  # fmt: skip
 EVIL = [
     "iteration {0}/ {0} | consumed samples: {0} | elapsed time per iteration (ms): {0} | number of nan iterations: 0 |",
     '2026-11-21 02:58:47 | INFO | train_inner | {{"num_updates": {0}, "wps": {0}}}',
@@ -150,17 +128,8 @@ EVIL = [
 ]
 COUNTS = {"gradient_overflows"}
 NUMBERS = [
-    "9" * 5000,
-    "1e999",
-    "-1",
-    "0",
-    "nan",
-    "\N{ARABIC-INDIC DIGIT FIVE}",
-    "[" * 5000,
-    "1" + "\x00" + "2",
-    "",
-    "1e",
-]
+    "9" * 5000, "1e999", "-1", "0", "nan", "\N{ARABIC-INDIC DIGIT FIVE}", "[" * 5000, "1" + "\x00" + "2", "", "1e",
+]  # fmt: skip
 
 logs = pytest.mark.parametrize(("name", "log"), LOGS.items(), ids=LOGS)
 samples = pytest.mark.parametrize(("name", "file"), readable(SAMPLES, lambda case: case[1]))
@@ -309,28 +278,13 @@ def test_words_of_failures_may_be_searched_for_afterwards(
 
 # A careless pattern takes quadratic time for these: a beginning, then very many of one character, then another end.
 BEGINNINGS = [
-    "",
-    "iteration",
-    " iteration 1/ 1",
-    " iteration 1/ 2 | a",
-    "elapsed time per iteration (ms): ",
-    "BEGIN_TRAINING:",
-    "[",
-    "Epoch 0:[",
-    "Epoch: 0, Step: 1, Rank: 0, loss = ",
-    "epoch: 0|step: 1|a: ",
-    "epoch=0/micro_step=1/global_step=1, RunningAvgSamplesPerSec=",
-    "x | train_inner | ",
-    "Training epoch 0, iteration 0/9 | global_step: 1 | lr: ",
-    "[INFO] [config.py:1:print]   world_size ",
-    "launch.py:1:sigkill_handler] exits with return code = 1",
-    "ValueError",
-    "E1121 1",
-    "(a, rank=1, pid=1",
-    "a/1",
-    "1.",
-    "(",
-]
+    "", "iteration", " iteration 1/ 1", " iteration 1/ 2 | a", "elapsed time per iteration (ms): ", "BEGIN_TRAINING:",
+    "[", "Epoch 0:[", "Epoch: 0, Step: 1, Rank: 0, loss = ", "epoch: 0|step: 1|a: ",
+    "epoch=0/micro_step=1/global_step=1, RunningAvgSamplesPerSec=", "x | train_inner | ",
+    "Training epoch 0, iteration 0/9 | global_step: 1 | lr: ", "[INFO] [config.py:1:print]   world_size ",
+    "launch.py:1:sigkill_handler] exits with return code = 1", "ValueError", "E1121 1", "(a, rank=1, pid=1", "a/1",
+    "1.", "(",
+]  # fmt: skip
 REPEATED = [" ", "0", "a", ".", ",", "=", "|", "[", "(", '"', "{", ":", "-", "a.", "a|", "Epoch 0:", "\x1b]", "\x1b["]
 
 

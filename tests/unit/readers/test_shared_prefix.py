@@ -15,13 +15,10 @@ from pytest_llmbench.readers.shared_prefix import find_shared_prefix
 
 LOGS = Path(__file__).parents[2] / "data" / "logs"
 READERS = {
-    "deepspeed_chat_step1.log": deepspeed_chat.READER,
-    "deepspeed_chat_step3.log": deepspeed_chat.READER,
-    "megatron_lm_4_ranks.log": megatron_lm.READER,
-    "megatron_lm_core_0.16.log": megatron_lm.READER,
-    "metaseq_2_ranks.log": metaseq.READER,
-    "nemo_2.log": nemo.READER,
-}
+    "deepspeed_chat_step1.log": deepspeed_chat.READER, "deepspeed_chat_step3.log": deepspeed_chat.READER,
+    "megatron_lm_4_ranks.log": megatron_lm.READER, "megatron_lm_core_0.16.log": megatron_lm.READER,
+    "metaseq_2_ranks.log": metaseq.READER, "nemo_2.log": nemo.READER,
+}  # fmt: skip
 
 COLLECTORS: dict[str, Callable[[int], str]] = {
     "kubectl --prefix": lambda _: "[pod/llm-worker-0/pytorch] ",

@@ -67,17 +67,12 @@ slurmstepd-n2: error: *** STEP 72.1 ON n2 CANCELLED AT 2026-11-23T03:28:17 ***
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (CANCELLED, ""),
-        (CANCELLED_ON_ONE, ""),
-        (ABORTED, ""),
-        (CANCELLED.replace("08 ***", "08 DUE TO TIME LIMIT ***"), "TIME LIMIT"),
-        (KILLED, None),
-        (EXITED, None),
-        ("srun: error: Unable to create step for job 7: Job/step already completing\n", None),
-        ("", None),
+        (CANCELLED, ""), (CANCELLED_ON_ONE, ""), (ABORTED, ""),
+        (CANCELLED.replace("08 ***", "08 DUE TO TIME LIMIT ***"), "TIME LIMIT"), (KILLED, None), (EXITED, None),
+        ("srun: error: Unable to create step for job 7: Job/step already completing\n", None), ("", None),
     ],
     ids=["two nodes", "one node", "aborted", "with a reason", "killed", "exited", "not started", "nothing"],
-)
+)  # fmt: skip
 def test_a_step_that_somebody_ended_is_told_from_tasks_that_ended(text: str, why: str | None) -> None:
     assert cancel_reason(text) == why
 

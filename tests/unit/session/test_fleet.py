@@ -56,12 +56,9 @@ def test_every_rank_answers_whatever_becomes_of_it(fleet: HeldFleet) -> None:
 def test_a_hang_names_the_rank_and_the_phase_and_is_ended(fleet: HeldFleet) -> None:
     """The others have answered by then; a number that is no number is no answer."""
     hangs = Probe(
-        name="behave",
-        entry="tests.support.probes:behave",
-        config={"0": "hang", "1": "nan"},
-        ranks_per_node=3,
+        name="behave", entry="tests.support.probes:behave", config={"0": "hang", "1": "nan"}, ranks_per_node=3,
         deadline_s=15,
-    )
+    )  # fmt: skip
     (answers,) = fleet.run([hangs])
     assert answers[0].why == "hangs in phase `about to hang`: no answer within 15 s"
     assert "JSON compliant" in str(answers[1].why)

@@ -36,19 +36,14 @@ def foreseen(recipe: Recipe, where: Settings) -> tuple[str, str, str]:
     ("system", "nodes", "cannot", "doubt"),
     [
         (H100, 1, "take 325 GiB of each GPU on 1 node × 8 GPUs, and H100 80GB HBM3 has 80 GiB: it fits on 8", ""),
-        (
-            H100,
-            2,
-            "take 163 GiB of each GPU on 2 nodes × 8 GPUs, and H100 80GB HBM3 has 80 GiB: it fits on 8",
-            "",
-        ),
+        (H100, 2, "take 163 GiB of each GPU on 2 nodes × 8 GPUs, and H100 80GB HBM3 has 80 GiB: it fits on 8", ""),
         (H100, 8, "", ""),
         (H100, 128, "", ""),
         (GB200, 4, "", "about 189 GiB of each GPU's 186 GiB are expected to be in use, more than 90 %"),
         (GB200, 16, "", ""),
         (GB200, 18, "", ""),
     ],
-)
+)  # fmt: skip
 def test_175b_is_worked_out_by_hand(system: str, nodes: int, cannot: str, doubt: str) -> None:
     """50 steps of 1024 sequences of 2048 tokens, one in a micro batch, with all state split over all GPUs."""
     h, layers, length, vocabulary = 12288, 96, 2048, 51196

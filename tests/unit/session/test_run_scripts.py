@@ -61,12 +61,9 @@ REFUSED = {
 def script(system: str, name: str, nodes: int) -> str:
     """The script of a recipe on so many nodes of a system, or one line that says why there is none."""
     settings = Settings(
-        system=load_system(str(shipped("systems") / f"{system}.yaml"), []),
-        cluster="slurm",
-        allocation="run",
-        nodes=nodes,
-        run_dir=SESSION.folder.parent,
-    )
+        system=load_system(str(shipped("systems") / f"{system}.yaml"), []), cluster="slurm", allocation="run",
+        nodes=nodes, run_dir=SESSION.folder.parent,
+    )  # fmt: skip
     recipe = shipped_recipes()[name].on(settings.topology(shipped_recipes()[name]))
     prepared = prepare(RunSpec(key=name, recipe=recipe), settings, SESSION)
     return f"CANNOT RUN: {prepared.message}\n" if isinstance(prepared, Problem) else prepared.script or ""

@@ -33,13 +33,10 @@ def request(recipe: str, *, hold: bool = False, system: System | None = None, **
     """The job that a session of these options asks Slurm for."""
     settings = Settings(
         **{
-            "system": system or load_system("ND96amsr_A100_v4", [shipped("systems")]),
-            "cluster": "slurm",
-            "allocation": "session" if hold else "run",
-            "run_dir": SESSION.folder.parent,
-            **given,
+            "system": system or load_system("ND96amsr_A100_v4", [shipped("systems")]), "cluster": "slurm",
+            "allocation": "session" if hold else "run", "run_dir": SESSION.folder.parent, **given,
         }
-    )
+    )  # fmt: skip
     run = RunSpec(key=recipe, recipe=shipped_recipes(settings.scale)[recipe])
     if hold:
         return holder_request(Plan(runs=(run,)), settings, SESSION)
@@ -52,15 +49,12 @@ PREPARED = System(
     setup=("module load cuda/12.4", 'export TMPDIR="/scratch/$SLURM_JOB_ID"'), srun_args=("--mpi=pmix", "--label"),
 )  # fmt: skip
 REQUESTS = {
-    "hold_8_nodes": request("opt175b", hold=True, nodes=8),
-    "run_1_node": request("opt125m"),
-    "run_2_nodes": request("opt1.3b", nodes=2),
-    "run_8_nodes": request("opt175b", nodes=8),
-    "run_128_nodes": request("opt175b"),
-    "run_smoke_on_cpus": request("opt125m", scale="smoke", gpus_per_node=0),
+    "hold_8_nodes": request("opt175b", hold=True, nodes=8), "run_1_node": request("opt125m"),
+    "run_2_nodes": request("opt1.3b", nodes=2), "run_8_nodes": request("opt175b", nodes=8),
+    "run_128_nodes": request("opt175b"), "run_smoke_on_cpus": request("opt125m", scale="smoke", gpus_per_node=0),
     "run_with_every_option": request("opt125m", nodes=4, time_min=95, slurm=EVERY_OPTION),
     "run_with_a_prepared_system": request("opt125m", system=PREPARED, slurm={"partition": "fast"}),
-}
+}  # fmt: skip
 
 
 def normalised(script: str) -> str:
@@ -119,20 +113,12 @@ def test_the_options_override_the_system_file() -> None:
 
 WORDS = st.text("abcXYZ019_-.,[]&", min_size=1, max_size=12)
 REQUEST = st.builds(
-    JobRequest,
-    name=WORDS,
-    folder=st.just(Path("/shared/a folder/logs")),
-    nodes=st.integers(1, 2000),
-    tasks_per_node=st.integers(1, 16),
-    gpus_per_node=st.integers(0, 16),
-    time_min=st.integers(1, 100_000),
-    comment=WORDS,
-    slurm=st.dictionaries(st.sampled_from([*EVERY_OPTION]), WORDS),
-    setup=st.lists(WORDS, max_size=3).map(tuple),
-    srun_args=st.lists(WORDS.map("--{}".format), max_size=3).map(tuple),
-    use_srun=st.booleans(),
-    python=st.none() | st.sampled_from(["/opt/python", "/opt/my env/python"]),
-)
+    JobRequest, name=WORDS, folder=st.just(Path("/shared/a folder/logs")), nodes=st.integers(1, 2000),
+    tasks_per_node=st.integers(1, 16), gpus_per_node=st.integers(0, 16), time_min=st.integers(1, 100_000),
+    comment=WORDS, slurm=st.dictionaries(st.sampled_from([*EVERY_OPTION]), WORDS),
+    setup=st.lists(WORDS, max_size=3).map(tuple), srun_args=st.lists(WORDS.map("--{}".format), max_size=3).map(tuple),
+    use_srun=st.booleans(), python=st.none() | st.sampled_from(["/opt/python", "/opt/my env/python"]),
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

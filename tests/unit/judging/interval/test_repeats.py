@@ -76,14 +76,9 @@ def test_the_steps_that_would_decide_decide() -> None:
 def test_more_steps_are_more_than_there_are(hidden: float, within: float, between: float, away: float) -> None:
     width = math.hypot(within, between)
     state = replace(
-        run(),
-        mean=1.0,
-        mean_with_pauses=1.0,
-        half_width=width,
-        between=between,
-        low=1.0 - hidden - width,
+        run(), mean=1.0, mean_with_pauses=1.0, half_width=width, between=between, low=1.0 - hidden - width,
         high=1.0 + width,
-    )
+    )  # fmt: skip
     steps = steps_to_decide(state, 1.0 + away)
     assert steps is None or steps > state.judged + state.left_out
 

@@ -147,28 +147,16 @@ def test_a_good_run_passes(evidence: Evidence) -> None:
 @pytest.mark.parametrize(
     ("corrupt", "kind"),
     [
-        (rank_missing, "ranks_missing"),
-        (rank_not_ended, "no_evidence_of_completion"),
-        (step_missing, "steps_missing"),
-        (step_partial, "steps_missing"),
-        (step_twice, "steps_missing"),
-        (one_step_more, "steps_missing"),
-        (loss_nan, "not_finite"),
-        (grad_norm_infinite, "not_finite"),
-        (tokens_wrong, "wrong_work"),
-        (samples_wrong, "wrong_work"),
-        (one_host_more, "wrong_nodes"),
-        (all_on_one_host, "wrong_nodes"),
-        (loss_rising, "loss_rises"),
-        (zero_seconds, "implausible"),
-        (nan_seconds, "implausible"),
-        (more_than_the_wall_clock, "implausible"),
-        (line_unreadable, "unreadable_log"),
-        (other_gpu, "wrong_hardware"),
+        (rank_missing, "ranks_missing"), (rank_not_ended, "no_evidence_of_completion"), (step_missing, "steps_missing"),
+        (step_partial, "steps_missing"), (step_twice, "steps_missing"), (one_step_more, "steps_missing"),
+        (loss_nan, "not_finite"), (grad_norm_infinite, "not_finite"), (tokens_wrong, "wrong_work"),
+        (samples_wrong, "wrong_work"), (one_host_more, "wrong_nodes"), (all_on_one_host, "wrong_nodes"),
+        (loss_rising, "loss_rises"), (zero_seconds, "implausible"), (nan_seconds, "implausible"),
+        (more_than_the_wall_clock, "implausible"), (line_unreadable, "unreadable_log"), (other_gpu, "wrong_hardware"),
         (mixed_gpus, "wrong_hardware"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
-)
+)  # fmt: skip
 @given(data=st.data())
 def test_one_thing_wrong_is_named(corrupt: Corruption, kind: str, data: st.DataObject) -> None:
     evidence = corrupt(data.draw(good_runs()), data.draw(st.integers(0, 100)))

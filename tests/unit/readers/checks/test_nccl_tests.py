@@ -169,17 +169,11 @@ def test_an_old_deviation_is_no_count() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        (
-            "274.38  274.38",
-            "274.38  284.38",
-            "at 8GiB its busbw is 284.38 GB/s, where an algbw of 274.38 GB/s makes 274.38",
-        ),
+        ("274.38  274.38", "274.38  284.38",
+         "at 8GiB its busbw is 284.38 GB/s, where an algbw of 274.38 GB/s makes 274.38"),
         ("32.48   32.48", "32.48   32.45", "at 1MiB its busbw is 32.45 GB/s"),
-        (
-            "   262144 ",
-            "   262148 ",
-            "at 1MiB its elements are 1048592 B, which make 1048592 B of all_reduce on 2 ranks",
-        ),
+        ("   262144 ", "   262148 ",
+         "at 1MiB its elements are 1048592 B, which make 1048592 B of all_reduce on 2 ranks"),
         (": 102.22", ": 112.22", "its average bus bandwidth is 112.22 GB/s, and the mean of its 6 numbers is 102.22"),
         (": 102.22", ": 102.215", None),
         (": 102.22", ": -nan", "its average bus bandwidth is '-nan', not a bandwidth"),
@@ -189,7 +183,7 @@ def test_an_old_deviation_is_no_count() -> None:
         ("2 FAILED", "0 FAILED", "it reports 0 values out of bounds, and calls that FAILED"),
         ("# Avg", "# Out of bounds values : 1 FAILED\n# Avg", "its counts of values out of bounds differ, 2 and 1"),
     ],
-)
+)  # fmt: skip
 def test_numbers_that_contradict_each_other_are_a_doubt(old: str, new: str, why: str | None) -> None:
     curve = read(NEW.replace(old, new, 1))
     assert read(NEW).doubt is None

@@ -168,21 +168,17 @@ def test_ranks_that_crash_after_the_end(read: Read) -> None:
         (CONFIG.format("world_size ................... 8"), [WorldSize(8)]),
         (CONFIG.format("train_batch_size ............. 192"), [Total("train_batch_size", 192.0)]),
         ('    "train_batch_size": 192, ', []),
-        (
-            "Execution time: 20.3507 seconds for 100 steps",
-            [Total("execution_time_s", 20.3507), Total("execution_steps", 100.0)],
-        ),
-        (
-            "Throughput: 943.4550 samples/sec",
-            [Total("throughput_samples_per_s", 943.455), Completed("Throughput: 943.4550 samples/sec")],
-        ),
+        ("Execution time: 20.3507 seconds for 100 steps", [Total("execution_time_s", 20.3507), Total("execution_steps",
+                                                                                                     100.0)]),
+        ("Throughput: 943.4550 samples/sec", [Total("throughput_samples_per_s", 943.455),
+                                              Completed("Throughput: 943.4550 samples/sec")]),
         (LOSS.format(0, 3, 1, 5.0), []),
         (LOSS.format(0, 3, 0, 5.0), [StepLine(step=4, loss=5.0)]),
         (SPEED.format(0.5, 8.0), []),
         ("AssertionError: timer is not started", [Failed("AssertionError: timer is not started")]),
         (f"{HEAD} [logging.py:96:log_dist] [Rank 0] step=110, skipped=9, lr=[9.9e-11], mom=[(0.9, 0.95)]", []),
     ],
-)
+)  # fmt: skip
 def test_a_line_by_itself(text: str, items: list[Item]) -> None:
     assert list(parse(text)) == items
 

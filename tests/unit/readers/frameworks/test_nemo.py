@@ -117,20 +117,14 @@ def test_a_mean_of_batch_sizes_is_no_batch_size() -> None:
     [
         ("All distributed processes registered. Starting with 8 processes", WorldSize(8)),
         ("Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/16", WorldSize(16)),
-        (
-            "`Trainer.fit` stopped: `max_epochs=1` reached.",
-            Completed("`Trainer.fit` stopped: `max_epochs=1` reached."),
-        ),
-        (
-            "torch.cuda.OutOfMemoryError: CUDA out of memory.",
-            Failed("torch.cuda.OutOfMemoryError: CUDA out of memory."),
-        ),
-        (
-            "srun: error: n1: task 3: Exited with exit code 1",
-            Failed("srun: error: n1: task 3: Exited with exit code 1"),
-        ),
+        ("`Trainer.fit` stopped: `max_epochs=1` reached.", Completed("`Trainer.fit` stopped: `max_epochs=1` reached.")),
+
+        ("torch.cuda.OutOfMemoryError: CUDA out of memory.",
+         Failed("torch.cuda.OutOfMemoryError: CUDA out of memory.")),
+        ("srun: error: n1: task 3: Exited with exit code 1",
+         Failed("srun: error: n1: task 3: Exited with exit code 1")),
     ],
-)
+)  # fmt: skip
 def test_what_is_said_of_the_run(text: str, item: Item) -> None:
     assert one(text) == item
 

@@ -34,14 +34,8 @@ def run(tmp_path: Path, unigram: None) -> tuple[PreparedRun, Settings]:
 def so_far(steps: int, seconds: float, world_size: int) -> StepSeries:
     """Steps that all ranks have logged, each as long as the others but for a thousandth."""
     rank: dict[str, Any] = {
-        "rank": 0,
-        "host": "h",
-        "pid": 1,
-        "local_rank": 0,
-        "device": "cpu",
-        "world_size": world_size,
-        "versions": {},
-    }
+        "rank": 0, "host": "h", "pid": 1, "local_rank": 0, "device": "cpu", "world_size": world_size, "versions": {},
+    }  # fmt: skip
     ranks = tuple(RankInfo(**{**rank, "rank": number, "pid": number + 1}) for number in range(world_size))
     logged = tuple(
         Step(

@@ -28,13 +28,8 @@ def put(folder: Path, **facts: object) -> Path:
     """Write a picture of a process that lives: this one."""
     folder.mkdir(exist_ok=True)
     told = {
-        "session": folder.name,
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "began": NOW,
-        "at": NOW,
-        "count": 0,
-    }
+        "session": folder.name, "host": socket.gethostname(), "pid": os.getpid(), "began": NOW, "at": NOW, "count": 0,
+    }  # fmt: skip
     picture = LiveSnapshot.model_validate({**told, **facts})
     (folder / "live.json").write_text(picture.model_dump_json(exclude_defaults=True))
     return folder
