@@ -26,7 +26,7 @@ from pytest_llmbench.judging.good_runs import (
     refuse_unlike,
 )
 from pytest_llmbench.judging.interval.calibration import calibrate
-from pytest_llmbench.judging.interval.decide import decide
+from pytest_llmbench.judging.interval.decide import decide, with_own_rule
 from pytest_llmbench.judging.statistics import Statistic
 from pytest_llmbench.session.folder import record_files_below
 
@@ -153,7 +153,8 @@ def _own_verdicts(runs: Sequence[GoodRun], reference: Reference, statistic: Stat
         for op, bound in reference.bounds:
             holds: bool | None = metric.quantity.meets(op, bound)
             if metric.sense is not None:
-                holds = decide(metric, [run.measurement.steady], op, bound, reference.between).holds
+                decision = decide(metric, [run.measurement.steady], op, bound, reference.between)
+                holds = (decision if statistic.steady else with_own_rule(decision, metric, op, bound)).holds
             if not holds:
                 ends.setdefault("INCONCLUSIVE" if holds is None else "FAIL", []).append(run.id)
     return [

@@ -8,7 +8,7 @@ import numpy as np
 from benchmarks.verdicts.rules import wrong_by_former
 from benchmarks.verdicts.scenarios import SCENARIOS, SKIP, Array, Noise, Runs, Scenario, noise
 from pytest_llmbench.core.record.steady import Steady
-from pytest_llmbench.judging.interval.early import at_a_look, looks, out_of_reach
+from pytest_llmbench.judging.interval.early import at_a_look, looks
 from pytest_llmbench.judging.interval.repeats import pool, share_of_look
 from pytest_llmbench.judging.interval.steady import BETWEEN_RUNS, steady_state
 
@@ -17,8 +17,6 @@ DISTANCES = np.array([-0.05, -0.02, -0.01, -0.005, 0.005, 0.01, 0.02, 0.05])
 WRONG = ("fast_enough",) * 4 + ("too_slow",) * 4
 DECIDED = {"fast_enough", "too_slow"}
 OURS = "**interval**"
-# Fastest possible step, as a share of the true one: of very good hardware use, where it tells the most.
-PEAK = 0.9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,8 +174,6 @@ def _early(cell: Cell, runs: Runs) -> Judged:
             for i in sorted(left):
                 bound = truth * (1 + DISTANCES[i])
                 verdict = state.decide(bound)
-                if verdict not in DECIDED and steps < plan and out_of_reach(state, bound, plan=plan, peak=PEAK * truth):
-                    verdict = "too_slow"
                 if verdict in DECIDED:
                     wrong[i] += verdict == WRONG[i]
                     took[i].append(steps)

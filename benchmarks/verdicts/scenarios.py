@@ -50,6 +50,13 @@ def _skewed(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
     return np.asarray(rng.exponential(1.0, shape) - 1.0)
 
 
+def _pareto(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    """An index of 2.5: the variance is finite, the skew is not."""
+    index = 2.5
+    deviation = np.sqrt(index / (index - 2)) / (index - 1)
+    return np.asarray((rng.pareto(index, shape) - 1 / (index - 1)) / deviation)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scenario:
     """A way in which runs behave.
@@ -62,6 +69,7 @@ class Scenario:
         foreseen: the first steps tell of the later ones; else an early look cannot know.
         shortest: number of steps from which on the rule claims to hold.
         alone: it does so for a single run, too, with no reference that knows how runs differ.
+        phi: the correlation of neighbouring steps, where it is always the same.
     """
 
     name: str
@@ -72,6 +80,7 @@ class Scenario:
     foreseen: bool = True
     shortest: int = 25
     alone: bool = True
+    phi: float | None = None
 
     def holds(self, steps: int, kind: Noise) -> bool:
         """The rule claims to hold for such runs."""
@@ -82,9 +91,10 @@ def noise(rng: np.random.Generator, scenario: Scenario, kind: Noise, runs: int, 
     """Draw step times of mean 1: an autoregressive process of first order."""
     from scipy import signal  # noqa: PLC0415  # a second of each start
 
-    steps_before = 100 if kind.phi else 0
-    shocks = scenario.draw(rng, (runs, steps + steps_before)) * np.sqrt(1 - kind.phi**2)
-    shocks = signal.lfilter([1.0], [1.0, -kind.phi], shocks, axis=1)
+    phi = kind.phi if scenario.phi is None else scenario.phi
+    steps_before = round(10 / (1 - phi)) if phi else 0
+    shocks = scenario.draw(rng, (runs, steps + steps_before)) * np.sqrt(1 - phi**2)
+    shocks = signal.lfilter([1.0], [1.0, -phi], shocks, axis=1)
     return np.asarray(np.maximum(1.0 + kind.cv * shocks[:, steps_before:], 0.05))
 
 
@@ -110,8 +120,8 @@ def _drifting(share: float) -> Make:
     return _shaped(lambda t: 1 + share * (t / len(t) - 0.5))
 
 
-def _interrupted(rate: float, factor: float, length: int = 1) -> Make:
-    """Pauses at random steps: the steady rate is that without them."""
+def _interrupted(rate: float, factor: float, length: int = 1, *, part: bool = False) -> Make:
+    """Pauses at random steps: the steady rate is that without them, or with them if they are `part` of it."""
 
     def make(rng: np.random.Generator, x: Array, _kind: Noise) -> Runs:
         begins = rng.random(x.shape) < rate / length
@@ -119,6 +129,8 @@ def _interrupted(rate: float, factor: float, length: int = 1) -> Make:
         for i in range(1, length):
             held[:, i:] |= begins[:, :-i]
         paused = np.where(held, factor, 1.0)
+        if part:
+            return Runs(seconds=x * paused, truth=np.full(len(x), 1 + rate * (factor - 1)))
         return Runs(seconds=x * paused, truth=np.ones(len(x)), pauses=paused)
 
     return make
@@ -142,6 +154,30 @@ def _stretch(share: float, factor: float) -> Make:
         )
 
     return make
+
+
+def _two_levels(factor: float, stay: float) -> Make:
+    """Runs that change between two levels, such as those of a power cap; `stay` is the mean number of steps on each."""
+
+    def make(rng: np.random.Generator, x: Array, _kind: Noise) -> Runs:
+        changes = rng.random(x.shape) < 1 / stay
+        changes[:, 0] = rng.random(len(x)) < 0.5
+        slow = np.cumsum(changes, axis=1) % 2
+        return Runs(seconds=x * np.where(slow, factor, 1.0), truth=np.full(len(x), (1 + factor) / 2))
+
+    return make
+
+
+def _swinging(amplitude: float, period: float) -> Make:
+    def make(rng: np.random.Generator, x: Array, _kind: Noise) -> Runs:
+        turns = np.arange(x.shape[1]) / period + rng.random((len(x), 1))
+        return Runs(seconds=x * (1 + amplitude * np.sin(2 * np.pi * turns)), truth=np.ones(len(x)))
+
+    return make
+
+
+def _slower_at_the_end(t: Array) -> Array:
+    return np.asarray(1 + 0.05 * np.maximum(0, t / len(t) - 0.7) / 0.3)
 
 
 def _ramp(t: Array) -> Array:
@@ -169,7 +205,7 @@ def _differing(spread: float) -> Make:
     return make
 
 
-_CLEAN, _WARM_UP, _DRIFT, _PAUSES = "clean", "warm-up", "drift", "pauses, spikes"
+_CLEAN, _WARM_UP, _DRIFT, _PAUSES, _MEMORY = "clean", "warm-up", "drift", "pauses, spikes", "long memory"
 
 SCENARIOS = (
     Scenario(name="clean", make=_plain, group=_CLEAN),
@@ -189,6 +225,13 @@ SCENARIOS = (
     Scenario(name="pauses of 3 steps", make=_interrupted(0.02, 2.0, 3), group=_PAUSES),
     Scenario(name="evaluation each 12", make=_every(12, 2.0), group=_PAUSES),
     Scenario(name="spikes", make=_interrupted(0.02, 1.5), group=_PAUSES),
+    Scenario(name="random pauses", make=_interrupted(0.05, 1.3, part=True), group=_PAUSES, shortest=200),
+    Scenario(name="evaluation each 12, short", make=_every(12, 1.15), group=_PAUSES, shortest=100),
+    Scenario(name="Pareto tails", make=_plain, draw=_pareto, group=_CLEAN),
+    Scenario(name="phi 0.98", make=_plain, phi=0.98, group=_MEMORY, shortest=200),
+    Scenario(name="two levels", make=_two_levels(1.08, 20.0), group=_MEMORY, shortest=200, foreseen=False),
+    Scenario(name="slow swing", make=_swinging(0.03, 150.0), group=_MEMORY, shortest=200, foreseen=False),
+    Scenario(name="late drift", make=_shaped(_slower_at_the_end), group=_DRIFT, foreseen=False),
     Scenario(name="slow stretch", make=_stretch(0.1, 1.05), group="slow stretch", foreseen=False),
     Scenario(name="second half slower", make=_shaped(_slower_later), group="slow stretch", foreseen=False),
     Scenario(name="between runs 0.3 %", make=_differing(0.003), group="0.3 % between runs", system=True),

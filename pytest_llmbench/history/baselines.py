@@ -21,7 +21,7 @@ from pytest_llmbench.history.compare import (
 from pytest_llmbench.history.database import Connection, History
 from pytest_llmbench.history.queries import PastRun, newest_runs
 from pytest_llmbench.history.rows import MetricRow, measurement_of
-from pytest_llmbench.history.scatter import LEAST_PAST
+from pytest_llmbench.history.scatter import LEAST_PAST, current_level
 from pytest_llmbench.history.wanted import Wanted
 
 # This many earlier runs, the newest, show the difference between runs.
@@ -107,7 +107,7 @@ def _baseline(
     series, metric = new[0].series, line.metric
     have = f"{counted(len(earlier), 'earlier run')} of {series.recipe}"
     same = [run for run in earlier if run.series == series]
-    chosen = _choose(connection, same, wanted)
+    chosen = _choose(connection, same, wanted, metric)
     usable = [run for run in chosen if run.problem is None and _is_usable(run.metrics.get(metric))]
     if not earlier:
         reason = f"no baseline: the history {shown} has no earlier run of {series.recipe}"
@@ -130,14 +130,19 @@ def _baseline(
     return replace(line, sessions=tuple(dict.fromkeys(run.session for run in usable))), pair
 
 
-def _choose(connection: Connection, runs: Sequence[PastRun], wanted: Wanted) -> list[PastRun]:
-    """The runs of the wanted baseline."""
+def _choose(connection: Connection, runs: Sequence[PastRun], wanted: Wanted, metric: str) -> list[PastRun]:
+    """The runs of the wanted baseline; the last sessions are those since the last change of the metric."""
     if wanted.kind == "best":
         return [*runs]
     if wanted.kind == "last":
-        # Sessions in which it was measured.
-        measured = dict.fromkeys(run.session for run in reversed(runs) if run.problem is None)
-        sessions = {*[*measured][: wanted.count]}
+        measured: dict[str, list[MetricRow]] = {}
+        for run in runs:
+            if run.problem is None and metric in run.metrics:
+                measured.setdefault(run.session, []).append(run.metrics[metric])
+        newest = [*measured.items()][-max(wanted.count, _MOST_PAST) :]
+        means = [fmean(row.value for row in rows) for _, rows in newest]
+        higher = bool(newest) and newest[-1][1][-1].better == "higher"
+        sessions = {newest[i][0] for i in current_level(means, higher=higher)[-wanted.count :]}
     else:
         sessions = _sessions_of(connection, wanted)
     return [run for run in runs if run.session in sessions]
@@ -178,6 +183,6 @@ def _judge(line: Compared, change: Change, wanted: Wanted) -> Compared:
         return replace(line, reason=f"{what}, which is beyond the uncertainty of both")
     reason = (
         f"{what}. A regression of more than {100 * COARSE:g} % could hide in that: train longer, make several runs "
-        f"(--llmbench-repeat), or keep {LEAST_PAST} earlier runs or more"
+        f"(--llmbench-repeat), or compare with more earlier runs (last:{max(LEAST_PAST, 2 * change.runs_before)})"
     )
     return replace(line, reason=reason)

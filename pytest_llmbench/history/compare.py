@@ -128,7 +128,7 @@ def measure_change(
     width = quantile(1 - alpha, own.freedom) * math.sqrt(
         deviation**2 / len(before) + (deviation**2 + more) / len(after)
     )
-    return replace(change, low=ratio * max(0.0, 1 - width) - 1.0, high=ratio * (1 + width) - 1.0, deviation=deviation)
+    return replace(change, low=ratio * math.exp(-width) - 1.0, high=ratio * (1 + width) - 1.0, deviation=deviation)
 
 
 def not_comparable(before: Sequence[MetricRow], after: Sequence[MetricRow]) -> str:

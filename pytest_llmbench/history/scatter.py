@@ -4,10 +4,11 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median, variance
 
 from pytest_llmbench.core.quantity import BetweenRuns
-from pytest_llmbench.history.change_points import change_points
+from pytest_llmbench.history.change_points import P_VALUE, change_points
+from pytest_llmbench.judging.interval.student import above
 
 # Number of earlier runs from which on their scatter is used.
 LEAST_PAST = 3
@@ -34,10 +35,46 @@ class Scatter:
         return math.sqrt(self.squares / self.freedom)
 
 
+def without_outliers(values: Sequence[float]) -> list[int]:
+    """Positions of the values but those that are unlike all others, such as one of a bad day; at most one in four.
+
+    Each is tested against the rest by Student's t, as the largest of that many, and without those that are further away
+    (Rosner, "Percentage points for a generalized ESD many-outlier procedure", 1983), as two could hide each other.
+    """
+    left, without = list(range(len(values))), list(range(len(values)))
+    for _ in range(len(values) // 4):
+        middle = median(values[i] for i in left)
+        far = max(left, key=lambda i: abs(values[i] - middle))
+        left = [i for i in left if i != far]
+        rest = [values[i] for i in left]
+        error = math.sqrt(variance(rest) * (1 + 1 / len(rest)))
+        away = abs(values[far] - fmean(rest))
+        if error > 0.0 and 2 * (len(rest) + 1) * above(away / error, len(rest) - 1.0) <= P_VALUE:
+            without = left
+    return without
+
+
+def current_level(values: Sequence[float], *, higher: bool) -> list[int]:
+    """Positions of the values since the last change point, without outliers.
+
+    A level that is worse and has lasted for fewer than 3 values is a bad day, and the one before it counts. `higher` is
+    True if higher values are better.
+    """
+    starts = [0, *(point.index for point in change_points(values))]
+    end = len(values)
+    while len(starts) > 1 and end - starts[-1] < LEAST_PAST:
+        before, now = fmean(values[starts[-2] : starts[-1]]), fmean(values[starts[-1] : end])
+        if (now > before) == higher:
+            break
+        end = starts.pop()
+    start = starts[-1]
+    return [start + i for i in without_outliers(values[start:end])]
+
+
 def scatter_of_runs(past: Sequence[float], before: Sequence[float], after: Sequence[float]) -> Scatter:
     """The scatter of the runs of one series; parts with a mean of 0 or less are left out.
 
-    Earlier runs scatter about the mean between two change points of the history.
+    Earlier runs scatter about the mean between two change points of the history; outliers are left out.
 
     Args:
         past: earlier runs, in order of time; used from 3 runs on, and instead of `before`.
@@ -47,7 +84,8 @@ def scatter_of_runs(past: Sequence[float], before: Sequence[float], after: Seque
     parts: list[Sequence[float]] = [after]
     if len(past) >= LEAST_PAST:
         ends = [0, *(point.index for point in change_points(past)), len(past)]
-        parts += [past[start:end] for start, end in itertools.pairwise(ends)]
+        segments = [past[start:end] for start, end in itertools.pairwise(ends)]
+        parts += [[segment[i] for i in without_outliers(segment)] for segment in segments]
     else:
         parts.append(before)
     scatter = Scatter(0.0, 0.0)

@@ -1,14 +1,15 @@
 """Golden losses: the loss of every step of a training, and by how much repeats of it differ.
 
 The tolerance comes from the repeats alone. Each repeat is compared with the mean of the others: its distance at its
-worst step, in units of their spread there. The tolerance is the 99 % prediction limit of that distance for the next
-run. It is 0 if the repeats are equal in every bit.
+worst step, in units of their spread there, and the sum over its worst steps in a row, in units of its own noise. The
+tolerances are the prediction limits of both for the next run, with 99 % certainty together. They are 0 if the repeats
+are equal in every bit.
 """
 
 import math
 import statistics as stats
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from itertools import accumulate, combinations
 from typing import NamedTuple, Self
 
 from pydantic import FiniteFloat, NonNegativeFloat, model_validator
@@ -28,6 +29,8 @@ _NEIGHBOURS = 5
 # freedom.
 _USUAL_SCATTER, _FREEDOM = 0.7, 4.0
 _LEAST_WORST = 0.01
+# A shift lasts for at least this many steps; each further length is longer by this factor. The prior of their sums.
+_LASTING, _LONGER, _USUAL_SCATTER_OF_SUMS = 8, 1.5, 0.6
 # A repeat is odd if its distance to the nearest other is this many times the usual one, and above this share of the
 # range of the losses: differences of last bits may grow by any factor.
 _APART, _HARMFUL = 10.0, 0.01
@@ -64,6 +67,11 @@ class GoldenLosses(Document):
     """Day of the recording."""
     steps: tuple[GoldenStep, ...]
     """Loss of each step, in order."""
+    lasting: NonNegativeFloat | None = None
+    """Allowed sum of the distances of n steps in a row, in tolerances, as a multiple of the square root of n.
+
+    Null where single steps decide alone: they are the same in every bit, or in every printed digit.
+    """
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -86,7 +94,7 @@ class GoldenLosses(Document):
         if not isinstance(losses, Losses):
             raise TypeError(f"{losses!r} in golden losses: write `run.losses in GoldenLosses.read(...)`")
         deviations = [deviation(record, self) for record in losses.records]
-        losses.worst = max(deviations, key=lambda worst: _units(worst.away, worst.tolerance))
+        losses.worst = max(deviations, key=lambda worst: (worst.beyond != (), _units(worst.away, worst.tolerance)))
         return not any(worst.beyond for worst in deviations)
 
 
@@ -104,7 +112,8 @@ class Losses:
 class Deviation(NamedTuple):
     """The step at which losses are furthest from golden ones: loss, distance and allowed distance, nat.
 
-    `beyond` lists all steps whose distance exceeds the allowed one.
+    `beyond` lists all steps whose distance exceeds the allowed one. If only the sum of several in a row does, it lists
+    these, `lasting` is True, `step` is the first of them, and the numbers are their means.
     """
 
     run: str
@@ -113,6 +122,7 @@ class Deviation(NamedTuple):
     away: float
     tolerance: float
     beyond: tuple[int, ...]
+    lasting: bool = False
 
 
 def golden_losses(runs: Mapping[str, RunRecord], date: str, resolution: float) -> GoldenLosses:
@@ -130,10 +140,11 @@ def golden_losses(runs: Mapping[str, RunRecord], date: str, resolution: float) -
     if len(numbers) > 1:
         raise ConfigError("the runs have losses of different steps: give runs that logged the same ones")
     columns = [[curve[step] for curve in curves.values()] for step in next(iter(numbers))]
-    exact = all(len(set(column)) == 1 for column in columns)
+    exact, lasting = all(len(set(column)) == 1 for column in columns), None
+    tolerances = [0.0] * len(columns)
     if not exact:
         _refuse_odd(curves)
-    tolerances = [0.0] * len(columns) if exact else _tolerances(columns)
+        tolerances, lasting = _tolerances(columns)
     means = [column[0] if exact else stats.fmean(column) for column in columns]
     if not exact and all(abs(mean - means[0]) <= allowed for mean, allowed in zip(means, tolerances, strict=True)):
         raise ConfigError("the runs differ so much that a run that learns nothing would pass: find out why they do")
@@ -144,7 +155,7 @@ def golden_losses(runs: Mapping[str, RunRecord], date: str, resolution: float) -
     )
     return GoldenLosses(
         recipe=first.recipe.name, training=_training(first), runs=tuple(runs), versions=first.versions,
-        exact=exact and not resolution, date=date, steps=steps,
+        exact=exact and not resolution, date=date, steps=steps, lasting=lasting,
     )  # fmt: skip
 
 
@@ -170,11 +181,31 @@ def deviation(record: RunRecord, golden: GoldenLosses) -> Deviation:
             f"run {record.key} has losses of {len(losses)} steps, up to {max(losses, default=0)}, and the golden ones "
             f"are of {len(due)}, up to {due[-1]}: compare the same steps",
         )
-    away = [(abs((losses[expected.step] or 0.0) - expected.loss), expected) for expected in golden.steps]
-    far, worst = max(away, key=lambda pair: _units(pair[0], pair[1].tolerance))
-    beyond = tuple(expected.step for distance, expected in away if not distance <= expected.tolerance)
+    away = [((losses[expected.step] or 0.0) - expected.loss, expected) for expected in golden.steps]
+    far, worst = max(away, key=lambda pair: _units(abs(pair[0]), pair[1].tolerance))
+    beyond = tuple(expected.step for distance, expected in away if not abs(distance) <= expected.tolerance)
+    if not beyond and golden.lasting is not None:
+        total, start, end = _worst_in_a_row([distance / expected.tolerance for distance, expected in away])
+        if total > golden.lasting:
+            several, steps = golden.steps[start:end], end - start
+            mean = stats.fmean(distance for distance, _ in away[start:end])
+            allowed = golden.lasting / math.sqrt(steps) * stats.fmean(expected.tolerance for expected in several)
+            loss = mean + stats.fmean(expected.loss for expected in several)
+            numbers = tuple(expected.step for expected in several)
+            return Deviation(record.key, numbers[0], loss, abs(mean), allowed, numbers, lasting=True)
     loss = losses[worst.step] or 0.0
-    return Deviation(run=record.key, step=worst.step, loss=loss, away=far, tolerance=worst.tolerance, beyond=beyond)
+    return Deviation(record.key, worst.step, loss, abs(far), worst.tolerance, beyond)
+
+
+def _worst_in_a_row(units: Sequence[float]) -> tuple[float, int, int]:
+    """The largest sum of steps in a row as a multiple of the square root of their number, and where it is."""
+    sums, worst, length = [0.0, *accumulate(units)], (0.0, 0, 0), _LASTING
+    while length <= len(units):
+        found = ((abs(sums[end] - sums[end - length]), end) for end in range(length, len(sums)))
+        total, end = max(found)
+        worst = max(worst, (total / math.sqrt(length), end - length, end))
+        length = round(_LONGER * length)
+    return worst
 
 
 def _units(distance: float, tolerance: float) -> float:
@@ -224,23 +255,29 @@ def _apart(one: Mapping[int, float], other: Mapping[int, float]) -> float:
     return max(abs(loss - other[step]) for step, loss in one.items())
 
 
-def _tolerances(columns: Sequence[Sequence[float]]) -> list[float]:
-    """Allowed distance of the next run from the mean, at each step."""
+def _tolerances(columns: Sequence[Sequence[float]]) -> tuple[list[float], float]:
+    """Allowed distance of the next run from the mean, at each step, and that of several steps in a row."""
     spreads = _spreads([stats.variance(column) for column in columns])
     count = len(columns[0])
-    worst = [
-        max(
-            abs(column[run] - (sum(column) - column[run]) / (count - 1)) / spread
+    units = [
+        [
+            (column[run] - (sum(column) - column[run]) / (count - 1)) / spread
             for column, spread in zip(columns, spreads, strict=True)
-        )
+        ]
         for run in range(count)
     ]
+    most = _limit([max(map(abs, of_run)) for of_run in units], _USUAL_SCATTER)
+    in_a_row = _limit([_worst_in_a_row(of_run)[0] for of_run in units], _USUAL_SCATTER_OF_SUMS)
+    return [most * spread for spread in spreads], in_a_row / most
+
+
+def _limit(worst: Sequence[float], usual_scatter: float) -> float:
+    """The prediction limit of the next one; half of alpha is for each of two limits."""
     # The least value keeps the logarithm finite for a run that lies in the middle of the others by chance.
     logs = [math.log(max(distance, _LEAST_WORST)) for distance in worst]
-    known = _FREEDOM + count - 1
-    scatter = math.sqrt((_FREEDOM * _USUAL_SCATTER**2 + (count - 1) * stats.variance(logs)) / known)
-    most = math.exp(stats.fmean(logs) + quantile(1 - ALPHA, known) * scatter * math.sqrt(1 + 1 / count))
-    return [most * spread for spread in spreads]
+    known = _FREEDOM + len(logs) - 1
+    scatter = math.sqrt((_FREEDOM * usual_scatter**2 + (len(logs) - 1) * stats.variance(logs)) / known)
+    return math.exp(stats.fmean(logs) + quantile(1 - ALPHA / 2, known) * scatter * math.sqrt(1 + 1 / len(logs)))
 
 
 def _spreads(variances: Sequence[float]) -> list[float]:

@@ -51,7 +51,7 @@ class GoodRun:
     def value(self, name: str, statistic: Statistic) -> float:
         """The number to compare with a threshold: that of the steady part, or with its pauses if this is slower."""
         metric, steady = self.metric(name, statistic), self.measurement.steady
-        if metric.amount is None or steady is None:
+        if statistic.steady is None or metric.amount is None or steady is None:
             return metric.value
         seconds = max(steady.mean, steady.mean_with_pauses)
         return metric.amount / seconds if metric.sense == "rate" else metric.amount * seconds

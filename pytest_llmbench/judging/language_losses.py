@@ -7,7 +7,7 @@ from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import ModelShape, Recipe, SyntheticTokens
 from pytest_llmbench.core.recipe.topology import Topology
 
-# How far chance, in initial values and in one step's data, moves a first loss.
+# Largest change of a first loss by chance, in initial values and in one step's data.
 _CHANCE_NAT = 0.5
 # Every step of every run is within this many standard deviations of the mean.
 _DEVIATIONS = 8.0

@@ -189,8 +189,9 @@ class Statistic:
         of_speed: whether a bound on it is about the speed of the training; by default this follows from its unit.
         steady: its relation to the mean duration of a step: `rate` for an amount / duration, `time` for a number of
             steps × duration, `step` for the duration itself. Bounds on it are then judged by the steady state of the
-            run; None if they are judged by its own rule.
+            run; None for a rule of its own, with which the steady state has to agree if it is about the speed.
         of_ceiling: whether it is a share of the matrix-product rate that the ranks measured, with its uncertainty.
+        so_far: whether a bound that the first steps of a run meet is met.
         better: direction of its improvement; None if there is none. By default it follows from `steady`: higher for a
             rate, lower for a time.
     """
@@ -203,6 +204,7 @@ class Statistic:
     of_speed: bool | None = None
     steady: Literal["rate", "time", "step"] | None = None
     of_ceiling: bool = False
+    so_far: bool = False
     better: Better | None = None
 
     def __post_init__(self) -> None:
@@ -215,8 +217,44 @@ class Statistic:
     @property
     def needs_all_steps(self) -> bool:
         """True if the statistic needs the whole run, so that an early end leaves it without a value."""
-        return self.steady is None
+        return self.steady is None and not self.so_far
 
+    def amount(self, m: Measurement, value: float) -> float | None:
+        """Work of a step for a rate, number of steps for a time: what ties the number to the duration of a step.
+
+        A number of its own rule may differ from the judged steps, so its amount follows from the recipe.
+        """
+        if self.steady is None and self.speed in _AMOUNTS:
+            return _AMOUNTS[self.speed](m)
+        seconds = m.seconds_of_step
+        if not seconds or not self.of_speed or self.of_ceiling:
+            return None
+        if self.is_rate:
+            return value * seconds
+        return 1.0 if self.steady == "step" else value / seconds if self.steady == "time" else None
+
+    @property
+    def is_rate(self) -> bool:
+        """True for an amount / duration, False for a time."""
+        return self.steady == "rate" or (self.steady is None and Quantity(0.0, self.unit).dimension != "time")
+
+
+def _tokens_of_step(m: Measurement) -> float:
+    seconds, per_s = m.seconds_of_step, m.tokens_per_s
+    return seconds * per_s if seconds and per_s else m.recipe.tokens_per_step
+
+
+def _samples_of_step(m: Measurement) -> float:
+    seconds, per_s = m.seconds_of_step, m.samples_per_s
+    return seconds * per_s if seconds and per_s else m.recipe.samples_per_step
+
+
+_AMOUNTS: Mapping[str | None, Callable[[Measurement], float]] = {
+    "tokens_per_s": _tokens_of_step,
+    "samples_per_s": _samples_of_step,
+    "seconds_per_step": lambda _: 1.0,
+    "seconds_for_20m_tokens": lambda m: TOKENS_OF_RECORD / _tokens_of_step(m),
+}
 
 # Statistics for which higher is better, and those in seconds, for which lower is.
 rate = partial(Statistic, better="higher")
@@ -292,9 +330,11 @@ STATISTICS: Mapping[str, Statistic] = {
     #:  GPUs at scale `smoke`
     "matmul_fraction": rate(
         "%", "model FLOPs (PaLM appendix B) per second / highest matrix-product rate that the same ranks measured",
-        lambda m: _share_of(m, m.matmul_flops_per_s), of_speed=True, of_ceiling=True,
+        lambda m: _share_of(m, m.matmul_flops_per_s), of_speed=True, of_ceiling=True, so_far=True,
     ),
-    "loss_drop": rate("nat", "loss of the first step - mean loss of the last quarter of the judged steps", _loss_drop),
+    "loss_drop": rate(
+        "nat", "loss of the first step - mean loss of the last quarter of the judged steps", _loss_drop, so_far=True
+    ),
     #: left out peak_memory: if it is not measured
     "peak_memory": Statistic("GiB", "highest memory of any rank", _peak_memory, better="lower"),
     **{
@@ -317,9 +357,11 @@ SHARED: Extensions[Statistic] = Extensions("statistic", "statistics", _accept)
 def measure(m: Measurement, statistics: Mapping[str, Statistic] = STATISTICS) -> dict[str, Metric]:
     """Compute every statistic that is meaningful for this run, which must have passed the sanity gate."""
     metrics = {}
-    ended_early = m.early is not None and m.early.ended_early
+    decided = m.early.statistics if m.early is not None and m.early.ended_early else None
     for name, statistic in statistics.items():
-        value = None if ended_early and statistic.needs_all_steps else statistic.compute(m)
+        # A number that goes on changing counts after an early end only if the look decided on it.
+        left_out = decided is not None and statistic.steady is None and not (statistic.so_far and name in decided)
+        value = None if left_out else statistic.compute(m)
         if value is not None and math.isfinite(value):
             known = interval_of(m, statistic, value)
             metrics[name] = Metric(value=value, unit=statistic.unit, rule=statistic.rule, **known)
@@ -330,15 +372,13 @@ def interval_of(m: Measurement, statistic: Statistic, value: float) -> dict[str,
     """Fields of a metric for its interval: `low`, `high`, `sense` and `amount`, as far as they are known."""
     if statistic.of_ceiling and m.matmul_doubt > 1.0:
         return {"low": value / m.matmul_doubt, "high": value}
-    seconds = m.seconds_of_step
-    if statistic.steady is None or not seconds:
+    amount = statistic.amount(m, value)
+    if amount is None:
         return {}
-    is_rate = statistic.steady == "rate"
-    amount = value * seconds if is_rate else value / seconds if statistic.steady == "time" else 1.0
-    fields: dict[str, Any] = {"sense": "rate" if is_rate else "time", "amount": amount}
+    fields: dict[str, Any] = {"sense": "rate" if statistic.is_rate else "time", "amount": amount}
     if m.steady is None:
         return fields
-    if not is_rate:
+    if not statistic.is_rate:
         return fields | {"low": amount * m.steady.low, "high": amount * m.steady.high}
     # After few steps the upper end of a rate may be open.
     high = amount / m.steady.low if m.steady.low > 0.0 else None

@@ -1,23 +1,24 @@
 """Early verdicts: looks at a run that goes on, and its end as soon as every threshold of its tests is decided."""
 
+import math
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from pytest_llmbench.cluster.runs import Declared, EarlyPlan, RunSpec
 from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Metric, Verdict, write_model
 from pytest_llmbench.core.record.series import EarlyVerdict, StepSeries
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import get_engine, statistics_of
-from pytest_llmbench.judging.flops import flops_per_token
-from pytest_llmbench.judging.interval.decide import Decision, decide
+from pytest_llmbench.judging.interval.decide import Decision, Op, decide
 from pytest_llmbench.judging.interval.early import alpha_at, looks
 from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.references import why_not_applicable
 from pytest_llmbench.judging.sanity import Evidence, first_problem
-from pytest_llmbench.judging.statistics import Measurement, measure
+from pytest_llmbench.judging.statistics import Measurement, Statistic, measure
 from pytest_llmbench.session.ending import device_of, measurement_of, with_expectations
 from pytest_llmbench.session.forecast import machine_of
 from pytest_llmbench.session.script.prepared import PreparedRun
@@ -128,17 +129,36 @@ class Looking:
         return early.model_copy(update={"decided": tuple(verdicts)})
 
     def _verdict(self, reference: Reference, measurement: Measurement, early: EarlyVerdict) -> str | None:
-        known = statistics_of(self.run.engine)
-        if known[reference.statistic].needs_all_steps:
+        statistic = statistics_of(self.run.engine)[reference.statistic]
+        if statistic.needs_all_steps:
             raise _RunsWholeError(_needs_all_steps(reference))
-        metric = measure(measurement, known).get(reference.statistic)
-        if metric is None:
+        value = statistic.compute(measurement)
+        if value is None or not math.isfinite(value):
             raise _RunsWholeError(f"reference {reference.name} is about {reference.statistic}, which is not measured")
-        holds = [decision.holds for decision in decide_bounds(reference, metric, measurement, early)]
+        if statistic.so_far:
+            # Later steps may meet what these miss.
+            holds = [
+                True if _is_met_so_far(statistic, value, op, bound, measurement) else None
+                for op, bound in reference.bounds
+            ]
+        else:
+            metric = measure(measurement, {reference.statistic: statistic})[reference.statistic]
+            holds = [decision.holds for decision in decide_bounds(reference, metric, measurement, early)]
         if None in holds and False not in holds:
             return None
         verdict = Verdict.PASS if all(holds) else Verdict.FAIL
         return f"{reference.name}: {reference.statistic} {reference.threshold}: {verdict}"
+
+
+def _is_met_so_far(statistic: Statistic, value: float, op: Op, bound: Quantity, measurement: Measurement) -> bool:
+    """True if the steps of a look meet a bound; of a share of a measured ceiling, both ends of its interval have to."""
+    ends = [value]
+    if statistic.of_ceiling:
+        steady = measurement.steady
+        if steady is None or not steady.enough or steady.low == 0.0:
+            return False
+        ends = [value * steady.mean / steady.high / measurement.matmul_doubt, value * steady.mean / steady.low]
+    return all(Quantity(end, statistic.unit).meets(op, bound) for end in ends)
 
 
 def gather_evidence(
@@ -151,11 +171,7 @@ def gather_evidence(
     )
     logged = Evidence(recipe=recipe, topology=run.topology, series=series, hosts=(), wall_s=None, early=early)
     evidence = with_expectations(logged, settings.system)
-    measurement, peak_step_s = measurement_of(evidence, settings.system), None
-    if evidence.peak_tflops is not None and measurement.counts_flops:
-        flops = recipe.tokens_per_step * flops_per_token(recipe.model, recipe.sequence_length)
-        peak_step_s = flops / (1e12 * evidence.peak_tflops[1] * run.topology.gpus)
-    return evidence, measurement, early.model_copy(update={"peak_step_s": peak_step_s})
+    return evidence, measurement_of(evidence, settings.system), early
 
 
 def decide_bounds(
@@ -163,7 +179,7 @@ def decide_bounds(
 ) -> list[Decision]:
     """Decide on each bound of a reference by the steps of a look."""
     return [
-        decide(metric, [measurement.steady], op, bound, reference.between, early.alpha, early)
+        decide(metric, [measurement.steady], op, bound, reference.between, early.alpha)
         for op, bound in reference.bounds
     ]
 

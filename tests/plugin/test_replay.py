@@ -290,17 +290,17 @@ def jsc(user: UserFolder, recipe: str, *texts: str, **said: Any) -> Result:
 
 
 def test_jscs_lines_give_jscs_number(user: UserFolder) -> None:
-    """The five published lines give 587.14 s with the warm-up line and 550.03 s without."""
+    """The five published lines give 587.14 s with the warm-up line and 550.03 s without: four lines decide neither."""
     result = jsc(user, "nlp175b", sample("jsc/175B_job.out.excerpt.txt").read_text(), ended="time_limit")
     assert verdicts(result) == {
-        "nlp175b-jsc_560s": "FAIL",
-        "nlp175b-jsc_560s_without_warm_up": "PASS",
+        "nlp175b-jsc_560s": "INCONCLUSIVE",
+        "nlp175b-jsc_560s_without_warm_up": "INCONCLUSIVE",
         "nlp175b-loss_falls": "PASS",
     }
     metrics = result.record("nlp175b")["metrics"]
     assert metrics["time_for_20m_tokens_all_lines"]["value"] == pytest.approx(587.14, abs=0.005)
     assert metrics["time_for_20m_tokens_without_first_line"]["value"] == pytest.approx(550.03, abs=0.005)
-    assert "measured 587.1 s is 4.85 % above the threshold 560 s" in result.text
+    assert "4 judged steps are too few: train at least 5 after the warm-up" in " ".join(result.text.split())
     assert "cut_off" in result.record("nlp175b")
 
 

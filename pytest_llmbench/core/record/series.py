@@ -113,8 +113,6 @@ class EarlyVerdict(Strict):
     """Number of steps that the ranks did: a few more than `look`, as they go on during a look."""
     alpha: PositiveFloat
     """Probability, on each side, that the interval at `look` is wrong."""
-    peak_step_s: PositiveFloat | None = None
-    """Seconds of a step at the published peak of the GPUs; null if unknown."""
     decided: tuple[str, ...] = ()
     """Each threshold that was decided at `look`, and how."""
     whole: str | None = None
@@ -130,6 +128,11 @@ class EarlyVerdict(Strict):
     def ended_early(self) -> bool:
         """True if the session ended the run before its last step."""
         return self.whole is None
+
+    @property
+    def statistics(self) -> set[str]:
+        """The statistics whose thresholds were decided at `look`."""
+        return {threshold.partition(": ")[2].partition(" ")[0] for threshold in self.decided}
 
     def __str__(self) -> str:
         if self.whole is not None:

@@ -1,12 +1,18 @@
 """The steady part of a run: the speed of its steps, with its interval, and the steps that stand out."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
-# As few steps as this decide on a bound if each of them is away from it by the first factor, or by the second if they
-# are enough for an interval: in noise as strong as that, the interval may be infinite.
-_LEAST_FAR, _FAR, _FAR_ENOUGH = 4, 10.0, 4.0
+# As few steps as this decide on a bound if each of them is away from it by this factor.
+_LEAST_FAR, _FAR = 4, 10.0
+# Steps that are enough for an interval decide, in noise of any strength, if each of them is away from the bound by this
+# factor at most, or by this power of the ratio of the slowest to the fastest: so far they may still drift.
+_FAR_ENOUGH, _RANGES = 4.0, 3.0
+# Steps without a trend decide that a run is too slow if the fastest misses the bound by this factor at least, and by
+# half as much again, in logarithms, as it was faster than the mean.
+_GAIN = 1.5
 # Steps that still become faster may become faster by this many times the fall so far.
 _GOES_ON = 4.0
 
@@ -67,14 +73,33 @@ class Steady:
     fastest: float
     """Duration of the fastest judged step in seconds, pauses included; 0 for a run that ended in its warm-up."""
     slowest: float
-    """Duration of the slowest judged step in seconds, pauses included; infinite for a run that ended in its warm-up."""
+    """Duration of the slowest step after the warm-up in seconds, pauses and a slow start included.
+
+    It is infinite for a run that ended in its warm-up.
+    """
     between: float = 0.0
     """Half width that the difference between runs adds to the interval, in seconds; 0 for a claim of this run alone."""
+    pausing: float = 0.0
+    """By how much pauses may make the mean step longer than here, in seconds: others may come more often."""
+
+    @classmethod
+    def of_mean(cls, seconds: float, some: Sequence[float]) -> Self:
+        """The state of a run whose log has the mean of all its steps, and the durations of `some`."""
+        return cls(
+            low=min([seconds, *some]), high=max([seconds, *some]), mean=seconds, mean_with_pauses=seconds, left_out=0,
+            judged=0, half_width=0.0, slope=0.0, drift=None, settled=True, enough=True, least=0,
+            pauses=Pauses(usual=seconds), fastest=seconds, slowest=seconds,
+        )  # fmt: skip
 
     @property
     def within(self) -> float:
         """Half width of the interval of this run alone."""
         return math.sqrt(max(self.half_width**2 - self.between**2, 0.0))
+
+    @property
+    def reach(self) -> float:
+        """Distance of the lower end from the mean in seconds, without the logarithm that keeps this end above 0."""
+        return self.mean * math.log(self.mean / self.low) if self.low > 0.0 else math.inf
 
     def decide(self, bound: float) -> Decided | Reason:
         """Compare with a bound on the step time.
@@ -82,22 +107,34 @@ class Steady:
         Args:
             bound: seconds per step; a faster run is fast enough.
         """
-        # Of a bound that is so far away, no noise and no slow start is in between.
-        far = _FAR_ENOUGH if self.enough else _FAR
-        if self.judged >= _LEAST_FAR and (self.slowest * far <= bound or self.fastest > far * bound):
-            return "fast_enough" if self.slowest * far <= bound else "too_slow"
+        if self.judged >= _LEAST_FAR and (decided := self._decide_by_each_step(bound)):
+            return decided
         if not self.enough:
             return "too_short"
-        # Of steps that still become faster, those to come are faster than these.
+        # If steps still become faster, the next ones are faster than these.
+        pausing = math.hypot(self.half_width, self.pausing)
         if self.high <= bound:
-            return "fast_enough" if self.mean_with_pauses + self.half_width <= bound else "pauses_decide"
+            return "fast_enough" if self.mean_with_pauses + pausing <= bound else "pauses_decide"
         # A fall that levels off has less to go than it went.
         further = 0.0 if self.settled else _GOES_ON * abs(self.drift or 0.0) * self.mean
         if not self.settled and self.low - further <= bound:
             return "not_settled"
         if self.low - further > bound:
-            return "too_slow" if self.mean_with_pauses - self.half_width > bound else "pauses_decide"
+            reach = self.half_width if self.mean_with_pauses >= self.mean else pausing
+            return "too_slow" if self.mean_with_pauses * math.exp(-reach / self.mean) > bound else "pauses_decide"
         return "drifts" if self.drift is not None else "within_noise"
+
+    def _decide_by_each_step(self, bound: float) -> Decided | None:
+        """Compare each step with a bound that is so far away that this needs no interval; None for a nearer one."""
+        far = gain = _FAR
+        if self.enough:
+            spread = min(self.slowest / self.fastest, _FAR_ENOUGH) ** _RANGES
+            far = gain = min(spread * (1.0 + self.between / self.mean), _FAR_ENOUGH)
+            if self.settled:
+                gain = min(far, max(_GAIN, math.sqrt(self.mean / self.fastest)))
+        if self.slowest * far + self.pausing <= bound:
+            return "fast_enough"
+        return "too_slow" if self.fastest > gain * bound else None
 
     def widened(self, between: float) -> Self:
         """This state with a half width for the difference between runs, in seconds: a claim of the system."""
@@ -105,4 +142,5 @@ class Steady:
             return self
         width = math.hypot(self.within, between)
         more = width - self.half_width
-        return replace(self, low=self.low - more, high=self.high + more, half_width=width, between=between)
+        low = self.low * math.exp(-more / self.mean)
+        return replace(self, low=low, high=self.high + more, half_width=width, between=between)

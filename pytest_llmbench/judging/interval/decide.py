@@ -2,22 +2,21 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pytest_llmbench.core.quantity import BetweenRuns, Quantity, counted, for_people
 from pytest_llmbench.core.record.records import Metric
-from pytest_llmbench.core.record.series import EarlyVerdict, RankInfo
+from pytest_llmbench.core.record.series import RankInfo
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.judging.flops import describe_rates
-from pytest_llmbench.judging.interval.early import out_of_reach
 from pytest_llmbench.judging.interval.repeats import pool, runs_to_decide, steps_to_decide
 from pytest_llmbench.judging.interval.steady import ALPHA
 
 Op = Literal[">=", ">", "<=", "<"]
 
 # Version of the rule; it increases with every change by which the same steps could get another verdict.
-RULE = "steady-1"
+RULE = "steady-2"
 _HOPELESS = 100_000
 _NOTHING = "Fewer than 4 of its judged steps have a duration: train at least 20 steps after the warm-up"
 
@@ -46,7 +45,6 @@ def decide(
     bound: Quantity,
     between: BetweenRuns | None,
     alpha: float = ALPHA,
-    early: EarlyVerdict | None = None,
 ) -> Decision:
     """Compare a number that follows from the duration of a step with a threshold, by the steady state of its runs.
 
@@ -57,7 +55,6 @@ def decide(
         bound: the threshold, in any unit of the metric's dimension.
         between: how runs of one system differ; None for a verdict about a single run alone.
         alpha: probability of an error on either side, the same as in the steady states.
-        early: the looks at a single run before its end, if there were any.
     """
     claim: Literal["system", "run"] = "run" if between is None else "system"
     known = [run for run in runs if run is not None]
@@ -74,8 +71,6 @@ def decide(
     asks_for_fast, needed = (op in {">=", ">"}) == rate, None
     if side in {"fast_enough", "too_slow"}:
         holds, why = (side == "fast_enough") == asks_for_fast, ""
-    elif asks_for_fast and _lost(wide, seconds, early):
-        holds, why = False, ""
     else:
         if between is not None:
             needed = runs_to_decide(wide, seconds, runs=len(runs), freedom=between.freedom, alpha=alpha)
@@ -86,12 +81,17 @@ def decide(
     )  # fmt: skip
 
 
-def _lost(steady: Steady, seconds: float, early: EarlyVerdict | None) -> bool:
-    """True if a run misses a bound at an early look even if the rest runs at the peak of the GPUs."""
-    if early is None or early.peak_step_s is None or early.look == early.planned:
-        return False
-    rest = early.planned - early.look
-    return out_of_reach(steady, seconds, plan=steady.left_out + steady.judged + rest, peak=early.peak_step_s)
+def with_own_rule(decision: Decision, metric: Metric, op: Op, bound: Quantity) -> Decision:
+    """A decision on a number that was computed by a rule of its own, which has to be on the same side of the bound."""
+    by_rule = metric.quantity.meets(op, bound)
+    if decision.holds in {None, by_rule}:
+        return decision
+    steady, number = ("meets", "misses") if decision.holds else ("misses", "meets")
+    why = (
+        f"The steady part of the run {steady} it, and the number {number} it by its own rule: train longer, or bound a "
+        "statistic of the steady part, such as throughput"
+    )
+    return replace(decision, holds=None, why=why)
 
 
 def compare_metrics(metric: Metric, op: Op, other: Metric) -> Decision:
@@ -160,13 +160,14 @@ def _why(side: str, steady: Steady, seconds: float, between: BetweenRuns | None,
         return "The steps still became faster at the end: train longer, or let the recipe leave out more as warm-up"
     if side == "drifts":
         change, word = abs(steady.drift or 0.0), "slower" if (steady.drift or 0.0) > 0.0 else "faster"
-        return f"The steps became {100 * change:.2g} % {word} from the first to the last: find out why, or train longer"
+        change_text = f"{for_people(100 * change, 2)} % {word}"
+        return f"The steps became {change_text} from the first to the last: find out why, or train longer"
     if side == "pauses_decide":
-        pauses = counted(len(steady.pauses.at), "pause")
-        return (
-            f"{pauses} took {100 * steady.pauses.share:.2g} % of the time, and decide whether the threshold is met: "
-            "find out what the run did then"
-        )
+        pauses = "Pauses that are too seldom to be among so few steps may"
+        if steady.pauses.at:
+            count = counted(len(steady.pauses.at), "pause")
+            pauses = f"{count} took {100 * steady.pauses.share:.2g} % of the time, and"
+        return f"{pauses} decide whether the threshold is met: find out what the run did then"
     return _more(steady, seconds, between, runs, needed)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_llmbench.core.record.steady import Steady
+from pytest_llmbench.judging.interval.slow_steps import SHARE
 from pytest_llmbench.judging.interval.steady import ALPHA, LEAST, steady_state
 
 # Shares of the plan after which the run is judged. Earlier looks would judge a drifting run by its beginning.
@@ -38,17 +39,13 @@ def at_a_look(
     if len(seconds) < plan:
         # Distance from the middle of the steps so far to the middle of all planned ones, in lengths of those so far.
         ahead = ((plan - len(seconds)) / 2) / now.judged
-        further = now.mean * (1 + now.slope * ahead)
+        change = now.slope * ahead
+        further = now.mean * (1 + change if change > 0.0 else 1 / (1 - change))
         wide = now.half_width * math.sqrt(1 + 12 * ahead * ahead)
-        now = replace(now, low=min(now.low, further - wide), high=max(now.high, further + wide))
+        # Pauses that are too seldom to be seen so far.
+        unseen = -math.log(share) * SHARE * now.mean / (now.left_out + now.judged)
+        now = replace(
+            now, low=min(now.low, further * math.exp(-wide / further)), high=max(now.high, further + wide),
+            pausing=max(now.pausing, unseen),
+        )  # fmt: skip
     return now
-
-
-def out_of_reach(so_far: Steady, bound: float, *, plan: int, peak: float) -> bool:
-    """True if the run misses a bound even if the rest of its plan runs at the peak of the hardware.
-
-    The fast end of the interval counts for the steps so far, each of them an entry: their mean may be slow by chance.
-    `bound` and `peak` are in seconds per step, `plan` is the number of steps of the whole run.
-    """
-    rest = max(plan - so_far.left_out - so_far.judged, 0)
-    return so_far.enough and (so_far.judged * so_far.low + rest * peak) / (so_far.judged + rest) > bound

@@ -42,10 +42,10 @@ def pool(
     if math.isinf(within):
         lower = upper = 0.0
     else:
-        lower = _mean([run.mean - run.low - run.half_width for run in runs])
+        lower = _mean([run.reach - run.half_width for run in runs])
         upper = _mean([run.high - run.mean - run.half_width for run in runs])
     together = Steady(
-        low=mean - lower - within,
+        low=mean * math.exp(-(lower + within) / mean),
         high=mean + upper + within,
         mean=mean,
         mean_with_pauses=_mean([run.mean_with_pauses for run in runs]),
@@ -60,6 +60,7 @@ def pool(
         pauses=max((run.pauses for run in runs), key=lambda pauses: abs(pauses.share)),
         fastest=min(run.fastest for run in runs),
         slowest=max(run.slowest for run in runs),
+        pausing=math.hypot(*(run.pausing for run in runs)) / count,
     )
     return together.widened(quantile(1 - alpha, known) * deviation * mean / math.sqrt(count))
 
@@ -77,16 +78,16 @@ def steps_to_decide(run: Steady, bound: float) -> int | None:
             pass
         case _:
             return None
-    distance = abs(run.mean - bound)
-    if distance <= run.between:
+    distance, reach = _distance_and_reach(run, bound)
+    if distance <= run.between or math.isinf(reach):
         return None
     # More steps shrink the half width and what a hidden fall adds to it, while the difference between runs stays:
     # `hidden * part + hypot(within * part, between) = distance`.
-    hidden = (run.mean - run.low if bound < run.mean else run.high - run.mean) - run.half_width
+    hidden = max(reach - run.half_width, 0.0)
     left = distance**2 - run.between**2
     root = math.sqrt(run.within**2 * left + (hidden * run.between) ** 2)
-    part = left / (distance * hidden + root)
-    return run.left_out + math.ceil(run.judged / part**2)
+    needed = (distance * hidden + root) / left
+    return run.left_out + math.ceil(run.judged * needed**2)
 
 
 def runs_to_decide(
@@ -99,8 +100,7 @@ def runs_to_decide(
     """
     if together.decide(bound) not in {"within_noise", "drifts"}:
         return None
-    distance = abs(together.mean - bound)
-    reach = together.mean - together.low if bound < together.mean else together.high - together.mean
+    distance, reach = _distance_and_reach(together, bound)
     systematic = reach - together.half_width
     differing = together.between / quantile(1 - alpha, freedom + runs - 1)
     for count in range(runs + 1, _MOST_RUNS + 1):
@@ -108,6 +108,13 @@ def runs_to_decide(
         if systematic + math.hypot(together.within, between) * math.sqrt(runs / count) < distance:
             return count
     return None
+
+
+def _distance_and_reach(run: Steady, bound: float) -> tuple[float, float]:
+    """Distance of the bound from the mean, and that of the end of the interval on its side, both in seconds."""
+    if bound < run.mean:
+        return run.mean * math.log(run.mean / bound) if bound > 0.0 else math.inf, run.reach
+    return bound - run.mean, run.high - run.mean
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 from itertools import accumulate, groupby, pairwise
+from operator import mul
+from statistics import NormalDist
 
 from pytest_llmbench.core.record.steady import Pauses
 from pytest_llmbench.judging.interval.spread import spread
@@ -10,7 +12,7 @@ from pytest_llmbench.judging.interval.spread import spread
 # A step stands out that differs from the median by more than this many standard deviations (of the median absolute
 # deviation), and by more than this share of the median.
 _DEVIATIONS = 6.0
-_SHARE = 0.2
+SHARE = 0.2
 # Pauses are few up to these limits; more of them may be part of the speed.
 _IN_A_ROW = 3
 _OF_ALL = 0.05
@@ -36,7 +38,7 @@ def find_pauses(seconds: Sequence[float], *, least_first: int = 1) -> Pauses:
     """
     ordered = sorted(seconds)
     usual = _middle(ordered)
-    nearer = _SHARE * usual
+    nearer = SHARE * usual
     if ordered[-1] - usual <= nearer and usual - ordered[0] <= nearer:
         return Pauses(usual=usual)
     # Distances of sorted values fall and then rise, which Python sorts in linear time.
@@ -69,6 +71,33 @@ def without_pauses(seconds: Sequence[float], pauses: Pauses) -> list[float]:
     for position in pauses.at:
         steady[position] = pauses.usual
     return steady
+
+
+def further_pauses(seconds: Sequence[float], pauses: Pauses, start: int, alpha: float) -> float:
+    """By how much the time that pauses cost from the step `start` on may exceed what they cost here, in seconds.
+
+    More is lost with probability `alpha`. Pauses at random are a compound Poisson process. Its upper limit is that of a
+    number of pauses of one length, which have the same sum and the same sum of squares. Pauses at equal distances are
+    one more at most.
+    """
+    lost: list[float] = []
+    for before, at in pairwise((-1, *pauses.at)):
+        extra = abs(seconds[at] - pauses.usual) if at >= start else 0.0
+        if at == before + 1 and lost:
+            lost[-1] += extra
+        else:
+            lost.append(extra)
+    total = math.fsum(lost)
+    if total <= 0.0:
+        return 0.0
+    longest = math.fsum(map(mul, lost, lost)) / total
+    if pauses.period is not None:
+        return longest
+    count = total / longest
+    # The quantile of chi square by Wilson and Hilferty (1931).
+    more, z = count + 1, NormalDist().inv_cdf(1 - alpha)
+    most: float = more * (1 - 1 / (9 * more) + z / (3 * math.sqrt(more))) ** 3
+    return (most - count) * longest
 
 
 def _middle(ordered: Sequence[float]) -> float:

@@ -10,8 +10,12 @@ from pytest_llmbench.judging.interval.student import quantile
 # Few steps underestimate the correlation of neighbours, so it is raised, up to this limit.
 _MOST_CORRELATION = 0.97
 _FEW, _VERY_FEW = 40, 20
-# Least number of independent steps to assume, for few steps and for very few.
-_INDEPENDENT, _INDEPENDENT_OF_VERY_FEW = 4.0, 2.8
+# Least number of independent steps to assume, for few steps and for very few; and for any number of steps that are so
+# much alike that, by their correlation alone, the independent ones would be as few as the first of these.
+_INDEPENDENT, _INDEPENDENT_OF_VERY_FEW, _INDEPENDENT_OF_ALIKE = 4.0, 2.8, 2.6
+_ALIKE, _UNLIKE = 5.0, 10.0
+# Correlations over two and three steps count from this many standard errors on, and show how fast they fade.
+_SEEN, _MOST_FADING = 1.2, 0.95
 # Means of batches show a dependence over more than one step.
 _BATCHES = 10
 # The correction for skew holds for small deviations; above this quantile it would be larger than the error it corrects.
@@ -49,23 +53,33 @@ def spread(residuals: Sequence[float], alpha: float, *, fitted: int = 1, many: b
     if squares == 0.0:
         return Spread(half_width=0.0, error=0.0, correlation=0.0, independent=float(m), lean=0.0)
     r = sum(map(mul, residuals, residuals[1:])) / squares
+    second, third = (sum(map(mul, residuals, residuals[lag:])) / squares for lag in (2, 3))
+    if r > 0.0 and min(second, third) > _SEEN / math.sqrt(m):
+        # Noise on top of a long memory hides how long it is.
+        later = r / (1 - min((second + third) / (r + second), _MOST_FADING))
+        r = max(r, later / (1 + later))
+    by_correlation = m * (1 - r) / (1 + r)
     r += (fitted + (3 + fitted) * max(r, 0.0)) / m + (1.5 if m < _FEW else 1.0) * math.sqrt(max(1 - r * r, 0.0) / m)
     r = min(max(r, 0.0), _MOST_CORRELATION)
-    independent = max(m * (1 - r) / (1 + r), _least_independent(m))
+    independent = max(m * (1 - r) / (1 + r), _least_independent(m, by_correlation))
     error = math.sqrt(squares / (m * (1 - 1 / independent)) / independent)
     t = quantile(1 - alpha, _grid(independent - 1))
     half_width: float = t * error
     if many:
         half_width = max(half_width, _of_batches(residuals, alpha))
-    # The first term of the expansion of Cornish and Fisher, as Johnson (1978) has it for t.
+    # Twice the first term of the expansion of Cornish and Fisher, as Johnson (1978) has it for t, and what one more of
+    # the furthest steps would add: few steps show a part of their skew.
     skew = sum(map(mul, squared, residuals)) / (squares * math.sqrt(squares / m))
-    lean = skew * (1 + 2 * min(t, _MOST_LEAN) ** 2) / (6 * math.sqrt(independent)) * error
+    lean = skew * (1 + 2 * min(t, _MOST_LEAN) ** 2) / (3 * math.sqrt(independent)) * error
+    lean += (max(residuals) if skew > 0.0 else min(residuals)) * abs(skew) / (2 * independent)
     return Spread(half_width=half_width, error=error, correlation=r, independent=independent, lean=lean)
 
 
-def _least_independent(steps: int) -> float:
+def _least_independent(steps: int, by_correlation: float) -> float:
     share = min(max((steps - _VERY_FEW) / (_FEW - _VERY_FEW), 0.0), 1.0)
-    return _INDEPENDENT_OF_VERY_FEW + share * (_INDEPENDENT - _INDEPENDENT_OF_VERY_FEW)
+    least = _INDEPENDENT_OF_VERY_FEW + share * (_INDEPENDENT - _INDEPENDENT_OF_VERY_FEW)
+    alike = min(max((_UNLIKE - by_correlation) / (_UNLIKE - _ALIKE), 0.0), 1.0)
+    return least - alike * (least - _INDEPENDENT_OF_ALIKE)
 
 
 def _grid(freedom: float) -> float:

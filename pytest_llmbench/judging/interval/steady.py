@@ -1,6 +1,6 @@
 """The steady state of a run: the interval of its mean step time, with the parts that make up its width.
 
-The rule and its measured error rates are in `docs/measurements/verdicts_cpu_2026-11-23.yaml`.
+The rule and its measured error rates are in `docs/measurements/verdicts_cpu_2026-11-26.yaml`.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS
 from pytest_llmbench.core.record.steady import Pauses, Steady
-from pytest_llmbench.judging.interval.slow_steps import find_pauses, slow_start, without_pauses
+from pytest_llmbench.judging.interval.slow_steps import find_pauses, further_pauses, slow_start, without_pauses
 from pytest_llmbench.judging.interval.spread import spread
 from pytest_llmbench.judging.interval.student import quantile
 
@@ -28,7 +28,11 @@ _DRIFTS = 2.0
 _SETTLED = 0.01
 # The interval allows for a fall hidden by noise, as a share of what would count as a drift.
 _HIDDEN = 0.4
+# Noise that hides a fall of this share in fewer steps than these hides the beginning of a long warm-up.
+_NOISE, _FEW, _HIDDEN_IN_NOISE = 0.02, 60, 3.0
 _LEAST_FOR_A_LINE = 4
+# The last of this many parts is a level of its own if it differs from the rest by more than this many standard errors.
+_LATE, _DEVIATES = 4, 3.0
 # Longer runs are reduced to this many means of consecutive steps at most.
 _MOST = 400
 # Default standard deviation between runs of one system, for references without their own.
@@ -93,7 +97,8 @@ def steady_state(
         least=skip + pauses.first + least,
         pauses=pauses,
         fastest=min(judged) if len(seconds) > skip else 0.0,
-        slowest=max(judged) if len(seconds) > skip else math.inf,
+        slowest=max(after) if len(seconds) > skip else math.inf,
+        pausing=further_pauses(after, pauses, start, alpha) / len(judged),
     )
     return state if between_runs is None else state.widened(quantile(1 - alpha, FREEDOM) * between_runs * state.mean)
 
@@ -124,7 +129,9 @@ class _Level(NamedTuple):
 
     @property
     def low(self) -> float:
-        return self.mean - max(self._drifted, self.falls / 2) - self.width + min(self.lean, 0.0)
+        # A logarithm keeps the end of a duration above 0, however much the steps scatter.
+        reach = max(self._drifted, self.falls / 2) + self.width - min(self.lean, 0.0)
+        return self.mean * math.exp(-reach / self.mean)
 
     @property
     def high(self) -> float:
@@ -150,7 +157,15 @@ def _levels(
         uncut = _level(read, alpha, many=many)
         # Unlike in a drift, the rest falls more slowly than a line through all steps by more than chance.
         levels_off = level.change / level.steps - uncut.change / uncut.steps > level.chance / level.steps
-        others = [] if surely and levels_off else [uncut]
+        middle = (sum(read[:cut]) / cut + level.mean) / 2
+        returns = max(_means(read[cut:], min(_BATCH, level.steps))) > middle
+        others = [] if surely and levels_off and not returns else [uncut]
+    last = level.steps // _LATE
+    if last >= _BATCH:
+        late = sum(read[-last:]) / last
+        apart = (late - level.mean) / (1 - 1 / _LATE)
+        if abs(apart) > _DEVIATES * level.chance / (_DRIFTS * math.sqrt(12)) * _LATE / math.sqrt(_LATE - 1):
+            others.append(_Level(last, late, level.width * math.sqrt(_LATE)))
     if pauses.few:
         return (level, *others)
     # Too many slow steps to be pauses. If they come at equal distances, the means of whole periods are judged.
@@ -173,7 +188,8 @@ def _level(steps: Sequence[float], alpha: float, *, many: bool, started: bool = 
     change, chance = slope * m, _DRIFTS * math.sqrt(12) * line.error
     around = line if abs(change) > chance else spread(centred, alpha, many=many)
     # Noise may hide the end of a slow start.
-    falls = max(0.0, (chance if started else _HIDDEN * chance) - change)
+    hidden = 1.0 if started else _HIDDEN_IN_NOISE if m < _FEW and chance > _NOISE * mean else _HIDDEN
+    falls = max(0.0, hidden * chance - change)
     return _Level(m, mean, around.half_width, around.lean, change, chance, falls)
 
 

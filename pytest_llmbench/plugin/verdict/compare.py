@@ -10,9 +10,17 @@ from typing import Any
 from pytest_llmbench.core.quantity import BetweenRuns, Quantity
 from pytest_llmbench.core.record.records import Metric, RunRecord
 from pytest_llmbench.core.record.steady import Steady
-from pytest_llmbench.engines.base import asks_for_speed
+from pytest_llmbench.engines.base import asks_for_speed, get_engine, statistics_of
 from pytest_llmbench.judging.cause import Cause, find_cause
-from pytest_llmbench.judging.interval.decide import Decision, Op, compare_metrics, decide, decide_by_ceiling, span
+from pytest_llmbench.judging.interval.decide import (
+    Decision,
+    Op,
+    compare_metrics,
+    decide,
+    decide_by_ceiling,
+    span,
+    with_own_rule,
+)
 from pytest_llmbench.judging.interval.repeats import pool
 from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.statistics import judged_steps, steady_of
@@ -79,13 +87,19 @@ def judge(
     # Speed is a claim of the system, which all runs together make; anything else has to hold in each of them.
     if number.parts and (metric.sense is None or (between is None and other is None)):
         return _judge_each(number, op, bound, between)
+    own_rule = statistics_of(get_engine(number.record.recipe.engine))[number.statistic].steady is None
     if metric.sense is None:
         decision = decide_by_ceiling(metric, op, bound, number.record.rank_info)
     elif other is not None:
         decision = compare_metrics(metric, op, other.metric)
     else:
-        steady = [_steady_at(part.record, number.alpha) for part in number.parts or (number,)]
-        decision = decide(metric, steady, op, bound, between, number.alpha, number.record.early)
+        steady = [
+            (_steady_of_mean(part) if own_rule and between else None) or _steady_at(part.record, number.alpha)
+            for part in number.parts or (number,)
+        ]
+        decision = decide(metric, steady, op, bound, between, number.alpha)
+    if own_rule and decision is not None:
+        decision = with_own_rule(decision, metric, op, bound)
     holds = by_rule if decision is None else decision.holds
     cause = None if holds or other is not None else _find_cause(number, op, bound, decided=holds is not None)
     return JudgedComparison(number, op, bound, holds=holds, decisive=number, decision=decision, cause=cause)
@@ -121,6 +135,20 @@ def _steady_at(record: RunRecord, alpha: float) -> Steady | None:
     if alpha == alpha_of(record):
         return record.steady
     return steady_of(judged_steps(record.recipe, record.steps), alpha)
+
+
+def _steady_of_mean(number: Number) -> Steady | None:
+    """The state of a run that logged its mean speed, and the durations of less than half of its steps, or of none.
+
+    It is as certain as runs are alike, and contains the logged durations.
+    """
+    metric, judged = number.metric, judged_steps(number.record.recipe, number.record.steps)
+    some = [step.seconds for step in judged if step.seconds is not None]
+    most = judged[-1].step - judged[0].step if judged else 0
+    if not metric.amount or metric.value <= 0.0 or (some and 2 * sum(step.interval for step in judged) >= most):
+        return None
+    seconds = metric.amount / metric.value if metric.sense == "rate" else metric.value / metric.amount
+    return Steady.of_mean(seconds, some)
 
 
 def alpha_of(record: RunRecord, runs: int = 1) -> float:

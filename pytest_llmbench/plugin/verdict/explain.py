@@ -117,11 +117,12 @@ def explain_losses(worst: Deviation, records: Sequence[RunRecord], golden: Golde
         f"{name} {record.versions.get(name)}, there {version}" for name, version in golden.versions.items()
         if record.versions.get(name) != version
     ]  # fmt: skip
-    far = (
-        f"the loss {worst.loss:.9g} of step {worst.step} is {for_people(worst.away, 3)} nat away from the golden one, "
-        f"allowed: {allowed}; {len(worst.beyond)} of {len(golden.steps)} steps differ, from step "
-        f"{min(worst.beyond, default=0)} on"
-    )
+    what, first = f"loss {worst.loss:.9g} of step {worst.step}", min(worst.beyond, default=0)
+    count = f"{len(worst.beyond)} of {len(golden.steps)} steps differ, from step {first} on"
+    if worst.lasting:
+        what = f"mean loss {worst.loss:.9g} of steps {worst.step} to {worst.beyond[-1]}"
+        count = "each of these steps is near enough, all together are not"
+    far = f"the {what} is {for_people(worst.away, 3)} nat away from the golden one, allowed: {allowed}; {count}"
     return [
         far,
         *([f"other software than in the golden runs: {listed(unlike)}"] if unlike else []),

@@ -72,7 +72,7 @@ class Run:
             uncounted = get_engine(record.recipe.engine).uncounted(record.recipe)
             unknown_of_gpus = gaps(record.telemetry, record.gpus) if statistic in RULES else []
             reason = f"it has {', '.join(record.metrics)}"
-            if record.early is not None and record.early.ended_early and self._statistics[statistic].needs_all_steps:
+            if record.early is not None and record.early.ended_early and self._statistics[statistic].steady is None:
                 reason = "the run was ended early, and that needs all of its steps: leave out --llmbench-early-verdict"
             elif unknown_of_gpus:
                 reason = f"telemetry of its GPUs is incomplete: {'; '.join(unknown_of_gpus)}"

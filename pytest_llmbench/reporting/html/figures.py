@@ -180,7 +180,7 @@ def _step_time(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
         data.append(line(numbers, [step.seconds for step in paused], mode="markers", name="pause", marker=marker))
         caption.append(f"{counted(len(paused), 'step')} stand out as pauses: {listed(numbers)}")
     if run.steady is not None and math.isfinite(run.steady.low) and math.isfinite(run.steady.high):
-        mean, low, high = run.steady.mean, max(run.steady.low, 0.0), run.steady.high
+        mean, low, high = run.steady.mean, run.steady.low, run.steady.high
         caption.append(f"steady part: mean {_s(mean)}, between {_s(low)} and {_s(high)} in further steps")
         shapes += _interval(low, mean, high, seconds)
     limits: dict[float, str] = {}

@@ -257,9 +257,7 @@ def _metrics(run: RunRecord, judged: Container[str] | None) -> Iterator[tuple[st
     for name, metric in run.metrics.items():
         between = ""
         if metric.low is not None and metric.high is not None:
-            # The forecast from few noisy steps may reach below 0; speeds and times end there.
-            low = metric.low if metric.sense is None else max(metric.low, 0.0)
-            between = f"{for_people(low)} to {for_people(metric.high)}"
+            between = f"{for_people(metric.low)} to {for_people(metric.high)}"
         if judged is None or between or name in judged:
             yield name, str(metric.quantity), between
 

@@ -26,6 +26,7 @@ def bound(name: str = "speed", **changes: Any) -> dict[str, Any]:
 # However noisy the machine, each step is on this side of it.
 MISSED = bound("missed", at_most="0.01 words/s")
 del MISSED["at_least"]
+LEARNS = bound("learns", statistic="loss_drop", at_least="-9 nat")
 
 
 def early(user: UserFolder, *options: str) -> Result:
@@ -37,11 +38,11 @@ def early(user: UserFolder, *options: str) -> Result:
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_a_decided_run_ends_before_two_fifths_of_its_steps(user: UserFolder, distribution: str) -> None:
     """All ranks after the same step; record, report and terminal say where, why, and what that saved."""
-    user.recipe(references=[bound(), MISSED, bound("elsewhere", applies_to={"system": "moon"})], **SLOW)
+    user.recipe(references=[bound(), MISSED, LEARNS, bound("elsewhere", applies_to={"system": "moon"})], **SLOW)
     result = early(user, distribution)
     assert result.returncode == pytest.ExitCode.TESTS_FAILED, result.text
     verdicts = {case.properties["reference"]: case.properties["verdict"] for case in result.cases.values()}
-    assert verdicts == {"speed": "PASS", "missed": "FAIL", "elsewhere": "SKIP"}
+    assert verdicts == {"speed": "PASS", "missed": "FAIL", "learns": "PASS", "elsewhere": "SKIP"}
     record = result.record()
     told, done = record["early"], len(record["steps"])
     look = told["look"]
@@ -50,10 +51,14 @@ def test_a_decided_run_ends_before_two_fifths_of_its_steps(user: UserFolder, dis
     assert {(rank["asked_to_end"], rank["end_steps"]) for rank in record["rank_info"]} == {(True, done)}
     assert len(record["rank_info"]) > 1
     assert told["alpha"] == pytest.approx(0.0015)
-    assert told["decided"] == ["speed: throughput >= 0.01 words/s: PASS", "missed: throughput <= 0.01 words/s: FAIL"]
+    assert told["decided"] == [
+        "speed: throughput >= 0.01 words/s: PASS",
+        "missed: throughput <= 0.01 words/s: FAIL",
+        "learns: loss_drop >= -9 nat: PASS",
+    ]
     assert min(told["hours_saved"], told["hours_spent"]) > 0
     assert record["steady"]["left_out"] + record["steady"]["judged"] == look - WARM_UP
-    assert not {"loss_drop", "peak_memory"} & record["metrics"].keys()
+    assert {"loss_drop", "peak_memory"} & record["metrics"].keys() == {"loss_drop"}
     fail = next(case for case in result.cases.values() if case.properties["verdict"] == "FAIL")
     assert "it is not known what would have come later" in fail.message
     assert float(fail.properties["alpha"]) == pytest.approx(0.0015)
@@ -184,10 +189,18 @@ def test_a_shortened_run_is_an_error_unless_its_session_shortened_it(
 
 def test_a_plan_says_when_a_run_is_looked_at(user: UserFolder) -> None:
     user.recipe(references=[bound()], steps=200)
-    user.recipe("learns", steps=200)
+    cool = {
+        "name": "cool",
+        "statistic": "throttled",
+        "at_most": "50 %",
+        "why": "x",
+        "source": "x",
+        "date": "2026-11-23",
+    }
+    user.recipe("cool", steps=200, references=[cool])
     text = " ".join(early(user, "--plan").text.split())
     assert "is looked at after 50, 70, 100, 140 and 200 steps" in text
-    assert "runs whole: reference learns is about loss_drop, which needs all steps" in text
+    assert "runs whole: reference cool is about throttled, which needs all steps" in text
 
 
 def test_pytorch_ranks_end_together(user: UserFolder) -> None:

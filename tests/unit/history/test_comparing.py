@@ -75,6 +75,22 @@ def test_each_baseline_means_its_runs(history: History) -> None:
     assert chosen == {wanted: tuple(fleet.session_id(day) for day in of) for wanted, of in days.items()}
 
 
+@pytest.mark.parametrize(
+    ("speeds", "wanted"),
+    [({5: 0.1}, "last:20"), ({9: 0.1}, "last"), ({9: 0.1}, "last:20"), ({5: 0.05, 6: 0.05}, "last:20"),
+     (dict.fromkeys(range(5), 0.05), "last:20")],
+    ids=["a bad day", "yesterday", "yesterday of 20", "bad days", "slower until five days ago"],
+)  # fmt: skip
+def test_other_days_neither_hide_a_loss_nor_make_one(history: History, speeds: dict[int, float], wanted: str) -> None:
+    """The baseline begins at the last change and leaves out a bad day: 3 % less is a FAIL, the same speed a PASS."""
+    fleet = Fleet("d", 1)
+    (name,) = fleet.recipes
+    for day in range(10):
+        keep(history, fleet.session(day, {name: speeds.get(day, 0.0)}))
+    ends = [one(history, fleet.session(10, {name: slower})[name], wanted).verdict for slower in (0.0, 0.03)]
+    assert ends == ["PASS", "FAIL"]
+
+
 def test_no_baseline_is_never_a_pass(history: History) -> None:
     """A new recipe is skipped; one that was changed, or ran on another machine, is not decided."""
     fleet = Fleet("n", 1)
@@ -145,6 +161,9 @@ def test_the_direction_decides(better: Any, after: float, regressed: bool | None
 def test_a_wide_interval_decides_nothing() -> None:
     told = measure_change([row(100.0, half=0.1)], [row(100.0, half=0.1)], usual=USUAL_BETWEEN_RUNS)
     assert told.regressed is None
+    wide = measure_change([row(5.0, "lower", 0.9)], [row(5.2, "lower", 2.0)], usual=USUAL_BETWEEN_RUNS)
+    assert wide.low is not None
+    assert wide.low > -1.0
 
 
 def test_a_change_of_the_past_is_no_scatter() -> None:

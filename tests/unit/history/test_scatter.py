@@ -12,7 +12,13 @@ from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS
 from pytest_llmbench.history import scatter
 from pytest_llmbench.history.compare import measure_change
 from pytest_llmbench.history.rows import MetricRow
-from pytest_llmbench.history.scatter import Scatter, scatter_of_runs, shared_scatter
+from pytest_llmbench.history.scatter import (
+    Scatter,
+    current_level,
+    scatter_of_runs,
+    shared_scatter,
+    without_outliers,
+)
 
 series_lists = st.lists(
     st.builds(lambda variance, freedom: Scatter(variance * freedom, freedom), st.floats(1e-8, 1e-2), st.floats(1, 50)),
@@ -89,3 +95,34 @@ def test_the_fit_is_the_likeliest(series: list[Scatter], freedom: float) -> None
     other, theirs = scatter._fit(series, 2 * freedom)
     expected = log_density(math.log(other), 2 * freedom) - log_density(math.log(variance), freedom)
     assert theirs - likelihood == pytest.approx(expected, abs=1e-6 * (1 + abs(best.fun)))
+
+
+DAYS = [100.0 + 0.2 * math.sin(7.0 * day) for day in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("values", "counted"),
+    [
+        (DAYS, range(20)),
+        ([*DAYS[:10], 90.0, *DAYS[11:]], [*range(10), *range(11, 20)]),  # a bad day
+        ([*DAYS[:19], 90.0], range(19)),  # yesterday was one
+        ([*DAYS[:18], 90.0, 90.1], range(18)),
+        ([*DAYS[:15], *(day + 5.0 for day in DAYS[15:])], range(15, 20)),  # better for five days
+        ([*DAYS[:15], *(day - 5.0 for day in DAYS[15:])], range(15, 20)),
+        ([*DAYS[:19], 105.0], [19]),
+        ([*DAYS[:6], 90.0], range(6)),
+        (DAYS[:2], range(2)),
+        ([], []),
+    ],
+)
+def test_the_current_level_begins_at_the_last_change(values: list[float], counted: list[int]) -> None:
+    assert current_level(values, higher=True) == [*counted]
+    assert current_level([-value for value in values], higher=False) == [*counted]
+
+
+@pytest.mark.parametrize("count", [4, 6, 10, 50])
+def test_values_alike_have_few_outliers(count: int) -> None:
+    rng, dropped = random.Random(count), 0
+    for _ in range(300):
+        dropped += count - len(without_outliers([rng.gauss(100, 1) for _ in range(count)]))
+    assert dropped <= 3

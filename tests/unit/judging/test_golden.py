@@ -90,6 +90,19 @@ def test_a_damaged_curve_does_not_pass(seed: int, noise: str, count: int, damage
     assert differs(golden_of(*curves[:-1]), DAMAGES[damage](curves[-1]))
 
 
+def test_a_shift_that_lasts_is_found() -> None:
+    """From a step on, all losses are four standard deviations off, and none of them is too far by itself."""
+    found = 0
+    for seed in range(40):
+        _, curves = repeats(seed, "white", 6)
+        golden = golden_of(*curves[:-1])
+        shifted = [loss + 4e-3 * (i >= 20) for i, loss in enumerate(curves[-1])]
+        told = deviation(record(shifted), golden)
+        found += bool(told.beyond)
+        assert not told.lasting or (told.away > told.tolerance and len(told.beyond) >= 8)
+    assert found >= 38
+
+
 def test_steps_before_the_repeats_part_have_a_tolerance() -> None:
     rng, base = random.Random(1), true_losses(1)
     curves = [[*base[:30], *(loss + 1e-4 * rng.gauss(0, 1) for loss in base[30:])] for _ in range(4)]

@@ -77,7 +77,7 @@ def test_steps_of_which_nothing_is_known_still_take_time() -> None:
     """A group is not more than 100 % faster than the others, and noise like this decides nothing."""
     found = lags({name: group(1.0, seed, 3, cv=0.9) for seed, name in enumerate("abc", start=1)})
     assert all(lag.low >= -1.0 for lag in found.values())
-    assert min(lag.low for lag in found.values()) == -1.0
+    assert min(lag.low for lag in found.values()) < -0.8
     assert {lag.within(TOLERANCE) for lag in found.values()} == {None}
 
 

@@ -3,11 +3,10 @@
 import random
 from collections.abc import Callable
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.judging.interval.early import at_a_look, looks, out_of_reach
+from pytest_llmbench.judging.interval.early import at_a_look, looks
 from pytest_llmbench.judging.interval.steady import steady_state
 
 PLAN, SKIP = 200, 5
@@ -33,8 +32,10 @@ def test_the_last_look_is_the_whole_plan(plan: int, skip: int) -> None:
 
 
 def test_a_quiet_run_is_decided_at_a_quarter() -> None:
+    """On the fast side where pauses, too seldom to be among so few steps, would not change it."""
     state = at_a_look(noisy(50), plan=PLAN, skip=SKIP)
-    assert state.decide(1.02) == "fast_enough"
+    assert state.decide(1.05) == "fast_enough"
+    assert state.decide(1.02) == "pauses_decide"
     assert state.decide(0.98) == "too_slow"
 
 
@@ -49,22 +50,3 @@ def test_a_drift_goes_on() -> None:
     seconds = noisy(PLAN, lambda i: 1 + 0.0004 * i)
     assert steady_state(seconds[:50], skip=SKIP).decide(1.025) == "fast_enough"
     assert at_a_look(seconds[:50], plan=PLAN, skip=SKIP).decide(1.025) not in {"fast_enough", "too_slow"}
-
-
-@pytest.mark.parametrize(("peak", "beyond"), [(1.0, True), (0.9, True), (0.75, False)])
-def test_a_bound_that_the_rest_cannot_make_up_for(peak: float, *, beyond: bool) -> None:
-    """After 100 of 200 steps of 1.1 s, a mean of 0.95 s needs a rest of 0.81 s each."""
-    state = steady_state([1.1] * 100, skip=SKIP)
-    assert out_of_reach(state, 0.95, plan=PLAN, peak=peak) is beyond
-    assert not out_of_reach(state, 1.1, plan=PLAN, peak=peak)
-
-
-def test_luck_puts_nothing_out_of_reach() -> None:
-    """A mean above the bound says little where the interval reaches below it, even if the rest could not be faster."""
-    state = at_a_look(noisy(50), plan=PLAN, skip=SKIP)
-    bound = 0.9999 * state.mean
-    assert not out_of_reach(state, bound, plan=PLAN, peak=bound)
-
-
-def test_too_few_steps_put_nothing_out_of_reach() -> None:
-    assert not out_of_reach(steady_state([9.0] * 20, skip=SKIP), 0.95, plan=25, peak=0.9)

@@ -300,12 +300,3 @@ def test_the_command_makes_the_report_anew(
     assert output.is_file()
     failed = CliRunner().invoke(command, ["nothing", "--run-dir", str(tmp_path)])
     assert isinstance(failed.exception, ConfigError)
-
-
-@pytest.mark.parametrize(("sense", "low"), [("rate", "0"), (None, "-2.1")])
-def test_no_speed_is_said_to_be_negative(tmp_path: Path, sense: str | None, low: str) -> None:
-    """The interval of a speed from few noisy steps begins at 0; that of a difference begins where it does."""
-    record = run_record(tmp_path, "noisy", 0)
-    metric = record.metrics["throughput"].model_copy(update={"sense": sense, "low": -2.1, "high": 9.5})
-    noisy = record.model_copy(update={"metrics": {"throughput": metric}})
-    assert [between for _, _, between in sections._metrics(noisy, None)] == [f"{low} to 9.5"]
