@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Make the pictures of README and docs again, from a recorded session: tools/pictures.sh. Needs .venv and Chromium.
+# Make the picture of README again: tools/pictures.sh SESSION, the folder of a session. Needs .venv and Chromium.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+[ -f "${1:-}/session.json" ] || { echo "usage: tools/pictures.sh SESSION, the folder of a session" >&2; exit 2; }
 work=$(mktemp -d)
 trap 'rm -rf -- "$work"' EXIT
-cp -r tests/data/evidence/20261125-044333-e4e785 "$work/session"
-.venv/bin/llmbench report "$work/session" >/dev/null
-mkdir -p docs/images
+cp -r "$1" "$work/${1##*/}"
+.venv/bin/llmbench report "$work/${1##*/}" >/dev/null
+# The figures are drawn after the page is there.
 chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --no-first-run --disable-background-networking \
-    --disable-component-update --disable-sync --user-data-dir="$work/profile" --window-size=1280,900 \
-    --screenshot="$PWD/docs/images/report.png" "file://$work/session/report.html" 2>/dev/null
+    --disable-component-update --disable-sync --user-data-dir="$work/profile" --window-size=1280,1500 \
+    --virtual-time-budget=20000 --screenshot="$PWD/docs/images/report.png" "file://$work/${1##*/}/report.html" 2>/dev/null
