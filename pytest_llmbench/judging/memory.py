@@ -9,7 +9,7 @@ from pytest_llmbench.judging.flops import parameters, parameters_of_stages
 GIB = 2.0**30
 # An estimate above this share of a GPU's memory gets a warning: against what was measured on H200 it errs by up to 8 %.
 FULL = 0.9
-# The driver and the buffers of NCCL take 1.7 GB of a GPU beside its tensors, on H200.
+# On H200, the driver and the buffers of NCCL took 1.7 GB in addition to all tensors.
 _BESIDE = 2 * GIB
 
 

@@ -76,6 +76,15 @@ def test_a_plan_says_what_it_would_take(user: UserFolder, nodes: str, word: str,
     assert "FeasibilityWarning" not in result.text
 
 
+def test_a_session_warns_of_a_run_that_may_not_end_in_time(user: UserFolder) -> None:
+    """Once, as of a bold threshold: 94 minutes at the peak, 236 as expected."""
+    user.test(TWO_TESTS)
+    result = user.run(*AZURE[:-1], "opt175b-loss_falls", "--nodes", "8", "--time", "100", "--collect-only")
+    assert result.returncode == 0, result.text
+    words = "FeasibilityWarning: recipe opt175b: it is expected to take 236 min, and its time limit is 100 min"
+    assert result.text.count(words) == 1
+
+
 def test_a_plan_of_other_tests_of_the_recipe_does_not_fail(user: UserFolder) -> None:
     """The plan still shows what the recipe's thresholds would take."""
     user.test()
