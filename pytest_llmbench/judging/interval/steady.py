@@ -53,8 +53,9 @@ def steady_state(
     (a verdict needs at least 20 after the warm-up, or 5 lines), noise with a coefficient of variation of 0.05 to 6 %
     and a correlation of neighbours up to 0.9, bounds 0.5 to 5 % away; drift, pauses, evaluations, and slow starts whose
     excess fades with a time constant of up to 0.3 of the steps. Limits: noise may hide the end of a longer slow start;
-    runs of one system that differ by more than 0.6 % need a calibrated `between_runs`, or several runs; pauses rarer
-    than one in n / 4.6 steps may be missed, and pauses shorter than a line are part of the speed.
+    runs of one system that differ by more than 0.6 % need a calibrated `between_runs`, or several runs; a run with less
+    than ten of its pauses, or of its changes of level, may not show them; pauses shorter than a line are part of the
+    speed.
 
     Args:
         seconds: per step, of each step or of each line that is a mean over several.
