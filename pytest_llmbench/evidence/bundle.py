@@ -25,7 +25,7 @@ from pytest_llmbench.evidence.certificate import make_certificate
 from pytest_llmbench.evidence.contents import CERTIFICATE, BundledFile, Manifest, find_contents, find_secrets
 from pytest_llmbench.evidence.recorded import RecordedSession, make_predicate, read_session
 
-# Of all files of a bundle together, and of its compressed part. A session of thousands of runs stays far below.
+# Limit for all files of a bundle together, and for its compressed part. A session of thousands of runs stays far below.
 MOST_BYTES = 64 << 30
 # Up to the first number of bytes they may compress as well as they can; logs and records compress 5 to 40 times.
 _ALWAYS_READ, _MOST_RATIO = 1 << 30, 200

@@ -96,7 +96,7 @@ def _judge_reference(judgement: Judgement, reference: Reference, run: Run) -> Re
     if judgement.threshold != reference.threshold:
         bound = f"the record says {judgement.threshold}, its recipe {reference.threshold}"
         return Rejudged(difference=f"bound: {bound}")
-    # Where a miss is expected until some day, the day is the last one on which a run of these ended.
+    # A miss that is expected until some day is held against the last day on which one of these runs ended.
     ends = [record.timings.ended for record in run.records if record.timings.ended is not None]
     until = reference.xfail.until if reference.xfail is not None and verdict is not Verdict.INCONCLUSIVE else None
     if until is not None and ends and dt.datetime.fromtimestamp(max(ends), tz=dt.UTC).date() <= until:

@@ -125,7 +125,7 @@ class Agreement:
         if not path.is_file():
             yield f"{layout.RECORD}: it is not in the folder of the {record.about} {record.name}, which it is of"
             return
-        # Of a run that was made again, the last record counts. A check may have the name of a run that follows it.
+        # The last record of a repeated run counts. A check may have the name of a run that follows it.
         lasting = finished[-1:] if record.about == "run" else finished
         if lasting and {"", *digests_of_file(path.read_bytes())}.isdisjoint(event.record for event in lasting):
             yield f"{name}: the record of this {record.about} was another one when it was written"

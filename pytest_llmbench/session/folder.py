@@ -120,7 +120,7 @@ class SessionFolder:
     broken: Mapping[tuple[str, str], str]
     events: tuple[JournalEvent, ...]  # the undamaged lines of the journal
     damage: tuple[str, ...]  # other faults of the folder, in words
-    notes: tuple[str, ...] = ()  # how its runs were held against the recipes of the reader
+    notes: tuple[str, ...] = ()  # how its runs compare with the recipes of the reader
     # Those of `broken` that can be read, and that contradict themselves or other files
     refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
 

@@ -38,7 +38,7 @@ _STAMP_S, _STAMP_SHARE = 1e-3, 1e-3
 _COPIED = 3
 # The smallest delay from the end of a step to its line may change by this much over a run, as clocks drift.
 _LATE_S, _LATE_SHARE = 5e-3, 0.02
-# Largest share of a step that a host may count in it, in the median of all steps but the first, of at least so many. A
+# A host may count at most this share of a step in it: the median of at least so many steps, without the first. A
 # thread either runs, waits for a CPU, or sleeps, so that its phases, or its time on CPUs and its wait for one, never
 # exceed the wall clock. On a loaded machine, the medians of 1,773 and of 260 logs were at most 1.025 and 1.0002; on an
 # H200, of 5 logs, 1.0006 and 0.915.

@@ -210,7 +210,7 @@ class Sections:
             later=place >= _MOST_ELEMENTS,
             headline=f"{record.recipe.statistic_of_record} {of_record.quantity}" if of_record is not None else "",
             metrics=[*_metrics(record, {row.statistic for row in rows} if brief else None)],
-            # Of many runs, the recipe at the end of the page has it.
+            # The recipe at the end of the page has it for further runs.
             facts=[*([("work", "; ".join(record.work.values()))] if place < _MOST_ELEMENTS else []), *_facts(record)],
             figures=[*step_figures(record, self._points), *by_rank],
             environment=self.environments.setdefault(versions, len(self.environments) + 1) if versions else 0,
