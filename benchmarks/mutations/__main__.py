@@ -46,21 +46,24 @@ def main(words: Sequence[str]) -> int:
 
 def by_reader(tallies: Mapping[str, Tally]) -> list[str]:
     """A row for each reader."""
-    head = "| Reader | Mutants | Judged | Too good | of all | Not to be found | Without proof | Crashes | Over 1 s |"
+    columns = ("Reader", "Mutants", "Judged", "Too good", "of all", "Unconfirmed", "Not to be found", "Without proof",
+               "Crashes", "Over 1 s")  # fmt: skip
+    head = f"| {' | '.join(columns)} |"
     return [head, _rule(head), *(_row(reader, tally) for reader, tally in tallies.items())]
 
 
 def _row(reader: str, tally: Tally) -> str:
     numbers = (
         tally.tried.total(), tally.judged.total(), tally.missed.total(), f"{tally.share_missed:.2%}",
-        tally.explained.total(), tally.unproved.total(), tally.crashed.total(), tally.slow.total(),
+        tally.unconfirmed.total(), tally.explained.total(), tally.unproved.total(), tally.crashed.total(),
+        tally.slow.total(),
     )  # fmt: skip
     return f"| {reader} | {' | '.join(map(str, numbers))} |"
 
 
 def by_kind(tallies: Mapping[str, Tally]) -> list[str]:
     """A row for each kind of damage, over all readers."""
-    head = "| Damage | Mutants | Judged | Too good | Not to be found |"
+    head = "| Damage | Mutants | Judged | Too good | Unconfirmed | Not to be found |"
     sums = {
         kind: [sum(each) for each in zip(*(tally.of(kind) for tally in tallies.values()), strict=True)]
         for kind in KINDS

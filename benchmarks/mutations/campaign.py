@@ -58,6 +58,7 @@ class Tally:
         judged: how many were judged nevertheless, by kind.
         missed: how many were judged with something too good that could have been found, by kind and statistic.
         explained: how many were so where nothing in the log bears on it, by kind and reason.
+        unconfirmed: how many were so, and their verdict says that nothing confirms the duration of steps, by kind.
         unproved: judged without the proof of an end, by kind.
         crashed: by kind.
         slow: by kind: more than a second of this process's own time.
@@ -68,6 +69,7 @@ class Tally:
     judged: Counter[str] = field(default_factory=Counter)
     missed: Counter[tuple[str, str]] = field(default_factory=Counter)
     explained: Counter[tuple[str, str]] = field(default_factory=Counter)
+    unconfirmed: Counter[str] = field(default_factory=Counter)
     unproved: Counter[str] = field(default_factory=Counter)
     crashed: Counter[str] = field(default_factory=Counter)
     slow: Counter[str] = field(default_factory=Counter)
@@ -79,12 +81,12 @@ class Tally:
         if len(known) < _EXAMPLES:
             known.append(number)
 
-    def of(self, kind: str) -> tuple[int, int, int, int]:
-        """Of a kind: tried, judged, missed, explained."""
+    def of(self, kind: str) -> tuple[int, int, int, int, int]:
+        """Of a kind: tried, judged, missed, unconfirmed, explained."""
         missed, explained = (
             sum(count for (of, _), count in each.items() if of == kind) for each in (self.missed, self.explained)
         )
-        return self.tried[kind], self.judged[kind], missed, explained
+        return self.tried[kind], self.judged[kind], missed, self.unconfirmed[kind], explained
 
     @property
     def share_missed(self) -> float:
@@ -141,7 +143,9 @@ class Campaign:
         better = too_good(subject.whole, left)
         where = f"{self.reader}: {subject.name}"
         unexplained = [name for name in better if reason(where, kind, name) is None]
-        if unexplained:
+        if unexplained and "duration" in left.unconfirmed:
+            tally.unconfirmed[kind] += 1
+        elif unexplained:
             tally.missed[kind, unexplained[0]] += 1
             tally.example(f"too good: {unexplained[0]}", kind, mutant.number)
         elif better:

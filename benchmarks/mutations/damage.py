@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -356,6 +357,95 @@ def _swap_numbers(log: Log, rng: Random) -> bytes | None:
     return _with(log, {index: log.form.put(log.pieces[index], rng.choice(here), rng.choice(there).text)})
 
 
+def _swap_digits(text: bytes, rng: Random) -> bytes | None:
+    places = [at for at in _places(text[:-1], _DIGITS) if text[at + 1 : at + 2].isdigit()]
+    if not places:
+        return None
+    at = rng.choice(places)
+    return text[:at] + text[at + 1 : at + 2] + text[at : at + 1] + text[at + 2 :]
+
+
+def _delay(log: Log, rng: Random) -> bytes | None:
+    """A line that comes some lines later, as from a buffer of its own."""
+    index = pick(log, rng)
+    if index is None or index + 1 == len(log.pieces):
+        return None
+    later = min(len(log.pieces), index + 1 + rng.choice((1, 1, 2, 3, 8, 40)))
+    return b"".join([*log.pieces[:index], *log.pieces[index + 1 : later], log.pieces[index], *log.pieces[later:]])
+
+
+def _merge_fields(log: Log, rng: Random) -> bytes | None:
+    """The first fields of a line that says something, and the rest of those of another."""
+    if len(log.telling) < 2:
+        return None
+    one, other = rng.sample(log.telling, 2)
+    sign = b" | " if b" | " in log.pieces[one] else b", "
+    first, second = log.pieces[one].split(sign), log.pieces[other].split(sign)
+    if min(len(first), len(second)) < 2:
+        return None
+    at = rng.randrange(1, min(len(first), len(second)))
+    return _with(log, {one: sign.join([*first[:at], *second[at:]]), **({other: b""} if rng.random() < 0.5 else {})})
+
+
+def _rotate(log: Log, rng: Random) -> bytes:
+    """A log whose beginning went to another file, which is lost, or read after it."""
+    at = rng.randrange(len(log.pieces) + 1)
+    return b"".join([*log.pieces[at:], *(log.pieces[:at] if rng.random() < 0.5 else ())])
+
+
+def _locale(log: Log, rng: Random) -> bytes:
+    """Numbers with a decimal comma, or with points between thousands, from a line on."""
+    since, point = rng.choice([0, *log.telling]), rng.choice((b",", b"\xc2\xa0", b"'"))
+    return b"".join(
+        piece if index < since else re.sub(rb"(?<=\d)\.(?=\d)", lambda _: point, piece)
+        for index, piece in enumerate(log.pieces)
+    )
+
+
+def _unit_from_here(log: Log, rng: Random) -> bytes | None:
+    """A number of each line that says something is in another unit from one of them on, named or not."""
+    if len(log.telling) < 2:
+        return None
+    since, factor = rng.choice(log.telling[1:]), rng.choice((1e-3, 1e3, 60.0, 1 / 60, 1024.0))
+    found = {index: log.form.numbers(log.pieces[index]) for index in log.telling if index >= since}
+    column = rng.randrange(max(map(len, found.values())) or 1)
+    changes = {}
+    for index, numbers in found.items():
+        if column < len(numbers):
+            piece = log.form.put(log.pieces[index], numbers[column], _scaled(numbers[column].text, factor))
+            changes[index] = (_unit(piece, rng) or piece) if factor < 0.01 and rng.random() < 0.2 else piece
+    return _with(log, changes) if changes else None
+
+
+def _copy_field(log: Log, rng: Random) -> bytes | None:
+    """A number as the same field of another line has it."""
+    if len(log.telling) < 2:
+        return None
+    one, other = rng.sample(log.telling, 2)
+    here, there = log.form.numbers(log.pieces[one]), log.form.numbers(log.pieces[other])
+    if not here or len(here) != len(there):
+        return None
+    at = rng.randrange(len(here))
+    return _with(log, {one: log.form.put(log.pieces[one], here[at], there[at].text)})
+
+
+def _write_twice(log: Log, rng: Random) -> bytes:
+    """A buffer that was written a second time."""
+    data, size = b"".join(log.pieces), rng.choice((512, 4096, 8192))
+    at = size * rng.randrange(len(data) // size + 1)
+    return data[: at + size] + data[at:]
+
+
+def _interleave(log: Log, rng: Random) -> bytes | None:
+    """Two lines that were written at once, in turns."""
+    index = pick(log, rng)
+    if index is None or index + 1 == len(log.pieces):
+        return None
+    (one, end), other = (log.pieces[index].rstrip(b"\r\n"), b"\n"), log.pieces[index + 1]
+    here, there = rng.randrange(len(one) + 1), rng.randrange(len(other) + 1)
+    return _with(log, {index: one[:here] + other[:there] + one[here:] + end, index + 1: other[there:]})
+
+
 KINDS: Mapping[str, Damage] = {
     "delete a line": _delete_line,
     "delete the first line": _delete_first,
@@ -397,8 +487,17 @@ KINDS: Mapping[str, Damage] = {
     "splice two logs": _splice,
     "drop the header": _drop_header,
     "drop the footer": _drop_footer,
+    "swap digits": _of_a_number(_swap_digits),
+    "delay a line": _delay,
+    "merge two lines' fields": _merge_fields,
+    "rotate the log": _rotate,
+    "another locale": _locale,
+    "another unit from a line on": _unit_from_here,
+    "copy a field of another line": _copy_field,
+    "write a buffer twice": _write_twice,
+    "interleave two lines": _interleave,
 }
-TEXT_ONLY = frozenset({"line ends of the file", "change a unit"})
+TEXT_ONLY = frozenset({"line ends of the file", "change a unit", "another locale"})
 
 
 def damaged(log: Log, rng: Random) -> tuple[str, bytes]:

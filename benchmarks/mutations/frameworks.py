@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from benchmarks.mutations.forms import TEXT
 from benchmarks.mutations.judging import Files, Judge, Runs
 from benchmarks.mutations.subjects import Subject, data, published, recipe, runs, sample, with_bare
 from tests.support.events import scalars
@@ -30,6 +31,10 @@ def megatron_lm() -> Iterator[Subject]:
     yield from _whole("2 CPU ranks", data("logs/megatron_lm_2_ranks.log"), small, _MEGATRON, proof)
     four = runs(recipe("small", "megatron_lm", **_SMALL, steps=30, parallelism={"tensor": 2}), ranks=4)
     yield from _whole("4 CPU ranks", data("logs/megatron_lm_4_ranks.log"), four, _MEGATRON, proof)
+    old = [re.sub(rb"\[20\d\d-[^\]]*\] (?=iteration)|throughput per GPU[^|]*\| ", b"", line)
+           for line in TEXT.split(data("logs/megatron_lm_2_ranks.log")["megatron_lm_2_ranks.log"])]  # fmt: skip
+    then = runs(recipe("then", "megatron_lm", **_SMALL, steps=30, parallelism={"tensor": 2}))
+    yield from _whole("2 CPU ranks, as in 2021", {"job.log": b"".join(old)}, then, _MEGATRON, proof)
     model = {"layers": 12, "hidden_size": 768, "attention_heads": 12, "vocab_size": 50304}
     gpt = recipe(
         "gpt125m", "megatron_lm", model=model, sequence_length=2048, global_batch_size=32, micro_batch_size=8,
@@ -37,7 +42,8 @@ def megatron_lm() -> Iterator[Subject]:
     )  # fmt: skip
     one = runs(gpt, "H200", gpus=1)
     yield from _whole("one H200", _sampled("logs/megatron_lm_one_h200.log"), one, _MEGATRON, proof)
-    tiny = runs(recipe("tiny", "megatron_lm", **_SMALL, steps=20, parallelism={"tensor": 2}))
+    plain = {"layers": 2, "hidden_size": 64, "attention_heads": 4, "vocab_size": 128, "dropout": 0.0}
+    tiny = runs(recipe("tiny", "megatron_lm", **_SMALL, steps=20, model=plain, parallelism={"tensor": 2}))
     yield from _whole("2 CPU ranks, core 0.16", _sampled("logs/megatron_lm_core_0.16.log"), tiny, _MEGATRON, proof)
     if files := _sampled("jsc/175B_job.out.excerpt.txt"):
         jsc, shape = published()["nlp175b"], {"nodes": 96, "gpus": 4}

@@ -39,11 +39,13 @@ class Judgement:
         verdict: `judged` for a run with numbers or a check that passes, `failed` for a check that does not.
         why: why it is an error, or what was found.
         numbers: what was measured: value and unit by name.
+        unconfirmed: what the record says of numbers that nothing confirms.
     """
 
     verdict: State
     why: str = ""
     numbers: Mapping[str, tuple[float, str]]
+    unconfirmed: str = ""
 
 
 Judge = Callable[[Files], Judgement]
@@ -97,14 +99,16 @@ class Runs:
         assert evaluate is not None
         row = evaluate([BatchLog(path=self._logs / name, hosts=())], 0.0).decode().splitlines()[1]
         rate = float(row.rsplit(",", 2)[1])
-        return Judgement(verdict="judged", numbers={"row": (rate, "samples/s")})
+        return Judgement(
+            verdict="judged", numbers={"row": (rate, "samples/s")}, unconfirmed="; ".join(record.unconfirmed)
+        )
 
 
 def _of_record(record: RunRecord) -> Judgement:
     if record.problem is not None:
         return Judgement(verdict="error", why=f"{record.problem.kind}: {record.problem.message}", numbers={})
     numbers = {name: (metric.value, metric.unit) for name, metric in record.metrics.items()}
-    return Judgement(verdict="judged", numbers=numbers)
+    return Judgement(verdict="judged", numbers=numbers, unconfirmed="; ".join(record.unconfirmed))
 
 
 def new_folder() -> Path:

@@ -34,11 +34,6 @@ _REASONS = (
         why="a GPU rank says its matmul rate once, and ranks need not be equally fast",
     ),
     Reason(
-        logs="megatron_lm: .*CPU ranks.*", kinds=_VALUES, statistics=".*",
-        why="on CPUs Megatron-LM's TFLOP/s are 0.0, and a line may be printed up to 2 s after its step's end, so that "
-        "a short step may be told shorter; with GPUs it is a quarter of a second, and the TFLOP/s are held against it",
-    ),
-    Reason(
         logs="megatron_lm: (one H200|JSC's .*)", kinds="scale a field", statistics="reported_tflops_per_gpu",
         why="the same share on every line: Megatron-LM counts FLOPs by another formula than ours, and by another one "
         "in each release",
@@ -49,10 +44,6 @@ _REASONS = (
         "where its lines have the time in whole seconds",
     ),
     Reason(
-        logs="(nemo|gnu_time): .*", kinds=f"{_VALUES}|delete bytes", statistics="(?!loss_drop).*",
-        why="without its event file NeMo says a step's time once, and its lines have no time",
-    ),
-    Reason(
         logs="deepspeed_chat: .*", kinds=_VALUES, statistics="(?!reported_throughput|counted_work|loss_drop).*",
         why="the timer's rates are those of single steps, one in ten, which may differ from the mean. The number of "
         "the whole run, which is the reference's, is held against time, steps and samples",
@@ -60,10 +51,6 @@ _REASONS = (
     Reason(
         logs=".*", kinds=".*", statistics="loss_drop",
         why="a loss follows from no other number, and those of steps and ranks differ",
-    ),
-    Reason(
-        logs="megatron_events: without a step in the log", kinds=_VALUES, statistics=".*",
-        why="an event file alone says each number once, and its check sums find all damage but one with new sums",
     ),
     Reason(
         logs="(nvlink|nvidia_smi): .*", kinds="splice two logs", statistics="verdict",

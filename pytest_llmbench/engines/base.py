@@ -12,9 +12,10 @@ from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.record.claims import Asks
+from pytest_llmbench.core.record.claims import Asks, SettingsCheck
 from pytest_llmbench.core.record.series import Progress, StepSeries
 from pytest_llmbench.core.schema import NoOptions, Strict, validate
+from pytest_llmbench.engines.overrides import Rules
 from pytest_llmbench.judging.memory import Footprint
 from pytest_llmbench.judging.statistics import SHARED, Statistic
 
@@ -115,6 +116,9 @@ class Engine(Protocol):
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
         """Return values to compare a run's claims with, in addition to or instead of the recipe's fields."""
 
+    def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:
+        """Compare the settings that a log prints with those that the run was to have."""
+
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> RankTask | Script:
         """Build what runs: a task for every rank for kind `ranks`, else a script."""
 
@@ -154,6 +158,9 @@ class EngineDefaults:
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
         return {}
+
+    def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:
+        return Rules(same={}).compare({}, series.settings)
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
         yield from ()

@@ -6,15 +6,20 @@ They make sure that plan, FLOPs, references and gate are about the training that
 - a change of the work of a step or a run that the recipe's fields leave out: the recipe is refused
 - harmless: model and work stay as they are
 - any other: the work of a step is unknown, and statistics of the model's FLOPs are left out
+
+A log that prints its arguments is compared with the same table.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, get_args
 
+from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.recipe.recipes import Parallelism, Precision, Recipe
 from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.claims import Setting, SettingsCheck
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +38,8 @@ class Rules:
     refused: Mapping[str, str] = field(default_factory=dict)  # refused arguments by name, with the effect of each
     harmless: Collection[str] = ()  # names of arguments that leave the model and its work as they are
     families: tuple[str, ...] = ()  # beginnings of further names of harmless arguments
+    # Values of arguments that change the work of a step, unless the recipe gives them
+    usual: Mapping[str, Any] = field(default_factory=dict)
 
     def problems(self, recipe: Recipe, own: Mapping[str, Any]) -> Iterator[str]:
         """Yield each argument that contradicts the recipe or changes its work."""
@@ -50,9 +57,50 @@ class Rules:
         """Return the arguments whose effect on the work of a step is unknown."""
         return [
             name for name, value in own.items()
-            if _is_given(value) and name not in self.same and name not in self.harmless
-            and not name.startswith(self.families)
+            if _is_given(value) and name not in self.same and not self._is_harmless(name)
         ]  # fmt: skip
+
+    def _is_harmless(self, name: str) -> bool:
+        return name in self.harmless or name.startswith(self.families)
+
+    def compare(self, own: Mapping[str, Any], settings: Sequence[Setting]) -> SettingsCheck:
+        """Compare the settings that a log prints with these rules; `own` are the recipe's arguments."""
+        differ: list[str] = []
+        numbers: list[str] = []
+        unknown: list[str] = []
+        kinds = Counter({"compared": 0})
+        for setting in {setting.name: setting for setting in reversed(settings)}.values():
+            name, value = setting.name.replace("_", "-"), _OFF_OR_ON.get(setting.value, setting.value)
+            rule = None if setting.compared else self._due(name, own)
+            if rule is not None and value is not None and not any(_agree(value, due) for due in rule.allowed):
+                words = f"{setting.name} {setting.value}; {rule.field} of the recipe is {_words(rule.allowed)}"
+                of_optimizer = rule.field.startswith("optimizer.")
+                (numbers if of_optimizer else differ).append(words if of_optimizer else f"{setting.where} says {words}")
+            if setting.compared or rule is not None:
+                kinds["compared"] += 1
+            elif self._is_harmless(name):
+                kinds["without effect on the work of a step"] += 1
+            elif not _is_given(value):
+                kinds["not in use"] += 1
+            else:
+                unknown.append(setting.name)
+        if not settings:
+            return SettingsCheck()
+        printed = f"{kinds.total() + len(unknown)} settings printed"
+        more = [f"{len(unknown)} unknown: {listed(sorted(unknown))}"] if unknown else []
+        unlike = f"; unlike the recipe, with the same work: {listed(numbers)}" if numbers else ""
+        summary = ", ".join([printed, *(f"{number} {kind}" for kind, number in kinds.items()), *more]) + unlike
+        return SettingsCheck(differ=tuple(differ), summary=summary)
+
+    def _due(self, name: str, own: Mapping[str, Any]) -> Same | None:
+        """The rule of a printed setting; None where nothing decides its value."""
+        if name in own and not self._is_harmless(name):
+            is_path = bool(set("/{") & set(str(own[name])))
+            return None if is_path else Same(field=f"options.arguments.{name}", allowed=(own[name],))
+        if name in self.same:
+            return self.same[name]
+        given = self.usual if name in self.usual else self.refused
+        return Same(field=f"options.arguments.{name}", allowed=(self.usual.get(name),)) if name in given else None
 
 
 # The rules of a framework's arguments, and the arguments of a recipe's options.
@@ -78,6 +126,10 @@ def values_of(recipe: Recipe, fields: Mapping[str, str], others: Mapping[str, An
 def rules_of_given(values: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Same]:
     """Make rules of the arguments that an engine gives; `fields` maps them to keys of the recipe."""
     return {name: Same(field=fields.get(name, name), allowed=(value,)) for name, value in values.items()}
+
+
+# How Python prints values that a command line gives, or leaves out.
+_OFF_OR_ON = {"True": True, "False": False, "None": None, "[]": None, "": None}
 
 
 def _is_given(value: Any) -> bool:

@@ -13,6 +13,8 @@ from pytest_llmbench.core.record.series import Step, StepSeries
 _SHARE, _LATE_S, _LATE_ON_CPUS_S = 0.02, 0.25, 2.0
 # In 290 public logs of runs on GPUs the median step takes at most 1.32 times as long as the fastest, on busy CPUs 1.63.
 _FASTER, _FASTER_ON_CPUS, _FEWEST = 1.9, 4.0, 3
+# No run becomes this much faster after so many lines.
+_SLOW_LINES, _OTHER_UNIT = 5, 50.0
 # Logging may take time that a rate leaves out, but less than half of it.
 _BUSY = 1.5
 # Spans of time stamps in whole seconds are compared from this length on.
@@ -64,6 +66,19 @@ def check_steady(steps: Sequence[Step], topology: Topology) -> Iterator[str]:
             f"step {fastest.step} took {fastest.seconds:.4g} s, where the median of all steps is {usual:.4g} s: none "
             "can be so much faster with the same work"
         )
+    yield from _check_unit(steps)
+
+
+def _check_unit(steps: Sequence[Step]) -> Iterator[str]:
+    """Yield the line from which on all steps are so much faster than lines before it that the unit must be another."""
+    timed = [(step.step, step.seconds) for step in steps if step.seconds]
+    slowest = 0.0  # of the lines from here on
+    for at in range(len(timed) - 1, _SLOW_LINES - 1, -1):
+        slowest = max(slowest, timed[at][1])
+        before = min(seconds for _, seconds in timed[at - _SLOW_LINES : at])
+        if len(timed) - at >= _FEWEST and before > _OTHER_UNIT * slowest:
+            yield f"steps before {timed[at][0]} take {before:.4g} s, and later ones {slowest:.4g} s: in another unit?"
+            return
 
 
 def check_counts(steps: Sequence[Step], name: str, samples: int) -> Iterator[str]:

@@ -12,11 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.series import RankInfo, Step, StepSeries
+from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.core.record.telemetry import SLOWDOWNS, GpuTelemetry
 from pytest_llmbench.judging.agreement import pace
 from pytest_llmbench.judging.interval.spread import spread
 from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.sanity import Evidence, outside
+from pytest_llmbench.judging.sanity.rates import clock_share
 from pytest_llmbench.judging.statistics import judged_steps
 
 # Healthy nodes of one model are within this of each other.
@@ -39,6 +41,20 @@ _SCALED = 1.4826
 # to 1000 steps.
 _MOST_SKIPPED = 0.05
 _SKIPPED = "number_of_skipped_iterations"
+# The least SM clock under load, as a share of that of the published peak: GPUs in good order reach 0.7 at their power
+# limit.
+_LEAST_CLOCK = 0.6
+# Gradients take no longer than by this link, B/s, after ranks were woken up; a wait that long is a share of the step.
+_SLOWEST_LINK, _WAKING_S, _AWAITED = 1e8, 0.1, 0.25
+# Rates and totals of frameworks that follow from the duration of steps, and the least values with enough digits.
+_RATES = frozenset({
+    "throughput_per_gpu", "tflops", "samples_per_second", "tokens_per_gpu_per_second", "wps", "ups", "Samples/sec",
+    "CurrSamplesPerSec", "RunningAvgSamplesPerSec",
+})  # fmt: skip
+_READABLE = {"throughput_per_gpu": 5.0, "tflops": 5.0}
+_TOTALS = frozenset({"throughput_samples_per_s", "execution_time_s", "done_training_s"})
+# Times of lines confirm durations where they span this many times the delay of a line.
+_CLEAR, _LATE_S, _LATE_ON_CPUS_S = 10.0, 0.25, 2.0
 # A drift is reported above this share of the mean and this many standard errors.
 _DRIFT_SHARE, _DRIFT_ERRORS = 0.01, 4.0
 
@@ -47,6 +63,8 @@ def findings(e: Evidence) -> tuple[str, ...]:
     """Collect all findings of a run, a sentence each."""
     return (
         *_throttled(e),
+        *_capped(e),
+        *_awaited(e),
         *_unlike_ranks(e),
         *_far_from_peak(e),
         *_time_outside(e),
@@ -55,6 +73,62 @@ def findings(e: Evidence) -> tuple[str, ...]:
         *_some_skipped(e),
         *unsteady(e),
     )
+
+
+def long_start(steady: Steady | None) -> Iterator[str]:
+    """Yield that more steps are left out at the start than the speed is judged by."""
+    if steady is not None and steady.left_out > steady.judged:
+        yield (
+            f"the speed is that of the last {steady.judged} steps: the {steady.left_out} before them are left out as "
+            "warm-up and slow start"
+        )
+
+
+def unconfirmed(e: Evidence) -> tuple[str, ...]:
+    """Collect what a verdict on this run rests on although it stands in one place, and nothing confirms it."""
+    return (*_of_a_log(e),) if e.kind == "command" else (*_unreported(e),)
+
+
+def _of_a_log(e: Evidence) -> Iterator[str]:
+    claimed = {claim.name for claim in e.series.claims}
+    if e.series.world_size is None and "world_size" not in claimed and not e.series.nodes:
+        yield f"no line gives the number of ranks, which is taken to be {e.topology.world_size}"
+    if not claimed & {"layers", "hidden_size", "parameters_of_rank", "parameters"}:
+        yield f"no line describes the model, which is taken to be that of recipe {e.recipe.name}"
+    if any(step.seconds for step in e.series.steps) and not _is_timed_twice(e):
+        yield "the duration of a step stands in one place, without times, rates or an event file that agree with it"
+
+
+def _is_timed_twice(e: Evidence) -> bool:
+    series, steps = e.series, e.series.steps
+    rates = {name for step in steps for name, value in step.reported.items() if value >= _READABLE.get(name, 1e-9)}
+    if rates & _RATES or series.totals.keys() & _TOTALS or series.timed_twice:
+        return True
+    stamps = [step.at for step in steps if step.at is not None]
+    late = _LATE_S if e.topology.gpus else _LATE_ON_CPUS_S
+    return len(stamps) > 1 and stamps[-1] - stamps[0] >= _CLEAR * late
+
+
+def _unreported(e: Evidence) -> Iterator[str]:
+    """Yield what ranks of our own left out of their account of the training."""
+    if e.expected is None or e.expected.parameters is None:
+        return
+    named = ("dropout", "activation_checkpointing", "optimizer_steps", "repeated")
+    staged = e.recipe.parallelism.pipeline > 1  # only its ends are fed
+    sharded = e.recipe.parallelism.sharding in {"gradients", "full"} or e.topology.world_size == 1
+    wanted = [name for name in (named if sharded else (*named, "weights")) if name != "repeated" or not staged]
+    silent = {
+        name.replace("_", " "): [
+            info.rank for info in e.series.ranks if info.training and getattr(info.training, name) is None
+        ]
+        for name in wanted
+    }
+    lacking = [name for name, ranks in silent.items() if ranks]
+    if lacking:
+        yield f"the step logs of ranks {listed(sorted(set().union(*silent.values())))} lack {', '.join(lacking)}"
+    again = sum(info.training.repeated or 0 for info in e.series.ranks if info.training)
+    if again and e.recipe.data.kind != "synthetic":
+        yield f"{again} micro batches had been trained on before: the token file is short, or a batch was repeated"
 
 
 def slowest_node(ranks: Sequence[RankInfo], telemetry: Sequence[GpuTelemetry]) -> str | None:
@@ -107,6 +181,37 @@ def _throttled(e: Evidence) -> Iterator[str]:
         held.append(f"{_place(e, gpu.rank)} ({', '.join(reasons)} of {gpu.samples} samples)")
     if held:
         yield f"throttled in the judged steps: {listed(held)}: the speed is that of GPUs that were held back"
+
+
+def _capped(e: Evidence) -> Iterator[str]:
+    """Yield GPUs whose power limit, or one set by hand, keeps them far below the clock of their published peak."""
+    low = []
+    for gpu in e.series.telemetry:
+        device = next((info.device for info in e.series.ranks if info.rank == gpu.rank), "")
+        share = clock_share(gpu, device)
+        if share is not None and share < _LEAST_CLOCK:
+            capped = f", at the power limit in {gpu.power_capped} of {gpu.samples} samples" if gpu.power_capped else ""
+            low.append(f"{_place(e, gpu.rank)} {gpu.sm_clock_mhz:.4g} MHz{capped}")
+    if low:
+        yield (
+            f"SM clocks below {100 * _LEAST_CLOCK:g} % of that of the published peak: {listed(low)}: the speed is that "
+            "of GPUs that were held back"
+        )
+
+
+def _awaited(e: Evidence) -> Iterator[str]:
+    """Yield that all ranks wait for gradients for longer than any link needs: the one they wait for is not here."""
+    times, layout = e.series.times, e.recipe.parallelism
+    if times is None or times.transfer_s is None or layout.sharding != "none" or layout.model_parallel_size > 1:
+        return
+    took = stats.fmean(rank.seconds or 0.0 for rank in times.ranks)
+    gradient = 4 * max((info.training.parameters for info in e.series.ranks if info.training), default=0)
+    needed = _WAKING_S + 2 * gradient / _SLOWEST_LINK
+    if times.transfer_s > needed + _AWAITED * took:
+        yield (
+            f"every rank waits {times.transfer_s:.3g} s or more of each {took:.3g} s step for gradients of "
+            f"{gradient / 1e6:.3g} MB: the rank that they wait for has another one's log, or links are very slow"
+        )
 
 
 def _unlike_ranks(e: Evidence) -> Iterator[str]:

@@ -138,6 +138,7 @@ def _unsuitable(run: GoodRun, statistics: Mapping[str, Statistic], wanted: Seque
         yield f"scale {record.recipe.scale}: a threshold for a machine applies at scale full only"
     if record.device is None:
         yield "its ranks did not report their device"
+    yield from (f"its numbers are unconfirmed: {reason}" for reason in record.unconfirmed)
     for failed in _failed(run, statistics, of_speed=False):
         yield f"{failed.test} ended in {failed.verdict}: {failed.reason}"
     for name in wanted:

@@ -97,6 +97,15 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
+class Printed:
+    """Any setting of the training, by the framework's own name and as text; `compared` if a claim is made of it."""
+
+    name: str
+    value: str
+    compared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """An evaluation or a checkpoint, whose time is outside of steps."""
 
@@ -160,4 +169,4 @@ EVERY_LINE = Needles()
 Parse = Callable[[str], Iterable[Item]]
 
 # Returns the settings that one line prints, and its count of skipped steps.
-Claims = Callable[[str], Iterable[Said | Skipped]]
+Claims = Callable[[str], Iterable[Said | Printed | Skipped]]

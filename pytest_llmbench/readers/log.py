@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.extensions import Extensions, named
-from pytest_llmbench.core.record.claims import Claim
+from pytest_llmbench.core.record.claims import Claim, Setting
 from pytest_llmbench.core.record.series import Progress, Step, StepSeries
 from pytest_llmbench.core.wire.labels import NEEDLE, Label, labels_in
 from pytest_llmbench.readers import items
@@ -33,13 +33,13 @@ _SAMPLE = 200
 # `[2026-11-21 02:46:00.79] `, `[2023-05-01 10:00:00,123] `, `2026-11-21 02:58:47 | `
 _STAMP = re.compile(r"(?<!\d)(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\b", re.ASCII)
 # All ranks print the same settings, so one run has few different ones.
-_MOST_CLAIMS = 1000
+_MOST_CLAIMS, _MOST_SETTINGS = 1000, 5000
 _OF_STEP = Step.model_fields.keys() & {attribute.name for attribute in fields(items.StepLine)} - {"interval"}
 # One for each node.
 _MOST_LABELS = 100_000
 
 
-def _no_claims(text: str) -> Iterable[items.Said | items.Skipped]:  # noqa: ARG001 - see `items.Claims`
+def _no_claims(text: str) -> Iterable[items.Said | items.Printed | items.Skipped]:  # noqa: ARG001 - see `items.Claims`
     """The default for frameworks without claims in their logs."""
     return ()
 
@@ -141,6 +141,7 @@ class _Collected:
     _unreadable: list[str] = field(default_factory=list)
     _unread_after: Counter[int] = field(default_factory=Counter)
     _claims: dict[items.Said, Claim] = field(default_factory=dict)
+    _settings: dict[items.Printed, Setting] = field(default_factory=dict)
     _stamped: dict[bool, tuple[float, float]] = field(default_factory=dict)
     _skipped: dict[int, int] = field(default_factory=dict)
     _files: dict[str, str] = field(default_factory=dict)
@@ -218,13 +219,17 @@ class _Collected:
             first, last = self._stamped.get(failed, (at, at))
             self._stamped[failed] = (min(first, at), max(last, at))
 
-    def claim(self, item: items.Said | items.Skipped, line: Line) -> None:
+    def claim(self, item: items.Said | items.Printed | items.Skipped, line: Line) -> None:
         """Keep a setting with the place of its first print, or a count of skipped steps, of a complete line."""
         if isinstance(item, items.Skipped):
             if line.whole:
                 self._skipped[item.step] = max(item.so_far, self._skipped.get(item.step, 0))
+            return
+        where = f"{line.file}:{line.number}"
+        if isinstance(item, items.Printed):
+            if line.whole and len(self._settings) < _MOST_SETTINGS:
+                self._settings.setdefault(item, Setting(where=where, **asdict(item)))
         elif line.whole and len(self._claims) < _MOST_CLAIMS:
-            where = f"{line.file}:{line.number}"
             self._claims.setdefault(item, Claim(name=item.name, value=item.value, where=where, stage=item.stage))
 
     def refuse(self, line: Line, reason: str) -> None:
@@ -256,6 +261,7 @@ class _Collected:
             restarted=self._restarted,
             bad_ends=tuple(self._bad_ends)[:_MOST_REPORTED],
             claims=tuple(self._claims.values()),
+            settings=tuple(self._settings.values()),
             stamped=(min(first for first, _ in times), max(last for _, last in times)) if times else None,
             skipped=tuple(sorted(self._skipped.items())),
             labels=tuple(self._labels.values()),

@@ -8,14 +8,21 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from pytest_llmbench.core.record.claims import ClaimName, on_off
-from pytest_llmbench.readers.items import Said
+from pytest_llmbench.readers.items import Printed, Said
+from pytest_llmbench.readers.numbers import as_number
 
-_ARGUMENT = re.compile(r"\s*(\w{1,60}) \.+ (\S{1,60})\s*", re.ASCII)
+_ARGUMENT = re.compile(r"\s*(\w{1,60}) \.+ (\S(?:.{0,98}\S)?)\s*", re.ASCII)
 _PARAMETERS = re.compile(
     r"> number of parameters on (?:\(([a-z_, ]+)\) )?model parallel rank "
     r"\(?(\d{1,9}(?:, *\d{1,9}){0,4})\)?: +(\d{1,15})\s*$",
     re.ASCII,
 )
+# With two decimals; without the parameters of learned positions.
+_BILLIONS = re.compile(r"\bTotal number of parameters in billions: +(\d{1,6}\.\d{1,9})\s*$", re.ASCII)
+_LOADED = re.compile(
+    r"\bsuccessfully loaded checkpoint from |\bloading (?:\w+ )?checkpoint from .{1,300} at iteration \d", re.ASCII
+)
+_RANDOM = "will start from random"
 _VOCABULARY = re.compile(
     r"> padded vocab \(size: (\d{1,9})\) with |\bPadded vocab_size: \d{1,9}, original vocab_size: (\d{1,9}),"
 )
@@ -36,17 +43,22 @@ _CONTEXT: Mapping[str, ClaimName] = {"tensor": "tensor", "pipeline": "pipeline",
 
 # Every line with claims contains one of these.
 NEEDLES = (
-    b" ........", b"parameters", b"dded vocab", b"setting number of micro", b"parallel size: ", b"GPTDatasetConfig(",
+    b" ...", b"parameters", b"dded vocab", b"setting number of micro", b"parallel size: ", b"GPTDatasetConfig(",
+    b"checkpoint from ", b"start from random",
 )  # fmt: skip
 
 
-def parse_claims(text: str) -> Iterator[Said]:
+def parse_claims(text: str) -> Iterator[Said | Printed]:
     """Yield the settings that a line prints."""
-    if " .." in text:
-        if (match := _ARGUMENT.fullmatch(text)) and match[1] in _ARGUMENTS:
-            name, read = _ARGUMENTS[match[1]]
-            if (value := read(match[2])) is not None:
-                yield Said(name, value)
+    if " ..." in text and (match := _ARGUMENT.fullmatch(text)):
+        name, read = _ARGUMENTS.get(match[1], (None, None))
+        yield Printed(match[1], match[2], compared=name is not None)
+        if name and read and (value := read(match[2])) is not None:
+            yield Said(name, value)
+    elif "checkpoint from " in text and _LOADED.search(text):
+        yield Said("initial_weights", "loaded")
+    elif _RANDOM in text:
+        yield Said("initial_weights", "random")
     elif "param" in text:
         yield from _parameters(text)
     elif "vocab" in text and (match := _VOCABULARY.search(text)):
@@ -67,6 +79,8 @@ def _parameters(text: str) -> Iterator[Said]:
         names, ranks = (match[1] or "tensor").split(", "), match[2].split(",")
         stages = [int(rank) for name, rank in zip(names, ranks, strict=False) if name == "pipeline"]
         yield Said("parameters_of_rank", int(match[3]), stage=stages[0] if stages else 0)
+    if match := _BILLIONS.search(text):
+        yield Said("parameters", 1e9 * float(match[1]))
 
 
 def _count(text: str) -> int | None:
@@ -82,8 +96,13 @@ def _checkpointing(text: str) -> str | None:
     return {"None": "none", "False": "none", "True": "full", "uniform": "full", "block": "full"}.get(text, text)
 
 
+def _rate(text: str) -> str | None:
+    return None if (rate := as_number(text)) is None else f"{rate:g}"
+
+
 _ARGUMENTS: Mapping[str, tuple[ClaimName, Callable[[str], int | str | None]]] = {
     "num_layers": ("layers", _count),
+    "vocab_size": ("vocab_size", _count),
     "hidden_size": ("hidden_size", _count),
     "ffn_hidden_size": ("feed_forward_size", _count),
     "num_attention_heads": ("attention_heads", _count),
@@ -108,5 +127,9 @@ _ARGUMENTS: Mapping[str, tuple[ClaimName, Callable[[str], int | str | None]]] = 
     "checkpoint_activations": ("activation_checkpointing", _checkpointing),
     "activations_checkpoint_method": ("activation_checkpointing", _checkpointing),
     "optimizer": ("optimizer", str),
+    "hidden_dropout": ("dropout", _rate),
+    "attention_dropout": ("dropout", _rate),
+    "accumulate_allreduce_grads_in_fp32": ("gradient_precision", {"True": "fp32", "False": "of the model"}.get),
+    "grad_reduce_in_bf16": ("gradient_precision", {"True": "bf16"}.get),
     "position_embedding_type": ("positions", lambda text: "learned" if text == "learned_absolute" else text),
 }

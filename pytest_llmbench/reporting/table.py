@@ -10,6 +10,8 @@ _COLUMNS = ("run", "nodes", "statistic", "measured", "threshold", "verdict", "re
 _VERDICTS = ("FAIL", "ERROR", "SKIP", "PASS")
 # Shown for a check that passes without a bound on its measured values.
 NO_BOUND = "no bound"
+# Properties of a run that are under its first test.
+_OF_RUN = {"findings": "finding", "unconfirmed": "unconfirmed", "settings": "settings"}
 # Consecutive tests that share these have their reason under the last of them.
 _ALIKE = ("verdict", "reason", "cause", "run_record")
 
@@ -35,9 +37,10 @@ def render(rows: Sequence[Mapping[str, object]], width: int) -> Iterator[tuple[s
         verdict = str(row["verdict"])
         yield verdict, _line(cells, widths)
         notes = []
-        if row.get("findings") and row.get("run") not in shown:
-            shown.add(row.get("run"))
-            notes.append(("SKIP", f"finding: {row['findings']}"))
+        for key, title in _OF_RUN.items():
+            if row.get(key) and (row.get("run"), key) not in shown:
+                shown.add((row.get("run"), key))
+                notes.append(("SKIP", f"{title}: {row[key]}"))
         notes.append(("SKIP", str(row.get("steady_part", ""))))
         if row.get("each_run"):
             values = [for_people(float(value)) for value in str(row["each_run"]).split(",")]

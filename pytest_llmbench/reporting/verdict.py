@@ -34,6 +34,8 @@ class SessionVerdict(Document):
     """Reason for any other verdict than `pass`; empty for `pass`."""
     counts: Mapping[str, int]
     """Number of tests with each verdict; a verdict that no test has is left out."""
+    unconfirmed: tuple[str, ...] = ()
+    """Runs whose numbers rest on something that nothing confirms."""
     exit_code: int
     """Exit code of pytest."""
     session: str

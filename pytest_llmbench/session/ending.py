@@ -24,7 +24,9 @@ from pytest_llmbench.core.wire.notes import second_start
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging import recount
 from pytest_llmbench.judging.findings import findings as findings_of
+from pytest_llmbench.judging.findings import long_start, unconfirmed
 from pytest_llmbench.judging.sanity import Evidence, first_problem, implausible, outside
+from pytest_llmbench.judging.sanity.rates import clock_share
 from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure
 from pytest_llmbench.readers.log import last_words
 from pytest_llmbench.readers.srun import blamed_node, failed_node, first_to_end
@@ -298,7 +300,8 @@ def conclude_logs(
     # matrix products is too unsteady for a single step to be held against it.
     own_gpus = evidence.kind == "ranks" and evidence.topology.gpus
     timed = judged_steps(evidence.recipe, series.steps) if own_gpus else ()
-    problem = problem or implausible({**metrics, **_share_of_peak(evidence, measurement)}, timed)
+    clocks = [clock_share(gpu, device_of(evidence) or "") for gpu in series.telemetry]
+    problem = problem or implausible({**metrics, **_share_of_peak(evidence, measurement)}, timed, clocks)
     spent = outside(evidence)
     return RunOutcome(
         device=device_of(evidence),
@@ -316,7 +319,9 @@ def conclude_logs(
         steady=None if problem else measurement.steady,
         # Logs of some ranks of ours are too little evidence; a framework's log covers all ranks.
         unjudged=metrics if problem and evidence.kind == "command" else {},
-        findings=() if problem else findings_of(evidence),
+        findings=() if problem else (*findings_of(evidence), *long_start(measurement.steady)),
+        unconfirmed=() if problem else unconfirmed(evidence),
+        settings=evidence.compared.summary,
         outside_steps=spent.known if spent else {},
         problem=problem,
     )
@@ -345,6 +350,7 @@ def with_expectations(evidence: Evidence, system: System) -> Evidence:
         peak_tflops=published_tflops(device, recipe.precision, gpu) if topology.gpus and device else None,
         expected=engine.expected(recipe, topology),
         asks=engine.asks(recipe, topology),
+        compared=engine.compare(recipe, topology, evidence.series),
     )
 
 

@@ -11,7 +11,7 @@ ClaimName = Literal[
     "pipeline", "precision", "fp16", "bf16", "world_size", "steps", "micro_batches", "feed_forward_size",
     "gated_feed_forward", "grouped_queries", "kv_groups", "experts", "context_parallel", "positions", "vocab_size",
     "sharding", "sequence_parallel", "activation_checkpointing", "optimizer", "parameters_of_rank",
-    "frozen_parameters", "lora",
+    "frozen_parameters", "lora", "dropout", "gradient_precision", "initial_weights", "parameters",
 ]  # fmt: skip
 
 
@@ -53,3 +53,24 @@ class Claim(Strict):
         """The file that it is from; None for a claim of a rank."""
         name, colon, _ = self.where.partition(":")
         return name if colon else None
+
+
+class Setting(Strict):
+    """One setting as a log prints it, in the framework's own words."""
+
+    name: str
+    """Name of the setting."""
+    value: str
+    """Its value."""
+    where: str
+    """`file:line`, for messages."""
+    compared: bool
+    """Whether a claim with its value is compared with the recipe."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SettingsCheck:
+    """Comparison of the settings that a log prints with the recipe: each difference, and a sentence on all settings."""
+
+    differ: tuple[str, ...] = ()
+    summary: str | None = None

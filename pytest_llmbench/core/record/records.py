@@ -341,6 +341,10 @@ class RunOutcome(Strict):
     """Seconds of the run in its steps (`steps_s`), before the first step (`before_s`) and elsewhere (`around_s`)."""
     findings: tuple[str, ...] = ()
     """Findings about the run, one sentence each."""
+    unconfirmed: tuple[str, ...] = ()
+    """Facts that the numbers rest on, that stand in one place, and that nothing confirms, one sentence each."""
+    settings: str | None = None
+    """How many settings the log prints, how many of them were compared with the recipe, and names of unknown ones."""
     unjudged: Mapping[str, Metric] = {}
     """Metrics read from the log of a command whose run cannot be judged: evidence, not used for a verdict."""
     problem: Problem | None = None

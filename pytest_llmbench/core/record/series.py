@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
-from pytest_llmbench.core.record.claims import Claim
+from pytest_llmbench.core.record.claims import Claim, Setting
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.wire.labels import Label
@@ -271,10 +271,14 @@ class StepSeries(Strict):
     """First and last time of the run's lines, as Unix times if their clock were UTC; None without times."""
     written: tuple[float, float] | None = None
     """First and last Unix time of the run's event files; None without any."""
+    timed_twice: bool = False
+    """Whether log and event files both have the durations of steps."""
     skipped: tuple[tuple[int, int], ...] = ()
     """Number of skipped steps so far at each step, if the log has it apart from its steps."""
     claims: tuple[Claim, ...] = ()
     """Settings that ranks or the log report, to compare with the recipe."""
+    settings: tuple[Setting, ...] = ()
+    """Every setting that the log prints, those of `claims` included."""
     labels: tuple[Label, ...] = ()
     """Labels in the log, each once: lines of our own drivers that name the run."""
     nodes: tuple[tuple[str, int], ...] = ()

@@ -110,6 +110,20 @@ class TrainingEvent(_Event):
     """Sequence length of all input tensors; null for a rank without input, or with several lengths."""
     micro_batch_size: _PositiveCount | None
     """Number of sequences in each input tensor; null for a rank without input, or with several sizes."""
+    dropout: str | None = None
+    """Dropout rate of the modules that were trained, 0 in evaluation mode; several are joined by ` and `."""
+    activation_checkpointing: str | None = None
+    """`full` or `selective` if all layers, or parts of them, ran again in the backward passes of step 1, `none` if none
+    did, `partial` if some layers did.
+    """
+    optimizer_steps: _Count | None = None
+    """Number of steps that the optimizer made."""
+    weights: float | None = None
+    """Sum of weights of all matrices, each times a fixed factor, as a share of their norm; null for shards."""
+    batches: str | None = None
+    """Digest of all input tensors, in order; null for a rank without input."""
+    repeated: _Count | None = None
+    """Number of input tensors that the rank had been fed before."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

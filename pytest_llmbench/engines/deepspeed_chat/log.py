@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from pytest_llmbench.core.record.claims import ClaimName
 from pytest_llmbench.readers import items, patterns
-from pytest_llmbench.readers.items import Said, Skipped
+from pytest_llmbench.readers.items import Printed, Said, Skipped
 from pytest_llmbench.readers.numbers import as_number, number, unix_time
 
 # Two ranks' lines without the line's end in between: each prints that on its own.
@@ -233,10 +233,13 @@ CLAIM_NEEDLES = (b":print]", b":main] cmd = ", b"Model Parameters: ")
 SKIPPED_NEEDLES = (b", skipped=",)
 
 
-def read_claims(text: str) -> Iterator[Said | Skipped]:
+def read_claims(text: str) -> Iterator[Said | Printed | Skipped]:
     """Yield the settings that a line prints."""
-    if (match := _PRINTED.search(text)) and match[1] in _SETTINGS:
-        name, values = _SETTINGS[match[1]]
+    if match := _PRINTED.search(text):
+        name, values = _SETTINGS.get(match[1], (None, None))
+        yield Printed(match[1], match[2], compared=name is not None)
+        if name is None:
+            return
         if isinstance(values, Said):
             yield values if match[2] == "True" else Said(name, "off")
         elif match[2] in values if values else _NUMBER.fullmatch(match[2]):
@@ -262,6 +265,8 @@ def _command_claims(words: Sequence[str]) -> Iterator[Said]:
             yield from (Said("layers", layers), Said("hidden_size", hidden))
     if "--zero_stage" in words:  # steps 1 and 2 have it, and one model
         rank = next((value for word, value in pairwise((*words, "")) if word == "--lora_dim"), "0")
+        if "--disable_dropout" in words:
+            yield Said("dropout", "0")
         yield Said("lora", lora(rank, alone="--only_optimize_lora" in words))
         yield Said("activation_checkpointing", "full" if "--gradient_checkpointing" in words else "none")
 

@@ -8,14 +8,14 @@ from typing import Any
 
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.record.claims import Asks, on_off
+from pytest_llmbench.core.record.claims import Asks, SettingsCheck, Span, on_off
 from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
 from pytest_llmbench.engines.external import External, fill, fill_argument, flags
 from pytest_llmbench.engines.megatron_lm import events as megatron_events
-from pytest_llmbench.engines.megatron_lm.log import NEEDLES, parse
+from pytest_llmbench.engines.megatron_lm.log import NEEDLES, reader
 from pytest_llmbench.engines.overrides import (
     Arguments,
     Rules,
@@ -27,7 +27,7 @@ from pytest_llmbench.engines.overrides import (
 )
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.findings import too_many_skipped
-from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
+from pytest_llmbench.judging.flops import parameters, parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, Statistic, rate, ratio, time
 from pytest_llmbench.readers import megatron_claims, tensorboard
 from pytest_llmbench.readers.items import Needles
@@ -96,6 +96,19 @@ _FAMILIES = (
     "one-logger-", "overlap-", "profile", "rerun-", "save", "tensorboard-", "tiktoken-", "tokenizer-", "tp-comm-",
     "use-dist-ckpt", "use-pytorch-profiler", "use-tp-", "wandb-",
 )  # fmt: skip
+# Arguments without a key of the recipe that change the work of a step, each with its value where nobody gives it.
+_USUAL: Mapping[str, Any] = {
+    "add-bias-linear": True, "finetune": None,
+    "main-grads-dtype": "torch.float32", "main-params-dtype": "torch.float32", "exp-avg-dtype": "torch.float32",
+    "exp-avg-sq-dtype": "torch.float32", "load": None, "pretrained-checkpoint": None, "mtp-num-layers": None,
+    "multi-latent-attention": None, "window-size": None, "reset-attention-mask": None, "hybrid-layer-pattern": None,
+    "hybrid-override-pattern": None, "heterogeneous-layers-config-path": None, "squared-relu": None,
+    "untie-embeddings-and-output-weights": None, "qk-layernorm": None, "optimizer-cpu-offload": None,
+    "cpu-offloading-num-layers": 0, "calculate-per-token-loss": None, "experimental-attention-variant": None,
+    "linear-attention-freq": None, "moe-layer-freq": 1, "normalization": "LayerNorm", "rotary-percent": 1.0,
+    "first-last-layers-bf16": None, "reset-position-ids": None, "eod-mask-loss": None, "skipped-train-samples": 0,
+    "consumed-train-samples": 0,
+}  # fmt: skip
 _CHECKPOINTING_FIELD = "parallelism.activation_checkpointing"
 # The recompute arguments that each way of checkpointing may have.
 _GRANULARITY = {"none": None, "selective": "selective", "full": "full"}
@@ -123,6 +136,7 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
         ),
         "train-iters": Same(field="steps", allowed=(recipe.steps, False)),
         "exit-interval": Same(field="steps", allowed=(recipe.steps, False)),
+        "num-layers-per-virtual-pipeline-stage": Same(field="parallelism.virtual_pipeline", allowed=(None,)),
     }
     same = rules_of_given(arguments, _FIELDS)
     del same["max-position-embeddings"]  # more of them are another model, of which `known` below decides
@@ -130,7 +144,9 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
     shape = recipe.model
     usual = {"ffn-hidden-size": 4 * shape.hidden_size, "kv-channels": shape.hidden_size // shape.attention_heads}
     as_usual = {name for name, value in usual.items() if own.get(name) == value}
-    return Rules(same={**same, **other_names}, refused=_REFUSED, harmless=_HARMLESS | as_usual, families=_FAMILIES)
+    return Rules(
+        same={**other_names, **same}, refused=_REFUSED, harmless=_HARMLESS | as_usual, families=_FAMILIES, usual=_USUAL
+    )
 
 
 def _claims_of_arguments(recipe: Recipe, own: Mapping[str, Any], *, known: bool) -> Asks:
@@ -142,8 +158,13 @@ def _claims_of_arguments(recipe: Recipe, own: Mapping[str, Any], *, known: bool)
     context = own.get("context-parallel-size") or 1
     positions = int(own.get("max-position-embeddings") or recipe.sequence_length)
     padded_to = int(own.get("make-vocab-size-divisible-by") or 128)
-    parameters = parameters_of_stages(recipe.model, positions, recipe.parallelism, padded_to) if known else None
+    of_stages = parameters_of_stages(recipe.model, positions, recipe.parallelism, padded_to) if known else None
+    in_fp32 = recipe.precision == "bf16" or own.get("accumulate-allreduce-grads-in-fp32")
+    loaded = own.get("load") or own.get("pretrained-checkpoint")
     asked: Asks = {
+        "gradient_precision": None if own.get("grad-reduce-in-bf16") else "fp32" if in_fp32 else None,
+        "initial_weights": None if loaded else "random",
+        "parameters": _in_billions(recipe, positions, padded_to) if known else None,
         "context_parallel": context,
         "experts": own.get("num-experts") or 0,
         "feed_forward_size": own.get("ffn-hidden-size") or (None if gated else 4 * recipe.model.hidden_size),
@@ -151,10 +172,18 @@ def _claims_of_arguments(recipe: Recipe, own: Mapping[str, Any], *, known: bool)
         "grouped_queries": on_off(grouped),
         "kv_groups": own.get("num-query-groups") if grouped else None,
         "optimizer": "adam",
-        "parameters_of_rank": parameters,
+        "parameters_of_rank": of_stages,
         "vocab_size": vocabulary(recipe.model),
     }
     return asked if context == 1 else {**asked, "micro_batches": None}
+
+
+def _in_billions(recipe: Recipe, positions: int, padded_to: int) -> Span:
+    """The total that Megatron-LM prints with two decimals, without learned positions and most biases."""
+    model = recipe.model
+    without, whole = (parameters(model, count) for count in (0, positions))
+    padding = padded_to * recipe.parallelism.tensor * model.hidden_size
+    return Span(0.98 * without - 5e6, whole + padding + 5e6)
 
 
 _RATES = {
@@ -210,6 +239,12 @@ class MegatronLM(External):
             recipe, options_of(recipe, MegatronLmOptions).arguments, known=self.counts_flops(recipe)
         )
 
+    def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:
+        rules, own = self.arguments(recipe, topology)
+        # With the folder of a checkpoint that is not there yet, it starts from random weights, and says so.
+        random = any((claim.name, claim.value) == ("initial_weights", "random") for claim in series.claims)
+        return rules.compare(own, [given for given in series.settings if not (random and given.name == "load")])
+
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
         options = options_of(recipe, MegatronLmOptions)
         where = f"recipe {recipe.name}: options"
@@ -235,7 +270,8 @@ class MegatronLM(External):
         if said.steps:
             differ = megatron_events.disagreements(said, events)
             first = tuple(itertools.islice(differ, 1))
-            return said.model_copy(update={"contradictions": first, "written": events.written})
+            twice = any(step.seconds for step in events.steps)
+            return said.model_copy(update={"contradictions": first, "written": events.written, "timed_twice": twice})
         if not events.steps and not events.unread:
             return said
         steps = (step.model_copy(update={"tokens": self.tokens_of(step, recipe)}) for step in events.steps)
@@ -344,7 +380,7 @@ _STATISTICS: Mapping[str, Statistic] = {
 
 READER = LogReader(
     name="megatron_lm",
-    dialect=lambda: parse,
+    dialect=reader,
     claims=megatron_claims.parse_claims,
     needles=Needles(NEEDLES, megatron_claims.NEEDLES),
 )

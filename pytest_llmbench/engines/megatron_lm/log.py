@@ -27,6 +27,7 @@ _ITERATION = re.compile(
 )
 # The rest of a line that lost its beginning. The digit excludes quoted source code.
 _ELAPSED = re.compile(r"elapsed time per iteration \(\w+\): *[\d.]", re.ASCII)
+_UNIT = re.compile(r"\biteration +\d+/.*elapsed time per iteration \((\w+)\)", re.ASCII)
 # Damaged text in the place of the time.
 _OTHER_TIME = re.compile(r"\[[^\[\]]{0,40}:[^\[\]]{0,20}\] ?$")
 # The beginning of a line that lost its rest; the slash excludes `validation loss at iteration 10 |`.
@@ -74,6 +75,19 @@ def parse(text: str) -> Iterable[items.Item]:
     if "iteration" in text and (_ITERATION.search(text) or _ELAPSED.search(text)):  # the first is 20 times as fast
         return [_step(text)]
     return _other(text)
+
+
+def reader() -> items.Parse:
+    """Return a dialect for one log, all of whose lines have the duration in one unit."""
+    units: dict[str, str] = {}
+
+    def read(text: str) -> Iterable[items.Item]:
+        unit = match[1] if "elapsed time" in text and (match := _UNIT.search(text)) else None
+        if unit is not None and units.setdefault("first", unit) != unit:
+            raise items.Unreadable(f"its time is in {unit}, and that of earlier lines in {units['first']}")
+        return parse(text)
+
+    return read
 
 
 def _other(text: str) -> Iterator[items.Item]:

@@ -104,9 +104,11 @@ def _seconds(said: Mapping[str, Any]) -> float | None:
 _PARAMETERS = re.compile(
     r"\| num\. (?:shared )?model params: (\d[\d,]{0,20}) \(num\. trained: (\d[\d,]{0,20})\)", re.ASCII
 )
+# `| INFO | fairseq.trainer | Loaded checkpoint PATH (epoch 3 @ 1000 updates)`
+_LOADED = re.compile(r"\| [Ll]oaded checkpoint \S", re.ASCII)
 _MICRO_BATCH = re.compile(r"\| max tokens per GPU = \w+ and batch size per GPU = (\d{1,9})\s*$", re.ASCII)
 # `'decoder_layers': 2` or `decoder_layers=2`, of a printed dictionary or name space.
-_SETTING = re.compile(r"\b([a-z_\d]{4,30})'?(?:=|: )'?(\d{1,12}|True|False|[a-z_]{4,20})\b", re.ASCII)
+_SETTING = re.compile(r"\b([a-z_\d]{4,30})'?(?:=|: )'?(\d{1,12}(?:\.\d{1,9})?|True|False|[a-z_]{4,20})\b", re.ASCII)
 _SETTINGS: Mapping[str, ClaimName] = {
     "decoder_layers": "layers", "decoder_embed_dim": "hidden_size", "decoder_ffn_embed_dim": "feed_forward_size",
     "decoder_attention_heads": "attention_heads", "tokens_per_sample": "sequence_length", "dict_size": "vocab_size",
@@ -116,12 +118,14 @@ _SETTINGS: Mapping[str, ClaimName] = {
 
 
 # Every line with claims contains one of these.
-CLAIM_NEEDLES = (b"model params: ", b"batch size per GPU = ", b"decoder_layers")
+CLAIM_NEEDLES = (b"model params: ", b"batch size per GPU = ", b"decoder_layers", b"oaded checkpoint ")
 
 
-def read_claims(text: str) -> Iterator[items.Said]:
+def read_claims(text: str) -> Iterator[items.Said | items.Printed]:
     """Yield the settings that a line prints."""
-    if match := _PARAMETERS.search(text):
+    if _LOADED.search(text):
+        yield items.Said("initial_weights", "loaded")
+    elif match := _PARAMETERS.search(text):
         whole, trained = (int(count.replace(",", "")) for count in match.groups())
         yield from (items.Said("parameters_of_rank", whole), items.Said("frozen_parameters", whole - trained))
     elif match := _MICRO_BATCH.search(text):
@@ -130,12 +134,21 @@ def read_claims(text: str) -> Iterator[items.Said]:
         yield from _configured(text)
 
 
-def _configured(text: str) -> Iterator[items.Said]:
+_DROPOUTS = frozenset({"dropout", "attention_dropout"})
+_SWITCHES = frozenset({
+    "fp16", "memory_efficient_fp16", "bf16", "checkpoint_activations", "ddp_backend", "no_reshard_after_forward",
+})  # fmt: skip
+
+
+def _configured(text: str) -> Iterator[items.Said | items.Printed]:
     """Read the configuration: one line, in which most settings stand several times."""
     for match in _SETTING.finditer(text):
         name = _SETTINGS.get(match[1])
+        yield items.Printed(match[1], match[2], compared=name is not None or match[1] in _SWITCHES | _DROPOUTS)
         if name is not None and match[2].isdigit():
             yield items.Said(name, int(match[2]))
+        elif match[1] in _DROPOUTS and (rate := as_number(match[2])) is not None:
+            yield items.Said("dropout", f"{rate:g}")
     switches = {(match[1], match[2]) for match in _SETTING.finditer(text)}
     on, printed = {name for name, value in switches if value == "True"}, {name for name, _ in switches}
     if "fp16" in printed:

@@ -171,6 +171,7 @@ class Nemo(External):
                 "unread_after": events.unread_after,
                 "restarted": said.restarted or events.restarted,
                 "written": events.written,
+                "timed_twice": any(step.seconds for step in said.steps),
                 "contradictions": tuple(witness.disagreements(said.steps, events.steps, _DIGITS))[:1],
             }
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 from pytest_llmbench.core.record.claims import ClaimName, on_off
 from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.readers import megatron_claims, patterns
-from pytest_llmbench.readers.items import Completed, Failed, Item, Said, StepLine, Unreadable, WorldSize
+from pytest_llmbench.readers.items import Completed, Failed, Item, Printed, Said, StepLine, Unreadable, WorldSize
 from pytest_llmbench.readers.numbers import as_number, number
 from pytest_llmbench.readers.tensorboard import Collected, collect, whole
 
@@ -111,7 +111,7 @@ def _steps(files: Collected) -> Iterator[Step]:
 
 
 # `    num_layers: 12`, of the configuration that NeMo 1 prints as YAML.
-_SETTING = re.compile(r"\s{2,}(\w{1,60}): (\w{1,20})\s*", re.ASCII)
+_SETTING = re.compile(r"\s{2,}(\w{1,60}): ([\w.]{1,20})\s*", re.ASCII)
 _WHOLE = re.compile(r"\d{1,12}", re.ASCII)
 _ON_DEVICE = re.compile(
     r"Pipeline model parallel rank: (\d{1,6}), .{0,80}Number of model parameters on device: (\d\.\d{1,9}e\+\d\d)",
@@ -119,6 +119,8 @@ _ON_DEVICE = re.compile(
 )
 # `1.2 M     Non-trainable params`, of Lightning's summary of the model.
 _FROZEN = re.compile(r"\s*(\d{1,9}(?:\.\d{1,3})?)(?: ([KMBT]))?\s+Non-trainable params\s*", re.ASCII)
+# Lightning's words for a run that goes on from a checkpoint.
+_RESTORED = re.compile(r"\bRestor(?:ing states from the|ed all states from the) checkpoint", re.ASCII)
 _THOUSANDS = {None: 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _SWITCH = {"true": on_off(True), "True": on_off(True), "false": on_off(False), "False": on_off(False)}
 _SETTINGS: Mapping[str, tuple[ClaimName, Mapping[str, str] | None]] = {
@@ -137,6 +139,8 @@ _SETTINGS: Mapping[str, tuple[ClaimName, Mapping[str, str] | None]] = {
         "activation_checkpointing",
         {"null": "none", "None": "none", "selective": "selective"},
     ),
+    "hidden_dropout": ("dropout", None),
+    "attention_dropout": ("dropout", None),
     "precision": ("precision", {"32": "fp32", "16": "fp16", "bf16": "bf16"}),
 }
 
@@ -146,17 +150,22 @@ CLAIM_NEEDLES = (
     *(b"%s: " % name.encode() for name in _SETTINGS),
     b"Number of model parameters on device",
     b"Non-trainable params",
+    b"Restor",
     *megatron_claims.NEEDLES,
 )
 
 
-def read_claims(text: str) -> Iterator[Said]:
+def read_claims(text: str) -> Iterator[Said | Printed]:
     """Yield the configuration and model size that NeMo 1 prints, or what Megatron-Core prints in NeMo 2."""
     if (match := _SETTING.fullmatch(text)) and match[1] in _SETTINGS:
         name, values = _SETTINGS[match[1]]
-        value = values.get(match[2]) if values else int(match[2]) if _WHOLE.fullmatch(match[2]) else None
+        rate = as_number(match[2]) if name == "dropout" else None
+        whole_number = int(match[2]) if _WHOLE.fullmatch(match[2]) and rate is None else None
+        value = f"{rate:g}" if rate is not None else values.get(match[2]) if values else whole_number
         if value is not None:
             yield Said(name, value)
+    elif _RESTORED.search(text):
+        yield Said("initial_weights", "loaded")
     elif match := _ON_DEVICE.search(text):
         yield Said("parameters_of_rank", float(match[2]), stage=int(match[1]))
     elif match := _FROZEN.fullmatch(text):

@@ -15,17 +15,17 @@ __all__ = ["Evidence", "Origin", "first_problem", "implausible", "outside"]
 _OF_RANKS = (
     steps.unreadable, steps.one_run, ranks, origin, hosts, hardware, different, claims, counted, steps.ended_when_asked,
     steps.steps, steps.ended_whole, together, steps.work, losses.finite, losses.moving, losses.possible, losses.alike,
-    losses.falling, losses.copied, steps.stamps, steps.clock, products,
+    losses.falling, losses.diverging, losses.copied, steps.stamps, steps.clock, products,
 )  # fmt: skip
 _OF_A_COMMAND = (
     stranger, steps.one_run, steps.completed, labelled, nodes_in_log, hardware, world_size, dated, claims,
-    steps.long_enough, steps.lines, steps.work, losses.finite, losses.falling, losses.moving_in_log,
+    steps.long_enough, steps.lines, steps.work, losses.finite, losses.falling, losses.diverging, losses.moving_in_log,
     losses.copied_in_log, steps.clock, logged, steps.doubts,
 )  # fmt: skip
 # Checks that also apply to ranks that are still running.
 _SO_FAR = (
-    losses.finite, losses.moving, losses.possible, losses.alike, losses.falling, losses.copied, steps.work,
-    steps.stamps, products,
+    losses.finite, losses.moving, losses.possible, losses.alike, losses.falling, losses.diverging, losses.copied,
+    steps.work, steps.stamps, products,
 )  # fmt: skip
 
 

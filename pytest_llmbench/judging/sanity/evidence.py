@@ -7,7 +7,7 @@ from typing import Literal
 from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.record.claims import Asked, ClaimName
+from pytest_llmbench.core.record.claims import Asked, ClaimName, SettingsCheck
 from pytest_llmbench.core.record.records import Problem, ProblemKind
 from pytest_llmbench.core.record.series import EarlyVerdict, RankInfo, StepSeries
 from pytest_llmbench.core.wire import layout
@@ -26,6 +26,7 @@ class Origin:
 
 
 NOWHERE_KNOWN = Origin()
+NOTHING_PRINTED = SettingsCheck()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +54,7 @@ class Evidence:
     early: EarlyVerdict | None = None  # the looks at it before its end, if its session could end it early
     # Expected values of claims by the engine, which replace those of the recipe
     asks: Mapping[ClaimName, Asked] = field(default_factory=dict)
+    compared: SettingsCheck = NOTHING_PRINTED  # settings of a log beside the recipe's
 
     @property
     def steps_due(self) -> int:

@@ -13,6 +13,8 @@ from pytest_llmbench.judging.sanity.evidence import Evidence, of_rank, problem
 _STILL_STEPS = 3
 # The names of the learning rate in Megatron-LM, and in metaseq and NeMo.
 _LEARNING_RATES = frozenset({"learning_rate", "lr"})
+# Copies of a model that average their gradients have the same weights to the last bit.
+_SAME_WEIGHTS = 1e-5
 # A loss that is averaged over all ranks is the same on each, up to rounding.
 _SAME_LOSS = 1e-3
 # Losses of a few noisy steps may wander; a training that ends this far above its start went wrong.
@@ -79,11 +81,12 @@ def possible(e: Evidence) -> Iterator[Problem]:
 
 
 def alike(e: Evidence) -> Iterator[Problem]:
-    """Refuse ranks with gradient norms or mean losses too unlike for one model."""
+    """Refuse ranks with gradient norms, weights or mean losses too unlike for one model."""
     if e.expected is None or not e.expected.one_model:
         return
     if e.series.unlike_norms is not None:
         yield _apart(e.series.unlike_norms)
+    yield from _unlike_weights(e)
     of_ranks = [(info, info.steps.quarters) for info in e.series.ranks if info.steps is not None]
     number = min((len(quarters) for _, quarters in of_ranks), default=0)
     if number and all(quarters[-1] > quarters[0] + _LOSS_RISE_NAT for _, quarters in of_ranks):
@@ -103,6 +106,15 @@ def alike(e: Evidence) -> Iterator[Problem]:
                     f"rank {info.rank} on {info.host} has a mean loss of {quarters[part]:.4g} in part {part + 1} of "
                     f"{number} of the steps, and the ranks' median is {usual:.4g}"
                 )
+
+
+def _unlike_weights(e: Evidence) -> Iterator[Problem]:
+    weights: dict[tuple[int, int], tuple[int, float]] = {}
+    for info in e.series.ranks:
+        if (part := info.training) is not None and part.weights is not None:
+            rank, usual = weights.setdefault((part.tensor_rank, part.pipeline_rank), (info.rank, part.weights))
+            if abs(part.weights - usual) > _SAME_WEIGHTS:
+                yield _apart(f"rank {info.rank} on {info.host} ended with other weights than rank {rank}")
 
 
 def _apart(reason: str) -> Problem:
@@ -125,6 +137,40 @@ def falling(e: Evidence) -> Iterator[Problem]:
             f"the loss rose from {losses[0]:.4g} at step {first} to {last:.4g} over the last quarter: it does not "
             "train",
         )
+
+
+# A loss this many times that of a model that knows nothing, and a gradient that became this many times as long: in one
+# step, and in the median of the last quarter beside the first.
+_DIVERGED, _BLOWN_UP, _GROWN = 2.0, 1e4, 100.0
+# A line of a framework's log may be the mean of many steps.
+_FEWEST_NORMS = 10
+
+
+def diverging(e: Evidence) -> Iterator[Problem]:
+    """Refuse losses far above that of an untrained model, and gradients that grow beyond measure, in any step."""
+    losses = [(step.loss, step.step) for step in e.series.steps if step.loss is not None]
+    most = _DIVERGED * max(math.log(e.recipe.model.vocab_size), losses[0][0] if losses else 0.0)
+    if high := next((words for words in losses if words[0] > most), None):
+        #: problem loss_rises: a loss twice as high as that of a model that has learned nothing
+        yield problem("loss_rises", f"the loss is {high[0]:.4g} at step {high[1]}, twice that of an untrained model")
+    norms = [(step.grad_norm, step.step) for step in e.series.steps if step.grad_norm]
+    if len(norms) < (_STILL_STEPS if e.kind == "command" else _FEWEST_NORMS):
+        return
+    least = math.inf
+    for norm, step in norms:
+        least = min(least, norm)
+        if norm >= _BLOWN_UP * least:  #: problem loss_rises: the gradient grew beyond measure
+            yield problem(
+                "loss_rises", f"the gradient norm rose from {least:.4g} to {norm:.4g} at step {step}: it diverges"
+            )
+            return
+    if quarter := len(norms) // 4:
+        first, last = (stats.median(norm for norm, _ in part) for part in (norms[:quarter], norms[-quarter:]))
+        if last >= _GROWN * first:
+            yield problem(
+                "loss_rises",
+                f"the gradient norm rose from {first:.4g} to {last:.4g} (medians of a quarter): it diverges",
+            )
 
 
 # One of this many logs may have the same stretch twice by chance.

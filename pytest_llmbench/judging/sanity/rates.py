@@ -1,16 +1,28 @@
 """Checks that measured rates are within the limits of the hardware."""
 
+import re
 import statistics as stats
 from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_llmbench.core.record.records import Metric, Problem
 from pytest_llmbench.core.record.series import Step
+from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.judging.sanity.evidence import Evidence, problem
 
 # GPUs may run at a little more than the clock that their published peak is for.
 _MOST_OF_PEAK = 1.1
 # The names of TFLOP/s per GPU in Megatron-LM, in JSC's version of it and in DeepSpeed-Chat.
 _PER_GPU = frozenset({"throughput_per_gpu", "tflops", "TFLOPs"})
+
+
+# The SM clock that a GPU's published peak is for, MHz, by words of its name.
+_CLOCK_OF_PEAK = {"V100": 1530, "A100": 1410, "H100": 1830, "H200": 1830, "H100 PCIe": 1755, "B200": 1850}
+
+
+def clock_share(gpu: GpuTelemetry, device: str) -> float | None:
+    """Share of a GPU's mean SM clock in that of its published peak; None where one is unknown."""
+    known = [clock for name, clock in _CLOCK_OF_PEAK.items() if re.search(rf"\b{name}\b", device)]
+    return gpu.sm_clock_mhz / known[-1] if known and gpu.sm_clock_mhz is not None else None
 
 
 def products(e: Evidence) -> Iterator[Problem]:
@@ -39,12 +51,22 @@ def logged(e: Evidence) -> Iterator[Problem]:
                 )
 
 
-def implausible(metrics: Mapping[str, Metric], timed: Sequence[Step] = ()) -> Problem | None:
+def implausible(
+    metrics: Mapping[str, Metric], timed: Sequence[Step] = (), clocks: Sequence[float | None] = ()
+) -> Problem | None:
     """Return the problem of an impossible number, such as more FLOP/s than the hardware has; None without one.
 
     `metrics` and `timed` are those of the judged steps; `timed` is empty unless each was timed at the end of its work.
+    `clocks` has the share of each GPU's clock in that of its published peak.
     """
     mfu = metrics.get("mfu")
+    known = [clock for clock in clocks if clock is not None]
+    if mfu is not None and known and mfu.value > _MOST_OF_PEAK * 100.0 * stats.fmean(known):
+        return problem(
+            "implausible",
+            f"an MFU of {mfu.value:.4g} % at {100 * stats.fmean(known):.3g} % of the SM clock of the published peak is "
+            "more than the hardware can do: the step times or the samples of the GPUs are of another run",
+        )
     if mfu is not None and mfu.value > 100.0:
         return problem(
             "implausible",

@@ -14,6 +14,8 @@ from pytest_llmbench.judging.sanity.evidence import Evidence, of_rank, problem
 _MOST_UNREAD = 0.02
 # Clocks of two processes on two nodes, and the time between a step's end and the observer's look.
 _WALL_CLOCK_SLACK_S = 5.0
+# Ranks begin their first step together: by clocks that are further apart, the time since the launch is unknown.
+_CLOCKS_APART_S = 5.0
 
 
 def unreadable(e: Evidence) -> Iterator[Problem]:
@@ -183,7 +185,8 @@ class Outside:
     """The parts of a run's time, in seconds.
 
     `steps_s` is the time in steps, `before_s` that from launch to the first step (start of ranks, model, measured
-    rates; None if unknown), `around_s` the rest up to the end of the ranks or, if that is unknown, of the run.
+    rates; None if unknown, as where clocks differ), `around_s` the rest up to the end of the ranks or, if that is
+    unknown, of the run.
     """
 
     steps_s: float
@@ -205,12 +208,17 @@ class Outside:
 def outside(e: Evidence) -> Outside | None:
     """The time outside of steps; None if the steps' durations are the only times."""
     seconds, ranks = seconds_of(e.series.steps), [info for info in e.series.ranks if info.steps is not None]
-    began = min((info.steps.began for info in ranks if info.steps), default=None)
-    finished = max((info.finished for info in ranks if info.finished is not None), default=None)
-    launched = e.origin.launched
-    before = None if began is None or launched is None else max(0.0, began - launched)
-    if began is not None and finished is not None:  # the time after the ranks' end belongs to the launcher
-        around = finished - began - seconds
+    begins = [info.steps.began for info in ranks if info.steps]
+    ends = [info.finished for info in ranks if info.finished is not None]
+    launched, began = e.origin.launched, min(begins, default=0.0)
+    one_clock = bool(begins) and max(begins) - began <= _CLOCKS_APART_S
+    before = max(0.0, began - launched) if one_clock and launched is not None else None
+    if before is not None and e.wall_s is not None and before + seconds > e.wall_s + _CLOCKS_APART_S:
+        before = None
+    # The time after the ranks' end belongs to the launcher. Where the clocks of nodes differ, each rank's own counts.
+    spans = [info.finished - info.steps.began for info in ranks if info.steps and info.finished is not None]
+    if spans:
+        around = (max(ends) - began if one_clock else max(spans)) - seconds
     elif e.wall_s is not None:
         around = e.wall_s - seconds - (before or 0.0)
     else:

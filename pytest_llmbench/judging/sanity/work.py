@@ -35,6 +35,10 @@ def claims(e: Evidence) -> Iterator[Problem]:
                 f"{expected} ({e.topology}): the log is of another training than the recipe's",
                 claim.log,
             )
+    for words in e.compared.differ:
+        yield problem(
+            "wrong_work", f"{words}: the log is of another training than the recipe's", words.partition(":")[0]
+        )
 
 
 def due(name: ClaimName, e: Evidence) -> Asked:
@@ -80,6 +84,8 @@ OF_RECIPES: Mapping[ClaimName, Callable[[Evidence], int | float | str]] = {
     "sequence_parallel": lambda e: on_off(e.recipe.parallelism.sequence),
     "activation_checkpointing": lambda e: e.recipe.parallelism.activation_checkpointing,
     "frozen_parameters": lambda _: 0,
+    "dropout": lambda e: f"{e.recipe.model.dropout:g}",
+    "initial_weights": lambda _: "random",
 }
 
 
@@ -104,6 +110,7 @@ def counted(e: Evidence) -> Iterator[Problem]:
         if odd:
             yield _wrong(f"ranks {listed(odd)} were fed nothing, or micro batches of more than one shape")
         yield from _too_small(e)
+        yield from _steps_and_data(e)
 
 
 def _sees_tokens(rank: TrainingEvent) -> bool:
@@ -155,3 +162,24 @@ def _too_small(e: Evidence) -> Iterator[Problem]:
             said = f" used {peak:,} bytes of memory at most; the {held.parameters:,} parameters that it counted take "
             #: problem wrong_work: less memory in use than the counted parameters take
             yield of_rank("wrong_work", info, f"{said}{least:,.0f} at least")
+
+
+def _steps_and_data(e: Evidence) -> Iterator[Problem]:
+    """Require a step of the optimizer for each step of a rank, and of drawn tokens new ones for each micro batch."""
+    drawn = e.recipe.data.kind == "synthetic"
+    fed: dict[str, tuple[int, int]] = {}
+    for info in e.series.ranks:
+        did = info.training
+        if did is None:
+            continue
+        logged = info.steps.count if info.steps else 0
+        if did.optimizer_steps not in (None, logged):
+            #: problem wrong_work: an optimizer that made another number of steps than the rank logged
+            yield of_rank("wrong_work", info, f" made {did.optimizer_steps} optimizer steps, and its log has {logged}")
+        if drawn and did.repeated:
+            #: problem wrong_work: micro batches that a rank, or another copy of the model, was fed before
+            yield of_rank("wrong_work", info, f" was fed {did.repeated} micro batches that it had been fed before")
+        if drawn and did.batches is not None:
+            rank, copy = fed.setdefault(did.batches, (info.rank, did.copy_rank))
+            if copy != did.copy_rank:
+                yield of_rank("wrong_work", info, f" was fed the micro batches of rank {rank}, of another copy")

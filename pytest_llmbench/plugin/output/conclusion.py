@@ -152,6 +152,7 @@ class Conclusion:
         word, reason = self._decide(1 if exit_code in DETAILED.values() else exit_code)
         verdict = SessionVerdict(
             verdict=word, reason=reason, counts=dict(count_verdicts(self.rows)), exit_code=exit_code,
+            unconfirmed=tuple(dict.fromkeys(str(row["run"]) for row in self.rows if row.get("unconfirmed"))),
             session=self._bench.session.id, ended=dt.datetime.now().astimezone().isoformat(timespec="seconds"),
             llmbench_version=__version__, as_recorded=self._bench.settings.as_recorded,
         )  # fmt: skip

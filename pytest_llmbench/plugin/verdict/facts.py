@@ -80,6 +80,10 @@ class RunFacts(ReportedFacts):
     """Folder of what the ranks printed, or where the replayed logs are."""
     findings: str | None = None
     """[Findings](#findings) about the run, whatever the verdict; empty where there are none."""
+    unconfirmed: str | None = None
+    """[Unconfirmed](#unconfirmed-numbers) facts that the numbers of the run rest on; absent where all are confirmed."""
+    settings: str | None = None
+    """Settings that a framework's log prints: how many were compared with the recipe, and the unknown ones."""
     superseded: str | None = None
     """With `--llmbench-retries`: why each earlier attempt was repeated; absent without one."""
     early_verdict: str | None = None
@@ -225,6 +229,7 @@ def facts_of_run(record: RunRecord, repeats: int = 1, *, made: bool = True) -> d
             "hosts": ",".join(record.hosts), "job_id": record.job_id or "", "run_record": str(record.path),
             "record": record.within_session, "run_seconds": round(record.took_s, 3) if record.took_s > 0.0 else None,
             "log": str(record.logs), "findings": "; ".join(record.findings),
+            "unconfirmed": "; ".join(record.unconfirmed) or None, "settings": record.settings,
             "superseded": "; ".join(record.superseded) or None,
         }  # fmt: skip
     if made and (early := record.early) is not None:

@@ -78,7 +78,8 @@ def read_steps(folder: Path) -> StepSeries:
 def _claims(info: RankInfo) -> Iterator[Claim]:
     """Yield the counts of a rank that are the same on all ranks."""
     names: tuple[ClaimName, ...] = (
-        "world_size", "tensor", "pipeline", "precision", "sequence_length", "micro_batch_size",
+        "world_size", "tensor", "pipeline", "precision", "sequence_length", "micro_batch_size", "dropout",
+        "activation_checkpointing",
     )  # fmt: skip
     for name in names if info.training is not None else ():
         value = getattr(info.training, name)

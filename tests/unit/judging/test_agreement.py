@@ -126,3 +126,13 @@ def test_no_step_is_much_faster_than_most(gpus: int, fastest: float, *, said: bo
     assert all(f"step 3 took {fastest:g} s, where the median of all steps is 1 s" in doubt for doubt in doubts)
     slow = [step.model_copy(update={"seconds": 30.0}) for step in steps[:1]]
     assert list(check_steady([*slow, *steps[3:]], Topology(nodes=1, gpus_per_node=gpus))) == []
+
+
+@pytest.mark.parametrize(
+    ("slow", "took", "said"), [(5, 60.0, True), (40, 1000.0, True), (4, 1000.0, False), (40, 40.0, False)]
+)
+def test_milliseconds_do_not_become_seconds_from_a_line_on(slow: int, took: float, *, said: bool) -> None:
+    """A few slow lines at the start are a warm-up."""
+    steps = [Step(step=n, seconds=took if n <= slow else 1.0) for n in range(1, 101)]
+    doubts = list(check_steady(steps, Topology(nodes=1, gpus_per_node=8)))
+    assert [f"steps before {slow + 1} take {took:g} s" in doubt for doubt in doubts] == [True] * said

@@ -8,12 +8,15 @@ import pytest
 from pytest_llmbench.cluster.system import load_system, published_tflops
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.record.series import OwnSteps, RankInfo, Step, StepSeries
+from pytest_llmbench.core.record.claims import Claim
+from pytest_llmbench.core.record.records import Metric
+from pytest_llmbench.core.record.series import OwnSteps, RankInfo, RankTimes, RunTimes, Step, StepSeries
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
-from pytest_llmbench.judging.findings import findings
+from pytest_llmbench.judging.findings import findings, unconfirmed
 from pytest_llmbench.judging.references import Machine
-from pytest_llmbench.judging.sanity import Evidence, first_problem
+from pytest_llmbench.judging.sanity import Evidence, first_problem, implausible
 from pytest_llmbench.judging.sanity.evidence import Origin
+from pytest_llmbench.judging.sanity.rates import clock_share
 from pytest_llmbench.session.ending import conclude_logs
 from tests.unit.judging.conftest import small
 
@@ -45,7 +48,7 @@ def run(**changes: Any) -> Evidence:
         for n in range(1, 13)
     )
     series: dict[str, Any] = {
-        "ranks": (rank(0), rank(1)), "steps": steps, "telemetry": (watched(0), watched(1)),
+        "ranks": (rank(0), rank(1)), "steps": steps, "telemetry": (watched(0), watched(1)), "times": None,
     }  # fmt: skip
     for name in set(changes) & set(series):
         series[name] = changes.pop(name)
@@ -56,14 +59,20 @@ def run(**changes: Any) -> Evidence:
     return dataclasses.replace(plain, **changes)
 
 
-def begun(after_s: float) -> RankInfo:
-    """A rank whose first step began so long after the launch."""
+def waiting(seconds: float) -> RunTimes:
+    """Ranks that all wait so long in each step, the last to arrive included."""
+    ranks = tuple(RankTimes(rank=n, seconds=SECONDS, phases={"sync": seconds}) for n in (0, 1))
+    return RunTimes(steps=12, ranks=ranks, transfer_s=seconds)
+
+
+def begun(after_s: float, **changes: Any) -> RankInfo:
+    """A rank whose first step began so long after the launch, by the clock of its host."""
     began = 1000.0 + after_s
     steps = OwnSteps(
         count=12, began=began, ended=began + 120, seconds=120.0, unlike_times=None, unlike_clock=None, durations="",
         losses="", quarters=(1.0,), still=1, flat=0,
     )  # fmt: skip
-    return rank(0, steps=steps)
+    return rank(changes.pop("rank", 0), steps=steps, **changes)
 
 
 def test_a_run_in_good_order_has_no_finding() -> None:
@@ -91,6 +100,11 @@ def test_a_run_in_good_order_has_no_finding() -> None:
         ({"wall_s": 240.0, "ranks": (begun(10), rank(1))}, "10 s of it before the first"),
         ({"wall_s": 240.0, "ranks": (begun(10).model_copy(update={"finished": 1230.0}), rank(1))}, "110 of 230 s"),
         ({"wall_s": 240.0, "ranks": (begun(115), rank(1))}, "115 s of it before the first"),
+        (
+            {"telemetry": tuple(watched(n, sm_clock_mhz=900, power_capped=40) for n in (0, 1))},
+            "SM clocks below 60 % of that of the published peak: rank 0 on n1 900 MHz, at the power limit in 40 of 40",
+        ),
+        ({"times": waiting(4.0)}, "every rank waits 4 s or more of each 10 s step for gradients of 0 MB"),
     ],
 )
 def test_each_is_said(changes: dict[str, Any], told: str) -> None:
@@ -107,6 +121,10 @@ def test_each_is_said(changes: dict[str, Any], told: str) -> None:
         {"wall_s": None},
         {"wall_s": 240.0, "recipe": small(precision="bf16").model_copy(update={"scale": "smoke"})},
         {"telemetry": (watched(0, power_capped=40), watched(1))},
+        {"telemetry": (watched(0, power_capped=40, sm_clock_mhz=1290), watched(1, sm_clock_mhz=1300))},
+        {"times": waiting(2.0)},
+        {"wall_s": 140.0, "ranks": (begun(10, finished=1131.0), begun(210, finished=1331.0, rank=1, host="n2"))},
+        {"wall_s": 140.0, "ranks": (begun(210, finished=1331.0), begun(210, finished=1331.0, rank=1))},
         {"ranks": (rank(0, matmul_flops_per_s=6.7e14), rank(1))},
         {
             "ranks": (rank(0, matmul_flops_per_s=5.1e13), rank(1, matmul_flops_per_s=5.1e13)),
@@ -155,3 +173,39 @@ def test_the_published_peak_is_known_by_the_gpu_alone(
     device: str, precision: str, peak: tuple[float, float] | None
 ) -> None:
     assert published_tflops(device, precision) == peak
+
+
+def test_an_mfu_above_the_clock_of_its_gpus_is_implausible() -> None:
+    """At half of its clock a GPU does at most half of its published FLOP/s."""
+    mfu = {"mfu": Metric(value=57.0, unit="%", rule="")}
+    assert clock_share(watched(0, sm_clock_mhz=915), "NVIDIA H100 80GB HBM3") == 0.5
+    assert clock_share(watched(0), "NVIDIA H999") is None
+    assert implausible(mfu, clocks=[0.8, None]) is None
+    problem = implausible(mfu, clocks=[0.5, 0.5])
+    assert problem is not None
+    assert "an MFU of 57 % at 50 % of the SM clock" in problem.message
+
+
+AT = [Step(step=n, seconds=1.0, at=1000.0 + n) for n in range(1, 31)]
+MODEL = (Claim(name="layers", value=2, where="log:1"),)
+
+
+@pytest.mark.parametrize(
+    ("series", "said"),
+    [
+        ({}, "no line gives the number of ranks, which is taken to be 2; no line describes the model"),
+        ({"world_size": 2, "claims": MODEL}, ""),
+        ({"world_size": 2, "claims": MODEL, "steps": AT}, ""),
+        ({"world_size": 2, "claims": MODEL, "steps": AT[:2]}, "the duration of a step stands in one place"),
+        ({"world_size": 2, "claims": MODEL, "steps": AT[:2], "timed_twice": True}, ""),
+        ({"world_size": 2, "claims": MODEL, "steps": [Step(step=1, seconds=1.0, reported={"wps": 9.0})]}, ""),
+        (
+            {"world_size": 2, "claims": MODEL, "steps": [Step(step=1, seconds=1.0, reported={"tflops": 0.1})]},
+            "the duration of a step stands in one place",
+        ),
+    ],
+)
+def test_what_nothing_confirms_is_said(series: dict[str, Any], said: str) -> None:
+    bare = dataclasses.replace(run(), kind="command", series=StepSeries(**series))
+    assert "; ".join(unconfirmed(bare)).startswith(said)
+    assert bool(unconfirmed(bare)) == bool(said)

@@ -24,11 +24,11 @@ DEEPSPEED = {"engine": "deepspeed", "compile": False}
 MEGATRON = {"engine": "megatron_core", "compile": False, "model": {"layers": 4, "attention_heads": 4}}
 # Ranks of each training, and what its recipe says of it.
 TRAININGS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
-    "torch, one rank": (1, {}),
+    "torch, one rank": (1, {"parallelism": {"activation_checkpointing": "full"}, "model": {"dropout": 0.1}}),
     "torch, whole": (2, {}),
     "torch, gradients, bf16": (2, {"parallelism": {"sharding": "gradients"}, "precision": "bf16"}),
     "torch, full": (2, {"parallelism": {"sharding": "full"}}),
-    "megatron, copies": (2, MEGATRON),
+    "megatron, copies": (2, merge(MEGATRON, {"parallelism": {"activation_checkpointing": "full"}})),
     "megatron, tensor": (2, MEGATRON | {"parallelism": {"tensor": 2, "sequence": True}}),
     "megatron, pipeline, bf16": (2, MEGATRON | {"parallelism": {"pipeline": 2}, "precision": "bf16"}),
     "megatron, all": (
@@ -37,14 +37,22 @@ TRAININGS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "megatron, rope, sharded": (
         2, merge(MEGATRON, {"model": {"positions": "rope"}, "parallelism": {"sharding": "optimizer"}})
     ),
-    "deepspeed, whole, bf16": (2, DEEPSPEED | {"precision": "bf16"}),
+    "megatron, selective": (
+        2, merge(MEGATRON, {
+            "parallelism": {"activation_checkpointing": "selective"}, "model": {"dropout": 0.2},
+            "options": {"transformer_impl": "local", "attention": "unfused"},
+        })
+    ),
+    "deepspeed, whole, bf16": (
+        2, DEEPSPEED | {"precision": "bf16", "parallelism": {"activation_checkpointing": "full"}}
+    ),
     "deepspeed, full, bf16": (2, DEEPSPEED | {"precision": "bf16", "parallelism": {"sharding": "full"}}),
 }  # fmt: skip
 # Entry functions that train something else than they are asked for, as a wrong option or a fault would.
 SABOTAGE = """
 import torch
 from pytest_llmbench.workloads.training import matmul
-from pytest_llmbench.engines.torch.ranks import run as ours
+from pytest_llmbench.engines.torch.ranks import decoder, run as ours
 
 matmul.measure = lambda *_: 1e9
 true_batch, true_build, true_clip = ours.batch, ours.build_model, ours.clip_gradients
@@ -87,6 +95,48 @@ def same_data(context, log):
 
 def each_alone(context, log):
     ours.build_model = lambda recipe, options, device, world_size, seed: true_build(recipe, options, device, 1, seed)
+    ours.train(context, log)
+
+def no_dropout(context, log):
+    _smaller(context, log, dropout=0.0)
+
+def evaluation(context, log):
+    ours.build_model = lambda *args: true_build(*args).eval()
+    ours.train(context, log)
+
+def not_recomputed(context, log):
+    decoder.checkpoint = lambda compute, hidden, **_: compute(hidden)
+    ours.train(context, log)
+
+def each_fifth_step(context, log):
+    true_update = ours._update
+    def update(training, step):
+        if step % 5:
+            norm = ours.clip_gradients(training.model, 1.0)
+            training.optimizer.zero_grad()
+            return norm
+        return true_update(training, step)
+    ours._update = update
+    ours.train(context, log)
+
+def copied_norms(context, log):
+    def clip(model, longest):
+        norm = true_clip(model, longest)
+        torch.distributed.broadcast(norm, 0)
+        return norm
+    ours.clip_gradients = clip
+    each_alone(context, log)
+
+def one_batch(context, log):
+    ours.batch = lambda tokens, first, count, device: true_batch(tokens, count * context.rank, count, device)
+    ours.train(context, log)
+
+def twice(context, log):
+    ours.batch = lambda tokens, first, count, device: true_batch(tokens, first // 16 * 8 + first % 8, count, device)
+    ours.train(context, log)
+
+def everyone_the_same(context, log):
+    ours.batch = lambda tokens, first, count, device: true_batch(tokens, first - 4 * context.rank, count, device)
     ours.train(context, log)
 
 def no_gradient(context, log):
@@ -142,12 +192,20 @@ def test_a_true_training_counts_what_its_recipe_says(
     ("entry", "kind", "told"),
     [
         ("plain", None, ""),
+        ("no_dropout", "wrong_work", "dropout 0;"),
+        ("evaluation", "wrong_work", "dropout 0;"),
+        ("not_recomputed", "wrong_work", "activation checkpointing none"),
+        ("each_fifth_step", "wrong_work", "made 2 optimizer steps, and its log has 12"),
+        ("copied_norms", "ranks_differ", "ended with other weights"),
+        ("one_batch", "wrong_work", "was fed 23 micro batches that it had been fed before"),
+        ("twice", "wrong_work", "was fed 12 micro batches"),
+        ("everyone_the_same", "wrong_work", "was fed the micro batches of rank 0, of another copy"),
         ("half_sequences", "wrong_work", "sequence length 16"),
         ("half_batch", "wrong_work", "micro batch size 1"),
         ("fewer_layers", "wrong_work", "has 1 layers"),
         ("narrower", "wrong_work", "parameters"),
         ("other_precision", "wrong_work", "precision bf16"),
-        ("same_data", "same_rank", "losses"),
+        ("same_data", "wrong_work", "was fed 22 micro batches"),
         ("each_alone", "ranks_differ", "gradient norm"),
         ("no_gradient", "no_training", "gradient norm of 0"),
     ],
@@ -156,7 +214,8 @@ def test_another_training_is_refused(
     entry: str, kind: str | None, told: str, fork: Fork, make_recipe: MakeRecipe, tmp_path: Path
 ) -> None:
     """What was trained is counted where it is trained: a recipe that says otherwise does not help."""
-    recipe = make_recipe()
+    full = {"parallelism": {"activation_checkpointing": "full"}, "model": {"dropout": 0.1}}
+    recipe = make_recipe(**full)
     (tmp_path / "sabotage.py").write_text(SABOTAGE)
     for process in fork(tmp_path, f"sabotage:{entry}", config=recipe.model_dump(mode="json")):
         assert process.wait(300) == 0, (tmp_path / "output-0").read_text()

@@ -4,6 +4,7 @@ from functools import partial
 
 import torch
 from torch.nn import functional
+from transformers.models.opt.modeling_opt import OPTDecoderLayer
 
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.schema import validate
@@ -41,13 +42,13 @@ def run(recipe: Recipe, context: RankContext, device: torch.device, log: StepLog
 
 def _loop(setup: Setup, model: ZeroModel, tokens: Tokens, log: StepLog) -> None:
     clock = StepClock(log, setup.device, setup.fed)
+    setup.fed.watch([model.engine.module], OPTDecoderLayer)
     clock.start()
     for step in clock.steps(setup.recipe.steps):
         loss = _step(setup, model, tokens, log, step)
         clock.step(loss, model.grad_norm)
     clock.finish()
     event = setup.fed.trained(
-        layers=model.layers,
         parameters=sum(getattr(weight, "ds_numel", weight.numel()) for weight in model.weights),
         dtypes={weight.dtype for weight in model.weights},
         copy=setup.rank,

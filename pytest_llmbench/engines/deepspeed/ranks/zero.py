@@ -12,7 +12,6 @@ from deepspeed.ops.adam import FusedAdam
 from deepspeed.runtime.fp16.fused_optimizer import FP16_Optimizer
 from torch import nn
 from transformers import OPTConfig, OPTForCausalLM
-from transformers.models.opt.modeling_opt import OPTDecoderLayer
 
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.engines.deepspeed.options import DeepSpeedOptions
@@ -139,10 +138,6 @@ class ZeroModel:
     def weights(self) -> list[nn.Parameter]:
         """All weights of the model; sharded ones may be empty here."""
         return list(self.engine.module.parameters())
-
-    @property
-    def layers(self) -> int:
-        return sum(isinstance(module, OPTDecoderLayer) for module in self.engine.module.modules())
 
     def step(self, number: int) -> None:
         """Count a micro batch; after the last one of 1-based step `number` change the weights and set `grad_norm`.

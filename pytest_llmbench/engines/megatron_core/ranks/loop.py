@@ -82,6 +82,9 @@ def prepare(recipe: Recipe, options: MegatronCoreOptions, device: torch.device) 
 
 def trained(training: MegatronTraining) -> TrainingEvent:
     """Describe this rank's part of the model, as it was trained."""
+    if training.options.overlap and training.recipe.parallelism.sharding == "optimizer":
+        for chunk in training.chunks:  # the next forward pass would gather what the last step changed
+            chunk.start_param_sync(force_sync=True)
     tensor = parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_tensor_model_parallel_world_size()
     pipeline = (
         parallel_state.get_pipeline_model_parallel_rank(),
@@ -96,7 +99,6 @@ def trained(training: MegatronTraining) -> TrainingEvent:
         and not (pipeline[1] > 1 and name.endswith("output_layer.weight"))
     ]
     return training.fed.trained(
-        layers=sum(isinstance(module, TransformerLayer) for chunk in training.chunks for module in chunk.modules()),
         parameters=sum(parameter.numel() for parameter in parameters),
         dtypes={
             parameter.dtype for chunk in training.chunks for parameter in chunk.parameters() if parameter.dim() > 1
@@ -157,6 +159,7 @@ def run(recipe: Recipe, options: MegatronCoreOptions, device: torch.device, log:
 
 def _loop(training: MegatronTraining, log: StepLog) -> None:
     clock = StepClock(log, training.device, training.fed)
+    training.fed.watch(training.chunks, TransformerLayer)
     clock.start()
     for step in clock.steps(training.recipe.steps):
         loss = _forward_backward(training, log, step)

@@ -86,6 +86,7 @@ def _prepare(recipe: Recipe, options: TorchOptions, context: RankContext, device
 
 def _loop(training: _Training, log: StepLog) -> None:
     clock = StepClock(log, training.device, training.fed)
+    training.fed.watch([training.model], Block)
     clock.start()
     for step in clock.steps(training.recipe.steps):
         loss = _forward_backward(training, log, step)
@@ -94,7 +95,6 @@ def _loop(training: _Training, log: StepLog) -> None:
     clock.finish()
     trained = list(training.optimizer.state)  # the parameters that had a gradient
     event = training.fed.trained(
-        layers=sum(isinstance(module, Block) for module in training.model.modules()),
         parameters=sum(parameter.numel() for parameter in trained),
         dtypes={parameter.dtype for parameter in trained},
         copy=training.rank,

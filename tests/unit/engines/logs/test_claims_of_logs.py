@@ -37,6 +37,11 @@ ARGUMENTS = {
     "optimizer": "adam",
     "position_embedding_type": "learned_absolute",
     "fp8": None,
+    "hidden_dropout": 0.1,
+    "attention_dropout": 0.1,
+    "accumulate_allreduce_grads_in_fp32": False,
+    "load": None,
+    "lr": 0.001,
 }
 OURS = TrueLog(
     name="",
@@ -55,8 +60,8 @@ OURS = TrueLog(
 )
 
 
-def ours(arguments: Mapping[str, object] | None = None, counts: Mapping[str, int] | None = None) -> str:
-    """A log of our own, behind the arguments and counts that Megatron-LM prints before the first step."""
+def ours(arguments: Mapping[str, object] | None = None, counts: Mapping[str, int] | None = None, more: str = "") -> str:
+    """A log of our own, behind the arguments and counts that Megatron-LM prints before the first step, and `more`."""
     said = {"micro_batches": 4, "vocabulary": 128, "parameters": 60736, **(counts or {})}
     printed = "".join(
         f"[default0]:  {name} {'.' * (48 - len(name))} {value}\n"
@@ -68,6 +73,7 @@ def ours(arguments: Mapping[str, object] | None = None, counts: Mapping[str, int
         f"[default0]: > padded vocab (size: {said['vocabulary']}) with 128 dummy tokens (new size: 256)\n"
         f"[default0]: > number of parameters on (tensor, pipeline) model parallel rank (0, 0): 60736\n"
         f"[default1]: > number of parameters on (tensor, pipeline) model parallel rank (1, 0): {said['parameters']}\n"
+        f"[default0]:{more}\n"
     )
     head, line_end, rest = (LOGS / "megatron_lm_2_ranks.log").read_text().partition("\n")
     return head + line_end + printed + middle + rest
@@ -101,6 +107,17 @@ def test_a_log_that_says_what_the_recipe_says_is_sane(tmp_path: Path) -> None:
         ("optimizer", "sgd", "optimizer sgd"),
         ("position_embedding_type", "rope", "positions rope"),
         ("fp8", "hybrid", "precision fp8"),
+        ("hidden_dropout", 0.0, "dropout 0;"),
+        ("attention_dropout", 0.25, "dropout 0.25;"),
+        # These have no claim of their own.
+        ("load", "/checkpoints/base", "load /checkpoints/base"),
+        ("finetune", True, "finetune True"),
+        ("window_size", "(128, 0)", "window_size (128, 0)"),
+        ("mtp_num_layers", 1, "mtp_num_layers 1"),
+        ("add_bias_linear", False, "add_bias_linear False"),
+        ("main_grads_dtype", "torch.bfloat16", "main_grads_dtype torch.bfloat16"),
+        ("rampup_batch_size", "['2', '2', '1000']", "rampup_batch_size ['2'"),
+        ("num_layers_per_virtual_pipeline_stage", 1, "num_layers_per_virtual_pipeline_stage 1"),
     ],
 )
 def test_each_printed_argument_has_to_agree(tmp_path: Path, argument: str, value: object, said: str) -> None:
@@ -134,6 +151,46 @@ def test_what_the_recipe_asks_for_beyond_its_fields_may_be_printed(tmp_path: Pat
     assert OURS.problem(tmp_path, ours(printed), **asked) is None
     assert OURS.problem(tmp_path, ours({**printed, "num_query_groups": 4}), **asked) is not None
     assert OURS.problem(tmp_path, ours(), **asked) is not None
+
+
+@pytest.mark.parametrize(
+    ("more", "arguments", "kind"),
+    [
+        ("  successfully loaded checkpoint from /base [ t 1/2, p 1/1 ] at iteration 1000", {}, "wrong_work"),
+        (" loading distributed checkpoint from /base at iteration 1000", {}, "wrong_work"),
+        ("  successfully loaded checkpoint from /base [ t 1/2, p 1/1 ] at iteration 0", {"load": "/base"}, None),
+        ("    will not load any checkpoints and will start from random", {}, None),
+        ("Total number of parameters in billions: 1.31", {}, "wrong_work"),
+        ("Total number of parameters in billions: 0.00", {}, None),
+    ],
+)
+def test_a_line_beside_the_arguments_has_to_agree(
+    tmp_path: Path, more: str, arguments: dict[str, str], kind: str | None
+) -> None:
+    """A folder of checkpoints may be named that has none yet."""
+    named = {"load": "/base"} if "random" in more or arguments else {}
+    problem = OURS.problem(tmp_path, ours(named, more=more), options={"arguments": arguments})
+    assert (problem.kind if problem else None) == kind, problem
+
+
+def test_settings_are_counted_as_far_as_they_are_not_compared(tmp_path: Path) -> None:
+    """The numbers of the optimizer may differ, as the work of a step is the same; the sentence names them."""
+    printed = {"lr": 0.002, "moe_z_loss_coeff": 0.1, "seed": 7, "swin_backbone": None}
+    compared = OURS.evidence(tmp_path, ours(printed)).compared
+    assert compared.differ == ()
+    assert compared.summary == (
+        "31 settings printed, 28 compared, 1 not in use, 1 without effect on the work of a step, "
+        "1 unknown: moe_z_loss_coeff; unlike the recipe, with the same work: lr 0.002; optimizer.learning_rate of the "
+        "recipe is 0.001"
+    )
+
+
+@pytest.mark.parametrize("name", ["logs/metaseq_20_updates.log", "lambda/opt-350m_1_1xN_batch0001.log"])
+def test_settings_of_other_frameworks_are_counted(name: str, tmp_path: Path) -> None:
+    log = next(log for log in TRUE_LOGS if log.name == name)
+    summary = log.evidence(tmp_path, log.text()).compared.summary
+    assert summary is not None
+    assert re.fullmatch(r"\d+ settings printed, .*\d+ compared.*, \d+ unknown: .*", summary)
 
 
 @pytest.mark.parametrize(("layers", "sane"), [(4, True), (2, False), (5, False)])
@@ -177,17 +234,26 @@ def test_a_true_log_is_judged_as_it_was(tmp_path: Path, log: TrueLog) -> None:
             (MEGATRON_H200, r"(  seq_length \.+) 2048", r"\1 1024", "sequence length 1024"),
             (MEGATRON_H200, r"(sequence_length=)2048", r"\g<1>1024", "sequence length 1024"),
             (MEGATRON_H200, r"(params_dtype \.+) torch.bfloat16", r"\1 torch.float32", "precision fp32"),
+            (MEGATRON_H200, r"(hidden_dropout \.+) 0.1", r"\1 0.0", "dropout 0;"),
+            (MEGATRON_H200, r"(grads_in_fp32 \.+) True", r"\1 False", "gradient precision of the model"),
+            (MEGATRON_H200, r"(grad_reduce_in_bf16 \.+) False", r"\1 True", "gradient precision bf16"),
+            (MEGATRON_H200, r"(Total number of parameters in billions:) 0.12", r"\1 1.31", "parameters 1310000000"),
+            (MEGATRON_H200, r"(iteration +20/.*lm loss:) \S+", r"\1 4.0E+01", "the loss is 40 at step 20"),
+            (MEGATRON_H200, r"(iteration +20/.*grad norm:) \S+", r"\1 1.0e9", "to 1e+09 at step 20"),
             (MEGATRON_CPU, r"tensor-model-parallel size: 2", "tensor-model-parallel size: 1", "tensor 1"),
             (MEGATRON_CPU, r"(rank \(1, 0\): )60736", r"\g<1>35552", "parameters of rank 35552"),
             (METASEQ_CPU, r"decoder_ffn_embed_dim=128", "decoder_ffn_embed_dim=256", "feed forward size 256"),
             (METASEQ_CPU, r"decoder_layers=2", "decoder_layers=12", "layers 12"),
             (METASEQ_CPU, r"'tokens_per_sample': 64", "'tokens_per_sample': 32", "sequence length 32"),
             (METASEQ_CPU, r"batch size per GPU = 4", "batch size per GPU = 2", "micro batch size 2"),
+            (METASEQ_CPU, r"attention_dropout=0.1", "attention_dropout=0.0", "dropout 0;"),
+            (METASEQ_CPU, r"(metaseq.trainer \| )loading train data", r"\1Loaded checkpoint x (", "weights loaded"),
             (METASEQ_CPU, r"num\. trained: 104,064", "num. trained: 4,064", "frozen parameters 100000"),
             (NEMO_2, r"(rank \(0, 0\): )124082688", r"\g<1>54398976", "parameters of rank 54398976"),
             (NEMO_2, r"original vocab_size: 50257", "original vocab_size: 32000", "vocab size 32000"),
             (NEMO_2, r"sequence_length=512", "sequence_length=256", "sequence length 256"),
             (LAMBDA_350M, r"facebook/opt-350m", "facebook/opt-125m", "layers 12"),
+            (LAMBDA_13B, r"--lora_dim 128", "--lora_dim 128 --disable_dropout", "dropout 0;"),
             (LAMBDA_350M, r"(train_batch_size \.+) 192", r"\1 96", "global batch size 96"),
             (LAMBDA_350M, r"--max_seq_len 512", "--max_seq_len 256", "sequence length 256"),
             (LAMBDA_350M, r"(zero_optimization_stage \.+) 0", r"\1 2", "sharding gradients"),
@@ -209,7 +275,7 @@ def test_a_true_log_of_another_training_is_refused(
     assert changes
     problem = log.problem(tmp_path, damaged)
     assert problem is not None
-    assert problem.kind == "wrong_work" or log.kind == "no_evidence_of_completion"
+    assert problem.kind in {"wrong_work", "loss_rises"} or log.kind == "no_evidence_of_completion"
     assert named in problem.message or log.kind is not None
 
 

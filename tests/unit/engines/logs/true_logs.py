@@ -56,6 +56,7 @@ class TrueLog:
         return Evidence(
             recipe=recipe, topology=topology, series=series, hosts=(), wall_s=None, gpu=None, kind="command",
             doubts=tuple(engine.doubts(recipe, topology, series)), asks=engine.asks(recipe, topology),
+            compared=engine.compare(recipe, topology, series),
         )  # fmt: skip
 
 
@@ -76,7 +77,7 @@ MEGATRON_CPU = megatron_lm(
     "logs/megatron_lm_core_0.16.log",
     2,
     {
-        "model": TINY, "parallelism": {"tensor": 2}, "sequence_length": 32, "global_batch_size": 8,
+        "model": {**TINY, "dropout": 0.0}, "parallelism": {"tensor": 2}, "sequence_length": 32, "global_batch_size": 8,
         "micro_batch_size": 2, "precision": "fp32", "steps": 20,
     },
     gpu=False,
@@ -108,7 +109,7 @@ CHAT: Mapping[str, Any] = {
     "optimizer": {"learning_rate": 1.0e-10, "warmup_steps": 10, "decay": "cosine"}, "warm_up": {"steps": 10},
     "options": {"step": 1},
 }  # fmt: skip
-OPT_350M = {"layers": 24, "hidden_size": 1024, "attention_heads": 16, "vocab_size": 50272}
+OPT_350M = {"layers": 24, "hidden_size": 1024, "attention_heads": 16, "vocab_size": 50272, "dropout": 0.0}
 OPT_13B = {"layers": 40, "hidden_size": 5120, "attention_heads": 40, "vocab_size": 50272}
 LAMBDA_350M = TrueLog(
     name="lambda/opt-350m_1_1xN_batch0001.log",

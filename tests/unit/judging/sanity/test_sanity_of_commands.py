@@ -2,7 +2,9 @@
 
 import dataclasses
 import math
-from typing import Any
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.judging.findings import findings
 from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.sanity import Evidence, first_problem
+from pytest_llmbench.judging.sanity.losses import diverging
 from tests.unit.judging.conftest import GPU, small
 
 NODE = Topology(nodes=1, gpus_per_node=2)
@@ -196,3 +199,40 @@ def test_a_log_in_which_nothing_moves_is_no_training(changes: dict[str, float], 
     few = tuple(step.model_copy(update=changes) if step.step < 3 else step for step in lines)
     moved = tuple(s.model_copy(update={"loss": 5.0 - s.step / 100}) if s.step > 2 else s for s in few)
     assert first_problem(evidence(tuple(s.model_copy(update={"grad_norm": 1.0}) for s in moved))) is None
+
+
+def curve(
+    losses: Sequence[float], norms: Sequence[float] = (), kind: Literal["ranks", "command"] = "command"
+) -> Evidence:
+    lines = tuple(
+        Step(step=n, seconds=1.0, loss=loss, grad_norm=norm)
+        for n, (loss, norm) in enumerate(zip_longest(losses, norms, fillvalue=4.5), start=1)
+    )
+    return evidence(lines, recipe={"steps": len(lines)}, kind=kind, wall_s=None)
+
+
+FALLING = [5 - n / 20 for n in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("losses", "norms", "told"),
+    [
+        (FALLING, [3.0] * 40, ""),
+        (FALLING, [180.0, 207.0, *[5.0] * 38], ""),  # as JSC's 175B begins
+        (FALLING, [0.3 + n / 10 for n in range(40)], ""),  # while the learning rate rises
+        ([*FALLING[:20], 7.5, *FALLING[20:39]], [*[1.0] * 20, 500.0, *[1.0] * 19], ""),  # a spike that passes
+        ([*FALLING[:9], *[40.0] * 10, *FALLING[19:]], [1.0] * 40, "the loss is 40 at step 10"),
+        (FALLING, [*[1.0] * 9, 1e9, *[1.0] * 30], "the gradient norm rose from 1 to 1e+09 at step 10"),
+        (FALLING, [10 ** (n / 6.5) for n in range(40)], "the gradient norm rose from 1 to 1e+04 at step 27"),
+        (FALLING, [1 + 25e3 * n for n in range(40)], "the gradient norm rose from 1 to 2.5e+04 at step 2"),
+        (FALLING, [*[1.0] * 25, *[300.0] * 15], "from 1 to 300 (medians of a quarter)"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["ranks", "command"])
+def test_losses_and_gradients_are_looked_at_as_curves(
+    losses: list[float], norms: list[float], told: str, kind: Literal["ranks", "command"]
+) -> None:
+    problems = list(diverging(curve(losses, norms, kind)))
+    assert bool(problems) == bool(told)
+    assert all(problem.kind == "loss_rises" for problem in problems)
+    assert told in "; ".join(problem.message for problem in problems)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.core.record.series import StepSeries
-from pytest_llmbench.engines.megatron_lm.log import parse
+from pytest_llmbench.engines.megatron_lm.log import parse, reader
 from pytest_llmbench.readers.items import (
     Begun,
     Completed,
@@ -198,6 +198,15 @@ def test_lines_that_cannot_be_read(text: str, why: str) -> None:
 )
 def test_lines_that_say_nothing(text: str) -> None:
     assert list(parse(text)) == []
+
+
+def test_one_log_has_one_unit_of_time(tmp_path: Path) -> None:
+    """Lines in seconds between lines in milliseconds are of another program."""
+    lines = [V2.replace("100/", f"{n}/") for n in range(1, 5)]
+    lines[2] = lines[2].replace("(ms): 1503.6", "(s): 1.5036")
+    (tmp_path / "a.log").write_text("\n".join([*lines, ""]))
+    found = read_log([tmp_path / "a.log"], reader()).unreadable
+    assert found == ("a.log:3: its time is in s, and that of earlier lines in ms",)
 
 
 @pytest.mark.parametrize(
