@@ -86,5 +86,5 @@ def _open(path: Path) -> int:
             lock = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except FileExistsError:
             continue  # another process was quicker
-        os.fchmod(lock, 0o644)  # whatever the umask: sessions of all users wait for each other
+        os.fchmod(lock, 0o644)  # under any umask, as sessions of all users wait for each other
         return lock

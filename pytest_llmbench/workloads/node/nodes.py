@@ -15,9 +15,9 @@ from pytest_llmbench.core.wire.driver import Obstacle
 from pytest_llmbench.workloads.node.processes import ask
 
 _TIMEOUT_S = 60.0
-# What a task of `srun --label` prints; srun itself may print warnings between.
+# A line of a task under `srun --label`; srun itself may print warnings between.
 _LABELLED = re.compile(r"^ *(\d+): (.*)$", re.MULTILINE | re.ASCII)
-# What describes the step or task that the driver itself is: an srun it starts would take it for its own.
+# Variables of the driver's own step or task: an srun that it starts would take them for its own.
 _OF_A_STEP = (
     "SLURM_STEP", "SLURM_TASK", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_CPU_BIND",
     "SLURM_MEM_", "SLURM_DISTRIBUTION", "SLURM_LAUNCH_", "SLURM_SRUN_", "SLURM_UMASK", "SLURM_NPROCS", "SLURM_NTASKS",

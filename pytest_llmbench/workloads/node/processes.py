@@ -57,7 +57,7 @@ def started(argv: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[bytes]
     A signal whose handler calls `leave` ends it as well; such a signal is delayed during the start, so that the program
     is always ended with its group. Further arguments are those of `subprocess.Popen`.
     """
-    here = threading.current_thread() is threading.main_thread()  # where handlers run
+    here = threading.current_thread() is threading.main_thread()  # which runs the handlers
     if here:
         _leaving.waits = True
     try:
