@@ -166,7 +166,7 @@ def test_every_cause_is_there() -> None:
 
 def test_every_junit_property_is_there(tmp_path: Path) -> None:
     item: Any = SimpleNamespace(user_properties=[])
-    made = record(tmp_path)
+    made = record(tmp_path).model_copy(update={"unconfirmed": ("a fact",), "settings": "3 settings printed"})
     run = Run(made, made.model_copy(update={"key": "k-repeat2"}))
     assert run.measured("step_time") <= Quantity("0.8 s")
     known = ExpectedFailure(reason="known", until=dt.date(2026, 12, 31))
