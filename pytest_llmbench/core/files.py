@@ -136,7 +136,7 @@ def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
 
 
 def write_parts(path: Path, parts: Iterable[str], *, mode: int = 0o644) -> None:
-    """Replace a file's content likewise, by parts that need not be in memory together."""
+    """Replace a file's content likewise, part by part."""
     make_folder(path.parent)
     with replacing(path, mode=mode) as new, new.open("w", encoding="utf-8", errors="surrogateescape") as file:
         for part in parts:

@@ -7,7 +7,7 @@ _COUNTER = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class UnixClock:
-    """The time of day, read from the machine once and counted on by a clock that cannot be set.
+    """The time of day, read from the machine once and counted on by a monotonic clock.
 
     All stamps of one run on one machine come from one of these, so that they differ by the time that passed.
     """

@@ -75,7 +75,7 @@ def live_task(
     run: PreparedRun, state: LiveState, detail: str = "", *, step: int = 0, starts: float | None = None,
     started: float | None = None,
 ) -> LiveTask:  # fmt: skip
-    """The state of a run that has no record so far."""
+    """The state of a run before its record is there."""
     return LiveTask(
         name=run.key, state=state, detail=one_line(detail), starts=starts, step=step, steps=run.spec.recipe.steps,
         started=started, gpus=run.topology.gpus, nodes=run.topology.nodes,

@@ -90,7 +90,7 @@ def kernel_log() -> KernelLog:
 
 
 def _read_log(argv: Sequence[str]) -> KernelLog | str:
-    """Read one source line by line, as it may have a million of them; the reason if that is not possible."""
+    """Read one source line by line, as it may have a million of them; else return the reason."""
     errors_in_log = Condensed()
     beginning: list[bytes] = []
     with tempfile.TemporaryFile() as errors:
