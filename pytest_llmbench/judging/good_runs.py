@@ -131,6 +131,12 @@ def _unfit(run: GoodRun, statistics: Mapping[str, Statistic], wanted: Sequence[s
         yield from [*contradictions(record, statistics)] or _unsuitable(run, statistics, wanted)
 
 
+def _unconfirmed(record: RunRecord) -> list[str]:
+    """Facts of a program's log that nothing confirms; ranks of other packages may leave out what they lack."""
+    of_ranks = any(info.training for info in record.rank_info)
+    return [] if of_ranks else [f"its numbers are unconfirmed: {reason}" for reason in record.unconfirmed]
+
+
 def _unsuitable(run: GoodRun, statistics: Mapping[str, Statistic], wanted: Sequence[str]) -> Iterator[str]:
     """Yield the reasons why a sane and complete run is unfit for a threshold."""
     record = run.record
@@ -138,7 +144,7 @@ def _unsuitable(run: GoodRun, statistics: Mapping[str, Statistic], wanted: Seque
         yield f"scale {record.recipe.scale}: a threshold for a machine applies at scale full only"
     if record.device is None:
         yield "its ranks did not report their device"
-    yield from (f"its numbers are unconfirmed: {reason}" for reason in record.unconfirmed)
+    yield from _unconfirmed(record)
     for failed in _failed(run, statistics, of_speed=False):
         yield f"{failed.test} ended in {failed.verdict}: {failed.reason}"
     for name in wanted:

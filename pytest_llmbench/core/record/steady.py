@@ -80,7 +80,7 @@ class Steady:
     between: float = 0.0
     """Half width that the difference between runs adds to the interval, in seconds; 0 for a claim of this run alone."""
     pausing: float = 0.0
-    """By how much pauses may make the mean step longer than here, in seconds: others may come more often."""
+    """Seconds by which pauses may make the mean step longer than here: others may come more often."""
 
     @classmethod
     def of_mean(cls, seconds: float, some: Sequence[float]) -> Self:

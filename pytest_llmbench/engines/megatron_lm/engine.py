@@ -50,6 +50,8 @@ _FIELDS = {
     "sequence-parallel": "parallelism.sequence",
     "use-distributed-optimizer": "parallelism.sharding",
     "optimizer": "optimizer",
+    "bf16": "precision",
+    "fp16": "precision",
     "adam-beta1": "optimizer.betas",
     "adam-beta2": "optimizer.betas",
     "adam-eps": "optimizer.eps",

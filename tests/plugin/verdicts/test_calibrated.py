@@ -10,6 +10,7 @@ import pytest
 from pytest_llmbench.cli import app
 from tests.conftest import Result, UserFolder
 from tests.plugin.conftest import ONE_H200, RECORDED
+from tests.support.recorded import measured_anew
 
 DESK = "name: desk\ncluster: local\ngpus_per_node: 0\ncpu_ranks_per_node: 1\n"
 
@@ -25,9 +26,11 @@ def siblings(plain: dict[str, Any], folder: Path, faster: float) -> Path:
         judged = [step for step in steps if step["step"] > plain["recipe"]["warm_up"]["steps"]]
         rate = sum(step["tokens"] for step in judged) / sum(step["seconds"] for step in judged)
         metrics = {"throughput": {"value": rate, "unit": "words/s", "rule": "a rule"}}
-        (folder / f"{number}.json").write_text(
-            json.dumps(plain | {"session": f"s{number}", "steps": steps, "metrics": metrics, "judgements": []})
-        )
+        changed = {"session": f"s{number}", "steps": steps, "metrics": metrics, "judgements": []}
+        record = measured_anew(plain | changed)
+        times = record["timings"]
+        times["ended"] = max(times["ended"], times["started"] + sum(step["seconds"] for step in steps) + 1)
+        (folder / f"{number}.json").write_text(json.dumps(record))
     return folder
 
 
@@ -55,7 +58,7 @@ def test_a_real_run_is_judged_by_runs_like_it(
     plain = json.loads((RECORDED / "runs" / "opt125m" / "record.json").read_text("utf-8"))
     calibrated(siblings(plain, tmp_path, faster), recorded.path / "one_h200.yaml", ONE_H200)
     recorded.test()
-    result = judge(recorded, "--replay", "recorded", "--system", "one_h200.yaml", distribution)
+    result = judge(recorded, "--replay", "as-recorded:recorded", "--system", "one_h200.yaml", distribution)
     assert result.case.properties["verdict"] == verdict, result.text
     assert result.case.properties["claim"] == "run"
     assert result.case.properties["speed_judged"] == "throughput"

@@ -117,7 +117,7 @@ SPEEDS = {
 
 def judge(user: UserFolder, tests: str, *options: str) -> Result:
     user.test(tests)
-    return user.run("--replay=recorded", "-p", "no:warnings", *options)
+    return user.run("--replay=as-recorded:recorded", "-p", "no:warnings", *options)
 
 
 def as_tests(cases: dict[str, str]) -> str:

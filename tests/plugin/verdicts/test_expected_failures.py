@@ -37,7 +37,9 @@ def judge(recorded: UserFolder) -> Judge:
     system = one_h200(recorded, **references)
     recorded.test()
     select = ("-k", " or ".join(VERDICTS))
-    return lambda *options: recorded.run("--replay", "recorded", system, *(() if "-k" in options else select), *options)
+    return lambda *options: recorded.run(
+        "--replay", "as-recorded:recorded", system, *(() if "-k" in options else select), *options
+    )
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])

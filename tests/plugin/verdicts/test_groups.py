@@ -47,6 +47,8 @@ def recorded(folder: Path, factors: Mapping[str, float]) -> None:
         shutil.copytree(source, folder / "runs" / key)
         log = folder / "runs" / key / "steps" / "rank-00000.jsonl"
         log.write_text(slowed(log.read_text(), factor, key, host))
+        job = folder / "runs" / key / "job.json"
+        job.write_text(json.dumps({**json.loads(job.read_text()), "key": key}))
         path = folder / "runs" / key / "record.json"
         record = json.loads(path.read_text())
         times = record["timings"]
@@ -61,7 +63,7 @@ def judge(user: UserFolder, factors: Mapping[str, float], *options: str) -> Resu
     (user.path / "recorded").mkdir()
     recorded(user.path / "recorded", factors)
     user.test(TEST)
-    return user.run("--replay", "recorded", "--llmbench-require-verdict", "no", *options)
+    return user.run("--replay", "as-recorded:recorded", "--llmbench-require-verdict", "no", *options)
 
 
 def of_groups(result: Result) -> dict[str, str]:
@@ -123,7 +125,7 @@ def test_a_group_that_cannot_be_compared_is_named(user: UserFolder) -> None:
     judge(user, {"n1": 1.0, "n2": 1.0})
     log = user.path / "recorded" / "runs" / "opt125m-group2" / "steps" / "rank-00000.jsonl"
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:80]))
-    result = user.run("--replay", "recorded", "--llmbench-require-verdict", "no")
+    result = user.run("--replay", "as-recorded:recorded", "--llmbench-require-verdict", "no")
     assert of_groups(result) == {}
     assert "GROUPS NOT COMPARED: n2 (opt125m-group2): its run cannot be judged" in result.text
     assert "GROUPS NOT COMPARED: n1 (opt125m-group1): it takes two groups" in result.text

@@ -20,7 +20,7 @@ ENDS = {440: "PASS", 456: "INCONCLUSIVE", 457: "INCONCLUSIVE", 475: "FAIL", 900:
 
 
 def judge(user: UserFolder, *options: str) -> Result:
-    return user.run("--replay", "recorded", "--llmbench-require-verdict", "no", *options)
+    return user.run("--replay", "as-recorded:recorded", "--llmbench-require-verdict", "no", *options)
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])

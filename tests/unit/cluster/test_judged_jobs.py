@@ -30,7 +30,7 @@ def row(state: JobState, word: str = "", **changes: Any) -> JobRow:
 
 
 def watched(state: JobState = JobState.RUNNING, **changes: Any) -> WatchedJob:
-    known = {"submitted": "at", "comment": "llmbench:s", "seen": NOW - 1, "answered": NOW - 1}
+    known = {"submitted": "at", "seen": NOW - 1, "answered": NOW - 1}
     return WatchedJob(identity=IDENTITY, status=JobStatus(state=state), **{**known, **changes})
 
 
