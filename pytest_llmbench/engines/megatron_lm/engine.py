@@ -50,8 +50,6 @@ _FIELDS = {
     "sequence-parallel": "parallelism.sequence",
     "use-distributed-optimizer": "parallelism.sharding",
     "optimizer": "optimizer",
-    "bf16": "precision",
-    "fp16": "precision",
     "adam-beta1": "optimizer.betas",
     "adam-beta2": "optimizer.betas",
     "adam-eps": "optimizer.eps",
@@ -128,8 +126,6 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
         "use-rotary-position-embeddings": Same(field="model.positions", allowed=(recipe.model.positions == "rope",)),
         # A tokenizer may add a token.
         "vocab-size": Same(field="model.vocab_size", allowed=(size, size - 1, False)),
-        "bf16": Same(field="precision", allowed=(recipe.precision == "bf16",)),
-        "fp16": Same(field="precision", allowed=(recipe.precision == "fp16",)),
         "recompute-activations": Same(field=_CHECKPOINTING_FIELD, allowed=(how == "selective",)),
         "recompute-granularity": Same(field=_CHECKPOINTING_FIELD, allowed=(_GRANULARITY[how],)),
         "checkpoint-activations": Same(field=_CHECKPOINTING_FIELD, allowed=(how == "full",)),
@@ -140,6 +136,7 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
         "exit-interval": Same(field="steps", allowed=(recipe.steps, False)),
         "num-layers-per-virtual-pipeline-stage": Same(field="parallelism.virtual_pipeline", allowed=(None,)),
     }
+    precision = {name: Same(field="precision", allowed=(recipe.precision == name,)) for name in ("bf16", "fp16")}
     same = rules_of_given(arguments, _FIELDS)
     del same["max-position-embeddings"]  # more of them are another model, of which `known` below decides
     # Arguments without a field in the recipe; with another value, the work of a step is unknown.
@@ -147,7 +144,11 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
     usual = {"ffn-hidden-size": 4 * shape.hidden_size, "kv-channels": shape.hidden_size // shape.attention_heads}
     as_usual = {name for name, value in usual.items() if own.get(name) == value}
     return Rules(
-        same={**other_names, **same}, refused=_REFUSED, harmless=_HARMLESS | as_usual, families=_FAMILIES, usual=_USUAL
+        same={**other_names, **same, **precision},
+        refused=_REFUSED,
+        harmless=_HARMLESS | as_usual,
+        families=_FAMILIES,
+        usual=_USUAL,
     )
 
 
