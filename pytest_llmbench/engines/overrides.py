@@ -93,7 +93,7 @@ class Rules:
         return SettingsCheck(differ=tuple(differ), summary=summary)
 
     def _due(self, name: str, own: Mapping[str, Any]) -> Same | None:
-        """The rule of a printed setting; None where nothing decides its value."""
+        """The rule that a printed setting has to meet; None if any value will do."""
         if name in own and not self._is_harmless(name):
             is_path = bool(set("/{") & set(str(own[name])))
             return None if is_path else Same(field=f"options.arguments.{name}", allowed=(own[name],))

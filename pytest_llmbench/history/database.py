@@ -230,7 +230,7 @@ def _history_of(given: str) -> History:
     if scheme not in {"postgresql", "postgres"}:
         raise ConfigError(f"a history cannot be in {scheme}: give {LEGAL}")
     place = re.match(r"[^/?#]*", rest)[0]  # type: ignore[index]  # it matches any text
-    # What the database's library would print of such a URL has parts of the password.
+    # The database's library would print such a URL with parts of the password.
     if place.count("@") > 1 or ("@" in rest and "@" not in place and not re.search(r"[?&]\w+=[^&]*@", rest)):
         raise ConfigError(
             f"the history's {scheme}:// URL cannot be read. In a login, @ / ? # : are %40 %2F %3F %23 %3A. Give {LEGAL}"

@@ -85,7 +85,7 @@ def long_start(steady: Steady | None) -> Iterator[str]:
 
 
 def unconfirmed(e: Evidence) -> tuple[str, ...]:
-    """Collect what a verdict on this run rests on although it stands in one place, and nothing confirms it."""
+    """Collect the facts behind this run's numbers that only one place gives, so that nothing confirms them."""
     return (*_of_a_log(e),) if e.kind == "command" else (*_unreported(e),)
 
 

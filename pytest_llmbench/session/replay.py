@@ -74,7 +74,7 @@ class ReplayFacts(Strict):
 def find_replays(folder: Path, recipes: Mapping[str, Recipe], settings: Settings) -> dict[str, RunSpec]:
     """Find every run in a folder, by key; runs of a session may be judged by their own recipes, `settings.as_recorded`.
 
-    Raises ConfigError: there is none, or one is unreadable or of no recipe.
+    Raises ConfigError: no log is there, or one is unreadable or belongs to no recipe.
     """
     folder = folder.absolute()  # records name it, wherever they are read
     if not folder.is_dir():

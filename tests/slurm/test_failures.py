@@ -109,7 +109,7 @@ def test_a_hung_rank_is_ended(user: UserFolder, watch: type[Watch], queue: type[
 def test_a_job_ended_from_outside_is_said_so(
     user: UserFolder, watch: type[Watch], queue: type[Queue], mode: str, how: str
 ) -> None:
-    """Scancel by somebody else is an error of the cluster, and so is a requeue by an administrator, who renamed it."""
+    """A job that somebody else cancels, or that an administrator renames and requeues, is an ERROR of the cluster."""
     user.recipe(**ENDLESS, nodes=2)
     user.test()
     process = user.start(*SLURM, *(("--nodes", "2") if mode == "session" else ()))

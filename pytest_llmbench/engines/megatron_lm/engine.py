@@ -96,7 +96,7 @@ _FAMILIES = (
     "one-logger-", "overlap-", "profile", "rerun-", "save", "tensorboard-", "tiktoken-", "tokenizer-", "tp-comm-",
     "use-dist-ckpt", "use-pytorch-profiler", "use-tp-", "wandb-",
 )  # fmt: skip
-# Arguments without a key of the recipe that change the work of a step, each with its value where nobody gives it.
+# Arguments that change the work of a step and have no key in a recipe, each with Megatron-LM's default.
 _USUAL: Mapping[str, Any] = {
     "add-bias-linear": True, "finetune": None,
     "main-grads-dtype": "torch.float32", "main-params-dtype": "torch.float32", "exp-avg-dtype": "torch.float32",
@@ -244,7 +244,7 @@ class MegatronLM(External):
 
     def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:
         rules, own = self.arguments(recipe, topology)
-        # With the folder of a checkpoint that is not there yet, it starts from random weights, and says so.
+        # Where the checkpoint's folder is still empty, Megatron-LM starts from random weights and prints that.
         random = any((claim.name, claim.value) == ("initial_weights", "random") for claim in series.claims)
         return rules.compare(own, [given for given in series.settings if not (random and given.name == "load")])
 

@@ -220,7 +220,7 @@ def test_a_name_and_a_comment_that_the_site_rewrites_are_told(commands: Commands
 def test_a_job_that_was_requeued_is_over_and_leaves_the_queue(
     commands: Commands, slurm: Slurm, ended: str, changed: dict[str, str]
 ) -> None:
-    """Slurm gives it another time of submission. It would start a second time, and is no other session's job."""
+    """A requeued job has a new time of submission. It is still ours, and would start a second time."""
     commands.answer("scancel")
     commands.answer("squeue", row(script=SCRIPT))
     slurm.confirm(SEVEN)

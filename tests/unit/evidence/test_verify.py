@@ -69,7 +69,7 @@ def test_a_file_that_cannot_be_read_is_not_verified(
 
 
 def test_todays_recipe_decides_what_had_to_run(evidence: Evidence) -> None:
-    """Half the steps, in plan, task, record and log alike: whoever verifies has the recipe of the contract."""
+    """Plan, task, record and log all have half the steps; the recipe of whoever verifies has them all."""
     due = RunRecord.read(evidence.record).recipe
     law = Law(recipes={("tiny", "full"): due.model_copy(update={"steps": 2 * due.steps, "precision": "bf16"})})
     told = verify(evidence.bundled(), [KEY.public_key], law=law)
