@@ -42,7 +42,10 @@ class Law:
         differences = self._differences(ran, topology)
         if self.as_recorded or not differences:
             return ""
-        return f"it ran another recipe than today's: {differences}; judge it as recorded to accept that"
+        return (
+            f"it ran another recipe than today's: {differences}; to accept that, judge it as recorded: "
+            "--replay as-recorded:SESSION, or --as-recorded of a command"
+        )
 
     def note(self, ran: Recipe, topology: Topology) -> str:
         """How a run was judged if not by a recipe of today; else empty."""
