@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, get_check
-from pytest_llmbench.checks.rdma import judge_gains, judge_ports
+from pytest_llmbench.checks.rdma.ports import judge_gains, judge_ports
 from pytest_llmbench.core.record.health import Finding, Report
 from pytest_llmbench.workloads.node.rdma import RdmaFacts, read_rdma
 from tests.standins.sysfs import write_port, write_sysfs
