@@ -140,7 +140,7 @@ class SmiGpu:
     max_sm_mhz: float | None = _read(number, "max_clocks/sm_clock")
     # State of its registration with the NVLink fabric, such as `Completed`.
     fabric: str | None = _read(text, "fabric/state")
-    # How it ended, such as `Success`; bad ones stand beside `Completed` as well.
+    # Its outcome, such as `Success`, which may be bad although the state is `Completed`.
     fabric_status: str | None = _read(text, "fabric/status")
     fabric_health: str | None = _read(text, "fabric/health/summary")
     # The NVLink domain that several nodes share; zeros on a node alone, and a partition of it.

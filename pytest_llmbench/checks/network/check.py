@@ -66,7 +66,8 @@ class Rail(CheckDefaults):
     options: type[Strict] = RailOptions
     #: statistic rail.rail_busbw: bus bandwidth of a pair of nodes over one rail
     #: statistic rail.rail_busbw_median: median of a node's pairs on that rail
-    statistics: Mapping[str, str] = {"rail_busbw": "GB/s", "rail_busbw_median": "GB/s"}
+    #: statistic rail.across_busbw: upper quartile of the pairs across a boundary between racks or switches
+    statistics: Mapping[str, str] = {"rail_busbw": "GB/s", "rail_busbw_median": "GB/s", "across_busbw": "GB/s"}
     deadline_s = 900.0
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
@@ -90,6 +91,8 @@ class Pairs(CheckDefaults):
     options: type[Strict] = PairsOptions
     statistics: Mapping[str, str] = {
         "pair_busbw": "GB/s",  #: statistic pairs.pair_busbw: bus bandwidth of a pair of nodes
+        #: statistic pairs.across_busbw: upper quartile of the pairs across a boundary between racks or switches
+        "across_busbw": "GB/s",
         "pair_busbw_median": "GB/s",  #: statistic pairs.pair_busbw_median: median of a node's pairs
         #: statistic pairs.pair_latency_median: median time of a small all_reduce of a node's pairs
         "pair_latency_median": "us",
@@ -108,7 +111,7 @@ class Pairs(CheckDefaults):
         named = {*hunt.verdict.culprits, *hunt.unjudged, *hunt.silent}
         fit = [host for host in fleet.hosts if host not in named]
         floor = hunt.bounds.floor("group_busbw", hunt.device, len(fit), gpus * len(fit))
-        whole = measure_whole(hunt.field, fit, floor, gpus) if options.bisect else Report()
+        whole = measure_whole(hunt.field, fit, floor, gpus, fleet.site.places) if options.bisect else Report()
         latencies = []
         for player, (host, _) in hunt.players.items():
             times = [match.result.latency_us for match in hunt.matches_of(player)]

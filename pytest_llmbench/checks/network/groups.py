@@ -14,7 +14,7 @@ from pytest_llmbench.checks.network.nodes.answer import PlayedGame, RankGames, S
 from pytest_llmbench.core.schema import Strict
 
 NetworkKind = Literal[
-    "dead_node", "failing_node", "slow_at_times", "slow_link", "slow_node", "slow_together", "uneven",
+    "dead_node", "failing_node", "slow_at_times", "slow_boundary", "slow_link", "slow_node", "slow_together", "uneven",
 ]  # fmt: skip
 finding: FindingMaker[NetworkKind | SharedKind] = make_finding
 
