@@ -246,16 +246,9 @@ def fork_workers(tests: Sequence[str]) -> None:
         from execnet import gateway_io  # noqa: PLC0415 - a program that asks imports nothing of others
 
         start_server(at, *tests)
-        command = [
-            sys.executable,
-            "-I",
-            "-S",
-            __file__,
-            str(at),
-            "worker",
-            "import sys;exec(eval(sys.stdin.readline()))",
-        ]
-        gateway_io.popen_args = lambda _spec: command
+        first = "import sys;exec(eval(sys.stdin.readline()))"  # what execnet has a new Python run
+        command = [sys.executable, "-I", "-S", __file__, str(at), "worker", first]
+        vars(gateway_io)["popen_args"] = lambda _spec: command
 
 
 def script(folder: Path) -> Path:
