@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from pytest_llmbench.core.recipe.recipes import ModelShape
+from pytest_llmbench.core.recipe.shape import ModelShape
 from pytest_llmbench.engines.torch.ranks.linear_cross_entropy import (
     linear_cross_entropy,
     losses_and_gradient,

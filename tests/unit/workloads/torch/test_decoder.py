@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from pytest_llmbench.core.recipe.recipes import ModelShape
+from pytest_llmbench.core.recipe.shape import ModelShape
 from pytest_llmbench.engines.torch.ranks.decoder import Decoder, initialise
 from pytest_llmbench.judging.flops import parameters
 
