@@ -228,7 +228,7 @@ def _claims_of_arguments(recipe: Recipe, own: Mapping[str, Any], *, known: bool)
     context = own.get("context-parallel-size") or 1
     positions = int(own.get("max-position-embeddings") or recipe.sequence_length)
     padded_to = int(own.get("make-vocab-size-divisible-by") or 128)
-    # Where these stand, Megatron-LM counts and divides by rules of its own.
+    # Megatron-LM counts and divides these by rules of its own.
     other = recipe.model.experts or recipe.model.latent_attention or recipe.model.further_predictions
     known = known and not other and recipe.model.layers % recipe.parallelism.pipeline == 0
     of_stages = parameters_of_stages(recipe.model, positions, recipe.parallelism, padded_to) if known else None

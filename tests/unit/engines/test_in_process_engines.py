@@ -223,7 +223,7 @@ def test_an_unknown_option_hides_no_other_problem() -> None:
          "shards none, gradients or full, not the optimizer alone"),
         ("torch", {"parallelism": {"activation_checkpointing": "selective"}},
          "checkpoints none or full, not selective"),
-        ("torch", {"model": {"positions": "rope"}}, "cannot train model.positions: rope; engine: megatron_core"),
+        ("torch", {"model": {"window": {"size": 4}}}, "cannot train model.window: ...; engine: megatron_lm can"),
         ("torch", {"optimizer": {"decay": "cosine"}}, "decays the learning rate linearly only"),
         ("torch", {"precision": "fp16"}, "precision fp16 is not one of fp32, bf16"),
         ("torch", {"options": {"residual": "fp32"}, "parallelism": {"sharding": "full"}},
