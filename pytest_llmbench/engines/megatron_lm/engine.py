@@ -318,10 +318,10 @@ class MegatronLM(External):
         )
 
     def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:
-        rules, own = self.arguments(recipe, topology)
         # Where the checkpoint's folder is still empty, Megatron-LM starts from random weights and prints that.
         random = any((claim.name, claim.value) == ("initial_weights", "random") for claim in series.claims)
-        return rules.compare(own, [given for given in series.settings if not (random and given.name == "load")])
+        settings = tuple(given for given in series.settings if not (random and given.name == "load"))
+        return super().compare(recipe, topology, series.model_copy(update={"settings": settings}))
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
         options = options_of(recipe, MegatronLmOptions)

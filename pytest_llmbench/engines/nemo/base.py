@@ -5,13 +5,14 @@ import json
 import re
 import statistics as stats
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.shape import DENSE, Rotary
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.record.claims import Asks
+from pytest_llmbench.core.record.claims import Asks, SettingsCheck
 from pytest_llmbench.core.record.series import Progress, Step, StepSeries
 from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import Place
@@ -32,12 +33,11 @@ _PRECISIONS: Mapping[str, tuple[Any, ...]] = {
     "bf16": ("bf16", "bf16-mixed"),
     "fp16": (16, "16-mixed"),
 }
+_LIMITS = ("trainer.limit_train_batches", "trainer.max_time", "trainer.max_epochs")
 _REFUSED: Mapping[str, str] = {
     "model.rampup_batch_size": "has smaller batches at first",
     "trainer.accumulate_grad_batches": "makes several steps one",
-    "trainer.limit_train_batches": "may end before the recipe's last step",
-    "trainer.max_time": "may end before the recipe's last step",
-    "trainer.max_epochs": "may end before the recipe's last step",
+    **dict.fromkeys(_LIMITS, "may end before the recipe's last step"),
 }
 _HARMLESS = frozenset({
     "bignlp_path", "cluster_type", "container", "container_mounts", "data_dir", "debug", "launcher_scripts_path",
@@ -115,7 +115,10 @@ def _argument_rules(recipe: Recipe, own: Mapping[str, Any]) -> Rules:
     same["model.optim.name"] = Same(field="parallelism.sharding", allowed=names)
     usual = {"model.ffn_hidden_size": model.feed_forward_width, "model.kv_channels": None}
     as_usual = {name for name, value in usual.items() if own.get(name) == value}
-    return Rules(same=same, refused=_REFUSED, harmless=_HARMLESS | as_usual, families=_FAMILIES)
+    return Rules(
+        same=same, refused=_REFUSED, harmless=_HARMLESS | as_usual, families=_FAMILIES,
+        usual={"trainer.accumulate_grad_batches": 1},
+    )  # fmt: skip
 
 
 _CHECKPOINTING_FIELD = "parallelism.activation_checkpointing"
@@ -168,6 +171,14 @@ class Nemo(External):
         own = _plain(recipe.options.get("arguments", {}))
         return _argument_rules(recipe, own), own
 
+    def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:
+        rules, own = self.arguments(recipe, topology)
+        ranks = {"trainer.num_nodes": topology.nodes, "trainer.devices": topology.ranks_per_node}
+        more = {name: Same(field="topology", allowed=(number,)) for name, number in ranks.items()}
+        # A launcher's file may limit the time; what was trained until then is counted by steps.
+        harmless = {*rules.harmless, *_LIMITS}
+        return replace(rules, same={**rules.same, **more}, harmless=harmless).compare(own, series.settings)
+
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
         own = _plain(recipe.options.get("arguments", {}))
         positions = int(own.get("model.max_position_embeddings") or recipe.sequence_length)
@@ -175,6 +186,7 @@ class Nemo(External):
         return {
             "parameters_of_rank": parameters if self.counts_flops(recipe) else None,
             "feed_forward_size": own.get("model.ffn_hidden_size") or recipe.model.feed_forward_width,
+            "optimizer": "adam",
             "vocab_size": vocabulary(recipe.model),
         }
 
