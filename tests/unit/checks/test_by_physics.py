@@ -35,12 +35,11 @@ class MachineFleet:
     facts: Mapping[str, MachineFacts | str]
     answer: Callable[[int], Mapping[str, Any]] = lambda _: {}
     folder: Path = Path()
+    hosts: tuple[str, ...] = ()
     asked: list[Probe] = field(default_factory=list)
 
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """The nodes."""
-        return tuple(self.facts)
+    def __post_init__(self) -> None:
+        self.hosts = tuple(self.facts)
 
     def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
         """Answer each probe."""
@@ -49,11 +48,11 @@ class MachineFleet:
     def once(self, probe: Probe) -> list[Answer]:
         """Answer a probe: the one of machines with the facts."""
         self.asked.append(probe)
-        answers = []
+        answers: list[Answer] = []
         for number, (host, facts) in enumerate(self.facts.items()):
             if probe.name == "machine":
                 why = facts if isinstance(facts, str) else None
-                data = None if isinstance(facts, str) else facts.model_dump(mode="json")
+                data: Mapping[str, Any] | None = None if isinstance(facts, str) else facts.model_dump(mode="json")
                 answers.append(Answer(host=host, rank=number, local_rank=0, data=data, why=why))
                 continue
             for local in range(probe.ranks_per_node):
@@ -225,7 +224,7 @@ def test_each_shipped_system_has_a_bound_at_any_number_of_nodes(system: System) 
             bound = machines.collective(name, hosts, 8 * GIB)
             assert isinstance(bound, PhysicsBound), bound
             assert bound.fail > 3.0
-        assert nodes == 1 or "NIC" in bound.how
+            assert nodes == 1 or "NIC" in bound.how or "inside a domain" in bound.how
 
 
 def rack(cluster: int, *, trays: int = 2, status: int = 0) -> list[MachineFacts]:
@@ -266,7 +265,8 @@ def test_one_gpu_of_each_node_over_its_own_nic() -> None:
     facts = dict.fromkeys(("a", "b"), node(nics=8))
     bound = Machines(site=site_of(8, 2), facts=facts, missing={}).rail(["a", "b"], 4 * GIB)
     assert isinstance(bound, PhysicsBound)
-    assert (bound.expected, bound.fail) == (pytest.approx(0.95 * 0.95 * 50), pytest.approx(0.7 * 0.95 * 0.95 * 50))
+    assert bound.expected == pytest.approx(0.95 * 0.95 * 50)
+    assert bound.fail == pytest.approx(0.7 * 0.95 * 0.95 * 50)
 
 
 @pytest.mark.parametrize(
