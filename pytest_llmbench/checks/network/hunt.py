@@ -257,6 +257,7 @@ class Hunt:
             evidence={  # numbers behind the findings; those of all good pairs are readings
                 "floor_gb_s": self._floor_or_floors, "pairs": len(self.first), "slow_pairs": _list_rows(slow),
                 "second_pass": _list_rows(self.second), "rounds": self.field.rounds,
+                **({"places": self._site_places.levels} if self._site_places.levels else {}),
             },
         )  # fmt: skip
 

@@ -211,8 +211,8 @@ class Validator:
             system=system.name, nodes=settings.nodes or 1, gpus_per_node=settings.gpus_of_a_node or 0,
             cpu_ranks_per_node=system.cpu_ranks_per_node, gpu_model=gpu.model if gpu else None,
             gpu_memory_gib=gpu.memory_gib if gpu else None, peak_tflops={**gpu.peak_tflops} if gpu else {},
-            env=system.env, environments=system.environments, scale=settings.scale, slurm=settings.cluster == "slurm",
-            selected=tuple(names), places=self.places.of(hosts),
+            env=system.env, environments=system.environments, network=system.network, scale=settings.scale,
+            slurm=settings.cluster == "slurm", selected=tuple(names), places=self.places.of(hosts),
         )  # fmt: skip
         for number, name in enumerate(names, 1):
             try:
