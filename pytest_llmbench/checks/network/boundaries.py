@@ -60,7 +60,7 @@ def place_players(places: Places, players: Mapping[str, tuple[str, str]]) -> Pla
 
 
 def find_bad_places(places: Places, accused: Collection[str], judged: Collection[str]) -> list[Place]:
-    """The places of which nearly all judged nodes are accused, two at least, with these nodes; outermost first."""
+    """Places whose judged nodes are nearly all slow, two at least, each with these nodes; outermost first."""
     found: list[Place] = []
     # If most are accused, what they share is more than a place.
     left = {*accused} if 2 * len(accused) <= len(judged) else set[str]()

@@ -19,7 +19,7 @@ def expand_hosts(hostlist: str) -> list[str]:
     """Expand Slurm's notation, such as `rack[1-2]n[01-18],login`.
 
     Raises:
-        ConfigError: it is none, or stands for too many nodes.
+        ConfigError: it is not such a list, or stands for too many nodes.
     """
     parts = [part for part in re.split(r",(?![^\[]*\])", hostlist) if part]
     return [host for part in parts for host in _expand(part)]
@@ -30,12 +30,12 @@ def _expand(name: str) -> Iterator[str]:
     inner, closing, tail = rest.partition("]")
     if not bracket:
         if "]" in name:
-            raise ConfigError(f"{name!r} is no list of nodes")
+            raise ConfigError(f"{name!r} is not a list of nodes")
         yield name
         return
     ranges = [_RANGE.fullmatch(part) for part in inner.split(",")]
     if not closing or not all(ranges):
-        raise ConfigError(f"{name!r} is no list of nodes")
+        raise ConfigError(f"{name!r} is not a list of nodes")
     tails = list(_expand(tail)) if tail else [""]
     for match in ranges:
         first, last = (match[1], match[2] or match[1]) if match else ("0", "0")

@@ -106,7 +106,7 @@ def test_the_systems_file_has_them_or_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         find_places(str(tmp_path / "none.conf"), never)
     assert validate(System, {"name": "a", "cluster": "slurm", "topology": own}, "").topology == own
-    with pytest.raises(ConfigError, match="no list of nodes"):
+    with pytest.raises(ConfigError, match="not a list of nodes"):
         validate(System, {"name": "a", "cluster": "slurm", "topology": {"rack": {"r0": "n[1-"}}}, "")
 
 
