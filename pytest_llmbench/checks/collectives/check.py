@@ -37,7 +37,6 @@ from pytest_llmbench.judging.physics import (
     NoLaw,
     PhysicsResult,
     growth_of_doubling,
-    unsaturated,
 )
 from pytest_llmbench.readers.items import Unreadable
 
@@ -290,7 +289,7 @@ def _make_law(curve: Curve, fleet: Fleet, machines: Machines | None) -> ReadingL
         size = asked if reading.statistic == name or curve.peak is None else curve.peak.size
         if machines is None:
             return NoLaw(SMALL)
-        return unsaturated(machines.collective(str(curve.collective), fleet.hosts, size), growth)
+        return machines.collective(str(curve.collective), fleet.hosts, size, growth=growth)
 
     return expect
 
