@@ -6,11 +6,11 @@ from pathlib import Path
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.extensions import ExtensionError, Extensions
+from pytest_llmbench.core.gpus import may_be_gpu
 from pytest_llmbench.core.paths import folder_of, shipped
 from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
 from pytest_llmbench.core.recipe.reference import Reference, refuse_contradictions
 from pytest_llmbench.engines.base import get_engine, options_of, statistics_of
-from pytest_llmbench.judging.references import may_be_gpu
 from pytest_llmbench.judging.statistics import Statistic
 
 

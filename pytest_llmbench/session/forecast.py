@@ -7,14 +7,15 @@ from dataclasses import replace
 from pytest_llmbench.cluster.runs import Declared, RunSpec
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System, doubtful_gpu, published_tflops
+from pytest_llmbench.core.gpus import GPUS, may_be_gpu, same_gpu
 from pytest_llmbench.core.quantity import for_people
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.engines.base import asks_for_speed, get_engine, statistics_of
+from pytest_llmbench.engines.base import asks_for_speed, get_engine, on_machine, statistics_of
 from pytest_llmbench.judging.feasibility import PLAUSIBLE, Demand, Peak, demand
 from pytest_llmbench.judging.memory import FULL, GIB, Memory, memory_of
-from pytest_llmbench.judging.references import Machine, may_be_gpu, same_gpu, why_not_applicable
+from pytest_llmbench.judging.references import Machine
 
 _AT = f"at {100 * PLAUSIBLE:g} % of it"
 # GPUs whose NVLink domain is a rack of nodes.
@@ -38,10 +39,10 @@ def peak_of(recipe: Recipe, settings: Settings) -> Peak | None:
 
 def demand_of(reference: Reference, recipe: Recipe, settings: Settings) -> Demand | None:
     """Demand of a reference on the GPUs; None if it is for other machines or statistics, or the peak is unknown."""
-    peak = peak_of(recipe, settings)
-    if peak is None or not may_apply(reference, recipe, settings):
+    peak, here = peak_of(recipe, settings), as_foreseen(reference, recipe, settings)
+    if peak is None or here is None:
         return None
-    return demand(reference, statistics_of(get_engine(recipe.engine))[reference.statistic], peak)
+    return demand(here, statistics_of(get_engine(recipe.engine))[reference.statistic], peak)
 
 
 def machine_of(settings: Settings, recipe: Recipe, topology: Topology, device: str) -> Machine:
@@ -51,12 +52,16 @@ def machine_of(settings: Settings, recipe: Recipe, topology: Topology, device: s
     )
 
 
-def may_apply(reference: Reference, recipe: Recipe, settings: Settings) -> bool:
-    """True if a reference applies to the machine of a run, or may by the GPUs that its ranks find there."""
+def as_foreseen(reference: Reference, recipe: Recipe, settings: Settings) -> Reference | None:
+    """A reference as it counts on the machine of a run, or may by the GPUs that its ranks find there; else None."""
     machine, gpu, wanted = _machine(recipe, settings), settings.system.gpu, reference.applies_to
+    machines = [machine]
     if machine.gpus and wanted is not None and wanted.gpu and (gpu is None or may_be_gpu(wanted.gpu, gpu.model)):
-        machine = replace(machine, device=wanted.gpu)
-    return why_not_applicable(reference, machine) is None
+        machines = [replace(machine, device=wanted.gpu)]
+    elif gpu is not None:
+        machines += [replace(machine, device=known.model) for known in GPUS if may_be_gpu(known.model, gpu.model)]
+    here = (on_machine(reference, recipe, possible) for possible in machines)
+    return next((found for found in here if isinstance(found, Reference)), None)
 
 
 def _machine(recipe: Recipe, settings: Settings) -> Machine:
@@ -133,7 +138,7 @@ def numbers(recipe: Recipe, settings: Settings) -> Iterator[str]:
     if needed is not None:
         yield (
             f"memory of each GPU: {needed.state / GIB:.1f} GiB of weights, gradients and optimizer, about "
-            f"{needed.estimate / GIB:.0f} GiB with activations (attention fused) and buffers"
+            f"{needed.estimate / GIB:.0f} GiB with activations and buffers"
             f"{f', of {gpu.memory_gib:g} GiB' if gpu else ''}"
         )
     if unknown := [what for what, number in (("time", peak), ("memory", needed)) if number is None]:
@@ -160,14 +165,14 @@ def outlook(
     for reference in recipe.references:
         if reference.name not in compared:
             continue
-        if not may_apply(reference, recipe, settings):
+        if (here := as_foreseen(reference, recipe, settings)) is None:
             elsewhere[reference.name] = reference
         elif (reason := _why_not_measured(reference, recipe, settings)) is not None:
             unmeasured.append(f"{reference.name} ({reference.statistic}: {reason})")
         else:
-            judged.append(f"{reference.name}{_condition(reference, settings)}")
-            asks = any(asks_for_speed(reference.statistic, recipe.engine, *bound) for bound in reference.bounds)
-            speed = speed or (asks and not reference.floor)
+            judged.append(f"{reference.name}{_condition(here, settings)}")
+            asks = any(asks_for_speed(here.statistic, recipe.engine, *bound) for bound in here.bounds)
+            speed = speed or (asks and not here.floor)
     own = [test.test for test in tests if test.reference is None]
     kinds = {
         "judged": judged + [f"{test}, by its own threshold" for test in own],
@@ -189,10 +194,11 @@ def contradictions(system: System) -> Iterator[str]:
         wanted = reference.applies_to
         if wanted is None:
             continue
-        other_gpu = wanted.gpu is not None and system.gpu is not None and not may_be_gpu(wanted.gpu, system.gpu.model)
-        if other_gpu or wanted.system not in (None, system.name):
-            here = f"system {system.name}{f' with {system.gpu.model}' if system.gpu else ''}"
+        own, here = system.gpu, f"system {system.name}{f' with {system.gpu.model}' if system.gpu else ''}"
+        if wanted.system not in (None, system.name):
             yield f"{place}: {reference.name} is for {wanted} and never applies: this is {here}"
+        elif wanted.gpu is not None and own is not None and not may_be_gpu(wanted.gpu, own.model):
+            yield f"{place}: {reference.name} is for {wanted}, at best a floor on other GPUs: this is {here}"
 
 
 def _why_not_measured(reference: Reference, recipe: Recipe, settings: Settings) -> str | None:
@@ -211,9 +217,10 @@ def _why_not_measured(reference: Reference, recipe: Recipe, settings: Settings) 
 
 def _condition(reference: Reference, settings: Settings) -> str:
     gpu, wanted = settings.system.gpu, reference.applies_to
-    known = wanted is None or wanted.gpu is None or (gpu is not None and same_gpu(wanted.gpu, gpu.model))
-    words = [] if wanted is None or known else [f"if the GPUs are {wanted.gpu}"]
-    words += ["a floor"] if reference.floor else []
+    other = wanted is not None and wanted.gpu is not None and (gpu is None or not same_gpu(wanted.gpu, gpu.model))
+    better = other and reference.floor and gpu is not None
+    words = [f"if the GPUs are {wanted.gpu}"] if wanted is not None and other and not better else []
+    words += [f"a floor, set for {wanted}" if better else "a floor"] if reference.floor else []
     words += [f"expected to fail {reference.xfail}"] if reference.xfail is not None else []
     return f" ({', '.join(words)})" if words else ""
 
