@@ -69,7 +69,7 @@ def applied(
 
 
 def _as_floor(reference: Reference, gpu: str, device: str, statistic: Statistic, precision: str) -> Reference | str:
-    """The reference for a better GPU than its own, without a bound that such a GPU may miss; or the reason against it."""
+    """The reference for a better GPU than its own, without a bound that such a GPU may miss; or why it is not one."""
     demand = "at_least" if statistic.is_rate else "at_most"
     bound = getattr(reference, demand)
     if statistic.speed in {None, "share_of_peak"}:
