@@ -1,7 +1,8 @@
 """Simulated runs, judged: how many verdicts are wrong, and how many are left open."""
 
+import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -99,6 +100,26 @@ def simulate(cell: Cell) -> Judged:
     return _whole(cell, runs)
 
 
+def written(judged: Judged) -> str:
+    """One line of JSON."""
+    counts = {rule: wrong.tolist() for rule, wrong in judged.wrong.items()}
+    steps = None if judged.steps is None else judged.steps.tolist()
+    return json.dumps({"cell": asdict(judged.cell), "wrong": counts, "open": judged.open.tolist(), "steps": steps})
+
+
+def read(line: str) -> Judged:
+    """What `written` wrote."""
+    each = json.loads(line)
+    cell = each["cell"]
+    steps = None if each["steps"] is None else np.array(each["steps"])
+    return Judged(
+        cell=Cell(**{**cell, "way": Way(**cell["way"]), "noise": Noise(**cell["noise"])}),
+        wrong={rule: np.array(wrong) for rule, wrong in each["wrong"].items()},
+        open=np.array(each["open"]),
+        steps=steps,
+    )
+
+
 def runs_of(cell: Cell) -> Runs:
     """Make the runs of a cell: always the same ones."""
     key = [cell.seed, cell.scenario, cell.way.steps, round(cell.noise.cv * 1e5), round(cell.noise.phi * 100)]
@@ -115,14 +136,17 @@ def _whole(cell: Cell, runs: Runs) -> Judged:
     if line > 1 and runs.pauses is not None:
         truth = runs.pauses[:, skip * line : lines * line].mean(axis=1)
     between = BETWEEN_RUNS if cell.of.system else None
-    states = (steady_state(each, skip=skip, steps_of_a_line=line, between_runs=between) for each in read.tolist())
+    states = (
+        steady_state(each, skip=skip, steps_of_a_line=line, between_runs=between)
+        for each in map(np.ndarray.tolist, read)
+    )
     wrong, left_open = _count(states, truth)
     former = wrong_by_former(runs.seconds, runs.truth, DISTANCES) if line == 1 else {}
     return Judged(cell=cell, wrong={**former, OURS: wrong}, open=left_open)
 
 
 def _repeated(cell: Cell, runs: Runs) -> Judged:
-    each = [steady_state(seconds, skip=SKIP) for seconds in runs.seconds.tolist()]
+    each = [steady_state(seconds, skip=SKIP) for seconds in map(np.ndarray.tolist, runs.seconds)]
     pools = (pool(each[i : i + cell.way.repeats]) for i in range(0, len(each), cell.way.repeats))
     wrong, left_open = _count(pools, runs.truth[: cell.runs])
     return Judged(cell=cell, wrong={OURS: wrong}, open=left_open)

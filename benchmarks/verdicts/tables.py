@@ -26,7 +26,7 @@ def summary(judged: Sequence[Judged]) -> Iterator[str]:
     within = [each for each in judged if each.cell.within_domain]
     rejected = [each for each in within if too_often(each)]
     above = [each for each in within if each.wrong[OURS].max() > MAY_BE_WRONG * each.cell.runs]
-    verdicts = sum(len(DISTANCES) * each.cell.runs for each in within)
+    verdicts = sum(len(DISTANCES) * each.cell.runs for each in within) or 1
     wrong = sum(int(each.wrong[OURS].sum()) for each in within)
     yield (
         f"{len(within)} cells within the domain, {verdicts:,} verdicts, {wrong:,} wrong ({wrong / verdicts:.3%}). "
@@ -75,7 +75,7 @@ def left_open(judged: Sequence[Judged]) -> Iterator[str]:
         cells = []
         for quiet in (True, False):
             some = [e.open / e.cell.runs for e in mine if (e.cell.noise.cv <= _QUIET) == quiet]
-            both = np.mean(some, axis=0)
+            both = np.mean(some, axis=0) if some else np.full(len(DISTANCES), np.nan)
             cells += [f"{(both[3 - i] + both[4 + i]) / 2:.0%}" for i in range(4)]
         yield _row(str(way), cells)
 

@@ -21,6 +21,7 @@ from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.gpus import GPUS, may_be_gpu, published, same_gpu
 from pytest_llmbench.core.paths import folder_of, shipped
 from pytest_llmbench.core.recipe.environments import Environment
+from pytest_llmbench.core.recipe.network import Network
 from pytest_llmbench.core.recipe.reference import Reference, refuse_contradictions
 from pytest_llmbench.core.schema import Name, Strict, validate
 from pytest_llmbench.core.yaml_files import read_yaml
@@ -90,6 +91,8 @@ class System(Strict):
     """Number of ranks per node for a run without GPUs."""
     gpu: Gpu | None = None
     """GPU model; absent when it is unknown, or there is none."""
+    network: Network | None = None
+    """NICs of a node for collectives; absent, they are counted on the node."""
     partition: str | None = None
     """Default of `--partition`."""
     account: str | None = None

@@ -229,7 +229,7 @@ def judge_check_again(record: HealthRecord, session: RecordedSession) -> Report:
         system=kept.name, nodes=kept.nodes or 1, gpus_per_node=record.gpus_per_node,
         cpu_ranks_per_node=kept.cpu_ranks_per_node, gpu_model=gpu.model if gpu else None,
         gpu_memory_gib=gpu.memory_gib if gpu else None, peak_tflops={**gpu.peak_tflops} if gpu else {},
-        scale=kept.scale, slurm=record.cluster == "slurm", selected=session.plan.checks,
+        network=kept.network, scale=kept.scale, slurm=record.cluster == "slurm", selected=session.plan.checks,
     )  # fmt: skip
     fleet = RecordedFleet(site, record.hosts, steps=checks / record.check / layout.STEPS, checks=checks)
     return check.run(cast("Fleet", fleet), kept.validation.get(record.check, CheckSettings()))

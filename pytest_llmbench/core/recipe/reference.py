@@ -107,7 +107,10 @@ class Reference(Strict):
     runs: Annotated[int, Field(ge=2)] | None = None
     """Number of runs from which `between_runs` is known, at least 2."""
     floor: bool = False
-    """The bound is a floor: a run below it is broken, but one above it may be slow, so its speed stays unjudged."""
+    """The bound is a floor: a run below it is broken, but one above it may be slow, so its speed stays unjudged.
+
+    In a check, what physics expects of the machine counts beside a floor; any other lower bound replaces it.
+    """
     xfail: ExpectedFailure | None = None
     """Known miss of the bound on this system, with its last day."""
     why: str

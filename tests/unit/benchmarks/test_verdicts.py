@@ -1,5 +1,7 @@
 """The benchmark of verdicts, with few runs."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -91,11 +93,21 @@ def test_calibrated_bounds_find_slower_runs() -> None:
     assert tally.refused < 0.05
 
 
-def test_it_prints_its_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_prints_its_tables(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Cells that a file has are read from it: a run that was ended goes on."""
     monkeypatch.setattr("benchmarks.verdicts.__main__.WAYS", (Way(steps=25),))
     monkeypatch.setattr("benchmarks.verdicts.__main__.PLAN", 25)
     monkeypatch.setattr("benchmarks.verdicts.__main__.NOISES", (QUIET, Noise(cv=0.06, phi=0.0)))
-    main(["--runs", "4", "--jobs", "1"])
-    printed = capsys.readouterr().out
+    words = ["--runs", "4", "--jobs", "1", "--output", str(tmp_path / "cells.jsonl")]
+    main([*words, "--seconds", "0"])
+    assert "0 of 56 cells were simulated" in capsys.readouterr().out
+    main(words)
+    printed, _, took = capsys.readouterr().out.rpartition("\n\n")
+    monkeypatch.setattr("benchmarks.verdicts.__main__.simulate", None)
+    main(words)
+    assert capsys.readouterr().out.rpartition("\n\n")[0] == printed
+    assert "on 1 processes" in took
     assert all(f"| {name} |" in printed for name in NAMES)
     assert "cells within the domain" in printed
