@@ -4,23 +4,26 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from pytest_llmbench.checks.base import CheckSettings, get_check
 from pytest_llmbench.cluster.runs import Declared, RunSpec
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System, doubtful_gpu, published_tflops
 from pytest_llmbench.core.gpus import GPUS, may_be_gpu, same_gpu
-from pytest_llmbench.core.quantity import for_people
+from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.engines.base import asks_for_speed, get_engine, on_machine, statistics_of
 from pytest_llmbench.judging.feasibility import PLAUSIBLE, Demand, Peak, demand
 from pytest_llmbench.judging.memory import FULL, GIB, Memory, memory_of
-from pytest_llmbench.judging.references import Machine
+from pytest_llmbench.judging.references import Machine, applied
 
 _AT = f"at {100 * PLAUSIBLE:g} % of it"
 # GPUs whose NVLink domain is a rack of nodes.
 _RACKS = ("GB200", "GB300")
 _MOST_NODES = 1024
+# Families of checks that compare what they measure with what the hardware should reach.
+_BY_PHYSICS = ("compute", "collectives", "network")
 
 
 def peak_of(recipe: Recipe, settings: Settings) -> Peak | None:
@@ -183,6 +186,42 @@ def outlook(
         "compared by no test": [other.name for other in recipe.references if other.name not in compared],
     }
     return [f"{kind}: {'; '.join(names)}" for kind, names in kinds.items() if names], speed or bool(own)
+
+
+def outlook_of_check(name: str, settings: Settings) -> Iterator[str]:
+    """Yield the bounds that will judge the numbers of a check, and those that will not, with their machines."""
+    check, own, here = get_check(name), settings.system.validation.get(name, CheckSettings()), settings.system
+    if own.skip is not None:
+        yield f"left out: {own.skip}"
+    if own.skip is not None or not check.statistics:
+        return
+    gpus, nodes = settings.gpus_of_a_node or 0, settings.nodes or 1
+    judged, elsewhere = list[str](), list[str]()
+    # A device, a node, a pair of nodes, all of them.
+    places = {(1, min(1, gpus)), (1, gpus), (min(2, nodes), min(2, nodes) * gpus), (nodes, nodes * gpus)}
+    if check.family == "collectives":
+        places = {(nodes, nodes * gpus)}
+    for reference in own.references:
+        wanted = reference.applies_to
+        named = wanted is not None and wanted.gpu and (here.gpu is None or may_be_gpu(wanted.gpu, here.gpu.model))
+        device = str(wanted.gpu) if wanted is not None and named else here.gpu.model if here.gpu else "cpu"
+        machines = [
+            Machine(system=here.name, device=device, gpus=count, nodes=some, scale=settings.scale)
+            for some, count in places
+        ]
+        if any(isinstance(applied(reference, machine), Reference) for machine in machines):
+            judged.append(
+                f"{reference.name} ({reference.statistic} {reference.asked}){_condition(reference, settings)}"
+            )
+        else:
+            elsewhere.append(f"{reference.name} (for {wanted})")
+    if gpus and settings.scale == "full" and check.family in _BY_PHYSICS:
+        judged.append("physics, where the nodes show what their hardware is")
+    kinds = {
+        "judged": judged or ["by nothing: a PASS will show that it works, not how fast"],
+        f"not for this machine ({counted(nodes, 'node')} × {counted(gpus, 'GPU')}, scale {settings.scale})": elsewhere,
+    }
+    yield from (f"{kind}: {'; '.join(names)}" for kind, names in kinds.items() if names)
 
 
 def contradictions(system: System) -> Iterator[str]:

@@ -21,7 +21,7 @@ from pytest_llmbench.judging.feasibility import PLAUSIBLE
 from pytest_llmbench.judging.interval.early import looks
 from pytest_llmbench.judging.interval.steady import LEAST
 from pytest_llmbench.session.border import Border
-from pytest_llmbench.session.forecast import as_foreseen, demand_of, doubts, numbers, outlook, peak_of
+from pytest_llmbench.session.forecast import as_foreseen, demand_of, doubts, numbers, outlook, outlook_of_check, peak_of
 from pytest_llmbench.session.script.prepared import PreparedRun, holder_request, longest_lane, prepare
 
 _NO_SPEED = (
@@ -54,7 +54,11 @@ def describe(
     steps += [counted(len(runs), "run")] if runs or not plan.checks else []
     where = f"system {settings.system.name}, cluster {settings.cluster}"
     lines = [f"{where}, {', then '.join(steps)}, nothing is submitted", ""]
-    lines += [f"check {name}: {get_check(name).summary}" for name in plan.checks]
+    for name in plan.checks:
+        lines += [
+            f"check {name}: {get_check(name).summary}",
+            *(f"  {line}" for line in outlook_of_check(name, settings)),
+        ]
     lines += [
         f"{run.key}: engine {run.recipe.engine}, {run.replayed.topology}, replayed from {run.replayed.logs}"
         for run in runs if run.replayed is not None

@@ -107,7 +107,7 @@ class QueueLimit:
         return "" if (group := _OF_A_GROUP.fullmatch(first)) is None else self._exceeds(job_id, group)
 
     def _exceeds(self, job_id: str, group: re.Match[str]) -> str:
-        """The limit of an account or a QOS that a job alone exceeds; else empty, after one note on what it waits for."""
+        """The limit of an account or a QOS that a job alone exceeds; else empty, with one note on its wait."""
         asked, why = self._of_groups.get((job_id, group[0]), (float("-inf"), ""))
         if time.monotonic() - asked < _AGAIN_S:
             return why

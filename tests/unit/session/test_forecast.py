@@ -14,7 +14,7 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import merge, validate
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.memory import GIB, memory_of
-from pytest_llmbench.session.forecast import contradictions, doubts, memory, numbers, refusals
+from pytest_llmbench.session.forecast import contradictions, doubts, memory, numbers, outlook_of_check, refusals
 from tests.support.recipes import small_recipe
 
 SHIPPED = load_recipes(RECIPES.usable().values())
@@ -231,3 +231,40 @@ def test_metaseq_keeps_all_weights_and_all_sequences_of_a_copy(name: str, nodes:
         assert needed.rest == pytest.approx(kept + layer + 6 * tokens * 51200 / 8 + 2 * GIB, rel=0.01)
     half = settings("ND96amsr_A100_v4", nodes=max(1, nodes // 4))
     assert ("GiB" in foreseen(recipe, half)[1]) is (nodes > 1)
+
+
+NODE, PAIR = "oci_node (busbw_peak >= 440 GB/s)", "oci_pair (busbw_peak >= 440 GB/s)"
+PHYSICS = "physics, where the nodes show what their hardware is"
+
+
+@pytest.mark.parametrize(
+    ("check", "nodes", "how", "said"),
+    [
+        (
+            "all_reduce",
+            1,
+            {},
+            f"judged: {NODE}; {PHYSICS}\nnot for this machine (1 node × 8 GPUs, scale full): oci_pair",
+        ),
+        (
+            "all_reduce",
+            2,
+            {},
+            f"judged: {PAIR}; {PHYSICS}\nnot for this machine (2 nodes × 8 GPUs, scale full): oci_node",
+        ),
+        ("all_reduce", 16, {}, f"judged: {PHYSICS}\nnot for this machine (16 nodes × 8 GPUs, scale full): oci_node"),
+        ("pairs", 16, {}, f"judged: oci_pair (pair_busbw >= 440 GB/s); {PHYSICS}"),
+        ("pairs", 16, {"scale": "smoke"}, "judged: by nothing: a PASS will show that it works, not how fast\nnot for"),
+        ("gemm", 1, {"gpus_per_node": 0}, "judged: by nothing"),
+        ("host_device_bandwidth", 1, {}, "judged: oci_to_device (host_to_device >= 52 GB/s); oci_to_host"),
+        ("limits", 1, {}, ""),
+    ],
+)
+def test_a_plan_says_what_judges_a_check(check: str, nodes: int, how: Any, said: str) -> None:
+    lines = "\n".join(outlook_of_check(check, settings("BM.GPU.H100.8", nodes=nodes, **how)))
+    assert lines.startswith(said) if said else not lines
+
+
+def test_a_check_that_is_left_out_says_why() -> None:
+    system = validate(System, {"name": "x", "cluster": "slurm", "validation": {"limits": {"skip": "ours"}}}, "x")
+    assert list(outlook_of_check("limits", settings(system))) == ["left out: ours"]
