@@ -13,7 +13,7 @@ from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.engines.base import asks_for_speed, get_engine, on_machine, statistics_of
+from pytest_llmbench.engines.base import asks_for_speed, get_engine, on_machine, problems_of, statistics_of
 from pytest_llmbench.judging.feasibility import PLAUSIBLE, Demand, Peak, demand
 from pytest_llmbench.judging.memory import FULL, GIB, Memory, memory_of
 from pytest_llmbench.judging.references import Machine, applied
@@ -274,7 +274,7 @@ def _cure(recipe: Recipe, settings: Settings, topology: Topology) -> str:
         needed = memory(recipe, larger)
         if gpu is None or needed is None or needed.estimate > FULL * gpu.memory_gib * GIB:
             continue
-        if not any(engine.problems(recipe.on(larger), larger)):
+        if not any(problems_of(engine, recipe.on(larger), larger)):
             return f"it fits on {nodes} nodes (--nodes {nodes})"
     return "no number of nodes is enough: split more of it (parallelism: sharding, tensor, pipeline)"
 

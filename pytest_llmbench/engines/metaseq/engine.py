@@ -38,6 +38,8 @@ _REFUSED: Mapping[str, str] = {
     "max-epoch": "may end before the recipe's last step",
     "restore-file": "goes on with another run",
 }
+# What it prints of the refused ones if they are not given.
+_USUAL: Mapping[str, Any] = {"max-epoch": 0, "restore-file": "checkpoint_last.pt"}
 _HARMLESS = frozenset({
     "activation-fn", "arch", "criterion", "decoder-learned-pos", "disable-validation", "distributed-backend",
     "distributed-port", "empty-cache-freq", "full-megatron-init", "log-interval", "lr-scheduler", "megatron-init-sigma",
@@ -71,7 +73,9 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
     usual = {"decoder-ffn-embed-dim"} if wide == 4 * recipe.model.hidden_size else set()
     same = {name: rule for name, rule in rules_of_given(arguments, _FIELDS).items() if name != "decoder-ffn-embed-dim"}
     known = _HARMLESS | _FIELDS.keys() | usual  # where a rule is missing, we do not give the program its arguments
-    return Rules(same={**same, **other_names}, refused=_REFUSED, harmless=known, families=_FAMILIES)
+    return Rules(
+        same={**same, **other_names}, refused=_REFUSED, harmless=known, families=_FAMILIES, usual=_USUAL
+    )  # fmt: skip
 
 
 def _size_problem(recipe: Recipe, size: str) -> Iterator[str]:
