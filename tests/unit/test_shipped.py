@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.cluster.system import load_system
+from pytest_llmbench.core.gpus import published
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.recipes import SCALES, Recipe, Scale
@@ -169,6 +170,8 @@ def test_a_system_is_whole(path: Path) -> None:
     assert system.gpus_per_node
     assert system.gpu is not None
     assert not system.gpu.model.startswith("NVIDIA")
-    assert {"bf16", "fp32"} <= system.gpu.peak_tflops.keys()
+    sheet = published(system.gpu.model)
+    assert sheet is not None
+    assert (system.gpu.memory_gib, system.gpu.peak_tflops) == (sheet.memory_gib, sheet.peak_tflops)
     assert system.gpu.source
     assert system.source
