@@ -121,7 +121,7 @@ class QueueLimit:
         if not why and group[0] not in self._named:
             self._named.add(group[0])
             others = "; ".join(map(str, full)) or "`scontrol show assoc_mgr` does not show which to this user"
-            self.slurm.notes.append(f"job {job_id} waits for others of its group to end ({group[0]}): {others}")
+            self.slurm.notes.append(f"job {job_id} waits for its group to use less ({group[0]}): {others}")
         return why
 
     def _waits_alone(self) -> bool:

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.core.recipe.reference import Reference
-from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.core.record.records import Judgement, RunRecord, Verdict
+from pytest_llmbench.evidence.recheck import judge_test_again
 from pytest_llmbench.plugin.verdict.run import Run
 from pytest_llmbench.plugin.verdict.speed import find_judged_speeds
 from pytest_llmbench.reporting.verdict import NOTHING_JUDGED
@@ -63,4 +64,12 @@ def test_eight_h200_are_judged_by_the_number_of_eight_a100(rate: float, *, met: 
     assert (azure.floor_for, azure.threshold) == ("8 × A100-SXM4-80GB, 1 node", ">= 200000 words/s")
     assert (run.measured("throughput") in azure) is met
     assert find_judged_speeds(run, azure) == []
+    verdict = Verdict.PASS if met else Verdict.FAIL
+    kept = Judgement(
+        test="t", verdict=verdict, statistic="throughput", measured=f"{rate!r} words/s", value=rate, unit="words/s",
+        threshold=azure.threshold, at_least=200_000.0, reference=azure.name, floor=azure.floor_for,
+    )  # fmt: skip
+    again = {name: judge_test_again(kept.model_copy(update={"verdict": name}), [run.record]) for name in Verdict}
+    assert (again[verdict].difference, again[verdict].taken) == ("", "")
+    assert again[Verdict.SKIP].taken  # it is judged, so a SKIP cannot be verified
     assert {name for name, found in here.items() if isinstance(found, Reference)} >= {"azure_200k", "h200"}

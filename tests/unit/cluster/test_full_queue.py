@@ -170,9 +170,7 @@ def test_a_job_that_alone_exceeds_a_limit_of_its_account_never_starts(
     found = [queue.why_never("7", f"{reason},Priority") for _ in range(3)]
     assert len(set(found)) == 1
     assert found[0] == "" if why == "waits" else why in found[0]
-    assert [f"job 7 waits for others of its group to end ({reason})" in note for note in notes] == [True] * (
-        why == "waits"
-    )
+    assert [f"job 7 waits for its group to use less ({reason})" in note for note in notes] == [True] * (why == "waits")
     assert asked.count("7") == 1
 
 
