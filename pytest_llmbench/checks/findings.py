@@ -98,8 +98,12 @@ class Bounds:
                 yield bound
 
     def _replaced_by(self, reading: Reading, device: str) -> Reference | None:
-        """The reference that counts in place of physics."""
-        return next((bound for bound in self._of(reading, device) if not bound.floor and bound.at_least), None)
+        """The reference that counts instead of physics: of the same statistic, or of the peak of a curve."""
+        peak = (
+            reading.model_copy(update={"statistic": "busbw_peak"}) if reading.statistic.startswith("busbw_") else None
+        )
+        bounds = [bound for one in (reading, peak) if one is not None for bound in self._of(one, device)]
+        return next((bound for bound in bounds if not bound.floor and bound.at_least), None)
 
     def applicable(self, device: str | None, nodes: int, gpus: int) -> tuple[Reference, ...]:
         """The references that are for a measurement on these nodes and GPUs."""

@@ -79,8 +79,10 @@ _NVLS_FROM: Mapping[int, int] = {4: 5, 5: 6}  # GPUs from which on NCCL takes NV
 _C2C = 450.0
 PCIE_LANE: Mapping[int, float] = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 _NIC_OF_PCIE = 0.9  # of its slot's rate
-# Shares of the rate at 8 GiB, by the least size. Below there is no law.
-_SIZES = ((2**33, 1.0), (2**32, 0.95), (2**30, 0.80))
+LEAST_SIZE = 2**30
+SMALL = "messages below 1 GiB have no law"
+# Shares of the rate at 8 GiB, by the least size.
+_SIZES = ((2**33, 1.0), (2**32, 0.95), (LEAST_SIZE, 0.80))
 _MANY_DOMAINS = 8
 # A curve whose last doubling of the size raised busbw by more is not saturated.
 SATURATED = 0.03
@@ -282,7 +284,7 @@ def at_size(size: int, expected: PhysicsResult) -> PhysicsResult:
         return expected
     share = next((share for least, share in _SIZES if size >= least), None)
     if share is None:
-        return NoLaw("messages below 1 GiB have no law")
+        return NoLaw(SMALL)
     if share == 1.0:
         return expected
     return replace(
@@ -306,11 +308,12 @@ def growth_of_doubling(smaller: tuple[int, float], larger: tuple[int, float]) ->
     return float((larger[1] / smaller[1]) ** (1 / math.log2(larger[0] / smaller[0])) - 1)
 
 
-def is_saturated(growth: float) -> bool:
-    """True if busbw at the largest size is that of the links, and not of the latency."""
-    return growth < SATURATED
+def unsaturated(expected: PhysicsResult, growth: float | None) -> PhysicsResult:
+    """Lower the FAIL value of a curve that still rises at its largest size, where latency is a part of the time.
 
-
-def reachable(busbw: float, growth: float) -> float:
-    """The busbw of a size that is eight times as large, if each doubling adds as much as the last."""
-    return float(busbw * (1 + max(growth, 0.0)) ** _FURTHER_DOUBLINGS)
+    A value that fails then would fail at eight times the size, too, if each doubling added as much as the last.
+    """
+    if isinstance(expected, NoLaw) or growth is None or growth < SATURATED:
+        return expected
+    how = f"{expected.how}; not saturated: the last doubling of the size added {growth:.1%}, so that FAIL is lower"
+    return replace(expected, fail=expected.fail / (1 + growth) ** _FURTHER_DOUBLINGS, how=how)

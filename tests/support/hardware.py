@@ -42,11 +42,18 @@ def port(number: int, rate: float = 400, **changes: Any) -> MachinePort:
     return MachinePort(**{**facts, **changes})
 
 
-def node(gpu: str = "H100", gpus: int = 8, nics: int = 0, rate: float = 400, **changes: Any) -> MachineFacts:
-    """A node whose GPUs are all alike, with so many NICs; `changes` are other facts of the node."""
-    own = tuple(MachineGpu(bus=f"0000:{number:02x}:02.0", **GPUS[gpu]) for number in range(gpus))
+def node(
+    gpu: str = "H100", gpus: int = 8, nics: int = 0, rate: float = 400, each: dict[str, Any] | None = None,
+    **changes: Any,
+) -> MachineFacts:  # fmt: skip
+    """A node whose GPUs are all alike, with so many NICs.
+
+    `each` are other facts of every GPU, `changes` those of the node.
+    """
+    facts_of_gpu = {**GPUS[gpu], **(each or {})}
+    own = tuple(MachineGpu(bus=f"0000:{number:02x}:02.0", **facts_of_gpu) for number in range(gpus))
     facts = {
-        "gpus": own, "root_ports": {each.bus: root_of(number) for number, each in enumerate(own)},
+        "gpus": own, "root_ports": {one.bus: root_of(number) for number, one in enumerate(own)},
         "joined": True if gpus > 1 else None, "ports": tuple(port(number, rate) for number in range(nics)),
     }  # fmt: skip
     return MachineFacts(**{**facts, **changes})

@@ -24,12 +24,21 @@ from pytest_llmbench.checks.base import (
 from pytest_llmbench.checks.collectives.nodes.answer import RankCollectives
 from pytest_llmbench.checks.collectives.nodes.nccl_tests import NcclTestsOutputs
 from pytest_llmbench.checks.collectives.report import read_nccl_tests, read_nccl_tests_json
-from pytest_llmbench.checks.findings import Bounds, FindingMaker, SharedKind, make_finding
+from pytest_llmbench.checks.findings import Bounds, FindingMaker, ReadingLaw, SharedKind, make_finding
+from pytest_llmbench.checks.machine import Machines
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.record.curves import COLLECTIVES, Curve, Point, asked_size, size_name
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict, validate
+from pytest_llmbench.judging.physics import (
+    LEAST_SIZE,
+    SMALL,
+    NoLaw,
+    PhysicsResult,
+    growth_of_doubling,
+    unsaturated,
+)
 from pytest_llmbench.readers.items import Unreadable
 
 finding: FindingMaker[SharedKind] = make_finding
@@ -120,6 +129,8 @@ class Collective(CheckDefaults):
         if site.ranks_per_node * len(fleet.hosts) < 2:
             return Report(skip="a collective takes two ranks, and there is one: cpu_ranks_per_node or more nodes help")
         options = options_of(self, settings, CollectivesOptions).filled(site)
+        # Smaller messages have no law.
+        machines = Machines.ask(fleet) if (options.max_bytes or 0) >= LEAST_SIZE else None
         names = [name for name in COLLECTIVES if name == self.name or not site.selected or name in site.selected]
         deadline_s = deadline_of(self, settings)
         if options.backend == "torch":
@@ -127,15 +138,22 @@ class Collective(CheckDefaults):
             config = {"collectives": names, "sizes": options.sizes, "timeout_s": deadline_s, **counts}
             how = {"name": _name_probe(options), "together": True}
             answers = fleet.once(self.probe_devices(site, settings, "collectives:measure", config, **how))
-            return self._judge_ours(read_answers(answers, RankCollectives), fleet, settings)
+            return self._judge_ours(read_answers(answers, RankCollectives), fleet, settings, machines)
         if site.device == "cpu":
             return Report(skip="nccl-tests needs GPUs, and the nodes of this system have none")
         config = _configure_nccl_tests(options, fleet, names, deadline_s / len(names))
         how = {"name": _name_probe(options), "hosts": fleet.hosts[:1], "gpus": True}
         answers = fleet.once(self.probe(settings, "nccl_tests:run", config, **how))
-        return self._judge_theirs(read_answers(answers, NcclTestsOutputs, asked={"runs": names}), fleet, settings)
+        outputs = read_answers(answers, NcclTestsOutputs, asked={"runs": names})
+        return self._judge_theirs(outputs, fleet, settings, machines)
 
-    def _judge_ours(self, answers: Sequence[Answer[RankCollectives]], fleet: Fleet, settings: CheckSettings) -> Report:
+    def _judge_ours(
+        self,
+        answers: Sequence[Answer[RankCollectives]],
+        fleet: Fleet,
+        settings: CheckSettings,
+        machines: Machines | None,
+    ) -> Report:
         ranks = [(answer.host, answer.data) for answer in answers if answer.data is not None]
         if len(ranks) < len(answers):
             return Report(unjudged=silent(answers))
@@ -151,11 +169,15 @@ class Collective(CheckDefaults):
         wrong: Counter[str] = Counter()
         for host, data in ranks:
             wrong[host] += data.wrong[self.name]
-        report = judge(measured.curves[self.name], settings, fleet, measured.device, wrong)
+        report = judge(measured.curves[self.name], settings, fleet, measured.device, wrong, machines=machines)
         return report.model_copy(update={"notes": (*report.notes, *measured.notes)})
 
     def _judge_theirs(
-        self, answers: Sequence[Answer[NcclTestsOutputs]], fleet: Fleet, settings: CheckSettings
+        self,
+        answers: Sequence[Answer[NcclTestsOutputs]],
+        fleet: Fleet,
+        settings: CheckSettings,
+        machines: Machines | None,
     ) -> Report:
         data = answers[0].data
         if data is None:
@@ -173,7 +195,7 @@ class Collective(CheckDefaults):
         doubt = None if output.code == 0 else f"{output.command} {end}"
         if curves[0].collective != self.name:
             doubt = doubt or f"{output.command} measured {curves[0].collective}, and not {self.name}"
-        report = judge(curves[0], settings, fleet, data.device, {}, doubt)
+        report = judge(curves[0], settings, fleet, data.device, {}, doubt, machines)
         return report.model_copy(update={"evidence": {**report.evidence, "nccl_tests": output}})
 
 
@@ -206,12 +228,18 @@ def _name_probe(options: CollectivesOptions) -> str:
 
 
 def judge(
-    curve: Curve, settings: CheckSettings, fleet: Fleet, device: str, wrong: Mapping[str, int], doubt: str | None = None
+    curve: Curve,
+    settings: CheckSettings,
+    fleet: Fleet,
+    device: str,
+    wrong: Mapping[str, int],
+    doubt: str | None = None,
+    machines: Machines | None = None,
 ) -> Report:
     """Judge a curve: by its values always, and by bounds if it is free of doubt.
 
     `wrong` counts elements with a wrong value by the node that received them, where that is known. `doubt` is an
-    earlier reason to distrust the curve.
+    earlier reason to distrust the curve. Physics judges by the `machines` that measured.
     """
     site, nodes = fleet.site, len(fleet.hosts)
     host, gpus, ranks = fleet.hosts[0] if nodes == 1 else None, site.gpus_per_node * nodes, site.ranks_per_node * nodes
@@ -219,7 +247,7 @@ def judge(
         Reading(host=host, statistic=name, subject=subject, value=value, unit=unit, nodes=nodes, gpus=gpus)
         for name, subject, value, unit in _list_numbers(curve, ranks)
     ]
-    bounds = Bounds(site, settings)
+    bounds = Bounds(site, settings, law=_make_law(curve, fleet, machines))
     references = bounds.applicable(device, nodes, gpus)
     measured = {reading.statistic for reading in readings}
     unmeasured = (
@@ -229,19 +257,42 @@ def judge(
     )
     doubt = doubt or next(chain(_find_doubts(curve, ranks), unmeasured), None)
     findings = [*_find_wrong_values(curve, wrong, host)]
-    notes = [] if references else ["no reference is for this machine: bandwidths are reported, values were checked"]
+    bounded = bounds.covers(readings, device)
+    notes = [] if bounded else ["no reference is for this machine: bandwidths are reported, values were checked"]
     if doubt and findings:
         notes.append(doubt)
     elif not doubt:
         findings += bounds.judge(readings, device=device, action=_SLOW)
     return Report(
         findings=tuple(findings), readings=tuple(readings), problem=None if findings else doubt,
-        unbounded=not bounds.covers(readings, device), notes=tuple(notes),
+        unbounded=not bounded, bounds=tuple(bounds.lines(readings, device)), notes=tuple(notes),
         evidence={
             "curve": curve.model_dump(mode="json"), "device": device,
             "references": [reference.model_dump(mode="json") for reference in references],
+            **(machines.evidence if machines else {}),
         },
     )  # fmt: skip
+
+
+def _make_law(curve: Curve, fleet: Fleet, machines: Machines | None) -> ReadingLaw:
+    """The law of a curve: about its largest size alone, and only as far as the links limit that."""
+    sizes = {point.size: point.timing.busbw for point in curve.points if point.timing is not None}
+    largest = max(sizes, default=0)
+    smaller = max((size for size in sizes if 0 < size < largest and sizes[size] > 0), default=0)
+    growth = growth_of_doubling((smaller, sizes[smaller]), (largest, sizes[largest])) if smaller else None
+    ranks = fleet.site.ranks_per_node * len(fleet.hosts)
+    asked = asked_size(curve.collective, largest, ranks)
+    name = f"busbw_{size_name(asked)}"
+
+    def expect(reading: Reading) -> PhysicsResult | None:
+        if reading.statistic != (name if name in STATISTICS else "busbw_peak") or not fleet.site.is_full_gpu:
+            return None
+        size = asked if reading.statistic == name or curve.peak is None else curve.peak.size
+        if machines is None:
+            return NoLaw(SMALL)
+        return unsaturated(machines.collective(str(curve.collective), fleet.hosts, size), growth)
+
+    return expect
 
 
 def _list_numbers(curve: Curve, ranks: int) -> Iterator[tuple[str, str, float, str]]:

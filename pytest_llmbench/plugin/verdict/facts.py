@@ -204,8 +204,10 @@ class HealthFacts(ReportedFacts):
     measured: str | None
     """The first of what was measured, with units, and how many more there are."""
     bound: str | None
-    """If the check measured anything: `bounded`, or `no bound` if no reference for this machine bounds any of it. Such
-    a PASS shows that the node works, not that it is fast."""
+    """If the check measured anything: `bounded`, or `no bound` if neither a reference nor physics bounds any of it.
+    Such a PASS shows that the node works, not that it is fast."""
+    bounds: str | None
+    """The first of the bounds, with how physics computed its own, and how many more there are."""
     severity: str | None
     """[Severity](validation.md#severities) of the worst finding."""
     action: str | None

@@ -104,6 +104,11 @@ def test_tcp_in_place_of_infiniband_fails_at_any_number_of_nodes(nodes: int) -> 
 def test_a_curve_that_still_rises_is_not_saturated() -> None:
     growth = physics.growth_of_doubling((2**34, 654.0), (2**36, 751.0))  # p6-b300
     assert growth == pytest.approx(0.0716, abs=1e-3)
-    assert not physics.is_saturated(growth)
-    assert physics.is_saturated(physics.growth_of_doubling((2**32, 364.1), (2**33, 365.0)))
-    assert physics.reachable(100.0, growth) == pytest.approx(123.0, abs=0.2)
+    rings = physics.expect_in_domain("all_gather", 8, Links(5, 18))
+    rising, flat = physics.unsaturated(rings, growth), physics.unsaturated(rings, 0.02)
+    assert isinstance(rings, PhysicsBound)
+    assert isinstance(rising, PhysicsBound)
+    assert flat == rings
+    assert rising.fail == pytest.approx(rings.fail / 1.23, rel=1e-2)
+    assert rising.warn == rings.warn
+    assert "not saturated: the last doubling of the size added 7.2%" in rising.how
