@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import PositiveInt
 
 from pytest_llmbench.checks.base import CheckDefaults, CheckSettings, Fleet
-from pytest_llmbench.checks.findings import Bounds, SharedKind
+from pytest_llmbench.checks.findings import Bounds, SharedKind, judge_by_physics
+from pytest_llmbench.checks.machine import Machines, domain_of
 from pytest_llmbench.checks.network.boundaries import (
     boundary_rates,
     find_bad_links,
@@ -30,14 +31,16 @@ from pytest_llmbench.checks.network.groups import (
     note_missing_reference,
 )
 from pytest_llmbench.checks.network.tournament import Game, PairVerdict, Rounds, is_slow, judge, schedule
+from pytest_llmbench.checks.transport import GLOO, wire
 from pytest_llmbench.core.quantity import listed
-from pytest_llmbench.core.recipe.topology import Place
+from pytest_llmbench.core.recipe.topology import Place, Places
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.judging.outliers import outliers
+from pytest_llmbench.judging.physics import PhysicsBound, PhysicsResult, expect_from_pairs, oversubscribed
 
 _ATTEMPTS = 3
 _MOST_NAMED = 8
-ACROSS = "across_busbw"
+ACROSS, _DOMAIN = "across_busbw", "NVLink domain"
 _REPLACE = "take the node out; check its cables, ports, NICs and their drivers against a good node"
 # Kind, severity and action for a node, by the fault that prevented a rate; None for a slow one.
 KINDS: Mapping[GroupFault | None, tuple[NetworkKind | SharedKind, Severity, str]] = {
@@ -74,10 +77,18 @@ class Hunt:
         repeats: int,
     ) -> None:
         self.field = MeasuredGroups(fleet, check, settings, options)
-        self.bounds = Bounds(fleet.site, settings)
-        self.statistic, self.gpus = statistic, gpus
+        self.machines = Machines.ask(fleet) if len(fleet.hosts) > 1 else None
+        self.bounds = Bounds(fleet.site, settings, law=self._expect)
+        self.statistic, self.gpus, self._of_rail = statistic, gpus, check.name == "rail"
+        self._of_pairs: dict[str, Match] = {}  # by their subject
+        # The lowest rate that physics lets pass, by boundary.
+        self.physical: dict[str, float] = {}
+        self._gpus_of_site = fleet.site.gpus_per_node
         self._hosts, self._tolerance, self._repeats = fleet.hosts, options.allowed(fleet.site), repeats
-        self._site_places = fleet.site.places
+        self._site_places, self.places = fleet.site.places, fleet.site.places
+        if self.machines is not None:
+            domains = {host: domain_of(host, node, {}) for host, node in self.machines.facts.items()}
+            self.places = Places({**self.places.levels, _DOMAIN: domains}).of(fleet.hosts)
         self._inside: dict[Place, list[Match]] = {}  # pairs within each bad place
         self._matches: dict[str, list[Match]] = defaultdict(list)  # of the first pass by player
         self._repeats_of: dict[str, list[Match]] = defaultdict(list)  # of the second pass by suspect
@@ -95,7 +106,7 @@ class Hunt:
         tracks: Sequence[int | None] = rails or [None]
         players = {_name(host, rail): (host, rail) for rail in tracks for host in self._hosts}
         self.players = {name: (host, "" if rail is None else f"rail {rail}") for name, (host, rail) in players.items()}
-        self._places = place_players(self._site_places, self.players)
+        self._places = place_players(self.places, self.players)
 
         def play(pairs_of_rounds: Rounds) -> tuple[list[Match], Played]:
             groups: list[list[RankGroup]] = []
@@ -128,8 +139,12 @@ class Hunt:
         for match in self.first:
             for player in match.pair:
                 self._matches[player].append(match)
+        self._of_pairs = {_subject(match): match for match in self.first if match.value is not None}
+        for match in self._of_pairs.values():
+            if isinstance(law := self._expect_pair(match), PhysicsBound):
+                self.physical[match.boundary] = min(law.fail, self.physical.get(match.boundary, law.fail))
         # Whether the floor is that of a reference.
-        self.referenced = self._bound("") is not None
+        self.referenced = self._reference("") is not None
         self.floors = self._set_floors()
         self.verdict: PairVerdict = judge(
             self.first, play_again, floor=self.floors, repeats=self._repeats,
@@ -142,7 +157,11 @@ class Hunt:
         self._blame_places(play)
 
     def _bound(self, boundary: str) -> float | None:
-        """The rate that a pair across a boundary must reach by a reference, GB/s; None without one."""
+        """The rate that a pair across a boundary must reach by a reference and by physics, GB/s; None without one."""
+        bounds = (self._reference(boundary), self.physical.get(boundary))
+        return max((bound for bound in bounds if bound is not None), default=None)
+
+    def _reference(self, boundary: str) -> float | None:
         if self.device is None:
             return None
         own = self.bounds.floor(ACROSS, self.device, 2, 2 * self.gpus) if boundary else None
@@ -160,7 +179,12 @@ class Hunt:
             bound = self._bound(boundary)
             inside = self._rates.get("")
             slow = bound is not None and boundary and self._rates.get(boundary, bound) < bound
-            floors[boundary] = floor if bound is None or (slow and inside is not None and inside >= bound) else bound
+            if bound is None or (slow and inside is not None and inside >= bound):
+                floors[boundary] = floor
+            else:
+                floors[boundary] = (
+                    bound if self._reference(boundary) is not None or floor is None else max(floor, bound)
+                )
         return floors
 
     def _blame_places(self, play: Callable[[Rounds], tuple[list[Match], Played]]) -> None:
@@ -231,6 +255,8 @@ class Hunt:
         if not known:
             return "there is nothing to compare with"
         source = "as the reference has it" if self.referenced else "by comparison with the others"
+        by_physics = any(floor == self.physical.get(name) for name, floor in known.items())
+        source = "by physics" if by_physics else source
         if len({*known.values()}) == 1:
             return f"a good pair reaches {min(known.values()):.4g} GB/s, {source}"
         each = (f"{floor:.4g} GB/s {_across(name)}" for name, floor in known.items())
@@ -241,25 +267,101 @@ class Hunt:
         readings = [*self._make_readings(), *further]
         behind = {host for host, _ in self._behind_boundaries()}
         of_nodes = [reading for reading in readings if reading.host is not None and reading.host not in behind]
-        notes = list(note_missing_reference(self.bounds, self.statistic))
+        notes = [] if self.physical else list(note_missing_reference(self.bounds, self.statistic))
         if not any(self.floors.values()):
             notes.append("two nodes and no reference: the result shows that their pair works, not whether it is slow")
         findings = [*self._find_dead(), *self._find_culprits(), *self._find_links(), *self._find_slow_at_times()]
         findings += self._find_boundaries()
         findings += self.bounds.judge(of_nodes, device=self.device)
+        below = list(self._find_below_physics())
+        failed = {finding.host for finding in below if finding.severity.fails}
         slow = [match for match in self.first if self._is_slow(match)]
         return Report(
-            findings=(*findings, *(() if self.referenced else self._find_uneven())),
+            findings=(*findings, *below, *(() if self.referenced or failed else self._find_uneven())),
             readings=tuple(readings),
-            unjudged=self.unjudged,
+            unjudged={host: reason for host, reason in self.unjudged.items() if host not in failed},
             unbounded=not self.bounds.covers(readings, self.device),
+            bounds=tuple(self.bounds.lines(readings, self.device)),
             notes=tuple(notes),
             evidence={  # numbers behind the findings; those of all good pairs are readings
                 "floor_gb_s": self._floor_or_floors, "pairs": len(self.first), "slow_pairs": _list_rows(slow),
                 "second_pass": _list_rows(self.second), "rounds": self.field.rounds,
                 **({"places": self._site_places.levels} if self._site_places.levels else {}),
+                **(self.machines.evidence if self.machines else {}),
             },
         )  # fmt: skip
+
+    def add_transport(self, report: Report) -> Report:
+        """A report of what was measured between GPUs, with the way that NCCL took between the nodes that answer."""
+        left = [host for host in self._hosts if host not in self.silent]
+        if not report.readings or len(left) < 2:
+            return report
+        if not self._gpus_of_site:
+            return report.model_copy(update={"evidence": {**report.evidence, "transport": GLOO}})
+        ranks = self.field.local_ranks
+        rounds = [[RankGroup(hosts=pair, local_ranks=ranks) for pair in pairs] for pairs in schedule(left, 1)]
+        look = self.field.look(rounds)
+        wirings = wire(self.machines, look, left)
+        if {wiring.domains for wiring in wirings.values()} - {1}:  # pairs of one rack, and of two
+            wirings = {host: replace(wiring, domains=None) for host, wiring in wirings.items()}
+        return look.add_to(report, wirings, left, shares={"all_gather": self._share()})
+
+    def _share(self) -> float | None:
+        """The median pair as a share of what physics expects; None without a law."""
+        shares = [
+            match.value / law.expected
+            for match in self._of_pairs.values()
+            if match.value is not None and isinstance(law := self._expect_pair(match), PhysicsBound)
+        ]
+        return median(shares) if shares else None
+
+    def _expect_pair(self, match: Match) -> PhysicsResult | None:
+        """What physics expects of a pair; None on CPUs and at scale smoke."""
+        hosts, size = match.result.group.hosts, match.result.bytes
+        if self.machines is None or size is None:
+            return None
+        return self.machines.rail(hosts, size) if self._of_rail else self.machines.collective("all_gather", hosts, size)
+
+    def _expect(self, reading: Reading) -> PhysicsResult | None:
+        match = self._of_pairs.get(reading.subject) if reading.statistic == self.statistic else None
+        return self._expect_pair(match) if match is not None and reading.host is None else None
+
+    def expect_group(self, hosts: Sequence[str]) -> list[PhysicsBound]:
+        """What all these nodes together should reach: by their own facts, and by the median pair.
+
+        Pairs inside a rack of NVL72 are no base for several racks.
+        """
+        sizes = [match.result.bytes for match in self._of_pairs.values() if match.result.bytes is not None]
+        if self.machines is None or not sizes:
+            return []
+        laws = [self.machines.collective("all_gather", hosts, min(sizes))]
+        nodes = {host: self.machines.facts[host] for host in hosts if host in self.machines.facts}
+        alone = len(nodes) == len(hosts) and all(domain_of(host, node, {}) == host for host, node in nodes.items())
+        if alone and isinstance(laws[0], PhysicsBound):
+            network = self.machines.site.network
+            middle = median(match.value for match in self._of_pairs.values() if match.value is not None)
+            by_pairs = expect_from_pairs(middle, len(hosts))
+            laws.append(oversubscribed(by_pairs, network.oversubscription if network else 1.0))
+        return [law for law in laws if isinstance(law, PhysicsBound)]
+
+    def _find_below_physics(self) -> Iterator[Finding]:
+        """Yield nodes whose best pair is below what physics expects: a pair is as slow as the slower of its two."""
+        behind = {host for host, _ in self._behind_boundaries()}
+        for player, (host, rail) in self.players.items():
+            own = [match for match in self.matches_of(player) if match.value is not None and host not in behind]
+            best = max(own, key=lambda match: match.value or 0.0, default=None)
+            law = self._expect_pair(best) if best is not None else None
+            if best is None or best.value is None or not isinstance(law, PhysicsBound):
+                continue
+            partner = next(name for name in best.pair if name != player)
+            reading = Reading(
+                host=host, subject=rail, statistic=self.statistic, value=best.value, unit="GB/s", nodes=2,
+                gpus=2 * self.gpus,
+            )  # fmt: skip
+            if self.bounds.is_by_physics(reading, self.device) and player not in self.verdict.culprits:
+                for made in judge_by_physics(reading, law, _REPLACE):
+                    text = f"its best pair, with {self.players[partner][0]}: {made.message}"
+                    yield made.model_copy(update={"message": text})
 
     def _find_dead(self) -> Iterator[Finding]:
         if self.witnessed:
@@ -422,7 +524,7 @@ class Hunt:
                 yield Reading(subject=boundary, statistic=ACROSS, value=rate, **how)
         for match in self.first:
             if match.value is not None:
-                yield Reading(subject=" - ".join(match.pair), statistic=self.statistic, value=match.value, **how)
+                yield Reading(subject=_subject(match), statistic=self.statistic, value=match.value, **how)
         for player, (host, rail) in self.players.items():
             if own := [match.value for match in self.matches_of(player) if match.value is not None]:
                 statistic = f"{self.statistic}_median"
@@ -431,6 +533,10 @@ class Hunt:
 
 def _across(boundary: str) -> str:
     return f"across {boundary}" if boundary else "within one place"
+
+
+def _subject(match: Game) -> str:
+    return " - ".join(match.pair)
 
 
 def _name(host: str, rail: int | None) -> str:
