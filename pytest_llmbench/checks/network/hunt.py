@@ -136,13 +136,7 @@ class Hunt:
             return self.second
 
         self._play_first_pass(play, draw)
-        for match in self.first:
-            for player in match.pair:
-                self._matches[player].append(match)
-        self._of_pairs = {_subject(match): match for match in self.first if match.value is not None}
-        for match in self._of_pairs.values():
-            if isinstance(law := self._expect_pair(match), PhysicsBound):
-                self.physical[match.boundary] = min(law.fail, self.physical.get(match.boundary, law.fail))
+        self._index()
         # Whether the floor is that of a reference.
         self.referenced = self._reference("") is not None
         self.floors = self._set_floors()
@@ -155,6 +149,16 @@ class Hunt:
         # Whether most nodes answered, so that silence is a fault of the silent ones.
         self.witnessed = 2 * len(self.silent) < len(self._hosts)
         self._blame_places(play)
+
+    def _index(self) -> None:
+        """Look up the pairs of the first pass once, and their law."""
+        for match in self.first:
+            for player in match.pair:
+                self._matches[player].append(match)
+        self._of_pairs = {_subject(match): match for match in self.first if match.value is not None}
+        for match in self._of_pairs.values():
+            if isinstance(law := self._expect_pair(match), PhysicsBound):
+                self.physical[match.boundary] = min(law.fail, self.physical.get(match.boundary, law.fail))
 
     def _bound(self, boundary: str) -> float | None:
         """The rate that a pair across a boundary must reach by a reference and by physics, GB/s; None without one."""
@@ -182,9 +186,8 @@ class Hunt:
             if bound is None or (slow and inside is not None and inside >= bound):
                 floors[boundary] = floor
             else:
-                floors[boundary] = (
-                    bound if self._reference(boundary) is not None or floor is None else max(floor, bound)
-                )
+                by_comparison = None if self._reference(boundary) is not None else floor
+                floors[boundary] = bound if by_comparison is None else max(by_comparison, bound)
         return floors
 
     def _blame_places(self, play: Callable[[Rounds], tuple[list[Match], Played]]) -> None:
