@@ -266,8 +266,10 @@ def expect_between(
     if collective == "alltoall":
         if domains > _MOST_OF_ALLTOALL:
             return NoLaw(f"no alltoall of more than {_MOST_OF_ALLTOALL} nodes is known")
-        crossing = domains / (domains - 1) * net / gpus_per_domain
-        return _expect("alltoall", crossing, "GB/s", f"a GPU's share of {facts} × {domains}/({domains}-1)")
+        # What a GPU sends to the others of its domain needs no NIC.
+        crossing = (ranks - 1) / (ranks - gpus_per_domain) * net / gpus_per_domain
+        far = f"({ranks}-1)/({ranks}-{gpus_per_domain})"
+        return _expect("alltoall", crossing, "GB/s", f"a GPU's share of {facts} × {far}")
     if collective == "sendrecv":
         part = LAW[share].share / LAW["between"].share
         return _expect("sendrecv", net / gpus_per_domain, "GB/s", f"a GPU's share of {facts}", part)
