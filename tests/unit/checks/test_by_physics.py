@@ -19,12 +19,10 @@ from pytest_llmbench.core.record.curves import Curve, Point, Timing
 from pytest_llmbench.core.record.health import Reading, Report, Severity
 from pytest_llmbench.core.wire.machine import MachineFabric, MachineFacts
 from pytest_llmbench.judging.physics import NoLaw, PhysicsBound
-from tests.support.hardware import node
+from tests.support.hardware import GPUS, node
 
 GIB = 2**30
 SYSTEMS = [load_system(str(path), []) for path in sorted(shipped("systems").glob("*.yaml"))]
-# The hardware of a shipped system by the words of its GPU's name.
-GPU_OF = {"GB200": "GB200", "B200": "B200", "H200": "H200", "H100": "H100", "A100": "A100"}
 
 
 @dataclass
@@ -208,7 +206,7 @@ def test_the_bound_of_the_site_replaces_physics_and_of_a_vendors_the_stricter_co
 def hardware_of(system: System) -> MachineFacts:
     """The hardware of a shipped system; Lambda's and the plain H200 name no NIC, which the node then shows itself."""
     assert system.gpu is not None
-    gpu = next(gpu for word, gpu in GPU_OF.items() if word in system.gpu.model)
+    gpu = max((name for name in GPUS if name in system.gpu.model), key=len)
     return node(gpu, system.gpus_per_node or 0, nics=0 if system.network else 8)
 
 
