@@ -239,7 +239,7 @@ def expect(nodes: Sequence[MachineFacts], name: str = "all_reduce", **site: Any)
 def test_a_rack_is_one_domain() -> None:
     assert expect(rack(1, trays=18)).expected == pytest.approx(0.53 * 900 * 2 * 71 / 72)
     assert "one tray's NICs" in expect([*rack(1), *rack(2)]).how
-    # Each tray is its own where the fabric is not joined, and where NCCL is told so.
+    # Each tray is its own without a joined fabric, and by NCCL's own variable.
     for alone in (expect(rack(0)), expect(rack(1, status=3)), expect(rack(1), env={"NCCL_MNNVL_ENABLE": "0"})):
         assert alone.expected == pytest.approx(0.95 * 200 * 2 * 7 / 8)
     assert domain_of("n0", rack(7)[0], {}) == f"{7:032x} 1"
