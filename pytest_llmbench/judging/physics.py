@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Tier(NamedTuple):
-    """The expected share of the facts' product, and the shares of the expected value below which to warn and to fail."""
+    """The expected share of the facts' product, and the shares of that below which to warn and to fail."""
 
     share: float
     warn: float

@@ -23,7 +23,7 @@ def test_the_facts_of_the_machine_are_among_the_answers_that_are_kept(tmp_path: 
     steps = tmp_path / "memory_bandwidth" / layout.STEPS
     keep(tmp_path / "gemm" / layout.STEPS / "002-machine", "pytest_llmbench.workloads.node.hardware:facts", {},
          node("H200", 2).model_dump(mode="json"))  # fmt: skip
-    rate = {"device": "NVIDIA H200", "setting": {}, "gemm": None, "memory": 2.0e12, "host_device": None}
+    rate: dict[str, Any] = {"device": "NVIDIA H200", "setting": {}, "gemm": None, "memory": 2.0e12, "host_device": None}
     keep(steps / "001-compute", "", {}, rate, {**rate, "memory": 4.36e12})
     site = Site(system="test", nodes=1, gpus_per_node=2, selected=("memory_bandwidth",))
     fleet: Any = RecordedFleet(site, ("a",), steps=steps, checks=tmp_path)
