@@ -97,6 +97,10 @@ class Bounds:
             if bound.statistic == reading.statistic and applies(bound, reading, self._system, device):
                 yield bound
 
+    def is_by_physics(self, reading: Reading, device: str | None = None) -> bool:
+        """True if physics decides about a reading, and no reference in its place."""
+        return self._replaced_by(reading, device or self._device) is None
+
     def _replaced_by(self, reading: Reading, device: str) -> Reference | None:
         """The reference that counts instead of physics: of the same statistic, or of the peak of a curve."""
         peak = (

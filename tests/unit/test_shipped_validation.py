@@ -51,8 +51,7 @@ PUBLISHED: dict[tuple[str, str, int | None], dict[str, str]] = {
     },
     ("pairs", "pair_busbw", 2): {
         "ND96amsr_A100_v4": "180 GB/s", "ND96asr_v4": "180 GB/s", "p4d.24xlarge": "35 GB/s",
-        "p4de.24xlarge": "35 GB/s", "p5.48xlarge": "431 GB/s", "BM.GPU4.8": "185 GB/s",
-        "BM.GPU.A100-v2.8": "185 GB/s and 170 GB/s", "BM.GPU.H100.8": "440 GB/s", "BM.GPU.H200.8": "440 GB/s",
+        "p4de.24xlarge": "35 GB/s", "BM.GPU4.8": "185 GB/s", "BM.GPU.A100-v2.8": "185 GB/s and 170 GB/s",
     },
     ("host_device_bandwidth", "host_to_device", None): {
         "ND96amsr_A100_v4": "21 GB/s", "ND96asr_v4": "21 GB/s", "ND96isr_H100_v5": "48 GB/s",

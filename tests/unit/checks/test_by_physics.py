@@ -220,8 +220,8 @@ def test_each_shipped_system_has_a_bound_at_any_number_of_nodes(system: System) 
         hosts = [f"n{number}" for number in range(nodes)]
         site = Site(system=system.name, nodes=nodes, gpus_per_node=gpus, network=system.network)
         machines = Machines(site=site, facts=dict.fromkeys(hosts, facts), missing={})
-        for name in ("all_reduce", "all_gather", "alltoall", "sendrecv"):
-            bound = machines.collective(name, hosts, 8 * GIB)
+        for name in ("all_reduce", "all_gather", "sendrecv"):
+            bound = machines.collective(name, hosts, 8 * GIB, growth=0.01)
             assert isinstance(bound, PhysicsBound), bound
             assert bound.fail > 3.0
             assert nodes == 1 or "NIC" in bound.how or "inside a domain" in bound.how
@@ -254,6 +254,9 @@ def test_what_lowers_the_expectation_between_nodes() -> None:
     assert expect([node(nics=8)] * 3, gpus_per_node=2).expected == pytest.approx(95)
     assert expect([node(nics=8), node(nics=4), node(nics=8)]).expected == pytest.approx(190)
     bridged = expect([node("A100", 4, joined=False)])
+    assert isinstance(expect([node("A100", 4, joined=False)], "alltoall"), NoLaw)
+    assert isinstance(expect([node(nics=8)] * 125, "all_gather"), NoLaw)
+    assert expect([node(each={"nvlink_version": None})]) == expect([node()])
     assert "a wide floor" in bridged.how
     assert isinstance(expect([node()] * 2), NoLaw)
     assert isinstance(expect([node(nics=8), node("A100", nics=8)]), NoLaw)
