@@ -45,7 +45,7 @@ def finding_of_reading(reading: Reading, *, kind: str, what: str, action: str) -
     )  # fmt: skip
 
 
-# What physics expects of a reading; None for a number that no law is about, such as a latency.
+# The expectation of physics for a reading; None for a number that no law is about, such as a latency.
 ReadingLaw = Callable[[Reading], PhysicsResult | None]
 
 

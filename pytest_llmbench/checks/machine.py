@@ -1,4 +1,4 @@
-"""What physics expects of the nodes of a check, from facts that all checks of a session ask for once."""
+"""Expectations of physics for the nodes of a check, from facts that all checks of a session ask for once."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ _RING_LIKE = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce
 
 
 def ask_machines(fleet: Fleet) -> tuple[dict[str, MachineFacts], dict[str, str]]:
-    """What each node is built of, by host, and the reason for each node without an answer."""
+    """The hardware of each node, by host, and the reason for each node without an answer."""
     return read_per_host(fleet.once(_PROBE), MachineFacts)
 
 
@@ -42,7 +42,7 @@ def domain_of(host: str, facts: MachineFacts, env: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machines:
-    """The nodes of a check, and what physics expects of them."""
+    """The nodes of a check, with the rates that physics expects of them."""
 
     site: Site
     facts: Mapping[str, MachineFacts]

@@ -1,8 +1,8 @@
 """The rates that a machine should reach, computed from facts that a program reads on it.
 
-A share of what the facts allow is expected. Shares and tiers were taken from published and own measurements, and are
-held against these in `tests/data/physics/`: no healthy value of them is below its FAIL value. They find gross faults
-(TCP in place of InfiniBand, PCIe in place of NVLink, one NIC of eight), and nothing finer than about 15 %.
+A share of what the facts allow is expected. Shares and tiers were taken from published and own measurements, which
+`tests/data/physics/` has: no healthy value of them is below its FAIL value. They find gross faults, such as TCP
+instead of InfiniBand, PCIe instead of NVLink, or one NIC of eight, and nothing finer than about 15 %.
 
 Products are in TFLOP/s, ports in Gb/s, and all else in GB/s of 10**9 bytes.
 """
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Tier(NamedTuple):
-    """What to expect, as a share of the facts' product, and the shares of it below which to warn and to fail."""
+    """The expected share of the facts' product, and the shares of that below which to warn and to fail."""
 
     share: float
     warn: float
@@ -58,7 +58,7 @@ LAW: Mapping[str, Tier] = {
     "tree": Tier(0.95, 0.80, 0.80),
     "alltoall": Tier(0.85, 0.85, 0.70),
     "sendrecv": Tier(0.95, 0.85, 0.70),
-    # Of the NICs of one tray. Two racks reach 4.3 times it, and twenty 2.1 times: a floor.
+    # A floor, of the NICs of one tray: two racks reach 4.3 times it, and twenty 2.1 times.
     "racks": Tier(0.95, 1.0, 0.80),
     "from_pairs": Tier(1.0, 0.90, 0.80),
     "from_pairs_of_many": Tier(0.95, 0.90, 0.80),
@@ -108,7 +108,7 @@ NO_LINKS = Links()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhysicsBound:
-    """What physics expects of one measurement, and how it was computed."""
+    """The expected value of one measurement, and how it was computed."""
 
     expected: float
     warn: float  # below it, a hint
@@ -193,7 +193,7 @@ def expect_memory(
 
 
 def rate_of_pcie(gen: int | None, width: int | None) -> float:
-    """What a PCIe link carries in one direction, GB/s; 0 for an unknown generation or width."""
+    """Rate of a PCIe link in one direction, GB/s; 0 for an unknown generation or width."""
     return PCIE_LANE.get(gen or 0, 0.0) * (width or 0)
 
 
@@ -266,8 +266,10 @@ def expect_between(
     if collective == "alltoall":
         if domains > _MOST_OF_ALLTOALL:
             return NoLaw(f"no alltoall of more than {_MOST_OF_ALLTOALL} nodes is known")
-        crossing = domains / (domains - 1) * net / gpus_per_domain
-        return _expect("alltoall", crossing, "GB/s", f"a GPU's share of {facts} × {domains}/({domains}-1)")
+        # A GPU reaches the others of its domain without a NIC.
+        crossing = (ranks - 1) / (ranks - gpus_per_domain) * net / gpus_per_domain
+        far = f"({ranks}-1)/({ranks}-{gpus_per_domain})"
+        return _expect("alltoall", crossing, "GB/s", f"a GPU's share of {facts} × {far}")
     if collective == "sendrecv":
         part = LAW[share].share / LAW["between"].share
         return _expect("sendrecv", net / gpus_per_domain, "GB/s", f"a GPU's share of {facts}", part)
@@ -300,7 +302,7 @@ def expect_from_pairs(pair: float, domains: int) -> PhysicsBound:
 
 
 def at_size(size: int, expected: PhysicsResult) -> PhysicsResult:
-    """What is expected at a message size, bytes."""
+    """The expectation at a message size, bytes."""
     if isinstance(expected, NoLaw):
         return expected
     share = next((share for least, share in _SIZES if size >= least), None)
@@ -315,7 +317,7 @@ def at_size(size: int, expected: PhysicsResult) -> PhysicsResult:
 
 
 def oversubscribed(expected: PhysicsResult, factor: float) -> PhysicsResult:
-    """What is expected of a fabric whose uplinks carry one part in `factor` of what its nodes can send."""
+    """The expectation of a fabric whose uplinks carry one part in `factor` of the rates of all NICs."""
     if isinstance(expected, NoLaw) or factor == 1.0:
         return expected
     return replace(
@@ -330,7 +332,7 @@ def growth_of_doubling(smaller: tuple[int, float], larger: tuple[int, float]) ->
 
 
 def of_parts(expected: PhysicsResult, size: int, ranks: int, growth: float | None) -> PhysicsResult:
-    """What is expected where each rank has a part of the message, and whether its curve is saturated may be unknown."""
+    """The expectation for an operation of equal parts, without a law for small ones unless the `growth` is known."""
     if growth is None and size < LEAST_PART * ranks:
         return NoLaw(f"each of {ranks} ranks has a part of {size / ranks / 2**20:.3g} MiB, which is latency")
     return expected

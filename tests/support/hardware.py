@@ -28,6 +28,10 @@ GPUS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+GPUS["B300"] = {**GPUS["B200"], "name": "NVIDIA B300 SXM6 AC", "capability": "10.3", "default_power_limit_w": 1100}
+GPUS["GB300"] = {**GPUS["GB200"], "name": "NVIDIA GB300", "capability": "10.3", "default_power_limit_w": 1400}
+
+
 def root_of(number: int) -> str:
     """The root port of a GPU."""
     return f"0000:{number:02x}:01.0"

@@ -109,7 +109,7 @@ class Reference(Strict):
     floor: bool = False
     """The bound is a floor: a run below it is broken, but one above it may be slow, so its speed stays unjudged.
 
-    In a check, what physics expects of the machine counts beside a floor; any other lower bound replaces it.
+    In a check, physics judges too if the bound is a floor; any other lower bound replaces it.
     """
     xfail: ExpectedFailure | None = None
     """Known miss of the bound on this system, with its last day."""

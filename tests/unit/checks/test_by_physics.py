@@ -19,12 +19,10 @@ from pytest_llmbench.core.record.curves import Curve, Point, Timing
 from pytest_llmbench.core.record.health import Reading, Report, Severity
 from pytest_llmbench.core.wire.machine import MachineFabric, MachineFacts
 from pytest_llmbench.judging.physics import NoLaw, PhysicsBound
-from tests.support.hardware import node
+from tests.support.hardware import GPUS, node
 
 GIB = 2**30
 SYSTEMS = [load_system(str(path), []) for path in sorted(shipped("systems").glob("*.yaml"))]
-# The hardware of a shipped system by the words of its GPU's name.
-GPU_OF = {"GB200": "GB200", "B200": "B200", "H200": "H200", "H100": "H100", "A100": "A100"}
 
 
 @dataclass
@@ -208,7 +206,7 @@ def test_the_bound_of_the_site_replaces_physics_and_of_a_vendors_the_stricter_co
 def hardware_of(system: System) -> MachineFacts:
     """The hardware of a shipped system; Lambda's and the plain H200 name no NIC, which the node then shows itself."""
     assert system.gpu is not None
-    gpu = next(gpu for word, gpu in GPU_OF.items() if word in system.gpu.model)
+    gpu = max((name for name in GPUS if name in system.gpu.model), key=len)
     return node(gpu, system.gpus_per_node or 0, nics=0 if system.network else 8)
 
 
@@ -241,7 +239,7 @@ def expect(nodes: Sequence[MachineFacts], name: str = "all_reduce", **site: Any)
 def test_a_rack_is_one_domain() -> None:
     assert expect(rack(1, trays=18)).expected == pytest.approx(0.53 * 900 * 2 * 71 / 72)
     assert "one tray's NICs" in expect([*rack(1), *rack(2)]).how
-    # Each tray is its own where the fabric is not joined, and where NCCL is told so.
+    # Each tray is its own without a joined fabric, and by NCCL's own variable.
     for alone in (expect(rack(0)), expect(rack(1, status=3)), expect(rack(1), env={"NCCL_MNNVL_ENABLE": "0"})):
         assert alone.expected == pytest.approx(0.95 * 200 * 2 * 7 / 8)
     assert domain_of("n0", rack(7)[0], {}) == f"{7:032x} 1"
