@@ -200,8 +200,11 @@ def bound(**machine: str) -> list[dict[str, Any]]:
             {"references": {"r": bound(gpu="H200")}},
             "references: r: b is for H200, at best a floor on other GPUs: this is system x with H100",
         ),
-        ({"references": {"r": bound(system="other")}}, "b is for system other and never applies"),
-        ({"validation": {"gemm": {"references": bound(gpu="A100")}}}, "validation: gemm: b is for A100"),
+        ({"references": {"r": bound(system="other")}}, "b is for system other, and never applies"),
+        (
+            {"validation": {"gemm": {"references": bound(gpu="A100")}}},
+            "validation: gemm: b is for A100, and never applies",
+        ),
     ],
 )
 def test_a_system_that_contradicts_itself_is_named(changes: Any, words: str) -> None:
