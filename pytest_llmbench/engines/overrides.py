@@ -195,7 +195,7 @@ def batch_problem(recipe: Recipe, topology: Topology) -> Iterator[str]:
 
 
 def data_parallel_problems(engine: str, recipe: Recipe) -> Iterator[str]:
-    """Yield refusals of an engine with data parallelism, learned positions and a linear decay alone."""
+    """Yield refusals of an engine with data parallelism and a linear decay alone."""
     asked, plain = recipe.parallelism, Parallelism()
     for kind in ("tensor", "pipeline", "virtual_pipeline", "sequence"):
         if getattr(asked, kind) != getattr(plain, kind):
@@ -204,8 +204,6 @@ def data_parallel_problems(engine: str, recipe: Recipe) -> Iterator[str]:
         yield f"recipe {recipe.name}: engine {engine} checkpoints none or full, not selective"
     if recipe.optimizer.decay != "linear":
         yield f"recipe {recipe.name}: engine {engine} decays the learning rate linearly only"
-    if recipe.model.positions != "learned":
-        yield f"recipe {recipe.name}: engine {engine} has learned positions only; engine megatron_core has rope"
 
 
 def _fitting(recipe: Recipe, topology: Topology, who: str, most: int = 1024) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.shape import DENSE, Rotary
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks, SettingsCheck
 from pytest_llmbench.core.record.series import Progress, Step, StepSeries
@@ -58,6 +59,26 @@ def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name.lstrip("+").removeprefix("training."): value for name, value in arguments.items()}
 
 
+def shape_arguments(recipe: Recipe) -> dict[str, tuple[str, Any]]:
+    """Return overrides of NeMo 1's model configuration for a shape beyond that of GPT-3: key of the recipe, value."""
+    model, context = recipe.model, recipe.parallelism.context
+    activations = {"swiglu": "fast-swiglu", "squared_relu": "squared-relu", "relu": "relu"}
+    given: dict[str, tuple[str, Any]] = {
+        "position_embedding_type": ("model.positions", "rope" if model.positions == "rope" else None),
+        "num_query_groups": ("model.query_groups", model.query_groups),
+        "kv_channels": ("model.head_size", model.head_size),
+        "ffn_hidden_size": ("model.feed_forward_size", model.feed_forward_size),
+        "activation": ("model.activation", activations.get(model.activation or "")),
+        "normalization": ("model.norm", "rmsnorm" if model.norm == "rms_norm" else None),
+        "bias": ("model.biases", False if model.biases == "none" else None),
+        "share_embeddings_and_output_weights": ("model.tied_embeddings", None if model.tied_embeddings else False),
+        "rotary_base": ("model.rotary", model.rotary.base if model.rotary.base != Rotary().base else None),
+        "rotary_percentage": ("model.rotary", model.rotary.fraction if model.rotary.fraction < 1 else None),
+        "context_parallel_size": ("parallelism.context", context if context > 1 else None),
+    }
+    return {f"model.{name}": field_value for name, field_value in given.items() if field_value[1] is not None}
+
+
 def _argument_rules(recipe: Recipe, own: Mapping[str, Any]) -> Rules:
     """Return the rule of each override; `own` are those of the recipe's options, by their `_plain` names."""
     model, layout, optimizer = recipe.model, recipe.parallelism, recipe.optimizer
@@ -83,6 +104,7 @@ def _argument_rules(recipe: Recipe, own: Mapping[str, Any]) -> Rules:
         "trainer.max_steps": ("steps", recipe.steps),
         "trainer.gradient_clip_val": ("optimizer.clip_grad_norm", optimizer.clip_grad_norm),
     }
+    fields |= shape_arguments(recipe)
     same = {name: Same(field=field, allowed=(value,)) for name, (field, value) in fields.items()}
     same["trainer.precision"] = Same(field="precision", allowed=_PRECISIONS[recipe.precision])
     granularity = ("full", None) if how == "none" else (how,)  # `full` of 0 layers is the same as none
@@ -91,7 +113,7 @@ def _argument_rules(recipe: Recipe, own: Mapping[str, Any]) -> Rules:
         same["model.activations_checkpoint_num_layers"] = Same(field=_CHECKPOINTING_FIELD, allowed=(0, None))
     names = ("distributed_fused_adam",) if sharded else ("fused_adam", "adam", "adamw")
     same["model.optim.name"] = Same(field="parallelism.sharding", allowed=names)
-    usual = {"model.ffn_hidden_size": 4 * model.hidden_size, "model.kv_channels": None}
+    usual = {"model.ffn_hidden_size": model.feed_forward_width, "model.kv_channels": None}
     as_usual = {name for name, value in usual.items() if own.get(name) == value}
     return Rules(
         same=same, refused=_REFUSED, harmless=_HARMLESS | as_usual, families=_FAMILIES,
@@ -131,6 +153,7 @@ class Nemo(External):
 
     proof = "the line `Trainer.fit` stopped: `max_steps=...` reached"
     reader = "nemo"
+    shapes = DENSE - {"model.query_key_norm"} | {"parallelism.context"}
     # Where NeMo 1's launcher sends what ranks print, under its results; NeMo's own files; the driver's.
     logs = ("**/*.log", "**/*.out", "**/*.err", "**/*.error", "**/*.txt")
 
@@ -141,6 +164,8 @@ class Nemo(External):
         yield from super().problems(recipe, topology)
         yield from batch_problem(recipe, topology)
         yield from precision_problem(recipe, topology)
+        if recipe.model.biases == "qkv" or recipe.model.rotary.scaling is not None:
+            yield f"recipe {recipe.name}: NeMo 1 has no key for model.biases: qkv, nor for model.rotary.scaling"
 
     def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
         own = _plain(recipe.options.get("arguments", {}))
@@ -160,7 +185,7 @@ class Nemo(External):
         parameters = parameters_of_stages(recipe.model, positions, recipe.parallelism)
         return {
             "parameters_of_rank": parameters if self.counts_flops(recipe) else None,
-            "feed_forward_size": own.get("model.ffn_hidden_size") or 4 * recipe.model.hidden_size,
+            "feed_forward_size": own.get("model.ffn_hidden_size") or recipe.model.feed_forward_width,
             "optimizer": "adam",
             "vocab_size": vocabulary(recipe.model),
         }
