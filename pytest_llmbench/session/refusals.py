@@ -1,6 +1,6 @@
 """Records of a session that are refused: of another recipe than today's, or contradicted by themselves or a file.
 
-Whoever builds on records asks here: `llmbench report`, `compare` and `history import`.
+`llmbench report`, `compare` and `history import` leave these out.
 """
 
 from collections.abc import Iterable

@@ -40,7 +40,7 @@ from pytest_llmbench.session.record_store import RecordStore
 from pytest_llmbench.workloads.rank.context import token_of
 
 FACTS_FILE = "replay.yaml"
-# What follows from the logs alone, whatever system file and version of the statistics made the record.
+# Parts of a record that follow from the logs alone, with any system file and any version of the statistics.
 _OF_LOGS = ("steps", "rank_info", "totals", "telemetry")
 
 
