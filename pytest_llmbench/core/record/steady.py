@@ -125,7 +125,7 @@ class Steady:
         if self.low - further > bound:
             reach = self.half_width if self.mean_with_pauses >= self.mean else pausing
             pauses = self.mean_with_pauses * math.exp(-reach / self.mean) > bound
-            return _guarded("too_slow", pauses=pauses, levels=self.low - further - self.unseen > bound)
+            return _guarded("too_slow", pauses=pauses, levels=self.low - max(further, self.unseen) > bound)
         return "drifts" if self.drift is not None else "within_noise"
 
     def _decide_by_each_step(self, bound: float) -> Decided | None:
@@ -136,9 +136,9 @@ class Steady:
             far = gain = min(spread * (1.0 + self.between / self.mean), _FAR_ENOUGH)
             if self.settled:
                 gain = min(far, max(_GAIN, math.sqrt(self.mean / self.fastest)))
-        if self.slowest * far + self.pausing + self.unseen <= bound:
+        if max(self.slowest * far + self.pausing, self.slowest + self.unseen) <= bound:
             return "fast_enough"
-        return "too_slow" if self.fastest - self.unseen > gain * bound else None
+        return "too_slow" if self.fastest > max(gain * bound, bound + self.unseen) else None
 
     def widened(self, between: float) -> Self:
         """This state with a half width for the difference between runs, in seconds: a claim of the system."""
