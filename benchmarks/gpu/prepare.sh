@@ -3,7 +3,7 @@
 #
 #   benchmarks/gpu/prepare.sh DIR      for Linux on x86-64 with Python 3.12 and a PyTorch of CUDA 13 of its own
 #
-#   DIR/wheels          Python packages: python3 -m pip install --no-index --no-deps --target SITE DIR/wheels/*.whl
+#   DIR/wheels          the package and all that it, Megatron-Core and DeepSpeed need, but PyTorch and what that brings
 #   DIR/slurm.tar.xz    a Slurm for whole_path/walk.py (on Debian 12 as root; else left out)
 #   DIR/nccl-tests      built for compute capability ARCH, without MPI, where NCCL_TESTS names a checkout of them
 #
@@ -14,15 +14,8 @@ set -euo pipefail
 HERE=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 PYTHON=${PYTHON:-3.12} ARCH=${ARCH:-90} NCCL_TESTS=${NCCL_TESTS:-}
 
-PACKAGES=(
-  pytest==9.2.0 pluggy iniconfig packaging pygments pytest-xdist execnet
-  submitit==1.5.4 cloudpickle typing-extensions filelock
-  pydantic==2.14.3 pydantic-core==2.50.4 annotated-types typing-inspection pyyaml nvidia-ml-py
-  megatron-core==0.19.2
-  hjson
-)
-# It has no wheel: its own builds kernels when they are first needed, which ours never needs.
-DEEPSPEED=deepspeed==0.19.8
+# Beside the package; the resolver finds what these need.
+PACKAGES=(megatron-core==0.19.2 deepspeed==0.19.8)
 # What nvcc consists of, of one release of CUDA, and the NCCL that the tests are built against.
 NVCC=(
   nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88
@@ -38,19 +31,45 @@ die() {
 download() {
   local to=$1
   shift
-  python3 -m pip download -q --no-deps --only-binary=:all: --implementation cp --python-version "$PYTHON" \
-    --platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64 --platform manylinux_2_12_x86_64 -d "$to" "$@"
+  python3 -m pip download -q --only-binary=:all: --implementation cp --python-version "$PYTHON" \
+    --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
+    --platform manylinux_2_12_x86_64 --platform linux_x86_64 -d "$to" "$@"
+}
+
+# A wheel that has a name and nothing in it: the resolver takes it for the PyTorch of the GPU machine.
+stub() {
+  python3 - "$1" <<'PYTHON'
+import sys
+import zipfile
+
+with zipfile.ZipFile(f"{sys.argv[1]}/torch-2.11.0+there-py3-none-any.whl", "w") as wheel:
+    for name, text in {
+        "METADATA": "Metadata-Version: 2.1\nName: torch\nVersion: 2.11.0+there\n",
+        "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "RECORD": "",
+    }.items():
+        wheel.writestr(f"torch-2.11.0+there.dist-info/{name}", text)
+PYTHON
 }
 
 wheels() {
-  download "$1" "${PACKAGES[@]}"
-  # It has its requirements checked when it is built, unless it is told that they are there.
-  DS_BUILD_OPS=0 python3 -m pip wheel -q --no-deps --no-build-isolation -w "$1" "$DEEPSPEED"
+  local to=$1 work=$2 package source
+  python3 -m pip wheel -q --no-deps -w "$to" "$HERE/../.."
+  mkdir "$work/built"
+  stub "$work/built"
+  # DeepSpeed has no wheel: its own builds kernels when they are first needed, which ours never needs.
+  for package in "${PACKAGES[@]}"; do
+    [[ $package != deepspeed* ]] ||
+      DS_BUILD_OPS=0 python3 -m pip wheel -q --no-deps --no-build-isolation -w "$work/built" "$package"
+  done
+  source=$(echo "$to"/pytest_llmbench-*.whl)
+  download "$to" --find-links "$work/built" torch==2.11.0+there "${PACKAGES[@]}" "pytest-llmbench[xdist] @ file://$source"
+  rm "$to"/torch-2.11.0+there-*.whl
 }
 
 nccl_tests() {
   local to=$1 work=$2 cuda
-  download "$work/nvcc" "${NVCC[@]}"
+  download "$work/nvcc" --no-deps "${NVCC[@]}"
   for wheel in "$work"/nvcc/*.whl; do python3 -m zipfile -e "$wheel" "$work/cuda"; done
   cuda=$work/cuda/nvidia/cu13
   chmod -R u+x "$cuda/bin" "$cuda/nvvm/bin"
@@ -72,7 +91,7 @@ main() {
   # shellcheck disable=SC2064  # its value now
   trap "rm -rf -- '$work'" EXIT
   mkdir -p "$to"
-  wheels "$to/wheels"
+  wheels "$to/wheels" "$work"
   say "$(find "$to/wheels" -name '*.whl' | wc -l) wheels"
   if command -v apt-get >/dev/null && [[ $(id -u) == 0 ]]; then
     "$HERE/../../tools/slurm/bundle.sh" "$work/slurm"

@@ -10,6 +10,7 @@ from pydantic import PositiveFloat, field_validator
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.extensions import Extensions, named
 from pytest_llmbench.core.recipe.environments import Environment
+from pytest_llmbench.core.recipe.network import Network
 from pytest_llmbench.core.recipe.recipes import Scale
 from pytest_llmbench.core.recipe.reference import Reference, refuse_contradictions
 from pytest_llmbench.core.recipe.topology import Topology
@@ -67,6 +68,7 @@ class Site(Topology):
     peak_tflops: Mapping[str, float] = field(default_factory=dict)  # published dense peak of one GPU by precision
     env: Mapping[str, str] = field(default_factory=dict)  # environment variables of every rank
     environments: Mapping[str, Environment] = field(default_factory=dict)  # places of external programs by name
+    network: Network | None = None  # as the system's file states it
     scale: Scale = "full"  # `smoke` for the same code at a tiny size
     slurm: bool = False  # whether srun is there
     selected: tuple[str, ...] = ()  # names of the checks that this session runs

@@ -1,18 +1,20 @@
 """Findings of checks: their makers, the kinds that several families have, and bounds on what checks measure.
 
-A bound is a reference of the system's file, or what the same hardware reaches elsewhere.
+A bound is a reference of the system's file, what physics expects of the machine, or what the same hardware reaches
+elsewhere.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, Protocol, TypeVar
 
 from pytest_llmbench.checks.base import CheckSettings, Site
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import Finding, Reading, Severity
 from pytest_llmbench.judging.outliers import outliers
+from pytest_llmbench.judging.physics import NoLaw, PhysicsBound, PhysicsResult
 from pytest_llmbench.judging.references import applies, missed, unbounded
 
-BoundKind = Literal["outlier"]
+BoundKind = Literal["below_physics", "outlier"]
 SharedKind = Literal["memory_in_use", "unlike_others", "wrong_values"]
 
 KindOf_contra = TypeVar("KindOf_contra", contravariant=True)
@@ -43,24 +45,69 @@ def finding_of_reading(reading: Reading, *, kind: str, what: str, action: str) -
     )  # fmt: skip
 
 
-class Bounds:
-    """The references that count for a check on this system.
+# The expectation of physics for a reading; None for a number that no law is about, such as a latency.
+ReadingLaw = Callable[[Reading], PhysicsResult | None]
 
-    Devices are named as their driver does; None stands for the model of the system's file.
+
+class Bounds:
+    """The references that count for a check on this system, and what physics expects of its machines.
+
+    A reference replaces the bound by physics, but for a floor, such as a vendor's threshold: of these two the stricter
+    decides. Devices are named as their driver does; None stands for the model of the system's file.
     """
 
-    def __init__(self, site: Site, settings: CheckSettings, *, any_scale: bool = False) -> None:
+    def __init__(
+        self, site: Site, settings: CheckSettings, *, any_scale: bool = False, law: ReadingLaw | None = None
+    ) -> None:
         """Take a check's references: at scale smoke none, as they are for the full size, unless `any_scale` is set."""
         self.references = settings.references if any_scale or site.scale == "full" else ()
         self._system, self._device = site.system, site.gpu_model or "cpu"
+        self.law: ReadingLaw = law or (lambda _: None)
 
     def judge(self, readings: Sequence[Reading], *, device: str | None = None, action: str = "") -> Iterator[Finding]:
-        """Yield a finding for each reading that misses a reference."""
-        return missed(readings, self.references, system=self._system, device=device or self._device, action=action)
+        """Yield a finding for each reading that misses a reference, or that physics fails or warns of."""
+        device = device or self._device
+        yield from missed(readings, self.references, system=self._system, device=device, action=action)
+        for reading in readings:
+            expected = self.law(reading)
+            if isinstance(expected, PhysicsBound) and self._replaced_by(reading, device) is None:
+                yield from judge_by_physics(reading, expected, action)
 
     def covers(self, readings: Sequence[Reading], device: str | None = None) -> bool:
-        """True if a reference is for any of these readings; true without readings."""
-        return not unbounded(readings, self.references, system=self._system, device=device or self._device)
+        """True if a reference or a law is for any of these readings; true without readings."""
+        bounded = not unbounded(readings, self.references, system=self._system, device=device or self._device)
+        return bounded or any(isinstance(self.law(reading), PhysicsBound) for reading in readings)
+
+    def lines(self, readings: Sequence[Reading], device: str | None = None) -> Iterator[str]:
+        """Yield each bound once: those by references, and those by physics with how they were computed."""
+        device, seen = device or self._device, set()
+        for reading in readings:
+            expected, replacing = self.law(reading), self._replaced_by(reading, device)
+            texts = [f"{bound.asked} by reference {bound.name}" for bound in self._of(reading, device)]
+            if expected is not None:
+                by = f"{expected}" if isinstance(expected, NoLaw) else f"physics expects {expected}"
+                texts.append(by if replacing is None else f"{by}; reference {replacing.name} replaces it")
+            for line in (f"{reading.statistic}: {text}" for text in texts):
+                if line not in seen:
+                    seen.add(line)
+                    yield line
+
+    def _of(self, reading: Reading, device: str) -> Iterator[Reference]:
+        for bound in self.references:
+            if bound.statistic == reading.statistic and applies(bound, reading, self._system, device):
+                yield bound
+
+    def is_by_physics(self, reading: Reading, device: str | None = None) -> bool:
+        """True if physics decides about a reading, and no reference in its place."""
+        return self._replaced_by(reading, device or self._device) is None
+
+    def _replaced_by(self, reading: Reading, device: str) -> Reference | None:
+        """The reference that counts instead of physics: of the same statistic, or of the peak of a curve."""
+        peak = (
+            reading.model_copy(update={"statistic": "busbw_peak"}) if reading.statistic.startswith("busbw_") else None
+        )
+        bounds = [bound for one in (reading, peak) if one is not None for bound in self._of(one, device)]
+        return next((bound for bound in bounds if not bound.floor and bound.at_least), None)
 
     def applicable(self, device: str | None, nodes: int, gpus: int) -> tuple[Reference, ...]:
         """The references that are for a measurement on these nodes and GPUs."""
@@ -72,6 +119,25 @@ class Bounds:
         """The highest lower bound on a rate, GB/s; None without one."""
         bounds = [bound.at_least for bound in self.applicable(device, nodes, gpus) if bound.statistic == statistic]
         return max((bound.to("GB/s").value for bound in bounds if bound is not None), default=None)
+
+
+def judge_by_physics(reading: Reading, expected: PhysicsBound, action: str) -> Iterator[Finding]:
+    """Yield a fault for a reading below the FAIL value of physics, and a hint for one below its WARN value."""
+    fails = reading.value < expected.fail
+    if not fails and reading.value >= expected.warn:
+        return
+    limit = expected.fail if fails else expected.warn
+    where = "or the fabric is oversubscribed, which `network: oversubscription` of the system's file states"
+    message = f"{reading.statistic} {reading.quantity} is below {limit:.4g} {reading.unit}: physics expects {expected}"
+    #: finding below_physics: a rate is far below what the hardware of the node itself should reach; a hint (MONITOR)
+    #:  where it is a little below
+    yield Finding(
+        host=reading.host, subject=reading.subject, kind="below_physics", message=message,
+        severity=Severity.ISOLATE if fails else Severity.MONITOR,
+        action="; ".join(part for part in (action, where if reading.nodes > 1 else "") if part),
+        statistic=reading.statistic, measured=str(reading.quantity), threshold=f">= {limit:.6g} {reading.unit}",
+        reference="physics",
+    )  # fmt: skip
 
 
 def find_outliers(readings: Sequence[Reading], *, tolerance: float, action: str) -> Iterator[Finding]:

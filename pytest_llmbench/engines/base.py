@@ -7,16 +7,19 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.extensions import Extensions, named
-from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.quantity import Quantity, listed
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.expected import Expected
-from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.recipes import Parallelism, Recipe
+from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.recipe.shape import unusual
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks, SettingsCheck
 from pytest_llmbench.core.record.series import Progress, StepSeries
 from pytest_llmbench.core.schema import NoOptions, Strict, validate
 from pytest_llmbench.engines.overrides import Rules
 from pytest_llmbench.judging.memory import Footprint
+from pytest_llmbench.judging.references import Machine, applied
 from pytest_llmbench.judging.statistics import SHARED, Statistic
 
 EngineOptions = TypeVar("EngineOptions", bound=Strict)
@@ -97,6 +100,7 @@ class Engine(Protocol):
     proof: str  # that a run did all its work, in words
     log_per_run: bool  # whether, of logs made elsewhere, each file in a folder is a run of its own
     evaluate: Evaluate | None  # the source's own evaluator of a batch, one run on each group of nodes
+    shapes: frozenset[str]  # keys of a recipe beyond a plain decoder that it trains, such as `model.experts`
 
     def missing(self) -> str | None:
         """Return the missing packages and how to install them; None if the engine can run."""
@@ -145,6 +149,7 @@ class EngineDefaults:
     statistics: Mapping[str, Statistic] = {}
     log_per_run = False
     evaluate: Evaluate | None = None
+    shapes: frozenset[str] = frozenset()
 
     def uncounted(self, recipe: Recipe) -> str | None:
         """Return None: every recipe trains the whole decoder on every token."""
@@ -170,6 +175,30 @@ ENGINES: Extensions[Engine] = Extensions("engine", "engines", named(Engine))
 get_engine = ENGINES.load
 
 
+def problems_of(engine: Engine, recipe: Recipe, topology: Topology) -> Iterator[str]:
+    """Yield every reason that keeps this recipe from running on this topology, keys unknown to its engine first."""
+    yield from shape_problems(engine, recipe)
+    yield from engine.problems(recipe, topology)
+
+
+def shape_problems(engine: Engine, recipe: Recipe) -> Iterator[str]:
+    """Yield each key of the model and its layout that an engine does not train, so that none trains another model."""
+    layout, where = recipe.parallelism, f"recipe {recipe.name}"
+    for key, value in (*unusual("model", recipe.model), *unusual("parallelism", layout, _LAYOUT)):
+        if key not in engine.shapes:
+            given = str(value) if isinstance(value, int | str) else "..."
+            able = listed(name for name, other in ENGINES.usable().items() if key in other.shapes)
+            hint = f"engine: {able} can" if able else "no installed engine can"
+            yield f"{where}: engine {engine.name} cannot train {key}: {given}; {hint}"
+    experts = recipe.model.experts
+    if layout.expert > 1 and (experts is None or experts.number % layout.expert):
+        yield f"{where}: parallelism.expert {layout.expert} does not divide {experts.number if experts else 0} experts"
+
+
+# Layouts that engines have always checked by themselves.
+_LAYOUT = frozenset(Parallelism.model_fields) - {"context", "expert"}
+
+
 def statistics_of(engine: Engine) -> Mapping[str, Statistic]:
     """Return every statistic that a run of this engine can be judged by."""
     return {**SHARED.usable(), **engine.statistics}
@@ -187,6 +216,11 @@ def known_statistics(recipe: Recipe) -> Mapping[str, Statistic]:
         return statistics_of(get_engine(recipe.engine))
     except ConfigError:
         return {}
+
+
+def on_machine(reference: Reference, recipe: Recipe, machine: Machine) -> Reference | str:
+    """A reference of a recipe as it counts on a machine, or the reason why it does not."""
+    return applied(reference, machine, known_statistics(recipe).get(reference.statistic), recipe.precision)
 
 
 def options_of(recipe: Recipe, model: type[EngineOptions]) -> EngineOptions:

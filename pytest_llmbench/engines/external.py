@@ -9,6 +9,7 @@ from pytest_llmbench.core.recipe.environments import fill_in
 from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.claims import SettingsCheck
 from pytest_llmbench.core.record.series import Progress, Step, StepSeries
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import EngineDefaults, Place, Script
@@ -47,6 +48,10 @@ class External(EngineDefaults, ABC):
     def uncounted(self, recipe: Recipe) -> str | None:
         rules, own = self.arguments(recipe)
         return unknown_arguments(rules.unknown(own))
+
+    def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:
+        rules, own = self.arguments(recipe, topology)
+        return rules.compare(own, series.settings)
 
     def footprint(self, recipe: Recipe, topology: Topology) -> Footprint | None:
         """Return mixed precision with AdamW; as programs may keep less, the least is weights and small moments."""

@@ -61,17 +61,27 @@ class Rules:
         ]  # fmt: skip
 
     def _is_harmless(self, name: str) -> bool:
-        return name in self.harmless or name.startswith(self.families)
+        return name in self.harmless or _spelt(name).startswith(tuple(map(_spelt, self.families)))
 
     def compare(self, own: Mapping[str, Any], settings: Sequence[Setting]) -> SettingsCheck:
-        """Compare the settings that a log prints with these rules; `own` are the recipe's arguments."""
+        """Compare the settings that a log prints with these rules; `own` are the recipe's arguments.
+
+        A log may print a name with `_` that a command line has with `-`, and one in a section that it lost.
+        """
+        ruled, spelled = {**self.refused, **self.usual, **self.same, **own}, dict[str, str]()
+        for name in (*ruled, *self.harmless):
+            leaf = _spelt(name.rpartition(".")[2])
+            if "_" in leaf:  # a shorter one, such as `name`, may be of any section
+                spelled[leaf] = name
+        spelled |= {_spelt(name): name for name in (*ruled, *self.harmless)}
         differ: list[str] = []
         numbers: list[str] = []
         unknown: list[str] = []
         kinds = Counter({"compared": 0})
         for setting in {setting.name: setting for setting in reversed(settings)}.values():
-            name, value = setting.name.replace("_", "-"), _OFF_OR_ON.get(setting.value, setting.value)
-            rule = None if setting.compared else self._due(name, own)
+            name, value = spelled.get(_spelt(setting.name), setting.name), _OFF_OR_ON.get(setting.value, setting.value)
+            open_ = setting.compared or "${" in setting.value  # the text of a reference to another setting
+            rule = None if open_ else self._due(name, own)
             if rule is not None and value is not None and not any(_agree(value, due) for due in rule.allowed):
                 words = f"{setting.name} {setting.value}; {rule.field} of the recipe is {_words(rule.allowed)}"
                 of_optimizer = rule.field.startswith("optimizer.")
@@ -96,9 +106,12 @@ class Rules:
         """The rule that a printed setting has to meet; None if any value will do."""
         if name in own and not self._is_harmless(name):
             is_path = bool(set("/{") & set(str(own[name])))
-            return None if is_path else Same(field=f"options.arguments.{name}", allowed=(own[name],))
+            values = tuple(own[name]) if isinstance(own[name], list | tuple) else (own[name],)
+            return None if is_path else Same(field=f"options.arguments.{name}", allowed=values)
         if name in self.same:
             return self.same[name]
+        if self._is_harmless(name):
+            return None
         given = self.usual if name in self.usual else self.refused
         return Same(field=f"options.arguments.{name}", allowed=(self.usual.get(name),)) if name in given else None
 
@@ -128,8 +141,21 @@ def rules_of_given(values: Mapping[str, Any], fields: Mapping[str, str]) -> dict
     return {name: Same(field=fields.get(name, name), allowed=(value,)) for name, value in values.items()}
 
 
-# How Python prints values that a command line gives, or leaves out.
-_OFF_OR_ON = {"True": True, "False": False, "None": None, "[]": None, "": None}
+# How Python and YAML print values that a command line gives, or leaves out.
+_OFF_OR_ON = {
+    "True": True,
+    "False": False,
+    "None": None,
+    "[]": None,
+    "": None,
+    "true": True,
+    "false": False,
+    "null": None,
+}
+
+
+def _spelt(name: str) -> str:
+    return name.replace("-", "_")
 
 
 def _is_given(value: Any) -> bool:
@@ -169,7 +195,7 @@ def batch_problem(recipe: Recipe, topology: Topology) -> Iterator[str]:
 
 
 def data_parallel_problems(engine: str, recipe: Recipe) -> Iterator[str]:
-    """Yield refusals of an engine with data parallelism, learned positions and a linear decay alone."""
+    """Yield refusals of an engine with data parallelism and a linear decay alone."""
     asked, plain = recipe.parallelism, Parallelism()
     for kind in ("tensor", "pipeline", "virtual_pipeline", "sequence"):
         if getattr(asked, kind) != getattr(plain, kind):
@@ -178,8 +204,6 @@ def data_parallel_problems(engine: str, recipe: Recipe) -> Iterator[str]:
         yield f"recipe {recipe.name}: engine {engine} checkpoints none or full, not selective"
     if recipe.optimizer.decay != "linear":
         yield f"recipe {recipe.name}: engine {engine} decays the learning rate linearly only"
-    if recipe.model.positions != "learned":
-        yield f"recipe {recipe.name}: engine {engine} has learned positions only; engine megatron_core has rope"
 
 
 def _fitting(recipe: Recipe, topology: Topology, who: str, most: int = 1024) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import Step, StepSeries
-from pytest_llmbench.judging.flops import flops_per_token
+from pytest_llmbench.judging.flops import causal_flops_per_token, flops_per_token
 
 # Least number of lines, so that there is a last quarter.
 _FEWEST = 4
@@ -61,7 +61,7 @@ def check_logged_rate(recipe: Recipe, topology: Topology, series: StepSeries) ->
         return
     mean, model = stats.median(flops) / recipe.tokens_per_step, recipe.model
     most = flops_per_token(model, recipe.sequence_length)
-    least = most - 6.0 * model.layers * model.hidden_size * recipe.sequence_length
+    least = causal_flops_per_token(model, recipe.sequence_length)
     if not (1 - _ROUNDED) * least <= mean <= (1 + _ROUNDED) * _RECOMPUTED * most:
         yield (
             f"its TFLOP/s per GPU and its time per step are those of {mean:.4g} FLOPs per token; of this model and "

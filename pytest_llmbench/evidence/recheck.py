@@ -23,7 +23,6 @@ from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.evidence.recorded import LARGEST, RecordedSession, address_of
 from pytest_llmbench.judging.recount import same
-from pytest_llmbench.judging.references import why_not_applicable
 from pytest_llmbench.plugin.output.provenance import bounds
 from pytest_llmbench.plugin.verdict.compare import JudgedComparison
 from pytest_llmbench.plugin.verdict.run import Run
@@ -77,14 +76,16 @@ def judge_test_again(judgement: Judgement, runs: Sequence[RunRecord], *, rerun: 
 
 def _is_skipped(reference: Reference, run: Run) -> bool:
     no_meaning = reference.statistic not in run.record.metrics and run.record.recipe.scale == "smoke"
-    return no_meaning or why_not_applicable(reference, run.machine) is not None
+    return no_meaning or isinstance(run.reference(reference), str)
 
 
 def _judge_reference(judgement: Judgement, reference: Reference, run: Run) -> Rejudged:
     kept = judgement.verdict
-    if _is_skipped(reference, run):
+    here = run.reference(reference)
+    if isinstance(here, str) or _is_skipped(reference, run):
         where = f"reference {reference.name} is not for {run.machine}"
         return Rejudged(difference=f"the record says {kept}, and {where}")
+    reference = here
     measured = None
     try:
         measured = run.measured(reference.statistic)
@@ -228,7 +229,7 @@ def judge_check_again(record: HealthRecord, session: RecordedSession) -> Report:
         system=kept.name, nodes=kept.nodes or 1, gpus_per_node=record.gpus_per_node,
         cpu_ranks_per_node=kept.cpu_ranks_per_node, gpu_model=gpu.model if gpu else None,
         gpu_memory_gib=gpu.memory_gib if gpu else None, peak_tflops={**gpu.peak_tflops} if gpu else {},
-        scale=kept.scale, slurm=record.cluster == "slurm", selected=session.plan.checks,
+        network=kept.network, scale=kept.scale, slurm=record.cluster == "slurm", selected=session.plan.checks,
     )  # fmt: skip
     fleet = RecordedFleet(site, record.hosts, steps=checks / record.check / layout.STEPS, checks=checks)
     return check.run(cast("Fleet", fleet), kept.validation.get(record.check, CheckSettings()))

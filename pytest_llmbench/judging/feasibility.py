@@ -11,7 +11,7 @@ from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.judging.flops import flops_per_token
+from pytest_llmbench.judging.flops import causal_flops_per_token, flops_per_token
 from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Speed, Statistic
 
 # A bound above this share of the peak gets a warning. Korthikanti et al. 2022 ("Reducing Activation Recomputation in
@@ -57,9 +57,8 @@ class Peak:
     @property
     def least_minutes(self) -> float:
         """Duration of all steps at the peak, where attention leaves out the half of its FLOPs that causality masks."""
-        model = self.recipe.model
-        masked = 6.0 * model.layers * model.hidden_size * self.recipe.sequence_length
-        return self.minutes() * (1 - masked / self.flops_per_token)
+        causal = causal_flops_per_token(self.recipe.model, self.recipe.sequence_length)
+        return self.minutes() * causal / self.flops_per_token
 
     @property
     def limit(self) -> str:

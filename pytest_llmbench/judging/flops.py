@@ -2,32 +2,136 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pytest_llmbench.core.quantity import for_people
-from pytest_llmbench.core.recipe.recipes import ModelShape, Parallelism
+from pytest_llmbench.core.recipe.recipes import Parallelism
+from pytest_llmbench.core.recipe.shape import ModelShape
 from pytest_llmbench.core.record.claims import Span
 from pytest_llmbench.core.record.series import RankInfo
 
 
-def parameters(model: ModelShape, sequence_length: int) -> int:
-    """Count the trainable parameters of the decoder: tied token embedding, learned positions if any, layers.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Weights:
+    """Parameters of a part of a model, by how ranks divide them.
 
-    Per layer 12 h² weights (4 h² attention, 8 h² feed-forward), 9 h biases of these and 4 h of the two
-    layer norms; then the final layer norm.
+    Attributes:
+        split: matrices and biases that tensor-parallel ranks share.
+        whole: norms and further biases, which each of them has.
+        experts: routed experts, which tensor-parallel and expert-parallel ranks share.
+        used: share of the experts that a token is sent to.
+    """
+
+    split: int = 0
+    whole: int = 0
+    experts: int = 0
+    used: float = 1.0
+
+    @property
+    def total(self) -> int:
+        """All parameters."""
+        return self.split + self.whole + self.experts
+
+    @property
+    def of_token(self) -> float:
+        """Parameters that a token is multiplied with."""
+        return self.split + self.whole + self.used * self.experts
+
+
+def norm_size(model: ModelShape, width: int) -> int:
+    """Parameters of a norm: weights, and of a layer norm as many biases."""
+    return width if model.norm == "rms_norm" else 2 * width
+
+
+def _attention(model: ModelShape) -> Weights:
+    h, heads, d = model.hidden_size, model.attention_heads, model.head_width
+    qkv = (heads + 2 * model.key_value_heads) * d
+    whole = norm_size(model, h) + (h if model.biases == "all" else 0)
+    whole += 2 * norm_size(model, d) if model.query_key_norm else 0
+    if (latent := model.latent_attention) is None:
+        return Weights(split=h * (qkv + heads * d) + (qkv if model.biases != "none" else 0), whole=whole)
+    query, rank, rotary = heads * (d + latent.rotary_size), latent.query_rank, latent.rotary_size
+    inner = latent.key_value_rank
+    split = query * (rank or h) + heads * (d + latent.value_size) * inner + heads * latent.value_size * h
+    if rank is not None:
+        whole += h * rank + norm_size(model, rank)
+    return Weights(split=split, whole=whole + h * (inner + rotary) + norm_size(model, inner))
+
+
+def _feed_forward(model: ModelShape, *, dense: bool) -> Weights:
+    h, biases, norm = model.hidden_size, model.biases == "all", norm_size(model, model.hidden_size)
+    inputs = 2 if model.gated else 1  # matrices from the hidden size; one more leads back
+    if (experts := model.experts) is None or dense:
+        width = model.feed_forward_width
+        return Weights(split=(inputs + 1) * h * width + biases * inputs * width, whole=norm + biases * h)
+    one = (inputs + 1) * h * experts.feed_forward_size + biases * (inputs * experts.feed_forward_size + h)
+    router, used = experts.number * (h + biases), experts.top_k / experts.number
+    shared = (inputs + 1) * h * experts.shared_size
+    return Weights(split=shared, whole=norm + router, experts=experts.number * one, used=used)
+
+
+def layer_weights(model: ModelShape, *, dense: bool = False) -> Weights:
+    """Count the parameters of one layer: one with experts if the model has them, unless it is `dense`."""
+    one, other = _attention(model), _feed_forward(model, dense=dense)
+    split, whole = one.split + other.split, one.whole + other.whole
+    return Weights(split=split, whole=whole, experts=other.experts, used=other.used)
+
+
+def all_layers(model: ModelShape) -> Weights:
+    """Count the parameters of all layers, and of the modules that predict further tokens, each with a layer."""
+    h, modules = model.hidden_size, model.further_predictions
+    first, last = layer_weights(model, dense=True), layer_weights(model)
+    rest = model.expert_layers if model.experts else model.layers
+    dense, rest = model.layers - rest, rest + modules
+    return Weights(
+        split=dense * first.split + rest * last.split + modules * 2 * h * h,
+        whole=dense * first.whole + rest * last.whole + modules * 3 * norm_size(model, h),
+        experts=rest * last.experts,
+        used=last.used,
+    )
+
+
+def parameters(model: ModelShape, sequence_length: int) -> int:
+    """Count the trainable parameters of the decoder: embeddings, layers, final norm, and an output layer of its own.
+
+    A layer of OPT or GPT-3 has 12 h² weights (4 h² attention, 8 h² feed-forward), 9 h biases of these and 4 h of the
+    two layer norms.
     """
     h = model.hidden_size
-    return model.vocab_size * h + _positions(model, sequence_length) + model.layers * (12 * h * h + 13 * h) + 2 * h
+    tables = model.vocab_size * h * (1 if model.tied_embeddings else 2)
+    return tables + _positions(model, sequence_length) + all_layers(model).total + norm_size(model, h)
 
 
 def flops_per_token(model: ModelShape, sequence_length: int) -> float:
     """Model FLOPs to train on one token: `6 N + 12 L H Q T`, without recomputed activations.
 
-    N is the parameter count, L the layers, H the heads, Q the head width (H Q is the hidden size) and T the sequence
-    length. Source: Chowdhery et al. 2022, "PaLM: Scaling Language Modeling with Pathways", appendix B. N counts the
-    token embedding, which is also the output layer here, and leaves out learned positions, which are only looked up.
+    N is the count of parameters that a token is multiplied with, L the layers, H the heads, Q the head width and T the
+    sequence length. Source: Chowdhery et al. 2022, "PaLM: Scaling Language Modeling with Pathways", appendix B. N has
+    the output layer once for each predicted token, `top_k` of the experts, and no embedding that is only looked up.
     """
-    n = parameters(model, sequence_length) - _positions(model, sequence_length)
-    return 6.0 * n + 12.0 * model.layers * model.hidden_size * sequence_length
+    h, predictions = model.hidden_size, 1 + model.further_predictions
+    n = all_layers(model).of_token + norm_size(model, h) + predictions * model.vocab_size * h
+    return 6.0 * n + attention_flops(model, sequence_length)
+
+
+def causal_flops_per_token(model: ModelShape, sequence_length: int) -> float:
+    """Model FLOPs of one token without the half of the attention that causality masks, as Megatron-LM counts today."""
+    return flops_per_token(model, sequence_length) - attention_flops(model, sequence_length) / 2
+
+
+def attention_flops(model: ModelShape, sequence_length: int) -> float:
+    """FLOPs of one token in the products of queries with keys, and of scores with values, unmasked.
+
+    A layer with a window costs twice what is left after its mask, as the others do.
+    """
+    latent, d, window = model.latent_attention, model.head_width, model.window
+    width = 2 * d if latent is None else d + latent.rotary_size + latent.value_size
+    tokens = float((model.layers + model.further_predictions) * sequence_length)
+    if window is not None and window.size < sequence_length:
+        full = model.layers // window.full_every if window.full_every else 0
+        seen = 2 * window.size - window.size**2 / sequence_length
+        tokens = (full + model.further_predictions) * sequence_length + (model.layers - full) * seen
+    return 6.0 * model.attention_heads * width * tokens
 
 
 def _positions(model: ModelShape, sequence_length: int) -> int:
@@ -48,21 +152,41 @@ def parameters_of_stages(
 ) -> tuple[Span, ...]:
     """Count the parameters of a rank of each pipeline stage, as Megatron cuts a decoder.
 
-    Tensor-parallel ranks share the matrices, the biases of column-parallel ones (3 h of attention, 4 h of the
-    feed-forward), and the vocabulary. Each rank has the rest of every layer: 2 h of biases and 4 h of norms. The last
-    stage has a copy of the tied token embedding. The vocabulary is padded to at most a multiple of `padded_to` a rank.
+    In OPT or GPT-3, tensor-parallel ranks share the matrices, the biases of column-parallel ones (3 h of attention, 4 h
+    of the feed-forward), and the vocabulary. Each rank has the rest of every layer: 2 h of biases and 4 h of norms. The
+    last stage has the output layer, or a copy of the tied token embedding. The vocabulary is padded to at most a
+    multiple of `padded_to` a rank. Stages have equally many layers; the first has those without experts.
     """
     h, ranks, stages = model.hidden_size, parallelism.tensor, parallelism.pipeline
-    layers = model.layers // stages * ((12 * h * h + 7 * h) // ranks + 6 * h)
+    number, extra = model.layers // stages, model.layers % stages
+    dense = model.experts.dense_layers if model.experts else 0
     tokens, multiple = vocabulary(model), padded_to * ranks
     table = Span(math.floor(tokens.low / ranks) * h, math.ceil(tokens.high / multiple) * multiple // ranks * h)
     learned = positions * h if model.positions == "learned" else 0
     counts = []
     for stage in range(stages):
         first, last = stage == 0, stage == stages - 1
-        fixed, tables = layers + first * learned + last * 2 * h, first or last
-        counts.append(Span(fixed + tables * table.low, fixed + tables * table.high))
+        here = [min(number, max(0, dense - stage * number)), 0]
+        here[1] = number - here[0]
+        layers = sum(
+            count * of_rank(layer_weights(model, dense=of_dense), parallelism)
+            for count, of_dense in zip(here, (True, False), strict=True)
+        )
+        fixed = layers + first * learned + last * norm_size(model, h)
+        tables = (first or last) if model.tied_embeddings else first + last
+        # Layers that do not divide, and modules for further tokens, may be on any stage.
+        more = (extra > 0) * of_rank(layer_weights(model), parallelism)
+        more += model.further_predictions * (of_rank(layer_weights(model), parallelism) + 2 * h * h + 6 * h)
+        counts.append(Span(fixed + tables * table.low, fixed + tables * table.high + more))
     return tuple(counts)
+
+
+def of_rank(weights: Weights, parallelism: Parallelism) -> int:
+    """Count what one rank has of some weights."""
+    return (
+        weights.split // parallelism.tensor + weights.whole
+        + weights.experts // (parallelism.tensor * parallelism.expert)
+    )  # fmt: skip
 
 
 # On an otherwise idle machine two measurements differ by a few percent. A factor above this one means that another

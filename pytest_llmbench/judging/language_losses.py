@@ -4,7 +4,8 @@ import math
 from functools import cache
 
 from pytest_llmbench.core.recipe.expected import Expected
-from pytest_llmbench.core.recipe.recipes import ModelShape, Recipe, SyntheticTokens
+from pytest_llmbench.core.recipe.recipes import Recipe, SyntheticTokens
+from pytest_llmbench.core.recipe.shape import ModelShape
 from pytest_llmbench.core.recipe.topology import Topology
 
 # Largest change of a first loss by chance, in initial values and in one step's data.

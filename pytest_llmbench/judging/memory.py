@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.shape import ModelShape
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.judging.flops import parameters, parameters_of_stages
+from pytest_llmbench.judging.flops import all_layers, parameters, parameters_of_stages
 
 GIB = 2.0**30
 # An estimate above this share of a GPU's memory gets a warning: against what was measured on H200 it errs by up to 8 %.
@@ -33,6 +34,9 @@ class Footprint:
         most_logits: logits that exist at a time, at most.
         unit: bytes of each parameter of a layer, while the layer is gathered from all copies and its gradient reduced.
         embedding: bytes of each parameter of the token embedding, for its gradient.
+        score: bytes of each score of a token and head that a layer keeps, if attention is not fused.
+        inputs_split: whether tensor-parallel ranks share the inputs that a layer is recomputed from.
+        whole_batch: whether all sequences of a copy of the model are one micro batch, whatever the recipe has.
     """
 
     least: State
@@ -42,6 +46,9 @@ class Footprint:
     most_logits: float = float("inf")
     unit: float = 0.0
     embedding: float = 0.0
+    score: float = 0.0
+    inputs_split: bool = False
+    whole_batch: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,13 +69,21 @@ def memory_of(recipe: Recipe, topology: Topology, footprint: Footprint) -> Memor
     """Work out the memory of a training; the recipe is as `Recipe.on` returns it for this topology."""
     layout, model = recipe.parallelism, recipe.model
     copies = max(1, topology.world_size // layout.model_parallel_size)
+    holders = copies * layout.context  # of the same parameters, among which state is split
     low = high = float(parameters(model, recipe.sequence_length))
-    if layout.model_parallel_size > 1:
+    experts = all_layers(model).experts / (layout.tensor * layout.pipeline * layout.expert)
+    if layout.tensor * layout.pipeline * layout.expert > 1:
         stages = parameters_of_stages(model, recipe.sequence_length, layout)
         low, high = max(stage.low for stage in stages), max(stage.high for stage in stages)
+
+    def state(number: float, kept: State) -> float:
+        # Ranks with different experts do not share the state of these.
+        split = (number - experts) / holders + experts / max(1, holders // layout.expert)
+        return number * kept.whole + split * kept.split
+
     return Memory(
-        least=low * (footprint.least.whole + footprint.least.split / copies),
-        state=high * (footprint.usual.whole + footprint.usual.split / copies),
+        least=state(low, footprint.least),
+        state=state(high, footprint.usual),
         rest=_activations(recipe, footprint, copies) + _BESIDE,
     )
 
@@ -86,20 +101,38 @@ def _activations(recipe: Recipe, footprint: Footprint, copies: int) -> float:
     micro batches (section 4.2.3).
     """
     layout, model = recipe.parallelism, recipe.model
-    tokens, size = recipe.micro_batch_size * recipe.sequence_length, 2 if recipe.precision == "fp32" else 1
+    sequences = recipe.samples_per_step // copies if footprint.whole_batch else recipe.micro_batch_size
+    tokens = sequences * recipe.sequence_length / layout.context
+    size = 2 if recipe.precision == "fp32" else 1
     shared = 1 / layout.tensor if layout.sequence else (10 + 24 / layout.tensor) / 34
-    layer = size * footprint.activation * shared * tokens * model.hidden_size
+    scores = footprint.score * recipe.sequence_length * model.attention_heads / layout.tensor
+    layer = size * tokens * (footprint.activation * shared * _width(model) + scores)
     kept, working = layer, 0.0
     if layout.activation_checkpointing == "full":
-        kept, working = size * 2 * tokens * model.hidden_size / (layout.tensor if layout.sequence else 1), layer
-    under_way: float = min(layout.pipeline, micro_batches(recipe, copies))
+        split = layout.sequence or footprint.inputs_split
+        kept, working = size * 2 * tokens * model.hidden_size / (layout.tensor if split else 1), layer
+    under_way: float = 1 if footprint.whole_batch else min(layout.pipeline, micro_batches(recipe, copies))
     if (chunks := layout.virtual_pipeline) > 1:
         under_way *= 1 + (layout.pipeline - 1) / (layout.pipeline * chunks)
     layers = model.layers / layout.pipeline
     logits = size * footprint.logit * min(tokens * model.vocab_size / layout.tensor, footprint.most_logits)
-    unit = footprint.unit * (12 * model.hidden_size**2 + 13 * model.hidden_size)
+    unit = footprint.unit * all_layers(model).total / (model.layers + model.further_predictions)
     embedding = footprint.embedding * model.vocab_size * model.hidden_size / layout.tensor
     buffers = working + embedding
     if layout.pipeline == 1:
         return layers * kept + max(unit, logits) + buffers
     return max(layers * kept * under_way + unit, layers * kept + logits) + buffers
+
+
+def _width(model: ModelShape) -> float:
+    """Hidden size of the OPT or GPT-3 layer whose activations take as many bytes as those of a layer of this model.
+
+    Without dropout such a layer takes 32 bytes: 16 for the feed-forward's inner layer, 8 for query, key, value and
+    mixed values.
+    """
+    h, heads, d, experts = model.hidden_size, model.attention_heads, model.head_width, model.experts
+    inner = model.feed_forward_width
+    if experts is not None:
+        inner = experts.top_k * experts.feed_forward_size + experts.shared_size
+    attention = 2 * (heads + model.key_value_heads) * d
+    return (8 * h + 2 * attention + 4 * inner * (1.5 if model.gated else 1.0)) / 32

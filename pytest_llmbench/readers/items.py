@@ -98,11 +98,16 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """Any setting of the training, by the framework's own name and as text; `compared` if a claim is made of it."""
+    """Any setting of the training, by the framework's own name and as text; `compared` if a claim is made of it.
+
+    `indent` is that of a line of YAML: names in it get their section's in front, `model.optim.lr`. A section has no
+    value, and `-` is one more value of the setting before it.
+    """
 
     name: str
     value: str
     compared: bool = False
+    indent: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,10 @@ _PREFIX = re.compile(
       | \((?:[^()\s]{1,99}\ )?(?:rank=\d+,\ )?pid=\d+(?:,\ ip=[^()\s,]{1,99})?\)\     # Ray, SkyPilot
       | (?![\d.-]*/)[\w.-]{1,99}/\d{1,9}\           # NeMo-Run: the end of the job's name, and the replica
       | \d+:\                                    # srun --label
-      | (?!(?:debug|epoch|error|fatal|info|iteration|loss|note|ppl|slurmstepd[\w.-]*|srun|step|usage|warning):)
+      | (?<!\s\s)(?!(?:debug|epoch|error|fatal|info|iteration|loss|note|ppl|slurmstepd[\w.-]*|srun|step|usage|warning):)
         (?![\w.]*(?:Error|Exception|Interrupt|Warning):)
         (?=[a-z.-]+:|[A-Za-z.-]*\d)              # a host has a digit in its name, or no capital letter
-        [A-Za-z0-9][A-Za-z0-9.-]*:\ (?=\S)       # pdsh
+        [A-Za-z0-9][A-Za-z0-9.-]*:\ (?=\S)       # pdsh; `    devices: 8` is YAML
     )""",
     re.VERBOSE | re.ASCII,
 )

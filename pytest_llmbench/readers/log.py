@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -141,7 +141,8 @@ class _Collected:
     _unreadable: list[str] = field(default_factory=list)
     _unread_after: Counter[int] = field(default_factory=Counter)
     _claims: dict[items.Said, Claim] = field(default_factory=dict)
-    _settings: dict[items.Printed, Setting] = field(default_factory=dict)
+    _settings: dict[tuple[str, str], Setting] = field(default_factory=dict)
+    _sections: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     _stamped: dict[bool, tuple[float, float]] = field(default_factory=dict)
     _skipped: dict[int, int] = field(default_factory=dict)
     _files: dict[str, str] = field(default_factory=dict)
@@ -227,10 +228,24 @@ class _Collected:
             return
         where = f"{line.file}:{line.number}"
         if isinstance(item, items.Printed):
-            if line.whole and len(self._settings) < _MOST_SETTINGS:
-                self._settings.setdefault(item, Setting(where=where, **asdict(item)))
+            name = item.name if item.indent is None else self._in_section(item, item.indent, line.source)
+            if line.whole and item.value and len(self._settings) < _MOST_SETTINGS:
+                setting = Setting(name=name, value=item.value, where=where, compared=item.compared)
+                self._settings.setdefault((name, item.value), setting)
         elif line.whole and len(self._claims) < _MOST_CLAIMS:
             self._claims.setdefault(item, Claim(name=item.name, value=item.value, where=where, stage=item.stage))
+
+    def _in_section(self, item: items.Printed, indent: int, source: str) -> str:
+        """The name of a setting of YAML behind those of its sections."""
+        sections = self._sections.setdefault(source, [])
+        while sections and sections[-1][0] >= indent and item.name != "-":
+            sections.pop()
+        names = ".".join([name for _, name in sections])
+        if item.name == "-":
+            return names or item.name
+        if not item.value:
+            sections.append((indent, item.name))
+        return f"{names}.{item.name}" if names else item.name
 
     def refuse(self, line: Line, reason: str) -> None:
         """Count an unreadable line, and keep the first ones for the report."""

@@ -5,13 +5,12 @@ model prints how many parameters it holds.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from pytest_llmbench.core.record.claims import ClaimName, on_off
 from pytest_llmbench.readers.items import Printed, Said
-from pytest_llmbench.readers.numbers import as_number
+from pytest_llmbench.readers.printed import Table, in_dots, in_object, in_short, whole_number, with_claims
 
-_ARGUMENT = re.compile(r"\s*(\w{1,60}) \.+ (\S(?:.{0,98}\S)?)\s*", re.ASCII)
 _PARAMETERS = re.compile(
     r"> number of parameters on (?:\(([a-z_, ]+)\) )?model parallel rank "
     r"\(?(\d{1,9}(?:, *\d{1,9}){0,4})\)?: +(\d{1,15})\s*$",
@@ -29,9 +28,6 @@ _VOCABULARY = re.compile(
 _MICRO_BATCHES = re.compile(r"setting number of micro-?batches to constant (\d{1,9})\s*$", re.ASCII)
 _LAYOUT = re.compile(r"\b(tensor|pipeline|context)(?:-model)?-parallel size: (\d{1,9})", re.ASCII)
 _WEIGHTS = re.compile(r"^ *using (torch\.\w+) for parameters", re.ASCII)
-_DATA = re.compile(r"\bconfig=GPTDatasetConfig\(random_seed=\d+, sequence_length=(\d{1,9}),", re.ASCII)
-
-_WHOLE = re.compile(r"\d{1,15}", re.ASCII)
 
 _PRECISIONS = {
     "torch.float32": "fp32", "torch.float": "fp32", "torch.float16": "fp16", "torch.half": "fp16",
@@ -43,18 +39,17 @@ _CONTEXT: Mapping[str, ClaimName] = {"tensor": "tensor", "pipeline": "pipeline",
 
 # Every line with claims contains one of these.
 NEEDLES = (
-    b" ...", b"parameters", b"dded vocab", b"setting number of micro", b"parallel size: ", b"GPTDatasetConfig(",
+    b" ...", b"parameters", b"dded vocab", b"setting number of micro", b"parallel size: ", b"Config(",
     b"checkpoint from ", b"start from random",
 )  # fmt: skip
 
 
 def parse_claims(text: str) -> Iterator[Said | Printed]:
     """Yield the settings that a line prints."""
-    if " ..." in text and (match := _ARGUMENT.fullmatch(text)):
-        name, read = _ARGUMENTS.get(match[1], (None, None))
-        yield Printed(match[1], match[2], compared=name is not None)
-        if name and read and (value := read(match[2])) is not None:
-            yield Said(name, value)
+    if " ..." in text and (arguments := [*in_dots(text)]):
+        yield from with_claims(arguments, _ARGUMENTS)
+    elif "Config(" in text:
+        yield from with_claims(in_object(text), _OBJECTS)
     elif "checkpoint from " in text and _LOADED.search(text):
         yield Said("initial_weights", "loaded")
     elif _RANDOM in text:
@@ -67,8 +62,6 @@ def parse_claims(text: str) -> Iterator[Said | Printed]:
         yield Said("micro_batches", int(match[1]))
     elif "parallel size" in text:
         yield from (Said(_CONTEXT[match[1]], int(match[2])) for match in _LAYOUT.finditer(text))
-    elif "GPTDatasetConfig" in text and (match := _DATA.search(text)):
-        yield Said("sequence_length", int(match[1]))
 
 
 def _parameters(text: str) -> Iterator[Said]:
@@ -83,10 +76,6 @@ def _parameters(text: str) -> Iterator[Said]:
         yield Said("parameters", 1e9 * float(match[1]))
 
 
-def _count(text: str) -> int | None:
-    return int(text) if _WHOLE.fullmatch(text) else None
-
-
 def _eight_bits(text: str) -> str | None:
     return None if text in {"None", "False"} else "fp8 or fp4"
 
@@ -96,28 +85,24 @@ def _checkpointing(text: str) -> str | None:
     return {"None": "none", "False": "none", "True": "full", "uniform": "full", "block": "full"}.get(text, text)
 
 
-def _rate(text: str) -> str | None:
-    return None if (rate := as_number(text)) is None else f"{rate:g}"
-
-
-_ARGUMENTS: Mapping[str, tuple[ClaimName, Callable[[str], int | str | None]]] = {
-    "num_layers": ("layers", _count),
-    "vocab_size": ("vocab_size", _count),
-    "hidden_size": ("hidden_size", _count),
-    "ffn_hidden_size": ("feed_forward_size", _count),
-    "num_attention_heads": ("attention_heads", _count),
+_ARGUMENTS: Table = {
+    "num_layers": ("layers", whole_number),
+    "vocab_size": ("vocab_size", whole_number),
+    "hidden_size": ("hidden_size", whole_number),
+    "ffn_hidden_size": ("feed_forward_size", whole_number),
+    "num_attention_heads": ("attention_heads", whole_number),
     "group_query_attention": ("grouped_queries", _SWITCH.get),
-    "num_query_groups": ("kv_groups", _count),
+    "num_query_groups": ("kv_groups", whole_number),
     "swiglu": ("gated_feed_forward", _SWITCH.get),
-    "num_experts": ("experts", lambda text: 0 if text == "None" else _count(text)),
-    "seq_length": ("sequence_length", _count),
-    "global_batch_size": ("global_batch_size", _count),
-    "micro_batch_size": ("micro_batch_size", _count),
-    "tensor_model_parallel_size": ("tensor", _count),
-    "pipeline_model_parallel_size": ("pipeline", _count),
-    "context_parallel_size": ("context_parallel", _count),
-    "world_size": ("world_size", _count),
-    "train_iters": ("steps", _count),
+    "num_experts": ("experts", lambda text: 0 if text == "None" else whole_number(text)),
+    "seq_length": ("sequence_length", whole_number),
+    "global_batch_size": ("global_batch_size", whole_number),
+    "micro_batch_size": ("micro_batch_size", whole_number),
+    "tensor_model_parallel_size": ("tensor", whole_number),
+    "pipeline_model_parallel_size": ("pipeline", whole_number),
+    "context_parallel_size": ("context_parallel", whole_number),
+    "world_size": ("world_size", whole_number),
+    "train_iters": ("steps", whole_number),
     "params_dtype": ("precision", _PRECISIONS.get),
     "fp8": ("precision", _eight_bits),
     "fp4": ("precision", _eight_bits),
@@ -127,9 +112,16 @@ _ARGUMENTS: Mapping[str, tuple[ClaimName, Callable[[str], int | str | None]]] = 
     "checkpoint_activations": ("activation_checkpointing", _checkpointing),
     "activations_checkpoint_method": ("activation_checkpointing", _checkpointing),
     "optimizer": ("optimizer", str),
-    "hidden_dropout": ("dropout", _rate),
-    "attention_dropout": ("dropout", _rate),
+    "hidden_dropout": ("dropout", in_short),
+    "attention_dropout": ("dropout", in_short),
     "accumulate_allreduce_grads_in_fp32": ("gradient_precision", {"True": "fp32", "False": "of the model"}.get),
     "grad_reduce_in_bf16": ("gradient_precision", {"True": "bf16"}.get),
     "position_embedding_type": ("positions", lambda text: "learned" if text == "learned_absolute" else text),
+}
+# Of the objects that Megatron-Core prints, for NeMo too; `params_dtype` there is that of the copies of the weights.
+_OBJECTS: Table = {
+    "sequence_length": ("sequence_length", whole_number),
+    "bf16": ("bf16", _SWITCH.get),
+    "fp16": ("fp16", _SWITCH.get),
+    **{name: _ARGUMENTS[name] for name in ("optimizer", "use_distributed_optimizer")},
 }

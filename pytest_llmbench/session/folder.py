@@ -20,6 +20,7 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import Gpu, System
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import read_at_most, refuse_special_files
+from pytest_llmbench.core.recipe.network import Network
 from pytest_llmbench.core.recipe.recipes import Scale
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import Record, RunRecord, SessionVerdicts
@@ -31,7 +32,7 @@ AnyKept = TypeVar("AnyKept", bound=Record)
 
 _LARGEST = 512 << 20
 # Facts of a system that its session keeps.
-_OF_SYSTEM = ("name", "cluster", "gpus_per_node", "cpu_ranks_per_node", "gpu", "validation")
+_OF_SYSTEM = ("name", "cluster", "gpus_per_node", "cpu_ranks_per_node", "gpu", "network", "validation")
 _BEGAN = b'"event":"began"'
 
 
@@ -49,6 +50,8 @@ class KeptSystem(Strict):
     """Number of ranks per node for a run without GPUs."""
     gpu: Gpu | None = None
     """GPU model and its published peaks; null where it is unknown, or there is none."""
+    network: Network | None = None
+    """NICs of a node as the system's file states them; null where it does not."""
     nodes: PositiveInt | None = None
     """Number of nodes that the session asked for; null stands for each recipe's own number."""
     scale: Scale = "full"

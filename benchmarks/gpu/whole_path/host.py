@@ -16,7 +16,7 @@ from typing import Any
 
 CHECKOUT = Path(__file__).parents[3]
 _SYSTEMS = Path(__file__).parent / "systems"
-_PACKAGES = ("filelock", "numpy", "pydantic", "pytest", "submitit", "torch", "yaml")
+_PACKAGES = ("numpy", "plotly", "pydantic", "pytest", "submitit", "torch", "typer", "yaml")
 _OLDEST_PYTEST = (9, 1)
 # Programs that tools/slurm needs, apart from those of every shell.
 _COMMANDS = ("awk", "bash", "cksum", "flock", "getent", "hostname", "ldd", "realpath", "setsid", "stat", "unshare")
@@ -57,7 +57,9 @@ def problems(machine: Machine, slurm: Path | None) -> list[str]:
 def _problems(machine: Machine, slurm: Path | None) -> Iterator[str]:
     missing = [name for name in _PACKAGES if find_spec(name) is None]
     if missing:
-        yield f"Python packages {', '.join(missing)}: install wheels with pip --target, and name that in PYTHONPATH"
+        yield f"Python packages {', '.join(missing)}: benchmarks/gpu/visit.sh installs what prepare.sh made"
+    if not metadata.entry_points(group="pytest11", name="llmbench"):  # engines and checks are announced there
+        yield "pytest-llmbench as an installed package: a checkout in PYTHONPATH announces no engine and no check"
     if "pytest" not in missing and _version("pytest") < _OLDEST_PYTEST:
         yield f"pytest 9.1 or newer, not {metadata.version('pytest')}"
     if absent := [command for command in _COMMANDS if shutil.which(command) is None]:
@@ -77,11 +79,6 @@ def _problems(machine: Machine, slurm: Path | None) -> Iterator[str]:
 
 def _version(package: str) -> tuple[int, ...]:
     return tuple(int(part) for part in metadata.version(package).split(".")[:2])
-
-
-def plugin_argument() -> list[str]:
-    """How pytest finds the plugin: by itself where the package is installed."""
-    return [] if metadata.entry_points(group="pytest11", name="llmbench") else ["-p", "pytest_llmbench.plugin"]
 
 
 def unpacked(slurm: Path, work: Path) -> Path:

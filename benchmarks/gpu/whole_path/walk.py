@@ -34,7 +34,6 @@ from benchmarks.gpu.whole_path.host import (
     CHECKOUT,
     Machine,
     look,
-    plugin_argument,
     problems,
     unpacked,
     write_systems,
@@ -97,7 +96,7 @@ def _command(
     # In a shell that knows our Slurm, where there is one.
     return [
         "bash", "-c", '[ ! -e "$0" ] || . "$0"; exec "$@"', f"{work}/slurm/env.sh",
-        sys.executable, "-m", "pytest", *plugin_argument(), "-p", "no:cacheprovider", "suites/validation", *training,
+        sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "suites/validation", *training,
         f"--system={systems[stage]}", f"--cluster={'local' if stage == 'local' else 'slurm'}", *nodes,
         f"--scale={'smoke' if machine.rehearsed else 'full'}",
         f"--junitxml={work}/{stage}/junit.xml", f"--llmbench-run-dir={work}/{stage}/reports",

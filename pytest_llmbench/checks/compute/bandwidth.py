@@ -1,13 +1,16 @@
 """Bandwidths of a node's devices: their own memory, and the way between them and the host."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from pytest_llmbench.checks.answers import silent
 from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
 from pytest_llmbench.checks.compute.nodes.answer import CopyRates
 from pytest_llmbench.checks.compute.rates import DeviceCheck, RateOptions, Rates, list_answered, subject
-from pytest_llmbench.core.record.health import Report
+from pytest_llmbench.checks.machine import Machines
+from pytest_llmbench.core.record.health import Reading, Report
 from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.judging.physics import NoLaw, PhysicsResult
 
 
 class _Bandwidth(DeviceCheck):
@@ -16,7 +19,9 @@ class _Bandwidth(DeviceCheck):
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         answers = self.ask(fleet, settings)
-        rates = Rates(fleet.site, settings, options_of(self, settings, RateOptions).tolerance)
+        machines = Machines.ask(fleet)
+        tolerance = options_of(self, settings, RateOptions).tolerance
+        rates = Rates(fleet.site, settings, tolerance, partial(self.expect, machines) if machines else None)
         evidence = {}
         for answer, data in list_answered(answers):
             measured = getattr(data, self.part)
@@ -26,8 +31,13 @@ class _Bandwidth(DeviceCheck):
                 rates.add(answer, name, value / 1e9, "GB/s")
         return Report(
             findings=(*rates.judge(self.action), *rates.compare(self.action)), readings=tuple(rates.readings),
-            unjudged=silent(answers), unbounded=rates.unbounded, notes=tuple(rates.notes()), evidence=evidence,
+            unjudged=silent(answers), unbounded=rates.unbounded, bounds=rates.lines(), notes=tuple(rates.notes()),
+            evidence={**evidence, **(machines.evidence if machines else {})},
         )  # fmt: skip
+
+    def expect(self, machines: Machines, reading: Reading) -> PhysicsResult:
+        """The rate that physics expects."""
+        raise NotImplementedError
 
 
 class MemoryBandwidth(_Bandwidth):
@@ -38,6 +48,9 @@ class MemoryBandwidth(_Bandwidth):
     #: statistic memory_bandwidth.memory_triad: STREAM's triad in a device's own memory
     statistics: Mapping[str, str] = {"memory_triad": "GB/s"}
     part, action = "memory", "check the memory's clock and its ECC and remapped rows"
+
+    def expect(self, machines: Machines, reading: Reading) -> PhysicsResult:
+        return machines.memory(reading)
 
 
 class HostDeviceBandwidth(_Bandwidth):
@@ -59,3 +72,8 @@ class HostDeviceBandwidth(_Bandwidth):
         if fleet.site.device == "cpu":
             return Report(skip="the nodes have no GPUs: there is nothing to copy to")
         return super().run(fleet, settings)
+
+    def expect(self, machines: Machines, reading: Reading) -> PhysicsResult:
+        if reading.statistic.endswith("_all"):
+            return NoLaw("GPUs that copy at once share the memory of the host")
+        return machines.host_copy(reading, to_device=reading.statistic == "host_to_device")

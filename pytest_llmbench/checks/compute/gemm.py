@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from pytest_llmbench.checks.answers import dissenters, silent
 from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Site, options_of
@@ -17,8 +18,10 @@ from pytest_llmbench.checks.compute.rates import (
     subject,
 )
 from pytest_llmbench.checks.findings import finding_of_reading
+from pytest_llmbench.checks.machine import Machines
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.judging.physics import PhysicsResult
 
 _UNIT = "TFLOP/s/gpu"
 # Largest right difference to an fp64 product, in standard deviations of an entry: several times the rounding error of
@@ -53,7 +56,8 @@ class Gemm(DeviceCheck):
         options, site = options_of(self, settings, GemmOptions), fleet.site
         answers = self.ask(fleet, settings)
         measured = [(answer, data, data.gemm) for answer, data in list_answered(answers) if data.gemm is not None]
-        rates = Rates(site, settings, options.tolerance)
+        machines = Machines.ask(fleet)
+        rates = Rates(site, settings, options.tolerance, partial(_expect, machines) if machines else None)
         for answer, _, products in measured:
             for precision, product in products.precisions.items():
                 rates.add(answer, f"gemm_{precision}", product.rate / 1e12, _UNIT)
@@ -82,9 +86,17 @@ class Gemm(DeviceCheck):
             readings=tuple(rates.readings),
             unjudged={**undecided, **_find_implausible(shares), **silent(answers)},
             unbounded=rates.unbounded and not any(judged_shares.values()),
+            bounds=rates.lines(),
             notes=(*notes, *sorted(lacking), *rates.notes()),
-            evidence={f"{answer.host} {subject(site, answer)}": products for answer, _, products in measured},
+            evidence={
+                **{f"{answer.host} {subject(site, answer)}": products for answer, _, products in measured},
+                **(machines.evidence if machines else {}),
+            },
         )  # fmt: skip
+
+
+def _expect(machines: Machines, reading: Reading) -> PhysicsResult:
+    return machines.products(reading, reading.statistic.removeprefix("gemm_"))
 
 
 def _find_wrong(site: Site, answer: Answer[DeviceRates], products: GemmRates) -> Iterator[Finding]:

@@ -9,7 +9,15 @@ from pydantic import Field
 from pytest_llmbench.checks.answers import read_answers
 from pytest_llmbench.checks.base import Answer, CheckDefaults, CheckSettings, Fleet, Site, deadline_of
 from pytest_llmbench.checks.compute.nodes.answer import DeviceRates
-from pytest_llmbench.checks.findings import NOT_COMPARED, Bounds, FindingMaker, SharedKind, find_outliers, make_finding
+from pytest_llmbench.checks.findings import (
+    NOT_COMPARED,
+    Bounds,
+    FindingMaker,
+    ReadingLaw,
+    SharedKind,
+    find_outliers,
+    make_finding,
+)
 from pytest_llmbench.core.record.health import Finding, Reading
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.wire.answers import DeviceAnswer
@@ -82,10 +90,13 @@ def subject(site: Site, answer: Answer[DeviceData]) -> str:
 class Rates:
     """Readings of devices, judged by the bounds of their model and compared with devices of the same model."""
 
-    def __init__(self, site: Site, settings: CheckSettings, tolerance: float | None) -> None:
+    def __init__(
+        self, site: Site, settings: CheckSettings, tolerance: float | None, law: ReadingLaw | None = None
+    ) -> None:
         self.readings: list[Reading] = []
         self._by_model: dict[str, list[Reading]] = defaultdict(list)
-        self._site, self._bounds, self._tolerance = site, Bounds(site, settings), tolerance_of(site, tolerance)
+        self._site, self._bounds = site, Bounds(site, settings, law=law)
+        self._tolerance = tolerance_of(site, tolerance)
 
     def add(self, answer: Answer[DeviceData], statistic: str, value: float, unit: str) -> None:
         """Add a number that a rank measured."""
@@ -98,7 +109,7 @@ class Rates:
         self._by_model[answer.data.device].append(reading)
 
     def judge(self, action: str) -> Iterator[Finding]:
-        """Yield a finding for each rate that misses a reference."""
+        """Yield a finding for each rate that misses a reference, or that physics fails or warns of."""
         for model, readings in self._by_model.items():
             yield from self._bounds.judge(readings, device=model, action=action)
 
@@ -112,6 +123,10 @@ class Rates:
         """True if something was measured without any reference for it."""
         covered = (self._bounds.covers(readings, model) for model, readings in self._by_model.items())
         return bool(self.readings) and not any(covered)
+
+    def lines(self) -> tuple[str, ...]:
+        """The bounds in words."""
+        return tuple(line for model, readings in self._by_model.items() for line in self._bounds.lines(readings, model))
 
     def notes(self) -> Iterator[str]:
         """Yield notes on rates that were only reported, with the reason."""

@@ -19,9 +19,11 @@ from pytest_llmbench.checks.compute.rates import (
     subject,
     tolerance_of,
 )
-from pytest_llmbench.core.record.health import Finding, Report, Severity
+from pytest_llmbench.checks.machine import Machines
+from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.record.telemetry import SLOWDOWNS
 from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.judging.physics import PhysicsResult
 
 # Samples come about once a second.
 _GAP_S = 3.0
@@ -74,7 +76,15 @@ class Sustained(CheckDefaults):
         probe = self.probe_devices(site, settings, "compute:sustain", config, **how)
         answers = read_answers(fleet.run([probe])[0], SustainedLoad)
         loads = [_DeviceLoad(site, answer, data, options) for answer, data in list_answered(answers)]
-        rates = Rates(site, settings, options.drop)
+        machines = Machines.ask(fleet)
+        precisions = {(load.answer.host, subject(site, load.answer)): load.data.precision for load in loads}
+
+        def expect(reading: Reading) -> PhysicsResult | None:
+            if machines is None or reading.statistic != "sustained":
+                return None
+            return machines.products(reading, precisions[str(reading.host), reading.subject])
+
+        rates = Rates(site, settings, options.drop, expect)
         for load in loads:
             for name, value in load.numbers.items():
                 rates.add(load.answer, name, value, _UNITS[name])
@@ -84,8 +94,12 @@ class Sustained(CheckDefaults):
             readings=tuple(rates.readings),
             unjudged={**unjudged, **silent(answers)},
             unbounded=rates.unbounded,
+            bounds=rates.lines(),
             notes=(*(note for load in loads for note in load.notes()), *rates.notes()),
-            evidence={load.device: load.data for load in loads},
+            evidence={
+                **{load.device: load.data for load in loads},
+                **(machines.evidence if machines else {}),
+            },
         )
 
 

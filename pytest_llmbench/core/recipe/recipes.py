@@ -10,6 +10,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.reference import Reference, refuse_contradictions
+from pytest_llmbench.core.recipe.shape import ModelShape
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import MinutesField, Name, Strict, merge, validate
 from pytest_llmbench.core.yaml_files import read_yaml
@@ -19,34 +20,6 @@ SCALES: tuple[Scale, ...] = ("full", "smoke")
 Precision = Literal["fp32", "bf16", "fp16"]
 # Keys of a recipe that no file has: a name comes from the mapping, a scale from `--scale`.
 NOT_WRITTEN = ("name", "scale")
-
-
-class ModelShape(Strict):
-    """A decoder-only transformer with a tied output embedding.
-
-    The feed-forward width is 4 × `hidden_size`, as in every published OPT and GPT-3 size.
-    """
-
-    layers: PositiveInt
-    """Number of transformer blocks."""
-    hidden_size: PositiveInt
-    """Width of the model; the feed-forward layer is 4 times as wide."""
-    attention_heads: PositiveInt
-    """Number of attention heads; must divide `hidden_size`."""
-    vocab_size: PositiveInt
-    """Number of token ids."""
-    positions: Literal["learned", "rope"] = "learned"
-    """Type of position embeddings: learned, or rotary without parameters."""
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Dropout rate."""
-
-    @model_validator(mode="after")
-    def _heads_divide(self) -> ModelShape:
-        if self.hidden_size % self.attention_heads:
-            raise ValueError(
-                f"hidden_size {self.hidden_size} does not divide into {self.attention_heads} attention heads"
-            )
-        return self
 
 
 class Optimizer(Strict):
@@ -105,6 +78,10 @@ class Parallelism(Strict):
     """Number of stages that the layers are divided into."""
     virtual_pipeline: PositiveInt = 1
     """Number of chunks of layers per stage, for the interleaved schedule."""
+    context: PositiveInt = 1
+    """Number of ranks that share each sequence in all layers."""
+    expert: PositiveInt = 1
+    """Number of ranks that share the experts of each layer."""
     sequence: bool = False
     """Tensor-parallel ranks also split the sequence where a layer has no matrices."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
@@ -112,8 +89,8 @@ class Parallelism(Strict):
 
     @property
     def model_parallel_size(self) -> int:
-        """Ranks that hold one copy of the model together."""
-        return self.tensor * self.pipeline
+        """Ranks that train on one micro batch together."""
+        return self.tensor * self.pipeline * self.context
 
 
 class Preparation(Strict):

@@ -101,6 +101,8 @@ class Report(Strict):
     """Reason why the check has no meaning on this system; null if it has."""
     unbounded: bool = False
     """Whether no bound applied to any measured value."""
+    bounds: tuple[str, ...] = ()
+    """Bounds of the readings: by references, and by physics with how each was computed, or why it judges none."""
     notes: tuple[str, ...] = ()
     """Further remarks for people."""
     evidence: Mapping[str, Any] = {}

@@ -10,14 +10,15 @@ completes.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from pytest_llmbench.core.record.claims import ClaimName
+from pytest_llmbench.core.record.claims import on_off
 from pytest_llmbench.readers import items, patterns
 from pytest_llmbench.readers.items import Printed, Said, Skipped
 from pytest_llmbench.readers.numbers import as_number, number, unix_time
+from pytest_llmbench.readers.printed import Table, in_dots, whole_number, with_claims
 
 # Two ranks' lines without the line's end in between: each prints that on its own.
 _GLUED = re.compile(r"(?=Epoch: \d{1,9}, Step: |Model Parameters: )", re.ASCII)
@@ -209,7 +210,6 @@ def _quantities(text: str, sign: str) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-_PRINTED = re.compile(r":print\]\s+(\w+) \.* *(\w+)\s*$", re.ASCII)
 _SKIPPED = re.compile(r"\[Rank 0\] step=(\d{1,12}), skipped=(\d{1,12}),", re.ASCII)
 _NUMBER = re.compile(r"\d{1,12}", re.ASCII)
 _COMMAND = re.compile(r"\[runner\.py:\d+:main\] cmd = (.*)", re.ASCII)
@@ -235,15 +235,8 @@ SKIPPED_NEEDLES = (b", skipped=",)
 
 def read_claims(text: str) -> Iterator[Said | Printed | Skipped]:
     """Yield the settings that a line prints."""
-    if match := _PRINTED.search(text):
-        name, values = _SETTINGS.get(match[1], (None, None))
-        yield Printed(match[1], match[2], compared=name is not None)
-        if name is None:
-            return
-        if isinstance(values, Said):
-            yield values if match[2] == "True" else Said(name, "off")
-        elif match[2] in values if values else _NUMBER.fullmatch(match[2]):
-            yield Said(name, values[match[2]] if values else int(match[2]))
+    if ":print]" in text:
+        yield from with_claims(in_dots(text), _SETTINGS)
     elif match := _SKIPPED.search(text):
         yield Skipped(int(match[1]), int(match[2]))
     elif match := _COMMAND.search(text):
@@ -278,11 +271,10 @@ def lora(rank: object, *, alone: bool) -> str:
     return f"of rank {rank}, which alone is trained" if alone else f"of rank {rank}"
 
 
-# Names in the log: the claim, and its value by word unless it is a number. A switch has the claim it makes when on.
-_SETTINGS: Mapping[str, tuple[ClaimName, Mapping[str, str] | Said | None]] = {
-    "train_batch_size": ("global_batch_size", None),
-    "train_micro_batch_size_per_gpu": ("micro_batch_size", None),
-    "zero_optimization_stage": ("sharding", {"0": "none", "1": "optimizer", "2": "gradients", "3": "full"}),
-    "fp16_enabled": ("fp16", Said("precision", "fp16")),
-    "bfloat16_enabled": ("bf16", Said("precision", "bf16")),
+_SETTINGS: Table = {
+    "train_batch_size": ("global_batch_size", whole_number),
+    "train_micro_batch_size_per_gpu": ("micro_batch_size", whole_number),
+    "zero_optimization_stage": ("sharding", {"0": "none", "1": "optimizer", "2": "gradients", "3": "full"}.get),
+    "fp16_enabled": ("fp16", lambda text: on_off(text == "True")),
+    "bfloat16_enabled": ("bf16", lambda text: on_off(text == "True")),
 }

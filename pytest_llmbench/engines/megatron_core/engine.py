@@ -24,6 +24,7 @@ class MegatronCoreEngine(InProcess):
     extra = "megatron"
     options: type[Strict] = MegatronCoreOptions
     ends_early = True
+    shapes = frozenset({"model.positions"})
 
     def env(self, recipe: Recipe) -> Mapping[str, str]:
         """Have the GPU start kernels in the order of their launch, where tensor-parallel ranks communicate.

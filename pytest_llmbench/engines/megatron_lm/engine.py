@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.shape import DENSE, MIXTURES, Rotary
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks, SettingsCheck, Span, on_off
 from pytest_llmbench.core.record.series import StepSeries
@@ -58,6 +59,68 @@ _FIELDS = {
     "clip-grad": "optimizer.clip_grad_norm",
     "weight-decay": "optimizer.weight_decay",
 }
+
+
+def _shape(recipe: Recipe) -> Iterator[tuple[str, str, Any]]:
+    """Yield arguments that a shape beyond that of GPT-3 needs: name, key of the recipe, and value."""
+    model, layout = recipe.model, recipe.parallelism
+    gelu, rotary, experts = model.activation in {None, "gelu"}, model.rotary, model.experts
+    given: list[tuple[str, str, Any]] = [
+        ("group-query-attention", "query_groups", model.query_groups is not None),
+        ("num-query-groups", "query_groups", model.query_groups),
+        ("kv-channels", "head_size", None if model.latent_attention else model.head_size),
+        ("ffn-hidden-size", "feed_forward_size", model.feed_forward_size),
+        ("swiglu" if model.gated else "squared-relu", "activation", not gelu),
+        ("normalization", "norm", "RMSNorm" if model.norm == "rms_norm" else None),
+        ("disable-bias-linear", "biases", model.biases != "all"),
+        ("add-qkv-bias", "biases", model.biases == "qkv"),
+        ("untie-embeddings-and-output-weights", "tied_embeddings", not model.tied_embeddings),
+        ("qk-layernorm", "query_key_norm", model.query_key_norm),
+        ("rotary-base", "rotary.base", rotary.base if rotary.base != Rotary().base else None),
+        ("rotary-percent", "rotary.fraction", rotary.fraction if rotary.fraction < 1 else None),
+        ("use-rope-scaling", "rotary.scaling", rotary.scaling is not None),
+        ("rope-scaling-factor", "rotary.scaling.factor", rotary.scaling.factor if rotary.scaling else None),
+        ("mtp-num-layers", "further_predictions", model.further_predictions or None),
+    ]
+    if model.window is not None:
+        given += [
+            ("window-size", "window.size", f"{model.window.size - 1},0"),
+            ("window-attn-skip-freq", "window.full_every", model.window.full_every),
+        ]
+    if (latent := model.latent_attention) is not None:
+        given += [
+            ("multi-latent-attention", "latent_attention", True),
+            ("q-lora-rank", "latent_attention.query_rank", latent.query_rank),
+            ("kv-lora-rank", "latent_attention.key_value_rank", latent.key_value_rank),
+            ("qk-head-dim", "head_size", model.head_size),
+            ("qk-pos-emb-head-dim", "latent_attention.rotary_size", latent.rotary_size),
+            ("v-head-dim", "latent_attention.value_size", latent.value_size),
+        ]
+    if experts is not None:
+        dense = experts.dense_layers
+        given += [
+            ("num-experts", "experts.number", experts.number),
+            ("moe-router-topk", "experts.top_k", experts.top_k),
+            ("moe-ffn-hidden-size", "experts.feed_forward_size", experts.feed_forward_size),
+            ("moe-shared-expert-intermediate-size", "experts.shared_size", experts.shared_size or None),
+            ("moe-layer-freq", "experts.dense_layers", f"([0]*{dense}+[1]*{model.expert_layers})" if dense else None),
+        ]
+    yield from ((name, f"model.{key}", value) for name, key, value in given if value is not None and value is not False)
+    for name, key, ranks in (
+        ("context-parallel-size", "context", layout.context), ("expert-model-parallel-size", "expert", layout.expert),
+    ):  # fmt: skip
+        if ranks > 1:
+            yield name, f"parallelism.{key}", ranks
+
+
+# How Megatron-LM prints what it parses.
+def _printed(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str) and value.startswith("(["):
+        dense, sparse = (int(part.split("*")[1].rstrip(")")) for part in value.split("+"))
+        return value, str([0] * dense + [1] * sparse)
+    return (value, f"({', '.join(value.split(','))})") if isinstance(value, str) and "," in value else (value,)
+
+
 _REFUSED: Mapping[str, str] = {
     "rampup-batch-size": "has smaller batches at first",
     "step-batch-size-schedule": "has other batches later",
@@ -138,10 +201,13 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
     }
     precision = {name: Same(field="precision", allowed=(recipe.precision == name,)) for name in ("bf16", "fp16")}
     same = rules_of_given(arguments, _FIELDS)
+    same |= {name: Same(field=field, allowed=_printed(value)) for name, field, value in _shape(recipe)}
+    if "disable-bias-linear" in same:
+        same["add-bias-linear"] = Same(field="model.biases", allowed=(False,))
     del same["max-position-embeddings"]  # more of them are another model, of which `known` below decides
     # Arguments without a field in the recipe; with another value, the work of a step is unknown.
     shape = recipe.model
-    usual = {"ffn-hidden-size": 4 * shape.hidden_size, "kv-channels": shape.hidden_size // shape.attention_heads}
+    usual = {"ffn-hidden-size": shape.feed_forward_width, "kv-channels": shape.head_width}
     as_usual = {name for name, value in usual.items() if own.get(name) == value}
     return Rules(
         same={**other_names, **same, **precision},
@@ -157,10 +223,14 @@ def _claims_of_arguments(recipe: Recipe, own: Mapping[str, Any], *, known: bool)
 
     `known` is True if the model is the one that the recipe's fields describe.
     """
+    own = {**{name: value for name, _, value in _shape(recipe)}, **own}
     gated, grouped = own.get("swiglu"), own.get("group-query-attention")
     context = own.get("context-parallel-size") or 1
     positions = int(own.get("max-position-embeddings") or recipe.sequence_length)
     padded_to = int(own.get("make-vocab-size-divisible-by") or 128)
+    # Megatron-LM counts and divides these by rules of its own.
+    other = recipe.model.experts or recipe.model.latent_attention or recipe.model.further_predictions
+    known = known and not other and recipe.model.layers % recipe.parallelism.pipeline == 0
     of_stages = parameters_of_stages(recipe.model, positions, recipe.parallelism, padded_to) if known else None
     in_fp32 = recipe.precision == "bf16" or own.get("accumulate-allreduce-grads-in-fp32")
     loaded = own.get("load") or own.get("pretrained-checkpoint")
@@ -170,7 +240,7 @@ def _claims_of_arguments(recipe: Recipe, own: Mapping[str, Any], *, known: bool)
         "parameters": _in_billions(recipe, positions, padded_to) if known else None,
         "context_parallel": context,
         "experts": own.get("num-experts") or 0,
-        "feed_forward_size": own.get("ffn-hidden-size") or (None if gated else 4 * recipe.model.hidden_size),
+        "feed_forward_size": own.get("ffn-hidden-size") or (None if gated else recipe.model.feed_forward_width),
         "gated_feed_forward": on_off(gated),
         "grouped_queries": on_off(grouped),
         "kv_groups": own.get("num-query-groups") if grouped else None,
@@ -178,7 +248,7 @@ def _claims_of_arguments(recipe: Recipe, own: Mapping[str, Any], *, known: bool)
         "parameters_of_rank": of_stages,
         "vocab_size": vocabulary(recipe.model),
     }
-    return asked if context == 1 else {**asked, "micro_batches": None}
+    return asked if context == recipe.parallelism.context else {**asked, "micro_batches": None}
 
 
 def _in_billions(recipe: Recipe, positions: int, padded_to: int) -> Span:
@@ -222,6 +292,9 @@ class MegatronLM(External):
     proof = "the line `[after training is done]` or `exiting program`, or the end at the time limit it is meant to have"
     options = MegatronLmOptions
     reader = "megatron_lm"
+    shapes = DENSE | MIXTURES | {
+        "model.latent_attention", "model.window", "model.further_predictions", "parallelism.context",
+    }  # fmt: skip
 
     def __init__(self) -> None:
         self.statistics = _STATISTICS
@@ -232,6 +305,8 @@ class MegatronLM(External):
         yield from precision_problem(recipe, topology)
         if recipe.parallelism.sharding not in {"none", "optimizer"}:
             yield f"recipe {recipe.name}: engine megatron_lm shards none or the optimizer"
+        if recipe.model.activation == "relu":
+            yield f"recipe {recipe.name}: engine megatron_lm has GELU, squared_relu and swiglu, not relu"
 
     def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
         own = options_of(recipe, MegatronLmOptions).arguments
@@ -243,10 +318,10 @@ class MegatronLM(External):
         )
 
     def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:
-        rules, own = self.arguments(recipe, topology)
         # Where the checkpoint's folder is still empty, Megatron-LM starts from random weights and prints that.
         random = any((claim.name, claim.value) == ("initial_weights", "random") for claim in series.claims)
-        return rules.compare(own, [given for given in series.settings if not (random and given.name == "load")])
+        settings = tuple(given for given in series.settings if not (random and given.name == "load"))
+        return super().compare(recipe, topology, series.model_copy(update={"settings": settings}))
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
         options = options_of(recipe, MegatronLmOptions)
@@ -330,7 +405,7 @@ def _given(recipe: Recipe) -> dict[str, Any]:
         "adam-beta1": optimizer.betas[0],
         "adam-beta2": optimizer.betas[1],
         recipe.precision: recipe.precision != "fp32",
-    })  # fmt: skip
+    }) | {name: value for name, _, value in _shape(recipe)}  # fmt: skip
 
 
 def _arguments(recipe: Recipe, own: Mapping[str, Any]) -> list[str]:

@@ -15,6 +15,7 @@ from pytest_llmbench.core.plain import read_json
 from pytest_llmbench.core.record.claims import ClaimName
 from pytest_llmbench.readers import items, patterns
 from pytest_llmbench.readers.numbers import as_number, count, duration, number, unix_time
+from pytest_llmbench.readers.printed import Table, in_short, whole_number, with_claims
 
 _STEP = "| train_inner |"
 _GIB = 2**30
@@ -108,13 +109,19 @@ _PARAMETERS = re.compile(
 _LOADED = re.compile(r"\| [Ll]oaded checkpoint \S", re.ASCII)
 _MICRO_BATCH = re.compile(r"\| max tokens per GPU = \w+ and batch size per GPU = (\d{1,9})\s*$", re.ASCII)
 # `'decoder_layers': 2` or `decoder_layers=2`, of a printed dictionary or name space.
-_SETTING = re.compile(r"\b([a-z_\d]{4,30})'?(?:=|: )'?(\d{1,12}(?:\.\d{1,9})?|True|False|[a-z_]{4,20})\b", re.ASCII)
-_SETTINGS: Mapping[str, ClaimName] = {
+_SETTING = re.compile(
+    r"\b([a-z]\w{1,40})'?(?:=|: )(?:'([^']{1,100})'|\[([^\[\],]{1,100})\]|(\([^()]{1,100}\)|[\w.+-]{1,100}))", re.ASCII
+)
+_COUNTS: Mapping[str, ClaimName] = {
     "decoder_layers": "layers", "decoder_embed_dim": "hidden_size", "decoder_ffn_embed_dim": "feed_forward_size",
     "decoder_attention_heads": "attention_heads", "tokens_per_sample": "sequence_length", "dict_size": "vocab_size",
     "model_parallel_size": "tensor", "batch_size": "micro_batch_size", "max_update": "steps",
     "distributed_world_size": "world_size",
 }  # fmt: skip
+_SETTINGS: Table = {
+    **{name: (claim, whole_number) for name, claim in _COUNTS.items()},
+    **dict.fromkeys(("dropout", "attention_dropout"), ("dropout", in_short)),
+}
 
 
 # Every line with claims contains one of these.
@@ -134,27 +141,16 @@ def read_claims(text: str) -> Iterator[items.Said | items.Printed]:
         yield from _configured(text)
 
 
-_DROPOUTS = frozenset({"dropout", "attention_dropout"})
-_SWITCHES = frozenset({
-    "fp16", "memory_efficient_fp16", "bf16", "checkpoint_activations", "ddp_backend", "no_reshard_after_forward",
-})  # fmt: skip
-
-
 def _configured(text: str) -> Iterator[items.Said | items.Printed]:
     """Read the configuration: one line, in which most settings stand several times."""
-    for match in _SETTING.finditer(text):
-        name = _SETTINGS.get(match[1])
-        yield items.Printed(match[1], match[2], compared=name is not None or match[1] in _SWITCHES | _DROPOUTS)
-        if name is not None and match[2].isdigit():
-            yield items.Said(name, int(match[2]))
-        elif match[1] in _DROPOUTS and (rate := as_number(match[2])) is not None:
-            yield items.Said("dropout", f"{rate:g}")
-    switches = {(match[1], match[2]) for match in _SETTING.finditer(text)}
-    on, printed = {name for name, value in switches if value == "True"}, {name for name, _ in switches}
-    if "fp16" in printed:
+    printed = [items.Printed(match[1], match[2] or match[3] or match[4]) for match in _SETTING.finditer(text)]
+    yield from with_claims(printed, _SETTINGS)
+    switches = {(setting.name, setting.value) for setting in printed}
+    on, names = {name for name, value in switches if value == "True"}, {name for name, _ in switches}
+    if "fp16" in names:
         half = "fp16" if on & {"fp16", "memory_efficient_fp16"} else "fp32"
         yield items.Said("precision", "bf16" if "bf16" in on else half)
-    if "checkpoint_activations" in printed:
+    if "checkpoint_activations" in names:
         yield items.Said("activation_checkpointing", "full" if "checkpoint_activations" in on else "none")
     for _, backend in sorted(switch for switch in switches if switch[0] == "ddp_backend"):
         whole = "gradients" if "no_reshard_after_forward" in on else "full"

@@ -5,12 +5,14 @@ import json
 import re
 import statistics as stats
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.shape import DENSE, Rotary
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.record.claims import Asks
+from pytest_llmbench.core.record.claims import Asks, SettingsCheck
 from pytest_llmbench.core.record.series import Progress, Step, StepSeries
 from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import Place
@@ -31,12 +33,11 @@ _PRECISIONS: Mapping[str, tuple[Any, ...]] = {
     "bf16": ("bf16", "bf16-mixed"),
     "fp16": (16, "16-mixed"),
 }
+_LIMITS = ("trainer.limit_train_batches", "trainer.max_time", "trainer.max_epochs")
 _REFUSED: Mapping[str, str] = {
     "model.rampup_batch_size": "has smaller batches at first",
     "trainer.accumulate_grad_batches": "makes several steps one",
-    "trainer.limit_train_batches": "may end before the recipe's last step",
-    "trainer.max_time": "may end before the recipe's last step",
-    "trainer.max_epochs": "may end before the recipe's last step",
+    **dict.fromkeys(_LIMITS, "may end before the recipe's last step"),
 }
 _HARMLESS = frozenset({
     "bignlp_path", "cluster_type", "container", "container_mounts", "data_dir", "debug", "launcher_scripts_path",
@@ -56,6 +57,26 @@ _FAMILIES = (
 def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Name overrides as in the model's own configuration, which the launcher calls `training`."""
     return {name.lstrip("+").removeprefix("training."): value for name, value in arguments.items()}
+
+
+def shape_arguments(recipe: Recipe) -> dict[str, tuple[str, Any]]:
+    """Return overrides of NeMo 1's model configuration for a shape beyond that of GPT-3: key of the recipe, value."""
+    model, context = recipe.model, recipe.parallelism.context
+    activations = {"swiglu": "fast-swiglu", "squared_relu": "squared-relu", "relu": "relu"}
+    given: dict[str, tuple[str, Any]] = {
+        "position_embedding_type": ("model.positions", "rope" if model.positions == "rope" else None),
+        "num_query_groups": ("model.query_groups", model.query_groups),
+        "kv_channels": ("model.head_size", model.head_size),
+        "ffn_hidden_size": ("model.feed_forward_size", model.feed_forward_size),
+        "activation": ("model.activation", activations.get(model.activation or "")),
+        "normalization": ("model.norm", "rmsnorm" if model.norm == "rms_norm" else None),
+        "bias": ("model.biases", False if model.biases == "none" else None),
+        "share_embeddings_and_output_weights": ("model.tied_embeddings", None if model.tied_embeddings else False),
+        "rotary_base": ("model.rotary", model.rotary.base if model.rotary.base != Rotary().base else None),
+        "rotary_percentage": ("model.rotary", model.rotary.fraction if model.rotary.fraction < 1 else None),
+        "context_parallel_size": ("parallelism.context", context if context > 1 else None),
+    }
+    return {f"model.{name}": field_value for name, field_value in given.items() if field_value[1] is not None}
 
 
 def _argument_rules(recipe: Recipe, own: Mapping[str, Any]) -> Rules:
@@ -83,6 +104,7 @@ def _argument_rules(recipe: Recipe, own: Mapping[str, Any]) -> Rules:
         "trainer.max_steps": ("steps", recipe.steps),
         "trainer.gradient_clip_val": ("optimizer.clip_grad_norm", optimizer.clip_grad_norm),
     }
+    fields |= shape_arguments(recipe)
     same = {name: Same(field=field, allowed=(value,)) for name, (field, value) in fields.items()}
     same["trainer.precision"] = Same(field="precision", allowed=_PRECISIONS[recipe.precision])
     granularity = ("full", None) if how == "none" else (how,)  # `full` of 0 layers is the same as none
@@ -91,9 +113,12 @@ def _argument_rules(recipe: Recipe, own: Mapping[str, Any]) -> Rules:
         same["model.activations_checkpoint_num_layers"] = Same(field=_CHECKPOINTING_FIELD, allowed=(0, None))
     names = ("distributed_fused_adam",) if sharded else ("fused_adam", "adam", "adamw")
     same["model.optim.name"] = Same(field="parallelism.sharding", allowed=names)
-    usual = {"model.ffn_hidden_size": 4 * model.hidden_size, "model.kv_channels": None}
+    usual = {"model.ffn_hidden_size": model.feed_forward_width, "model.kv_channels": None}
     as_usual = {name for name, value in usual.items() if own.get(name) == value}
-    return Rules(same=same, refused=_REFUSED, harmless=_HARMLESS | as_usual, families=_FAMILIES)
+    return Rules(
+        same=same, refused=_REFUSED, harmless=_HARMLESS | as_usual, families=_FAMILIES,
+        usual={"trainer.accumulate_grad_batches": 1},
+    )  # fmt: skip
 
 
 _CHECKPOINTING_FIELD = "parallelism.activation_checkpointing"
@@ -128,6 +153,7 @@ class Nemo(External):
 
     proof = "the line `Trainer.fit` stopped: `max_steps=...` reached"
     reader = "nemo"
+    shapes = DENSE - {"model.query_key_norm"} | {"parallelism.context"}
     # Where NeMo 1's launcher sends what ranks print, under its results; NeMo's own files; the driver's.
     logs = ("**/*.log", "**/*.out", "**/*.err", "**/*.error", "**/*.txt")
 
@@ -138,10 +164,20 @@ class Nemo(External):
         yield from super().problems(recipe, topology)
         yield from batch_problem(recipe, topology)
         yield from precision_problem(recipe, topology)
+        if recipe.model.biases == "qkv" or recipe.model.rotary.scaling is not None:
+            yield f"recipe {recipe.name}: NeMo 1 has no key for model.biases: qkv, nor for model.rotary.scaling"
 
     def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
         own = _plain(recipe.options.get("arguments", {}))
         return _argument_rules(recipe, own), own
+
+    def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:
+        rules, own = self.arguments(recipe, topology)
+        ranks = {"trainer.num_nodes": topology.nodes, "trainer.devices": topology.ranks_per_node}
+        more = {name: Same(field="topology", allowed=(number,)) for name, number in ranks.items()}
+        # A launcher's file may limit the time; what was trained until then is counted by steps.
+        harmless = {*rules.harmless, *_LIMITS}
+        return replace(rules, same={**rules.same, **more}, harmless=harmless).compare(own, series.settings)
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
         own = _plain(recipe.options.get("arguments", {}))
@@ -149,7 +185,8 @@ class Nemo(External):
         parameters = parameters_of_stages(recipe.model, positions, recipe.parallelism)
         return {
             "parameters_of_rank": parameters if self.counts_flops(recipe) else None,
-            "feed_forward_size": own.get("model.ffn_hidden_size") or 4 * recipe.model.hidden_size,
+            "feed_forward_size": own.get("model.ffn_hidden_size") or recipe.model.feed_forward_width,
+            "optimizer": "adam",
             "vocab_size": vocabulary(recipe.model),
         }
 

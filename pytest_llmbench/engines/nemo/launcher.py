@@ -14,7 +14,7 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
 from pytest_llmbench.engines.external import fill
-from pytest_llmbench.engines.nemo.base import BEGIN, END, Nemo, Value, overrides
+from pytest_llmbench.engines.nemo.base import BEGIN, END, Nemo, Value, overrides, shape_arguments
 
 
 class NemoLauncherOptions(Strict):
@@ -95,6 +95,7 @@ def _given(
         "training.model.global_batch_size": recipe.samples_per_step,
         "training.model.tensor_model_parallel_size": recipe.parallelism.tensor,
         "training.model.pipeline_model_parallel_size": recipe.parallelism.pipeline,
+        **{f"++training.{name}": value for name, (_, value) in shape_arguments(recipe).items()},
     }  # fmt: skip
 
 

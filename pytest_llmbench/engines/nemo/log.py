@@ -5,15 +5,15 @@ in the log only if the bar or the line was configured to show them; the event fi
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_llmbench.core.record.claims import ClaimName, on_off
 from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.readers import megatron_claims, patterns
 from pytest_llmbench.readers.items import Completed, Failed, Item, Printed, Said, StepLine, Unreadable, WorldSize
 from pytest_llmbench.readers.numbers import as_number, number
+from pytest_llmbench.readers.printed import in_yaml
 from pytest_llmbench.readers.tensorboard import Collected, collect, whole
 
 # `Epoch 0: 100%|███| 40/40 [00:31<00:00,  1.27it/s, loss=10.9, v_num=, ..., global_step=39.00]`; another bar or a
@@ -110,9 +110,6 @@ def _steps(files: Collected) -> Iterator[Step]:
         before = step
 
 
-# `    num_layers: 12`, of the configuration that NeMo 1 prints as YAML.
-_SETTING = re.compile(r"\s{2,}(\w{1,60}): ([\w.]{1,20})\s*", re.ASCII)
-_WHOLE = re.compile(r"\d{1,12}", re.ASCII)
 _ON_DEVICE = re.compile(
     r"Pipeline model parallel rank: (\d{1,6}), .{0,80}Number of model parameters on device: (\d\.\d{1,9}e\+\d\d)",
     re.ASCII,
@@ -122,32 +119,12 @@ _FROZEN = re.compile(r"\s*(\d{1,9}(?:\.\d{1,3})?)(?: ([KMBT]))?\s+Non-trainable 
 # Lightning's words for a run that goes on from a checkpoint.
 _RESTORED = re.compile(r"\bRestor(?:ing states from the|ed all states from the) checkpoint", re.ASCII)
 _THOUSANDS = {None: 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-_SWITCH = {"true": on_off(True), "True": on_off(True), "false": on_off(False), "False": on_off(False)}
-_SETTINGS: Mapping[str, tuple[ClaimName, Mapping[str, str] | None]] = {
-    "num_layers": ("layers", None),
-    "hidden_size": ("hidden_size", None),
-    "ffn_hidden_size": ("feed_forward_size", None),
-    "num_attention_heads": ("attention_heads", None),
-    "encoder_seq_length": ("sequence_length", None),
-    "micro_batch_size": ("micro_batch_size", None),
-    "global_batch_size": ("global_batch_size", None),
-    "tensor_model_parallel_size": ("tensor", None),
-    "pipeline_model_parallel_size": ("pipeline", None),
-    "max_steps": ("steps", None),
-    "sequence_parallel": ("sequence_parallel", _SWITCH),
-    "activations_checkpoint_granularity": (
-        "activation_checkpointing",
-        {"null": "none", "None": "none", "selective": "selective"},
-    ),
-    "hidden_dropout": ("dropout", None),
-    "attention_dropout": ("dropout", None),
-    "precision": ("precision", {"32": "fp32", "16": "fp16", "bf16": "bf16"}),
-}
 
 
 # Every line with claims contains one of these.
 CLAIM_NEEDLES = (
-    *(b"%s: " % name.encode() for name in _SETTINGS),
+    b":",  # of every line of YAML but those of a list
+    b"- ",
     b"Number of model parameters on device",
     b"Non-trainable params",
     b"Restor",
@@ -157,13 +134,8 @@ CLAIM_NEEDLES = (
 
 def read_claims(text: str) -> Iterator[Said | Printed]:
     """Yield the configuration and model size that NeMo 1 prints, or what Megatron-Core prints in NeMo 2."""
-    if (match := _SETTING.fullmatch(text)) and match[1] in _SETTINGS:
-        name, values = _SETTINGS[match[1]]
-        rate = as_number(match[2]) if name == "dropout" else None
-        whole_number = int(match[2]) if _WHOLE.fullmatch(match[2]) and rate is None else None
-        value = f"{rate:g}" if rate is not None else values.get(match[2]) if values else whole_number
-        if value is not None:
-            yield Said(name, value)
+    if settings := [*in_yaml(text)]:
+        yield from settings
     elif _RESTORED.search(text):
         yield Said("initial_weights", "loaded")
     elif match := _ON_DEVICE.search(text):

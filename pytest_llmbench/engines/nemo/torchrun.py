@@ -12,7 +12,7 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
 from pytest_llmbench.engines.external import fill
-from pytest_llmbench.engines.nemo.base import BEGIN, END, Nemo, Value, overrides
+from pytest_llmbench.engines.nemo.base import BEGIN, END, Nemo, Value, overrides, shape_arguments
 
 # Keys of a recipe that are withheld from a program of NeMo 2.
 _LEFT_OUT = {"options", "references", "prepare", "description", "source", "deadlines"}
@@ -90,6 +90,7 @@ def _given(recipe: Recipe, topology: Topology) -> dict[str, Value]:
         "model.global_batch_size": recipe.samples_per_step,
         "model.tensor_model_parallel_size": recipe.parallelism.tensor,
         "model.pipeline_model_parallel_size": recipe.parallelism.pipeline,
+        **{f"++{name}": value for name, (_, value) in shape_arguments(recipe).items()},
     }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.shape import DENSE
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines.in_process import InProcess
@@ -23,6 +24,7 @@ class TorchEngine(InProcess):
     extra = "torch"
     options: type[Strict] = TorchOptions
     ends_early = True
+    shapes = DENSE
 
     def expected(self, recipe: Recipe, topology: Topology) -> Expected:
         number = parameters(recipe.model, recipe.sequence_length)

@@ -35,10 +35,10 @@ _LEAST_FOR_A_LINE = 4
 _LATE, _DEVIATES = 4, 3.0
 # Longer runs are reduced to this many means of consecutive steps at most.
 _MOST = 400
-# Runs of this many steps or more, by the means of so many batches; the more batches, the closer they are.
+# Least number of steps for an interval by the means of batches, and the number of batches.
 _BATCHES = ((_MOST, 10), (100, 6), (0, 0))
-# Runs of up to so many steps may stay on one of two levels 8 % apart, between which a run changes every 20 steps: the
-# mean of many more is then by half of that away. The chance fades exponentially with further steps.
+# A run that changes between two levels 8 % apart, every 20 steps in the mean, may show one of them only. The mean of many
+# more steps is half of that distance away. The chance of it is small from 75 steps on, and falls exponentially.
 _LEVELS, _SHORT, _FADES = 0.04, 75, 25
 # Default standard deviation between runs of one system, for references without their own.
 BETWEEN_RUNS, FREEDOM = USUAL_BETWEEN_RUNS.spread, USUAL_BETWEEN_RUNS.freedom

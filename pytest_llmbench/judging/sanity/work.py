@@ -78,7 +78,7 @@ OF_RECIPES: Mapping[ClaimName, Callable[[Evidence], int | float | str]] = {
     "world_size": lambda e: e.topology.world_size,
     "steps": lambda e: e.recipe.steps,
     "micro_batches": lambda e: e.recipe.samples_per_step // (e.recipe.micro_batch_size * _copies(e)),
-    "feed_forward_size": lambda e: 4 * e.recipe.model.hidden_size,
+    "feed_forward_size": lambda e: e.recipe.model.feed_forward_width,
     "positions": lambda e: e.recipe.model.positions,
     "sharding": lambda e: e.recipe.parallelism.sharding,
     "sequence_parallel": lambda e: on_off(e.recipe.parallelism.sequence),

@@ -53,7 +53,7 @@ class HeldFleet:
     _: KW_ONLY
     start: Start
     look: Callable[[], None]  # called while waiting; it raises ClusterError when the nodes are gone or the session ends
-    remembered: dict[str, list[Answer]]  # answers of shared probes of the session so far
+    remembered: dict[str, list[tuple[str, Answer]]]  # answers of shared probes of the session so far, by node
     unreachable: dict[str, str]  # nodes that refuse every start, and why; this fleet adds to it
     commands: list[str] = field(default_factory=list)  # the started processes, in order
     _count: int = 0
@@ -66,11 +66,16 @@ class HeldFleet:
         return [self._again(*pair) for pair in zip(steps, answers, strict=True)]
 
     def once(self, probe: Probe) -> list[Answer]:
-        """Run a probe that several checks share the first time it is asked for, and remember what it gave."""
-        key = json.dumps([probe.name, probe.entry, probe.config, probe.hosts or self.hosts], sort_keys=True)
-        if key not in self.remembered:
-            self.remembered[key] = self.run([probe])[0]
-        return self.remembered[key]
+        """Run a probe that several checks share the first time it is asked for, and remember what it gave.
+
+        Later, some of the nodes may be left out.
+        """
+        key = json.dumps([probe.name, probe.entry, probe.config], sort_keys=True)
+        hosts = [host for host in self.hosts if probe.hosts is None or host in probe.hosts]
+        if not {*hosts} <= {host for host, _ in self.remembered.get(key, [])}:
+            per_node = probe.ranks_per_node
+            self.remembered[key] = [(hosts[answer.rank // per_node], answer) for answer in self.run([probe])[0]]
+        return [answer for host, answer in self.remembered[key] if host in hosts]
 
     def _begin(self, probe: Probe) -> _Step:
         self._count += 1
@@ -190,7 +195,7 @@ class Validator:
     out: dict[str, str] = field(default_factory=dict)  # unfit nodes, and why
     bad: dict[str, str] = field(default_factory=dict)  # those of them with findings; the others are unknown
     all_out: str | None = None  # a fault whose node is unknown, so that every node may be unfit
-    _remembered: dict[str, list[Answer]] = field(default_factory=dict)
+    _remembered: dict[str, list[tuple[str, Answer]]] = field(default_factory=dict)
     _unreachable: dict[str, str] = field(default_factory=dict)
 
     def run(self, names: Sequence[str], hosts: Sequence[str], job_id: str | None) -> None:
@@ -204,8 +209,8 @@ class Validator:
             system=system.name, nodes=settings.nodes or 1, gpus_per_node=settings.gpus_of_a_node or 0,
             cpu_ranks_per_node=system.cpu_ranks_per_node, gpu_model=gpu.model if gpu else None,
             gpu_memory_gib=gpu.memory_gib if gpu else None, peak_tflops={**gpu.peak_tflops} if gpu else {},
-            env=system.env, environments=system.environments, scale=settings.scale, slurm=settings.cluster == "slurm",
-            selected=tuple(names),
+            env=system.env, environments=system.environments, network=system.network, scale=settings.scale,
+            slurm=settings.cluster == "slurm", selected=tuple(names),
         )  # fmt: skip
         for number, name in enumerate(names, 1):
             try:

@@ -31,7 +31,7 @@ from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import VARIABLES
 from pytest_llmbench.core.wire.foreign import mapped
-from pytest_llmbench.engines.base import Engine, Place, RankTask, Script, get_engine
+from pytest_llmbench.engines.base import Engine, Place, RankTask, Script, get_engine, problems_of
 from pytest_llmbench.session.forecast import refusals
 from pytest_llmbench.session.script.scripts import write_script
 from pytest_llmbench.workloads.node.command import run_command
@@ -127,7 +127,7 @@ def prepare(run: RunSpec, settings: Settings, session: Session) -> PreparedRun |
         work = engine.work(recipe, topology, place)
         script = None
         if isinstance(work, Script):
-            script = write_script(work, place, topology, settings.system.env, run.key)
+            script = write_script(work, place, topology, settings.env, run.key)
         else:
             refuse_unplain(work.config, f"engine {engine.name}: the config of its ranks")
         wanted = preparations(recipe, place) if driven else ()
@@ -154,11 +154,11 @@ def _refusal(engine: Engine, run: RunSpec, topology: Topology, settings: Setting
     if (missing := engine.missing() if system.python is None else None) is not None:
         #: problem engine_missing: the engine's software is not installed; the message has the command that installs it
         return Problem(kind="engine_missing", message=missing)
-    if problems := list(engine.problems(recipe, topology)) or list(refusals(recipe, settings)):
+    if problems := list(problems_of(engine, recipe, topology)) or list(refusals(recipe, settings)):
         #: problem impossible: the recipe cannot run on this topology, as when a batch does not divide, its state is
         #:  larger than the GPUs' memory, or its time limit shorter than its steps at the published peak
         return Problem(kind="impossible", message="; ".join(problems))
-    if fault := settings.simulate:
+    if (fault := settings.simulate) and fault.step is not None:
         reasons = {
             f"engine {engine.name} is a program of its own, and faults are caused in ranks of ours": driven,
             f"recipe {recipe.name} has {recipe.steps} steps": fault.step > recipe.steps,

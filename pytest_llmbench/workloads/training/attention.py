@@ -58,14 +58,16 @@ def _rate(recipe: Recipe, backend: SDPBackend, device: torch.device) -> float | 
     """Measure how often per second a kernel computes one layer's attention and gradient; None if the kernel fails."""
     shape = recipe.model
     dtype = torch.bfloat16 if recipe.precision == "bf16" else torch.float32
-    heads = shape.attention_heads // recipe.parallelism.tensor
-    size = (recipe.micro_batch_size, recipe.sequence_length, 3, heads)
-    packed = torch.randn(*size, shape.hidden_size // shape.attention_heads, device=device, dtype=dtype)
-    packed.requires_grad_()
+    ranks = recipe.parallelism.tensor
+    heads, groups = shape.attention_heads // ranks, max(1, shape.key_value_heads // ranks)
+    size = (recipe.micro_batch_size, recipe.sequence_length, heads + 2 * groups, shape.head_width)
+    packed = torch.randn(*size, device=device, dtype=dtype).requires_grad_()
 
     def work() -> None:
-        query, key, value = packed.permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=shape.dropout)
+        query, key, value = torch.split(packed.transpose(1, 2), [heads, groups, groups], dim=1)
+        mixed = functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, dropout_p=shape.dropout, enable_gqa=heads != groups
+        )
         torch.autograd.grad(mixed, packed, torch.ones_like(mixed))
 
     with suppress(RuntimeError), sdpa_kernel(backend):

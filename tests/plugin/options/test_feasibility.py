@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pytest_llmbench.core.recipe.recipes import ModelShape
+from pytest_llmbench.core.recipe.shape import ModelShape
 from pytest_llmbench.judging.flops import flops_per_token
 from tests.conftest import TEST_REFERENCES, TINY, TORCH, UserFolder, read_junit
 

@@ -13,7 +13,7 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.engines import in_process
-from pytest_llmbench.engines.base import Place, RankTask, get_engine
+from pytest_llmbench.engines.base import Place, RankTask, get_engine, problems_of
 from tests.support.recipes import small_recipe
 
 NODE = Topology(nodes=1, gpus_per_node=8)
@@ -35,7 +35,7 @@ def recipe(engine: str, **changes: Any) -> Recipe:
 
 
 def problems(engine: str, topology: Topology = NODE, **changes: Any) -> list[str]:
-    return list(get_engine(engine).problems(recipe(engine, **changes), topology))
+    return list(problems_of(get_engine(engine), recipe(engine, **changes), topology))
 
 
 def handed_over(asked: Recipe) -> RankTask:
@@ -223,7 +223,7 @@ def test_an_unknown_option_hides_no_other_problem() -> None:
          "shards none, gradients or full, not the optimizer alone"),
         ("torch", {"parallelism": {"activation_checkpointing": "selective"}},
          "checkpoints none or full, not selective"),
-        ("torch", {"model": {"positions": "rope"}}, "has learned positions only"),
+        ("torch", {"model": {"window": {"size": 4}}}, "cannot train model.window: ...; engine: megatron_lm can"),
         ("torch", {"optimizer": {"decay": "cosine"}}, "decays the learning rate linearly only"),
         ("torch", {"precision": "fp16"}, "precision fp16 is not one of fp32, bf16"),
         ("torch", {"options": {"residual": "fp32"}, "parallelism": {"sharding": "full"}},
@@ -236,7 +236,7 @@ def test_an_unknown_option_hides_no_other_problem() -> None:
         ("deepspeed", {"precision": "fp16"}, "in fp16 without scaling their loss: take bf16, or sharding: optimizer"),
         ("deepspeed", {"compile": True, "parallelism": {"sharding": "full"}},
          "cannot compile a layer whose weights come and go"),
-        ("deepspeed", {"model": {"positions": "rope"}}, "has learned positions only"),
+        ("deepspeed", {"model": {"positions": "rope"}}, "cannot train model.positions: rope; engine: megatron_core"),
         ("deepspeed", {"options": {"loss_scales": 4}},
          "options: loss_scales: unknown key 'loss_scales' (did you mean 'loss_scale'?)"),
     ],

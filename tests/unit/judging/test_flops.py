@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.recipe.recipes import ModelShape, Parallelism
-from pytest_llmbench.judging.flops import flops_per_token, parameters, parameters_of_stages
+from pytest_llmbench.core.recipe.recipes import Parallelism
+from pytest_llmbench.core.recipe.shape import ModelShape
+from pytest_llmbench.judging.flops import causal_flops_per_token, flops_per_token, parameters, parameters_of_stages
+from tests.support.published import MODELS, Published
 
 OPT_125M = ModelShape(layers=12, hidden_size=768, attention_heads=12, vocab_size=51196)
 SHAPES = st.builds(
@@ -78,3 +80,44 @@ def test_a_model_in_one_piece_has_all_parameters() -> None:
     model = ModelShape(layers=12, hidden_size=768, attention_heads=12, vocab_size=50304)
     (span,) = parameters_of_stages(model, 2048, Parallelism())
     assert span.low < parameters(model, 2048) < span.high
+
+
+@pytest.mark.parametrize("model", [model for model in MODELS if model.parameters], ids=lambda model: model.name)
+def test_a_published_model_has_the_parameters_that_its_page_counts(model: Published) -> None:
+    assert parameters(model.shape, 1) == pytest.approx(model.parameters, rel=5e-3)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_flops_of_a_published_model_are_those_of_megatron_lm(model: Published) -> None:
+    assert causal_flops_per_token(model.shape, 4096) == pytest.approx(megatron_lm(model.shape, 4096), rel=1e-2)
+
+
+@pytest.mark.parametrize("model", [model for model in MODELS if model.gflop], ids=lambda model: model.name)
+def test_flops_of_a_published_model_are_those_of_its_published_rates(model: Published) -> None:
+    """TFLOP/s by tokens/s of the tables of Megatron-Bridge, whose rates are rounded to three digits."""
+    assert causal_flops_per_token(model.shape, model.sequence_length) / 1e9 == pytest.approx(model.gflop, rel=1e-2)
+
+
+def megatron_lm(model: ModelShape, length: int) -> float:
+    """FLOPs of a token as `num_floating_point_operations` of Megatron-LM 001b00c2 adds them up; it knows no windows.
+
+    Three passes, two FLOPs to a product: matrices of attention, half of the scores, feed-forward or experts, logits.
+    """
+    h, heads, d = model.hidden_size, model.attention_heads, model.head_width
+    if (latent := model.latent_attention) is None:
+        attention = float(h * d * (2 * heads + 2 * model.key_value_heads) + heads * d * length)
+        if model.window is not None:  # half of the layers attend to `size` tokens
+            attention -= heads * d * (length / 2 - model.window.size)
+    else:
+        query, rank = latent.query_rank or 0, latent.key_value_rank
+        attention = query * (h + heads * (d + latent.rotary_size) + 1) + h * latent.rotary_size
+        attention += rank * (h + heads * (d + latent.value_size) + 1) + heads * latent.value_size * h
+        attention += length * heads * (d + latent.rotary_size + latent.value_size) / 2
+    factor, experts, more = 3 if model.gated else 2, model.experts, model.further_predictions
+    sparse = model.expert_layers + more * bool(experts)
+    dense = model.layers + more - sparse
+    wide = dense * model.feed_forward_width
+    if experts is not None:
+        wide += sparse * (experts.top_k * experts.feed_forward_size + experts.shared_size)
+    layers = (model.layers + more) * attention + factor * h * wide
+    return 6.0 * (layers + more * (3 * h + 2 * h * h) + (1 + more) * h * model.vocab_size)

@@ -24,6 +24,7 @@ from nemo.lightning.pytorch.optim import CosineAnnealingScheduler  # type: ignor
 from nemo.utils.exp_manager import TimingCallback  # type: ignore[import-not-found]
 
 from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.workloads.training.megatron_shape import layer_settings, model_settings
 from pytest_llmbench.workloads.training.tokens import Tokens, open_tokens
 
 _AVERAGED_STEPS = 5
@@ -113,16 +114,13 @@ def train(recipe: Recipe, folder: Path) -> None:
 def _config(recipe: Recipe) -> Any:
     model, layout = recipe.model, recipe.parallelism
     return llm.GPTConfig(
-        num_layers=model.layers,
-        hidden_size=model.hidden_size,
-        ffn_hidden_size=4 * model.hidden_size,
-        num_attention_heads=model.attention_heads,
+        **layer_settings(model, "gelu"),
+        **model_settings(model),
         seq_length=recipe.sequence_length,
-        position_embedding_type="rope" if model.positions == "rope" else "learned_absolute",
-        hidden_dropout=model.dropout,
-        attention_dropout=model.dropout,
         # The local layers run wherever NeMo does, also without Apex and Transformer Engine.
-        transformer_layer_spec=lambda _: get_gpt_layer_local_spec(),
+        transformer_layer_spec=lambda _: get_gpt_layer_local_spec(
+            **({} if model.norm == "layer_norm" else {"normalization": "RMSNorm"})
+        ),
         bias_dropout_fusion=False,
         masked_softmax_fusion=False,
         gradient_accumulation_fusion=False,

@@ -1,4 +1,4 @@
-"""The decoder-only transformer of the OPT family (Zhang et al. 2022, arXiv:2205.01068), in plain PyTorch."""
+"""A decoder-only transformer in plain PyTorch: OPT (Zhang et al. 2022, arXiv:2205.01068), or a dense one of today."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from pytest_llmbench.core.recipe.recipes import ModelShape
+from pytest_llmbench.core.recipe.shape import ModelShape
 from pytest_llmbench.engines.torch.ranks.linear_cross_entropy import (
     linear_cross_entropy,
     losses_and_gradient,
@@ -56,12 +56,33 @@ _product.register_autograd(_gradients, setup_context=_save)
 _INIT_STD = 0.006
 
 
-class Decoder(nn.Module):
-    """Token and learned position embeddings, pre-norm blocks, a final norm, and the tied output embedding.
+class RmsNorm(nn.Module):
+    """Division by the root of the mean square, in fp32, and a weight (Zhang and Sennrich 2019)."""
 
-    With h hidden, V tokens, S positions and L layers it has (V + S) h + L (12 h² + 13 h) + 2 h parameters. Embeddings
-    are without dropout, as in the OPT baselines. With `activation_checkpointing`, each block drops its activations and
-    recomputes them in the backward pass; with `fp32_residual`, blocks add to a stream of fp32.
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Map [..., size] to the same shape, in the type of the next product."""
+        values = hidden.float()
+        scale = torch.rsqrt(values.square().mean(-1, keepdim=True) + _EPS)
+        return (values * scale * self.weight.float()).to(product_dtype(hidden))
+
+
+_EPS = 1e-5  # of every norm, as that of nn.LayerNorm
+
+
+def _norm(shape: ModelShape, size: int) -> nn.Module:
+    return RmsNorm(size) if shape.norm == "rms_norm" else nn.LayerNorm(size)
+
+
+class Decoder(nn.Module):
+    """Token and learned or rotary positions, pre-norm blocks, a final norm, and the output layer, maybe the embedding.
+
+    `judging.flops.parameters` counts its parameters. Embeddings are without dropout, as in the OPT baselines. With
+    `activation_checkpointing`, each block drops its activations and recomputes them in the backward pass; with
+    `fp32_residual`, blocks add to a stream of fp32.
     """
 
     def __init__(
@@ -70,38 +91,81 @@ class Decoder(nn.Module):
         super().__init__()
         self.fp32_residual = fp32_residual
         self.tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
-        self.positions = nn.Embedding(sequence_length, shape.hidden_size)
+        learned = shape.positions == "learned"
+        self.positions = nn.Embedding(sequence_length, shape.hidden_size) if learned else None
         self.blocks = nn.ModuleList(
             Block(shape, activation_checkpointing=activation_checkpointing) for _ in range(shape.layers)
         )
         self.head = Head(shape)
+        self.output = None if shape.tied_embeddings else nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
+        self._rotary = None if learned else (shape, sequence_length)
+
+    def rotate(self) -> None:
+        """Give all blocks the table of rotary positions, on the device of the weights."""
+        if self._rotary is not None:
+            table = rotation(*self._rotary, self.tokens.weight.device)
+            for block in self.blocks:
+                block.rotation = table
 
     def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Mean cross entropy, nat per token, of int64 `inputs` and `targets`, both [batch, sequence]."""
-        hidden = self.tokens(inputs) + self.positions(torch.arange(inputs.shape[1], device=inputs.device))
+        hidden = self.tokens(inputs)
+        if self.positions is not None:
+            hidden = hidden + self.positions(torch.arange(inputs.shape[1], device=inputs.device))
         if not self.fp32_residual:
             hidden = hidden.to(product_dtype(hidden))
         for block in self.blocks:
             hidden = block(hidden)
-        loss: torch.Tensor = self.head(hidden, self.tokens.weight, targets)
+        matrix = self.tokens.weight if self.output is None else self.output.weight
+        loss: torch.Tensor = self.head(hidden, matrix, targets)
         return loss
 
 
+def rotation(shape: ModelShape, sequence_length: int, device: torch.device) -> torch.Tensor:
+    """Cosines and sines of the angles by which queries and keys are rotated, fp32 [2, sequence, half the width]."""
+    rotary = shape.rotary
+    width = int(shape.head_width * rotary.fraction) // 2 * 2
+    turns = rotary.base ** (-torch.arange(0, width, 2, dtype=torch.float32, device=device) / width)
+    if (scaling := rotary.scaling) is not None:  # between `low` and `high` turns, linearly from the one to the other
+        number = scaling.positions * turns / (2 * math.pi)
+        kept = ((number - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
+        turns = turns * (kept + (1 - kept) / scaling.factor)
+    angles = torch.outer(torch.arange(sequence_length, dtype=torch.float32, device=device), turns)
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+def rotate(states: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """Rotate pairs of the first part of each head's width by its position; `states` are [..., sequence, width]."""
+    cosine, sine = table[:, : states.shape[-2]]
+    half = cosine.shape[-1]
+    one, other = states[..., :half].float(), states[..., half : 2 * half].float()
+    turned = (one * cosine - other * sine, other * cosine + one * sine)
+    return torch.cat((*(part.to(states.dtype) for part in turned), states[..., 2 * half :]), dim=-1)
+
+
 class Block(nn.Module):
-    """Causal self-attention and a feed-forward layer of width 4 h with ReLU, each after a norm."""
+    """Causal self-attention and a feed-forward layer, each after a norm."""
 
     def __init__(self, shape: ModelShape, *, activation_checkpointing: bool) -> None:
         super().__init__()
-        hidden = shape.hidden_size
-        self.heads = shape.attention_heads
+        hidden, width, every = shape.hidden_size, shape.feed_forward_width, shape.biases == "all"
+        self.heads, self.key_value_heads, self.head_width = (
+            shape.attention_heads, shape.key_value_heads, shape.head_width,
+        )  # fmt: skip
+        self.activation = shape.activation or "relu"
+        self.rotation: torch.Tensor | None = None
         self.attention_dropout = shape.dropout
         self.activation_checkpointing = activation_checkpointing
-        self.attention_norm = nn.LayerNorm(hidden)
-        self.qkv = nn.Linear(hidden, 3 * hidden)
-        self.attention_out = nn.Linear(hidden, hidden)
-        self.mlp_norm = nn.LayerNorm(hidden)
-        self.mlp_in = nn.Linear(hidden, 4 * hidden)
-        self.mlp_out = nn.Linear(4 * hidden, hidden)
+        self.attention_norm = _norm(shape, hidden)
+        inner = (self.heads + 2 * self.key_value_heads) * self.head_width
+        self.qkv = nn.Linear(hidden, inner, bias=shape.biases != "none")
+        self.query_norm, self.key_norm = (
+            _norm(shape, self.head_width) if shape.query_key_norm else None for _ in range(2)
+        )
+        self.attention_out = nn.Linear(self.heads * self.head_width, hidden, bias=every)
+        self.mlp_norm = _norm(shape, hidden)
+        self.mlp_in = nn.Linear(hidden, (2 if shape.gated else 1) * width, bias=every)
+        self.mlp_out = nn.Linear(width, hidden, bias=every)
         self.dropout = nn.Dropout(shape.dropout)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -113,19 +177,33 @@ class Block(nn.Module):
 
     def _compute(self, hidden: torch.Tensor) -> torch.Tensor:
         hidden = hidden + self.dropout(self._attention(self.attention_norm(hidden)))
-        inner = linear_relu(self.mlp_norm(hidden), self.mlp_in.weight, self.mlp_in.bias)
-        mlp = self.mlp_out(inner)
+        mlp = self.mlp_out(self._inner(self.mlp_norm(hidden)))
         out: torch.Tensor = hidden + self.dropout(mlp)
         return out
 
+    def _inner(self, hidden: torch.Tensor) -> torch.Tensor:
+        if self.activation == "relu" and self.mlp_in.bias is not None:
+            return linear_relu(hidden, self.mlp_in.weight, self.mlp_in.bias)
+        inner: torch.Tensor = self.mlp_in(hidden)
+        if self.activation == "swiglu":
+            gate, inner = inner.chunk(2, dim=-1)
+            return functional.silu(gate) * inner
+        inner = functional.gelu(inner) if self.activation == "gelu" else functional.relu(inner)
+        return inner.square() if self.activation == "squared_relu" else inner
+
     def _attention(self, hidden: torch.Tensor) -> torch.Tensor:
-        batch, length, width = hidden.shape
-        qkv = self.qkv(hidden).view(batch, length, 3, self.heads, width // self.heads)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)
+        batch, length, _ = hidden.shape
+        qkv = self.qkv(hidden).view(batch, length, -1, self.head_width).transpose(1, 2)
+        query, key, value = qkv.split((self.heads, self.key_value_heads, self.key_value_heads), dim=1)
+        if self.query_norm is not None and self.key_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
+        if self.rotation is not None:
+            query, key = rotate(query, self.rotation), rotate(key, self.rotation)
         mixed = functional.scaled_dot_product_attention(
-            query, key, value, is_causal=True, dropout_p=self.attention_dropout if self.training else 0.0
-        )
-        out: torch.Tensor = self.attention_out(mixed.transpose(1, 2).reshape(batch, length, width))
+            query, key, value, is_causal=True, dropout_p=self.attention_dropout if self.training else 0.0,
+            enable_gqa=self.heads != self.key_value_heads,
+        )  # fmt: skip
+        out: torch.Tensor = self.attention_out(mixed.transpose(1, 2).reshape(batch, length, -1))
         return out
 
 
@@ -137,7 +215,7 @@ class Head(nn.Module):
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
-        self.norm = FinalNorm(shape.hidden_size)
+        self.norm = RmsNorm(shape.hidden_size) if shape.norm == "rms_norm" else FinalNorm(shape.hidden_size)
         self.step = losses_and_gradient
 
     def forward(self, hidden: torch.Tensor, embedding: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -166,6 +244,7 @@ def initialise(model: Decoder, seed: int) -> None:
             parameter.fill_(0.0 if name.endswith("bias") else 1.0)
     for name, draw in matrices(model, seed, model.tokens.weight.device):
         parameters[name].copy_(_like(draw(), parameters[name]))
+    model.rotate()
 
 
 def matrices(model: Decoder, seed: int, device: torch.device) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:

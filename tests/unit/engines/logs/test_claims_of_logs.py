@@ -185,12 +185,79 @@ def test_settings_are_counted_as_far_as_they_are_not_compared(tmp_path: Path) ->
     )
 
 
-@pytest.mark.parametrize("name", ["logs/metaseq_20_updates.log", "lambda/opt-350m_1_1xN_batch0001.log"])
-def test_settings_of_other_frameworks_are_counted(name: str, tmp_path: Path) -> None:
-    log = next(log for log in TRUE_LOGS if log.name == name)
+@pytest.mark.parametrize(
+    ("log", "printed", "compared"),
+    readable(((METASEQ_CPU, 167, 30), (LAMBDA_350M, 67, 6), (NEMO_2, 73, 9)), lambda case: case[0].name),
+)
+def test_settings_of_other_frameworks_are_counted(log: TrueLog, printed: int, compared: int, tmp_path: Path) -> None:
     summary = log.evidence(tmp_path, log.text()).compared.summary
     assert summary is not None
-    assert re.fullmatch(r"\d+ settings printed, .*\d+ compared.*, \d+ unknown: .*", summary)
+    assert re.fullmatch(rf"{printed} settings printed, {compared} compared, .*, \d+ unknown: .*", summary)
+
+
+NEMO_1 = TrueLog(
+    name="", engine="nemo_launcher", ranks=8,
+    recipe={
+        **NEMO_2.recipe, "precision": "bf16", "steps": 40, "parallelism": {"activation_checkpointing": "none"},
+        "options": {"version": "22.06", "training": "gpt3/126m", "arguments": {"training.model.kv_channels": 64}},
+    },
+)  # fmt: skip
+# As NeMo 1 prints it behind `Experiment configuration`, with its own indent and lists.
+CONFIGURATION = """\
+[NeMo I 2023-09-11 22:30:14 megatron_gpt_pretraining:35]
+    name: megatron_gpt
+    trainer:
+      devices: 8
+      num_nodes: 1
+      precision: bf16
+      max_time: 05:23:30:00
+      max_steps: 40
+      accumulate_grad_batches: 1
+    exp_manager:
+      name: megatron_gpt
+    model:
+      micro_batch_size: 1
+      rampup_batch_size: null
+      encoder_seq_length: 512
+      max_position_embeddings: ${.encoder_seq_length}
+      num_layers: 12
+      ffn_hidden_size: ${multiply:4, ${.hidden_size}}
+      kv_channels: 64
+      hidden_dropout: 0.1
+      moe_z_loss_coeff: 0.1
+      optim:
+        name: fused_adam
+        lr: 0.0006
+        betas:
+        - 0.9
+        - 0.95
+"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "instead", "named"),
+    [
+        ("devices: 8", "devices: 4", "trainer.devices 4; topology"),
+        ("num_layers: 12", "num_layers: 6", "model.num_layers 6; model.layers"),
+        ("seq_length: 512", "seq_length: 256", "model.encoder_seq_length 256"),
+        ("precision: bf16", "precision: '16-mixed'", "trainer.precision 16-mixed"),
+        ("dropout: 0.1", "dropout: 0.0", "model.hidden_dropout 0.0"),
+        ("name: fused_adam", "name: distributed_fused_adam", "model.optim.name distributed_fused_adam"),
+        ("rampup_batch_size: null", "rampup_batch_size:\n      - 2\n      - 2", "model.rampup_batch_size 2"),
+        ("batches: 1", "batches: 2", "trainer.accumulate_grad_batches 2"),
+        ("kv_channels: 64", "kv_channels: 32", "model.kv_channels 32"),
+    ],
+)
+def test_a_configuration_of_sections_has_to_agree(tmp_path: Path, printed: str, instead: str, named: str) -> None:
+    whole = NEMO_1.evidence(tmp_path, CONFIGURATION).compared
+    assert whole.differ == ()
+    assert whole.summary == (
+        "20 settings printed, 13 compared, 4 without effect on the work of a step, 3 unknown: model.ffn_hidden_size, "
+        "model.moe_z_loss_coeff, name; unlike the recipe, with the same work: model.optim.lr 0.0006; "
+        "optimizer.learning_rate of the recipe is 0.001"
+    )
+    (words,) = NEMO_1.evidence(tmp_path, CONFIGURATION.replace(printed, instead)).compared.differ
+    assert named in words
 
 
 @pytest.mark.parametrize(("layers", "sane"), [(4, True), (2, False), (5, False)])
@@ -252,12 +319,15 @@ def test_a_true_log_is_judged_as_it_was(tmp_path: Path, log: TrueLog) -> None:
             (NEMO_2, r"(rank \(0, 0\): )124082688", r"\g<1>54398976", "parameters of rank 54398976"),
             (NEMO_2, r"original vocab_size: 50257", "original vocab_size: 32000", "vocab size 32000"),
             (NEMO_2, r"sequence_length=512", "sequence_length=256", "sequence length 256"),
+            (NEMO_2, r"(\n {4}global_batch_size:) 16", r"\1 8", "global_batch_size 8"),
+            (NEMO_2, r"bf16=True", "bf16=False", "bf16 off"),
+            (NEMO_2, r"(OptimizerConfig\(optimizer=)'adam'", r"\1'sgd'", "optimizer sgd"),
             (LAMBDA_350M, r"facebook/opt-350m", "facebook/opt-125m", "layers 12"),
             (LAMBDA_13B, r"--lora_dim 128", "--lora_dim 128 --disable_dropout", "dropout 0;"),
             (LAMBDA_350M, r"(train_batch_size \.+) 192", r"\1 96", "global batch size 96"),
             (LAMBDA_350M, r"--max_seq_len 512", "--max_seq_len 256", "sequence length 256"),
             (LAMBDA_350M, r"(zero_optimization_stage \.+) 0", r"\1 2", "sharding gradients"),
-            (LAMBDA_350M, r"(bfloat16_enabled \.+) False", r"\1 True", "precision bf16"),
+            (LAMBDA_350M, r"(bfloat16_enabled \.+) False", r"\1 True", "bf16 on"),
             (LAMBDA_350M, r"(fp16_enabled \.+) True", r"\1 False", "fp16 off"),
             (LAMBDA_350M, r"--max_seq_len 512", "--max_seq_len 512 --lora_dim 128", "lora of rank 128"),
             (LAMBDA_13B, r"--lora_dim 128", "--lora_dim 8", "lora of rank 8"),

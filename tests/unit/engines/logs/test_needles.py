@@ -47,7 +47,7 @@ def test_every_engine_that_is_a_command_has_needles(name: str) -> None:
     needles = cast("External", get_engine(name)).log_reader().needles
     assert needles.always
     assert needles.first
-    assert all(len(needle) > 3 for needle in needles.all)
+    assert all(len(needle) > 3 for needle in needles.always)  # the others count up to the first step
 
 
 class Beads(External):

@@ -1,13 +1,17 @@
 """The model is the one that the numbers are computed for."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 
-from pytest_llmbench.core.recipe.recipes import ModelShape
+from pytest_llmbench.core.recipe.shape import ModelShape
 from pytest_llmbench.engines.torch.ranks.decoder import Decoder, initialise
 from pytest_llmbench.judging.flops import parameters
+from tests.conftest import known
 
 SHAPE = ModelShape(layers=3, hidden_size=16, attention_heads=4, vocab_size=64, dropout=0.0)
 
@@ -19,11 +23,34 @@ def build(shape: ModelShape = SHAPE, *, activation_checkpointing: bool = False) 
     return model
 
 
-@pytest.mark.parametrize(("layers", "hidden", "heads", "vocab"), [(3, 16, 4, 64), (12, 768, 12, 51196)])
-def test_the_parameter_count_is_the_one_flops_are_computed_from(
-    layers: int, hidden: int, heads: int, vocab: int
-) -> None:
-    shape = ModelShape(layers=layers, hidden_size=hidden, attention_heads=heads, vocab_size=vocab)
+def changed(keys: Mapping[str, Any]) -> ModelShape:
+    return ModelShape.model_validate({**SHAPE.model_dump(), **keys})
+
+
+LLAMA: Mapping[str, Any] = {
+    "positions": "rope", "query_groups": 2, "feed_forward_size": 40, "activation": "swiglu", "norm": "rms_norm",
+    "biases": "none", "tied_embeddings": False, "rotary": {"base": 5e5},
+}  # fmt: skip
+SHAPES: Mapping[str, Mapping[str, Any]] = {
+    "plain": {},
+    "llama": LLAMA,
+    "stretched": {**LLAMA, "rotary": {"scaling": {"factor": 4, "positions": 64}}},
+    "qwen": {**LLAMA, "head_size": 6, "query_key_norm": True},
+    "qkv": {**LLAMA, "biases": "qkv", "tied_embeddings": True, "query_groups": 1},
+    "nemotron": {**LLAMA, "norm": "layer_norm", "activation": "squared_relu", "rotary": {"fraction": 0.5}},
+    "gelu": {"activation": "gelu", "query_key_norm": True, "head_size": 8},
+}
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *(changed(keys) for keys in SHAPES.values()),
+        ModelShape(layers=12, hidden_size=768, attention_heads=12, vocab_size=51196),
+    ],
+    ids=[*SHAPES, "opt125m"],
+)
+def test_the_parameter_count_is_the_one_flops_are_computed_from(shape: ModelShape) -> None:
     with torch.device("meta"):
         model = Decoder(shape, 2048, activation_checkpointing=False)
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters(shape, 2048)
@@ -70,3 +97,86 @@ def test_initial_values_have_the_published_spread() -> None:
     assert values["blocks.1.qkv.bias"].abs().max().item() == 0
     assert set(values["blocks.1.mlp_norm.weight"].tolist()) == {1.0}
     assert not torch.equal(values["blocks.0.qkv.weight"], values["blocks.1.qkv.weight"])
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_model_computes_what_its_shape_says(name: str) -> None:
+    """Loss and gradient are those of a decoder that is written out, head by head, in fp64."""
+    shape = changed(SHAPES[name])
+    model = build(shape)
+    with torch.no_grad():  # values at which every part matters
+        for index, weight in enumerate(model.parameters()):
+            weight.normal_(0.0, 0.4, generator=torch.Generator().manual_seed(index))
+    inputs, targets = torch.arange(16).view(2, 8) * 3 % 64, torch.arange(16).view(2, 8) * 5 % 64
+    model(inputs, targets).backward()
+    whole = {key: weight.detach().double().requires_grad_() for key, weight in model.named_parameters()}
+    expected = written_out(whole, shape, inputs, targets)
+    torch.autograd.backward(expected)
+    assert model(inputs, targets).item() == pytest.approx(expected.item(), rel=1e-5)
+    for key, weight in model.named_parameters():
+        torch.testing.assert_close(weight.grad, known(whole[key].grad).float(), rtol=1e-3, atol=1e-5, msg=key)
+
+
+def activated(inner: torch.Tensor, shape: ModelShape) -> torch.Tensor:
+    match shape.activation:
+        case "swiglu":
+            gate, up = inner.chunk(2, -1)
+            return gate * gate.sigmoid() * up
+        case "gelu":
+            return inner * (1 + torch.erf(inner / math.sqrt(2))) / 2
+        case other:
+            return inner.clamp(min=0) ** (2 if other == "squared_relu" else 1)
+
+
+def turned(head: torch.Tensor, shape: ModelShape) -> torch.Tensor:
+    if shape.positions == "learned":
+        return head
+    width, scaling, out = int(shape.head_width * shape.rotary.fraction), shape.rotary.scaling, head.clone()
+    for pair in range(width // 2):
+        speed = shape.rotary.base ** (-2 * pair / width)
+        if scaling is not None:
+            turns = scaling.positions * speed / (2 * math.pi)
+            kept = min(1.0, max(0.0, (turns - scaling.low) / (scaling.high - scaling.low)))
+            speed = kept * speed + (1 - kept) * speed / scaling.factor
+        angle = torch.arange(8, dtype=torch.float64) * speed
+        one, other = head[..., pair], head[..., pair + width // 2]
+        out[..., pair] = one * angle.cos() - other * angle.sin()
+        out[..., pair + width // 2] = other * angle.cos() + one * angle.sin()
+    return out
+
+
+def written_out(
+    weights: Mapping[str, torch.Tensor], shape: ModelShape, inputs: torch.Tensor, targets: torch.Tensor
+) -> torch.Tensor:
+    """Loss of a decoder; queries, keys and values are consecutive rows of one matrix, gates those before the inputs."""
+
+    def norm(values: torch.Tensor, name: str) -> torch.Tensor:
+        if shape.norm == "layer_norm":
+            return functional.layer_norm(values, values.shape[-1:], weights[f"{name}.weight"], weights[f"{name}.bias"])
+        return values / (values.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weights[f"{name}.weight"]
+
+    def linear(values: torch.Tensor, name: str) -> torch.Tensor:
+        return functional.linear(values, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
+
+    d, heads, groups = shape.head_width, shape.attention_heads, shape.key_value_heads
+    hidden = weights["tokens.weight"][inputs]
+    if shape.positions == "learned":
+        hidden = hidden + weights["positions.weight"]
+    future = torch.ones(8, 8, dtype=torch.bool).triu(1)
+    for layer in range(shape.layers):
+        at = f"blocks.{layer}"
+        parts = torch.split(linear(norm(hidden, f"{at}.attention_norm"), f"{at}.qkv"), d, dim=-1)
+        mixed = []
+        for head in range(heads):
+            group = head * groups // heads
+            query, key, value = parts[head], parts[heads + group], parts[heads + groups + group]
+            if shape.query_key_norm:
+                query, key = norm(query, f"{at}.query_norm"), norm(key, f"{at}.key_norm")
+            scores = turned(query, shape) @ turned(key, shape).transpose(1, 2) / math.sqrt(d)
+            mixed.append(scores.masked_fill(future, -math.inf).softmax(-1) @ value)
+        hidden = hidden + linear(torch.cat(mixed, -1), f"{at}.attention_out")
+        inner = linear(norm(hidden, f"{at}.mlp_norm"), f"{at}.mlp_in")
+        inner = activated(inner, shape)
+        hidden = hidden + linear(inner, f"{at}.mlp_out")
+    logits = norm(hidden, "head.norm") @ weights["tokens.weight" if shape.tied_embeddings else "output.weight"].T
+    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())

@@ -88,6 +88,18 @@ def test_sharding_changes_no_number(two_ranks: dict[str, StepSeries]) -> None:
     assert norms(two_ranks["sharded"]) == close(norms(two_ranks["whole"]))
 
 
+def test_a_shape_of_today_trains_alike_whole_and_sharded(
+    make_recipe: MakeRecipe, train_alone: TrainAlone, fork: Fork, tmp_path: Path
+) -> None:
+    heads = {"query_groups": 1, "head_size": 24, "query_key_norm": True, "feed_forward_size": 96}
+    parts = {"activation": "swiglu", "norm": "rms_norm", "biases": "none", "tied_embeddings": False}
+    model = {**heads, **parts, "positions": "rope", "rotary": {"base": 5e5, "scaling": {"positions": 64}}}
+    alone = train_alone(make_recipe(model=model))
+    sharded = _run(fork, make_recipe(model=model, parallelism=SHARDED), tmp_path)
+    assert losses(sharded) == close(losses(alone))
+    assert losses(sharded)[-1] < losses(sharded)[0] - 0.8
+
+
 def test_two_runs_are_identical(make_recipe: MakeRecipe, train_alone: TrainAlone) -> None:
     """With dropout on, two runs of one recipe have bit for bit the same losses; another seed has others."""
     recipe = make_recipe(model={"dropout": 0.1})

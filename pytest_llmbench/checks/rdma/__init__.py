@@ -1,0 +1,1 @@
+"""Checks of RDMA ports: InfiniBand, RoCE and EFA."""

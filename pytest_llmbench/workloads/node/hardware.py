@@ -1,0 +1,206 @@
+"""The hardware of this node: GPUs by NVML, and by CUDA what NVML lacks; NICs by sysfs."""
+
+import ctypes
+import importlib
+import re
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from pytest_llmbench.core.wire.machine import MachineFabric, MachineFacts, MachineGpu, MachinePort
+from pytest_llmbench.readers.pci import pci_address
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.probe import ProbeLog
+
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.ASCII)
+_NVIDIA, _AMAZON = "0x10de", "0x1d0f"
+_GPU_CLASSES, _INFINIBAND = ("0x0300", "0x0302"), "0x0207"
+_EFA = re.compile(r"0xefa\d")
+_GENERATIONS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6}  # of PCIe by GT/s
+_VIRTUAL = re.compile(r"QEMU|KVM|VMware|VirtualBox|Virtual Machine|HVM|Xen|Google Compute Engine", re.IGNORECASE)
+# Generations of NVLink by NVML's numbers: 6 is NVLink 4.
+_NVLINKS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
+_MOST_LINKS = 72
+# CUDA's number of the attribute, which NCCL reads, too.
+_MULTICAST_SUPPORTED = 132
+NvmlValue = TypeVar("NvmlValue")
+
+
+def facts(context: RankContext, log: ProbeLog) -> MachineFacts:
+    """Answer with the hardware of this node. `config`: `sysfs`, where sysfs is mounted; absent, `/sys`."""
+    log.phase("sysfs")
+    root = Path(context.config.get("sysfs", "/sys"))
+    product, cards = read_text(root / "class/dmi/id/product_name"), list(_cards(root))
+    root_ports = {card.name: root_port(card) for card in cards if _is_gpu(card)}
+    log.phase("NVML")
+    gpus, joined, trouble = read_gpus()
+    return MachineFacts(
+        product=product, virtual=_is_virtual(product), gpus=gpus, root_ports=root_ports, joined=joined,
+        ports=tuple(read_ports(root)), driverless=tuple(card.name for card in cards if _is_driverless(card)),
+        peermem=(root / "module/nvidia_peermem").exists(), trouble=trouble,
+    )  # fmt: skip
+
+
+def read_text(path: Path) -> str | None:
+    """The text of a file of sysfs; None where it cannot be read."""
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return None
+
+
+def read_gpus() -> tuple[tuple[MachineGpu, ...], bool | None, str | None]:
+    """The GPUs of this process, whether NVLink joins all of them, and the reason for missing ones."""
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError:
+        return (), None, "nvidia-ml-py is not installed: pip install 'pytest-llmbench[torch]'"
+    try:
+        nvml.nvmlInit()
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        multicast = read_multicast()
+        gpus = tuple(_read_gpu(nvml, handle, multicast) for handle in handles)
+        joined = _read_joined(nvml, handles)
+        nvml.nvmlShutdown()
+    except nvml.NVMLError as error:
+        return (), None, f"NVML: {error}"
+    return gpus, joined, None
+
+
+def _read_gpu(nvml: ModuleType, handle: Any, multicast: dict[str, bool]) -> MachineGpu:
+    def ask(name: str, *args: Any) -> Any:
+        return _ask(nvml, lambda: getattr(nvml, name)(handle, *args))
+
+    bus = pci_address(str(getattr(ask("nvmlDeviceGetPciInfo"), "busId", "")))
+    capability, cores = ask("nvmlDeviceGetCudaComputeCapability"), ask("nvmlDeviceGetNumGpuCores")
+    limits = (ask("nvmlDeviceGetEnforcedPowerLimit"), ask("nvmlDeviceGetPowerManagementDefaultLimit"))
+    limit_w, default_w = (None if limit is None else limit / 1000 for limit in limits)
+    links = [link for link in range(_MOST_LINKS) if ask("nvmlDeviceGetNvLinkState", link) == 1]
+    version = ask("nvmlDeviceGetNvLinkVersion", links[0]) if links else None
+    c2c = ask("nvmlDeviceGetC2cModeInfoV") if hasattr(nvml, "nvmlDeviceGetC2cModeInfoV") else None
+    return MachineGpu(
+        name=str(ask("nvmlDeviceGetName")), bus=bus,
+        capability=None if capability is None else "{}.{}".format(*capability),
+        sms=None if cores is None or capability is None else cores // (64 if tuple(capability) == (8, 0) else 128),
+        max_sm_mhz=ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
+        max_memory_mhz=ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_MEM),
+        bus_bits=ask("nvmlDeviceGetMemoryBusWidth"), own_pcie_gen=ask("nvmlDeviceGetGpuMaxPcieLinkGeneration"),
+        pcie_gen=ask("nvmlDeviceGetMaxPcieLinkGeneration"), pcie_width=ask("nvmlDeviceGetMaxPcieLinkWidth"),
+        c2c=bool(c2c is not None and c2c.isC2cEnabled), mig=(ask("nvmlDeviceGetMigMode") or [0])[0] == 1,
+        power_limit_w=limit_w, default_power_limit_w=default_w, nvlinks=len(links),
+        nvlink_version=None if version is None else _NVLINKS.get(version, version),
+        nvswitch=any(ask("nvmlDeviceGetNvLinkRemoteDeviceType", link) == 2 for link in links),
+        multicast=multicast.get(bus), fabric=_read_fabric(nvml, handle),
+    )  # fmt: skip
+
+
+def _ask(nvml: ModuleType, what: Callable[[], NvmlValue]) -> NvmlValue | None:
+    """The result of a function of NVML; None where the GPU, the driver or the module lacks it."""
+    try:
+        return what()
+    except (nvml.NVMLError, AttributeError):
+        return None
+
+
+def _read_fabric(nvml: ModuleType, handle: Any) -> MachineFabric | None:
+    def ask() -> Any:
+        info = nvml.c_nvmlGpuFabricInfoV_t()
+        nvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
+        return info
+
+    info = _ask(nvml, ask)
+    if info is None or info.state == nvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
+        return None
+    return MachineFabric(
+        state=info.state, status=info.status, cluster_uuid=bytes(info.clusterUuid).hex(), clique_id=info.cliqueId,
+        health_mask=info.healthMask,
+    )  # fmt: skip
+
+
+def _read_joined(nvml: ModuleType, handles: list[Any]) -> bool | None:
+    index, joined = nvml.NVML_P2P_CAPS_INDEX_NVLINK, []
+    for one, two in combinations(handles, 2):
+        status = _ask(nvml, lambda pair=(one, two): nvml.nvmlDeviceGetP2PStatus(*pair, index))  # type: ignore[misc]
+        if status is None:
+            return None
+        joined.append(status == nvml.NVML_P2P_STATUS_OK)
+    return all(joined) if joined else None
+
+
+def read_multicast() -> dict[str, bool]:
+    """Whether each GPU offers NVLink multicast, by its PCI address; empty without CUDA's driver."""
+    found: dict[str, bool] = {}
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return found
+    count, device, value, address = ctypes.c_int(), ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(32)
+    if cuda.cuInit(0) != 0 or cuda.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return found
+    for number in range(count.value):
+        failed = cuda.cuDeviceGet(ctypes.byref(device), number)
+        failed = failed or cuda.cuDeviceGetPCIBusId(address, len(address), device)
+        if not failed and cuda.cuDeviceGetAttribute(ctypes.byref(value), _MULTICAST_SUPPORTED, device) == 0:
+            found[pci_address(address.value.decode())] = value.value == 1
+    return found
+
+
+def _cards(root: Path) -> Iterator[Path]:
+    yield from sorted((root / "bus/pci/devices").glob("*"))
+
+
+def _is_gpu(card: Path) -> bool:
+    return read_text(card / "vendor") == _NVIDIA and (read_text(card / "class") or "").startswith(_GPU_CLASSES)
+
+
+def _is_driverless(card: Path) -> bool:
+    """True for an InfiniBand or EFA card without an RDMA device."""
+    efa = read_text(card / "vendor") == _AMAZON and _EFA.fullmatch(read_text(card / "device") or "")
+    wanted = efa or (read_text(card / "class") or "").startswith(_INFINIBAND)
+    return bool(wanted) and not any((card / "infiniband").glob("*"))
+
+
+def _is_virtual(product: str | None) -> bool:
+    flags = read_text(Path("/proc/cpuinfo")) or ""
+    return re.search(r"^flags\s*:.* hypervisor\b", flags, re.MULTILINE) is not None or bool(
+        product and _VIRTUAL.search(product)
+    )
+
+
+def root_port(card: Path) -> str | None:
+    """PCI address of the root port that a device of sysfs is below; None directly at the processor."""
+    above = [part for part in card.resolve().parts[:-1] if _ADDRESS.fullmatch(part)]
+    return above[0] if above else None
+
+
+def read_ports(root: Path) -> Iterator[MachinePort]:
+    """Yield the ports of RDMA devices. One card whose functions share a port yields it once."""
+    seen: set[tuple[str, str, int]] = set()
+    for device in sorted((root / "class/infiniband").glob("*")):
+        card = (device / "device").resolve()
+        board = read_text(device / "sys_image_guid") or ""
+        for folder in sorted((device / "ports").glob("*")):
+            # Two ports of a card are two functions of one address; with Socket Direct it has two addresses.
+            key = (board, card.name.rpartition(".")[2], int(folder.name))
+            if board.strip("0:") and key in seen:
+                continue
+            seen.add(key)
+            rate = re.match(r"\d+(\.\d+)?", read_text(folder / "rate") or "")
+            speed = re.match(r"\d+(\.\d+)?", read_text(card / "max_link_speed") or "")
+            width = re.fullmatch(r"\d{1,2}", read_text(card / "max_link_width") or "")
+            yield MachinePort(
+                device=device.name, port=int(folder.name), bus=card.name if _ADDRESS.fullmatch(card.name) else None,
+                root_port=root_port(card), board=board, virtual=(card / "physfn").exists(),
+                model=f"{read_text(card / 'vendor')}:{read_text(card / 'device')}",
+                rate_gbits=None if rate is None else float(rate[0]), state=_word(folder / "state"),
+                phys_state=_word(folder / "phys_state"), link_layer=read_text(folder / "link_layer") or "",
+                pcie_gen=None if speed is None else _GENERATIONS.get(f"{float(speed[0]):g}"),
+                pcie_width=None if width is None else int(width[0]),
+            )  # fmt: skip
+
+
+def _word(path: Path) -> str:
+    """The word of `4: ACTIVE`."""
+    return (read_text(path) or "").rpartition(":")[2].strip()

@@ -1,0 +1,190 @@
+"""RDMA ports in captured trees of sysfs: which of them are accused, before and after a load."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.checks.base import CheckSettings, get_check
+from pytest_llmbench.checks.rdma.ports import judge_gains, judge_ports
+from pytest_llmbench.core.record.health import Finding, Report
+from pytest_llmbench.workloads.node.rdma import RdmaFacts, read_rdma
+from tests.standins.sysfs import write_port, write_sysfs
+from tests.support.fleet import ProcessFleet, cpu_site
+
+DOWN = {"state": "1: DOWN", "phys_state": "2: Polling", "rate": "10 Gb/sec (4X SDR)"}
+HALF = {"rate": "200 Gb/sec (2X NDR)"}
+EFA = {"link_layer": "Unspecified", "board_id": None, "pkeys__0": None, "counters__symbol_error": None,
+       "rate": "100 Gb/sec (4X EDR)"}  # fmt: skip
+Changes = Mapping[tuple[int, int], Mapping[str, Any]]  # of a port, by node and device
+
+
+def node(root: Path, devices: int, changes: Mapping[int, Mapping[str, Any]], **common: Any) -> RdmaFacts:
+    root.mkdir(parents=True, exist_ok=True)
+    for device in range(devices):
+        write_port(root, f"mlx5_{device}", **{**common, **changes.get(device, {})})
+    return read_rdma(root)
+
+
+def nodes(folder: Path, count: int, changes: Changes, devices: int = 8, **common: Any) -> dict[str, RdmaFacts]:
+    return {
+        f"n{number}": node(
+            folder / f"n{number}", devices,
+            {device: change for (host, device), change in changes.items() if host == number}, **common,
+        )
+        for number in range(count)
+    }  # fmt: skip
+
+
+def told(findings: Sequence[Finding]) -> list[tuple[str | None, str, str]]:
+    return [(finding.host, finding.subject, finding.kind) for finding in findings]
+
+
+def everywhere(hosts: int, device: int, change: Mapping[str, Any]) -> Changes:
+    return {(host, device): change for host in range(hosts)}
+
+
+BAD: dict[str, tuple[int, Changes, list[tuple[str, str, str]]]] = {
+    "one of a node is down": (1, {(0, 3): DOWN}, [("n0", "mlx5_3/1", "port_down")]),
+    "one of a node of many": (5, {(2, 3): DOWN}, [("n2", "mlx5_3/1", "port_down")]),
+    "no subnet manager": (
+        2, {(1, 3): {"state": "2: INIT"}}, [("n1", "mlx5_3/1", "port_down")],
+    ),
+    "half of the lanes": (1, {(0, 7): HALF}, [("n0", "mlx5_7/1", "port_slow")]),
+    "half of the rate on one node": (
+        2, {(1, 0): {"rate": "200 Gb/sec (4X HDR)"}}, [("n1", "mlx5_0/1", "port_slow")],
+    ),
+    "half of the slot": (1, {(0, 1): {"current_link_width": 8}}, [("n0", "mlx5_1/1", "nic_slot")]),
+    "a slot of an older generation": (
+        1, {(0, 1): {"current_link_speed": "16.0 GT/s PCIe"}}, [("n0", "mlx5_1/1", "nic_slot")],
+    ),
+    "another partition": (3, {(1, 2): {"pkeys__0": "0x8001"}}, [("n1", "mlx5_2/1", "pkey")]),
+    "a rail is off on all nodes": (
+        3, everywhere(3, 4, DOWN), [(f"n{host}", "mlx5_4/1", "port_down") for host in range(3)],
+    ),
+    "a node is off the fabric": (
+        1, {(0, device): DOWN for device in range(8)}, [("n0", f"mlx5_{device}/1", "port_down") for device in range(8)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_port_that_is_worse_than_its_siblings_is_named(tmp_path: Path, what: str) -> None:
+    count, changes, due = BAD[what]
+    findings, _ = judge_ports(nodes(tmp_path, count, changes))
+    assert told(findings) == due
+    assert all(finding.severity.fails and finding.action for finding in findings)
+
+
+OTHER = {"board_id": "MT_0000000223", "link_layer": "Ethernet", "rate": "100 Gb/sec (4X EDR)"}
+WELL: dict[str, tuple[int, Changes, dict[str, Any], int]] = {
+    "all alike": (4, {}, {}, 8),
+    "XDR on an old kernel": (2, {}, {"rate": "10 Gb/sec (4X)"}, 8),
+    "a front end of another card": (3, everywhere(3, 0, OTHER), {}, 8),
+    "a front end on one node": (1, {(0, 0): {**OTHER, **DOWN}}, {}, 8),
+    "second ports without cables": (3, {(host, device): DOWN for host in range(3) for device in (1, 3)}, {}, 4),
+    "second ports without cables on one node": (1, {(0, 1): DOWN, (0, 3): DOWN}, {}, 4),
+    "storage in a partition of its own": (3, everywhere(3, 0, {"pkeys__0": "0x8005"}), {"board_id": "S"}, 2),
+    "EFA before its driver knew rates": (2, {}, EFA, 32),
+    "a laptop with an unused card": (1, {}, {**DOWN, "link_layer": "Ethernet"}, 2),
+    "a machine that hides its slots": (2, {}, {"current_link_speed": "Unknown", "current_link_width": 0}, 4),
+}
+
+
+@pytest.mark.parametrize("what", WELL)
+def test_healthy_machines_are_not_accused(tmp_path: Path, what: str) -> None:
+    count, changes, common, devices = WELL[what]
+    assert judge_ports(nodes(tmp_path, count, changes, devices, **common))[0] == []
+
+
+def test_names_that_differ_between_nodes_are_no_missing_cards(tmp_path: Path) -> None:
+    """Some systems name devices by their PCI addresses, which may differ."""
+    facts = {}
+    for host in ("a", "b", "c"):
+        for device in range(3 if host == "c" else 4):
+            write_port(tmp_path / host, f"{host}{device}")
+        facts[host] = read_rdma(tmp_path / host)
+    (found,) = judge_ports(facts)[0]
+    assert (found.host, found.kind, found.message) == ("c", "nic_missing", "3 RDMA ports, 4 on most nodes")
+
+
+def test_a_card_without_a_driver_is_a_fault_unless_it_is_given_away(tmp_path: Path) -> None:
+    facts = nodes(tmp_path, 1, {}, 1)
+    for bus, driver in (("0000:a1:00.0", None), ("0000:a2:00.0", "vfio-pci"), ("0000:a3:00.0", "mlx5_core")):
+        card = tmp_path / "n0/bus/pci/devices" / bus
+        card.mkdir()
+        (card / "class").write_text("0x020700\n", encoding="ascii")
+        if driver is not None:
+            (tmp_path / "n0/bus/pci/drivers" / driver).mkdir(parents=True)
+            (card / "driver").symlink_to(tmp_path / "n0/bus/pci/drivers" / driver)
+    facts["n0"] = read_rdma(tmp_path / "n0")
+    assert told(judge_ports(facts)[0]) == [
+        ("n0", "0000:a1:00.0", "no_rdma_driver"), ("n0", "0000:a3:00.0", "no_rdma_driver"),
+    ]  # fmt: skip
+
+
+GAINS: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
+    "nothing": ({}, {}, []),
+    "since the boot": ({"counters__link_downed": 3, "counters__symbol_error": 500}, {}, []),
+    "a flap": ({"counters__link_downed": 3}, {"counters__link_downed": 4}, ["link_flapped"]),
+    "a flap, and the counters were cleared": (
+        {"counters__link_downed": 3}, {"counters__link_downed": 1}, ["link_flapped"],
+    ),
+    "few errors": ({}, {"counters__symbol_error": 10}, []),
+    "errors": ({}, {"counters__symbol_error": 11}, ["port_errors"]),
+    "congestion": ({}, {"counters__port_xmit_discards": 5}, []),
+    "packets that EFA lost": (
+        {"hw_counters__retrans_timeout_events": 7}, {"hw_counters__retrans_timeout_events": 1007}, ["port_congested"],
+    ),
+    "a full counter": ({"counters__link_downed": 255}, {}, ["counter_saturated"]),
+    "it went down": ({}, DOWN, ["port_down"]),
+    "it lost lanes": ({}, HALF, ["port_slow"]),
+    "others carry the data": ({"counters__port_xmit_data": 5}, {"counters__port_xmit_data": 6}, ["nic_unused"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", GAINS)
+def test_what_ports_gained_under_load(tmp_path: Path, what: str) -> None:
+    """All ports but the changed one send 40 GB."""
+    first, later, due = GAINS[what]
+    load = {"counters__port_xmit_data": 10**10}
+    before = node(tmp_path / "1", 3, {1: first})
+    after = node(tmp_path / "2", 3, {1: {**load, **first, **later}}, **load)
+    assert told(list(judge_gains("n", before, after))) == [("n", "mlx5_1/1", kind) for kind in due]
+
+
+def test_a_card_that_is_gone_after_the_load(tmp_path: Path) -> None:
+    before, after = node(tmp_path / "1", 3, {}), node(tmp_path / "2", 2, {})
+    assert told(list(judge_gains("n", before, after))) == [("n", "mlx5_2/1", "nic_missing")]
+
+
+def check(name: str, fleet: ProcessFleet, sysfs: str = "$SYSFS_OF_TEST", **options: Any) -> Report:
+    return get_check(name).run(fleet, CheckSettings(options={"sysfs": sysfs, **options}))
+
+
+def fleet(folder: Path, hosts: Sequence[str]) -> ProcessFleet:
+    env = {host: {"SYSFS_OF_TEST": str(folder / host)} for host in hosts}
+    return ProcessFleet(site=cpu_site(len(hosts)), hosts=tuple(hosts), folder=folder / "checks", env=env)
+
+
+def test_ports_of_real_ranks_before_and_after(tmp_path: Path) -> None:
+    """The second check compares with the reading of the first one; without any data in between it proves nothing."""
+    nodes(tmp_path, 2, {(1, 0): DOWN}, 4)
+    both = fleet(tmp_path, ["n0", "n1"])
+    assert told(check("rdma_ports", both).findings) == [("n1", "mlx5_0/1", "port_down")]
+    assert check("rdma_ports", both, devices=["mlx5_1", "mlx5_2"]).findings == ()
+    skip = check("rdma_errors", both).skip
+    assert skip is not None
+    assert skip.startswith("the ports sent 0 GB since the first reading: run it with rdma_ports")
+    nodes(tmp_path, 2, {(0, 2): {"counters__link_downed": 1}}, 4, counters__port_xmit_data=10**10)
+    report = check("rdma_errors", both)
+    assert told(report.findings) == [("n0", "mlx5_2/1", "link_flapped")]
+    assert report.evidence["sent_bytes"] == {"n0": 16 * 10**10, "n1": 16 * 10**10}
+
+
+@pytest.mark.parametrize("name", ["rdma_ports", "rdma_errors"])
+def test_machines_without_rdma_skip(tmp_path: Path, name: str) -> None:
+    """Such as a laptop, or a cloud with virtual NICs."""
+    write_sysfs(tmp_path / "n0", {"0000:01:00.0": ("nvme", 0)})
+    assert check(name, fleet(tmp_path, ["n0"])).skip == "no RDMA device, and no card for one on PCI"

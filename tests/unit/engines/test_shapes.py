@@ -1,0 +1,152 @@
+"""Shapes of models beyond OPT and GPT-3: which engine takes which key, and what a program is given for it."""
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.core.recipe.environments import Environment
+from pytest_llmbench.core.recipe.recipes import Parallelism, Recipe
+from pytest_llmbench.core.recipe.shape import ModelShape
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.claims import Setting
+from pytest_llmbench.core.record.series import StepSeries
+from pytest_llmbench.engines.base import ENGINES, Place, Script, get_engine, shape_problems
+from tests.support.published import MODELS
+from tests.support.recipes import small_recipe
+
+NODES = Topology(nodes=32, gpus_per_node=8)
+LATENT = {"query_rank": 8, "key_value_rank": 8, "rotary_size": 4, "value_size": 8}
+KEYS: Mapping[str, Any] = {
+    "model.positions": "rope",
+    "model.query_groups": 1,
+    "model.head_size": 8,
+    "model.feed_forward_size": 96,
+    "model.activation": "swiglu",
+    "model.norm": "rms_norm",
+    "model.biases": "none",
+    "model.tied_embeddings": False,
+    "model.query_key_norm": True,
+    "model.rotary": {"base": 5e5},
+    "model.window": {"size": 8},
+    "model.latent_attention": LATENT,
+    "model.experts": {"number": 4, "top_k": 2, "feed_forward_size": 16},
+    "model.further_predictions": 1,
+    "parallelism.context": 2,
+    "parallelism.expert": 2,
+}
+NEEDED: Mapping[str, Any] = {"model.rotary": "model.positions", "model.latent_attention": "model.head_size",
+                             "parallelism.expert": "model.experts"}  # fmt: skip
+
+
+def test_each_key_beyond_a_plain_decoder_is_tried_here() -> None:
+    plain = {"layers", "hidden_size", "attention_heads", "vocab_size", "dropout"}
+    assert {key for key in KEYS if key.startswith("model.")} == {
+        f"model.{key}" for key in {*ModelShape.model_fields} - plain
+    }
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("engine", sorted(ENGINES.usable()))
+def test_a_key_that_an_engine_does_not_train_is_refused(engine: str, key: str) -> None:
+    """No engine trains another model in silence; the message names engines that train this one."""
+    changes: dict[str, dict[str, Any]] = {"model": {}, "parallelism": {}}
+    for name in (key, NEEDED.get(key)):
+        if name is not None:
+            part, _, field = name.partition(".")
+            changes[part][field] = KEYS[name]
+    recipe = small_recipe({"engine": engine, **changes})
+    said = [words for words in shape_problems(get_engine(engine), recipe) if f"cannot train {key}: " in words]
+    assert bool(said) is (key not in get_engine(engine).shapes)
+    assert all("megatron_lm" in words for words in said)
+
+
+def given(recipe: Recipe) -> dict[str, str]:
+    """Arguments of `pretrain_gpt.py` by name; a switch is `True`."""
+    place = Place(folder=Path("run"), environment=Environment(root="/m"), slurm=False, time_limit_min=1)
+    work = get_engine("megatron_lm").work(recipe, NODES, place)
+    assert isinstance(work, Script)
+    words = [*work.commands[0].argv, "--"]
+    flags = [index for index, word in enumerate(words) if word.startswith("--")]
+    return {words[one][2:]: " ".join(words[one + 1 : other]) or "True" for one, other in itertools.pairwise(flags)}
+
+
+def published(name: str, **layout: int) -> Recipe:
+    shape = next(model.shape for model in MODELS if model.name == name)
+    recipe = small_recipe({"engine": "megatron_lm", "parallelism": layout})
+    return recipe.model_copy(update={"name": name, "model": shape})
+
+
+ARGUMENTS: Mapping[str, tuple[Recipe, Mapping[str, str]]] = {recipe.name: (recipe, wanted) for recipe, wanted in (
+    (
+        published("llama3.1-8b", context=2),
+        {
+            "group-query-attention": "True", "num-query-groups": "8", "swiglu": "True", "normalization": "RMSNorm",
+            "ffn-hidden-size": "14336", "disable-bias-linear": "True", "position-embedding-type": "rope",
+            "untie-embeddings-and-output-weights": "True", "context-parallel-size": "2",
+        },
+    ),
+    (
+        published("qwen3-30b-a3b", expert=8),
+        {
+            "kv-channels": "128", "num-experts": "128", "moe-router-topk": "8", "moe-ffn-hidden-size": "768",
+            "qk-layernorm": "True", "expert-model-parallel-size": "8",
+        },
+    ),
+    (
+        published("deepseek-v3-mtp"),
+        {
+            "multi-latent-attention": "True", "q-lora-rank": "1536", "kv-lora-rank": "512", "qk-head-dim": "128",
+            "qk-pos-emb-head-dim": "64", "v-head-dim": "128", "moe-layer-freq": "([0]*3+[1]*58)",
+            "moe-shared-expert-intermediate-size": "2048", "mtp-num-layers": "1",
+        },
+    ),
+    (published("gpt-oss-120b"), {"window-size": "127,0", "window-attn-skip-freq": "2"}),
+    (published("qwen2.5-7b"), {"add-qkv-bias": "True", "disable-bias-linear": "True"}),
+    (published("nemotron4-15b"), {"squared-relu": "True"}),
+)}  # fmt: skip
+
+
+@pytest.mark.parametrize(("recipe", "wanted"), ARGUMENTS.values(), ids=list(ARGUMENTS))
+def test_megatron_lm_is_given_the_shape(recipe: Recipe, wanted: Mapping[str, str]) -> None:
+    arguments = given(recipe)
+    assert {name: arguments.get(name) for name in wanted} == wanted
+    assert get_engine("megatron_lm").uncounted(recipe) is None
+
+
+def test_a_plain_decoder_needs_no_further_arguments() -> None:
+    names = {name for recipe, wanted in ARGUMENTS.values() for name in wanted} - {"position-embedding-type"}
+    assert not names & given(small_recipe({"engine": "megatron_lm"})).keys()
+
+
+@pytest.mark.parametrize(("recipe", "wanted"), ARGUMENTS.values(), ids=list(ARGUMENTS))
+def test_what_megatron_lm_prints_of_a_shape_is_compared(recipe: Recipe, wanted: Mapping[str, str]) -> None:
+    """Each printed setting agrees, in Megatron-LM's own notation, and none may be another."""
+    engine, printed = get_engine("megatron_lm"), {"moe-layer-freq": str([0] * 3 + [1] * 58), "window-size": "(127, 0)"}
+
+    def differ(values: Mapping[str, str]) -> tuple[str, ...]:
+        settings = tuple(
+            Setting(name=name.replace("-", "_"), value=value, where="log:1", compared=False)
+            for name, value in values.items()
+        )
+        return engine.compare(recipe, NODES, StepSeries(settings=settings)).differ
+
+    right = {name: printed.get(name, value) for name, value in wanted.items() if name != "disable-bias-linear"}
+    assert differ(right) == ()
+    for name, value in right.items():
+        (words,) = differ({**right, name: {"True": "False"}.get(value, "3")})
+        assert name.replace("-", "_") in words
+
+
+def test_experts_that_ranks_cannot_share_are_refused() -> None:
+    recipe = published("qwen3-30b-a3b", expert=3)
+    assert any(
+        "parallelism.expert 3 does not divide 128" in words
+        for words in shape_problems(get_engine("megatron_lm"), recipe)
+    )
+
+
+def test_ranks_of_one_sequence_are_one_copy_of_the_model() -> None:
+    assert Parallelism(tensor=2, pipeline=4, context=2, expert=8).model_parallel_size == 16

@@ -1,0 +1,132 @@
+"""What a node is built of, from a tree of sysfs and a module in place of NVML."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.workloads.node import hardware
+from pytest_llmbench.workloads.rank.context import RankContext
+
+
+def write(folder: Path, **files: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(f"{text}\n", encoding="ascii")
+
+
+def add_card(
+    root: Path, place: str, rdma: str | None = None, *, guid: str = "0:0", rate: str = "", **files: str
+) -> None:
+    """Add a PCI device at its place below `pci0000:00`, and the RDMA device of it with one port."""
+    card = root / "devices/pci0000:00" / place
+    write(card, **{"vendor": "0x15b3", "device": "0x1021", "class": "0x020700", **files})
+    (root / "bus/pci/devices").mkdir(parents=True, exist_ok=True)
+    (root / "bus/pci/devices" / card.name).symlink_to(card)
+    if rdma is not None:
+        device = card / "infiniband" / rdma
+        write(device, sys_image_guid=guid)
+        write(
+            device / "ports/1", rate=rate or "400 Gb/sec (4X NDR)", state="4: ACTIVE", phys_state="5: LinkUp",
+            link_layer="InfiniBand",
+        )  # fmt: skip
+        (device / "device").symlink_to(card)
+        (root / "class/infiniband").mkdir(parents=True, exist_ok=True)
+        (root / "class/infiniband" / rdma).symlink_to(device)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A GPU with a NIC below one root port, a card with two ports, one port that two functions show, a dead card."""
+    gpu = {"vendor": "0x10de", "class": "0x030200"}
+    add_card(tmp_path, "0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0", **gpu)
+    write(tmp_path / "class/dmi/id", product_name="X1")
+    slot = {"max_link_speed": "32.0 GT/s PCIe", "max_link_width": "16"}
+    add_card(tmp_path, "0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0", "mlx5_0", guid="a:1", **slot)
+    add_card(tmp_path, "0000:00:02.0/0000:05:00.0", "mlx5_1", guid="b:1", rate="10 Gb/sec (4X)")
+    add_card(tmp_path, "0000:00:02.0/0000:05:00.1", "mlx5_2", guid="b:1")
+    add_card(tmp_path, "0000:00:03.0/0000:06:00.0", "mlx5_3", guid="c:1")
+    add_card(tmp_path, "0000:00:04.0/0000:07:00.0", "mlx5_4", guid="c:1")
+    add_card(tmp_path, "0000:00:05.0/0000:08:00.0")
+    add_card(tmp_path, "0000:00:06.0", "rdmap0", vendor="0x1d0f", device="0xefa2", **{"class": "0x020000"})
+    add_card(tmp_path, "0000:00:07.0", vendor="0x1d0f", device="0xefa2", **{"class": "0x020000"})
+    add_card(tmp_path, "0000:00:08.0", **{"class": "0x020000"})
+    return tmp_path
+
+
+class NvmlError(Exception):
+    """The error of the stand-in for NVML."""
+
+
+def stand_in(**changes: Any) -> SimpleNamespace:
+    """NVML of two H200 on one switch, as on a machine whose NVML lacks the fabric."""
+
+    def fails(*_: Any) -> None:
+        raise NvmlError("Not Supported")
+
+    def link_state(_: Any, link: int) -> int:
+        return 1 if link < 18 else fails()  # type: ignore[func-returns-value,return-value]
+
+    functions: dict[str, Any] = {
+        "Init": lambda: None, "Shutdown": lambda: None, "DeviceGetCount": lambda: 2,
+        "DeviceGetHandleByIndex": lambda index: index, "DeviceGetName": lambda _: "NVIDIA H200",
+        "DeviceGetPciInfo": lambda index: SimpleNamespace(busId=f"00000000:{index:02X}:00.0"),
+        "DeviceGetCudaComputeCapability": lambda _: (9, 0), "DeviceGetNumGpuCores": lambda _: 16896,
+        "DeviceGetMaxClockInfo": lambda _, clock: (1980, 3201)[clock], "DeviceGetMemoryBusWidth": lambda _: 6016,
+        "DeviceGetEnforcedPowerLimit": lambda _: 700_000, "DeviceGetPowerManagementDefaultLimit": lambda _: 700_000,
+        "DeviceGetGpuMaxPcieLinkGeneration": lambda _: 5, "DeviceGetMaxPcieLinkGeneration": lambda _: 5,
+        "DeviceGetMaxPcieLinkWidth": lambda _: 16, "DeviceGetMigMode": fails, "DeviceGetNvLinkState": link_state,
+        "DeviceGetNvLinkVersion": lambda *_: 6, "DeviceGetNvLinkRemoteDeviceType": lambda *_: 2,
+        "DeviceGetP2PStatus": lambda *_: 0, "DeviceGetGpuFabricInfoV": fails, "DeviceGetC2cModeInfoV": fails,
+    }  # fmt: skip
+    constants = {"NVML_CLOCK_SM": 0, "NVML_CLOCK_MEM": 1, "NVML_P2P_CAPS_INDEX_NVLINK": 2, "NVML_P2P_STATUS_OK": 0}
+    named = {f"nvml{name}": function for name, function in {**functions, **changes}.items()}
+    return SimpleNamespace(NVMLError=NvmlError, **named, **constants)
+
+
+def test_cards_and_ports_of_sysfs(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    context = RankContext.__new__(RankContext)
+    object.__setattr__(context, "config", {"sysfs": str(root)})
+    facts = hardware.facts(context, SimpleNamespace(phase=lambda _: None))  # type: ignore[arg-type]
+    assert facts.product == "X1"
+    assert facts.root_ports == {"0000:03:00.0": "0000:00:01.0"}
+    assert sorted(facts.driverless) == ["0000:00:07.0", "0000:08:00.0"]
+    ports = {port.device: port for port in facts.ports}
+    assert set(ports) == {"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3", "rdmap0"}
+    first = ports["mlx5_0"]
+    assert (first.rate_gbits, first.active, first.pcie_gen, first.pcie_width) == (400, True, 5, 16)
+    assert facts.near(first)
+    assert not facts.near(ports["mlx5_3"])
+    assert ports["rdmap0"].root_port is None
+    assert facts.trouble is not None
+    assert "nvidia-ml-py is not installed" in facts.trouble
+
+
+def test_gpus_by_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML's version 6 is NVLink 4, and a fact that it lacks is None."""
+    monkeypatch.setitem(sys.modules, "pynvml", stand_in())
+    monkeypatch.setattr(hardware, "read_multicast", lambda: {"0000:00:00.0": False})
+    (one, two), joined, trouble = hardware.read_gpus()
+    assert (joined, trouble) == (True, None)
+    assert (one.name, one.capability, one.sms, one.bus) == ("NVIDIA H200", "9.0", 132, "0000:00:00.0")
+    assert (one.nvlink_version, one.nvlinks, one.nvswitch, one.fabric, one.c2c, one.mig) == (
+        4,
+        18,
+        True,
+        None,
+        False,
+        False,
+    )
+    assert (one.multicast, two.multicast) == (False, None)
+    assert (one.power_limit_w, one.bus_bits, one.pcie_gen, one.pcie_width) == (700.0, 6016, 5, 16)
+    monkeypatch.setitem(sys.modules, "pynvml", stand_in(DeviceGetP2PStatus=lambda *_: 3))
+    assert hardware.read_gpus()[1] is False
+
+    def lost(_: int) -> None:
+        raise NvmlError("GPU is lost")
+
+    monkeypatch.setitem(sys.modules, "pynvml", stand_in(DeviceGetHandleByIndex=lost))
+    assert hardware.read_gpus() == ((), None, "NVML: GPU is lost")
