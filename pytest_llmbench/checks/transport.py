@@ -27,6 +27,7 @@ GLOO = "NCCL did not run: gloo"
 #: finding lost_nics: NCCL uses fewer NICs than the node has
 #: finding nvls_off: all_reduce went without NVLink SHARP, although the GPUs have it
 #: finding mnnvl_off: trays of a rack of NVL72 did not exchange data over NVLink
+#: finding few_cores: the ranks of a node may run on fewer cores than there are ranks
 #: finding slow_setting: a variable forces NCCL onto a slow way
 _SEVERITIES: Mapping[str, Severity] = {"fail": Severity.CONFIGURE, "warn": Severity.MONITOR}
 
@@ -37,6 +38,7 @@ class Look:
 
     logs: Mapping[str, NcclLog] = field(default_factory=dict)
     unseen: Mapping[str, str] = field(default_factory=dict)
+    cores: Mapping[str, int] = field(default_factory=dict)  # of all ranks of a host together
 
     @property
     def nics(self) -> int | None:
@@ -55,7 +57,9 @@ class Look:
         known = {name: share for name, share in shares.items() if share is not None}
         # Hosts under names of NCCL's own are of one kind.
         usual = next(iter(wirings.values()), Wiring())
-        wired = {host: replace(wirings.get(host, usual), shares=known) for host in self.logs}
+        wired = {
+            host: replace(wirings.get(host, usual), shares=known, cores=self.cores.get(host)) for host in self.logs
+        }
         found = judge_transport(self.logs, wired)
         why = reasons(found)
         findings = [
@@ -94,19 +98,21 @@ def read_look(
 
     `silent` has the reasons for hosts without an answer.
     """
-    reader, variables = NcclReader(), dict[str, dict[str, str]]()
+    reader, variables, cores = NcclReader(), dict[str, dict[str, str]](), dict[str, set[int]]()
     for host, answer in answers:
         for line in answer.lines if answer else ():
             reader.take(line, host)
         for name in hosts if host is None else (host,):
             variables.setdefault(name, {}).update(answer.variables if answer else {})
+            cores.setdefault(name, set()).update(answer.cores if answer else ())
     logs = {host: add_variables(log, variables.get(host, {})) for host, log in reader.logs().items() if host}
     whole = next(iter(logs.values()), NcclLog())
     # One program prints the lines of all hosts under names of its own.
     asked = {host: logs.get(host, NcclLog() if set(logs) <= set(hosts) else whole) for host in hosts}
     unseen = {host: why for host, log in asked.items() if (why := why_unseen(log)) is not None}
     missing = {host: f"transport not seen: {reason}" for host, reason in silent.items() if host in unseen}
-    return Look(logs=logs, unseen={**unseen, **missing})
+    counts = {host: len(own) for host, own in cores.items() if own}
+    return Look(logs=logs, unseen={**unseen, **missing}, cores=counts)
 
 
 def wire(machines: Machines | None, look: Look, hosts: Sequence[str]) -> dict[str, Wiring]:

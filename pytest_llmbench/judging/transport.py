@@ -11,7 +11,7 @@ from pytest_llmbench.core.record.nccl import Fact, NcclLog
 
 Level = Literal["fail", "warn", "note"]
 TransportKind = Literal[
-    "lost_nics", "mnnvl_off", "no_gdr", "no_p2p", "nvls_off", "over_tcp", "slow_setting",
+    "few_cores", "lost_nics", "mnnvl_off", "no_gdr", "no_p2p", "nvls_off", "over_tcp", "slow_setting",
 ]  # fmt: skip
 
 # Networks of plain TCP. GCP's FastSocket is one too, and meant to be.
@@ -33,13 +33,14 @@ class Wiring:
     all_to_all: bool | None = None  # whether it joins every two of them
     nvlink_version: int | None = None
     nics: int | None = None  # ports of a node that carry collectives
-    fast_ports: tuple[str, ...] = ()  # active ports of InfiniBand, RoCE or EFA
+    fast_ports: tuple[str, ...] | None = None  # active ports of InfiniBand, RoCE or EFA
     near: bool | None = None  # whether each GPU has its NIC behind the same PCIe switch
     virtual: bool | None = None  # whether the node is a virtual machine
     multicast: bool | None = None  # whether the driver offers multicast over NVLink, which NVLS needs
     rack: int | None = None  # ranks of its domain in a rack of NVL72; None elsewhere
     # NVLink domains of all nodes; None where communicators are of some of them.
     domains: int | None = None
+    cores: int | None = None  # on which the ranks of the node may run, all together
     # Measured rates as a share of what is expected of this machine, by operation.
     shares: Mapping[str, float] = field(default_factory=dict)
 
@@ -64,7 +65,7 @@ class TransportFinding:
     @property
     def text(self) -> str:
         """The message with its evidence."""
-        return f"{self.message}; NCCL: `{self.line}`" if self.line else self.message
+        return f"{self.message}; by `{self.line}`" if self.line else self.message
 
 
 Found = Iterator[tuple[Level, str, str]]  # the level, the message, and NCCL's line
@@ -89,6 +90,8 @@ def _over_tcp(log: NcclLog, wiring: Wiring) -> Found:
         yield "fail", f"{message}, although there are {_listed(wiring.fast_ports)}", links[0].line
     elif "only_tcp" in log.facts:
         yield "fail", f"{message}: the plugin fell back", log.facts["only_tcp"].line
+    elif wiring.fast_ports is None:
+        yield "warn", message, links[0].line
     else:
         yield "note", f"{message}: no port of InfiniBand, RoCE or EFA is active here", links[0].line
 
@@ -177,6 +180,12 @@ def _mnnvl_off(log: NcclLog, wiring: Wiring) -> Found:
     links = [link for link in log.links if link.kind == "NET" and link.within]
     if links:
         yield "fail", f"data inside the rack went over the network ({links[0].way})", links[0].line
+
+
+def _few_cores(_: NcclLog, wiring: Wiring) -> Found:
+    if wiring.cores is not None and wiring.cores < wiring.gpus:
+        cores = f"{wiring.cores} core{'s' if wiring.cores > 1 else ''}"
+        yield "warn", f"all {wiring.gpus} ranks of a node run on {cores}", f"the ranks' affinity: {cores}"
 
 
 def _below(least: int) -> Callable[[str], bool]:
@@ -269,6 +278,10 @@ RULES = (
     Rule(
         name="R7", kind="slow_setting", find=_slow_setting,
         cure="unset it: in the environment, the system's file, or /etc/nccl.conf and ~/.nccl.conf of the nodes",
+    ),
+    Rule(
+        name="R8", kind="few_cores", find=_few_cores,
+        cure="give ranks cores of their own: --cpu-bind and --cpus-per-task of srun, taskset, limits of the container",
     ),
 )  # fmt: skip
 

@@ -7,14 +7,18 @@ unread.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from pytest_llmbench.core.record.nccl import Fact, LinkKind, NcclComm, NcclLink, NcclLog
+from pytest_llmbench.judging.transport import judge_transport
 
 Process = tuple[str, str]  # host and process id, as NCCL prints them
 
 _LONGEST = 600
 _MOST_WARNINGS = 20
+_FIRST_BYTES = 32 << 20
 _HEAD = re.compile(
     r"(?P<host>[^\s:\[\]]{1,255}):(?P<pid>\d{1,10}):\d{1,10} \[-?\d{1,4}\] "
     r"(?:\S{1,200}:\d{1,6} )?NCCL (?P<level>INFO|WARN) ",
@@ -121,12 +125,27 @@ def condense(lines: Iterable[str], most: int) -> list[str]:
     return [*kept, *unread]
 
 
+def find_faults(paths: Iterable[Path]) -> tuple[str, ...]:
+    """Faults of the way of the data in the logs of a training, each in a sentence with its cure.
+
+    NCCL prints as it begins, so only the first 32 MiB of a file are read. Nothing is known of the machine.
+    """
+    reader = NcclReader()
+    for path in paths:
+        with suppress(OSError), path.open("rb") as file:
+            for line in file.read(_FIRST_BYTES).splitlines():
+                if b"NCCL " in line:
+                    reader.take(line.decode(errors="replace"))
+    found = judge_transport(reader.logs(), {})
+    return tuple(f"NCCL: {one.text}; {one.cure}" for one in found if one.level != "note")
+
+
 class NcclReader:
     """Reads lines one by one. `unread` counts those that cannot be read."""
 
     def __init__(self) -> None:
         self.unread = 0
-        self._hosts: dict[str, _Collected] = {}
+        self._hosts: dict[str, _HostLines] = {}
         self._version: str | None = None
 
     def take(self, line: str, host: str | None = None) -> bool:
@@ -144,8 +163,8 @@ class NcclReader:
         self.unread = sum(own.unread for own in self._hosts.values())
         return news
 
-    def _of(self, host: str) -> "_Collected":
-        return self._hosts.setdefault(host, _Collected(host))
+    def _of(self, host: str) -> "_HostLines":
+        return self._hosts.setdefault(host, _HostLines(host))
 
     def logs(self) -> dict[str, NcclLog]:
         """The facts by host. Ranks that share a node are known at the end."""
@@ -153,7 +172,7 @@ class NcclReader:
         return {host: own.log(places, len(self._hosts), self._version) for host, own in self._hosts.items()}
 
 
-class _Collected:
+class _HostLines:
     """The facts of a host that were read so far."""
 
     def __init__(self, host: str) -> None:

@@ -172,7 +172,8 @@ class IntraNode(CheckDefaults):
         per_node = fleet.site.gpus_per_node
         readings = [reading for host, own in results.items() for reading in _make_inner_readings(host, own, per_node)]
         findings = list(_find_inner_faults(results, readings, options.allowed(fleet.site)))
-        machines, size = Machines.ask(fleet), options.sizes(fleet.site).bytes
+        machines = Machines.ask(fleet)
+        size = min((result.bytes for result in played.results if result.bytes is not None), default=0)
 
         def expect(reading: Reading) -> PhysicsResult | None:
             if machines is None or reading.host is None or reading.statistic != "nvlink_busbw":

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field as Constrained
 from pydantic import PositiveFloat, PositiveInt
@@ -124,13 +124,16 @@ class MeasuredGroups:
         played = self._play(rounds, sizes, nccl=True)
         return read_look(played.nccl, tuple(hosts), played.silent)
 
-    def play(self, rounds: Sequence[Sequence[RankGroup]]) -> Played:
-        """Measure rounds of disjoint groups, one round after the other, in one step of the nodes that take part."""
+    def play(self, rounds: Sequence[Sequence[RankGroup]], collective: GroupCollective | None = None) -> Played:
+        """Measure rounds of disjoint groups, one round after the other, in one step of the nodes that take part.
+
+        `collective` is another one than usual.
+        """
         self.rounds += len(rounds)
         self.runs += sum(len(groups) for groups in rounds)
-        return self._play(rounds, {}, nccl=False)
+        return self._play(rounds, {"collective": collective} if collective else {}, nccl=False)
 
-    def _play(self, rounds: Sequence[Sequence[RankGroup]], sizes: Mapping[str, int], *, nccl: bool) -> Played:
+    def _play(self, rounds: Sequence[Sequence[RankGroup]], other: Mapping[str, Any], *, nccl: bool) -> Played:
         taking_part = {host for groups in rounds for group in groups for host in group.hosts}
         hosts = tuple(host for host in self._fleet.hosts if host in taking_part)
         per_node = len(self.local_ranks)
@@ -142,7 +145,7 @@ class MeasuredGroups:
         longest_s = self._sizes.patience_s + _TIMEOUTS_A_ROUND * self._sizes.timeout_s * (len(rounds) + 1)
         limit_s = min(longest_s, _LIMIT_SHARE * deadline_of(self._check, self._settings))
         config = {"rounds": plan, **self._sizes.model_dump(), "limit_s": limit_s, "collective": self._collective}
-        config |= {**sizes, "nccl": True} if nccl else {}
+        config |= {**other, "nccl": True} if nccl else other
         how = {"hosts": hosts, "together": True, **({"name": "transport"} if nccl else {})}
         probe = self._check.probe_devices(self._fleet.site, self._settings, "pairs:play", config, **how)
         answers = read_answers(self._fleet.run([probe])[0], RankGames)

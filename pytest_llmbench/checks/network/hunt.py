@@ -244,7 +244,7 @@ class Hunt:
         sizes = [match.result.bytes for match in self._of_pairs.values() if match.result.bytes is not None]
         if self.machines is None or not sizes:
             return []
-        laws = [self.machines.collective("all_gather", hosts, min(sizes))]
+        laws = [self.machines.collective("all_reduce", hosts, min(sizes))]
         nodes = {host: self.machines.facts[host] for host in hosts if host in self.machines.facts}
         alone = len(nodes) == len(hosts) and all(domain_of(host, node, {}) == host for host, node in nodes.items())
         if alone and isinstance(laws[0], PhysicsBound):

@@ -10,3 +10,4 @@ class NcclLines(ProbeAnswer):
 
     lines: tuple[str, ...]  # those with facts, each once
     variables: Mapping[str, str]  # the `NCCL_` variables that the rank found
+    cores: tuple[int, ...] = ()  # on which the rank may run

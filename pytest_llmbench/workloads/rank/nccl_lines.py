@@ -50,7 +50,8 @@ class NcclRecord:
             elif not self._stays:
                 self._path.unlink()
                 self._path.parent.rmdir()
-        return NcclLines(lines=tuple(lines), variables=self._variables)
+        cores = tuple(sorted(os.sched_getaffinity(0)))
+        return NcclLines(lines=tuple(lines), variables=self._variables, cores=cores)
 
 
 def steering(environ: Mapping[str, str]) -> dict[str, str]:

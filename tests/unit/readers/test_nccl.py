@@ -1,11 +1,13 @@
 """NCCL's lines: every form of its versions, and nothing that is damaged passes for what it is not."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.record.nccl import NcclLog
-from pytest_llmbench.readers.nccl import condense, read_nccl
+from pytest_llmbench.readers.nccl import condense, find_faults, read_nccl
 from tests.support.nccl import lines
 
 HEAD = "gpu-01:3884652:3884701 [4] NCCL INFO "
@@ -177,3 +179,17 @@ def test_damage_hides_no_fault(data: st.DataObject) -> None:
     named = "NCCL INFO" in damaged and "Channel " in damaged
     assert all(link.kind == "SHM" for link in links)
     assert links or any(log.unread for log in logs) or not named
+
+
+def test_logs_of_trainings_name_the_fault(tmp_path: Path) -> None:
+    """Behind the prefixes of launchers, and between the lines of a framework."""
+    log = tmp_path / "output.log"
+    text = lines(("a", "b"), 2, between="NET/Socket/0", more=("NCCL_IB_DISABLE set by environment to 1.",))
+    log.write_text("".join(f"3: [default0]:{line}\n iteration 1/ 9 | loss: 3.0 |\n" for line in text))
+    (tcp, setting) = find_faults([log, tmp_path / "absent"])
+    assert tcp.startswith(
+        "NCCL: data between nodes went over TCP (NET/Socket); NCCL_IB_DISABLE=1 is set; by `a:101:101"
+    )
+    assert "NCCL_IB_DISABLE=1 is set: InfiniBand and RoCE are off" in setting
+    log.write_text("\n".join(lines()))
+    assert find_faults([log]) == ()

@@ -137,8 +137,8 @@ class _Player:
             wrong = group.wrong_values(checked)
             latency = group.seconds(plan.small_bytes, plan.iterations, plan.warm_up)
             gathers = plan.collective == "all_gather"
-            size = group.agree_on_size(plan.bytes) if gathers else plan.bytes
             measure = group.gather_seconds if gathers else group.seconds
+            size = group.agree_on_size(plan.bytes, measure)
             seconds = measure(size, plan.iterations, plan.warm_up)
             wrong += group.wrong_values(checked) + (group.wrong_parts() if gathers else 0)
             group.close()
@@ -242,14 +242,14 @@ class DirectGroup:
                 needed = warm_up + min(iterations, max(_FEWEST_CALLS, affordable))
         return median(durations[warm_up:])
 
-    def agree_on_size(self, size_bytes: int) -> int:
-        """The size of an all_gather, bytes: less, if a GPU has less memory or the links are very slow."""
+    def agree_on_size(self, size_bytes: int, measure: Callable[[int, int, int], float]) -> int:
+        """The size of the message, bytes: less, if a GPU has less memory or the links are very slow."""
         part = _ALIGNED * self.size
         whole = max(part, size_bytes // part * part)
         if self._device.type != "cuda":
             return whole
         tried = max(part, min(whole, _TRIED) // part * part)
-        fast_enough = tried * _CALL_S / self.gather_seconds(tried, _FEWEST_CALLS, 1)
+        fast_enough = tried * _CALL_S / measure(tried, _FEWEST_CALLS, 1)
         most = min(whole, fast_enough, 0.8 * torch.cuda.mem_get_info(self._device)[0])
         return max(tried, int(self._least(most)) // part * part)
 
