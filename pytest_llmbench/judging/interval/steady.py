@@ -37,8 +37,8 @@ _LATE, _DEVIATES = 4, 3.0
 _MOST = 400
 # Least number of steps for an interval by the means of batches, and the number of batches.
 _BATCHES = ((_MOST, 10), (100, 6), (0, 0))
-# A run that changes between two levels 8 % apart, every 20 steps in the mean, may show one of them only. The mean of many
-# more steps is half of that distance away. The chance of it is small from 75 steps on, and falls exponentially.
+# A run that changes between two levels 8 % apart, every 20 steps in the mean, may show one of them only. The mean of
+# many more steps is half of that away. The chance of it is small from 75 steps on, and falls exponentially.
 _LEVELS, _SHORT, _FADES = 0.04, 75, 25
 # Default standard deviation between runs of one system, for references without their own.
 BETWEEN_RUNS, FREEDOM = USUAL_BETWEEN_RUNS.spread, USUAL_BETWEEN_RUNS.freedom
