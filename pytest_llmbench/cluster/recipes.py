@@ -10,6 +10,7 @@ from pytest_llmbench.core.gpus import may_be_gpu
 from pytest_llmbench.core.paths import folder_of, shipped
 from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
 from pytest_llmbench.core.recipe.reference import Reference, refuse_contradictions
+from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.engines.base import get_engine, options_of, statistics_of
 from pytest_llmbench.judging.statistics import Statistic
 
@@ -83,8 +84,13 @@ def _is_elsewhere(reference: Reference, recipe: Recipe, settings: Settings) -> b
         return False
     if settings.scale != "full" or settings.gpus_of_a_node == 0:
         return True
-    here = settings.topology(recipe)
-    sizes = [] if settings.replay or reference.per_node else [(wanted.gpus, here.gpus), (wanted.nodes, here.nodes)]
-    if any(size not in {None, there} for size, there in sizes):
-        return True
-    return gpu is not None and not may_be_gpu(wanted.gpu, gpu.model)
+    other_gpu = gpu is not None and not may_be_gpu(wanted.gpu, gpu.model)
+    return other_gpu or (settings.replay is None and is_of_another_size(reference, settings.topology(recipe)))
+
+
+def is_of_another_size(reference: Reference, topology: Topology) -> bool:
+    """True if a reference that is left out elsewhere is for another number of nodes or GPUs."""
+    wanted = reference.applies_to
+    if reference.elsewhere == "skip" or reference.per_node or wanted is None:
+        return False
+    return wanted.gpus not in (None, topology.gpus) or wanted.nodes not in (None, topology.nodes)

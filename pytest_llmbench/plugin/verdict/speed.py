@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from pytest_llmbench.cluster.recipes import is_of_another_size
 from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.recipe.reference import Reference
@@ -82,7 +83,8 @@ def _find_reason(run: RunSpec, tests: Sequence[Mapping[str, Any]], recipe: str) 
     known = statistics_of(get_engine(engine))
     by_kind: dict[str, list[str]] = {"skipped": [], "compared by no test": [], "floor": [], "met": []}
     for reference in run.recipe.references:
-        if not known[reference.statistic].of_speed:
+        away = run.replayed is not None and is_of_another_size(reference, run.replayed.topology)
+        if away or not known[reference.statistic].of_speed:
             continue
         met = not any(asks_for_speed(reference.statistic, engine, op, bound) for op, bound in reference.bounds)
         kind = "floor" if reference.floor or reference.name in floors else "met" if met else "compared by no test"

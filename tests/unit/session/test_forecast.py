@@ -233,8 +233,20 @@ def test_metaseq_keeps_all_weights_and_all_sequences_of_a_copy(name: str, nodes:
     assert ("GiB" in foreseen(recipe, half)[1]) is (nodes > 1)
 
 
-NODE, PAIR = "oci_node (busbw_peak >= 440 GB/s)", "oci_pair (busbw_peak >= 440 GB/s)"
+def judges(name: str, statistic: str, at_least: str, **machine: Any) -> dict[str, Any]:
+    applies = {"gpu": "H100", **machine}
+    return {"name": name, "statistic": statistic, "at_least": at_least, "why": "-", "source": "-", "date": "2026-11-26",
+            "applies_to": applies}  # fmt: skip
+
+
+JUDGED = {
+    "all_reduce": [judges("node", "busbw_8GiB", "440 GB/s", gpus=8, nodes=1),
+                   judges("pair", "busbw_8GiB", "430 GB/s", gpus=16, nodes=2) | {"floor": True}],
+    "pairs": [judges("pair", "pair_busbw", "430 GB/s", gpus=16, nodes=2)],
+    "host_device_bandwidth": [judges("copy", "host_to_device", "52 GB/s")],
+}  # fmt: skip
 PHYSICS = "physics, where the nodes show what their hardware is"
+NODE, PAIR = "node (busbw_8GiB >= 440 GB/s)", "pair (busbw_8GiB >= 430 GB/s) (a floor)"
 
 
 @pytest.mark.parametrize(
@@ -244,24 +256,26 @@ PHYSICS = "physics, where the nodes show what their hardware is"
             "all_reduce",
             1,
             {},
-            f"judged: {NODE}; {PHYSICS}\nnot for this machine (1 node × 8 GPUs, scale full): oci_pair",
+            f"judged: {NODE}; {PHYSICS}\nnot for this machine (1 node × 8 GPUs, scale full): pair (for",
         ),
         (
             "all_reduce",
             2,
             {},
-            f"judged: {PAIR}; {PHYSICS}\nnot for this machine (2 nodes × 8 GPUs, scale full): oci_node",
+            f"judged: {PAIR}; {PHYSICS}\nnot for this machine (2 nodes × 8 GPUs, scale full): node (for",
         ),
-        ("all_reduce", 16, {}, f"judged: {PHYSICS}\nnot for this machine (16 nodes × 8 GPUs, scale full): oci_node"),
-        ("pairs", 16, {}, f"judged: oci_pair (pair_busbw >= 440 GB/s); {PHYSICS}"),
+        ("all_reduce", 16, {}, f"judged: {PHYSICS}\nnot for this machine (16 nodes × 8 GPUs, scale full): node"),
+        ("pairs", 16, {}, f"judged: pair (pair_busbw >= 430 GB/s); {PHYSICS}"),
         ("pairs", 16, {"scale": "smoke"}, "judged: by nothing: a PASS will show that it works, not how fast\nnot for"),
         ("gemm", 1, {"gpus_per_node": 0}, "judged: by nothing"),
-        ("host_device_bandwidth", 1, {}, "judged: oci_to_device (host_to_device >= 52 GB/s); oci_to_host"),
+        ("host_device_bandwidth", 1, {}, f"judged: copy (host_to_device >= 52 GB/s); {PHYSICS}"),
         ("limits", 1, {}, ""),
     ],
 )
 def test_a_plan_says_what_judges_a_check(check: str, nodes: int, how: Any, said: str) -> None:
-    lines = "\n".join(outlook_of_check(check, settings("BM.GPU.H100.8", nodes=nodes, **how)))
+    bounds = {name: {"references": references} for name, references in JUDGED.items()}
+    facts = {"name": "x", "cluster": "slurm", "gpus_per_node": 8, "gpu": GPU, "validation": bounds}
+    lines = "\n".join(outlook_of_check(check, settings(validate(System, facts, "x"), nodes=nodes, **how)))
     assert lines.startswith(said) if said else not lines
 
 
