@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install -q -c $(CONSTRAINTS) $(PIP_ARGS)
 
-.PHONY: help bench matrix test tested nodes collected docs lint fast unit coverage real slurm-up slurm-down clean
+.PHONY: help bench matrix test tested nodes docs lint fast unit coverage real slurm-up slurm-down clean
 
 help:
 	@echo "make bench       train the smallest OPT recipe at a tiny scale on this machine and print its verdicts"
@@ -40,7 +40,7 @@ test:
 	@$(MAKE) --no-print-directory -j2 $(VENV)/.dev nodes
 	@$(MAKE) --no-print-directory -j2 lint tested
 
-tested: collected
+tested: $(VENV)/.dev
 	@$(VENV)/bin/pytest tests -n $(TEST_WORKERS) --dist worksteal $(PYTEST_ARGS); \
 	    status=$$?; echo $$status >$(VENV)/tested; exit $$status
 
@@ -52,10 +52,6 @@ nodes:
 	else \
 	    echo "no root or no apt: the tests that need a real Slurm will be skipped"; \
 	fi
-
-# Pytest compiles the tests as it imports them: each worker would do it else.
-collected: $(VENV)/.dev
-	@$(VENV)/bin/pytest tests -n0 --collect-only -q >$(VENV)/collected || { cat $(VENV)/collected; exit 1; }
 
 fast: $(VENV)/.dev lint
 	$(VENV)/bin/pytest tests -n $(TEST_WORKERS) --dist worksteal -m "not slurm" $(PYTEST_ARGS)

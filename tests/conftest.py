@@ -72,6 +72,12 @@ def test_reference(run, reference):
 """
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Fork many workers from a Python that has imported the tests: each would take ten seconds of CPU time for it."""
+    if len(getattr(config.option, "tx", None) or ()) >= 4 and not hasattr(config, "workerinput"):
+        warm_pytest.fork_workers(config.args)
+
+
 def pytest_collection_finish() -> None:
     """Let the garbage collector leave alone what was collected and imported: each look at it takes half a second.
 

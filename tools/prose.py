@@ -274,10 +274,9 @@ def files_in(places: list[Path]) -> list[Path]:
 
 def of_file(path: Path) -> list[Sentence]:
     """Every sentence of a file that is read."""
-    sentences_of_file = list(READERS[path.suffix](path))
     if in_folder(path, *COMMENTS_ONLY):
-        return [sentence for sentence in sentences_of_file if sentence.place == "comment"]
-    return sentences_of_file
+        return list(_of_comments(path, path.read_text(encoding="utf-8"))) if path.suffix == ".py" else []
+    return list(READERS[path.suffix](path))
 
 
 def in_folder(path: Path, *folders: str) -> bool:

@@ -68,7 +68,7 @@ def ask(
             pid = status_of(server)
         except OSError:
             server.close()
-            _start(at)
+            start_server(at)
         else:
             if pid == REFUSED:
                 server.close()
@@ -206,23 +206,26 @@ def run(
     return subprocess.CompletedProcess(list(command), process.wait(), text)
 
 
-def _start(at: Path) -> None:
-    """Have a server listen, unless another has started one meanwhile."""
+def start_server(at: Path, *tests: str) -> None:
+    """Have a server listen, unless another has started one meanwhile; it imports `tests`, if they are given."""
     with _lock(at.with_name(f"{at.name}.lock")):
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
             probe.connect(str(at))
             return
         at.unlink(missing_ok=True)
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_", "LLMBENCH_", "PYTHON"))}
+        others = ("PYTEST_", "COV_", "PYTHON", *(() if tests else ("LLMBENCH_",)))
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(others)}
         clean |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # there are more ranks than cores
         log = at.with_name(f"{at.name}.log")
         with log.open("w") as said, Path(os.devnull).open() as nothing:
             os.posix_spawn(  # it ends itself, and is not waited for
-                sys.executable, [sys.executable, str(Path(__file__).with_name("serving.py")), str(at)], clean,
+                sys.executable, [sys.executable, str(Path(__file__).with_name("serving.py")), str(at), *tests], clean,
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, nothing.fileno(), 0),
                     (os.POSIX_SPAWN_DUP2, said.fileno(), 1),
                     (os.POSIX_SPAWN_DUP2, said.fileno(), 2),
+                    # A lock or pipe of whoever runs the tests is not held for as long as the server waits.
+                    *((os.POSIX_SPAWN_CLOSE, number) for number in range(3, 256)),
                 ],
                 setsid=True,
             )  # fmt: skip
@@ -236,6 +239,18 @@ def _lock(path: Path) -> Iterator[None]:
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def fork_workers(tests: Sequence[str]) -> None:
+    """Have pytest-xdist, in this process, fork its workers from a Python that has imported these tests."""
+    at = address("tests")
+    if may_ask((), os.environ):
+        from execnet import gateway_io  # noqa: PLC0415 - a program that asks imports nothing of others
+
+        start_server(at, *tests)
+        first = "import sys;exec(eval(sys.stdin.readline()))"  # what execnet has a new Python run
+        command = [sys.executable, "-I", "-S", __file__, str(at), "worker", first]
+        vars(gateway_io)["popen_args"] = lambda _spec: command
 
 
 def script(folder: Path) -> Path:
@@ -261,9 +276,10 @@ def main() -> None:
                     signal.signal(-status, signal.SIG_DFL)
                 os.kill(os.getpid(), -status)
             os._exit(status)
-    new = {"code": ["-u", "-c"], "module": ["-u", "-m"], "script": [str(Path(sys.executable).with_name("pytest"))]}[
-        kind
-    ]
+    new = {
+        "code": ["-u", "-c"], "worker": ["-u", "-c"], "module": ["-u", "-m"],
+        "script": [str(Path(sys.executable).with_name("pytest"))],
+    }[kind]  # fmt: skip
     os.execv(sys.executable, [sys.executable, *new, *args])
 
 

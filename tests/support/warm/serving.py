@@ -1,7 +1,9 @@
 """A Python that has started pytest once, and forks a session for each who asks: `python serving.py SOCKET`.
 
 A new Python takes a second of CPU time to import pytest, its plugins and this package, and the tests start hundreds.
-PyTorch takes several for each rank: where the socket's name ends in `.torch`, this Python has imported that instead.
+PyTorch takes several for each rank: where the socket's name ends in `.torch`, this Python has imported that instead,
+and what ranks without PyTorch have where it ends in `.ranks`.
+Where it ends in `.tests`, this Python has imported the tests of the arguments after it, for workers of pytest-xdist.
 A forked session has these imports, and nothing else of the one before: its folder, environment, arguments, `sys.path`
 and the streams are the asker's. See `asking.py` for the other side.
 """
@@ -23,7 +25,7 @@ import socket
 import sys
 import tempfile
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,9 @@ HEAVY = tuple(
     f"pytest_llmbench.{name}."
     for name in ("checks.collectives", "checks.compute", "checks.network", "engines.deepspeed", "engines.torch")
 )
+
+# The modules that ranks are started with.
+RANKS = tuple(f"pytest_llmbench.workloads.rank.{name}" for name in ("main", "probe"))
 
 REFUSED = -1000
 
@@ -63,7 +68,7 @@ def attend(asker: socket.socket) -> None:
     """Start one session and say how it ended. Returns in the session only."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     request, streams = receive(asker)
-    if shadowed(request):
+    if request["kind"] != "worker" and shadowed(request):
         asker.sendall(REFUSED.to_bytes(4, "big", signed=True))
         os._exit(0)
     session = os.fork()
@@ -127,7 +132,7 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
     sys.stdin, sys.stdout, sys.stderr = map(_opened, (sys.stdin, sys.stdout, sys.stderr), range(3))
     vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
     own = [folder for folder in request["env"].get("PYTHONPATH", "").split(os.pathsep) if folder]
-    first = {"module": request["cwd"], "script": str(Path(sys.executable).parent), "code": ""}[request["kind"]]
+    first = {"module": request["cwd"], "script": str(Path(sys.executable).parent)}.get(request["kind"], "")
     sys.path[:] = [first, *own, *sys.path]
     importlib.invalidate_caches()
     if "xdist.plugin" in sys.modules:
@@ -153,6 +158,13 @@ def _opened(old: Any, number: int) -> Any:
     return io.TextIOWrapper(buffered, old.encoding, old.errors, line_buffering=number == 2 or raw.isatty())
 
 
+def import_ranks() -> None:
+    """Import what every rank does."""
+    for name in RANKS:
+        importlib.import_module(name)
+    _forget()
+
+
 def import_torch() -> None:
     """Import what every engine imports at its first step, and models of engine deepspeed."""
     for name in ("torch", "torch._dynamo", "torch.distributed.fsdp", "transformers.models.opt.modeling_opt"):
@@ -161,11 +173,20 @@ def import_torch() -> None:
     sys.modules.pop("pynvml", None)  # tests have a stand-in of that name
 
 
+def collect_tests(args: list[str]) -> None:
+    """Collect tests once, for workers that find the modules of all of them imported."""
+    pytest = importlib.import_module("pytest")
+    pytest.main(
+        ["-p", "no:cacheprovider", "-n0", "--collect-only", "-q", *args], plugins=[Importing(("xdist.remote",))]
+    )
+    _forget()
+
+
 def start_pytest(door: Path) -> None:
     """Start pytest where there is nothing to test, and import what a session of ours needs."""
     pytest = importlib.import_module("pytest")
     with tempfile.TemporaryDirectory() as nothing, contextlib.chdir(nothing):
-        pytest.main(["-p", "no:cacheprovider", "--collect-only", "-q", nothing], plugins=[Importing()])
+        pytest.main(["-p", "no:cacheprovider", "--collect-only", "-q", nothing], plugins=[Importing(_names())])
     _forget()
     # Workers of pytest-xdist are sessions as well: they are asked for by the same program as others.
     asking = [sys.executable, "-I", "-S", str(Path(__file__).with_name("asking.py"))]
@@ -177,12 +198,12 @@ def start_pytest(door: Path) -> None:
     start = submitit.start_controller
 
     def start_forked(command: str, **rest: Any) -> Any:
-        """Start ranks on this machine: those that import PyTorch are forked from a process that has."""
+        """Start ranks on this machine, forked from a process that has imported what they import."""
         python, _, _, module, folder = shlex.split(command)
         task = Path(folder, "task.json")
-        entry = json.loads(task.read_bytes())["entry"] if python == sys.executable and task.exists() else ""
-        if entry.startswith(HEAVY):
-            command = shlex.join([*asking, str(door.with_suffix(".torch")), "module", module, folder])
+        if python == sys.executable and module in RANKS and task.exists():
+            imported = ".torch" if json.loads(task.read_bytes())["entry"].startswith(HEAVY) else ".ranks"
+            command = shlex.join([*asking, str(door.with_suffix(imported)), "module", module, folder])
         return start(command=command, **rest)
 
     submitit.start_controller = start_forked  # type: ignore[attr-defined]
@@ -193,13 +214,17 @@ def start_pytest(door: Path) -> None:
 class Importing:
     """A plugin that imports what sessions need while pytest rewrites what is imported."""
 
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = names
+
     def pytest_collection(self) -> None:
         """Import it."""
-        for name in ("submitit", "xdist.remote", "xdist.dsession", "execnet.gateway_base", *_names()):
+        for name in self._names:
             importlib.import_module(name)
 
 
 def _names() -> Iterator[str]:
+    yield from ("submitit", "xdist.remote", "xdist.dsession", "execnet.gateway_base")
     ours = importlib.import_module("pytest_llmbench")
     for package in PACKAGES:
         inner = importlib.import_module(f"{ours.__name__}.{package}")
@@ -220,14 +245,19 @@ def _forget() -> None:
 
 def main() -> None:
     """Serve at a socket until nobody asks."""
-    address = Path(sys.argv[1])
-    os.chdir("/")
+    address, tests = Path(sys.argv[1]), sys.argv[2:]
+    if not tests:
+        os.chdir("/")
     del sys.path[0]
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(str(address))
         door.listen(64)
         if address.suffix == ".torch":
             import_torch()
+        elif address.suffix == ".ranks":
+            import_ranks()
+        elif tests:
+            collect_tests(tests)
         else:
             start_pytest(address)
         assert len(list(Path("/proc/self/task").iterdir())) == 1, "a process with threads must not fork"
