@@ -10,12 +10,13 @@ import pytest
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.recipes import Parallelism, Recipe
+from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.recipe.shape import ModelShape
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Claim, Setting
 from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.engines.base import ENGINES, Place, Script, get_engine, shape_problems
-from pytest_llmbench.judging.references import Machine, why_not_applicable
+from pytest_llmbench.judging.references import Machine, applied
 from tests.support.published import MODELS
 from tests.support.recipes import small_recipe
 from tests.support.shipped import shipped_recipes
@@ -205,7 +206,7 @@ def test_a_published_rate_passes_its_recipe_and_six_percent_less_fails(
     recipe = shipped_recipes()[name]
     machine = Machine(system="any", device=f"NVIDIA {gpu}", gpus=gpus, nodes=gpus // recipe.gpus_per_node, scale="full")
     (bound,) = (each for each in recipe.references
-                if each.applies_to is not None and why_not_applicable(each, machine) is None)  # fmt: skip
+                if each.applies_to is not None and isinstance(applied(each, machine), Reference))  # fmt: skip
     assert Quantity(rate, "tokens/s/gpu") in bound
     assert Quantity(0.94 * rate, "tokens/s/gpu") not in bound
 
