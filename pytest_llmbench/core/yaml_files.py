@@ -23,15 +23,18 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     try:
         with open_regular(path) as file:
-            text = file.read(_LARGEST_BYTES + 1)
-        _refuse_bombs(text)
-        data = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader underneath
+            data = _parse(file.read(_LARGEST_BYTES + 1))
     # The last four: PyYAML's own conversions, of a 30th of February or of nesting without end.
     except (OSError, yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected a mapping of keys, found {type(data).__name__}")
     return data
+
+
+def _parse(text: bytes) -> Any:
+    _refuse_bombs(text)
+    return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader underneath
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # chosen at run time
