@@ -167,8 +167,9 @@ def import_ranks() -> None:
 
 
 def import_torch() -> None:
-    """Import what every engine imports at its first step, and models of engine deepspeed."""
-    for name in ("torch", "torch._dynamo", "torch.distributed.fsdp", "transformers.models.opt.modeling_opt"):
+    """Import what every engine imports at its first step, models of engine deepspeed, and the compiler of both."""
+    models = ("transformers.models.opt.modeling_opt", "torch._inductor.compile_fx")
+    for name in ("torch", "torch._dynamo", "torch.distributed.fsdp", *models):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     sys.modules.pop("pynvml", None)  # tests have a stand-in of that name
