@@ -207,9 +207,10 @@ def for_people(value: float, digits: int = 4) -> str:
 _BOUND = re.compile(r"([<>]=?|no worse than) (-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)", re.ASCII)
 
 
-def bounds_for_people(text: str, digits: int = 4) -> str:
+def bounds_for_people(text: str, digits: int = 4, *, floor: object = None) -> str:
     """Write bounds in a text for people: `>= 9e+08 words/s` becomes `>= 900,000,000 words/s`; see `for_people`."""
-    return _BOUND.sub(lambda match: f"{match[1]} {for_people(float(match[2]), digits)}", text)
+    shown = _BOUND.sub(lambda match: f"{match[1]} {for_people(float(match[2]), digits)}", text)
+    return f"{shown} (floor)" if floor else shown
 
 
 def told_apart(one: Quantity, other: Quantity) -> tuple[str, str]:

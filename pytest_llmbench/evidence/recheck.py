@@ -23,7 +23,6 @@ from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.evidence.recorded import LARGEST, RecordedSession, address_of
 from pytest_llmbench.judging.recount import same
-from pytest_llmbench.judging.references import why_not_applicable
 from pytest_llmbench.plugin.output.provenance import bounds
 from pytest_llmbench.plugin.verdict.compare import JudgedComparison
 from pytest_llmbench.plugin.verdict.run import Run
@@ -77,14 +76,16 @@ def judge_test_again(judgement: Judgement, runs: Sequence[RunRecord], *, rerun: 
 
 def _is_skipped(reference: Reference, run: Run) -> bool:
     no_meaning = reference.statistic not in run.record.metrics and run.record.recipe.scale == "smoke"
-    return no_meaning or why_not_applicable(reference, run.machine) is not None
+    return no_meaning or isinstance(run.reference(reference), str)
 
 
 def _judge_reference(judgement: Judgement, reference: Reference, run: Run) -> Rejudged:
     kept = judgement.verdict
-    if _is_skipped(reference, run):
+    here = run.reference(reference)
+    if isinstance(here, str) or _is_skipped(reference, run):
         where = f"reference {reference.name} is not for {run.machine}"
         return Rejudged(difference=f"the record says {kept}, and {where}")
+    reference = here
     measured = None
     try:
         measured = run.measured(reference.statistic)

@@ -7,24 +7,29 @@ from pytest_llmbench.core.wire.machine import MachineFacts, MachineGpu, MachineP
 _HOPPER = {
     "capability": "9.0", "sms": 132, "max_sm_mhz": 1980, "max_memory_mhz": 2619, "bus_bits": 5120, "own_pcie_gen": 5,
     "pcie_gen": 5, "pcie_width": 16, "nvlink_version": 4, "nvlinks": 18, "nvswitch": True, "multicast": True,
+    "power_limit_w": 700, "default_power_limit_w": 700,
 }  # fmt: skip
 GPUS: dict[str, dict[str, Any]] = {
     "A100": {
         "name": "NVIDIA A100-SXM4-80GB", "capability": "8.0", "sms": 108, "max_sm_mhz": 1410, "max_memory_mhz": 1593,
         "bus_bits": 5120, "own_pcie_gen": 4, "pcie_gen": 4, "pcie_width": 16, "nvlink_version": 3, "nvlinks": 12,
-        "nvswitch": True, "multicast": False,
+        "nvswitch": True, "multicast": False, "default_power_limit_w": 400,
     },
     "H100": {"name": "NVIDIA H100 80GB HBM3", **_HOPPER},
     "H200": {"name": "NVIDIA H200", **_HOPPER, "max_memory_mhz": 3201, "bus_bits": 6144},
     "B200": {
         "name": "NVIDIA B200", **_HOPPER, "capability": "10.0", "sms": 148, "max_sm_mhz": 1965, "nvlink_version": 5,
-        "max_memory_mhz": 3996, "bus_bits": 7680,
+        "max_memory_mhz": 3996, "bus_bits": 7680, "default_power_limit_w": 1000,
     },
     "GB200": {
         "name": "NVIDIA GB200", **_HOPPER, "capability": "10.0", "sms": 152, "max_sm_mhz": 2062, "nvlink_version": 5,
-        "max_memory_mhz": 3996, "bus_bits": 7680, "c2c": True,
+        "max_memory_mhz": 3996, "bus_bits": 7680, "c2c": True, "default_power_limit_w": 1200,
     },
 }  # fmt: skip
+
+
+GPUS["B300"] = {**GPUS["B200"], "name": "NVIDIA B300 SXM6 AC", "capability": "10.3", "default_power_limit_w": 1100}
+GPUS["GB300"] = {**GPUS["GB200"], "name": "NVIDIA GB300", "capability": "10.3", "default_power_limit_w": 1400}
 
 
 def root_of(number: int) -> str:

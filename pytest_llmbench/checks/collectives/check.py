@@ -17,6 +17,7 @@ from pytest_llmbench.checks.base import (
     CheckDefaults,
     CheckSettings,
     Fleet,
+    Probe,
     Site,
     deadline_of,
     options_of,
@@ -26,6 +27,7 @@ from pytest_llmbench.checks.collectives.nodes.nccl_tests import NcclTestsOutputs
 from pytest_llmbench.checks.collectives.report import read_nccl_tests, read_nccl_tests_json
 from pytest_llmbench.checks.findings import Bounds, FindingMaker, ReadingLaw, SharedKind, make_finding
 from pytest_llmbench.checks.machine import Machines
+from pytest_llmbench.checks.transport import GLOO, merge_for_cluster, read_look, wire
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.record.curves import COLLECTIVES, Curve, Point, asked_size, size_name
@@ -35,9 +37,9 @@ from pytest_llmbench.judging.physics import (
     LEAST_SIZE,
     SMALL,
     NoLaw,
+    PhysicsBound,
     PhysicsResult,
     growth_of_doubling,
-    unsaturated,
 )
 from pytest_llmbench.readers.items import Unreadable
 
@@ -59,6 +61,9 @@ _TYPES = {"float32": "float", "bfloat16": "bfloat16"}
 # By device: largest size, iterations, warm-up, checked rounds.
 _USUAL = {"cuda": (8 << 30, 20, 5, 4), "cpu": (16 << 20, 5, 1, 2)}
 _SMOKE_BYTES = 1 << 20
+# The step in which NCCL prints its lines: all_reduce by NVLS or trees where it can, broadcast always by rings.
+_LOOK = {"collectives": ("all_reduce", "broadcast"), "iterations": 1, "warm_up": 1, "checked": 1}
+_LOOK_SIZES = {"full": (64 << 20, 1 << 30), "smoke": (_SMOKE_BYTES,)}
 
 
 class CollectivesOptions(Strict):
@@ -138,14 +143,45 @@ class Collective(CheckDefaults):
             config = {"collectives": names, "sizes": options.sizes, "timeout_s": deadline_s, **counts}
             how = {"name": _name_probe(options), "together": True}
             answers = fleet.once(self.probe_devices(site, settings, "collectives:measure", config, **how))
-            return self._judge_ours(read_answers(answers, RankCollectives), fleet, settings, machines)
+            report = self._judge_ours(read_answers(answers, RankCollectives), fleet, settings, machines)
+            look = {**config, **_LOOK, "sizes": _LOOK_SIZES[site.scale], "nccl": True}
+            probe = self.probe_devices(site, settings, "collectives:measure", look, name="transport", together=True)
+            return self._add_transport(report, probe, RankCollectives, fleet, machines)
         if site.device == "cpu":
             return Report(skip="nccl-tests needs GPUs, and the nodes of this system have none")
         config = _configure_nccl_tests(options, fleet, names, deadline_s / len(names))
         how = {"name": _name_probe(options), "hosts": fleet.hosts[:1], "gpus": True}
         answers = fleet.once(self.probe(settings, "nccl_tests:run", config, **how))
         outputs = read_answers(answers, NcclTestsOutputs, asked={"runs": names})
-        return self._judge_theirs(outputs, fleet, settings, machines)
+        report = self._judge_theirs(outputs, fleet, settings, machines)
+        size = _LOOK_SIZES[site.scale][-1]
+        once = options.model_copy(update={"min_bytes": size, "max_bytes": size, "iterations": 1, "warm_up": 1})
+        look = {**_configure_nccl_tests(once, fleet, names[:1], deadline_s), "nccl": True}
+        probe = self.probe(settings, "nccl_tests:run", look, **{**how, "name": "transport"})
+        return self._add_transport(report, probe, NcclTestsOutputs, fleet, machines)
+
+    def _add_transport(
+        self, report: Report, probe: Probe, model: type[RankCollectives | NcclTestsOutputs], fleet: Fleet,
+        machines: Machines | None,
+    ) -> Report:  # fmt: skip
+        """A report of what was measured, with the way that NCCL took."""
+        if not report.readings or report.problem is not None:
+            return report
+        if not probe.gpus:
+            return report.model_copy(update={"evidence": {**report.evidence, "transport": GLOO}})
+        answers = read_answers(fleet.once(probe), model)
+        of_all = len(answers) < fleet.site.ranks_per_node * len(fleet.hosts)
+        lines = [(None if of_all else answer.host, answer.data.nccl) for answer in answers if answer.data is not None]
+        look = read_look(lines, fleet.hosts, silent(answers))
+        wirings = wire(machines, look, fleet.hosts)
+        shares = {self.name: self._share(report, machines, fleet)}
+        return merge_for_cluster(look.add_to(report, wirings, fleet.hosts, shares=shares), fleet.hosts)
+
+    def _share(self, report: Report, machines: Machines | None, fleet: Fleet) -> float | None:
+        """The peak as a share of what physics expects at 8 GiB; None without a law."""
+        peak = next((reading.value for reading in report.readings if reading.statistic == "busbw_peak"), None)
+        law = machines.collective(self.name, fleet.hosts, 8 << 30) if machines else None
+        return peak / law.expected if peak is not None and isinstance(law, PhysicsBound) else None
 
     def _judge_ours(
         self,
@@ -290,7 +326,7 @@ def _make_law(curve: Curve, fleet: Fleet, machines: Machines | None) -> ReadingL
         size = asked if reading.statistic == name or curve.peak is None else curve.peak.size
         if machines is None:
             return NoLaw(SMALL)
-        return unsaturated(machines.collective(str(curve.collective), fleet.hosts, size), growth)
+        return machines.collective(str(curve.collective), fleet.hosts, size, growth=growth)
 
     return expect
 

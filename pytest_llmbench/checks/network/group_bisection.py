@@ -132,7 +132,7 @@ def _halves(group: Hosts) -> list[Hosts]:
 
 
 def measure_whole(ground: MeasuredGroups, hosts: Sequence[str], floor: float | None, gpus: int) -> Report:
-    """Measure all nodes as one group, and bisect it where it is slow or fails.
+    """Measure an all_reduce of all nodes as one group, and bisect it where it is slow or fails.
 
     Their pairs are well; fewer than three are measured as pairs already. A group must reach the `floor`, GB/s; without
     one, only a failure counts. `gpus` counts those of each node.
@@ -142,7 +142,9 @@ def measure_whole(ground: MeasuredGroups, hosts: Sequence[str], floor: float | N
     runs: list[GroupResult] = []
 
     def bad(groups: Sequence[tuple[str, ...]]) -> list[bool | None]:
-        results = ground.play([[RankGroup(hosts=group, local_ranks=ground.local_ranks) for group in groups]]).results
+        # Rings through thousands of ranks would measure their hops.
+        rounds = [[RankGroup(hosts=group, local_ranks=ground.local_ranks) for group in groups]]
+        results = ground.play(rounds, "all_reduce").results
         runs.extend(results)
         return [None if result.busbw is None else floor is not None and result.busbw < floor for result in results]
 

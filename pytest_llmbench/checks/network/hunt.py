@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import median
 from typing import Any
@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import PositiveInt
 
 from pytest_llmbench.checks.base import CheckDefaults, CheckSettings, Fleet
-from pytest_llmbench.checks.findings import Bounds, SharedKind
+from pytest_llmbench.checks.findings import Bounds, SharedKind, judge_by_physics
+from pytest_llmbench.checks.machine import Machines, domain_of
 from pytest_llmbench.checks.network.groups import (
     GroupFault,
     GroupResult,
@@ -23,8 +24,10 @@ from pytest_llmbench.checks.network.groups import (
     note_missing_reference,
 )
 from pytest_llmbench.checks.network.tournament import Game, PairVerdict, Rounds, floor_of, is_slow, judge, schedule
+from pytest_llmbench.checks.transport import GLOO, wire
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.judging.outliers import outliers
+from pytest_llmbench.judging.physics import PhysicsBound, PhysicsResult, expect_from_pairs, oversubscribed
 
 _ATTEMPTS = 3
 _REPLACE = "take the node out; check its cables, ports, NICs and their drivers against a good node"
@@ -63,8 +66,11 @@ class Hunt:
         repeats: int,
     ) -> None:
         self.field = MeasuredGroups(fleet, check, settings, options)
-        self.bounds = Bounds(fleet.site, settings)
-        self.statistic, self.gpus = statistic, gpus
+        self.machines = Machines.ask(fleet) if len(fleet.hosts) > 1 else None
+        self.bounds = Bounds(fleet.site, settings, law=self._expect)
+        self.statistic, self.gpus, self._of_rail = statistic, gpus, check.name == "rail"
+        self._of_pairs: dict[str, Match] = {}  # by their subject
+        self._gpus_of_site = fleet.site.gpus_per_node
         self._hosts, self._tolerance, self._repeats = fleet.hosts, options.allowed(fleet.site), repeats
         self.silent: dict[str, str] = {}  # reasons for nodes without an answer
         self.device: str | None = None
@@ -105,12 +111,18 @@ class Hunt:
             return self.second
 
         self._play_first_pass(play, draw)
+        self._of_pairs = {_subject(match): match for match in self.first if match.value is not None}
+        laws = [law for match in self._of_pairs.values() if isinstance(law := self._expect_pair(match), PhysicsBound)]
+        # The lowest of all pairs: those of one rack may reach more.
+        self.physical = min((law.fail for law in laws), default=None)
         self.players = {name: (host, "" if rail is None else f"rail {rail}") for name, (host, rail) in players.items()}
         bound = None if self.device is None else self.bounds.floor(self.statistic, self.device, 2, 2 * self.gpus)
         # Whether the floor is that of a reference.
         self.referenced = bound is not None
         # Whether most nodes answered, so that silence is a fault of the silent ones.
-        floor = floor_of(self.first, self._tolerance) if bound is None else bound
+        compared = floor_of(self.first, self._tolerance) if bound is None else bound
+        floor = max((rate for rate in (compared, self.physical) if rate is not None), default=None)
+        self.by_physics = floor is not None and floor == self.physical
         self.verdict: PairVerdict = judge(
             self.first, play_again, floor=floor, repeats=self._repeats, league=lambda player: self.players[player][1]
         )
@@ -160,29 +172,105 @@ class Hunt:
         if self.verdict.floor is None:
             return "there is nothing to compare with"
         source = "as the reference has it" if self.referenced else "by comparison with the others"
+        source = "by physics" if self.by_physics else source
         return f"a good pair reaches {self.verdict.floor:.4g} GB/s, {source}"
 
     def report(self, further: Sequence[Reading] = ()) -> Report:
         """The report on the tournament, with `further` readings."""
         readings = [*self._make_readings(), *further]
         of_nodes = [reading for reading in readings if reading.host is not None]
-        notes = list(note_missing_reference(self.bounds, self.statistic))
+        notes = list(note_missing_reference(self.bounds, self.statistic)) if self.physical is None else []
         if self.verdict.floor is None:
             notes.append("two nodes and no reference: the result shows that their pair works, not whether it is slow")
         findings = [*self._find_dead(), *self._find_culprits(), *self._find_links(), *self._find_slow_at_times()]
         findings += self.bounds.judge(of_nodes, device=self.device)
+        below = list(self._find_below_physics())
+        failed = {finding.host for finding in below if finding.severity.fails}
         slow = [match for match in self.first if self._is_slow(match)]
         return Report(
-            findings=(*findings, *(() if self.referenced else self._find_uneven())),
+            findings=(*findings, *below, *(() if self.referenced or failed else self._find_uneven())),
             readings=tuple(readings),
-            unjudged=self.unjudged,
+            unjudged={host: reason for host, reason in self.unjudged.items() if host not in failed},
             unbounded=not self.bounds.covers(readings, self.device),
+            bounds=tuple(self.bounds.lines(readings, self.device)),
             notes=tuple(notes),
             evidence={  # numbers behind the findings; those of all good pairs are readings
                 "floor_gb_s": self.verdict.floor, "pairs": len(self.first), "slow_pairs": _list_rows(slow),
                 "second_pass": _list_rows(self.second), "rounds": self.field.rounds,
+                **(self.machines.evidence if self.machines else {}),
             },
         )  # fmt: skip
+
+    def add_transport(self, report: Report) -> Report:
+        """A report of what was measured between GPUs, with the way that NCCL took between the nodes that answer."""
+        left = [host for host in self._hosts if host not in self.silent]
+        if not report.readings or len(left) < 2:
+            return report
+        if not self._gpus_of_site:
+            return report.model_copy(update={"evidence": {**report.evidence, "transport": GLOO}})
+        ranks = self.field.local_ranks
+        rounds = [[RankGroup(hosts=pair, local_ranks=ranks) for pair in pairs] for pairs in schedule(left, 1)]
+        look = self.field.look(rounds)
+        wirings = wire(self.machines, look, left)
+        if {wiring.domains for wiring in wirings.values()} - {1}:  # pairs of one rack, and of two
+            wirings = {host: replace(wiring, domains=None) for host, wiring in wirings.items()}
+        return look.add_to(report, wirings, left, shares={"all_gather": self._share()})
+
+    def _share(self) -> float | None:
+        """The median pair as a share of what physics expects; None without a law."""
+        shares = [
+            match.value / law.expected
+            for match in self._of_pairs.values()
+            if match.value is not None and isinstance(law := self._expect_pair(match), PhysicsBound)
+        ]
+        return median(shares) if shares else None
+
+    def _expect_pair(self, match: Match) -> PhysicsResult | None:
+        """What physics expects of a pair; None on CPUs and at scale smoke."""
+        hosts, size = match.result.group.hosts, match.result.bytes
+        if self.machines is None or size is None:
+            return None
+        return self.machines.rail(hosts, size) if self._of_rail else self.machines.collective("all_gather", hosts, size)
+
+    def _expect(self, reading: Reading) -> PhysicsResult | None:
+        match = self._of_pairs.get(reading.subject) if reading.statistic == self.statistic else None
+        return self._expect_pair(match) if match is not None and reading.host is None else None
+
+    def expect_group(self, hosts: Sequence[str]) -> list[PhysicsBound]:
+        """What all these nodes together should reach: by their own facts, and by the median pair.
+
+        Pairs inside a rack of NVL72 are no base for several racks.
+        """
+        sizes = [match.result.bytes for match in self._of_pairs.values() if match.result.bytes is not None]
+        if self.machines is None or not sizes:
+            return []
+        laws = [self.machines.collective("all_reduce", hosts, min(sizes))]
+        nodes = {host: self.machines.facts[host] for host in hosts if host in self.machines.facts}
+        alone = len(nodes) == len(hosts) and all(domain_of(host, node, {}) == host for host, node in nodes.items())
+        if alone and isinstance(laws[0], PhysicsBound):
+            network = self.machines.site.network
+            middle = median(match.value for match in self._of_pairs.values() if match.value is not None)
+            by_pairs = expect_from_pairs(middle, len(hosts))
+            laws.append(oversubscribed(by_pairs, network.oversubscription if network else 1.0))
+        return [law for law in laws if isinstance(law, PhysicsBound)]
+
+    def _find_below_physics(self) -> Iterator[Finding]:
+        """Yield nodes whose best pair is below what physics expects: a pair is as slow as the slower of its two."""
+        for player, (host, rail) in self.players.items():
+            own = [match for match in self.matches_of(player) if match.value is not None]
+            best = max(own, key=lambda match: match.value or 0.0, default=None)
+            law = self._expect_pair(best) if best is not None else None
+            if best is None or best.value is None or not isinstance(law, PhysicsBound):
+                continue
+            partner = next(name for name in best.pair if name != player)
+            reading = Reading(
+                host=host, subject=rail, statistic=self.statistic, value=best.value, unit="GB/s", nodes=2,
+                gpus=2 * self.gpus,
+            )  # fmt: skip
+            if self.bounds.is_by_physics(reading, self.device) and player not in self.verdict.culprits:
+                for made in judge_by_physics(reading, law, _REPLACE):
+                    text = f"its best pair, with {self.players[partner][0]}: {made.message}"
+                    yield made.model_copy(update={"message": text})
 
     def _find_dead(self) -> Iterator[Finding]:
         if self.witnessed:
@@ -287,11 +375,15 @@ class Hunt:
         how: dict[str, Any] = {"unit": "GB/s", "nodes": 2, "gpus": 2 * self.gpus}
         for match in self.first:
             if match.value is not None:
-                yield Reading(subject=" - ".join(match.pair), statistic=self.statistic, value=match.value, **how)
+                yield Reading(subject=_subject(match), statistic=self.statistic, value=match.value, **how)
         for player, (host, rail) in self.players.items():
             if own := [match.value for match in self.matches_of(player) if match.value is not None]:
                 statistic = f"{self.statistic}_median"
                 yield Reading(host=host, subject=rail, statistic=statistic, value=median(own), **how)
+
+
+def _subject(match: Game) -> str:
+    return " - ".join(match.pair)
 
 
 def _name(host: str, rail: int | None) -> str:

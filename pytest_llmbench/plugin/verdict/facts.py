@@ -108,6 +108,8 @@ class ReferenceFacts(ReportedFacts):
     """The measured statistic; without a measurement, the reference's."""
     threshold: str
     """The bound or bounds, with unit."""
+    floor: str | None
+    """Machine that the bounds were set for, if they are only a floor for this one; absent of any other."""
     xfail: str | None
     """Until when the reference is expected to be missed, and the reason; absent of any other."""
 
@@ -274,6 +276,7 @@ def facts_of_reference(reference: Reference) -> dict[str, Any]:
     """Properties of a test's report about the threshold that it applies."""
     xfail = None if reference.xfail is None else str(reference.xfail)
     facts = ReferenceFacts(
-        reference=reference.name, statistic=reference.statistic, threshold=reference.threshold, xfail=xfail
-    )
+        reference=reference.name, statistic=reference.statistic, threshold=reference.threshold,
+        floor=reference.floor_for, xfail=xfail,
+    )  # fmt: skip
     return facts.properties()

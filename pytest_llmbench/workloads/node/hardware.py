@@ -97,7 +97,7 @@ def _read_gpu(nvml: ModuleType, handle: Any, multicast: dict[str, bool]) -> Mach
 
 
 def _ask(nvml: ModuleType, what: Callable[[], NvmlValue]) -> NvmlValue | None:
-    """What a function of NVML returns; None where the GPU, the driver or the module lacks it."""
+    """The result of a function of NVML; None where the GPU, the driver or the module lacks it."""
     try:
         return what()
     except (nvml.NVMLError, AttributeError):
