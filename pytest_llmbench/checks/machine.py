@@ -18,6 +18,7 @@ _PROBE = Probe(
 )  # fmt: skip
 # Generation of NVLink by compute capability, where the driver does not report it.
 _NVLINK_OF = {"7.0": 2, "8.0": 3, "9.0": 4, "10.0": 5, "10.3": 5}
+_ALL_LINKS = 18  # of a GPU since NVLink 4: they lead to all others, by switches or directly
 _RING_LIKE = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"}
 
 
@@ -201,8 +202,8 @@ def _is_hidden(gpu: MachineGpu) -> bool:
 
 def _links_of(node: MachineFacts, used: int) -> Links:
     """The NVLinks of a node's GPUs, as many as most have; none where they do not join all GPUs that are used."""
-    joined = node.joined or used == 1 or (node.joined is None and all(gpu.nvswitch for gpu in node.gpus))
     links = max(gpu.nvlinks for gpu in node.gpus)
+    joined = node.joined or used == 1 or all(gpu.nvswitch for gpu in node.gpus) or links >= _ALL_LINKS
     if not links or not joined:
         return Links()
     gpu = next(gpu for gpu in node.gpus if gpu.nvlinks == links)
