@@ -38,7 +38,7 @@ _REFUSED: Mapping[str, str] = {
     "max-epoch": "may end before the recipe's last step",
     "restore-file": "goes on with another run",
 }
-# What it prints of the refused ones if they are not given.
+# Values of refused arguments as it prints them by default.
 _USUAL: Mapping[str, Any] = {"max-epoch": 0, "restore-file": "checkpoint_last.pt"}
 _HARMLESS = frozenset({
     "activation-fn", "arch", "criterion", "decoder-learned-pos", "disable-validation", "distributed-backend",
