@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
 from pytest_llmbench.checks.base import CheckSettings
+from pytest_llmbench.cluster.slurm.topology import expand_hosts
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.gpus import GPUS, may_be_gpu, published, same_gpu
@@ -117,8 +118,22 @@ class System(Strict):
     """Installation of each framework that runs as its own command, by engine."""
     references: Mapping[str, tuple[Reference, ...]] = {}
     """Thresholds of this site, by recipe; one with the name of a shipped reference replaces it."""
+    topology: Mapping[str, Mapping[str, str]] | str | None = None
+    """Nodes of each rack or switch by level, inner levels first, such as `{rack: {r1: "n[01-18]"}}`; or the path of a
+    `topology.yaml` or `topology.conf`. Absent, Slurm is asked.
+    """
     validation: Mapping[str, CheckSettings] = {}
     """Settings and bounds of each check, by check."""
+
+    @field_validator("topology")
+    @classmethod
+    def _readable(cls, topology: object) -> object:
+        for groups in topology.values() if isinstance(topology, dict) else ():
+            try:
+                [expand_hosts(nodes) for nodes in groups.values()]
+            except ConfigError as error:
+                raise ValueError(str(error)) from error
+        return topology
 
     @field_validator("references")
     @classmethod
@@ -178,7 +193,7 @@ def published_tflops(device: str, precision: str, own: Gpu | None = None) -> tup
     """
     for gpu in (own, *GPUS):
         if gpu is not None and same_gpu(gpu.model, device):
-            names = ("fp32", "tf32") if precision == "fp32" else (precision,)
+            names = ("fp32", "tf32") if precision == "fp32" else (precision.removeprefix("mx"),)
             peaks = [gpu.peak_tflops[name] for name in names if name in gpu.peak_tflops]
             return (min(peaks), max(peaks)) if peaks else None
     return None

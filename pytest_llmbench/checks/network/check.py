@@ -70,7 +70,8 @@ class Rail(CheckDefaults):
     options: type[Strict] = RailOptions
     #: statistic rail.rail_busbw: bus bandwidth of a pair of nodes over one rail
     #: statistic rail.rail_busbw_median: median of a node's pairs on that rail
-    statistics: Mapping[str, str] = {"rail_busbw": "GB/s", "rail_busbw_median": "GB/s"}
+    #: statistic rail.across_busbw: upper quartile of the pairs across a boundary between racks or switches
+    statistics: Mapping[str, str] = {"rail_busbw": "GB/s", "rail_busbw_median": "GB/s", "across_busbw": "GB/s"}
     deadline_s = 900.0
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
@@ -95,6 +96,8 @@ class Pairs(CheckDefaults):
     options: type[Strict] = PairsOptions
     statistics: Mapping[str, str] = {
         "pair_busbw": "GB/s",  #: statistic pairs.pair_busbw: bus bandwidth of a pair of nodes
+        #: statistic pairs.across_busbw: upper quartile of the pairs across a boundary between racks or switches
+        "across_busbw": "GB/s",
         "pair_busbw_median": "GB/s",  #: statistic pairs.pair_busbw_median: median of a node's pairs
         #: statistic pairs.pair_latency_median: median time of a small all_reduce of a node's pairs
         "pair_latency_median": "us",
@@ -115,7 +118,7 @@ class Pairs(CheckDefaults):
         floor = hunt.bounds.floor("group_busbw", hunt.device, len(fit), gpus * len(fit))
         expected = hunt.expect_group(fit) if len(fit) > 1 else []
         floor = max((rate for rate in (floor, *(law.fail for law in expected)) if rate is not None), default=None)
-        whole = measure_whole(hunt.field, fit, floor, gpus) if options.bisect else Report()
+        whole = measure_whole(hunt.field, fit, floor, gpus, hunt.places) if options.bisect else Report()
         lines = [f"group_busbw: physics expects {law}" for law in expected] if whole.readings else []
         latencies = []
         for player, (host, _) in hunt.players.items():

@@ -16,7 +16,7 @@ from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.wire.nccl import NcclLines
 
 NetworkKind = Literal[
-    "dead_node", "failing_node", "slow_at_times", "slow_link", "slow_node", "slow_together", "uneven",
+    "dead_node", "failing_node", "slow_at_times", "slow_boundary", "slow_link", "slow_node", "slow_together", "uneven",
 ]  # fmt: skip
 finding: FindingMaker[NetworkKind | SharedKind] = make_finding
 

@@ -14,6 +14,7 @@ import pytest
 from pytest_llmbench.checks.base import Answer, CheckSettings, Probe, Site, get_check
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
+from pytest_llmbench.core.recipe.topology import Places
 from pytest_llmbench.core.record.health import Report, Severity
 from pytest_llmbench.core.wire.machine import MachineFacts
 from tests.support.fleet import ProcessFleet, cpu_site
@@ -364,6 +365,93 @@ def test_what_no_reference_bounds_says_so() -> None:
     assert check("pairs", fleet).unbounded
     assert not check("nvlink", fleet, references=(reference("nvlink_busbw", "9 GB/s", 1),)).unbounded
     assert check("nvlink", fleet, references=(reference("nvlink_busbw", "9 GB/s", 3),)).unbounded
+
+
+# 16 nodes behind four switches, two of which are in each of two racks.
+NODES = names(16)
+PLACES = Places({
+    "leaf": {host: f"s{number // 4}" for number, host in enumerate(NODES)},
+    "rack": {host: f"r{number // 8}" for number, host in enumerate(NODES)},
+})  # fmt: skip
+LEAF = NODES[4:8]  # behind s1, in r0
+
+
+def apart(members: Members, level: str, *which: str) -> bool:
+    """Whether the nodes of a group are in different places, the named ones among them."""
+    names = {PLACES.levels[level][host] for host, _ in members}
+    return len(names) > 1 and {*which} <= names
+
+
+Placed = tuple[Callable[[Members], bool], list[tuple[str | None, str, str]], Sequence[str]]
+# Whether a group is slow; findings as host, subject and severity; and the nodes without a verdict.
+PLACED: dict[str, Placed] = {
+    "nothing": (lambda _: False, [], ()),
+    "a node": (lambda members: "n5" in dict(members), [("n5", "", "ISOLATE")], ()),
+    "a switch": (lambda members: bool({*dict(members)} & {*LEAF}), [(None, "leaf s1", "ISOLATE")], LEAF),
+    "the uplinks of a switch": (lambda members: apart(members, "leaf", "s1"), [(None, "leaf s1", "ISOLATE")], LEAF),
+    "between two switches": (
+        lambda members: apart(members, "leaf", "s1", "s2"), [(None, "leaf s1 - s2", "ISOLATE")], NODES[4:12],
+    ),
+    "between the racks": (lambda members: apart(members, "rack"), [(None, "rack", "MONITOR")], ()),
+}  # fmt: skip
+
+
+def subjects(report: Report) -> list[tuple[str | None, str, str]]:
+    return [(finding.host, finding.subject, str(finding.severity)) for finding in report.findings]
+
+
+@pytest.mark.parametrize("what", PLACED)
+@pytest.mark.parametrize("bound", [False, True])
+def test_what_is_slow_behind_a_switch_or_between_racks_is_not_the_fault_of_nodes(what: str, bound: bool) -> None:
+    """Racks that are slow between each other are built so, or not: a bound decides."""
+    is_slow, findings, unjudged = PLACED[what]
+    fleet = StandIn(gpu_site(16, places=PLACES), NODES, lambda members: rate(5.0 if is_slow(members) else 10.0))
+    report = check("pairs", fleet, references=(reference("pair_busbw", "9 GB/s", 2),) if bound else (), bisect=False)
+    if bound and what == "between the racks":
+        findings, unjudged = [(None, "rack", "CONFIGURE")], NODES
+    assert subjects(report) == findings
+    assert {*report.unjudged} == {*unjudged}
+    if what.endswith("a switch"):
+        among = "well" if what.startswith("the uplinks") else "slow"
+        assert f"slow with others (median 5 GB/s), and {among} among themselves" in report.findings[0].message
+
+
+def test_a_boundary_has_a_bound_of_its_own() -> None:
+    fleet = StandIn(gpu_site(16, places=PLACES), NODES, lambda members: rate(5.0 if apart(members, "rack") else 10.0))
+    across = reference("across_busbw", "4 GB/s", 2).model_copy(update={"name": "across"})
+    bounds = (reference("pair_busbw", "9 GB/s", 2), across)
+    report = check("pairs", fleet, references=bounds, bisect=False)
+    assert (report.findings, report.unjudged) == ((), {})
+    readings = {each.subject: each.value for each in report.readings if each.statistic == "across_busbw"}
+    assert readings == {"leaf": 10.0, "rack": 5.0}
+
+
+def test_a_slow_node_is_named_although_all_pairs_between_racks_are_slow() -> None:
+    def game(members: Members) -> Mapping[str, Any]:
+        return rate((5.0 if apart(members, "rack") else 10.0) / (2 if "n5" in dict(members) else 1))
+
+    report = check("pairs", StandIn(gpu_site(16, places=PLACES), NODES, game), bisect=False)
+    assert subjects(report) == [("n5", "", "ISOLATE"), (None, "rack", "MONITOR")]
+
+
+def test_a_rail_that_is_slow_on_all_nodes_is_one_finding() -> None:
+    fleet = StandIn(gpu_site(16), NODES, lambda members: rate(5.0 if members[0][1] == 2 else 10.0))
+    report = check("rail", fleet)
+    assert subjects(report) == [(None, "rail 2", "ISOLATE")]
+    assert {*report.unjudged} == {*NODES}
+
+
+def test_groups_are_halved_at_racks_and_named_by_them() -> None:
+    """All nodes together are slow as soon as both racks are among them, and each rack is well."""
+    fleet = StandIn(
+        gpu_site(16, places=PLACES), NODES,
+        lambda members: rate(5.0 if len(members) > 8 and apart(members, "rack") else 10.0),
+    )  # fmt: skip
+    report = check("pairs", fleet, references=(reference("group_busbw", "9 GB/s", 16),))
+    (found,) = (each for each in report.findings if each.kind == "slow_together")
+    assert found.message.startswith("only together: rack r0, rack r1;")
+    groups = [row["group"] for row in report.evidence["bisection"] if len(row["group"]) == 8]
+    assert groups[:2] == [[*NODES[:8]], [*NODES[8:]]]
 
 
 HGX = node(nics=8)
