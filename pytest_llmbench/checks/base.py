@@ -13,7 +13,7 @@ from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.network import Network
 from pytest_llmbench.core.recipe.recipes import Scale
 from pytest_llmbench.core.recipe.reference import Reference, refuse_contradictions
-from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.recipe.topology import Places, Topology
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.schema import NoOptions, Strict, validate
 
@@ -72,6 +72,7 @@ class Site(Topology):
     scale: Scale = "full"  # `smoke` for the same code at a tiny size
     slurm: bool = False  # whether srun is there
     selected: tuple[str, ...] = ()  # names of the checks that this session runs
+    places: Places = field(default_factory=Places)  # racks and switches of the nodes, where they are known
 
     @property
     def is_full_gpu(self) -> bool:

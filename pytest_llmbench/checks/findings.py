@@ -45,7 +45,7 @@ def finding_of_reading(reading: Reading, *, kind: str, what: str, action: str) -
     )  # fmt: skip
 
 
-# What physics expects of a reading; None for a number that no law is about, such as a latency.
+# The expectation of physics for a reading; None for a number that no law is about, such as a latency.
 ReadingLaw = Callable[[Reading], PhysicsResult | None]
 
 
@@ -97,9 +97,17 @@ class Bounds:
             if bound.statistic == reading.statistic and applies(bound, reading, self._system, device):
                 yield bound
 
+    def is_by_physics(self, reading: Reading, device: str | None = None) -> bool:
+        """True if physics decides about a reading, and no reference in its place."""
+        return self._replaced_by(reading, device or self._device) is None
+
     def _replaced_by(self, reading: Reading, device: str) -> Reference | None:
-        """The reference that counts in place of physics."""
-        return next((bound for bound in self._of(reading, device) if not bound.floor and bound.at_least), None)
+        """The reference that counts instead of physics: of the same statistic, or of the peak of a curve."""
+        peak = (
+            reading.model_copy(update={"statistic": "busbw_peak"}) if reading.statistic.startswith("busbw_") else None
+        )
+        bounds = [bound for one in (reading, peak) if one is not None for bound in self._of(one, device)]
+        return next((bound for bound in bounds if not bound.floor and bound.at_least), None)
 
     def applicable(self, device: str | None, nodes: int, gpus: int) -> tuple[Reference, ...]:
         """The references that are for a measurement on these nodes and GPUs."""

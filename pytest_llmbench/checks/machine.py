@@ -1,4 +1,4 @@
-"""What physics expects of the nodes of a check, from facts that all checks of a session ask for once."""
+"""Expectations of physics for the nodes of a check, from facts that all checks of a session ask for once."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,6 +6,7 @@ from typing import Any
 
 from pytest_llmbench.checks.answers import read_per_host
 from pytest_llmbench.checks.base import Fleet, Probe, Site
+from pytest_llmbench.core.record.curves import IN_PARTS
 from pytest_llmbench.core.record.health import Reading
 from pytest_llmbench.core.wire.machine import MachineFacts, MachineGpu
 from pytest_llmbench.judging import physics
@@ -15,11 +16,14 @@ from pytest_llmbench.judging.physics import Links, NoLaw, PhysicsResult
 _PROBE = Probe(
     name="machine", entry="pytest_llmbench.workloads.node.hardware:facts", deadline_s=120.0, gpus=True
 )  # fmt: skip
+# Generation of NVLink by compute capability, where the driver does not report it.
+_NVLINK_OF = {"7.0": 2, "8.0": 3, "9.0": 4, "10.0": 5, "10.3": 5}
+_ALL_LINKS = 18  # of a GPU since NVLink 4: they lead to all others, by switches or directly
 _RING_LIKE = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"}
 
 
 def ask_machines(fleet: Fleet) -> tuple[dict[str, MachineFacts], dict[str, str]]:
-    """What each node is built of, by host, and the reason for each node without an answer."""
+    """The hardware of each node, by host, and the reason for each node without an answer."""
     return read_per_host(fleet.once(_PROBE), MachineFacts)
 
 
@@ -39,7 +43,7 @@ def domain_of(host: str, facts: MachineFacts, env: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machines:
-    """The nodes of a check, and what physics expects of them."""
+    """The nodes of a check, with the rates that physics expects of them."""
 
     site: Site
     facts: Mapping[str, MachineFacts]
@@ -70,12 +74,17 @@ class Machines:
         gpu = self._gpu(reading)
         if isinstance(gpu, NoLaw):
             return gpu
-        return physics.expect_products(gpu.name, gpu.capability, gpu.sms, gpu.max_sm_mhz, dtype)
+        power = gpu.default_power_limit_w
+        return physics.expect_products(
+            gpu.name, gpu.capability, gpu.sms, gpu.max_sm_mhz, dtype, default_power_w=power
+        )  # fmt: skip
 
     def memory(self, reading: Reading) -> PhysicsResult:
         """The triad in a GPU's memory."""
         gpu = self._gpu(reading)
-        return gpu if isinstance(gpu, NoLaw) else physics.expect_memory(gpu.bus_bits, gpu.max_memory_mhz)
+        if isinstance(gpu, NoLaw):
+            return gpu
+        return physics.expect_memory(gpu.bus_bits, gpu.max_memory_mhz, capability=gpu.capability)
 
     def host_copy(self, reading: Reading, *, to_device: bool) -> PhysicsResult:
         """A copy between the host and one GPU."""
@@ -106,14 +115,27 @@ class Machines:
         """The NICs of a node for collectives."""
         return count_nics(self.facts[host], self.site.network, self.site.system)
 
-    def collective(self, name: str, hosts: Sequence[str], size: int, gpus_per_node: int | None = None) -> PhysicsResult:
-        """A collective over GPUs of these nodes, by default all that the session has on each, at a size in bytes."""
+    def collective(
+        self,
+        name: str,
+        hosts: Sequence[str],
+        size: int,
+        gpus_per_node: int | None = None,
+        growth: float | None = None,
+    ) -> PhysicsResult:
+        """A collective over GPUs of these nodes, by default all that the session has on each, at a size in bytes.
+
+        `growth` is that of the last doubling of the size, if it was measured.
+        """
         nodes = [self._node(host) for host in hosts]
         if reason := next((node for node in nodes if isinstance(node, NoLaw)), None):
             return reason
         whole = [node for node in nodes if isinstance(node, MachineFacts)]
         used = gpus_per_node or self.site.gpus_per_node
-        return physics.at_size(size, self._collective(name, dict(zip(hosts, whole, strict=True)), used))
+        expected = physics.at_size(size, self._collective(name, dict(zip(hosts, whole, strict=True)), used))
+        if name in IN_PARTS:
+            expected = physics.of_parts(expected, size, used * len(hosts), growth)
+        return physics.unsaturated(expected, growth)
 
     def _collective(self, name: str, nodes: Mapping[str, MachineFacts], used: int) -> PhysicsResult:
         links = [_links_of(node, used) for node in nodes.values()]
@@ -123,6 +145,8 @@ class Machines:
         domains: dict[str, list[str]] = {}
         for host, node in nodes.items():
             domains.setdefault(domain_of(host, node, self.site.env), []).append(host)
+        if inside.version is None and used > 1 and name not in _RING_LIKE:
+            return NoLaw(f"no {name} between GPUs that PCIe joins is known")
         within = self._within(name, next(iter(nodes.values())), used * max(map(len, domains.values())), inside)
         if len(domains) == 1:
             return within
@@ -178,9 +202,10 @@ def _is_hidden(gpu: MachineGpu) -> bool:
 
 def _links_of(node: MachineFacts, used: int) -> Links:
     """The NVLinks of a node's GPUs, as many as most have; none where they do not join all GPUs that are used."""
-    joined = node.joined or used == 1 or (node.joined is None and all(gpu.nvswitch for gpu in node.gpus))
     links = max(gpu.nvlinks for gpu in node.gpus)
+    joined = node.joined or used == 1 or all(gpu.nvswitch for gpu in node.gpus) or links >= _ALL_LINKS
     if not links or not joined:
         return Links()
-    version = next(gpu.nvlink_version for gpu in node.gpus if gpu.nvlinks == links)
-    return Links(version if version is not None else 0, links, all(gpu.multicast is True for gpu in node.gpus))
+    gpu = next(gpu for gpu in node.gpus if gpu.nvlinks == links)
+    version = gpu.nvlink_version or _NVLINK_OF.get(gpu.capability or "", 0)
+    return Links(version, links, all(gpu.multicast is True for gpu in node.gpus))

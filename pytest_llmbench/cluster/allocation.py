@@ -127,8 +127,8 @@ class HeldJob(Allocation):
             if self._hosts:
                 return self._hosts
         if status.alive:
-            if self._limit.never_starts(status.reason):
-                raise ClusterError(f"Slurm job {job_id} will never start: {status.reason}", job_id=job_id)
+            if why := self._limit.why_never(job_id, status.reason):
+                raise ClusterError(f"Slurm job {job_id} will never start: {why}", job_id=job_id)
             gone = self._slurm.queries.unavailable() if "DOWN" in status.reason or "Resources" in status.reason else ""
             if not self._hosts:
                 self._limit.enforce(self.job)

@@ -6,11 +6,12 @@ from pathlib import Path
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.extensions import ExtensionError, Extensions
+from pytest_llmbench.core.gpus import may_be_gpu
 from pytest_llmbench.core.paths import folder_of, shipped
 from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
 from pytest_llmbench.core.recipe.reference import Reference, refuse_contradictions
+from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.engines.base import get_engine, options_of, statistics_of
-from pytest_llmbench.judging.references import may_be_gpu
 from pytest_llmbench.judging.statistics import Statistic
 
 
@@ -67,7 +68,7 @@ def with_references(recipe: Recipe, own: Sequence[Reference], settings: Settings
     replaced = {reference.name for reference in own}
     kept = tuple(
         reference for reference in recipe.references
-        if reference.name not in replaced and not _is_elsewhere(reference, settings)
+        if reference.name not in replaced and not _is_elsewhere(reference, recipe, settings)
     )  # fmt: skip
     try:
         refuse_contradictions(both := (*kept, *own))
@@ -76,11 +77,20 @@ def with_references(recipe: Recipe, own: Sequence[Reference], settings: Settings
     return recipe if both == recipe.references else recipe.model_copy(update={"references": both})
 
 
-def _is_elsewhere(reference: Reference, settings: Settings) -> bool:
-    """True if a reference is left out here, being surely for another machine than this system, or another scale."""
+def _is_elsewhere(reference: Reference, recipe: Recipe, settings: Settings) -> bool:
+    """True if a reference is left out here, being surely for another machine, number of nodes or scale."""
     wanted, gpu = reference.applies_to, settings.system.gpu
     if reference.elsewhere == "skip" or wanted is None or wanted.gpu is None:
         return False
     if settings.scale != "full" or settings.gpus_of_a_node == 0:
         return True
-    return gpu is not None and not may_be_gpu(wanted.gpu, gpu.model)
+    other_gpu = gpu is not None and not may_be_gpu(wanted.gpu, gpu.model)
+    return other_gpu or (settings.replay is None and is_of_another_size(reference, settings.topology(recipe)))
+
+
+def is_of_another_size(reference: Reference, topology: Topology) -> bool:
+    """True if a reference that is left out elsewhere is for another number of nodes or GPUs."""
+    wanted = reference.applies_to
+    if reference.elsewhere == "skip" or reference.per_node or wanted is None:
+        return False
+    return wanted.gpus not in (None, topology.gpus) or wanted.nodes not in (None, topology.nodes)

@@ -55,6 +55,16 @@ class Settings:
     simulate: SimulatedFault | None = None  # a fault that the ranks of every run cause on purpose
 
     @property
+    def lasting_fault(self) -> SimulatedFault | None:
+        """The simulated fault, if it is one of all ranks of checks and runs alike."""
+        return self.simulate if self.simulate is not None and self.simulate.step is None else None
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """Environment variables of all ranks of ours: those of the system's file, and of a lasting fault."""
+        return {**self.system.env, **(self.lasting_fault.env if self.lasting_fault else {})}
+
+    @property
     def gpus_of_a_node(self) -> int | None:
         """GPUs of a node by the user's option, else by the system's file; None where both leave it open."""
         return self.gpus_per_node if self.gpus_per_node is not None else self.system.gpus_per_node

@@ -16,15 +16,16 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
 from pytest_llmbench.checks.base import CheckSettings
+from pytest_llmbench.cluster.slurm.topology import expand_hosts
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.extensions import Extensions
+from pytest_llmbench.core.gpus import GPUS, may_be_gpu, published, same_gpu
 from pytest_llmbench.core.paths import folder_of, shipped
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.network import Network
 from pytest_llmbench.core.recipe.reference import Reference, refuse_contradictions
 from pytest_llmbench.core.schema import Name, Strict, validate
 from pytest_llmbench.core.yaml_files import read_yaml
-from pytest_llmbench.judging.references import may_be_gpu, same_gpu
 
 LOCAL = "local"
 SLURM = "slurm"
@@ -117,8 +118,22 @@ class System(Strict):
     """Installation of each framework that runs as its own command, by engine."""
     references: Mapping[str, tuple[Reference, ...]] = {}
     """Thresholds of this site, by recipe; one with the name of a shipped reference replaces it."""
+    topology: Mapping[str, Mapping[str, str]] | str | None = None
+    """Nodes of each rack or switch by level, inner levels first, such as `{rack: {r1: "n[01-18]"}}`; or the path of a
+    `topology.yaml` or `topology.conf`. Absent, Slurm is asked.
+    """
     validation: Mapping[str, CheckSettings] = {}
     """Settings and bounds of each check, by check."""
+
+    @field_validator("topology")
+    @classmethod
+    def _readable(cls, topology: object) -> object:
+        for groups in topology.values() if isinstance(topology, dict) else ():
+            try:
+                [expand_hosts(nodes) for nodes in groups.values()]
+            except ConfigError as error:
+                raise ValueError(str(error)) from error
+        return topology
 
     @field_validator("references")
     @classmethod
@@ -139,7 +154,7 @@ def load_system(name_or_file: str, folders: Iterable[Path]) -> System:
     """
     known = _systems_in(folders)
     if name_or_file == LOCAL:
-        return probe_local(known.values())
+        return probe_local()
     known[SLURM] = System(name=SLURM, description="a Slurm cluster without a system file", cluster="slurm")
     known[ELSEWHERE] = System(name=ELSEWHERE, description="an unknown cluster", cluster="slurm")
     if name_or_file in known:
@@ -151,29 +166,32 @@ def load_system(name_or_file: str, folders: Iterable[Path]) -> System:
     raise ConfigError("; ".join([message, *SYSTEMS.broken().values()]))
 
 
-def probe_local(known: Iterable[System] = ()) -> System:
+def probe_local() -> System:
     """Describe this machine: its GPUs by nvidia-smi, else its CPUs.
 
-    The peak is that of a known system with the same GPU; for other GPUs it is missing, and statistics that need it are
-    left out.
+    The peak is that of the GPU's data sheet; for other GPUs it is missing, and statistics that need it are left out.
     """
     gpus, cpus = _nvidia_smi(), len(os.sched_getaffinity(0))
-    models = (system.gpu for system in known if gpus and system.gpu is not None)
+    known = published(gpus[0]) if gpus else None
+    gpu = None if known is None else Gpu(
+        model=known.model, memory_gib=known.memory_gib, peak_tflops=known.peak_tflops,
+        source=f"NVIDIA's data sheet of {known.model}, dense rates without sparsity",
+    )  # fmt: skip
     hardware = f"{len(gpus)} × {gpus[0]}" if gpus else f"{cpus} CPUs ({platform.machine()})"
     return System(
         name=LOCAL, description=f"{hardware} on {platform.node()}{'' if gpus else ', no GPU'}", cluster="local",
-        gpus_per_node=len(gpus), gpu=next((gpu for gpu in models if same_gpu(gpu.model, gpus[0])), None),
+        gpus_per_node=len(gpus), gpu=gpu,
         cpu_ranks_per_node=1 if gpus else min(2, cpus),
     )  # fmt: skip
 
 
 def published_tflops(device: str, precision: str, own: Gpu | None = None) -> tuple[float, float] | None:
-    """The published dense peak of a GPU, TFLOP/s, by the system's own file or an installed one; None if unknown.
+    """The published dense peak of a GPU, TFLOP/s, by the system's own file or its data sheet; None if unknown.
 
     It is a lowest and a highest peak. They differ for fp32 alone, whose matrices may be multiplied as TF32, faster.
     `device` is as the driver names it, and `own` the GPU of the system's file.
     """
-    for gpu in (own, *_installed_gpus()):
+    for gpu in (own, *GPUS):
         if gpu is not None and same_gpu(gpu.model, device):
             names = ("fp32", "tf32") if precision == "fp32" else (precision,)
             peaks = [gpu.peak_tflops[name] for name in names if name in gpu.peak_tflops]
@@ -182,21 +200,16 @@ def published_tflops(device: str, precision: str, own: Gpu | None = None) -> tup
 
 
 def doubtful_gpu(own: Gpu) -> Iterator[str]:
-    """Yield numbers of a system's GPU that are far from those of every installed system with such a GPU."""
-    alike = [gpu for gpu in _installed_gpus() if may_be_gpu(gpu.model, own.model)]
+    """Yield numbers of a system's GPU that are far from those of every data sheet of such a GPU."""
+    alike = [gpu for gpu in GPUS if may_be_gpu(gpu.model, own.model)]
     numbers = {"memory_gib": (own.memory_gib, {gpu.memory_gib for gpu in alike})}
     for name, peak in own.peak_tflops.items():
         known = {gpu.peak_tflops[name] for gpu in alike if name in gpu.peak_tflops}
         numbers[f"peak_tflops: {name}"] = (peak, known)
     for key, (value, known) in numbers.items():
         if known and not 0.6 * min(known) <= value <= 1.3 * max(known):
-            published, times = " or ".join(f"{number:g}" for number in sorted(known)), value / max(known)
-            yield f"gpu: {key}: {value:g} is {times:.3g} times what is published of {own.model} (dense): {published}"
-
-
-@cache
-def _installed_gpus() -> tuple[Gpu, ...]:
-    return tuple(system.gpu for system in _systems_in(SYSTEMS.usable().values()).values() if system.gpu is not None)
+            values, times = " or ".join(f"{number:g}" for number in sorted(known)), value / max(known)
+            yield f"gpu: {key}: {value:g} is {times:.3g} times what is published of {own.model} (dense): {values}"
 
 
 def gpus_here() -> int | None:

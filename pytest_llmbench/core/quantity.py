@@ -51,12 +51,13 @@ _TEXT = re.compile(
 class BetweenRuns:
     """How runs of one recipe on one system differ from each other."""
 
-    spread: float  # their standard deviation, as a share of their mean
+    spread: float  # their standard deviation, as a share of their mean; 0 for a bound that contains it
     freedom: float  # degrees of freedom with which it is known
+    known: bool = True  # from runs of this system, which had its changes of speed, too
 
 
 # Healthy clusters have 0.15 to 0.35 %. This holds where a reference does not name its own.
-USUAL_BETWEEN_RUNS = BetweenRuns(spread=0.003, freedom=4.0)
+USUAL_BETWEEN_RUNS = BetweenRuns(spread=0.003, freedom=4.0, known=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,9 +208,10 @@ def for_people(value: float, digits: int = 4) -> str:
 _BOUND = re.compile(r"([<>]=?|no worse than) (-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)", re.ASCII)
 
 
-def bounds_for_people(text: str, digits: int = 4) -> str:
+def bounds_for_people(text: str, digits: int = 4, *, floor: object = None) -> str:
     """Write bounds in a text for people: `>= 9e+08 words/s` becomes `>= 900,000,000 words/s`; see `for_people`."""
-    return _BOUND.sub(lambda match: f"{match[1]} {for_people(float(match[2]), digits)}", text)
+    shown = _BOUND.sub(lambda match: f"{match[1]} {for_people(float(match[2]), digits)}", text)
+    return f"{shown} (floor)" if floor else shown
 
 
 def told_apart(one: Quantity, other: Quantity) -> tuple[str, str]:

@@ -18,20 +18,29 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Read one YAML mapping.
 
     Raises:
-        ConfigError: no such file, not UTF-8, not YAML, not a mapping, a key given twice, a number to base 60, or more
-            than any file of people has.
+        ConfigError: it is no mapping, or as `read_yaml_value` has it.
+    """
+    data = read_yaml_value(path)
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: expected a mapping of keys, found {type(data).__name__}")
+    return data
+
+
+def read_yaml_value(path: Path) -> Any:
+    """Read a YAML file of any content.
+
+    Raises:
+        ConfigError: no such file, not UTF-8, not YAML, a key given twice, a number to base 60, or more than any file of
+            people has.
     """
     try:
         with open_regular(path) as file:
             text = file.read(_LARGEST_BYTES + 1)
         _refuse_bombs(text)
-        data = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader underneath
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader underneath
     # The last four: PyYAML's own conversions, of a 30th of February or of nesting without end.
     except (OSError, yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: expected a mapping of keys, found {type(data).__name__}")
-    return data
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # chosen at run time

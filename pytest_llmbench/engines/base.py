@@ -11,6 +11,7 @@ from pytest_llmbench.core.quantity import Quantity, listed
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Parallelism, Recipe
+from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.recipe.shape import unusual
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks, SettingsCheck
@@ -18,6 +19,7 @@ from pytest_llmbench.core.record.series import Progress, StepSeries
 from pytest_llmbench.core.schema import NoOptions, Strict, validate
 from pytest_llmbench.engines.overrides import Rules
 from pytest_llmbench.judging.memory import Footprint
+from pytest_llmbench.judging.references import Machine, applied
 from pytest_llmbench.judging.statistics import SHARED, Statistic
 
 EngineOptions = TypeVar("EngineOptions", bound=Strict)
@@ -214,6 +216,11 @@ def known_statistics(recipe: Recipe) -> Mapping[str, Statistic]:
         return statistics_of(get_engine(recipe.engine))
     except ConfigError:
         return {}
+
+
+def on_machine(reference: Reference, recipe: Recipe, machine: Machine) -> Reference | str:
+    """A reference of a recipe as it counts on a machine, or the reason why it does not."""
+    return applied(reference, machine, known_statistics(recipe).get(reference.statistic), recipe.precision)
 
 
 def options_of(recipe: Recipe, model: type[EngineOptions]) -> EngineOptions:

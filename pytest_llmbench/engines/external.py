@@ -16,6 +16,7 @@ from pytest_llmbench.engines.base import EngineDefaults, Place, Script
 from pytest_llmbench.engines.overrides import Arguments, Rules, unknown_arguments
 from pytest_llmbench.judging.memory import Footprint, State
 from pytest_llmbench.readers.log import READERS, LogReader, last_step, last_words, log_files, read_log
+from pytest_llmbench.readers.nccl import find_faults
 
 
 class External(EngineDefaults, ABC):
@@ -84,7 +85,7 @@ class External(EngineDefaults, ABC):
         series = read_log(files, reader.dialect(), reader.claims, reader.needles)
         steps = tuple(step.model_copy(update={"tokens": self.tokens_of(step, recipe)}) for step in series.steps)
         interval = series.log_interval or _log_interval(recipe)
-        return series.model_copy(update={"steps": steps, "log_interval": interval})
+        return series.model_copy(update={"steps": steps, "log_interval": interval, "transport": find_faults(files)})
 
     def tokens_of(self, step: Step, recipe: Recipe) -> int | None:
         """Count the tokens of a step; without a logged count, a sample is a sequence of the recipe's length."""

@@ -9,8 +9,10 @@ from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import Progress, StepSeries
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import EngineDefaults, Place, RankTask
 from pytest_llmbench.judging.statistics import judged_steps, typical_steps
+from pytest_llmbench.readers.nccl import find_faults
 from pytest_llmbench.readers.steps.gpu_window import read_telemetry
 from pytest_llmbench.readers.steps.progress import laggards, last_step
 from pytest_llmbench.readers.steps.step_log import read_steps
@@ -47,7 +49,8 @@ class InProcess(EngineDefaults):
         series = read_steps(folder)
         judged = judged_steps(recipe, series.steps)
         watched, times = read_telemetry(folder, judged), read_times(folder, typical_steps(judged))
-        return series.model_copy(update={"telemetry": watched, "times": times})
+        transport = find_faults(sorted((folder / layout.NCCL).glob("*.log")))
+        return series.model_copy(update={"telemetry": watched, "times": times, "transport": transport})
 
     def expected(self, recipe: Recipe, topology: Topology) -> Expected | None:
         return Expected()

@@ -40,6 +40,7 @@ class CertificateRow:
     verdict: str = NOT_MEASURED
     reason: str = ""
     sha256: tuple[str, ...] = ()
+    floor: str | None = None
 
     @property
     def clause(self) -> str:
@@ -49,7 +50,8 @@ class CertificateRow:
     @property
     def demanded(self) -> str:
         """Statistic and bound."""
-        return f"{self.reference.statistic} {self.reference.asked}"
+        floor = f" (a floor, set for {self.floor})" if self.floor else ""
+        return f"{self.reference.statistic} {self.reference.asked}{floor}"
 
     @property
     def met(self) -> bool:
@@ -134,7 +136,7 @@ def _row_of_run(session: RecordedSession, key: str, reference: Reference) -> Cer
         measured = str(Quantity(worst.measured))
     return row(
         measured=measured, interval=interval, verdict=str(worst.verdict), reason=worst.reason or "",
-        sha256=_digests(session, together),
+        sha256=_digests(session, together), floor=worst.floor,
     )  # fmt: skip
 
 

@@ -17,13 +17,13 @@ from pytest_llmbench.core.files import read_at_most
 from pytest_llmbench.core.plain import read_json
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, Quantity
 from pytest_llmbench.core.recipe.reference import Reference
+from pytest_llmbench.core.recipe.topology import Places
 from pytest_llmbench.core.record.health import HealthRecord, Report
 from pytest_llmbench.core.record.records import Judgement, RunRecord, SessionVerdicts, Verdict
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.evidence.recorded import LARGEST, RecordedSession, address_of
 from pytest_llmbench.judging.recount import same
-from pytest_llmbench.judging.references import why_not_applicable
 from pytest_llmbench.plugin.output.provenance import bounds
 from pytest_llmbench.plugin.verdict.compare import JudgedComparison
 from pytest_llmbench.plugin.verdict.run import Run
@@ -77,14 +77,16 @@ def judge_test_again(judgement: Judgement, runs: Sequence[RunRecord], *, rerun: 
 
 def _is_skipped(reference: Reference, run: Run) -> bool:
     no_meaning = reference.statistic not in run.record.metrics and run.record.recipe.scale == "smoke"
-    return no_meaning or why_not_applicable(reference, run.machine) is not None
+    return no_meaning or isinstance(run.reference(reference), str)
 
 
 def _judge_reference(judgement: Judgement, reference: Reference, run: Run) -> Rejudged:
     kept = judgement.verdict
-    if _is_skipped(reference, run):
+    here = run.reference(reference)
+    if isinstance(here, str) or _is_skipped(reference, run):
         where = f"reference {reference.name} is not for {run.machine}"
         return Rejudged(difference=f"the record says {kept}, and {where}")
+    reference = here
     measured = None
     try:
         measured = run.measured(reference.statistic)
@@ -229,9 +231,17 @@ def judge_check_again(record: HealthRecord, session: RecordedSession) -> Report:
         cpu_ranks_per_node=kept.cpu_ranks_per_node, gpu_model=gpu.model if gpu else None,
         gpu_memory_gib=gpu.memory_gib if gpu else None, peak_tflops={**gpu.peak_tflops} if gpu else {},
         network=kept.network, scale=kept.scale, slurm=record.cluster == "slurm", selected=session.plan.checks,
+        places=_kept_places(report.evidence.get("places")),
     )  # fmt: skip
     fleet = RecordedFleet(site, record.hosts, steps=checks / record.check / layout.STEPS, checks=checks)
     return check.run(cast("Fleet", fleet), kept.validation.get(record.check, CheckSettings()))
+
+
+def _kept_places(levels: Any) -> Places:
+    """Racks and switches by the evidence of the check, which cannot be asked for again."""
+    groups = [*levels.values()] if isinstance(levels, dict) else [None]
+    known = all(isinstance(group, dict) and all(isinstance(name, str) for name in group.values()) for group in groups)
+    return Places(levels) if known else Places()
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -70,6 +70,7 @@ def findings(e: Evidence) -> tuple[str, ...]:
         *_time_outside(e),
         *_time_between(e),
         *_bad_ends(e),
+        *e.series.transport,
         *_some_skipped(e),
         *unsteady(e),
     )

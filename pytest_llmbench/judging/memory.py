@@ -34,6 +34,9 @@ class Footprint:
         most_logits: logits that exist at a time, at most.
         unit: bytes of each parameter of a layer, while the layer is gathered from all copies and its gradient reduced.
         embedding: bytes of each parameter of the token embedding, for its gradient.
+        score: bytes of each score of a token and head that a layer keeps, if attention is not fused.
+        inputs_split: whether tensor-parallel ranks share the inputs that a layer is recomputed from.
+        whole_batch: whether all sequences of a copy of the model are one micro batch, whatever the recipe has.
     """
 
     least: State
@@ -43,6 +46,9 @@ class Footprint:
     most_logits: float = float("inf")
     unit: float = 0.0
     embedding: float = 0.0
+    score: float = 0.0
+    inputs_split: bool = False
+    whole_batch: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,14 +101,17 @@ def _activations(recipe: Recipe, footprint: Footprint, copies: int) -> float:
     micro batches (section 4.2.3).
     """
     layout, model = recipe.parallelism, recipe.model
-    tokens = recipe.micro_batch_size * recipe.sequence_length / layout.context
+    sequences = recipe.samples_per_step // copies if footprint.whole_batch else recipe.micro_batch_size
+    tokens = sequences * recipe.sequence_length / layout.context
     size = 2 if recipe.precision == "fp32" else 1
     shared = 1 / layout.tensor if layout.sequence else (10 + 24 / layout.tensor) / 34
-    layer = size * footprint.activation * shared * tokens * _width(model)
+    scores = footprint.score * recipe.sequence_length * model.attention_heads / layout.tensor
+    layer = size * tokens * (footprint.activation * shared * _width(model) + scores)
     kept, working = layer, 0.0
     if layout.activation_checkpointing == "full":
-        kept, working = size * 2 * tokens * model.hidden_size / (layout.tensor if layout.sequence else 1), layer
-    under_way: float = min(layout.pipeline, micro_batches(recipe, copies))
+        split = layout.sequence or footprint.inputs_split
+        kept, working = size * 2 * tokens * model.hidden_size / (layout.tensor if split else 1), layer
+    under_way: float = 1 if footprint.whole_batch else min(layout.pipeline, micro_batches(recipe, copies))
     if (chunks := layout.virtual_pipeline) > 1:
         under_way *= 1 + (layout.pipeline - 1) / (layout.pipeline * chunks)
     layers = model.layers / layout.pipeline

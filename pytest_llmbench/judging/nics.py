@@ -1,6 +1,6 @@
 """The NICs of a node that carry collectives, and their rate: the weakest of the facts, kept with the rule that decided.
 
-One NIC too many accuses good clusters; one too few only finds fewer faults. So a doubtful port is left out.
+A doubtful port is left out: with one NIC too many good clusters fail, with one too few some faults are missed.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ INSTANCES: Mapping[str, tuple[int, float, str]] = {
     "p6-b200.48xlarge": (8, 400, "between"),
     "p6-b300.48xlarge": (16, 400, "between"),
 }
-# What a port without a link reports, and an XDR port under a kernel that knows no XDR.
+# The rate of a port without a link, and of an XDR port under an older kernel.
 _NO_RATE = 10.0
 _EFA_OF_OLD_DRIVERS = 100.0
 
@@ -36,7 +36,7 @@ class Nics:
     count: int
     rate_gbits: float  # of each, at most what its PCIe link carries
     share: str  # the tier of `physics.LAW`: `between`, `behind_cpu` or `efa_v1`
-    rule: str  # what decided
+    rule: str  # the source of the count
     devices: tuple[str, ...] = ()  # their names, if sysfs was counted
     down: tuple[str, ...] = ()  # those of them without a link
 
@@ -101,7 +101,7 @@ def count_ports(facts: MachineFacts) -> Nics | NoLaw:
         return NoLaw("its RDMA devices are virtual functions")
     if not rated:
         return NoLaw("no port of an RDMA device is active with a rate")
-    # InfiniBand comes first among equals: Ethernet of the same rate beside it is the front end.
+    # InfiniBand comes first among equals: Ethernet of the same rate is the front end.
     best = max(rated, key=lambda port: (port.rate_gbits or 0, port.link_layer == "InfiniBand"))
     chosen = [port for port in rated if (port.link_layer, port.rate_gbits) == (best.link_layer, best.rate_gbits)]
     efa = best.link_layer not in {"InfiniBand", "Ethernet"}
@@ -122,7 +122,7 @@ def count_ports(facts: MachineFacts) -> Nics | NoLaw:
 def _find_down(facts: MachineFacts, own: Sequence[MachinePort], chosen: Sequence[MachinePort]) -> list[MachinePort]:
     """Ports without a link that should be like the chosen ones: of the same model, on boards with too few.
 
-    On metal one that is near no GPU may be a spare one, which nobody has cabled.
+    On metal, one that is near no GPU may be a spare card without a cable.
     """
     models, active = {port.model for port in chosen}, Counter(port.board for port in chosen)
     usual = max(active.values())

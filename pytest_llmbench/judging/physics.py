@@ -1,8 +1,8 @@
 """The rates that a machine should reach, computed from facts that a program reads on it.
 
-A share of what the facts allow is expected. Shares and tiers were taken from published and own measurements, and are
-held against these in `tests/data/physics/`: no healthy value of them is below its FAIL value. They find gross faults
-(TCP in place of InfiniBand, PCIe in place of NVLink, one NIC of eight), and nothing finer than about 15 %.
+A share of what the facts allow is expected. Shares and tiers were taken from published and own measurements, which
+`tests/data/physics/` has: no healthy value of them is below its FAIL value. They find gross faults, such as TCP
+instead of InfiniBand, PCIe instead of NVLink, or one NIC of eight, and nothing finer than about 15 %.
 
 Products are in TFLOP/s, ports in Gb/s, and all else in GB/s of 10**9 bytes.
 """
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Tier(NamedTuple):
-    """What to expect, as a share of the facts' product, and the shares of it below which to warn and to fail."""
+    """The expected share of the facts' product, and the shares of that below which to warn and to fail."""
 
     share: float
     warn: float
@@ -58,7 +58,7 @@ LAW: Mapping[str, Tier] = {
     "tree": Tier(0.95, 0.80, 0.80),
     "alltoall": Tier(0.85, 0.85, 0.70),
     "sendrecv": Tier(0.95, 0.85, 0.70),
-    # Of the NICs of one tray. Two racks reach 4.3 times it, and twenty 2.1 times: a floor.
+    # A floor, of the NICs of one tray: two racks reach 4.3 times it, and twenty 2.1 times.
     "racks": Tier(0.95, 1.0, 0.80),
     "from_pairs": Tier(1.0, 0.90, 0.80),
     "from_pairs_of_many": Tier(0.95, 0.90, 0.80),
@@ -72,6 +72,9 @@ _FLOP_PER_CLOCK: Mapping[str, Mapping[str, int]] = {
     "10.3": {"bf16": 8192, "fp16": 8192, "tf32": 4096, "fp32": 256, "fp8": 16384},
 }
 _RATE_CUT = ("H20", "L20", "L2")  # sold with fewer products than their SMs and clock would make
+# W, the least default limit of the boards whose products were measured. Power decides those of PCIe and NVL cards.
+_LEAST_POWER: Mapping[str, float] = {"8.0": 390.0, "9.0": 650.0, "10.0": 900.0, "10.3": 1000.0}
+_LOW_POWER = ("PCIe", "NVL", "A30")
 # GB/s of a link of NVLink and direction: the data sheet's, and what NCCL reckons with, by generation.
 NVLINK: Mapping[int, float] = {2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}
 _RING_LINK: Mapping[int, float] = {2: 20.0, 3: 20.0, 4: 20.6, 5: 40.1}
@@ -79,9 +82,14 @@ _NVLS_FROM: Mapping[int, int] = {4: 5, 5: 6}  # GPUs from which on NCCL takes NV
 _C2C = 450.0
 PCIE_LANE: Mapping[int, float] = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 _NIC_OF_PCIE = 0.9  # of its slot's rate
-# Shares of the rate at 8 GiB, by the least size. Below there is no law.
-_SIZES = ((2**33, 1.0), (2**32, 0.95), (2**30, 0.80))
+LEAST_SIZE = 2**30
+SMALL = "messages below 1 GiB have no law"
+# Shares of the rate at 8 GiB, by the least size.
+_SIZES = ((2**33, 1.0), (2**32, 0.95), (LEAST_SIZE, 0.80))
 _MANY_DOMAINS = 8
+_MOST_OF_ALLTOALL = 16
+# Rings of many ranks take a step for each: with smaller parts of the message these are latency.
+LEAST_PART = 2**24
 # A curve whose last doubling of the size raised busbw by more is not saturated.
 SATURATED = 0.03
 _FURTHER_DOUBLINGS = 3
@@ -100,7 +108,7 @@ NO_LINKS = Links()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhysicsBound:
-    """What physics expects of one measurement, and how it was computed."""
+    """The expected value of one measurement, and how it was computed."""
 
     expected: float
     warn: float  # below it, a hint
@@ -140,12 +148,21 @@ def unknown(what: str, value: object) -> NoLaw:
 
 
 def expect_products(
-    name: str, capability: str | None, sms: int | None, max_sm_mhz: int | None, dtype: str, program: str = "gemm"
+    name: str,
+    capability: str | None,
+    sms: int | None,
+    max_sm_mhz: int | None,
+    dtype: str,
+    program: str = "gemm",
+    default_power_w: float | None = None,
 ) -> PhysicsResult:
     """Dense matrix products of one GPU, TFLOP/s. `program` is `gemm`, entries from N(0, 1), or `best`, the best shape.
 
     A lowered power limit is a fault of its own, and leaves the law as it is.
     """
+    low = default_power_w is not None and default_power_w < _LEAST_POWER.get(capability or "", 0.0)
+    if low or any(word in name.split() for word in _LOW_POWER):
+        return NoLaw(f"the power of {name} decides its products, not its clock")
     if any(cut in name.split() or f"{cut}-" in name for cut in _RATE_CUT):
         return NoLaw(f"the products of {name} are cut")
     rates = _FLOP_PER_CLOCK.get(capability or "")
@@ -163,8 +180,12 @@ def expect_products(
     return _expect(tier, peak, "TFLOP/s", f"{sms} SMs × {rate} × {max_sm_mhz} MHz = {peak:.0f} TFLOP/s")
 
 
-def expect_memory(bus_bits: int | None, max_mhz: int | None, kind: str = "triad") -> PhysicsResult:
-    """A GPU's own memory; `kind` is `triad` or `copy`."""
+def expect_memory(
+    bus_bits: int | None, max_mhz: int | None, kind: str = "triad", capability: str | None = "9.0"
+) -> PhysicsResult:
+    """A GPU's own memory; `kind` is `triad` or `copy`. The law is for HBM."""
+    if capability not in _FLOP_PER_CLOCK:
+        return unknown("compute capability", capability)
     if not bus_bits or not max_mhz:
         return unknown("memory bus or clock", None)
     peak = bus_bits / 8 * max_mhz * 1e6 * 2 / 1e9
@@ -172,7 +193,7 @@ def expect_memory(bus_bits: int | None, max_mhz: int | None, kind: str = "triad"
 
 
 def rate_of_pcie(gen: int | None, width: int | None) -> float:
-    """What a PCIe link carries in one direction, GB/s; 0 for an unknown generation or width."""
+    """Rate of a PCIe link in one direction, GB/s; 0 for an unknown generation or width."""
     return PCIE_LANE.get(gen or 0, 0.0) * (width or 0)
 
 
@@ -243,8 +264,12 @@ def expect_between(
     ranks = domains * gpus_per_domain
     facts = net_of or f"NICs of {net:.4g} GB/s"
     if collective == "alltoall":
-        crossing = domains / (domains - 1) * net / gpus_per_domain
-        return _expect("alltoall", crossing, "GB/s", f"a GPU's share of {facts} × {domains}/({domains}-1)")
+        if domains > _MOST_OF_ALLTOALL:
+            return NoLaw(f"no alltoall of more than {_MOST_OF_ALLTOALL} nodes is known")
+        # A GPU reaches the others of its domain without a NIC.
+        crossing = (ranks - 1) / (ranks - gpus_per_domain) * net / gpus_per_domain
+        far = f"({ranks}-1)/({ranks}-{gpus_per_domain})"
+        return _expect("alltoall", crossing, "GB/s", f"a GPU's share of {facts} × {far}")
     if collective == "sendrecv":
         part = LAW[share].share / LAW["between"].share
         return _expect("sendrecv", net / gpus_per_domain, "GB/s", f"a GPU's share of {facts}", part)
@@ -277,12 +302,12 @@ def expect_from_pairs(pair: float, domains: int) -> PhysicsBound:
 
 
 def at_size(size: int, expected: PhysicsResult) -> PhysicsResult:
-    """What is expected at a message size, bytes."""
+    """The expectation at a message size, bytes."""
     if isinstance(expected, NoLaw):
         return expected
     share = next((share for least, share in _SIZES if size >= least), None)
     if share is None:
-        return NoLaw("messages below 1 GiB have no law")
+        return NoLaw(SMALL)
     if share == 1.0:
         return expected
     return replace(
@@ -292,7 +317,7 @@ def at_size(size: int, expected: PhysicsResult) -> PhysicsResult:
 
 
 def oversubscribed(expected: PhysicsResult, factor: float) -> PhysicsResult:
-    """What is expected of a fabric whose uplinks carry one part in `factor` of what its nodes can send."""
+    """The expectation of a fabric whose uplinks carry one part in `factor` of the rates of all NICs."""
     if isinstance(expected, NoLaw) or factor == 1.0:
         return expected
     return replace(
@@ -306,11 +331,19 @@ def growth_of_doubling(smaller: tuple[int, float], larger: tuple[int, float]) ->
     return float((larger[1] / smaller[1]) ** (1 / math.log2(larger[0] / smaller[0])) - 1)
 
 
-def is_saturated(growth: float) -> bool:
-    """True if busbw at the largest size is that of the links, and not of the latency."""
-    return growth < SATURATED
+def of_parts(expected: PhysicsResult, size: int, ranks: int, growth: float | None) -> PhysicsResult:
+    """The expectation for an operation of equal parts, without a law for small ones unless the `growth` is known."""
+    if growth is None and size < LEAST_PART * ranks:
+        return NoLaw(f"each of {ranks} ranks has a part of {size / ranks / 2**20:.3g} MiB, which is latency")
+    return expected
 
 
-def reachable(busbw: float, growth: float) -> float:
-    """The busbw of a size that is eight times as large, if each doubling adds as much as the last."""
-    return float(busbw * (1 + max(growth, 0.0)) ** _FURTHER_DOUBLINGS)
+def unsaturated(expected: PhysicsResult, growth: float | None) -> PhysicsResult:
+    """Lower the FAIL value of a curve that still rises at its largest size, where latency is a part of the time.
+
+    A value that fails then would fail at eight times the size, too, if each doubling added as much as the last.
+    """
+    if isinstance(expected, NoLaw) or growth is None or growth < SATURATED:
+        return expected
+    how = f"{expected.how}; not saturated: the last doubling of the size added {growth:.1%}, so that FAIL is lower"
+    return replace(expected, fail=expected.fail / (1 + growth) ** _FURTHER_DOUBLINGS, how=how)

@@ -1,15 +1,16 @@
 """Selects the references that apply to a machine, and compares readings with their bounds."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
+from pytest_llmbench.core.gpus import published, same_gpu
 from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.core.recipe.recipes import Scale
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import Finding, Reading, Severity
+from pytest_llmbench.judging.statistics import Statistic
 
 ReferenceKind = Literal["above_reference", "below_reference"]
 
@@ -33,60 +34,55 @@ class Machine:
         return f"{what}, {counted(self.nodes, 'node')}, system {self.system}{scale}"
 
 
-# Words behind a model's name that leave it the same GPU: its memory, and the form in which it is built.
-_SAME = re.compile(r"\d+gb?|hbm\d\w*|sxm\d*|pcie|nvl|ac")
-# The whole name that drivers give the SXM card, so that a further word names another one: H200 NVL is slower.
-_WHOLE_NAMES = {"h200", "h800", "h20"}
+def applied(
+    reference: Reference, machine: Machine, statistic: Statistic | None = None, precision: str = ""
+) -> Reference | str:
+    """The reference as it counts on a machine at its scale, or the reason why it does not.
 
+    A portable reference counts on every machine, an absolute one for the full recipe on the hardware that it names. A
+    bound that a slow run misses counts on as many better GPUs as well, as a floor: a run below it is broken.
 
-def same_gpu(model: str, device: str) -> bool:
-    """True if a device is that GPU model: of a model's name, what is written counts.
-
-    `H100` is every H100, `H100 80GB HBM3` the one that the driver calls so, with or without its vendor in front. `H100`
-    differs from `GH200`, `A10` from `A100`, and a MIG slice from its GPU.
-    """
-    (name, *wanted), (other, *have) = _words_of_gpu(model), _words_of_gpu(device)
-    if not {"pcie", "nvl"} & {*have}:  # drivers leave the form out of H100 80GB HBM3
-        wanted = [word for word in wanted if not word.startswith("sxm")]
-    further = {*have} - {*wanted}
-    return (
-        name == other
-        and {*wanted} <= {*have}
-        and all(_SAME.fullmatch(word) for word in further)
-        and not (further and not wanted and name in _WHOLE_NAMES)
-    )
-
-
-def may_be_gpu(model: str, declared: str) -> bool:
-    """True if the GPU that a system's file declares may turn out to be that model: either name may say more."""
-    return same_gpu(model, declared) or same_gpu(declared, model)
-
-
-def _words_of_gpu(name: str) -> list[str]:
-    """The words of a GPU's name from its model on, which is the first with a digit: the vendor is before it."""
-    words = re.findall(r"[a-z0-9.+]+", name.lower())
-    first = next((number for number, word in enumerate(words) if re.search(r"\d", word)), 0)
-    return words[first:] or [name]
-
-
-def why_not_applicable(reference: Reference, machine: Machine) -> str | None:
-    """The reason why a reference is inapplicable to this machine and scale; None if it applies.
-
-    A portable reference applies to every machine, an absolute one to the full recipe on the hardware that it names.
+    Args:
+        reference: the reference.
+        machine: that of the run or the check.
+        statistic: that of the reference; without it the reference is for its own GPU alone.
+        precision: that of the run, whose published peaks are compared.
     """
     wanted = reference.applies_to
     if wanted is None:
-        return None
+        return reference
     fits = [
         machine.scale == "full",
-        wanted.gpu is None or (machine.gpus > 0 and same_gpu(wanted.gpu, machine.device)),
         wanted.gpus in (None, machine.gpus),
         wanted.nodes in (None, machine.nodes),
         wanted.system in (None, machine.system),
     ]
-    if all(fits):
-        return None
-    return f"reference {reference.name} ({reference.asked}) is for {wanted} at scale full; this run: {machine}"
+    reason = f"reference {reference.name} ({reference.asked}) is for {wanted} at scale full; this run: {machine}"
+    if not all(fits):
+        return reason
+    if wanted.gpu is None or (machine.gpus > 0 and same_gpu(wanted.gpu, machine.device)):
+        return reference
+    if machine.gpus == 0 or statistic is None:
+        return reason
+    floor = _as_floor(reference, wanted.gpu, machine.device, statistic, precision)
+    return f"{reason}. As a floor it does not count: {floor}" if isinstance(floor, str) else floor
+
+
+def _as_floor(reference: Reference, gpu: str, device: str, statistic: Statistic, precision: str) -> Reference | str:
+    """The reference for a better GPU than its own, without a bound that such a GPU may miss; or why it is not one."""
+    demand = "at_least" if statistic.is_rate else "at_most"
+    bound = getattr(reference, demand)
+    if statistic.speed in {None, "share_of_peak"}:
+        return f"{reference.statistic} need not be better on a faster GPU"
+    if bound is None:
+        return "it is a bound that slow runs meet"
+    if reference.applies_to is None or reference.applies_to.gpus is None:
+        return "it names no number of GPUs"
+    if (own := published(gpu)) is None or (its := published(device)) is None:
+        return f"nothing published of {gpu if own is None else device} is known here"
+    if less := its.weaker_in(own, precision):
+        return "; ".join(less)
+    return reference.model_copy(update={"at_least": None, "at_most": None, demand: bound, "floor": True})
 
 
 def missed(
@@ -131,4 +127,4 @@ def unbounded(readings: Sequence[Reading], references: Sequence[Reference], *, s
 def applies(reference: Reference, reading: Reading, system: str, device: str) -> bool:
     """True if a reference applies to the machine and the number of nodes and GPUs of a reading."""
     machine = Machine(system=system, device=device, gpus=reading.gpus, nodes=reading.nodes, scale="full")
-    return why_not_applicable(reference, machine) is None
+    return isinstance(applied(reference, machine), Reference)

@@ -280,8 +280,8 @@ class Options:
         "uncertainty of both fails", Wanted.parse, "last[:N]|best|tag:NAME|commit:SHA",
     )  # fmt: skip
     simulate: Any = _option(
-        Section.WHAT, "Have a rank of each run cause a fault in that step, to see that the tests fail when they must",
-        fault, "FAULT@STEP", ini=False,
+        Section.WHAT, "Have a rank of each run cause a fault in that step, or all ranks a lasting one, to see that the "
+        "tests fail when they must", fault, "FAULT[@STEP]", ini=False,
     )  # fmt: skip
 
     allocation: Literal["session", "run"] | None = _words(

@@ -7,11 +7,12 @@ from pathlib import Path
 from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.quantity import counted
+from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.engines.base import BatchLog, get_engine, statistics_of
-from pytest_llmbench.judging.references import Machine, why_not_applicable
+from pytest_llmbench.engines.base import BatchLog, get_engine, on_machine, statistics_of
+from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.reporting.base import FinishedSession
 
 _WORST_FIRST = ("ERROR", "INCOMPLETE", "FAIL", "XFAIL", "INCONCLUSIVE", "PASS", "SKIP")
@@ -76,7 +77,7 @@ def evaluate_batches(runs: Sequence[RunSpec], records: Mapping[str, RunRecord]) 
     for name, own in by_recipe.items():
         recipe, engine = own[0].recipe, get_engine(own[0].recipe.engine)
         bounds = [
-            (reference, reference.at_least, _applies(reference, own)) for reference in recipe.references
+            (reference, reference.at_least, _applies(reference, recipe, own)) for reference in recipe.references
             if reference.statistic == recipe.statistic_of_record and reference.at_least is not None
         ]  # fmt: skip
         if not bounds or engine.evaluate is None:
@@ -88,15 +89,16 @@ def evaluate_batches(runs: Sequence[RunSpec], records: Mapping[str, RunRecord]) 
     return batches
 
 
-def _applies(reference: Reference, records: Iterable[RunRecord]) -> bool:
-    """True if a reference is for the machine of every run whose machine is known."""
+def _applies(reference: Reference, recipe: Recipe, records: Iterable[RunRecord]) -> bool:
+    """True if a reference counts on the machine of every run whose machine is known."""
     machines = [
         Machine(
             system=record.system, device=record.device, gpus=record.gpus, nodes=record.nodes, scale=record.recipe.scale
         )
         for record in records if record.device is not None
     ]  # fmt: skip
-    return bool(machines) and all(why_not_applicable(reference, machine) is None for machine in machines)
+    here = [on_machine(reference, recipe, machine) for machine in machines]
+    return bool(here) and all(isinstance(reference, Reference) for reference in here)
 
 
 def _log_of(record: RunRecord) -> Path:

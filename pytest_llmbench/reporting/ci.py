@@ -184,7 +184,7 @@ def _format_measured(row: CaseRow) -> str:
 
 def _format_bound(row: CaseRow) -> str:
     """The bound of the test, with as many digits as the measured number; empty without one."""
-    return bounds_for_people(str(row.get("threshold") or row.get("bound") or ""), _DIGITS)
+    return bounds_for_people(str(row.get("threshold") or row.get("bound") or ""), _DIGITS, floor=row.get("floor"))
 
 
 def _number(value: object) -> float | None:

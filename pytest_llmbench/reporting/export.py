@@ -37,7 +37,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "steps": ("session", "system", "run", *_STEP_COLUMNS),
     "verdicts": (
         "session", "system", "about", "name", "test", "verdict", "statistic", "measured", "value", "unit", "low",
-        "high", "threshold", "at_least", "at_most", "reference", "reason", "cause",
+        "high", "threshold", "at_least", "at_most", "reference", "floor", "reason", "cause",
     ),
     "readings": (
         "session", "system", "check", "node", "subject", "statistic", "value", "unit", "nodes", "gpus",

@@ -79,7 +79,7 @@ def _cell(row: Mapping[str, object], column: str) -> str:
         value = row.get("value")
         return f"{for_people(value)} {row['unit']}" if isinstance(value, float | int) else "—"
     if column == "threshold":
-        return bounds_for_people(str(row.get(column) or "—"))
+        return bounds_for_people(str(row.get(column) or "—"), floor=row.get("floor"))
     return str(row.get(column, "—")) or "—"
 
 

@@ -12,11 +12,10 @@ from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Metric, Verdict, write_model
 from pytest_llmbench.core.record.series import EarlyVerdict, StepSeries
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.engines.base import get_engine, statistics_of
+from pytest_llmbench.engines.base import get_engine, on_machine, statistics_of
 from pytest_llmbench.judging.interval.decide import Decision, Op, decide
 from pytest_llmbench.judging.interval.early import alpha_at, looks
 from pytest_llmbench.judging.interval.steady import ALPHA
-from pytest_llmbench.judging.references import why_not_applicable
 from pytest_llmbench.judging.sanity import Evidence, first_problem
 from pytest_llmbench.judging.statistics import Measurement, Statistic, measure
 from pytest_llmbench.session.ending import device_of, measurement_of, with_expectations
@@ -187,8 +186,6 @@ def decide_bounds(
 def references_for(run: PreparedRun, settings: Settings, evidence: Evidence, names: Collection[str]) -> list[Reference]:
     """The references of these names that are for the machine that a run is on."""
     machine = machine_of(settings, run.spec.recipe, run.topology, device_of(evidence) or "unknown")
-    return [
-        reference
-        for reference in run.spec.recipe.references
-        if reference.name in names and not why_not_applicable(reference, machine)
-    ]
+    recipe = run.spec.recipe
+    here = [on_machine(reference, recipe, machine) for reference in recipe.references if reference.name in names]
+    return [reference for reference in here if isinstance(reference, Reference)]

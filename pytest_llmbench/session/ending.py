@@ -280,7 +280,8 @@ def conclude(outcome: Outcome, settings: Settings) -> RunOutcome:
     """The part of a run's record that follows from its logs, its driver and its job."""
     evidence = with_expectations(outcome, settings.system)
     problem, driver = cause(outcome) or first_problem(evidence), outcome.driver
-    if problem is None and settings.simulate is not None and strikes(outcome.folder) is None:
+    due = settings.simulate is not None and settings.simulate.step is not None
+    if problem is None and due and strikes(outcome.folder) is None:
         #: problem not_struck: the fault of `--llmbench-simulate` never struck: the run ended before, or cannot have it
         message = f"--llmbench-simulate {settings.simulate} never struck: the run ended before; name an earlier step"
         problem = Problem(kind="not_struck", message=message)

@@ -105,8 +105,8 @@ class Follower:
         if status.state is JobState.PENDING:
             active.pending_reason, active.starts, active.started = status.reason, status.starts, None
             active.was_pending = active.was_pending or status.word != ""
-            if active.cancelled is None and self._limit.never_starts(status.reason):
-                message = f"Slurm job {active.job.job_id} will never start: {status.reason}"
+            if active.cancelled is None and (why := self._limit.why_never(active.job.job_id, status.reason)):
+                message = f"Slurm job {active.job.job_id} will never start: {why}"
                 self._cancel(active, Problem(kind="allocation", message=message))
             elif isinstance(active.job, SlurmJob) and active.watch is None:
                 self._limit.enforce(active.job.ours)

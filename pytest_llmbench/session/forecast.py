@@ -4,22 +4,26 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from pytest_llmbench.checks.base import CheckSettings, get_check
 from pytest_llmbench.cluster.runs import Declared, RunSpec
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System, doubtful_gpu, published_tflops
-from pytest_llmbench.core.quantity import for_people
+from pytest_llmbench.core.gpus import GPUS, may_be_gpu, same_gpu
+from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.engines.base import asks_for_speed, get_engine, problems_of, statistics_of
+from pytest_llmbench.engines.base import asks_for_speed, get_engine, on_machine, problems_of, statistics_of
 from pytest_llmbench.judging.feasibility import PLAUSIBLE, Demand, Peak, demand
 from pytest_llmbench.judging.memory import FULL, GIB, Memory, memory_of
-from pytest_llmbench.judging.references import Machine, may_be_gpu, same_gpu, why_not_applicable
+from pytest_llmbench.judging.references import Machine, applied
 
 _AT = f"at {100 * PLAUSIBLE:g} % of it"
 # GPUs whose NVLink domain is a rack of nodes.
 _RACKS = ("GB200", "GB300")
 _MOST_NODES = 1024
+# Families of checks that compare what they measure with what the hardware should reach.
+_BY_PHYSICS = ("compute", "collectives", "network")
 
 
 def peak_of(recipe: Recipe, settings: Settings) -> Peak | None:
@@ -38,10 +42,10 @@ def peak_of(recipe: Recipe, settings: Settings) -> Peak | None:
 
 def demand_of(reference: Reference, recipe: Recipe, settings: Settings) -> Demand | None:
     """Demand of a reference on the GPUs; None if it is for other machines or statistics, or the peak is unknown."""
-    peak = peak_of(recipe, settings)
-    if peak is None or not may_apply(reference, recipe, settings):
+    peak, here = peak_of(recipe, settings), as_foreseen(reference, recipe, settings)
+    if peak is None or here is None:
         return None
-    return demand(reference, statistics_of(get_engine(recipe.engine))[reference.statistic], peak)
+    return demand(here, statistics_of(get_engine(recipe.engine))[reference.statistic], peak)
 
 
 def machine_of(settings: Settings, recipe: Recipe, topology: Topology, device: str) -> Machine:
@@ -51,12 +55,16 @@ def machine_of(settings: Settings, recipe: Recipe, topology: Topology, device: s
     )
 
 
-def may_apply(reference: Reference, recipe: Recipe, settings: Settings) -> bool:
-    """True if a reference applies to the machine of a run, or may by the GPUs that its ranks find there."""
+def as_foreseen(reference: Reference, recipe: Recipe, settings: Settings) -> Reference | None:
+    """A reference as it counts on the machine of a run, or may by the GPUs that its ranks find there; else None."""
     machine, gpu, wanted = _machine(recipe, settings), settings.system.gpu, reference.applies_to
+    machines = [machine]
     if machine.gpus and wanted is not None and wanted.gpu and (gpu is None or may_be_gpu(wanted.gpu, gpu.model)):
-        machine = replace(machine, device=wanted.gpu)
-    return why_not_applicable(reference, machine) is None
+        machines = [replace(machine, device=wanted.gpu)]
+    elif gpu is not None:
+        machines += [replace(machine, device=known.model) for known in GPUS if may_be_gpu(known.model, gpu.model)]
+    here = (on_machine(reference, recipe, possible) for possible in machines)
+    return next((found for found in here if isinstance(found, Reference)), None)
 
 
 def _machine(recipe: Recipe, settings: Settings) -> Machine:
@@ -133,7 +141,7 @@ def numbers(recipe: Recipe, settings: Settings) -> Iterator[str]:
     if needed is not None:
         yield (
             f"memory of each GPU: {needed.state / GIB:.1f} GiB of weights, gradients and optimizer, about "
-            f"{needed.estimate / GIB:.0f} GiB with activations (attention fused) and buffers"
+            f"{needed.estimate / GIB:.0f} GiB with activations and buffers"
             f"{f', of {gpu.memory_gib:g} GiB' if gpu else ''}"
         )
     if unknown := [what for what, number in (("time", peak), ("memory", needed)) if number is None]:
@@ -160,14 +168,14 @@ def outlook(
     for reference in recipe.references:
         if reference.name not in compared:
             continue
-        if not may_apply(reference, recipe, settings):
+        if (here := as_foreseen(reference, recipe, settings)) is None:
             elsewhere[reference.name] = reference
         elif (reason := _why_not_measured(reference, recipe, settings)) is not None:
             unmeasured.append(f"{reference.name} ({reference.statistic}: {reason})")
         else:
-            judged.append(f"{reference.name}{_condition(reference, settings)}")
-            asks = any(asks_for_speed(reference.statistic, recipe.engine, *bound) for bound in reference.bounds)
-            speed = speed or (asks and not reference.floor)
+            judged.append(f"{reference.name}{_condition(here, settings)}")
+            asks = any(asks_for_speed(here.statistic, recipe.engine, *bound) for bound in here.bounds)
+            speed = speed or (asks and not here.floor)
     own = [test.test for test in tests if test.reference is None]
     kinds = {
         "judged": judged + [f"{test}, by its own threshold" for test in own],
@@ -180,6 +188,42 @@ def outlook(
     return [f"{kind}: {'; '.join(names)}" for kind, names in kinds.items() if names], speed or bool(own)
 
 
+def outlook_of_check(name: str, settings: Settings) -> Iterator[str]:
+    """Yield the bounds that will judge the numbers of a check, and those that will not, with their machines."""
+    check, own, here = get_check(name), settings.system.validation.get(name, CheckSettings()), settings.system
+    if own.skip is not None:
+        yield f"left out: {own.skip}"
+    if own.skip is not None or not check.statistics:
+        return
+    gpus, nodes = settings.gpus_of_a_node or 0, settings.nodes or 1
+    judged, elsewhere = list[str](), list[str]()
+    # A device, a node, a pair of nodes, all of them.
+    places = {(1, min(1, gpus)), (1, gpus), (min(2, nodes), min(2, nodes) * gpus), (nodes, nodes * gpus)}
+    if check.family == "collectives":
+        places = {(nodes, nodes * gpus)}
+    for reference in own.references:
+        wanted = reference.applies_to
+        named = wanted is not None and wanted.gpu and (here.gpu is None or may_be_gpu(wanted.gpu, here.gpu.model))
+        device = str(wanted.gpu) if wanted is not None and named else here.gpu.model if here.gpu else "cpu"
+        machines = [
+            Machine(system=here.name, device=device, gpus=count, nodes=some, scale=settings.scale)
+            for some, count in places
+        ]
+        if any(isinstance(applied(reference, machine), Reference) for machine in machines):
+            judged.append(
+                f"{reference.name} ({reference.statistic} {reference.asked}){_condition(reference, settings)}"
+            )
+        else:
+            elsewhere.append(f"{reference.name} (for {wanted})")
+    if gpus and settings.scale == "full" and check.family in _BY_PHYSICS:
+        judged.append("physics, where the nodes show what their hardware is")
+    kinds = {
+        "judged": judged or ["by nothing: a PASS will show that it works, not how fast"],
+        f"not for this machine ({counted(nodes, 'node')} × {counted(gpus, 'GPU')}, scale {settings.scale})": elsewhere,
+    }
+    yield from (f"{kind}: {'; '.join(names)}" for kind, names in kinds.items() if names)
+
+
 def contradictions(system: System) -> Iterator[str]:
     """Yield what in a system's file matches nothing of the system itself, or not what is published of its GPU."""
     yield from doubtful_gpu(system.gpu) if system.gpu is not None else ()
@@ -189,10 +233,11 @@ def contradictions(system: System) -> Iterator[str]:
         wanted = reference.applies_to
         if wanted is None:
             continue
-        other_gpu = wanted.gpu is not None and system.gpu is not None and not may_be_gpu(wanted.gpu, system.gpu.model)
-        if other_gpu or wanted.system not in (None, system.name):
-            here = f"system {system.name}{f' with {system.gpu.model}' if system.gpu else ''}"
+        own, here = system.gpu, f"system {system.name}{f' with {system.gpu.model}' if system.gpu else ''}"
+        if wanted.system not in (None, system.name):
             yield f"{place}: {reference.name} is for {wanted} and never applies: this is {here}"
+        elif wanted.gpu is not None and own is not None and not may_be_gpu(wanted.gpu, own.model):
+            yield f"{place}: {reference.name} is for {wanted}, at best a floor on other GPUs: this is {here}"
 
 
 def _why_not_measured(reference: Reference, recipe: Recipe, settings: Settings) -> str | None:
@@ -211,9 +256,10 @@ def _why_not_measured(reference: Reference, recipe: Recipe, settings: Settings) 
 
 def _condition(reference: Reference, settings: Settings) -> str:
     gpu, wanted = settings.system.gpu, reference.applies_to
-    known = wanted is None or wanted.gpu is None or (gpu is not None and same_gpu(wanted.gpu, gpu.model))
-    words = [] if wanted is None or known else [f"if the GPUs are {wanted.gpu}"]
-    words += ["a floor"] if reference.floor else []
+    other = wanted is not None and wanted.gpu is not None and (gpu is None or not same_gpu(wanted.gpu, gpu.model))
+    better = other and reference.floor and gpu is not None
+    words = [f"if the GPUs are {wanted.gpu}"] if wanted is not None and other and not better else []
+    words += [f"a floor, set for {wanted}" if better else "a floor"] if reference.floor else []
     words += [f"expected to fail {reference.xfail}"] if reference.xfail is not None else []
     return f" ({', '.join(words)})" if words else ""
 

@@ -81,7 +81,7 @@ class Launcher:
         else:
             task = Task(
                 entry=work.entry, config=work.config, nodes=topology.nodes, ranks_per_node=topology.ranks_per_node,
-                device=topology.device, env={**work.env, **self.settings.system.env},
+                device=topology.device, env={**work.env, **self.settings.env},
                 owner=owner_of(self.settings, self.heartbeat), token=self.session.run_token(run.key),
                 may_end_early=run.early is not None and run.early.whole is None, simulate=self.settings.simulate,
             )  # fmt: skip
@@ -100,8 +100,8 @@ class Launcher:
         """Start a check's probe on nodes of the Slurm job `holder`, or on this machine (raises ClusterError)."""
         task = Task(
             entry=probe.entry, config=probe.config, nodes=len(hosts), ranks_per_node=probe.ranks_per_node,
-            device=self.settings.site_device if probe.gpus else "cpu", env=self.settings.system.env,
-            owner=owner_of(self.settings, self.heartbeat),
+            device=self.settings.site_device if probe.gpus else "cpu", env=self.settings.env,
+            owner=owner_of(self.settings, self.heartbeat), simulate=self.settings.lasting_fault,
         )  # fmt: skip
         write_plain(folder / layout.TASK, task)
         request = probe_request(probe, folder, len(hosts), self.settings, self.session)
@@ -112,7 +112,8 @@ class Launcher:
     def _write_script(self, run: PreparedRun, lease: Lease | None, labels: int) -> None:
         topology, place, environment = run.topology, run.place, run.place.environment
         container = environment.container
-        env = {**self.settings.system.env, **environment.env}
+        fault = self.settings.lasting_fault
+        env = {**self.settings.system.env, **environment.env, **(fault.env if fault else {})}
         task = CommandTask(
             nodes=topology.nodes,
             ranks_per_node=topology.ranks_per_node,

@@ -21,7 +21,7 @@ from pytest_llmbench.judging.feasibility import PLAUSIBLE
 from pytest_llmbench.judging.interval.early import looks
 from pytest_llmbench.judging.interval.steady import LEAST
 from pytest_llmbench.session.border import Border
-from pytest_llmbench.session.forecast import demand_of, doubts, may_apply, numbers, outlook, peak_of
+from pytest_llmbench.session.forecast import as_foreseen, demand_of, doubts, numbers, outlook, outlook_of_check, peak_of
 from pytest_llmbench.session.script.prepared import PreparedRun, holder_request, longest_lane, prepare
 
 _NO_SPEED = (
@@ -54,7 +54,11 @@ def describe(
     steps += [counted(len(runs), "run")] if runs or not plan.checks else []
     where = f"system {settings.system.name}, cluster {settings.cluster}"
     lines = [f"{where}, {', then '.join(steps)}, nothing is submitted", ""]
-    lines += [f"check {name}: {get_check(name).summary}" for name in plan.checks]
+    for name in plan.checks:
+        lines += [
+            f"check {name}: {get_check(name).summary}",
+            *(f"  {line}" for line in outlook_of_check(name, settings)),
+        ]
     lines += [
         f"{run.key}: engine {run.recipe.engine}, {run.replayed.topology}, replayed from {run.replayed.logs}"
         for run in runs if run.replayed is not None
@@ -175,7 +179,7 @@ def _too_short(run: RunSpec, settings: Settings) -> Iterator[str]:
     judged = recipe.steps - recipe.warm_up.steps
     bounds = [
         reference for reference in recipe.references
-        if known[reference.statistic].steady is not None and may_apply(reference, recipe, settings)
+        if known[reference.statistic].steady is not None and as_foreseen(reference, recipe, settings) is not None
     ]  # fmt: skip
     if bounds and recipe.end == "steps" and judged < LEAST:
         names = ", ".join(reference.name for reference in bounds)

@@ -112,7 +112,7 @@ class Schedule:
     @cached_property
     def full_queue(self) -> FullQueue:
         """Watches over submissions that are held back."""
-        return FullQueue(self.slurm.queries, self.settings.max_wait_min, self.say)
+        return FullQueue(self.slurm.queries, self.settings.max_wait_min, self.say, self.settings.slurm)
 
     @property
     def launching(self) -> list[PreparedRun]:

@@ -1,5 +1,6 @@
 """`--llmbench-simulate`: each fault strikes a real rank, and the gate fails."""
 
+import json
 from statistics import fmean
 from typing import Any
 
@@ -83,3 +84,16 @@ def test_a_fault_that_cannot_strike_is_no_pass(user: UserFolder, fault: str) -> 
     result = user.run(*LOCAL, "--llmbench-simulate", fault)
     assert result.returncode == 4
     assert "such as die@8" in result.text or "damaged-log" in result.text
+
+
+def test_a_lasting_fault_is_of_all_ranks_from_the_beginning(user: UserFolder) -> None:
+    """What its variables do is up to NCCL; the session measures nothing, and its verdict is no pass."""
+    user.test()
+    user.recipe()
+    result = user.run(*LOCAL, "--llmbench-simulate", "no-p2p")
+    assert "SIMULATED FAULT no-p2p: all ranks of checks and runs have it" in result.text
+    assert result.record()["simulated"] == "no-p2p"
+    task = json.loads((result.session / "runs/tiny/task.json").read_text())
+    assert (task["env"]["NCCL_P2P_DISABLE"], task["simulate"]) == ("1", {"name": "no-p2p", "step": None})
+    assert json.loads((result.session / "verdict.json").read_text())["verdict"] == "nothing_judged"
+    assert user.run(*LOCAL, "--llmbench-simulate", "no-p2p@3").returncode == 4

@@ -317,9 +317,10 @@ def test_jscs_lines_alone_prove_no_run(user: UserFolder) -> None:
 def test_a_line_cut_in_the_source_is_shown(user: UserFolder) -> None:
     """The fifth line of the 13B excerpt is cut: of five steps none may be left out, and the error names the line."""
     result = jsc(user, "nlp13b", sample("jsc/13B_job.out.excerpt.txt").read_text(), ended="time_limit")
-    assert verdicts(result) == {"nlp13b-loss_falls": "ERROR"}
-    assert "(unreadable_log)" in result.case.message
-    assert "job0.out:5: " in result.case.message
+    assert verdicts(result) == {"nlp13b-jsc_8_nodes": "ERROR", "nlp13b-loss_falls": "ERROR"}
+    message = result.cases["test_reference[nlp13b-jsc_8_nodes]"].message
+    assert "(unreadable_log)" in message
+    assert "job0.out:5: " in message
     record = result.record("nlp13b")
     assert len(record["steps"]) == 4
     assert record["metrics"] == {}

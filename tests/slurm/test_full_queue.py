@@ -65,12 +65,20 @@ def test_a_limit_that_lets_no_job_in_is_an_error(
     assert "no job is in the queue that could count" in result.record()["problem"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("limit", "why"),
+    [
+        ("MaxTRESPerJob=node=1", "will never start: QOSMaxNodePerJobLimit"),
+        ("GrpTRES=node=1", "will never start: QOSGrpNodeLimit: GrpTRES=node of QOS q"),
+        ("GrpSubmitJobs=0", "is 0, so no job of it is ever taken"),
+    ],
+)
 def test_a_job_that_is_too_large_for_its_qos_is_an_error(
-    user: UserFolder, queue: type[Queue], qos: Callable[[str], str]
+    user: UserFolder, queue: type[Queue], qos: Callable[[str], str], limit: str, why: str
 ) -> None:
     user.recipe(nodes=2)
     user.test()
-    result = user.run("--cluster", "slurm", "--slurm", f"qos={qos('MaxTRESPerJob=node=1')}", "-k", "tiny")
+    result = user.run("--cluster", "slurm", "--slurm", f"qos={qos(limit)}", "-k", "tiny")
     assert result.returncode == 1, result.text
-    assert "will never start: QOSMaxNodePerJobLimit" in result.record()["problem"]["message"]
+    assert why in result.record()["problem"]["message"]
     queue.wait_until_empty(result.session, 30)

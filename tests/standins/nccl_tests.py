@@ -90,6 +90,11 @@ def _measure(collective: str, options: dict[str, str], modes: list[str]) -> int:
     ranks = own * int(os.environ.get("STANDIN_RANKS", "1"))
     rows = list(_rows(collective, options, ranks))
     old, errors = "old" in modes, 1 if "wrong" in modes else 0
+    if os.environ.get("NCCL_DEBUG") == "INFO":
+        for rank in range(ranks):
+            print(
+                f"vm:1844:{1844 + rank} [0] NCCL INFO Channel 00/0 : {rank}[0] -> {(rank + 1) % ranks}[0] via P2P/IPC"
+            )
     for line in _head(collective, options, ranks, old=old):
         print(line)
     for size, count in rows:

@@ -103,7 +103,7 @@ def test_good_runs_make_a_reference(write: Write, capsys: pytest.CaptureFixture[
     text, told = capsys.readouterr()
     (found,) = references(text)
     assert told == ""
-    assert (found.name, found.statistic, found.claim) == ("calibrated_throughput_1", "throughput", "run")
+    assert (found.name, found.statistic, found.claim, found.runs) == ("calibrated_throughput_1", "throughput", "run", 5)
     assert found.applies_to == AppliesTo(gpu="H200", gpus=1, nodes=1, system="H200")
     assert found.date == dt.date.today()  # noqa: DTZ011 - as the command has it
     assert found.why.startswith("99 % prediction limit of 5 runs: 456,")

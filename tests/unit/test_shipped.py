@@ -6,15 +6,17 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.cluster.system import load_system
+from pytest_llmbench.core.gpus import published
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.recipes import SCALES, Recipe, Scale
+from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import validate
-from pytest_llmbench.engines.base import get_engine, statistics_of
+from pytest_llmbench.engines.base import get_engine, on_machine, statistics_of
 from pytest_llmbench.judging.flops import parameters
 from pytest_llmbench.judging.interval.steady import LEAST
-from pytest_llmbench.judging.references import Machine, why_not_applicable
+from pytest_llmbench.judging.references import Machine
 from tests.support.shipped import shipped_recipes
 
 RECIPES: dict[Scale, Mapping[str, Recipe]] = {scale: shipped_recipes(scale) for scale in SCALES}
@@ -106,16 +108,19 @@ def test_200k_words_per_second_is_for_one_size_on_one_machine() -> None:
     reference = found["opt125m"]
     assert reference.bounds == [(">=", Quantity("200K words/s"))]
     machine = Machine(system="any", device="NVIDIA A100-SXM4-80GB", gpus=8, nodes=1, scale="full")
-    assert why_not_applicable(reference, machine) is None
+    opt125m = RECIPES["full"]["opt125m"]
+    assert on_machine(reference, opt125m, machine) == reference
+    better = on_machine(reference, opt125m, Machine(system="a", device="NVIDIA H200", gpus=8, nodes=1, scale="full"))
+    assert isinstance(better, Reference)
+    assert (better.floor, better.bounds) == (True, reference.bounds)
     others = [
         Machine(system="any", device="NVIDIA A100-SXM4-40GB", gpus=8, nodes=1, scale="full"),
-        Machine(system="any", device="NVIDIA H200", gpus=8, nodes=1, scale="full"),
         Machine(system="any", device="NVIDIA A100-SXM4-80GB", gpus=4, nodes=1, scale="full"),
         Machine(system="any", device="NVIDIA A100-SXM4-80GB", gpus=8, nodes=2, scale="full"),
         Machine(system="any", device="NVIDIA A100-SXM4-80GB", gpus=8, nodes=1, scale="smoke"),
         Machine(system="any", device="cpu", gpus=0, nodes=1, scale="full"),
     ]
-    assert all(why_not_applicable(reference, other) for other in others)
+    assert all(isinstance(on_machine(reference, opt125m, other), str) for other in others)
 
 
 # Our runs on H200 (docs/measurements): tokens/s, and on how many GPUs.
@@ -132,14 +137,15 @@ def test_a_bound_of_h200_can_be_met_and_missed(name: str, tokens_per_s: float, g
     machine = Machine(system="any", device="NVIDIA H200", gpus=gpus, nodes=1, scale="full")
     (bound,) = (
         reference for reference in RECIPES["full"][name].references
-        if reference.statistic == "tokens_per_s_per_gpu" and why_not_applicable(reference, machine) is None
+        if reference.statistic == "tokens_per_s_per_gpu"
+        and on_machine(reference, RECIPES["full"][name], machine) == reference
     )  # fmt: skip
     measured = Quantity(tokens_per_s / gpus, "tokens/s/gpu")
     assert measured in bound
     assert Quantity(0.8 * measured.value, measured.unit) not in bound
     assert Quantity(2 * measured.value, measured.unit) not in bound
     several = Machine(system="any", device="NVIDIA H200", gpus=16, nodes=2, scale="full")
-    assert why_not_applicable(bound, several) is not None
+    assert isinstance(on_machine(bound, RECIPES["full"][name], several), str)
 
 
 @pytest.mark.parametrize("name", RECIPES["full"])
@@ -164,6 +170,8 @@ def test_a_system_is_whole(path: Path) -> None:
     assert system.gpus_per_node
     assert system.gpu is not None
     assert not system.gpu.model.startswith("NVIDIA")
-    assert {"bf16", "fp32"} <= system.gpu.peak_tflops.keys()
+    sheet = published(system.gpu.model)
+    assert sheet is not None
+    assert (system.gpu.memory_gib, system.gpu.peak_tflops) == (sheet.memory_gib, sheet.peak_tflops)
     assert system.gpu.source
     assert system.source

@@ -20,15 +20,38 @@ SYSTEMS = {system.name: system for system in (load_system(str(path), []) for pat
 PUBLISHED: dict[tuple[str, str, int | None], dict[str, str]] = {
     ("all_reduce", "busbw_16GiB", 1): {
         "ND96amsr_A100_v4": "228 GB/s", "ND96isr_H100_v5": "460 GB/s", "ND96isr_H200_v5": "431 GB/s",
+        "ND128isr_GB200_v6": "432 GB/s",
     },
+    ("all_reduce", "busbw_16GiB", None): {"ND128isr_GB300_v6": "150 GB/s"},
+    ("all_reduce", "busbw_16GiB", 2): {
+        "a3-megagpu-8g": "303 GB/s", "a4x-highgpu-4g": "754 GB/s", "p6-b300.48xlarge": "588 GB/s",
+    },
+    ("all_reduce", "busbw_16GiB", 4): {"p6-b200.48xlarge": "339 GB/s", "p6e-gb200.36xlarge": "794 GB/s"},
+    ("all_reduce", "busbw_16GiB", 8): {"ND96isr_H100_v5": "300 GB/s", "p6e-gb300.36xlarge": "830 GB/s"},
+    ("all_reduce", "busbw_16GiB", 18): {"ND128isr_GB300_v6": "600 GB/s"},
+    ("all_reduce", "busbw_8GiB", 8): {"CoreWeave_H100": "347 GB/s"},
+    ("all_reduce", "busbw_8GiB", 18): {"CoreWeave_GB200": "751 GB/s"},
+    ("all_reduce", "busbw_8GiB", 36): {"CoreWeave_GB200": "713 GB/s"},
+    ("all_reduce", "busbw_8GiB", 360): {"CoreWeave_GB200": "343 GB/s"},
+    ("all_reduce", "busbw_8GiB", None): {"ND96amsr_A100_v4": "185 GB/s"},
+    ("all_gather", "busbw_16GiB", 2): {"p5.48xlarge": "304 GB/s"},
+    ("all_gather", "busbw_16GiB", 4): {"p6e-gb200.36xlarge": "548 GB/s"},
+    ("all_gather", "busbw_16GiB", 8): {"p6e-gb300.36xlarge": "628 GB/s"},
+    ("alltoall", "busbw_16GiB", 2): {
+        "p5.48xlarge": "71 GB/s", "a3-megagpu-8g": "36 GB/s", "a4x-highgpu-4g": "615 GB/s",
+    },
+    ("alltoall", "busbw_16GiB", 4): {"p6e-gb200.36xlarge": "511 GB/s"},
+    ("alltoall", "busbw_16GiB", 8): {"p6e-gb300.36xlarge": "610 GB/s"},
+    ("all_gather", "busbw_8GiB", 1): {"H200": "344 GB/s"},
+    ("reduce_scatter", "busbw_8GiB", 1): {"H200": "343 GB/s"},
+    ("alltoall", "busbw_8GiB", 1): {"H200": "327 GB/s"},
     ("all_reduce", "busbw_8GiB", 2): {
         "ND96amsr_A100_v4": "180 GB/s", "ND96asr_v4": "180 GB/s", "p4d.24xlarge": "35 GB/s",
         "p4de.24xlarge": "35 GB/s", "p5.48xlarge": "431 GB/s",
     },
     ("pairs", "pair_busbw", 2): {
         "ND96amsr_A100_v4": "180 GB/s", "ND96asr_v4": "180 GB/s", "p4d.24xlarge": "35 GB/s",
-        "p4de.24xlarge": "35 GB/s", "p5.48xlarge": "431 GB/s", "BM.GPU4.8": "185 GB/s",
-        "BM.GPU.A100-v2.8": "185 GB/s and 170 GB/s", "BM.GPU.H100.8": "440 GB/s", "BM.GPU.H200.8": "440 GB/s",
+        "p4de.24xlarge": "35 GB/s", "BM.GPU4.8": "185 GB/s", "BM.GPU.A100-v2.8": "185 GB/s and 170 GB/s",
     },
     ("host_device_bandwidth", "host_to_device", None): {
         "ND96amsr_A100_v4": "21 GB/s", "ND96asr_v4": "21 GB/s", "ND96isr_H100_v5": "48 GB/s",
@@ -38,14 +61,17 @@ PUBLISHED: dict[tuple[str, str, int | None], dict[str, str]] = {
         "ND96amsr_A100_v4": "21 GB/s", "ND96asr_v4": "21 GB/s", "ND96isr_H100_v5": "48 GB/s",
         "ND96isr_H200_v5": "48 GB/s", "BM.GPU.H100.8": "52 GB/s", "BM.GPU.H200.8": "52 GB/s", "H200": "52 GB/s",
     },
-    ("all_reduce", "busbw_8GiB", 1): {"ND96asr_v4": "228 GB/s", "H200": "346 GB/s and 328 GB/s"},
+    ("all_reduce", "busbw_8GiB", 1): {
+        "ND96asr_v4": "228 GB/s", "H200": "346 GB/s and 328 GB/s and 341 GB/s", "p5en.48xlarge": "329 GB/s",
+        "p6-b200.48xlarge": "613 GB/s",
+    },
     ("all_reduce", "busbw_peak", 1): {
         "BM.GPU4.8": "185 GB/s", "BM.GPU.A100-v2.8": "185 GB/s", "BM.GPU.H100.8": "440 GB/s",
-        "BM.GPU.H200.8": "440 GB/s",
+        "BM.GPU.H200.8": "440 GB/s", "BM.GPU.B200.8": "440 GB/s",
     },
     ("all_reduce", "busbw_peak", 2): {
         "BM.GPU4.8": "185 GB/s", "BM.GPU.A100-v2.8": "185 GB/s and 170 GB/s", "BM.GPU.H100.8": "440 GB/s",
-        "BM.GPU.H200.8": "440 GB/s",
+        "BM.GPU.H200.8": "440 GB/s", "BM.GPU.B200.8": "440 GB/s",
     },
     ("all_gather", "busbw_peak", 2): {
         "a3-highgpu-8g": "60 GB/s", "a3-megagpu-8g": "150 GB/s", "a3-ultragpu-8g": "250 GB/s",
@@ -81,7 +107,15 @@ DISAGREE = {
 }
 
 # GPU, PCIe generation and NVLink links; the data sheets leave PCIe open where a node may have another.
-HARDWARE = {"A100": (4, 12), "H100": (5, 18), "H200": (5, 18), "B200": (None, 18), "GB200": (None, 18)}
+HARDWARE = {
+    "A100": (4, 12),
+    "H100": (5, 18),
+    "H200": (5, 18),
+    "B200": (None, 18),
+    "B300": (None, 18),
+    "GB200": (None, 18),
+    "GB300": (None, 18),
+}
 
 
 def _references() -> Iterator[tuple[System, str, Reference]]:

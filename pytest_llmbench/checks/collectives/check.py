@@ -17,6 +17,7 @@ from pytest_llmbench.checks.base import (
     CheckDefaults,
     CheckSettings,
     Fleet,
+    Probe,
     Site,
     deadline_of,
     options_of,
@@ -24,12 +25,22 @@ from pytest_llmbench.checks.base import (
 from pytest_llmbench.checks.collectives.nodes.answer import RankCollectives
 from pytest_llmbench.checks.collectives.nodes.nccl_tests import NcclTestsOutputs
 from pytest_llmbench.checks.collectives.report import read_nccl_tests, read_nccl_tests_json
-from pytest_llmbench.checks.findings import Bounds, FindingMaker, SharedKind, make_finding
+from pytest_llmbench.checks.findings import Bounds, FindingMaker, ReadingLaw, SharedKind, make_finding
+from pytest_llmbench.checks.machine import Machines
+from pytest_llmbench.checks.transport import GLOO, merge_for_cluster, read_look, wire
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.record.curves import COLLECTIVES, Curve, Point, asked_size, size_name
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict, validate
+from pytest_llmbench.judging.physics import (
+    LEAST_SIZE,
+    SMALL,
+    NoLaw,
+    PhysicsBound,
+    PhysicsResult,
+    growth_of_doubling,
+)
 from pytest_llmbench.readers.items import Unreadable
 
 finding: FindingMaker[SharedKind] = make_finding
@@ -50,6 +61,9 @@ _TYPES = {"float32": "float", "bfloat16": "bfloat16"}
 # By device: largest size, iterations, warm-up, checked rounds.
 _USUAL = {"cuda": (8 << 30, 20, 5, 4), "cpu": (16 << 20, 5, 1, 2)}
 _SMOKE_BYTES = 1 << 20
+# The step in which NCCL prints its lines: all_reduce by NVLS or trees where it can, broadcast always by rings.
+_LOOK = {"collectives": ("all_reduce", "broadcast"), "iterations": 1, "warm_up": 1, "checked": 1}
+_LOOK_SIZES = {"full": (64 << 20, 1 << 30), "smoke": (_SMOKE_BYTES,)}
 
 
 class CollectivesOptions(Strict):
@@ -120,6 +134,8 @@ class Collective(CheckDefaults):
         if site.ranks_per_node * len(fleet.hosts) < 2:
             return Report(skip="a collective takes two ranks, and there is one: cpu_ranks_per_node or more nodes help")
         options = options_of(self, settings, CollectivesOptions).filled(site)
+        # Smaller messages have no law.
+        machines = Machines.ask(fleet) if (options.max_bytes or 0) >= LEAST_SIZE else None
         names = [name for name in COLLECTIVES if name == self.name or not site.selected or name in site.selected]
         deadline_s = deadline_of(self, settings)
         if options.backend == "torch":
@@ -127,15 +143,53 @@ class Collective(CheckDefaults):
             config = {"collectives": names, "sizes": options.sizes, "timeout_s": deadline_s, **counts}
             how = {"name": _name_probe(options), "together": True}
             answers = fleet.once(self.probe_devices(site, settings, "collectives:measure", config, **how))
-            return self._judge_ours(read_answers(answers, RankCollectives), fleet, settings)
+            report = self._judge_ours(read_answers(answers, RankCollectives), fleet, settings, machines)
+            look = {**config, **_LOOK, "sizes": _LOOK_SIZES[site.scale], "nccl": True}
+            probe = self.probe_devices(site, settings, "collectives:measure", look, name="transport", together=True)
+            return self._add_transport(report, probe, RankCollectives, fleet, machines)
         if site.device == "cpu":
             return Report(skip="nccl-tests needs GPUs, and the nodes of this system have none")
         config = _configure_nccl_tests(options, fleet, names, deadline_s / len(names))
         how = {"name": _name_probe(options), "hosts": fleet.hosts[:1], "gpus": True}
         answers = fleet.once(self.probe(settings, "nccl_tests:run", config, **how))
-        return self._judge_theirs(read_answers(answers, NcclTestsOutputs, asked={"runs": names}), fleet, settings)
+        outputs = read_answers(answers, NcclTestsOutputs, asked={"runs": names})
+        report = self._judge_theirs(outputs, fleet, settings, machines)
+        size = _LOOK_SIZES[site.scale][-1]
+        once = options.model_copy(update={"min_bytes": size, "max_bytes": size, "iterations": 1, "warm_up": 1})
+        look = {**_configure_nccl_tests(once, fleet, names[:1], deadline_s), "nccl": True}
+        probe = self.probe(settings, "nccl_tests:run", look, **{**how, "name": "transport"})
+        return self._add_transport(report, probe, NcclTestsOutputs, fleet, machines)
 
-    def _judge_ours(self, answers: Sequence[Answer[RankCollectives]], fleet: Fleet, settings: CheckSettings) -> Report:
+    def _add_transport(
+        self, report: Report, probe: Probe, model: type[RankCollectives | NcclTestsOutputs], fleet: Fleet,
+        machines: Machines | None,
+    ) -> Report:  # fmt: skip
+        """A report of what was measured, with the way that NCCL took."""
+        if not report.readings or report.problem is not None:
+            return report
+        if not probe.gpus:
+            return report.model_copy(update={"evidence": {**report.evidence, "transport": GLOO}})
+        answers = read_answers(fleet.once(probe), model)
+        of_all = len(answers) < fleet.site.ranks_per_node * len(fleet.hosts)
+        lines = [(None if of_all else answer.host, answer.data.nccl) for answer in answers if answer.data is not None]
+        look = read_look(lines, fleet.hosts, silent(answers))
+        wirings = wire(machines, look, fleet.hosts)
+        shares = {self.name: self._share(report, machines, fleet)}
+        return merge_for_cluster(look.add_to(report, wirings, fleet.hosts, shares=shares), fleet.hosts)
+
+    def _share(self, report: Report, machines: Machines | None, fleet: Fleet) -> float | None:
+        """The peak as a share of what physics expects at 8 GiB; None without a law."""
+        peak = next((reading.value for reading in report.readings if reading.statistic == "busbw_peak"), None)
+        law = machines.collective(self.name, fleet.hosts, 8 << 30) if machines else None
+        return peak / law.expected if peak is not None and isinstance(law, PhysicsBound) else None
+
+    def _judge_ours(
+        self,
+        answers: Sequence[Answer[RankCollectives]],
+        fleet: Fleet,
+        settings: CheckSettings,
+        machines: Machines | None,
+    ) -> Report:
         ranks = [(answer.host, answer.data) for answer in answers if answer.data is not None]
         if len(ranks) < len(answers):
             return Report(unjudged=silent(answers))
@@ -151,11 +205,15 @@ class Collective(CheckDefaults):
         wrong: Counter[str] = Counter()
         for host, data in ranks:
             wrong[host] += data.wrong[self.name]
-        report = judge(measured.curves[self.name], settings, fleet, measured.device, wrong)
+        report = judge(measured.curves[self.name], settings, fleet, measured.device, wrong, machines=machines)
         return report.model_copy(update={"notes": (*report.notes, *measured.notes)})
 
     def _judge_theirs(
-        self, answers: Sequence[Answer[NcclTestsOutputs]], fleet: Fleet, settings: CheckSettings
+        self,
+        answers: Sequence[Answer[NcclTestsOutputs]],
+        fleet: Fleet,
+        settings: CheckSettings,
+        machines: Machines | None,
     ) -> Report:
         data = answers[0].data
         if data is None:
@@ -173,7 +231,7 @@ class Collective(CheckDefaults):
         doubt = None if output.code == 0 else f"{output.command} {end}"
         if curves[0].collective != self.name:
             doubt = doubt or f"{output.command} measured {curves[0].collective}, and not {self.name}"
-        report = judge(curves[0], settings, fleet, data.device, {}, doubt)
+        report = judge(curves[0], settings, fleet, data.device, {}, doubt, machines)
         return report.model_copy(update={"evidence": {**report.evidence, "nccl_tests": output}})
 
 
@@ -206,12 +264,18 @@ def _name_probe(options: CollectivesOptions) -> str:
 
 
 def judge(
-    curve: Curve, settings: CheckSettings, fleet: Fleet, device: str, wrong: Mapping[str, int], doubt: str | None = None
+    curve: Curve,
+    settings: CheckSettings,
+    fleet: Fleet,
+    device: str,
+    wrong: Mapping[str, int],
+    doubt: str | None = None,
+    machines: Machines | None = None,
 ) -> Report:
     """Judge a curve: by its values always, and by bounds if it is free of doubt.
 
     `wrong` counts elements with a wrong value by the node that received them, where that is known. `doubt` is an
-    earlier reason to distrust the curve.
+    earlier reason to distrust the curve. Physics judges by the `machines` that measured.
     """
     site, nodes = fleet.site, len(fleet.hosts)
     host, gpus, ranks = fleet.hosts[0] if nodes == 1 else None, site.gpus_per_node * nodes, site.ranks_per_node * nodes
@@ -219,7 +283,7 @@ def judge(
         Reading(host=host, statistic=name, subject=subject, value=value, unit=unit, nodes=nodes, gpus=gpus)
         for name, subject, value, unit in _list_numbers(curve, ranks)
     ]
-    bounds = Bounds(site, settings)
+    bounds = Bounds(site, settings, law=_make_law(curve, fleet, machines))
     references = bounds.applicable(device, nodes, gpus)
     measured = {reading.statistic for reading in readings}
     unmeasured = (
@@ -229,19 +293,42 @@ def judge(
     )
     doubt = doubt or next(chain(_find_doubts(curve, ranks), unmeasured), None)
     findings = [*_find_wrong_values(curve, wrong, host)]
-    notes = [] if references else ["no reference is for this machine: bandwidths are reported, values were checked"]
+    bounded = bounds.covers(readings, device)
+    notes = [] if bounded else ["no reference is for this machine: bandwidths are reported, values were checked"]
     if doubt and findings:
         notes.append(doubt)
     elif not doubt:
         findings += bounds.judge(readings, device=device, action=_SLOW)
     return Report(
         findings=tuple(findings), readings=tuple(readings), problem=None if findings else doubt,
-        unbounded=not bounds.covers(readings, device), notes=tuple(notes),
+        unbounded=not bounded, bounds=tuple(bounds.lines(readings, device)), notes=tuple(notes),
         evidence={
             "curve": curve.model_dump(mode="json"), "device": device,
             "references": [reference.model_dump(mode="json") for reference in references],
+            **(machines.evidence if machines else {}),
         },
     )  # fmt: skip
+
+
+def _make_law(curve: Curve, fleet: Fleet, machines: Machines | None) -> ReadingLaw:
+    """The law of a curve: about its largest size alone, and only as far as the links limit that."""
+    sizes = {point.size: point.timing.busbw for point in curve.points if point.timing is not None}
+    largest = max(sizes, default=0)
+    smaller = max((size for size in sizes if 0 < size < largest and sizes[size] > 0), default=0)
+    growth = growth_of_doubling((smaller, sizes[smaller]), (largest, sizes[largest])) if smaller else None
+    ranks = fleet.site.ranks_per_node * len(fleet.hosts)
+    asked = asked_size(curve.collective, largest, ranks)
+    name = f"busbw_{size_name(asked)}"
+
+    def expect(reading: Reading) -> PhysicsResult | None:
+        if reading.statistic != (name if name in STATISTICS else "busbw_peak") or not fleet.site.is_full_gpu:
+            return None
+        size = asked if reading.statistic == name or curve.peak is None else curve.peak.size
+        if machines is None:
+            return NoLaw(SMALL)
+        return machines.collective(str(curve.collective), fleet.hosts, size, growth=growth)
+
+    return expect
 
 
 def _list_numbers(curve: Curve, ranks: int) -> Iterator[tuple[str, str, float, str]]:

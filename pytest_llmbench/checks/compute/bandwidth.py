@@ -36,7 +36,7 @@ class _Bandwidth(DeviceCheck):
         )  # fmt: skip
 
     def expect(self, machines: Machines, reading: Reading) -> PhysicsResult:
-        """What physics expects of a rate."""
+        """The rate that physics expects."""
         raise NotImplementedError
 
 

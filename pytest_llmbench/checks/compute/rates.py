@@ -137,6 +137,6 @@ class Rates:
             if self._bounds.covers([reading], model)
         }
         if free := sorted({reading.statistic for reading in self.readings} - bounded):
-            yield f"nothing bounds {', '.join(free)}: no reference of this machine at this scale, and no law of physics"
+            yield f"no reference of this machine at this scale bounds {', '.join(free)}"
         if self.readings and self._tolerance == 1.0:
             yield NOT_COMPARED

@@ -17,7 +17,7 @@ from pytest_llmbench.core.record.health import Finding, Report, Severity
 GpuKind = Literal[
     "application_clock", "applications_clocks_setting", "driver_not_loaded", "ecc_correctable", "ecc_history",
     "ecc_off", "ecc_uncorrectable", "fabric", "fallen_off_the_bus", "gpu_lost", "gpu_memory", "gpu_model",
-    "gpus_missing", "hw_power_brake_slowdown", "hw_slowdown", "hw_thermal_slowdown", "inforom_corrupted",
+    "gpus_missing", "hw_power_brake_slowdown", "hw_slowdown", "hw_thermal_slowdown", "imex", "inforom_corrupted",
     "memory_unrepairable", "mig", "nvidia_smi_missing", "nvidia_smi_warns", "nvlink_inactive", "nvlink_slow",
     "pcie_gen", "pcie_replays", "pcie_width", "persistence", "power_limit", "recovery_action", "remap_failed",
     "remap_pending", "repair_pending", "retirement_pending", "sram_threshold", "stray_process", "sw_power_cap",

@@ -8,9 +8,9 @@ from pytest_llmbench.checks.base import Site
 from pytest_llmbench.checks.gpu.base import Fault, GpuCheck, GpuNodes, describe_missing, find_unlike, finding, subject
 from pytest_llmbench.checks.gpu.nodes.facts import SmiOutput
 from pytest_llmbench.checks.gpu.nvidia_smi import Smi, SmiGpu
+from pytest_llmbench.core.gpus import same_gpu
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
-from pytest_llmbench.judging.references import same_gpu
 
 # Exit statuses of nvidia-smi.
 _NO_GPUS, _NO_DRIVER, _CORRUPTED, _FALLEN = 6, 9, 14, 15

@@ -140,7 +140,19 @@ class SmiGpu:
     max_sm_mhz: float | None = _read(number, "max_clocks/sm_clock")
     # State of its registration with the NVLink fabric, such as `Completed`.
     fabric: str | None = _read(text, "fabric/state")
+    # Its outcome, such as `Success`, which may be bad although the state is `Completed`.
+    fabric_status: str | None = _read(text, "fabric/status")
+    fabric_health: str | None = _read(text, "fabric/health/summary")
+    # The NVLink domain that several nodes share; zeros on a node alone, and a partition of it.
+    cluster_uuid: str | None = _read(text, "fabric/clusterUuid")
+    clique: str | None = _read(text, "fabric/cliqueId")
     processes: tuple[Process, ...] | None
+
+    @property
+    def domain(self) -> str | None:
+        """Domain and partition of GPUs that NVLink joins over several nodes; None for a node alone."""
+        known = self.cluster_uuid is not None and self.cluster_uuid.strip("0-")
+        return f"{self.cluster_uuid}, clique {self.clique}" if known else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,9 @@
 """NVLinks: as many as there must be, on every GPU, at full speed."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,15 +11,23 @@ from pydantic import NonNegativeInt, PositiveFloat
 
 from pytest_llmbench.checks.base import Site
 from pytest_llmbench.checks.gpu.base import Fault, GpuCheck, GpuNodes, find_unlike, finding, require_output
+from pytest_llmbench.checks.gpu.nodes.facts import ToolOutput
 from pytest_llmbench.core.errors import RunError
+from pytest_llmbench.core.plain import read_json
+from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
-_GPU = re.compile(r"GPU (\d{1,4}): .*", re.ASCII)
+_GPU = re.compile(r"GPU (\d{1,4}): (.*)", re.ASCII)
 _LINK = re.compile(r"Link (\d{1,4}): (?:(\d{1,6}(?:\.\d{1,9})?) GB/s|<inactive>)", re.ASCII)
 _NONE_ACTIVE = re.compile(r"all links are in-?active", re.IGNORECASE)
 _NO_NVLINK = re.compile(r"does not (?:have|support)|not supported", re.IGNORECASE)
+# GPUs on boards that link them. Cards with a PCIe edge, and superchips that may stand alone, have no link to miss.
+_LINKED = re.compile(r"SXM|\bH100 \d+GB HBM3|\b(?:H20|H200|H800|G?B[23]00)\b", re.ASCII)
+_CARD = re.compile(r"\b(?:PCIe|NVL)\b", re.ASCII)
 _RESET = "reset all GPUs of the node, or reboot it; if the link stays down, replace the GPU, its board or the switch"
+# State, status and health of a GPU that is in its fabric.
+_JOINED = ("Completed", "Success", "Healthy")
 _FABRIC = "systemctl status nvidia-fabricmanager on the node; start it, then reset the GPUs"
 
 
@@ -27,6 +37,13 @@ class NvlinkState:
 
     speeds: tuple[float | None, ...]  # by link, GB/s in each direction; None for one that is inactive
     all_inactive: bool  # whether the driver lists no link because all of them are inactive
+    name: str = ""  # of the GPU's model
+
+    @property
+    def hides_links(self) -> bool:
+        """Whether the driver names no link of a GPU whose board has some."""
+        linked = _LINKED.search(self.name) and not _CARD.search(self.name)
+        return bool(linked) and not (self.speeds or self.all_inactive)
 
     @property
     def active(self) -> tuple[float, ...]:
@@ -41,11 +58,13 @@ def read_links(text: str) -> dict[int, NvlinkState]:
         RunError: `unreadable`, when there is no GPU in it, one twice, or a line that is neither of a GPU nor of a link.
     """
     speeds: dict[int, list[float | None]] = {}
+    names: dict[int, str] = {}
     inactive: set[int] = set()
     gpu: int | None = None
     for line in (line.strip() for line in text.splitlines()):
         if (head := _GPU.fullmatch(line)) and int(head[1]) not in speeds:
             gpu = int(head[1])
+            names[gpu] = head[2].partition(" (UUID")[0]
             speeds[gpu] = []
             inactive |= {gpu} if _NONE_ACTIVE.search(line) else set()  # some builds print it behind the name
         elif gpu is not None and (link := _LINK.fullmatch(line)) and int(link[1]) == len(speeds[gpu]):
@@ -56,7 +75,10 @@ def read_links(text: str) -> dict[int, NvlinkState]:
             raise RunError("unreadable", f"nvidia-smi nvlink -s printed {line[:200]!r}")
     if not speeds:
         raise RunError("unreadable", "nvidia-smi nvlink -s printed no GPU")
-    return {gpu: NvlinkState(speeds=tuple(links), all_inactive=gpu in inactive) for gpu, links in speeds.items()}
+    return {
+        gpu: NvlinkState(speeds=tuple(links), all_inactive=gpu in inactive, name=names[gpu])
+        for gpu, links in speeds.items()
+    }
 
 
 class NvlinkOptions(Strict):
@@ -96,7 +118,7 @@ class GpuNvlink(GpuCheck):
         shown: dict[str, list[dict[str, Any]]] = {}
         for (host, gpu), state in links.items():
             shown.setdefault(host, []).append({"gpu": gpu, "speeds_gb_s": list(state.speeds)})
-        none = not any(state.speeds or state.all_inactive for state in links.values())
+        none = not any(state.speeds or state.all_inactive or state.hides_links for state in links.values())
         if none and options.links is None and not unjudged:
             return Report(skip="these GPUs have no NVLink", evidence={"nvlink": shown})
         findings = [
@@ -105,12 +127,47 @@ class GpuNvlink(GpuCheck):
             for fault in _check_links(state, options)
         ]
         findings += _compare(links, options)
-        for host, smi_gpu in nodes.gpus():
-            if smi_gpu.fabric not in {None, "Completed"}:  # None on GPUs without NVSwitches
-                message = f"it did not join the NVLink fabric: {smi_gpu.fabric}"
-                #: finding fabric: a GPU did not join its NVLink fabric
-                findings.append(finding(host, f"GPU {smi_gpu.index}", "fabric", Severity.RESET, message, _FABRIC))
-        return Report(findings=tuple(findings), unjudged=unjudged, evidence={"nvlink": shown})
+        findings += _find_outside_fabric(nodes)
+        sizes = Counter(domain for _, domain in {(host, gpu.domain) for host, gpu in nodes.gpus()} if domain)
+        notes = tuple(f"NVLink domain {domain}: {counted(size, 'node')}" for domain, size in sorted(sizes.items()))
+        return Report(findings=tuple(findings), unjudged=unjudged, notes=notes, evidence={"nvlink": shown})
+
+
+def _find_outside_fabric(nodes: GpuNodes) -> Iterator[Finding]:
+    """Yield GPUs that did not join their fabric, or joined another one than the rest, and a service that is down."""
+    for host, gpu in nodes.gpus():
+        states = (gpu.fabric, gpu.fabric_status, gpu.fabric_health)  # None on GPUs without NVSwitches
+        bad = [state for state, good in zip(states, _JOINED, strict=True) if state not in {None, good}]
+        if bad:
+            message = f"it did not join the NVLink fabric: {', '.join(bad)}"
+            #: finding fabric: a GPU did not join its NVLink fabric
+            yield finding(host, f"GPU {gpu.index}", "fabric", Severity.RESET, message, _FABRIC)
+    joined = {host for host, gpu in nodes.gpus() if gpu.domain is not None}
+    for host in nodes.smi if joined else ():
+        own = {(host, f"GPU {gpu.index}"): gpu.domain or "none" for gpu in nodes.smi[host].gpus}
+        yield from find_unlike("NVLink domain", own, action=_FABRIC)
+        if host not in joined:
+            message = f"it is in no NVLink domain, {len(joined)} of {len(nodes.smi)} nodes are"
+            yield finding(host, "", "fabric", Severity.RESET, message, _FABRIC)
+        elif (output := nodes.facts[host].imex) is not None:
+            yield from _find_imex(host, output)
+
+
+def _find_imex(host: str, output: ToolOutput) -> Iterator[Finding]:
+    """Yield a finding if the IMEX domain of a node is down, and a hint if parts of it are or nothing is known."""
+    status, nodes = "", {}
+    with suppress(ValueError, AttributeError):
+        answer = read_json(output.text)
+        status, nodes = str(answer.get("status", "")), answer.get("nodes", {})
+    if status == "UP":
+        return
+    down = status == "DOWN"
+    absent = [str(node.get("host")) for node in nodes.values() if node.get("status") != "READY"]
+    message = f"the IMEX domain is {status or 'unknown'}" + (f"; not ready: {listed(absent, 8)}" if absent else "")
+    message += f": {output.error}" if output.error else ""
+    action = "systemctl status nvidia-imex, and compare nodes_config.cfg and the driver on all nodes of the domain"
+    #: finding imex: the service that joins the memory of GPUs of several nodes is down, or some of its nodes are
+    yield finding(host, "nvidia-imex", "imex", Severity.RESET if down else Severity.MONITOR, message, action)
 
 
 def _check_links(state: NvlinkState, options: NvlinkOptions) -> Iterator[Fault]:
@@ -119,6 +176,10 @@ def _check_links(state: NvlinkState, options: NvlinkOptions) -> Iterator[Fault]:
     message = ""
     if options.links is not None and active != options.links:
         message = f"{active} NVLinks are active, {options.links} expected"
+    elif options.links is None and state.hides_links:
+        message = (
+            "the driver names no NVLink, and its board has some; where GPUs are not linked on purpose, set links: 0"
+        )
     elif options.links is None and active == 0 and (dead or state.all_inactive):
         message = "no NVLink is active; where GPUs are not linked on purpose, set links: 0"
     elif options.links is None and dead:

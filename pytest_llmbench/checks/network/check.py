@@ -1,10 +1,11 @@
 """Network: which node, rail or link is slower than the others?
 
-Pairs of nodes measure an all_reduce as in a training: with NCCL between GPUs and gloo between CPUs, and with the same
-program everywhere. See `tournament` and `group_bisection`.
+Pairs of nodes measure an all_gather, with NCCL between GPUs and gloo between CPUs, and with the same program
+everywhere: it goes over the wire as between many nodes. An all_reduce of two nodes may go by trees, which is up to
+twice as fast. See `tournament` and `group_bisection`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Literal
 
@@ -12,6 +13,7 @@ from pydantic import PositiveInt
 
 from pytest_llmbench.checks.base import CheckDefaults, CheckSettings, Fleet, options_of
 from pytest_llmbench.checks.findings import Bounds
+from pytest_llmbench.checks.machine import Machines
 from pytest_llmbench.checks.network.group_bisection import measure_whole
 from pytest_llmbench.checks.network.groups import (
     GroupResult,
@@ -22,9 +24,11 @@ from pytest_llmbench.checks.network.groups import (
     note_missing_reference,
 )
 from pytest_llmbench.checks.network.hunt import Hunt
+from pytest_llmbench.checks.transport import wire
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.judging.outliers import outliers
+from pytest_llmbench.judging.physics import PhysicsBound, PhysicsResult
 
 _REPEATS = 3  # of the measurement inside each node
 
@@ -66,7 +70,8 @@ class Rail(CheckDefaults):
     options: type[Strict] = RailOptions
     #: statistic rail.rail_busbw: bus bandwidth of a pair of nodes over one rail
     #: statistic rail.rail_busbw_median: median of a node's pairs on that rail
-    statistics: Mapping[str, str] = {"rail_busbw": "GB/s", "rail_busbw_median": "GB/s"}
+    #: statistic rail.across_busbw: upper quartile of the pairs across a boundary between racks or switches
+    statistics: Mapping[str, str] = {"rail_busbw": "GB/s", "rail_busbw_median": "GB/s", "across_busbw": "GB/s"}
     deadline_s = 900.0
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
@@ -78,7 +83,8 @@ class Rail(CheckDefaults):
         gpus = min(fleet.site.gpus_per_node, 1)
         hunt = Hunt(self, fleet, settings, options, statistic="rail_busbw", gpus=gpus, repeats=options.repeats)
         hunt.play(options.count_rounds(fleet), rails=hunt.field.local_ranks)
-        return hunt.report()
+        # `pairs` looks at the same way.
+        return hunt.report() if "pairs" in fleet.site.selected else hunt.add_transport(hunt.report())
 
 
 class Pairs(CheckDefaults):
@@ -90,6 +96,8 @@ class Pairs(CheckDefaults):
     options: type[Strict] = PairsOptions
     statistics: Mapping[str, str] = {
         "pair_busbw": "GB/s",  #: statistic pairs.pair_busbw: bus bandwidth of a pair of nodes
+        #: statistic pairs.across_busbw: upper quartile of the pairs across a boundary between racks or switches
+        "across_busbw": "GB/s",
         "pair_busbw_median": "GB/s",  #: statistic pairs.pair_busbw_median: median of a node's pairs
         #: statistic pairs.pair_latency_median: median time of a small all_reduce of a node's pairs
         "pair_latency_median": "us",
@@ -108,7 +116,10 @@ class Pairs(CheckDefaults):
         named = {*hunt.verdict.culprits, *hunt.unjudged, *hunt.silent}
         fit = [host for host in fleet.hosts if host not in named]
         floor = hunt.bounds.floor("group_busbw", hunt.device, len(fit), gpus * len(fit))
-        whole = measure_whole(hunt.field, fit, floor, gpus) if options.bisect else Report()
+        expected = hunt.expect_group(fit) if len(fit) > 1 else []
+        floor = max((rate for rate in (floor, *(law.fail for law in expected)) if rate is not None), default=None)
+        whole = measure_whole(hunt.field, fit, floor, gpus, hunt.places) if options.bisect else Report()
+        lines = [f"group_busbw: physics expects {law}" for law in expected] if whole.readings else []
         latencies = []
         for player, (host, _) in hunt.players.items():
             times = [match.result.latency_us for match in hunt.matches_of(player)]
@@ -118,16 +129,18 @@ class Pairs(CheckDefaults):
         report = hunt.report(further=latencies)
         note = f"no reference for group_busbw of {len(fit)} nodes: all of them together only have to work"
         counts = {"pair_runs": pair_runs, "group_runs": hunt.field.runs - pair_runs}
-        return report.model_copy(
+        report = report.model_copy(
             update={
                 "findings": (*report.findings, *whole.findings),
                 "readings": (*report.readings, *whole.readings),
                 "unbounded": report.unbounded and floor is None,
                 "notes": (*report.notes, note) if whole.readings and floor is None else report.notes,
+                "bounds": (*report.bounds, *lines),
                 "unjudged": {**whole.unjudged, **report.unjudged},
                 "evidence": {**report.evidence, **whole.evidence, **counts},
             }
         )
+        return hunt.add_transport(report)
 
 
 class IntraNode(CheckDefaults):
@@ -147,7 +160,7 @@ class IntraNode(CheckDefaults):
             return Report(skip="one rank per node: nothing inside a node to measure")
         if fleet.site.device == "cpu":
             return Report(skip="the nodes of this system have no GPUs: there is no NVLink between them")
-        field = MeasuredGroups(fleet, self, settings, options)
+        field = MeasuredGroups(fleet, self, settings, options, "all_reduce")
         alone = [RankGroup(hosts=(host,), local_ranks=field.local_ranks) for host in fleet.hosts]
         played = field.play([alone] * _REPEATS)
         if played.nvlink is False:
@@ -159,32 +172,58 @@ class IntraNode(CheckDefaults):
             results.get(host, []).append(result)
             if result.fault == "no_answer":
                 absent[host] = result.reason
-        readings: list[Reading] = []
-        findings: list[Finding] = []
-        for host, own in results.items():
-            readings += _make_inner_readings(host, own, fleet.site.gpus_per_node)
-            if bad := [result for result in own if result.fault in {"error", "wrong_values"}]:
-                message = f"its ranks among themselves: {bad[0].reason}"
-                action = "run dcgmi diag on it, and take it out if the fault stays"
-                wrong = any(result.fault == "wrong_values" for result in bad)
-                kind: Literal["wrong_values", "failing_node"] = "wrong_values" if wrong else "failing_node"
-                #: finding failing_node: measurements with a node fail
-                findings.append(finding(host, "", kind, Severity.ISOLATE, message, action))
-        busbw = (reading for reading in readings if reading.statistic == "nvlink_busbw")
-        rates = {reading.host: reading.value for reading in busbw if reading.host is not None}
-        action = "check its NVLinks and NVSwitches (nvidia-smi nvlink -s), and which path NCCL takes"
-        for host, outlier in outliers(rates, tolerance=options.allowed(fleet.site)).items():
-            message = f"{rates[host]:.4g} GB/s inside the node: {outlier.text}"
-            #: finding slow_node: a node is slow with good partners, or inside itself
-            findings.append(finding(host, "", "slow_node", Severity.ISOLATE, message, action))
-        bounds = Bounds(fleet.site, settings)
-        return Report(
+        per_node = fleet.site.gpus_per_node
+        readings = [reading for host, own in results.items() for reading in _make_inner_readings(host, own, per_node)]
+        findings = list(_find_inner_faults(results, readings, options.allowed(fleet.site)))
+        machines = Machines.ask(fleet)
+        size = min((result.bytes for result in played.results if result.bytes is not None), default=0)
+
+        def expect(reading: Reading) -> PhysicsResult | None:
+            if machines is None or reading.host is None or reading.statistic != "nvlink_busbw":
+                return None
+            return machines.collective("all_reduce", [reading.host], size)
+
+        bounds = Bounds(fleet.site, settings, law=expect)
+        report = Report(
             findings=(*findings, *bounds.judge(readings, device=played.device)),
             readings=tuple(readings),
             unjudged={**absent, **played.silent},
             unbounded=not bounds.covers(readings, played.device),
-            notes=note_missing_reference(bounds, "nvlink_busbw"),
+            bounds=tuple(bounds.lines(readings, played.device)),
+            notes=() if bounds.covers(readings, played.device) else note_missing_reference(bounds, "nvlink_busbw"),
+            evidence=machines.evidence if machines else {},
         )
+        left = [group for group in alone if not {*played.silent, *absent} & set(group.hosts)]
+        if not readings or not left:
+            return report
+        hosts = [host for group in left for host in group.hosts]
+        look = field.look([left])
+        shares = [
+            reading.value / law.expected for reading in readings if isinstance(law := expect(reading), PhysicsBound)
+        ]
+        share = min(shares, default=None)
+        return look.add_to(report, wire(machines, look, hosts), hosts, shares={"all_reduce": share})
+
+
+def _find_inner_faults(
+    results: Mapping[str, Sequence[GroupResult]], readings: Sequence[Reading], tolerance: float
+) -> Iterator[Finding]:
+    """Yield nodes whose measurements fail, and those that are slower than the others."""
+    for host, own in results.items():
+        if bad := [result for result in own if result.fault in {"error", "wrong_values"}]:
+            message = f"its ranks among themselves: {bad[0].reason}"
+            action = "run dcgmi diag on it, and take it out if the fault stays"
+            wrong = any(result.fault == "wrong_values" for result in bad)
+            kind: Literal["wrong_values", "failing_node"] = "wrong_values" if wrong else "failing_node"
+            #: finding failing_node: measurements with a node fail
+            yield finding(host, "", kind, Severity.ISOLATE, message, action)
+    busbw = (reading for reading in readings if reading.statistic == "nvlink_busbw")
+    rates = {reading.host: reading.value for reading in busbw if reading.host is not None}
+    action = "check its NVLinks and NVSwitches (nvidia-smi nvlink -s), and which path NCCL takes"
+    for host, outlier in outliers(rates, tolerance=tolerance).items():
+        message = f"{rates[host]:.4g} GB/s inside the node: {outlier.text}"
+        #: finding slow_node: a node is slow with good partners, or inside itself
+        yield finding(host, "", "slow_node", Severity.ISOLATE, message, action)
 
 
 def _make_inner_readings(host: str, results: Sequence[GroupResult], gpus: int) -> list[Reading]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pytest_llmbench.checks.network.groups import GroupResult, MeasuredGroups, RankGroup, finding
 from pytest_llmbench.checks.network.hunt import KINDS
+from pytest_llmbench.core.recipe.topology import Places
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 
 _FEWEST = 3
@@ -36,17 +37,21 @@ class Bisection:
     runs: tuple[GroupRun, ...]  # every group that was measured, in order
 
 
-def bisect(nodes: Sequence[str], slow: Slow, *, good: Sequence[str] = (), believe_after: int = 2) -> Bisection:
+def bisect(
+    nodes: Sequence[str], slow: Slow, *, good: Sequence[str] = (), believe_after: int = 2, places: Places | None = None
+) -> Bisection:
     """Find the nodes that make a group slow, with O(k log N) measured groups for k culprits.
 
     `slow` measures disjoint groups, all at once, and returns for each whether it is slow; a slow group needs
-    `believe_after` slow measurements in a row. `good` are good nodes outside of the group.
+    `believe_after` slow measurements in a row. `good` are good nodes outside of the group. Groups are halved between
+    `places`, if they are ordered by them.
     """
-    return _Search(slow, list(good), believe_after).within(tuple(nodes))
+    return _Search(slow, list(good), believe_after, places or Places()).within(tuple(nodes))
 
 
 class _Search:
-    def __init__(self, slow: Slow, good: list[str], believe_after: int) -> None:
+    def __init__(self, slow: Slow, good: list[str], believe_after: int, places: Places) -> None:
+        self._places = places
         self._measure = slow
         self._good = good
         self._believe_after = believe_after
@@ -60,7 +65,7 @@ class _Search:
         # Slow groups, and the size at which they were slow.
         slow_at = {nodes: len(nodes)}
         while slow_at:
-            halves = {group: _halves(group) for group in slow_at}
+            halves = {group: _halves(group, self._places) for group in slow_at}
             slow = self._test_halves(halves)
             sizes, slow_at = slow_at, {}
             for group, parts in halves.items():
@@ -126,23 +131,36 @@ class _Search:
         return believed
 
 
-def _halves(group: Hosts) -> list[Hosts]:
+def _halves(group: Hosts, places: Places) -> list[Hosts]:
+    """Cut a group in the middle, or at the outermost boundary in its middle half that is nearest to it."""
     middle = (len(group) + 1) // 2
+    levels = ["", *places.levels]
+    cuts = {
+        cut: levels.index(places.boundary(group[cut - 1], group[cut]))
+        for cut in range(max(1, len(group) // 4), 3 * len(group) // 4 + 1)
+        if cut < len(group)
+    }
+    middle = max(cuts, key=lambda cut: (cuts[cut], -abs(cut - middle)), default=middle)
     return [half for half in (group[:middle], group[middle:]) if half]
 
 
-def measure_whole(ground: MeasuredGroups, hosts: Sequence[str], floor: float | None, gpus: int) -> Report:
-    """Measure all nodes as one group, and bisect it where it is slow or fails.
+def measure_whole(
+    ground: MeasuredGroups, hosts: Sequence[str], floor: float | None, gpus: int, places: Places
+) -> Report:
+    """Measure an all_reduce of all nodes as one group, and bisect it where it is slow or fails.
 
     Their pairs are well; fewer than three are measured as pairs already. A group must reach the `floor`, GB/s; without
     one, only a failure counts. `gpus` counts those of each node.
     """
     if len(hosts) < _FEWEST:
         return Report()
+    hosts = places.order(hosts)
     runs: list[GroupResult] = []
 
     def bad(groups: Sequence[tuple[str, ...]]) -> list[bool | None]:
-        results = ground.play([[RankGroup(hosts=group, local_ranks=ground.local_ranks) for group in groups]]).results
+        # Rings through thousands of ranks would measure their hops.
+        rounds = [[RankGroup(hosts=group, local_ranks=ground.local_ranks) for group in groups]]
+        results = ground.play(rounds, "all_reduce").results
         runs.extend(results)
         return [None if result.busbw is None else floor is not None and result.busbw < floor for result in results]
 
@@ -159,11 +177,11 @@ def measure_whole(ground: MeasuredGroups, hosts: Sequence[str], floor: float | N
     if not is_bad:
         return Report(readings=tuple(readings))
     reason = runs[-1].text
-    search = bisect(hosts, bad)
+    search = bisect(hosts, bad, places=places)
     findings = [_make_finding(host, reason, runs) for host in search.culprits]
     unjudged: dict[str, str] = {}
     for group in search.together:
-        names = ", ".join(group)
+        names = ", ".join(_name_places(group, places))
         message = f"only together: {names}; all {len(hosts)} nodes: {reason}; no part of this group is bad"
         action = "check what they share: switches, routing, and settings that depend on scale"
         #: finding slow_together: a group is slow although no part of it is
@@ -176,6 +194,16 @@ def measure_whole(ground: MeasuredGroups, hosts: Sequence[str], floor: float | N
         unjudged=unjudged,
         evidence={"halvings": math.ceil(math.log2(len(hosts))), "bisection": bisection},
     )
+
+
+def _name_places(group: Hosts, places: Places) -> list[str]:
+    """The outermost places that a group consists of, and its other nodes."""
+    left, names = {*group}, []
+    for place in reversed([*places]):
+        if left >= {*place.hosts}:
+            left -= {*place.hosts}
+            names.append(str(place))
+    return [*reversed(names), *(host for host in group if host in left)]
 
 
 def _make_finding(host: str, reason: str, runs: Sequence[GroupResult]) -> Finding:

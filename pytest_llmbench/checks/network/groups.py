@@ -1,8 +1,8 @@
-"""Groups of ranks that measure an all_reduce: options, rounds of groups in one probe, and the result of each group."""
+"""Groups of ranks that measure a collective: options, rounds of groups in one probe, and the result of each group."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field as Constrained
 from pydantic import PositiveFloat, PositiveInt
@@ -10,16 +10,19 @@ from pydantic import PositiveFloat, PositiveInt
 from pytest_llmbench.checks.answers import read_answers, silent
 from pytest_llmbench.checks.base import Answer, CheckDefaults, CheckSettings, Fleet, Site, deadline_of
 from pytest_llmbench.checks.findings import Bounds, FindingMaker, SharedKind, make_finding
-from pytest_llmbench.checks.network.nodes.answer import PlayedGame, RankGames, Sizes
+from pytest_llmbench.checks.network.nodes.answer import GroupCollective, PlayedGame, RankGames, Sizes
+from pytest_llmbench.checks.transport import Look, read_look
 from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.core.wire.nccl import NcclLines
 
 NetworkKind = Literal[
-    "dead_node", "failing_node", "slow_at_times", "slow_link", "slow_node", "slow_together", "uneven",
+    "dead_node", "failing_node", "slow_at_times", "slow_boundary", "slow_link", "slow_node", "slow_together", "uneven",
 ]  # fmt: skip
 finding: FindingMaker[NetworkKind | SharedKind] = make_finding
 
-_GPU = Sizes(bytes=2**30, iterations=20, warm_up=5, timeout_s=60.0, patience_s=120.0)
+_GPU = Sizes(bytes=2**32, iterations=20, warm_up=5, timeout_s=60.0, patience_s=120.0)
 _CPU = Sizes(bytes=2**20, iterations=8, warm_up=2, timeout_s=5.0, patience_s=30.0)
+_LOOK_BYTES = 2**28  # of a step in which NCCL prints its lines
 _TOLERANCE = {"cuda": 0.1, "cpu": 0.5}  # CPU ranks of one machine share its cores
 # Ranks answer with the results so far before they are ended for being late.
 _LIMIT_SHARE = 0.8
@@ -33,9 +36,9 @@ class NetworkOptions(Strict):
     """Options of all network checks. The default depends on the device."""
 
     bytes: Annotated[int, Constrained(ge=4, multiple_of=4)] | None = None
-    """Size of the all_reduce in bytes; absent, 1 GiB between GPUs and 1 MiB between CPUs.
+    """Size of the message in bytes; absent, 4 GiB between GPUs and 1 MiB between CPUs.
 
-    At scale `smoke` it is 1 MiB.
+    At scale `smoke` it is 1 MiB. GPUs with less free memory, and very slow links, take less.
     """
     iterations: PositiveInt | None = None
     """Number of calls that are timed; absent, 20 with GPUs, 8 without and at scale `smoke`."""
@@ -81,6 +84,7 @@ class GroupResult:
     group: RankGroup
     busbw: float | None = None  # GB/s of its slowest rank; None after a fault
     latency_us: float | None = None  # of a small all_reduce, likewise
+    bytes: int | None = None  # the size of its message, likewise
     fault: GroupFault | None = None  # the kind of fault that prevented a number
     reason: str = ""  # the fault in words
 
@@ -98,20 +102,38 @@ class Played:
     silent: Mapping[str, str]  # reasons for nodes without a whole answer
     device: str | None  # device of the measurement, as its driver names it; None if all ranks are silent about it
     nvlink: bool | None = None  # whether any of their GPUs has an active NVLink; None if all ranks are silent about it
+    nccl: tuple[tuple[str, NcclLines | None], ...] = ()  # NCCL's lines of each rank, with its host
 
 
 class MeasuredGroups:
     """Measures groups on the nodes of a check; `rounds` and `runs` count the rounds and groups so far."""
 
-    def __init__(self, fleet: Fleet, check: CheckDefaults, settings: CheckSettings, options: NetworkOptions) -> None:
+    def __init__(
+        self, fleet: Fleet, check: CheckDefaults, settings: CheckSettings, options: NetworkOptions,
+        collective: GroupCollective = "all_gather",
+    ) -> None:  # fmt: skip
         self.rounds = self.runs = 0
+        self._collective: GroupCollective = collective
         self.local_ranks = tuple(range(fleet.site.ranks_per_node))
         self._fleet, self._check, self._settings, self._sizes = fleet, check, settings, options.sizes(fleet.site)
 
-    def play(self, rounds: Sequence[Sequence[RankGroup]]) -> Played:
-        """Measure rounds of disjoint groups, one round after the other, in one step of the nodes that take part."""
+    def look(self, rounds: Sequence[Sequence[RankGroup]]) -> Look:
+        """Let NCCL print which way it sends the data of rounds of groups, in a step that measures nothing."""
+        hosts = dict.fromkeys(host for groups in rounds for group in groups for host in group.hosts)
+        sizes = {"iterations": 1, "warm_up": 1, "bytes": min(self._sizes.bytes, _LOOK_BYTES)}
+        played = self._play(rounds, sizes, nccl=True)
+        return read_look(played.nccl, tuple(hosts), played.silent)
+
+    def play(self, rounds: Sequence[Sequence[RankGroup]], collective: GroupCollective | None = None) -> Played:
+        """Measure rounds of disjoint groups, one round after the other, in one step of the nodes that take part.
+
+        `collective` is another one than usual.
+        """
         self.rounds += len(rounds)
         self.runs += sum(len(groups) for groups in rounds)
+        return self._play(rounds, {"collective": collective} if collective else {}, nccl=False)
+
+    def _play(self, rounds: Sequence[Sequence[RankGroup]], other: Mapping[str, Any], *, nccl: bool) -> Played:
         taking_part = {host for groups in rounds for group in groups for host in group.hosts}
         hosts = tuple(host for host in self._fleet.hosts if host in taking_part)
         per_node = len(self.local_ranks)
@@ -122,8 +144,9 @@ class MeasuredGroups:
         ]
         longest_s = self._sizes.patience_s + _TIMEOUTS_A_ROUND * self._sizes.timeout_s * (len(rounds) + 1)
         limit_s = min(longest_s, _LIMIT_SHARE * deadline_of(self._check, self._settings))
-        config = {"rounds": plan, **self._sizes.model_dump(), "limit_s": limit_s}
-        how = {"hosts": hosts, "together": True}
+        config = {"rounds": plan, **self._sizes.model_dump(), "limit_s": limit_s, "collective": self._collective}
+        config |= {**other, "nccl": True} if nccl else other
+        how = {"hosts": hosts, "together": True, **({"name": "transport"} if nccl else {})}
         probe = self._check.probe_devices(self._fleet.site, self._settings, "pairs:play", config, **how)
         answers = read_answers(self._fleet.run([probe])[0], RankGames)
         data = [answer.data for answer in answers if answer.data is not None]
@@ -141,6 +164,7 @@ class MeasuredGroups:
             silent=silent(answers),
             device=data[0].device if data else None,
             nvlink=any(links) if links else None,
+            nccl=tuple((answer.host, answer.data.nccl) for answer in answers if answer.data) if nccl else (),
         )
 
 
@@ -161,6 +185,7 @@ def _combine_games(
         return GroupResult(group=group, fault="error", reason=errors[0])
     measured = [game.measured for game in known if game.measured is not None]
     if wrong := sum(game.wrong for game in measured):
-        return GroupResult(group=group, fault="wrong_values", reason=f"{wrong} elements of the sums are wrong")
+        return GroupResult(group=group, fault="wrong_values", reason=f"{wrong} elements of the results are wrong")
     latency_us = 1e6 * max(game.latency_s for game in measured)
-    return GroupResult(group=group, busbw=min(game.busbw for game in measured), latency_us=latency_us)
+    busbw, size = min(game.busbw for game in measured), min(game.bytes for game in measured)
+    return GroupResult(group=group, busbw=busbw, latency_us=latency_us, bytes=size)

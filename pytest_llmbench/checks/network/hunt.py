@@ -1,8 +1,8 @@
 """The hunt for the slow node: a tournament on real nodes, without silent ones, and its report."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import median
 from typing import Any
@@ -10,7 +10,15 @@ from typing import Any
 from pydantic import PositiveInt
 
 from pytest_llmbench.checks.base import CheckDefaults, CheckSettings, Fleet
-from pytest_llmbench.checks.findings import Bounds, SharedKind
+from pytest_llmbench.checks.findings import Bounds, SharedKind, judge_by_physics
+from pytest_llmbench.checks.machine import Machines, domain_of
+from pytest_llmbench.checks.network.boundaries import (
+    boundary_rates,
+    find_bad_links,
+    find_bad_places,
+    floors_of,
+    place_players,
+)
 from pytest_llmbench.checks.network.groups import (
     GroupFault,
     GroupResult,
@@ -22,11 +30,17 @@ from pytest_llmbench.checks.network.groups import (
     finding,
     note_missing_reference,
 )
-from pytest_llmbench.checks.network.tournament import Game, PairVerdict, Rounds, floor_of, is_slow, judge, schedule
+from pytest_llmbench.checks.network.tournament import Game, PairVerdict, Rounds, is_slow, judge, schedule
+from pytest_llmbench.checks.transport import GLOO, wire
+from pytest_llmbench.core.quantity import listed
+from pytest_llmbench.core.recipe.topology import Place, Places
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.judging.outliers import outliers
+from pytest_llmbench.judging.physics import PhysicsBound, PhysicsResult, expect_from_pairs, oversubscribed
 
 _ATTEMPTS = 3
+_MOST_NAMED = 8
+ACROSS, _DOMAIN = "across_busbw", "NVLink domain"
 _REPLACE = "take the node out; check its cables, ports, NICs and their drivers against a good node"
 # Kind, severity and action for a node, by the fault that prevented a rate; None for a slow one.
 KINDS: Mapping[GroupFault | None, tuple[NetworkKind | SharedKind, Severity, str]] = {
@@ -63,9 +77,21 @@ class Hunt:
         repeats: int,
     ) -> None:
         self.field = MeasuredGroups(fleet, check, settings, options)
-        self.bounds = Bounds(fleet.site, settings)
-        self.statistic, self.gpus = statistic, gpus
+        self.machines = Machines.ask(fleet) if len(fleet.hosts) > 1 else None
+        self.bounds = Bounds(fleet.site, settings, law=self._expect)
+        self.statistic, self.gpus, self._of_rail = statistic, gpus, check.name == "rail"
+        self._of_pairs: dict[str, Match] = {}  # by their subject
+        # The lowest rate that physics lets pass, by boundary.
+        self.physical: dict[str, float] = {}
+        self._gpus_of_site = fleet.site.gpus_per_node
         self._hosts, self._tolerance, self._repeats = fleet.hosts, options.allowed(fleet.site), repeats
+        self._site_places, self.places = fleet.site.places, fleet.site.places
+        if self.machines is not None:
+            domains = {host: domain_of(host, node, {}) for host, node in self.machines.facts.items()}
+            self.places = Places({**self.places.levels, _DOMAIN: domains}).of(fleet.hosts)
+        self._inside: dict[Place, list[Match]] = {}  # pairs within each bad place
+        self._matches: dict[str, list[Match]] = defaultdict(list)  # of the first pass by player
+        self._repeats_of: dict[str, list[Match]] = defaultdict(list)  # of the second pass by suspect
         self.silent: dict[str, str] = {}  # reasons for nodes without an answer
         self.device: str | None = None
         self.first: list[Match] = []  # the first pass, between nodes that answered
@@ -79,6 +105,8 @@ class Hunt:
         """
         tracks: Sequence[int | None] = rails or [None]
         players = {_name(host, rail): (host, rail) for rail in tracks for host in self._hosts}
+        self.players = {name: (host, "" if rail is None else f"rail {rail}") for name, (host, rail) in players.items()}
+        self._places = place_players(self.places, self.players)
 
         def play(pairs_of_rounds: Rounds) -> tuple[list[Match], Played]:
             groups: list[list[RankGroup]] = []
@@ -91,7 +119,10 @@ class Hunt:
             played = self.field.play(groups)
             self.silent.update(played.silent)
             matches = zip(chain.from_iterable(pairs_of_rounds), played.results, strict=True)
-            return [Match(pair=pair, value=result.busbw, result=result) for pair, result in matches], played
+            return [
+                Match(pair=pair, value=result.busbw, boundary=self._places.boundary(*pair), result=result)
+                for pair, result in matches
+            ], played
 
         def draw(left: Sequence[str]) -> Rounds:
             return [
@@ -105,16 +136,82 @@ class Hunt:
             return self.second
 
         self._play_first_pass(play, draw)
-        self.players = {name: (host, "" if rail is None else f"rail {rail}") for name, (host, rail) in players.items()}
-        bound = None if self.device is None else self.bounds.floor(self.statistic, self.device, 2, 2 * self.gpus)
+        self._index()
         # Whether the floor is that of a reference.
-        self.referenced = bound is not None
-        # Whether most nodes answered, so that silence is a fault of the silent ones.
-        floor = floor_of(self.first, self._tolerance) if bound is None else bound
+        self.referenced = self._reference("") is not None
+        self.floors = self._set_floors()
         self.verdict: PairVerdict = judge(
-            self.first, play_again, floor=floor, repeats=self._repeats, league=lambda player: self.players[player][1]
-        )
+            self.first, play_again, floor=self.floors, repeats=self._repeats,
+            league=lambda player: self.players[player][1],
+        )  # fmt: skip
+        for match in self.second:
+            self._repeats_of[match.pair[0]].append(match)
+        # Whether most nodes answered, so that silence is a fault of the silent ones.
         self.witnessed = 2 * len(self.silent) < len(self._hosts)
+        self._blame_places(play)
+
+    def _index(self) -> None:
+        """Look up the pairs of the first pass once, and their law."""
+        for match in self.first:
+            for player in match.pair:
+                self._matches[player].append(match)
+        self._of_pairs = {_subject(match): match for match in self.first if match.value is not None}
+        for match in self._of_pairs.values():
+            if isinstance(law := self._expect_pair(match), PhysicsBound):
+                self.physical[match.boundary] = min(law.fail, self.physical.get(match.boundary, law.fail))
+
+    def _bound(self, boundary: str) -> float | None:
+        """The rate that a pair across a boundary must reach by a reference and by physics, GB/s; None without one."""
+        bounds = (self._reference(boundary), self.physical.get(boundary))
+        return max((bound for bound in bounds if bound is not None), default=None)
+
+    def _reference(self, boundary: str) -> float | None:
+        if self.device is None:
+            return None
+        own = self.bounds.floor(ACROSS, self.device, 2, 2 * self.gpus) if boundary else None
+        return self.bounds.floor(self.statistic, self.device, 2, 2 * self.gpus) if own is None else own
+
+    def _set_floors(self) -> dict[str, float | None]:
+        """The rate below which a pair is slow, by boundary.
+
+        If most pairs across a boundary miss their bound, and those within a place do not, the boundary is at fault:
+        its pairs are compared with each other.
+        """
+        compared, floors = floors_of(self.first, self._tolerance), dict[str, float | None]()
+        self._rates = boundary_rates(self.first)
+        for boundary, floor in compared.items():
+            bound = self._bound(boundary)
+            inside = self._rates.get("")
+            slow = bound is not None and boundary and self._rates.get(boundary, bound) < bound
+            if bound is None or (slow and inside is not None and inside >= bound):
+                floors[boundary] = floor
+            else:
+                by_comparison = None if self._reference(boundary) is not None else floor
+                floors[boundary] = bound if by_comparison is None else max(by_comparison, bound)
+        return floors
+
+    def _blame_places(self, play: Callable[[Rounds], tuple[list[Match], Played]]) -> None:
+        """Take the blame from nodes that are all behind one switch, and from pairs that all cross one boundary."""
+        verdict, slow_ones = self.verdict, set[str]()
+        for player in (*verdict.culprits, *verdict.unresolved):
+            faults = {match.result.fault for match in self._bad_matches_of(player)}
+            slow_ones |= set() if "wrong_values" in faults else {player}
+        judged = {player for match in self.first for player in match.pair}
+        self.bad_places = find_bad_places(self._places, slow_ones, judged)
+        for place in self.bad_places:
+            within = {*place.hosts}
+            self._inside[place] = [match for match in self.first if within >= {*match.pair}] or play(
+                schedule(place.hosts, 1)
+            )[0]
+        self.bad_links = list(find_bad_links(self._places, verdict.links, self.first, self.floors))
+        placed = {player for place in self.bad_places for player in place.hosts}
+        linked = {pair for link in self.bad_links for pair in link.pairs}
+        self.verdict = replace(
+            verdict, culprits=tuple(player for player in verdict.culprits if player not in placed),
+            unresolved=tuple(player for player in verdict.unresolved if player not in placed),
+            acquitted=tuple(player for player in verdict.acquitted if not any(player in pair for pair in linked)),
+            links=tuple(pair for pair in verdict.links if pair not in linked),
+        )  # fmt: skip
 
     def _play_first_pass(
         self, play: Callable[[Rounds], tuple[list[Match], Played]], draw: Callable[[Sequence[str]], Rounds]
@@ -137,18 +234,18 @@ class Hunt:
 
     def matches_of(self, player: str) -> list[Match]:
         """The pairs of a player in the first pass."""
-        return [match for match in self.first if player in match.pair]
+        return self._matches[player]
 
     def repeats_of(self, player: str) -> list[Match]:
         """The pairs of a suspect with good partners, in the second pass."""
-        return [match for match in self.second if match.pair[0] == player]
+        return self._repeats_of[player]
 
     def _bad_matches_of(self, player: str) -> list[Match]:
         """The bad pairs of a player; only those with good partners, where there are some."""
         return [match for match in self.repeats_of(player) or self.matches_of(player) if self._is_slow(match)]
 
     def _is_slow(self, match: Match) -> bool:
-        return is_slow(match, self.verdict.floor)
+        return is_slow(match, self.floors)
 
     def _describe(self, matches: Sequence[Match], player: str) -> str:
         partners = ((match.pair[1] if match.pair[0] == player else match.pair[0], match) for match in matches)
@@ -157,32 +254,117 @@ class Hunt:
     @property
     def _floor_text(self) -> str:
         """The rate of a good pair, and its source, in words."""
-        if self.verdict.floor is None:
+        known = {name: floor for name, floor in self.floors.items() if floor is not None}
+        if not known:
             return "there is nothing to compare with"
         source = "as the reference has it" if self.referenced else "by comparison with the others"
-        return f"a good pair reaches {self.verdict.floor:.4g} GB/s, {source}"
+        by_physics = any(floor == self.physical.get(name) for name, floor in known.items())
+        source = "by physics" if by_physics else source
+        if len({*known.values()}) == 1:
+            return f"a good pair reaches {min(known.values()):.4g} GB/s, {source}"
+        each = (f"{floor:.4g} GB/s {_across(name)}" for name, floor in known.items())
+        return f"a good pair reaches {', '.join(each)}, {source}"
 
     def report(self, further: Sequence[Reading] = ()) -> Report:
         """The report on the tournament, with `further` readings."""
         readings = [*self._make_readings(), *further]
-        of_nodes = [reading for reading in readings if reading.host is not None]
-        notes = list(note_missing_reference(self.bounds, self.statistic))
-        if self.verdict.floor is None:
+        behind = {host for host, _ in self._behind_boundaries()}
+        of_nodes = [reading for reading in readings if reading.host is not None and reading.host not in behind]
+        notes = [] if self.physical else list(note_missing_reference(self.bounds, self.statistic))
+        if not any(self.floors.values()):
             notes.append("two nodes and no reference: the result shows that their pair works, not whether it is slow")
         findings = [*self._find_dead(), *self._find_culprits(), *self._find_links(), *self._find_slow_at_times()]
+        findings += self._find_boundaries()
         findings += self.bounds.judge(of_nodes, device=self.device)
+        below = list(self._find_below_physics())
+        failed = {finding.host for finding in below if finding.severity.fails}
         slow = [match for match in self.first if self._is_slow(match)]
         return Report(
-            findings=(*findings, *(() if self.referenced else self._find_uneven())),
+            findings=(*findings, *below, *(() if self.referenced or failed else self._find_uneven())),
             readings=tuple(readings),
-            unjudged=self.unjudged,
+            unjudged={host: reason for host, reason in self.unjudged.items() if host not in failed},
             unbounded=not self.bounds.covers(readings, self.device),
+            bounds=tuple(self.bounds.lines(readings, self.device)),
             notes=tuple(notes),
             evidence={  # numbers behind the findings; those of all good pairs are readings
-                "floor_gb_s": self.verdict.floor, "pairs": len(self.first), "slow_pairs": _list_rows(slow),
+                "floor_gb_s": self._floor_or_floors, "pairs": len(self.first), "slow_pairs": _list_rows(slow),
                 "second_pass": _list_rows(self.second), "rounds": self.field.rounds,
+                **({"places": self._site_places.levels} if self._site_places.levels else {}),
+                **(self.machines.evidence if self.machines else {}),
             },
         )  # fmt: skip
+
+    def add_transport(self, report: Report) -> Report:
+        """A report of what was measured between GPUs, with the way that NCCL took between the nodes that answer."""
+        left = [host for host in self._hosts if host not in self.silent]
+        if not report.readings or len(left) < 2:
+            return report
+        if not self._gpus_of_site:
+            return report.model_copy(update={"evidence": {**report.evidence, "transport": GLOO}})
+        ranks = self.field.local_ranks
+        rounds = [[RankGroup(hosts=pair, local_ranks=ranks) for pair in pairs] for pairs in schedule(left, 1)]
+        look = self.field.look(rounds)
+        wirings = wire(self.machines, look, left)
+        if {wiring.domains for wiring in wirings.values()} - {1}:  # pairs of one rack, and of two
+            wirings = {host: replace(wiring, domains=None) for host, wiring in wirings.items()}
+        return look.add_to(report, wirings, left, shares={"all_gather": self._share()})
+
+    def _share(self) -> float | None:
+        """The median pair as a share of what physics expects; None without a law."""
+        shares = [
+            match.value / law.expected
+            for match in self._of_pairs.values()
+            if match.value is not None and isinstance(law := self._expect_pair(match), PhysicsBound)
+        ]
+        return median(shares) if shares else None
+
+    def _expect_pair(self, match: Match) -> PhysicsResult | None:
+        """What physics expects of a pair; None on CPUs and at scale smoke."""
+        hosts, size = match.result.group.hosts, match.result.bytes
+        if self.machines is None or size is None:
+            return None
+        return self.machines.rail(hosts, size) if self._of_rail else self.machines.collective("all_gather", hosts, size)
+
+    def _expect(self, reading: Reading) -> PhysicsResult | None:
+        match = self._of_pairs.get(reading.subject) if reading.statistic == self.statistic else None
+        return self._expect_pair(match) if match is not None and reading.host is None else None
+
+    def expect_group(self, hosts: Sequence[str]) -> list[PhysicsBound]:
+        """What all these nodes together should reach: by their own facts, and by the median pair.
+
+        Pairs inside a rack of NVL72 are no base for several racks.
+        """
+        sizes = [match.result.bytes for match in self._of_pairs.values() if match.result.bytes is not None]
+        if self.machines is None or not sizes:
+            return []
+        laws = [self.machines.collective("all_reduce", hosts, min(sizes))]
+        nodes = {host: self.machines.facts[host] for host in hosts if host in self.machines.facts}
+        alone = len(nodes) == len(hosts) and all(domain_of(host, node, {}) == host for host, node in nodes.items())
+        if alone and isinstance(laws[0], PhysicsBound):
+            network = self.machines.site.network
+            middle = median(match.value for match in self._of_pairs.values() if match.value is not None)
+            by_pairs = expect_from_pairs(middle, len(hosts))
+            laws.append(oversubscribed(by_pairs, network.oversubscription if network else 1.0))
+        return [law for law in laws if isinstance(law, PhysicsBound)]
+
+    def _find_below_physics(self) -> Iterator[Finding]:
+        """Yield nodes whose best pair is below what physics expects: a pair is as slow as the slower of its two."""
+        behind = {host for host, _ in self._behind_boundaries()}
+        for player, (host, rail) in self.players.items():
+            own = [match for match in self.matches_of(player) if match.value is not None and host not in behind]
+            best = max(own, key=lambda match: match.value or 0.0, default=None)
+            law = self._expect_pair(best) if best is not None else None
+            if best is None or best.value is None or not isinstance(law, PhysicsBound):
+                continue
+            partner = next(name for name in best.pair if name != player)
+            reading = Reading(
+                host=host, subject=rail, statistic=self.statistic, value=best.value, unit="GB/s", nodes=2,
+                gpus=2 * self.gpus,
+            )  # fmt: skip
+            if self.bounds.is_by_physics(reading, self.device) and player not in self.verdict.culprits:
+                for made in judge_by_physics(reading, law, _REPLACE):
+                    text = f"its best pair, with {self.players[partner][0]}: {made.message}"
+                    yield made.model_copy(update={"message": text})
 
     def _find_dead(self) -> Iterator[Finding]:
         if self.witnessed:
@@ -205,13 +387,52 @@ class Hunt:
             again = self._describe(self.repeats_of(player), player)
             message = f"bad in {slow} of {len(first)} pairs{middle}; with good nodes again: {again}; {self._floor_text}"
             measured = f"{median(rates):.6g} GB/s" if rates else None
-            threshold = None if self.verdict.floor is None else f">= {self.verdict.floor:.6g} GB/s"
+            least = self.floors.get(self._bad_matches_of(player)[0].boundary)
+            threshold = None if least is None else f">= {least:.6g} GB/s"
             made = finding(host, rail, kind, severity, message, action)
             yield made.model_copy(update={"measured": measured, "threshold": threshold})
 
+    @property
+    def _floor_or_floors(self) -> float | dict[str, float | None] | None:
+        floors = {name or "within": floor for name, floor in self.floors.items()}
+        return floors if len({*floors.values()}) > 1 else next(iter(floors.values()), None)
+
+    def _find_boundaries(self) -> Iterator[Finding]:
+        """Yield what is wrong with a place or between places, as none of its nodes is at fault."""
+        for place in self.bad_places:
+            among = self._inside[place]
+            inside = "slow" if any(map(self._is_slow, among)) else "well"
+            own = (match for player in place.hosts for match in self.matches_of(player))
+            rates = [match.value for match in own if match.value is not None]
+            message = f"all {len(place.hosts)} of {place} are slow with others"
+            message += f" (median {median(rates):.4g} GB/s)" if rates else ""
+            message += f", and {inside} among themselves; {self._floor_text}: {listed(place.hosts, _MOST_NAMED)}"
+            what = "the uplinks of the switch" if inside == "well" else "the switch, and what else they share"
+            action = f"check {what}: its ports, cables and routing"
+            #: finding slow_boundary: pairs of nodes are slow across a switch or between racks, and no node is at fault
+            yield finding(None, str(place), "slow_boundary", Severity.ISOLATE, message, action)
+        action = "check the cables and routes between the two, and the counters of their ports"
+        for link in self.bad_links:
+            text = f"{len(link.pairs)} of {link.measured} pairs between the two are slow, and those with others are not"
+            yield finding(None, str(link), "slow_boundary", Severity.ISOLATE, f"{text}; {self._floor_text}", action)
+        inside_rate = self._rates.get("")
+        for boundary, rate in self._rates.items():
+            bound = self._bound(boundary)
+            missed = bound is not None and rate < bound
+            lower = inside_rate is not None and rate < (1 - self._tolerance) * inside_rate
+            if boundary and lower and (missed or bound is None):
+                message = f"pairs across it reach {rate:.4g} GB/s, those within one {inside_rate:.4g} GB/s"
+                message += f"; at least {bound:.4g} GB/s expected" if missed else ""
+                action = "check what joins them; if the network is built so, bound it by a reference for across_busbw"
+                severity = Severity.CONFIGURE if missed else Severity.MONITOR
+                made = finding(None, boundary, "slow_boundary", severity, message, action)
+                yield made.model_copy(update={"statistic": ACROSS, "measured": f"{rate:.6g} GB/s"})
+
     def _find_links(self) -> Iterator[Finding]:
         for pair in self.verdict.links:
-            matches = [match for match in (*self.first, *self.second) if set(match.pair) == set(pair)]
+            ends = {*pair}
+            both = (self._matches[pair[0]], self._repeats_of[pair[0]], self._repeats_of[pair[1]])
+            matches = [match for match in chain(*both) if {*match.pair} == ends]
             rates = "; ".join(match.result.text for match in matches)
             # Each of the two works with all others: both get a hint, and stay in.
             for player in pair:
@@ -270,6 +491,8 @@ class Hunt:
             rest = f"no good node is left to find the bad one with; {self._floor_text}"
             reasons.setdefault(host, f"{where}bad {bad}; {rest}")
         named = {*self.verdict.culprits, *self.verdict.unresolved}
+        for host, reason in self._behind_boundaries():
+            reasons.setdefault(host, reason)
         for match in self.first:
             if match.result.fault == "wrong_values" and not named & set(match.pair):
                 for player in match.pair:
@@ -277,21 +500,46 @@ class Hunt:
                     reasons.setdefault(self.players[player][0], reason)
         answered = (match.result for match in self.first if match.result.fault != "no_answer")
         known = {host for result in answered for host in result.group.hosts} | self.silent.keys()
-        known |= {self.players[player][0] for player in named}
+        known |= {self.players[player][0] for player in named} | reasons.keys()
         for host, _ in self.players.values():
             if host not in known:
                 reasons.setdefault(host, "no pair with it was measured")
         return reasons
 
+    def _behind_boundaries(self) -> Iterator[tuple[str, str]]:
+        """Yield the nodes whose pairs are slow because of a place or a boundary, with the reason not to judge them."""
+        blamed = [(str(place), place.hosts) for place in self.bad_places]
+        blamed += [(str(link), link.players) for link in self.bad_links]
+        for name, players in blamed:
+            for player in players:
+                yield self.players[player][0], f"slow because of {name}; the node itself may be well"
+        inside = self._rates.get("")
+        for boundary, rate in self._rates.items():
+            bound = self._bound(boundary)
+            if boundary and bound is not None and inside is not None and rate < bound <= inside:
+                for host in self._hosts:
+                    yield host, f"pairs across the boundary {boundary} are slow everywhere"
+
     def _make_readings(self) -> Iterator[Reading]:
         how: dict[str, Any] = {"unit": "GB/s", "nodes": 2, "gpus": 2 * self.gpus}
+        for boundary, rate in self._rates.items():
+            if boundary:
+                yield Reading(subject=boundary, statistic=ACROSS, value=rate, **how)
         for match in self.first:
             if match.value is not None:
-                yield Reading(subject=" - ".join(match.pair), statistic=self.statistic, value=match.value, **how)
+                yield Reading(subject=_subject(match), statistic=self.statistic, value=match.value, **how)
         for player, (host, rail) in self.players.items():
             if own := [match.value for match in self.matches_of(player) if match.value is not None]:
                 statistic = f"{self.statistic}_median"
                 yield Reading(host=host, subject=rail, statistic=statistic, value=median(own), **how)
+
+
+def _across(boundary: str) -> str:
+    return f"across {boundary}" if boundary else "within one place"
+
+
+def _subject(match: Game) -> str:
+    return " - ".join(match.pair)
 
 
 def _name(host: str, rail: int | None) -> str:

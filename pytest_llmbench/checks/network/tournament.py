@@ -7,6 +7,7 @@ A slow pair that remains is a slow link between two good nodes, or chance; the s
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from statistics import median
 
 from pytest_llmbench.judging.outliers import outliers
@@ -16,6 +17,8 @@ _ALL_UP_TO = 16
 # Beyond, the time is constant; a good node with eight bad partners is next to impossible.
 _ROUNDS = 8
 Pair = tuple[str, str]
+# The rate below which a pair is slow, for all pairs or by the boundary between the two.
+Floor = float | Mapping[str, float | None] | None
 Rounds = list[list[Pair]]
 
 
@@ -46,14 +49,15 @@ def schedule(players: Sequence[str], rounds: int | None = None) -> Rounds:
 
 def disjoint(pairs: Iterable[Pair]) -> Rounds:
     """Distribute pairs over rounds in which each node is in one pair."""
-    rounds: Rounds = []
+    rounds: dict[int, list[Pair]] = {}
+    busy: dict[str, set[int]] = defaultdict(set)  # the rounds of each player
     for pair in pairs:
-        free = next((pairs for pairs in rounds if not any(set(pair) & set(other) for other in pairs)), None)
-        if free is None:
-            rounds.append([pair])
-        else:
-            free.append(pair)
-    return rounds
+        taken = busy[pair[0]] | busy[pair[1]]
+        number = next(number for number in count() if number not in taken)
+        rounds.setdefault(number, []).append(pair)
+        for player in pair:
+            busy[player].add(number)
+    return [rounds[number] for number in sorted(rounds)]
 
 
 # In scaled MADs. A low one: two bad players of eight widen the MAD, and the second pass clears wrong suspects.
@@ -66,6 +70,7 @@ class Game:
 
     pair: Pair
     value: float | None
+    boundary: str = ""  # the boundary between its two players, such as `rack`; empty within one place
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,7 +86,7 @@ class Suspicion:
 class PairVerdict:
     """The result of both passes. Nodes without a finding are good."""
 
-    floor: float | None  # the rate below which a pair is slow; None without a comparison
+    floor: Floor  # the rate below which a pair is slow; None without a comparison
     culprits: tuple[str, ...]  # slow with most of their good partners, too
     acquitted: tuple[str, ...]  # suspects that are well with most of their good partners
     unresolved: tuple[str, ...]  # suspects without a good partner
@@ -115,7 +120,7 @@ def floor_of(games: Iterable[Game], tolerance: float) -> float | None:
     return min((1 - tolerance) * median(rest.values()), *(value for name, value in rest.items() if name not in odd))
 
 
-def suspect(games: Sequence[Game], floor: float | None) -> Suspicion:
+def suspect(games: Sequence[Game], floor: Floor) -> Suspicion:
     """Name the fewest players that explain the slow pairs of the first pass, which are below the floor."""
     left = [game.pair for game in games if is_slow(game, floor)]
     played = Counter(player for game in games for player in game.pair)
@@ -161,7 +166,7 @@ def second_pass(suspicion: Suspicion, repeats: int, league: League = lambda _: "
 
 
 def judge(
-    games: Sequence[Game], play: Play, *, floor: float | None, repeats: int = 3, league: League = lambda _: ""
+    games: Sequence[Game], play: Play, *, floor: Floor, repeats: int = 3, league: League = lambda _: ""
 ) -> PairVerdict:
     """Judge the first pass, play the second where it is needed, and judge that.
 
@@ -189,9 +194,10 @@ def judge(
     )
 
 
-def is_slow(game: Game, floor: float | None) -> bool:
+def is_slow(game: Game, floor: Floor) -> bool:
     """True if a pair has a rate below the floor, or none."""
-    return game.value is None or (floor is not None and game.value < floor)
+    least = floor.get(game.boundary) if isinstance(floor, Mapping) else floor
+    return game.value is None or (least is not None and game.value < least)
 
 
 def _is_most(votes: Sequence[bool]) -> bool:

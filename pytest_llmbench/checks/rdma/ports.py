@@ -22,7 +22,7 @@ RdmaKind = Literal[
 finding: FindingMaker[RdmaKind] = make_finding
 
 NO_RDMA = "no RDMA device, and no card for one on PCI"
-# So many siblings outvote a fault that all nodes have in common, such as a rail whose switch is off.
+# With this many siblings, a fault of all nodes counts as well, such as a rail whose switch is off.
 _ENOUGH_SIBLINGS = 4
 # Cards that a virtual machine is to have are bound to these.
 _GIVEN_AWAY = frozenset({"vfio-pci", "pci-stub"})

@@ -3,12 +3,12 @@
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pytest_llmbench.cluster.slurm.aside import Aside
 from pytest_llmbench.cluster.slurm.commands import QueueFullError
-from pytest_llmbench.cluster.slurm.queries import GLANCE_S, SlurmQueries
+from pytest_llmbench.cluster.slurm.queries import GLANCE_S, GroupLimit, SlurmQueries
 from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import JobState, JobStatus, OurJob, is_hopeless
 from pytest_llmbench.core.durations import format_minutes
@@ -21,6 +21,8 @@ _AGAIN_S = 30.0
 # waits for it is given up: it alone exceeds the limit. Slurm may look at a job again only after minutes.
 _OF_A_USER = re.compile(r"(?:Assoc(?!Grp)|QOSMax\w+PerUser)\w*")
 _ALONE_S = 600.0
+# A limit on all jobs of an account or a QOS together.
+_OF_A_GROUP = re.compile(r"(?P<kind>Assoc|QOS)Grp\w+")
 # Refusals in a row with an empty queue until waiting is given up: a job may end between a refusal and the look at it.
 _SURE = 3
 
@@ -32,6 +34,7 @@ class FullQueue:
     queries: SlurmQueries
     longest_min: int | None  # how long a job may be held back, minutes; None for any time
     say: Callable[[str], None]  # called once for each limit
+    slurm: Mapping[str, str] = field(default_factory=dict)  # options of the jobs
     _since: dict[str, float] = field(default_factory=dict)
     _without_jobs: dict[str, int] = field(default_factory=dict)
     _named: set[str] = field(default_factory=set)
@@ -50,6 +53,8 @@ class FullQueue:
         since = self._since.setdefault(name, now)
         if self.longest_min is not None and now - since > _MINUTE_S * self.longest_min:
             return f"{error}: it was held back for longer than --llmbench-max-wait {format_minutes(self.longest_min)}"
+        if error.limit not in self._named and (reason := self._closed(error.limit)):
+            return f"{error}: {reason}, so no job of it is ever taken: ask for another"
         counts = bool(ours) or not error.counts_this_user  # jobs of others count, which Slurm may hide
         if not counts:
             answer, failed = self.queries.answer(["squeue", "--noheader", f"--user={os.getuid()}", "--format=%i"])
@@ -62,10 +67,23 @@ class FullQueue:
             self.say(f"held back until a job has ended: {error}")
         return ""
 
+    def _closed(self, limit: str) -> str:
+        """The account or QOS that takes no jobs at all, as sites close one; empty for any other limit."""
+        if (group := _OF_A_GROUP.fullmatch(limit)) is None:
+            return ""
+        limits = self.queries.group_limits(self.slurm.get("account", ""), self.slurm.get("qos", ""), {})
+        closed = (f"{found.name} of {found.place} is 0" for found in _of_kind(group, limits) if not found.most)
+        return next((text for text in closed if text.startswith("GrpSubmitJobs ")), "")
+
     def note_accepted(self, name: str) -> None:
         """Note that Slurm has taken a job."""
         self._since.pop(name, None)
         self._without_jobs.pop(name, None)
+
+
+def _of_kind(group: re.Match[str], limits: Iterable[GroupLimit]) -> list[GroupLimit]:
+    """The limits of QOS, or those of accounts, as Slurm's reason says."""
+    return [limit for limit in limits if limit.place.startswith("QOS") == (group["kind"] == "QOS")]
 
 
 @dataclass
@@ -78,13 +96,36 @@ class QueueLimit:
     _reasons: dict[OurJob, str] = field(default_factory=dict)
     _looked: float = float("-inf")
     _alone: float = float("inf")  # since when no job of this user has run, as far as it was looked for
+    _of_groups: dict[tuple[str, str], tuple[float, str]] = field(default_factory=dict)
+    _named: set[str] = field(default_factory=set)
 
-    def never_starts(self, reason: str) -> bool:
-        """True if a job that waits for this reason does so for ever: for its own shape, or, alone, for a limit."""
-        if is_hopeless(reason):
-            return True
-        if _OF_A_USER.fullmatch(reason.partition(",")[0]) is None:
-            return False
+    def why_never(self, job_id: str, reason: str) -> str:
+        """The reason for which a waiting job will never start: its own shape, or a limit; empty while it may start."""
+        first = reason.partition(",")[0]
+        if is_hopeless(reason) or (_OF_A_USER.fullmatch(first) is not None and self._waits_alone()):
+            return reason
+        return "" if (group := _OF_A_GROUP.fullmatch(first)) is None else self._exceeds(job_id, group)
+
+    def _exceeds(self, job_id: str, group: re.Match[str]) -> str:
+        """The limit of an account or a QOS that a job alone exceeds; else empty, with one note on its wait."""
+        asked, why = self._of_groups.get((job_id, group[0]), (float("-inf"), ""))
+        if time.monotonic() - asked < _AGAIN_S:
+            return why
+        full = [
+            limit for limit in _of_kind(group, self.slurm.queries.limits_of(job_id))
+            if limit.needed and limit.used + limit.needed > limit.most and limit.name != "GrpSubmitJobs"
+        ]  # fmt: skip
+        alone = [limit for limit in full if limit.needed > limit.most]
+        why = f"{group[0]}: {'; '.join(map(str, alone))}" if alone else ""
+        self._of_groups[job_id, group[0]] = time.monotonic(), why
+        if not why and group[0] not in self._named:
+            self._named.add(group[0])
+            others = "; ".join(map(str, full)) or "`scontrol show assoc_mgr` does not show which to this user"
+            self.slurm.notes.append(f"job {job_id} waits for its group to use less ({group[0]}): {others}")
+        return why
+
+    def _waits_alone(self) -> bool:
+        """True if no job of this user has run for long, so that a limit on them is exceeded by a waiting one alone."""
         now = time.monotonic()
         if (since := now - self._looked) >= _AGAIN_S:
             self._looked = now

@@ -1,6 +1,8 @@
 """Questions to Slurm: each is one command, and what it printed is read here."""
 
 import contextlib
+import os
+import pwd
 import re
 import time
 from collections import deque
@@ -44,6 +46,13 @@ _REFUSED_PERIOD_S = 30.0
 _JOB = re.compile(r"\bJobId=(\d+) .* SubmitTime=(\S+) ")
 _STATE = re.compile(r" JobState=(\S+) ")
 _NODE = re.compile(r"\bNodeName=(\S+) .*\bSlurmdStartTime=(\S+)")
+# A record of `scontrol show assoc_mgr`, whose limits are each followed by their use: `node=4(2)`, or `N` without one.
+_GROUP = re.compile(
+    r"^(?:ClusterName=\S+ Account=(?P<account>\S+) UserName=(?P<user>[^\s(]*)|QOS=(?P<qos>[^\s(]+))", re.MULTILINE
+)
+_PARENT = re.compile(r"\bParentAccount=([^\s(]+)")
+_GRP = re.compile(r"\bGrp(\w+)=(\S+)")
+_USE = re.compile(r"(?:([\w/:.-]+)=)?([\d.]+)\(([\d.]+)\)")
 _MARKS = re.compile(r" PreemptTime=(\S+) SuspendTime=(\S+) SecsPreSuspend=")
 
 
@@ -54,6 +63,27 @@ class JobMarks:
     preempted: str = ""  # time at which a job of higher priority got its nodes; it may run on for a grace time
     suspended: str = ""  # when it was last suspended, or resumed after that
     state: str = field(default="", compare=False)  # its state, in Slurm's word, when this was asked for
+
+
+class GroupLimit(NamedTuple):
+    """A limit on all jobs of an account or QOS together, as it is now.
+
+    Attributes:
+        place: the account, its user or the QOS.
+        name: Slurm's name, such as `GrpTRES=node` or `GrpSubmitJobs`.
+        most: the limit.
+        used: its present use.
+        needed: the use of the job that waits for it.
+    """
+
+    place: str
+    name: str
+    most: float
+    used: float
+    needed: float
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.place} is {self.most:g}, {self.used:g} in use, and this job takes {self.needed:g}"
 
 
 class IllNode(NamedTuple):
@@ -148,6 +178,56 @@ class SlurmQueries:
                 preempted, suspended = map(parse_time, times.groups())
                 marks[job[1]] = JobMarks(preempted=preempted, suspended=suspended, state=state[1] if state else "")
         return marks
+
+    def group_limits(self, account: str, qos: str, needs: Mapping[str, float]) -> list[GroupLimit]:
+        """The limits on what all jobs together use, of an account, its parents, this user in it, and a QOS.
+
+        Args:
+            account: of the job; empty for the user's default.
+            qos: of the job; empty if unknown.
+            needs: the job's use by name of the limit, such as `GrpTRES=node`.
+        """
+        user, limits = pwd.getpwuid(os.getuid()).pw_name, list[GroupLimit]()
+        if not account:
+            own = self._groups("flags=assoc", f"users={user}")
+            account = next((match["account"] for match, text in own if "DefAssoc=Yes" in text), "")
+        groups = self._groups("flags=qos", f"qos={qos}") if qos else []
+        climbed = {account}
+        while account:
+            found = [
+                each for each in self._groups("flags=assoc", f"accounts={account}") if each[0]["user"] in {"", user}
+            ]
+            groups += found
+            above = next((_PARENT.search(text) for match, text in found if not match["user"]), None)
+            account = "" if above is None or above[1] in climbed else above[1]
+            climbed.add(account)
+        for match, text in groups:
+            place = f"QOS {match['qos']}" if match["qos"] else f"account {match['account']}"
+            place += f" for user {match['user']}" if match["user"] else ""
+            for kind, values in _GRP.findall(text):
+                for part, most, used in _USE.findall(values):
+                    name = f"Grp{kind}{f'={part}' if part else ''}"
+                    limits.append(GroupLimit(place, name, float(most), float(used), needs.get(name, 0.0)))
+        return limits
+
+    def _groups(self, *which: str) -> list[tuple[re.Match[str], str]]:
+        answer, _ = self.answer(["scontrol", "show", "assoc_mgr", *which], GLANCE_S)
+        starts = list(_GROUP.finditer(answer))
+        ends = [*(match.start() for match in starts[1:]), len(answer)]
+        return [(match, answer[match.start() : end]) for match, end in zip(starts, ends, strict=False)]
+
+    def limits_of(self, job_id: str) -> list[GroupLimit]:
+        """The limits on what all jobs together use that count for a waiting job; empty if Slurm hides them."""
+        answer, _ = self.answer(["scontrol", "--oneliner", "show", "job", job_id], GLANCE_S)
+        facts = dict(word.split("=", 1) for word in answer.split() if "=" in word)
+        minutes = (parse_duration(facts.get("TimeLimit", "")) or 0.0) / 60
+        needs = {"GrpJobs": 1.0, "GrpSubmitJobs": 1.0, "GrpWall": minutes}
+        for part, amount in re.findall(r"([\w/:.-]+)=([\d.]+[KMGTP]?)", facts.get("ReqTRES", facts.get("TRES", ""))):
+            size = 1024.0 ** ("KMGTP".find(amount[-1]) - 1) if part == "mem" and amount[-1].isalpha() else 1.0
+            number = float(amount.rstrip("KMGTP")) * size
+            needs |= {f"GrpTRES={part}": number}
+            needs |= dict.fromkeys((f"GrpTRESMins={part}", f"GrpTRESRunMins={part}"), number * minutes)
+        return self.group_limits(facts.get("Account", ""), facts.get("QOS", ""), needs)
 
     def suspended_s(self, job: OurJob, submitted: str) -> float | None:
         """Seconds for which a job was suspended in all, by sacct; None where sacct leaves it open."""

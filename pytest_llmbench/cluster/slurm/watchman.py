@@ -25,14 +25,23 @@ LAST_ANSWER_S = 10.0
 # Arguments: the sign of life, the end in order, seconds, token, seconds for a command's answer, and after an end in
 # order seconds before the first command, and for it. Its input ends with pytest, however that ends.
 _SCRIPT = """
+sep=$(printf '\\037')
+# A copy of the session's folder that is resumed has jobs with the same token, and scripts of its own.
+is_here() {
+    job_folder=$(cd -P "${1%/*}" 2>/dev/null && pwd -P)
+    case "$job_folder/" in "$(cd -P "${owner%/*}" && pwd -P)"/*|/) true ;; *) false ;; esac
+}
 cancel() {
     states=$1 token=$2 pause=$3 answer=$4 tries=$5
     while [ "$tries" -gt 0 ]; do
         tries=$((tries - 1))
-        if jobs=$(timeout "$answer" squeue --noheader --states="$states" --user="$(id -un)" --format='%i %k'); then
-            echo "$jobs" | while read -r id mark _; do
+        # Words end at this character, as a path may have blanks.
+        if jobs=$(timeout "$answer" squeue --noheader --states="$states" --user="$(id -un)" \
+            --format="%i${sep}%o${sep}%k"); then
+            echo "$jobs" | while IFS="$sep" read -r id job_script mark; do
                 # It may have been resumed in the meantime: the jobs are those of its heir then.
-                [ "$(cat "$owner")" = "$seen" ] && [ "$mark" = "$token" ] && timeout "$answer" scancel "$id"
+                [ "$(cat "$owner")" = "$seen" ] && [ "${mark%% *}" = "$token" ] && is_here "$job_script" &&
+                    timeout "$answer" scancel "$id"
             done
             return
         fi

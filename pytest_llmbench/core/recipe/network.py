@@ -15,4 +15,4 @@ class Network(Strict):
     rate_gbits: PositiveFloat | None = None
     """Rate of one NIC in each direction, Gb/s; absent, as read on the node."""
     oversubscription: Annotated[float, Field(ge=1)] = 1.0
-    """What all nodes can send, divided by what the fabric between them carries: 1 for full bisection."""
+    """Ratio of the rates of all NICs to that of the fabric between the nodes: 1 for full bisection."""

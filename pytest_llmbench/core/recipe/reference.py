@@ -11,13 +11,17 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
 from pytest_llmbench.core.errors import InconclusiveError, UnitError
+from pytest_llmbench.core.gpus import may_be_gpu
 from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, USUAL_BETWEEN_RUNS, BetweenRuns, Quantity, counted
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import Name, QuantityField, Strict
 
 
 class AppliesTo(Strict):
-    """The machine a number was set for. Every key given must match what the ranks report."""
+    """The machine a number was set for. Every key given must match what the ranks report.
+
+    On as many better GPUs, a bound on a recipe's speed counts as a floor.
+    """
 
     gpu: Annotated[str, Field(min_length=1)] | None = None
     """GPU model, as far as the driver's name matters: `H100` is every H100, `H100 80GB HBM3` that card."""
@@ -37,7 +41,7 @@ class AppliesTo(Strict):
     def overlaps(self, other: AppliesTo) -> bool:
         """True if both may apply to one run: the same GPU or system, and no condition that contradicts."""
         pairs = {key: (getattr(self, key), getattr(other, key)) for key in type(self).model_fields}
-        alike = [key for key, pair in pairs.items() if None not in pair and pair[0] == pair[1]]
+        alike = [key for key, pair in pairs.items() if None not in pair and _is_alike(key, *pair)]
         return ("gpu" in alike or "system" in alike) and all(None in pairs[key] for key in pairs if key not in alike)
 
     def __str__(self) -> str:
@@ -45,6 +49,10 @@ class AppliesTo(Strict):
         parts = [gpus] if self.gpus or self.gpu else []
         parts += [counted(self.nodes, "node")] if self.nodes else []
         return ", ".join([*parts, *([f"system {self.system}"] if self.system else [])])
+
+
+def _is_alike(key: str, one: Any, other: Any) -> bool:
+    return may_be_gpu(one, other) if key == "gpu" else one == other
 
 
 def _as_day(value: object) -> object:
@@ -97,11 +105,11 @@ class Reference(Strict):
     between_runs: QuantityField | None = None
     """Standard deviation between runs of one system, as a share of the mean; absent, 0.3 %, known from 5 runs."""
     runs: Annotated[int, Field(ge=2)] | None = None
-    """Number of runs from which `between_runs` is known, at least 2."""
+    """Number of good runs of the system that `between_runs`, or a bound with `claim: run`, comes from, at least 2."""
     floor: bool = False
     """The bound is a floor: a run below it is broken, but one above it may be slow, so its speed stays unjudged.
 
-    In a check, what physics expects of the machine counts beside a floor; any other lower bound replaces it.
+    In a check, physics judges too if the bound is a floor; any other lower bound replaces it.
     """
     xfail: ExpectedFailure | None = None
     """Known miss of the bound on this system, with its last day."""
@@ -142,20 +150,19 @@ class Reference(Strict):
         spread = self.between_runs
         if spread is not None and (spread.dimension != "fraction" or spread.base <= 0):
             raise ValueError(f"between_runs: {spread} is not a share above 0: no runs are alike to the last digit")
-        if (self.between_runs is None) != (self.runs is None):
-            raise ValueError("between_runs and runs belong together: a spread, and the number of runs that it is of")
         if self.claim == "run" and self.between_runs is not None:
-            raise ValueError("claim: run leaves the differences between runs out: leave out between_runs and runs")
+            raise ValueError("claim: run leaves the differences between runs out: leave out between_runs")
+        if self.claim == "system" and (self.between_runs is None) != (self.runs is None):
+            raise ValueError("between_runs and runs belong together: a spread, and the number of runs that it is of")
         return self
 
     @property
     def between(self) -> BetweenRuns | None:
-        """How runs differ, for a verdict about the system; None for one about the run alone."""
-        if self.claim == "run":
-            return None
-        if self.between_runs is None or self.runs is None:
-            return USUAL_BETWEEN_RUNS
-        return BetweenRuns(spread=self.between_runs.base, freedom=self.runs - 1)
+        """How runs differ, for a verdict about the system; without a spread, or None, for one about the run alone."""
+        if self.runs is None:
+            return None if self.claim == "run" else USUAL_BETWEEN_RUNS
+        spread = 0.0 if self.between_runs is None else self.between_runs.base
+        return BetweenRuns(spread=spread, freedom=self.runs - 1)
 
     def on(self, topology: Topology) -> Reference:
         """The reference with its bounds for this many nodes, where they depend on that."""
@@ -174,6 +181,11 @@ class Reference(Strict):
         """The bounds given, as comparisons the measured value must meet."""
         both: tuple[tuple[Literal[">=", "<="], Quantity | None], ...] = ((">=", self.at_least), ("<=", self.at_most))
         return [(op, bound) for op, bound in both if bound is not None]
+
+    @property
+    def floor_for(self) -> str | None:
+        """The machine that a floor was set for; None for any other bound."""
+        return str(self.applies_to or "every machine") if self.floor else None
 
     @property
     def threshold(self) -> str:

@@ -124,6 +124,8 @@ class Judgement(Strict):
     """Upper bound, in `unit`; null where there is none."""
     reference: str | None = None
     """Name of the reference that has the bounds."""
+    floor: str | None = None
+    """Machine that the bounds were set for, if they are only a floor for this one; null of any other."""
     reason: str | None = None
     """Reason for the verdict, in words."""
     cause: str | None = None

@@ -283,6 +283,8 @@ class StepSeries(Strict):
     """Labels in the log, each once: lines of our own drivers that name the run."""
     nodes: tuple[tuple[str, int], ...] = ()
     """Host names and the number of ranks on each, as the framework's launcher reports them."""
+    transport: tuple[str, ...] = ()
+    """Faults of the way that NCCL sent data, by its own lines in the logs, in words."""
     contradictions: tuple[str, ...] = ()
     """Contradictions between a log and other files of the same run, in words."""
 

@@ -48,6 +48,8 @@ STRIKES = "simulated"
 AGAIN = "started_again"
 # The run may hang: its processes write their stacks.
 ASKED, STACKS, PROCESSES = "asked", "stacks", "processes.txt"
+# NCCL's own lines of ranks.
+NCCL = "nccl"
 COMMAND, SCRIPT, DRIVER, HOSTFILE = "command.json", "run.sh", "driver.json", "hostfile"
 STEPS, PHASES, ANSWERS, PAUSES, MEETING = "steps", "phase", "answers", "pauses", "meeting"
 LOGS, OUTPUT, SRUN = "logs", "logs/output.log", "srun.log"

@@ -1,4 +1,4 @@
-"""What a node is built of: facts of its driver and kernel, from which physics computes what it should reach.
+"""The hardware of a node: facts of its driver and kernel, from which physics computes the rates that it should reach.
 
 They are maxima: current values fall when a GPU idles, and a link that trained down must not lower what is expected.
 """

@@ -2,6 +2,7 @@
 
 import statistics as stats
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pytest_llmbench.engines.metaseq.log import CLAIM_NEEDLES, NEEDLES, parse, r
 from pytest_llmbench.engines.overrides import Arguments, Rules, Same, precision_problem, rules_of_given, values_of
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
+from pytest_llmbench.judging.memory import Footprint, State
 from pytest_llmbench.judging.statistics import Measurement, Statistic, rate
 from pytest_llmbench.readers.items import Needles
 from pytest_llmbench.readers.log import LogReader, last_step, log_files
@@ -36,7 +38,7 @@ _REFUSED: Mapping[str, str] = {
     "max-epoch": "may end before the recipe's last step",
     "restore-file": "goes on with another run",
 }
-# What it prints of the refused ones if they are not given.
+# Values of refused arguments as it prints them by default.
 _USUAL: Mapping[str, Any] = {"max-epoch": 0, "restore-file": "checkpoint_last.pt"}
 _HARMLESS = frozenset({
     "activation-fn", "arch", "criterion", "decoder-learned-pos", "disable-validation", "distributed-backend",
@@ -160,8 +162,15 @@ class Metaseq(External):
             "vocab_size": vocabulary(model),
         }
 
-    def footprint(self, recipe: Recipe, topology: Topology) -> None:
-        """Return None: its launcher decides what is split and recomputed."""
+    def footprint(self, recipe: Recipe, topology: Topology) -> Footprint | None:
+        """Return what its launcher keeps: weights in fp16 gathered throughout, and the rest split by fairscale's FSDP.
+
+        Megatron-LM's layers of that time write all scores of attention: fp16 before and after the softmax, and a mask.
+        """
+        usual = super().footprint(recipe, topology)
+        if usual is None or options_of(recipe, MetaseqOptions).program != _LAUNCHER:
+            return usual
+        return replace(usual, usual=State(2, 16), score=5, inputs_split=True, whole_batch=True)
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
         options = options_of(recipe, MetaseqOptions)

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from pytest_llmbench.core.gpus import same_gpu
 from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.record.series import RankInfo
-from pytest_llmbench.judging.references import same_gpu
 from pytest_llmbench.judging.sanity.evidence import Evidence, of_rank, problem
 
 # Names by which launchers refer to their own machine.

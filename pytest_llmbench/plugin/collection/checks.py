@@ -145,6 +145,7 @@ class Health:
         facts = HealthFacts(
             measured=listed(shown, _MOST_READINGS, "; ") if shown else None,
             bound=NO_BOUND if unbounded else "bounded" if shown else None,
+            bounds=listed(self.record.report.bounds, _MOST_READINGS, "; ") if self.record.report.bounds else None,
             severity=None if worst is None else str(worst.severity),
             action=None if worst is None else worst.action,
             hints="; ".join(map(str, self.hints)) or None,

@@ -6,7 +6,7 @@ from typing import Self
 
 import pytest
 
-from pytest_llmbench.cluster.recipes import RECIPES
+from pytest_llmbench.cluster.recipes import RECIPES, is_of_another_size
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.plugin.bench import Bench, bench_of
 from pytest_llmbench.plugin.collection import checks
@@ -69,7 +69,10 @@ def parametrize(metafunc: pytest.Metafunc, bench: Bench) -> None:
     there = Counter(spec.series for spec in runs)
     keys = {spec.key: RunKey(spec.key, max(asked or 1, there[spec.key])) for spec in chosen}
     if is_ours(metafunc, "reference"):
-        pairs = [(spec.key, reference) for spec in chosen for reference in spec.recipe.references]
+        pairs = [
+            (spec.key, reference) for spec in chosen for reference in spec.recipe.references
+            if spec.replayed is None or not is_of_another_size(reference, spec.replayed.topology)
+        ]  # fmt: skip
         metafunc.parametrize(
             ("run", "reference"),
             [(keys[key], reference) for key, reference in pairs],

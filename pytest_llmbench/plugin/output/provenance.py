@@ -21,7 +21,8 @@ from pytest_llmbench.session.signing import PytestCommand
 
 # Of the properties of a test, those that its record has as well.
 _ASIDE = (
-    "statistic", "value", "unit", "low", "high", "threshold", "at_least", "at_most", "reference", "reason", "cause",
+    "statistic", "value", "unit", "low", "high", "threshold", "at_least", "at_most", "reference", "floor", "reason",
+    "cause",
 )  # fmt: skip
 
 

@@ -67,7 +67,8 @@ def _describe_earlier(bench: Bench) -> str | None:
 
 def describe_fault(fault: SimulatedFault) -> str:
     """The line that marks a session with a simulated fault, whose numbers are worthless as measurements."""
-    return f"llmbench: SIMULATED FAULT {fault}: a rank of each run causes it; this session measures nothing"
+    who = "a rank of each run causes it" if fault.step is not None else "all ranks of checks and runs have it"
+    return f"llmbench: SIMULATED FAULT {fault}: {who}; this session measures nothing"
 
 
 def add_reports(reporter: pytest.TerminalReporter, reports: Iterable[pytest.TestReport]) -> None:

@@ -15,7 +15,6 @@ from pytest_llmbench.core.errors import InconclusiveError, LLMBenchError, RunErr
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord, Verdict
-from pytest_llmbench.judging.references import why_not_applicable
 from pytest_llmbench.plugin.bench import Bench, bench_of
 from pytest_llmbench.plugin.collection.checks import CheckKey, Health, key_of
 from pytest_llmbench.plugin.collection.parametrize import RunKey
@@ -80,18 +79,17 @@ def wait_for_run(request: pytest.FixtureRequest) -> Iterator[Run]:
 
 
 def find_reference(request: pytest.FixtureRequest, run: Run) -> Reference:
-    """The reference of a test, if it is for the machine of the run."""
+    """The reference of a test as it counts on the machine of the run, if it is for that."""
     reference: Reference = request.param
-    outcome.note(request.node, **facts.facts_of_reference(reference))
-    not_for_us = why_not_applicable(reference, run.machine)
-    metric = run.record.metrics.get(reference.statistic)
-    if not_for_us is not None:
+    metric, here = run.record.metrics.get(reference.statistic), run.reference(reference)
+    outcome.note(request.node, **facts.facts_of_reference(reference if isinstance(here, str) else here))
+    if isinstance(here, str):
         measured = run.measured(reference.statistic) if metric else "nothing"
-        pytest.skip(f"{not_for_us}; measured {reference.statistic}: {measured}")
+        pytest.skip(f"{here}; measured {reference.statistic}: {measured}")
     if metric is None and run.record.recipe.scale == "smoke":
         pytest.skip(f"{reference.statistic} has no meaning for the tiny variant on this machine: {run.machine}")
     run.measured(reference.statistic)
-    return reference
+    return here
 
 
 def wait_for_health(request: pytest.FixtureRequest) -> Health:

@@ -108,6 +108,8 @@ class ReferenceFacts(ReportedFacts):
     """The measured statistic; without a measurement, the reference's."""
     threshold: str
     """The bound or bounds, with unit."""
+    floor: str | None
+    """Machine that the bounds were set for, if they are only a floor for this one; absent of any other."""
     xfail: str | None
     """Until when the reference is expected to be missed, and the reason; absent of any other."""
 
@@ -202,8 +204,10 @@ class HealthFacts(ReportedFacts):
     measured: str | None
     """The first of what was measured, with units, and how many more there are."""
     bound: str | None
-    """If the check measured anything: `bounded`, or `no bound` if no reference for this machine bounds any of it. Such
-    a PASS shows that the node works, not that it is fast."""
+    """If the check measured anything: `bounded`, or `no bound` if neither a reference nor physics bounds any of it.
+    Such a PASS shows that the node works, not that it is fast."""
+    bounds: str | None
+    """The first of the bounds, with how physics computed its own, and how many more there are."""
     severity: str | None
     """[Severity](validation.md#severities) of the worst finding."""
     action: str | None
@@ -272,6 +276,7 @@ def facts_of_reference(reference: Reference) -> dict[str, Any]:
     """Properties of a test's report about the threshold that it applies."""
     xfail = None if reference.xfail is None else str(reference.xfail)
     facts = ReferenceFacts(
-        reference=reference.name, statistic=reference.statistic, threshold=reference.threshold, xfail=xfail
-    )
+        reference=reference.name, statistic=reference.statistic, threshold=reference.threshold,
+        floor=reference.floor_for, xfail=xfail,
+    )  # fmt: skip
     return facts.properties()

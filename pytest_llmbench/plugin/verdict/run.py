@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pytest_llmbench.core.errors import RunError, unknown
+from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.engines.base import get_engine, statistics_of
+from pytest_llmbench.engines.base import get_engine, on_machine, statistics_of
 from pytest_llmbench.judging.golden import Losses
 from pytest_llmbench.judging.interval.repeats import share_of_look
 from pytest_llmbench.judging.interval.steady import ALPHA
@@ -90,6 +91,10 @@ class Run:
         if name.startswith("_") or name not in self._statistics:
             raise AttributeError(unknown("attribute of a run", name, ["record", "machine", *self._statistics]))
         return self.measured(name)
+
+    def reference(self, reference: Reference) -> Reference | str:
+        """A reference of the recipe as it counts on the machine of the run, or the reason why it does not."""
+        return on_machine(reference, self.record.recipe, self.machine)
 
     @property
     def machine(self) -> Machine:

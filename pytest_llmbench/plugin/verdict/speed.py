@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from pytest_llmbench.cluster.recipes import is_of_another_size
 from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.recipe.reference import Reference
@@ -26,7 +27,8 @@ def find_judged_speeds(run: Run, reference: Reference | None) -> list[str]:
 
     A bound that is only a floor, is in the other direction, or was measured itself, is left out.
     """
-    floor = reference if reference is not None and reference.floor else None
+    here = None if reference is None else run.reference(reference)
+    floor = here if isinstance(here, Reference) and here.floor else None
     bounds = {f"{op} {bound.plain}" for op, bound in floor.bounds} if floor is not None else set()
     speeds = [
         made.number.statistic
@@ -75,17 +77,17 @@ def describe_reasons(reasons: Mapping[str, Sequence[str]]) -> Iterator[str]:
 
 def _find_reason(run: RunSpec, tests: Sequence[Mapping[str, Any]], recipe: str) -> str:
     """The reason, and what to do, for recipes of one `recipe` name."""
-    engine, skipped = (
-        run.recipe.engine,
-        {str(test.get("reference")) for test in tests if test["verdict"] == Verdict.SKIP},
-    )
+    engine = run.recipe.engine
+    skipped = {str(test.get("reference")) for test in tests if test["verdict"] == Verdict.SKIP}
+    floors = {str(test.get("reference")) for test in tests if test.get("floor")}
     known = statistics_of(get_engine(engine))
     by_kind: dict[str, list[str]] = {"skipped": [], "compared by no test": [], "floor": [], "met": []}
     for reference in run.recipe.references:
-        if not known[reference.statistic].of_speed:
+        away = run.replayed is not None and is_of_another_size(reference, run.replayed.topology)
+        if away or not known[reference.statistic].of_speed:
             continue
         met = not any(asks_for_speed(reference.statistic, engine, op, bound) for op, bound in reference.bounds)
-        kind = "floor" if reference.floor else "met" if met else "compared by no test"
+        kind = "floor" if reference.floor or reference.name in floors else "met" if met else "compared by no test"
         by_kind["skipped" if kind == "compared by no test" and reference.name in skipped else kind].append(
             reference.name
         )

@@ -427,20 +427,21 @@ def check_figures(check: HealthRecord) -> Iterator[Figure]:
         except ValidationError:
             return  # a check of another package; the table has its readings
         if curve.points:
-            yield _collective(check.check, curve, references)
+            by_physics = [line for line in check.report.bounds if " physics expects " in line]
+            yield _collective(check.check, curve, references, by_physics)
     pairs = [reading for reading in check.report.readings if reading.unit == "GB/s" and _BETWEEN in reading.subject]
     if len(pairs) > 1:
         floor = evidence.get("floor_gb_s")
         yield _matrix(pairs, float(floor) if isinstance(floor, int | float) else None)
 
 
-def _collective(name: str, curve: Curve, references: Sequence[Reference]) -> Figure:
+def _collective(name: str, curve: Curve, references: Sequence[Reference], by_physics: Sequence[str]) -> Figure:
     sizes = [point.size for point in curve.points if point.timing is not None and point.size > 0]
     caption = [f"bus bandwidth at {counted(len(sizes), 'size')}"]
     if (peak := curve.peak) is not None and peak.timing is not None:
         caption[0] += f", highest {for_people(peak.timing.busbw)} GB/s at {size_name(peak.size)}"
     bounds = [*_bandwidth_bounds(references)]
-    caption += [words for words, _, _ in bounds] or ["no reference is for this machine"]
+    caption += [*(words for words, _, _ in bounds), *by_physics] or ["no reference is for this machine"]
     if curve.wrong:
         caption.append(f"wrong values at {', '.join(size_name(point.size) for point in curve.wrong)}")
     data = []

@@ -180,7 +180,7 @@ def _row(properties: Mapping[str, Any]) -> VerdictRow:
         about=about,
         subject=texts.get(about, ""),
         measured=_for_people(measured),
-        threshold=bounds_for_people(threshold, 6).replace(">=", "≥").replace("<=", "≤"),
+        threshold=bounds_for_people(threshold, 6, floor=texts.get("floor")).replace(">=", "≥").replace("<=", "≤"),
         interval=f"{low} to {high} {unit}" if low and high else "",
         reason=texts.get("reason") or texts.get("hints", ""),
     )

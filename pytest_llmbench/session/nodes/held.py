@@ -13,7 +13,9 @@ from pytest_llmbench.cluster.quarantine import refuse_quarantined, remove_bad
 from pytest_llmbench.cluster.runs import Plan, Session
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
 from pytest_llmbench.cluster.slurm.commands import NotYetError, QueueFullError, ignored_options
-from pytest_llmbench.core.errors import ClusterError
+from pytest_llmbench.cluster.slurm.topology import find_places
+from pytest_llmbench.core.errors import ClusterError, ConfigError
+from pytest_llmbench.core.recipe.topology import Places
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.wire import layout
@@ -160,7 +162,7 @@ class HeldNodes:
         validator = Validator(
             settings=self.settings, session=self.session, gate=self.plan.gate, keep=self.store.keep,
             start=lambda probe, folder, on: launcher.start_probe(probe, folder, on, holder),
-            look=self._look_while_checking,
+            look=self._look_while_checking, places=self._find_places(),
         )  # fmt: skip
         self.store.checking = True
         self.changed()
@@ -169,6 +171,17 @@ class HeldNodes:
         self.store.unfit = validator.out
         self.store.notes.extend(remove_bad(validator.bad, self.settings, self.session))
         return self._gate(validator, hosts) if self.plan.gate else hosts
+
+    def _find_places(self) -> Places:
+        """Racks and switches; none, with a note, where they cannot be read."""
+        ask, topology = self.schedule.slurm.queries.answer, self.settings.system.topology
+        if topology is None and self.settings.cluster != "slurm":
+            return Places()
+        try:
+            return find_places(topology, lambda: ask(["scontrol", "show", "topology"])[0])
+        except ConfigError as error:
+            self._say(f"racks and switches are unknown: {error}")
+            return Places()
 
     def _gate(self, validator: Validator, hosts: Sequence[str]) -> tuple[str, ...]:
         """Return the nodes that may train; give up the runs for which they are too few."""

@@ -16,6 +16,7 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.errors import NOT_MEASURED, ClusterError, ConfigError
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.plain import read_json
+from pytest_llmbench.core.recipe.topology import Places
 from pytest_llmbench.core.record.health import HealthRecord, Report
 from pytest_llmbench.core.record.records import Timings, Verdict
 from pytest_llmbench.core.unix_clock import UnixClock
@@ -192,6 +193,7 @@ class Validator:
     start: Start
     look: Callable[[], None]  # called while waiting; it raises ClusterError when the nodes are gone or the session ends
     keep: Callable[[HealthRecord], None]  # takes each record as soon as it is final
+    places: Places = field(default_factory=Places)  # racks and switches of the cluster
     out: dict[str, str] = field(default_factory=dict)  # unfit nodes, and why
     bad: dict[str, str] = field(default_factory=dict)  # those of them with findings; the others are unknown
     all_out: str | None = None  # a fault whose node is unknown, so that every node may be unfit
@@ -210,7 +212,7 @@ class Validator:
             cpu_ranks_per_node=system.cpu_ranks_per_node, gpu_model=gpu.model if gpu else None,
             gpu_memory_gib=gpu.memory_gib if gpu else None, peak_tflops={**gpu.peak_tflops} if gpu else {},
             env=system.env, environments=system.environments, network=system.network, scale=settings.scale,
-            slurm=settings.cluster == "slurm", selected=tuple(names),
+            slurm=settings.cluster == "slurm", selected=tuple(names), places=self.places.of(hosts),
         )  # fmt: skip
         for number, name in enumerate(names, 1):
             try:

@@ -127,7 +127,7 @@ def prepare(run: RunSpec, settings: Settings, session: Session) -> PreparedRun |
         work = engine.work(recipe, topology, place)
         script = None
         if isinstance(work, Script):
-            script = write_script(work, place, topology, settings.system.env, run.key)
+            script = write_script(work, place, topology, settings.env, run.key)
         else:
             refuse_unplain(work.config, f"engine {engine.name}: the config of its ranks")
         wanted = preparations(recipe, place) if driven else ()
@@ -158,7 +158,7 @@ def _refusal(engine: Engine, run: RunSpec, topology: Topology, settings: Setting
         #: problem impossible: the recipe cannot run on this topology, as when a batch does not divide, its state is
         #:  larger than the GPUs' memory, or its time limit shorter than its steps at the published peak
         return Problem(kind="impossible", message="; ".join(problems))
-    if fault := settings.simulate:
+    if (fault := settings.simulate) and fault.step is not None:
         reasons = {
             f"engine {engine.name} is a program of its own, and faults are caused in ranks of ours": driven,
             f"recipe {recipe.name} has {recipe.steps} steps": fault.step > recipe.steps,

@@ -22,7 +22,7 @@ _GENERATIONS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6}  # of PCIe 
 _VIRTUAL = re.compile(r"QEMU|KVM|VMware|VirtualBox|Virtual Machine|HVM|Xen|Google Compute Engine", re.IGNORECASE)
 # Generations of NVLink by NVML's numbers: 6 is NVLink 4.
 _NVLINKS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
-_MOST_LINKS = 72
+_MOST_LINKS, _SWITCH = 72, 2
 # CUDA's number of the attribute, which NCCL reads, too.
 _MULTICAST_SUPPORTED = 132
 NvmlValue = TypeVar("NvmlValue")
@@ -91,13 +91,13 @@ def _read_gpu(nvml: ModuleType, handle: Any, multicast: dict[str, bool]) -> Mach
         c2c=bool(c2c is not None and c2c.isC2cEnabled), mig=(ask("nvmlDeviceGetMigMode") or [0])[0] == 1,
         power_limit_w=limit_w, default_power_limit_w=default_w, nvlinks=len(links),
         nvlink_version=None if version is None else _NVLINKS.get(version, version),
-        nvswitch=any(ask("nvmlDeviceGetNvLinkRemoteDeviceType", link) == 2 for link in links),
+        nvswitch=any(ask("nvmlDeviceGetNvLinkRemoteDeviceType", link) == _SWITCH for link in links),
         multicast=multicast.get(bus), fabric=_read_fabric(nvml, handle),
     )  # fmt: skip
 
 
 def _ask(nvml: ModuleType, what: Callable[[], NvmlValue]) -> NvmlValue | None:
-    """What a function of NVML returns; None where the GPU, the driver or the module lacks it."""
+    """The result of a function of NVML; None where the GPU, the driver or the module lacks it."""
     try:
         return what()
     except (nvml.NVMLError, AttributeError):

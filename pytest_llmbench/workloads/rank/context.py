@@ -38,6 +38,8 @@ def arrive(folder: Path) -> tuple[Task, RankContext]:
     """Read a folder's task, adopt its environment, and find this process's rank."""
     task = Task.read(folder / layout.TASK)
     os.environ.update(task.env)
+    if task.simulate is not None and task.simulate.name == "one-core":
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     return task, place(task, folder, os.environ)
 
 

@@ -21,6 +21,7 @@ from pytest_llmbench.workloads.node.shared_files import wait_for
 from pytest_llmbench.workloads.rank.context import RankContext
 
 _LOOPBACK = "127.0.0.1"
+_PRINTING = 64  # nodes with a file of NCCL's lines
 
 
 def open_store(context: RankContext, timeout_s: float) -> TCPStore:
@@ -111,6 +112,13 @@ def _record_collectives(context: RankContext) -> None:
     prefix = context.folder / layout.STACKS / "nccl-"
     os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(prefix))
     make_folder(prefix.parent)
+    #: variable NCCL_DEBUG: in a rank on GPUs: unless it is set, the first rank of each of 64 nodes lets NCCL print the
+    #:  way of the data into the run's folder `nccl`, once as it begins
+    if "NCCL_DEBUG" not in os.environ and context.local_rank == 0 and context.rank < _PRINTING * context.ranks_per_node:
+        folder = context.folder / layout.NCCL
+        make_folder(folder)
+        path = folder / f"{layout.rank_name(context.rank)}.log"
+        os.environ |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,P2P,SHM,ENV", "NCCL_DEBUG_FILE": str(path)}
 
 
 def limit_threads(device: torch.device) -> None:

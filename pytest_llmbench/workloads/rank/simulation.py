@@ -21,7 +21,7 @@ class Simulation:
     """The fault of one rank: the last one, or all ranks of the last node for `lost-node`."""
 
     def __init__(self, fault: SimulatedFault, context: RankContext) -> None:
-        self._fault, self._context = fault, context
+        self._fault, self._context, self._step = fault, context, fault.step or 1
         ranks = context.ranks_per_node if fault.name == "lost-node" else 1
         self._mine = context.rank >= context.world_size - ranks
         self._slow_in = 0
@@ -31,7 +31,7 @@ class Simulation:
     def enter(self, step: int, phase: Phase) -> None:
         """Strike when the fault is due; called when the rank enters a phase."""
         fault = self._fault
-        if not self._mine or phase != "forward" or step < fault.step:
+        if not self._mine or phase != "forward" or step < self._step:
             return
         if fault.name == "slow-rank" and step > self._slow_in:
             self._strike()
@@ -44,16 +44,16 @@ class Simulation:
     def logged(self, event: StepEvent) -> bytes:
         """Return the log lines of a step, damaged by the fault if it is due."""
         fault = self._fault
-        if event.step < fault.step:
+        if event.step < self._step:
             self._usual_s = min(self._usual_s or event.seconds, event.seconds)
         elif self._mine and fault.name == "wrong-numbers" and isinstance(event.grad_norm, float):
             #: fault wrong-numbers: from that step on, it logs a gradient norm 1.5 times as large as the others
             self._strike()
             event = replace(event, grad_norm=_FACTOR * event.grad_norm)
-        elif self._mine and fault.name == "nan" and event.step == fault.step:
+        elif self._mine and fault.name == "nan" and event.step == self._step:
             self._strike()  #: fault nan: it logs `nan` as the loss of that step
             event = replace(event, loss="nan")
-        elif self._mine and fault.name == "damaged-log" and event.step == fault.step:
+        elif self._mine and fault.name == "damaged-log" and event.step == self._step:
             self._strike()  #: fault damaged-log: half of the line of that step is missing in its step log
             line = event.line()
             return line[: len(line) // 2] + b"\n"

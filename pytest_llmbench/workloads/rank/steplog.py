@@ -54,7 +54,8 @@ class StepLog:
         self._steps, self._asked = 0, False
         self._enough = _watch_enough(context.folder) if context.may_end_early and context.rank == 0 else None
         self._spending = Spending()
-        self._simulation = Simulation(context.simulate, context) if context.simulate is not None else None
+        fault = context.simulate
+        self._simulation = Simulation(fault, context) if fault is not None and fault.step is not None else None
         log = context.folder / layout.STEPS / layout.step_log(context.rank)
         phase = layout.phase(context.folder, context.rank)
         for path in (log, phase):

@@ -224,6 +224,8 @@ def start_server(at: Path, *tests: str) -> None:
                     (os.POSIX_SPAWN_DUP2, nothing.fileno(), 0),
                     (os.POSIX_SPAWN_DUP2, said.fileno(), 1),
                     (os.POSIX_SPAWN_DUP2, said.fileno(), 2),
+                    # A lock or pipe of whoever runs the tests is not held for as long as the server waits.
+                    *((os.POSIX_SPAWN_CLOSE, number) for number in range(3, 256)),
                 ],
                 setsid=True,
             )  # fmt: skip

@@ -1,7 +1,8 @@
 """A Python that has started pytest once, and forks a session for each who asks: `python serving.py SOCKET`.
 
 A new Python takes a second of CPU time to import pytest, its plugins and this package, and the tests start hundreds.
-PyTorch takes several for each rank: where the socket's name ends in `.torch`, this Python has imported that instead.
+PyTorch takes several for each rank: where the socket's name ends in `.torch`, this Python has imported that instead,
+and what ranks without PyTorch have where it ends in `.ranks`.
 Where it ends in `.tests`, this Python has imported the tests of the arguments after it, for workers of pytest-xdist.
 A forked session has these imports, and nothing else of the one before: its folder, environment, arguments, `sys.path`
 and the streams are the asker's. See `asking.py` for the other side.
@@ -39,6 +40,9 @@ HEAVY = tuple(
     f"pytest_llmbench.{name}."
     for name in ("checks.collectives", "checks.compute", "checks.network", "engines.deepspeed", "engines.torch")
 )
+
+# The modules that ranks are started with.
+RANKS = tuple(f"pytest_llmbench.workloads.rank.{name}" for name in ("main", "probe"))
 
 REFUSED = -1000
 
@@ -154,6 +158,13 @@ def _opened(old: Any, number: int) -> Any:
     return io.TextIOWrapper(buffered, old.encoding, old.errors, line_buffering=number == 2 or raw.isatty())
 
 
+def import_ranks() -> None:
+    """Import what every rank does."""
+    for name in RANKS:
+        importlib.import_module(name)
+    _forget()
+
+
 def import_torch() -> None:
     """Import what every engine imports at its first step, and models of engine deepspeed."""
     for name in ("torch", "torch._dynamo", "torch.distributed.fsdp", "transformers.models.opt.modeling_opt"):
@@ -187,12 +198,12 @@ def start_pytest(door: Path) -> None:
     start = submitit.start_controller
 
     def start_forked(command: str, **rest: Any) -> Any:
-        """Start ranks on this machine: those that import PyTorch are forked from a process that has."""
+        """Start ranks on this machine, forked from a process that has imported what they import."""
         python, _, _, module, folder = shlex.split(command)
         task = Path(folder, "task.json")
-        entry = json.loads(task.read_bytes())["entry"] if python == sys.executable and task.exists() else ""
-        if entry.startswith(HEAVY):
-            command = shlex.join([*asking, str(door.with_suffix(".torch")), "module", module, folder])
+        if python == sys.executable and module in RANKS and task.exists():
+            imported = ".torch" if json.loads(task.read_bytes())["entry"].startswith(HEAVY) else ".ranks"
+            command = shlex.join([*asking, str(door.with_suffix(imported)), "module", module, folder])
         return start(command=command, **rest)
 
     submitit.start_controller = start_forked  # type: ignore[attr-defined]
@@ -243,6 +254,8 @@ def main() -> None:
         door.listen(64)
         if address.suffix == ".torch":
             import_torch()
+        elif address.suffix == ".ranks":
+            import_ranks()
         elif tests:
             collect_tests(tests)
         else:

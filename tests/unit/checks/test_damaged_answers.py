@@ -129,7 +129,7 @@ def test_a_collective_that_a_rank_did_not_check_is_no_pass(tmp_path: Path) -> No
     ("game", "field"),
     [
         ({}, "games.0: Value error, one of `missing`, `error` and `measured` has to be there"),
-        ({"measured": {"busbw": 1.0}}, "games.0.measured.seconds: Field required"),
+        ({"measured": {"busbw": 1.0}}, "games.0.measured.bytes: Field required"),
         ({"missing": [1], "error": "no route"}, "games.0: Value error, one of"),
     ],
 )

@@ -1,13 +1,18 @@
 """GPU checks on processes that pose as nodes: the programs they ask are stand-ins, everything else is real."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, Site, all_checks, get_check
+from pytest_llmbench.checks.gpu.base import GpuNodes
 from pytest_llmbench.checks.gpu.kernel_log import KernelEvent
+from pytest_llmbench.checks.gpu.nodes.facts import GpuFacts, KernelLog, SmiOutput, ToolOutput
+from pytest_llmbench.checks.gpu.nvidia_smi import read_smi
+from pytest_llmbench.checks.gpu.nvlink import GpuNvlink, NvlinkOptions
 from pytest_llmbench.checks.gpu.xid import XIDS, meaning
 from pytest_llmbench.core.record.health import Report, Severity
 from tests.standins.nvidia_smi import BOOT, LOADED, bus, gpu_node, links_text, smi_xml
@@ -261,6 +266,84 @@ def test_gpus_without_nvlink_are_skipped_and_ones_without_fabric_are_not(tmp_pat
     fleet = nodes_of(tmp_path / "down", {"one": {"links": down}})
     assert found_on(nvlink.run(fleet, CheckSettings()), "one") == {"nvlink_inactive": "RESET"}
     assert not nvlink.run(fleet, CheckSettings(options={"links": 0})).findings
+
+
+@pytest.mark.parametrize("answer", ["NVML: Unable to retrieve NVLink information: Not Supported", ""])
+@pytest.mark.parametrize(("model", "linked"), [
+    ("NVIDIA H100 80GB HBM3", True), ("NVIDIA A100-SXM4-80GB", True), ("Tesla V100-SXM2-32GB", True),
+    ("NVIDIA H200", True), ("NVIDIA B200", True), ("NVIDIA GB300", True), ("NVIDIA H20", True),
+    ("NVIDIA H100 PCIe", False), ("NVIDIA H100 NVL", False), ("NVIDIA H200 NVL", False), ("NVIDIA L40S", False),
+    ("NVIDIA A100 80GB PCIe", False), ("NVIDIA GH200 480GB", False), ("NVIDIA A100-PCIE-40GB", False),
+])  # fmt: skip
+def test_boards_that_link_their_gpus_are_not_skipped(tmp_path: Path, model: str, answer: str, *, linked: bool) -> None:
+    """The driver's `Not Supported` hides links that are disabled; a card with a PCIe edge has none to miss."""
+    links = "".join(f"GPU {gpu}: {model} (UUID: GPU-{gpu})\n{answer}\n" for gpu in range(2))
+    nvlink, fleet = get_check("gpu_nvlink"), nodes_of(tmp_path, {"one": {"links": links}})
+    report = nvlink.run(fleet, CheckSettings())
+    assert (not report.skip, found_on(report, "one")) == (linked, {"nvlink_inactive": "RESET"} if linked else {})
+    assert not nvlink.run(fleet, CheckSettings(options={"links": 0})).findings
+
+
+RACK, ZEROS = "7f3a1c9e-0000-4c1b-9d7e-000000000001", "00000000-0000-0000-0000-000000000000"
+FABRIC = "<fabric><state>Completed</state><status>Success</status></fabric>"
+
+
+def fabric(uuid: str = RACK, clique: int = 32766, status: str = "Success", health: str = "Healthy") -> dict[str, str]:
+    """Replace the fabric of a GPU by one that spans nodes."""
+    tags = f"<state>Completed</state><status>{status}</status><cliqueId>{clique}</cliqueId>"
+    tags += f"<clusterUuid>{uuid}</clusterUuid>"
+    return {FABRIC: f"<fabric>{tags}<health><bandwidth>Full</bandwidth><summary>{health}</summary></health></fabric>"}
+
+
+def imex(status: str = "UP", tray: str = "READY") -> str:
+    """The answer of `nvidia-imex-ctl -N -j` of a domain with two trays."""
+    nodes = {"0": {"status": "READY", "host": "10.0.0.1"}, "1": {"status": tray, "host": "10.0.0.2"}}
+    return json.dumps({"nodes": nodes, "status": status})
+
+
+Tray = tuple[Sequence[Mapping[str, str]], str | None]  # the fabric of each GPU, and the answer of IMEX
+GOOD: Tray = ([fabric(), fabric()], imex())
+TRAYS: dict[str, tuple[Tray, list[tuple[str, str]]]] = {
+    "a good tray": (GOOD, []),
+    "a board alone": (([fabric(ZEROS, 0)] * 2, None), [("", "fabric RESET")]),
+    "no resources beside Completed": (
+        ([fabric(), fabric(ZEROS, 0, "Insufficient Resources")], imex()),
+        [("GPU 1", "fabric RESET"), ("GPU 0", "unlike_others CONFIGURE"), ("GPU 1", "unlike_others CONFIGURE")],
+    ),
+    "sick beside full bandwidth": (([fabric(), fabric(health="Unhealthy")], imex()), [("GPU 1", "fabric RESET")]),
+    "another partition": (([fabric(clique=3)] * 2, imex()), []),
+    "another rack": (([fabric(RACK[:-1] + "2")] * 2, imex()), []),
+    "no IMEX": (([fabric()] * 2, None), []),
+    "IMEX is down": (([fabric()] * 2, imex("DOWN", "UNAVAILABLE")), [("nvidia-imex", "imex RESET")]),
+    "IMEX lacks a tray": (([fabric()] * 2, imex("DEGRADED", "UNAVAILABLE")), [("nvidia-imex", "imex MONITOR")]),
+    "IMEX cannot be asked": (([fabric()] * 2, ""), [("nvidia-imex", "imex MONITOR")]),
+    "IMEX prints a list": (([fabric()] * 2, "[]"), [("nvidia-imex", "imex MONITOR")]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", TRAYS)
+def test_trays_of_a_rack_are_in_one_domain(tmp_path: Path, what: str) -> None:
+    """Status counts beside state; partition 32766 is the usual one."""
+    trays = {"one": GOOD, "two": GOOD, "this": TRAYS[what][0]}
+    facts = {
+        host: GpuFacts(
+            smi=SmiOutput(command="", code=0, error=None, path=str(tmp_path)), nvlink=output(links_text()),
+            imex=None if answer is None else output(answer),
+            kernel_log=KernelLog(source=None, whole=False, lines=(), times=(), refused=()),
+        )
+        for host, (_, answer) in trays.items()
+    }  # fmt: skip
+    smi = {host: read_smi(smi_xml(changes=dict(enumerate(gpus)))) for host, (gpus, _) in trays.items()}
+    nodes = GpuNodes(facts=facts, smi=smi, failed={}, silent={})
+    report = GpuNvlink().report(nodes, SITE, NvlinkOptions())
+    assert {finding.host for finding in report.findings} <= {"this"}
+    assert [(each.subject, f"{each.kind} {each.severity}") for each in report.findings] == TRAYS[what][1]
+    members = 2 if what.startswith(("a board", "another")) else 3
+    assert f"NVLink domain {RACK}, clique 32766: {members} nodes" in report.notes
+
+
+def output(text: str) -> ToolOutput:
+    return ToolOutput(command="", code=0, error=None, text=text)
 
 
 def event(code: int, text: str = "", *, switch: bool = False) -> KernelEvent:

@@ -14,11 +14,15 @@ import pytest
 from pytest_llmbench.checks.base import Answer, CheckSettings, Probe, Site, get_check
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
+from pytest_llmbench.core.recipe.topology import Places
 from pytest_llmbench.core.record.health import Report, Severity
+from pytest_llmbench.core.wire.machine import MachineFacts
 from tests.support.fleet import ProcessFleet, cpu_site
+from tests.support.hardware import node
+from tests.support.nccl import lines
 
 Members = list[tuple[str, int]]
-GAME = {"seconds": 1e-3, "busbw": 10.0, "latency_s": 1e-5, "wrong": 0}
+GAME = {"bytes": 2**32, "seconds": 1e-3, "busbw": 10.0, "latency_s": 1e-5, "wrong": 0}
 
 
 def rate(busbw: float) -> dict[str, Any]:
@@ -32,6 +36,8 @@ class StandIn:
     Attributes:
         game: what the ranks of a group say, given their hosts and local ranks.
         dead: nodes that give no answer.
+        machine: what every node is built of; None gives no answer.
+        nccl: how NCCL's lines differ from those of a healthy machine, or None for no lines.
     """
 
     site: Site
@@ -40,6 +46,8 @@ class StandIn:
     dead: frozenset[str] = frozenset()
     folder: Path = Path()
     asked: list[Probe] = field(default_factory=list)
+    machine: MachineFacts | None = None
+    nccl: Mapping[str, Any] | None = field(default_factory=dict)
 
     def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
         """Answer as ranks would."""
@@ -51,6 +59,12 @@ class StandIn:
 
     def _answers(self, probe: Probe) -> list[Answer]:
         self.asked.append(probe)
+        if probe.name == "machine":
+            facts = self.machine.model_dump(mode="json") if self.machine else None
+            why = None if facts else "none"
+            return [
+                Answer(host=host, rank=rank, local_rank=0, data=facts, why=why) for rank, host in enumerate(self.hosts)
+            ]
         hosts, per_node = probe.hosts or self.hosts, probe.ranks_per_node
         games: dict[int, list[dict[str, Any]]] = {rank: [] for rank in range(len(hosts) * per_node)}
         for number, groups in enumerate(probe.config["rounds"]):
@@ -61,7 +75,16 @@ class StandIn:
                 told = {"measured": told} if "busbw" in told else told
                 for rank in ranks:
                     games[rank].append({"round": number, "group": index, **told})
-        return [self._answer(rank, hosts[rank // per_node], rank % per_node, told) for rank, told in games.items()]
+        answers = [self._answer(rank, hosts[rank // per_node], rank % per_node, told) for rank, told in games.items()]
+        alone = len(probe.config["rounds"][0][0]) == per_node
+        return [self._add_nccl(answer, alone) for answer in answers] if probe.config.get("nccl") else answers
+
+    def _add_nccl(self, answer: Answer, alone: bool) -> Answer:
+        group = (answer.host,) if alone else (answer.host, "other")
+        printed = [] if self.nccl is None else lines(group, self.site.gpus_per_node, **self.nccl)
+        own = [line for line in printed if line.startswith(answer.host)]
+        said = {"lines": own, "variables": {}}
+        return replace(answer, data={**answer.data, "nccl": said} if answer.data is not None else None)
 
     def _answer(self, rank: int, host: str, local_rank: int, games: list[dict[str, Any]]) -> Answer:
         if host in self.dead:
@@ -189,7 +212,8 @@ def test_a_dead_node_is_named_and_the_others_have_verdicts() -> None:
     report = check("pairs", fleet)
     assert set(told(report)) == {("n0", "dead_node"), ("n5", "slow_node")}
     assert not report.unjudged
-    assert all("n0" not in (probe.hosts or ()) for probe in fleet.asked[1:])
+    pairs = [probe for probe in fleet.asked if probe.name != "machine"]
+    assert all("n0" not in (probe.hosts or ()) for probe in pairs[1:])
 
 
 def test_where_most_are_silent_nobody_is_accused() -> None:
@@ -223,7 +247,8 @@ def test_a_slow_rail_is_named() -> None:
     """Rail 2 of node 3 alone; one rail is measured at a time, and with the same one of other nodes."""
 
     def game(members: Members) -> Mapping[str, Any]:
-        assert len({local for _, local in members}) == 1
+        if len({local for _, local in members}) > 1:
+            return GAME  # only to see which way NCCL takes
         return rate(5.0 if ("n3", 2) in members else 10.0)
 
     report = check("rail", StandIn(gpu_site(5), names(5), game))
@@ -271,10 +296,10 @@ class Faulty(pairs.DirectGroup):
         if os.environ["SLURMD_NODENAME"] == "n1" and 0 in ranks:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def all_reduce(self, tensor):
-        if os.environ["SLURMD_NODENAME"] == "n3":
-            time.sleep(0.5)  # ten times what a busy machine makes of the others
-        super().all_reduce(tensor)
+    def gather_seconds(self, *how):
+        seconds = super().gather_seconds(*how)
+        # Ten times what a busy machine makes of the others.
+        return seconds + 0.5 if os.environ["SLURMD_NODENAME"] == "n3" else seconds
 
 pairs.DirectGroup = Faulty
 play = pairs.play
@@ -282,7 +307,7 @@ play = pairs.play
 
 
 class FaultyFleet(ProcessFleet):
-    """Real ranks, of which that of n1 dies in its pair with n0, and that of n3 is slow in every all_reduce."""
+    """Real ranks, of which that of n1 dies in its pair with n0, and that of n3 is slow in every all_gather."""
 
     def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
         """Run them."""
@@ -340,3 +365,166 @@ def test_what_no_reference_bounds_says_so() -> None:
     assert check("pairs", fleet).unbounded
     assert not check("nvlink", fleet, references=(reference("nvlink_busbw", "9 GB/s", 1),)).unbounded
     assert check("nvlink", fleet, references=(reference("nvlink_busbw", "9 GB/s", 3),)).unbounded
+
+
+# 16 nodes behind four switches, two of which are in each of two racks.
+NODES = names(16)
+PLACES = Places({
+    "leaf": {host: f"s{number // 4}" for number, host in enumerate(NODES)},
+    "rack": {host: f"r{number // 8}" for number, host in enumerate(NODES)},
+})  # fmt: skip
+LEAF = NODES[4:8]  # behind s1, in r0
+
+
+def apart(members: Members, level: str, *which: str) -> bool:
+    """Whether the nodes of a group are in different places, the named ones among them."""
+    names = {PLACES.levels[level][host] for host, _ in members}
+    return len(names) > 1 and {*which} <= names
+
+
+Placed = tuple[Callable[[Members], bool], list[tuple[str | None, str, str]], Sequence[str]]
+# Whether a group is slow; findings as host, subject and severity; and the nodes without a verdict.
+PLACED: dict[str, Placed] = {
+    "nothing": (lambda _: False, [], ()),
+    "a node": (lambda members: "n5" in dict(members), [("n5", "", "ISOLATE")], ()),
+    "a switch": (lambda members: bool({*dict(members)} & {*LEAF}), [(None, "leaf s1", "ISOLATE")], LEAF),
+    "the uplinks of a switch": (lambda members: apart(members, "leaf", "s1"), [(None, "leaf s1", "ISOLATE")], LEAF),
+    "between two switches": (
+        lambda members: apart(members, "leaf", "s1", "s2"), [(None, "leaf s1 - s2", "ISOLATE")], NODES[4:12],
+    ),
+    "between the racks": (lambda members: apart(members, "rack"), [(None, "rack", "MONITOR")], ()),
+}  # fmt: skip
+
+
+def subjects(report: Report) -> list[tuple[str | None, str, str]]:
+    return [(finding.host, finding.subject, str(finding.severity)) for finding in report.findings]
+
+
+@pytest.mark.parametrize("what", PLACED)
+@pytest.mark.parametrize("bound", [False, True])
+def test_what_is_slow_behind_a_switch_or_between_racks_is_not_the_fault_of_nodes(what: str, bound: bool) -> None:
+    """Racks that are slow between each other are built so, or not: a bound decides."""
+    is_slow, findings, unjudged = PLACED[what]
+    fleet = StandIn(gpu_site(16, places=PLACES), NODES, lambda members: rate(5.0 if is_slow(members) else 10.0))
+    report = check("pairs", fleet, references=(reference("pair_busbw", "9 GB/s", 2),) if bound else (), bisect=False)
+    if bound and what == "between the racks":
+        findings, unjudged = [(None, "rack", "CONFIGURE")], NODES
+    assert subjects(report) == findings
+    assert {*report.unjudged} == {*unjudged}
+    if what.endswith("a switch"):
+        among = "well" if what.startswith("the uplinks") else "slow"
+        assert f"slow with others (median 5 GB/s), and {among} among themselves" in report.findings[0].message
+
+
+def test_a_boundary_has_a_bound_of_its_own() -> None:
+    fleet = StandIn(gpu_site(16, places=PLACES), NODES, lambda members: rate(5.0 if apart(members, "rack") else 10.0))
+    across = reference("across_busbw", "4 GB/s", 2).model_copy(update={"name": "across"})
+    bounds = (reference("pair_busbw", "9 GB/s", 2), across)
+    report = check("pairs", fleet, references=bounds, bisect=False)
+    assert (report.findings, report.unjudged) == ((), {})
+    readings = {each.subject: each.value for each in report.readings if each.statistic == "across_busbw"}
+    assert readings == {"leaf": 10.0, "rack": 5.0}
+
+
+def test_a_slow_node_is_named_although_all_pairs_between_racks_are_slow() -> None:
+    def game(members: Members) -> Mapping[str, Any]:
+        return rate((5.0 if apart(members, "rack") else 10.0) / (2 if "n5" in dict(members) else 1))
+
+    report = check("pairs", StandIn(gpu_site(16, places=PLACES), NODES, game), bisect=False)
+    assert subjects(report) == [("n5", "", "ISOLATE"), (None, "rack", "MONITOR")]
+
+
+def test_a_rail_that_is_slow_on_all_nodes_is_one_finding() -> None:
+    fleet = StandIn(gpu_site(16), NODES, lambda members: rate(5.0 if members[0][1] == 2 else 10.0))
+    report = check("rail", fleet)
+    assert subjects(report) == [(None, "rail 2", "ISOLATE")]
+    assert {*report.unjudged} == {*NODES}
+
+
+def test_groups_are_halved_at_racks_and_named_by_them() -> None:
+    """All nodes together are slow as soon as both racks are among them, and each rack is well."""
+    fleet = StandIn(
+        gpu_site(16, places=PLACES), NODES,
+        lambda members: rate(5.0 if len(members) > 8 and apart(members, "rack") else 10.0),
+    )  # fmt: skip
+    report = check("pairs", fleet, references=(reference("group_busbw", "9 GB/s", 16),))
+    (found,) = (each for each in report.findings if each.kind == "slow_together")
+    assert found.message.startswith("only together: rack r0, rack r1;")
+    groups = [row["group"] for row in report.evidence["bisection"] if len(row["group"]) == 8]
+    assert groups[:2] == [[*NODES[:8]], [*NODES[8:]]]
+
+
+HGX = node(nics=8)
+NVLS = {"nvls": "yes", "nvls_channels": 16, "algorithm": "NVLS"}
+
+
+@pytest.mark.parametrize("count", [2, 3, 16])
+@pytest.mark.parametrize("rate_", [380.0, 3.0])
+def test_physics_judges_pairs_that_are_all_alike(count: int, rate_: float) -> None:
+    """As where NCCL falls back to TCP everywhere: no pair is slower than another, and all fail with the reason."""
+    tcp = {"between": "NET/Socket/0", "more": ("NCCL_IB_DISABLE set by environment to 1.",)}
+    nccl = {**NVLS, **({} if rate_ > 100 else tcp)}
+    fleet = StandIn(gpu_site(count, gpus_per_node=8), names(count), lambda _: rate(rate_), machine=HGX, nccl=nccl)
+    report = check("pairs", fleet)
+    assert not report.unbounded
+    # 0.95 of the rings inside a node, which are slower than its NICs, at 4 GiB.
+    assert any("pair_busbw: physics expects 334.6 GB/s" in bound for bound in report.bounds)
+    assert report.unjudged == {}
+    if rate_ > 100:
+        assert told(report) == []
+        assert report.evidence["transport"]["ways"][0]["transports"] == {"P2P/CUMEM": 7, "NET/IB/GDRDMA": 1}
+        return
+    kinds = {host: {kind for at, kind in told(report) if at == host} for host in names(count)}
+    assert all(own >= {"below_physics", "over_tcp"} for own in kinds.values())
+    below = next(found for found in report.findings if found.kind == "below_physics")
+    assert below.severity is Severity.ISOLATE
+    assert "data between nodes went over TCP" in below.message
+    assert "NCCL_IB_DISABLE=1 is set" in below.message
+
+
+def test_physics_names_the_bad_half() -> None:
+    """By comparison alone half of the nodes are no outliers."""
+    fleet = StandIn(gpu_site(4, gpus_per_node=8), names(4), lambda members: rate(
+        100.0 if {host for host, _ in members} & {"n2", "n3"} else 380.0
+    ), machine=HGX, nccl=NVLS)  # fmt: skip
+    assert set(told(check("pairs", fleet))) == {("n2", "slow_node"), ("n3", "slow_node")}
+
+
+def test_all_nodes_are_judged_by_their_pairs() -> None:
+    """A fabric that carries pairs and not all nodes together is found without a reference."""
+    fleet = StandIn(gpu_site(4, gpus_per_node=8), names(4), lambda members: rate(
+        250.0 if len({host for host, _ in members}) > 2 else 380.0
+    ), machine=HGX, nccl=NVLS)  # fmt: skip
+    report = check("pairs", fleet)
+    assert told(report) == [(None, "slow_together")]
+    assert any("of the median pair's 380 GB/s" in bound for bound in report.bounds)
+
+
+@pytest.mark.parametrize(
+    ("rate_", "nccl", "kinds"),
+    [
+        (460.0, NVLS, set()),
+        (29.0, {**NVLS, "inside": "SHM/direct/direct"}, {"below_physics", "no_p2p"}),
+        (360.0, {"nvls": "yes", "more": ("NCCL_NVLS_ENABLE set by environment to 0.",)}, {"below_physics", "nvls_off"}),
+        (25.0, {**NVLS, "more": ("NCCL_PROTO set by environment to LL.",)}, {"below_physics", "slow_setting"}),
+    ],
+)  # fmt: skip
+def test_links_inside_nodes_by_physics_and_by_their_way(rate_: float, nccl: dict[str, Any], kinds: set[str]) -> None:
+    site = gpu_site(1, gpus_per_node=8)
+    report = check("nvlink", StandIn(site, names(1), lambda _: rate(rate_), machine=HGX, nccl=nccl))
+    assert {kind for _, kind in told(report)} == kinds
+    assert any(finding.severity.fails for finding in report.findings) == bool(kinds)
+    assert not report.unbounded
+
+
+def test_a_way_that_was_not_seen_is_no_pass() -> None:
+    fleet = StandIn(gpu_site(2), names(2), lambda _: GAME, nccl=None)
+    for name in ("pairs", "nvlink", "rail"):
+        assert {host: reason[:18] for host, reason in check(name, fleet).unjudged.items()} == dict.fromkeys(
+            names(2), "transport not seen"
+        )
+
+
+def test_gloo_has_no_way_to_see() -> None:
+    report = check("pairs", StandIn(cpu_site(2), names(2), lambda _: GAME))
+    assert (report.evidence["transport"], report.unjudged) == ("NCCL did not run: gloo", {})

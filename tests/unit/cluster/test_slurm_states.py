@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import threading
 import time
 from datetime import datetime
@@ -701,12 +702,43 @@ def test_a_controller_that_knows_no_node_was_just_started(
         slurm.controller.test((), tmp_path / "a.sh")
 
 
+def in_queue(folder: Path, *comments: str, first: int = 7) -> str:
+    """Jobs from `first` on, whose scripts are in this folder, as the watchman asks for them."""
+    scripts = folder / "runs" / "a b"
+    scripts.mkdir(parents=True, exist_ok=True)
+    return "".join(f"{job}\x1f{scripts}/job.sh\x1f{comment}\n" for job, comment in enumerate(comments, first))
+
+
+@pytest.mark.parametrize("begins", ["copy", "link", "gone"])
+def test_a_watchman_leaves_the_jobs_of_a_copy_of_its_session(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begins: str
+) -> None:
+    """A copy is resumed under the same token within the watchman's time; a job's path may be a link to the folder."""
+    monkeypatch.setattr(watchman, "AFTER_END_S", 0.05)
+    own, other = tmp_path / "own", tmp_path / begins
+    own.mkdir()
+    jobs = in_queue(own, TOKEN)
+    if begins == "link":
+        other.symlink_to(own)
+    commands.answer("squeue", jobs + in_queue(other, TOKEN, first=8))
+    if begins == "gone":
+        shutil.rmtree(other)
+    commands.answer("scancel")
+    watching = watchman.Watchman(own, TOKEN)
+    write_stop(own, "the session ended")
+    watching.dismiss()
+    wanted, deadline = ["7"] if begins == "copy" else ["7", "8"], time.monotonic() + 20
+    while (len(commands.asked("scancel")) < len(wanted) or processes_of(own)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert commands.asked("scancel") == wanted
+
+
 def test_what_is_alive_again_after_a_session_is_cancelled(
     commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watchman cancels jobs with the session's token a while after the end, and no others."""
     monkeypatch.setattr(watchman, "AFTER_END_S", 0.05)
-    commands.answer("squeue", f"7 {TOKEN} by us\n8 llmbench:t\n9 {TOKEN}1\n10 {TOKEN}\n")
+    commands.answer("squeue", in_queue(tmp_path, f"{TOKEN} by us", "llmbench:t", f"{TOKEN}1", TOKEN))
     commands.answer("scancel")
     watching = watchman.Watchman(tmp_path, TOKEN)
     write_stop(tmp_path, "the session ended")
@@ -724,7 +756,7 @@ def test_a_watchman_leaves_the_jobs_of_a_resumed_session(
 ) -> None:
     """The token is the same: a session that was resumed after its end in order has a watchman of its own."""
     monkeypatch.setattr(watchman, "AFTER_END_S", 1.0)
-    commands.answer("squeue", f"7 {TOKEN} by us\n")
+    commands.answer("squeue", in_queue(tmp_path, f"{TOKEN} by us"))
     commands.answer("scancel")
     (tmp_path / layout.OWNER).write_text("first")
     watching = watchman.Watchman(tmp_path, TOKEN)
@@ -743,7 +775,7 @@ def test_a_watchman_does_not_wait_for_a_command_that_hangs(
     """The watchman asks again a while later, and nothing of the first question is left."""
     monkeypatch.setattr(watchman, "AFTER_END_S", 0.05)
     monkeypatch.setattr(watchman, "LAST_ANSWER_S", 0.5)
-    commands.answer("squeue", f"7 {TOKEN} by us\n")
+    commands.answer("squeue", in_queue(tmp_path, f"{TOKEN} by us"))
     commands.answer("scancel")
     squeue, hung = tmp_path / "bin/squeue", tmp_path / "hung"
     hangs = f"[ -e {hung} ] || {{ echo $$ > {hung}; exec sleep 300; }}\n"

@@ -102,7 +102,7 @@ def test_a_machine_without_gpus_trains_on_two_cpu_ranks(monkeypatch: pytest.Monk
 
 
 def test_gpus_are_what_the_driver_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The peak of a model that a known system has is taken over; another's is not guessed."""
+    """The peak of a known model is that of its data sheet; another's is not guessed."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     nvidia_smi(tmp_path, "echo 'NVIDIA A100-SXM4-80GB'; echo 'NVIDIA A100-SXM4-80GB'")
     local = load_system("local", [shipped("systems")])
@@ -114,9 +114,9 @@ def test_gpus_are_what_the_driver_lists(tmp_path: Path, monkeypatch: pytest.Monk
     assert (unknown.gpus_per_node, unknown.gpu) == (1, None)
 
 
-@pytest.mark.parametrize("model", ["NVIDIA H200 NVL", "NVIDIA A100-SXM4-80GB MIG 1g.10gb"])
+@pytest.mark.parametrize("model", ["NVIDIA H200 NVL 2", "NVIDIA A100-SXM4-80GB MIG 1g.10gb"])
 def test_a_peak_is_of_that_very_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
-    """An H200 NVL has another peak than an H200, and MFU by the wrong one would be wrong."""
+    """A slice has another peak than its GPU, and MFU by the wrong one would be wrong."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     nvidia_smi(tmp_path, f"echo '{model}'")
     assert load_system("local", [shipped("systems")]).gpu is None

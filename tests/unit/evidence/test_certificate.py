@@ -40,6 +40,8 @@ def test_each_clause_has_its_number_and_the_hash_of_its_record(evidence: Evidenc
         assert f"<td>{words}</td>" in shown
     evidence.change(RECORD, lambda data: data.update(as_recorded="judged as recorded, by its own recipe: steps: 24"))
     assert "<td>judged as recorded, by its own recipe: steps: 24</td>" in page(evidence)
+    evidence.change(RECORD, lambda data: [each.update(floor="8 × A100") for each in data["judgements"]])
+    assert "throughput &gt;= 10 words/s (a floor, set for 8 × A100)" in page(evidence)
 
 
 def test_a_clause_without_a_measurement_is_not_met(evidence: Evidence) -> None:

@@ -27,12 +27,12 @@ def ports(*extra: Any, near: int = 8, **changes: Any) -> MachineFacts:
         (ports(port(8, **FAR)), 8, 400, "between"),
         (ports(port(8, root_port="0000:00:01.0"), port(9, root_port="0000:01:01.0")), 8, 400, "between"),
         (ports(port(8, 400, **ETHERNET, **FAR), near=8), 8, 400, "between"),
-        # 400 G RoCE beside four times 800 G.
+        # 400 G RoCE in addition to four ports of 800 G.
         (node(ports=(*(port(n, 800, pcie_gen=6) for n in range(4)), *(port(n, **ETHERNET) for n in (4, 5)))),
          4, 800, "between"),
         # A port that is down reports 10 Gb/s, and is one of them all the same.
         (ports(port(7, 10, state="DOWN"), near=7), 8, 400, "between"),
-        # The second port of a card that nobody cabled, and a spare card.
+        # The second port of a card without a cable, and a spare card.
         (ports(port(0, 10, state="DOWN", port=2)), 8, 400, "between"),
         (ports(port(9, 10, state="DOWN", **FAR)), 8, 400, "between"),
         (ports(near=7), 7, 400, "between"),

@@ -1,15 +1,20 @@
 """Which machine a reference is for."""
 
+import dataclasses
 import datetime as dt
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_llmbench.core.gpus import GPUS as KNOWN
+from pytest_llmbench.core.gpus import PublishedGpu, published, same_gpu
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.recipes import SCALES
 from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
-from pytest_llmbench.judging.references import Machine, same_gpu, why_not_applicable
+from pytest_llmbench.judging.references import Machine, applied
+from pytest_llmbench.judging.statistics import STATISTICS
 
 GPUS = st.sampled_from(["A100-SXM4-80GB", "A100-SXM4-40GB", "H200", "A10"])
 NODES = st.integers(1, 3)
@@ -33,14 +38,14 @@ def reference(target: AppliesTo | None) -> Reference:
 
 @given(MACHINES)
 def test_a_portable_reference_is_for_every_machine(machine: Machine) -> None:
-    assert why_not_applicable(reference(None), machine) is None
+    assert applied(reference(None), machine) == reference(None)
 
 
 @given(MACHINES, TARGETS)
 def test_the_smoke_variant_never_meets_an_absolute_reference(machine: Machine, target: AppliesTo) -> None:
     """However well the machine fits, a tiny model's speed says nothing about the full one."""
     if machine.scale == "smoke":
-        assert why_not_applicable(reference(target), machine) is not None
+        assert isinstance(applied(reference(target), machine), str)
 
 
 @given(MACHINES, TARGETS)
@@ -52,13 +57,13 @@ def test_every_key_given_must_match(machine: Machine, target: AppliesTo) -> None
         and (target.nodes is None or machine.nodes == target.nodes)
         and (target.system is None or machine.system == target.system)
     )
-    assert (why_not_applicable(reference(target), machine) is None) == fits
+    assert (applied(reference(target), machine) == reference(target)) == fits
 
 
 @given(MACHINES, GPUS)
 def test_a_run_without_gpus_never_meets_a_reference_for_one(machine: Machine, gpu: str) -> None:
     if machine.gpus == 0:
-        assert why_not_applicable(reference(AppliesTo(gpu=gpu)), machine) is not None
+        assert isinstance(applied(reference(AppliesTo(gpu=gpu)), machine, STATISTICS["throughput"], "bf16"), str)
 
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -99,7 +104,94 @@ def test_a_gpu_is_what_is_written_of_its_name(model: str, device: str, *, same: 
 
 def test_the_reason_names_both_machines() -> None:
     machine = Machine(system="local", device="cpu", gpus=0, nodes=1, scale="smoke")
-    assert why_not_applicable(reference(AppliesTo(gpu="A100-SXM4-80GB", gpus=8)), machine) == (
+    assert applied(reference(AppliesTo(gpu="A100-SXM4-80GB", gpus=8)), machine) == (
         "reference r (>= 200,000 words/s) is for 8 × A100-SXM4-80GB at scale full; "
         "this run: cpu, 1 node, system local, scale smoke"
     )
+
+
+A100, EIGHT = "A100-SXM4-80GB", Machine(system="x", device="NVIDIA H200", gpus=8, nodes=1, scale="full")
+ON_A100 = {"gpu": A100, "gpus": 8, "nodes": 1}
+
+
+def bound(statistic: str, *, target: Any = None, **bounds: str) -> Reference:
+    """Build a reference of 8 A100."""
+    return Reference(
+        name="r", statistic=statistic, why="because", source="a document", date=dt.date(2023, 3, 20),
+        applies_to=AppliesTo(**(ON_A100 | (target or {}))), **bounds,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("statistic", "bounds", "kept"),
+    [
+        ("throughput", {"at_least": "200K words/s"}, ">= 200000 words/s"),
+        ("throughput", {"at_least": "200K words/s", "at_most": "2M words/s"}, ">= 200000 words/s"),
+        ("tflops_per_gpu", {"at_least": "100 TFLOP/s/gpu"}, ">= 100 TFLOP/s/gpu"),
+        ("step_time", {"at_most": "2 s"}, "<= 2 s"),
+        ("step_time", {"at_least": "1 s", "at_most": "2 s"}, "<= 2 s"),
+        ("time_for_20m_tokens", {"at_most": "560 s"}, "<= 560 s"),
+        ("throughput", {"at_most": "2M words/s"}, "a bound that slow runs meet"),
+        ("step_time", {"at_least": "1 s"}, "a bound that slow runs meet"),
+        *(
+            (statistic, bounds, "need not be better on a faster GPU")
+            for statistic, bounds in (
+                ("mfu", {"at_least": "40 %"}), ("matmul_fraction", {"at_least": "40 %"}),
+                ("loss_drop", {"at_least": "1 nat"}), ("peak_memory", {"at_most": "70 GiB"}),
+                ("energy", {"at_most": "1 J"}), ("warm_up_time", {"at_most": "60 s"}),
+            )
+            if statistic in STATISTICS
+        ),
+    ],
+)  # fmt: skip
+def test_the_number_of_a_weaker_gpu_is_a_floor(statistic: str, bounds: dict[str, str], kept: str) -> None:
+    """The side that a slow run misses stays; the other, or a number that speed does not improve, says nothing."""
+    here = applied(bound(statistic, **bounds), EIGHT, STATISTICS[statistic], "bf16")
+    if isinstance(here, str):
+        assert kept in here
+    else:
+        assert (here.threshold, here.floor, here.floor_for) == (kept, True, f"8 × {A100}, 1 node")
+
+
+@pytest.mark.parametrize(
+    ("device", "target", "precision", "reason"),
+    [
+        ("NVIDIA H100 80GB HBM3", {}, "bf16", None),
+        ("NVIDIA B300 SXM6 AC", {}, "fp16", None),
+        ("NVIDIA GB200", {"nodes": None}, "fp32", None),
+        ("NVIDIA A100-SXM4-80GB", {"gpu": "A100-SXM4-40GB"}, "bf16", None),
+        ("NVIDIA H200", {"gpus": 4}, "bf16", "is for 4 ×"),
+        ("NVIDIA H200", {"nodes": 2}, "bf16", "2 nodes"),
+        ("NVIDIA H200", {"system": "there"}, "bf16", "system there"),
+        ("NVIDIA H200", {"gpus": None}, "bf16", "it names no number of GPUs"),
+        ("NVIDIA H200", {"gpu": "MI300X"}, "bf16", "nothing published of MI300X is known here"),
+        ("NVIDIA H300", {}, "bf16", "nothing published of NVIDIA H300 is known here"),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", {}, "bf16", "nothing published"),
+        ("NVIDIA A100-SXM4-40GB", {}, "bf16", f"40 GiB of memory, 80 on {A100}"),
+        ("NVIDIA L40S", {"gpu": "A100-SXM4-40GB"}, "bf16", "864 GB/s of memory, 1555 on A100-SXM4-40GB"),
+        ("NVIDIA H100 PCIe", {}, "bf16", f"0 GB/s of NVLink, 600 on {A100}"),
+        ("NVIDIA H800", {}, "bf16", "400 GB/s of NVLink"),
+        ("NVIDIA H20", {}, "bf16", "148 TFLOP/s in bf16, 312 on"),
+        ("NVIDIA H200", {}, "fp8", f"no peak for fp8 is published of {A100}"),
+    ],
+)
+def test_only_a_gpu_that_lacks_nothing_is_better(device: str, target: Any, precision: str, reason: str | None) -> None:
+    """A card without NVLink, or one made slower for export, may be healthy and slower."""
+    machine = dataclasses.replace(EIGHT, device=device)
+    here = applied(
+        bound("throughput", target=target, at_least="1 words/s"), machine, STATISTICS["throughput"], precision
+    )
+    assert ((reason or "PASS") in here and "is for" in here) if isinstance(here, str) else reason is None
+
+
+@given(st.sampled_from(KNOWN), st.sampled_from(KNOWN), st.sampled_from(KNOWN))
+def test_better_is_an_order(one: PublishedGpu, two: PublishedGpu, three: PublishedGpu) -> None:
+    assert published(f"NVIDIA {one.model}") is one
+    assert not one.weaker_in(one, "fp16")
+    if not one.weaker_in(two, "fp16") and not two.weaker_in(three, "fp16"):
+        assert not one.weaker_in(three, "fp16")
+
+
+@pytest.mark.parametrize(("one", "other", "both"), [("H100", "NVIDIA H100 80GB HBM3", True), ("H100", "H200", False)])
+def test_bounds_of_one_gpu_by_two_names_are_compared(one: str, other: str, *, both: bool) -> None:
+    assert AppliesTo(gpu=one, gpus=8).overlaps(AppliesTo(gpu=other, nodes=1)) is both

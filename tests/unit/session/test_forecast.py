@@ -14,7 +14,7 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import merge, validate
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.memory import GIB, memory_of
-from pytest_llmbench.session.forecast import contradictions, doubts, numbers, refusals
+from pytest_llmbench.session.forecast import contradictions, doubts, memory, numbers, outlook_of_check, refusals
 from tests.support.recipes import small_recipe
 
 SHIPPED = load_recipes(RECIPES.usable().values())
@@ -192,11 +192,14 @@ def bound(**machine: str) -> list[dict[str, Any]]:
         ({}, ""),
         ({"gpu": {"peak_tflops": {"bf16": 1978.9}}}, "bf16: 1978.9 is 2 times what is published of H100 (dense)"),
         ({"gpu": {"peak_tflops": {"bf16": 98.94}}}, "98.94 is 0.1 times"),
-        ({"gpu": {"memory_gib": 800}}, "memory_gib: 800 is 10 times"),
+        ({"gpu": {"memory_gib": 800}}, "memory_gib: 800 is 8.51 times"),
         ({"gpu": {"model": "Unknown 1"}}, ""),
         ({"references": {"r": bound(gpu="H100")}}, ""),
         ({"references": {"r": bound(gpu="H100 80GB HBM3")}}, ""),
-        ({"references": {"r": bound(gpu="H200")}}, "references: r: b is for H200 and never applies"),
+        (
+            {"references": {"r": bound(gpu="H200")}},
+            "references: r: b is for H200, at best a floor on other GPUs: this is system x with H100",
+        ),
         ({"references": {"r": bound(system="other")}}, "b is for system other and never applies"),
         ({"validation": {"gemm": {"references": bound(gpu="A100")}}}, "validation: gemm: b is for A100"),
     ],
@@ -212,3 +215,70 @@ def test_a_system_that_contradicts_itself_is_named(changes: Any, words: str) -> 
 def test_no_shipped_system_contradicts_itself() -> None:
     for path in shipped("systems").glob("*.yaml"):
         assert list(contradictions(load_system(str(path), []))) == []
+
+
+@pytest.mark.parametrize(("name", "nodes", "estimate"), [("metaseq125m", 1, 32), ("metaseq175b", 128, 55)])
+def test_metaseq_keeps_all_weights_and_all_sequences_of_a_copy(name: str, nodes: int, estimate: int) -> None:
+    """By hand for 175B: 21.8 G parameters of a rank take 2 bytes each, and 16 more are split over 128 copies."""
+    recipe, where = SHIPPED[name], settings("ND96amsr_A100_v4", nodes=nodes)
+    needed = memory(recipe, where.topology(recipe))
+    assert needed is not None
+    assert needed.estimate / GIB == pytest.approx(estimate, abs=0.5)
+    if name == "metaseq175b":
+        assert needed.state == pytest.approx(174.6e9 / 8 * (2 + 16 / 128), rel=0.01)
+        tokens, h = 8 * 2048, 12288  # 1024 sequences on 128 copies
+        kept, layer = 96 * 2 * tokens * h / 8, tokens * ((10 + 24 / 8) * h + 5 * 2048 * 96 / 8)
+        assert needed.rest == pytest.approx(kept + layer + 6 * tokens * 51200 / 8 + 2 * GIB, rel=0.01)
+    half = settings("ND96amsr_A100_v4", nodes=max(1, nodes // 4))
+    assert ("GiB" in foreseen(recipe, half)[1]) is (nodes > 1)
+
+
+def judges(name: str, statistic: str, at_least: str, **machine: Any) -> dict[str, Any]:
+    applies = {"gpu": "H100", **machine}
+    return {"name": name, "statistic": statistic, "at_least": at_least, "why": "-", "source": "-", "date": "2026-11-26",
+            "applies_to": applies}  # fmt: skip
+
+
+JUDGED = {
+    "all_reduce": [judges("node", "busbw_8GiB", "440 GB/s", gpus=8, nodes=1),
+                   judges("pair", "busbw_8GiB", "430 GB/s", gpus=16, nodes=2) | {"floor": True}],
+    "pairs": [judges("pair", "pair_busbw", "430 GB/s", gpus=16, nodes=2)],
+    "host_device_bandwidth": [judges("copy", "host_to_device", "52 GB/s")],
+}  # fmt: skip
+PHYSICS = "physics, where the nodes show what their hardware is"
+NODE, PAIR = "node (busbw_8GiB >= 440 GB/s)", "pair (busbw_8GiB >= 430 GB/s) (a floor)"
+
+
+@pytest.mark.parametrize(
+    ("check", "nodes", "how", "said"),
+    [
+        (
+            "all_reduce",
+            1,
+            {},
+            f"judged: {NODE}; {PHYSICS}\nnot for this machine (1 node × 8 GPUs, scale full): pair (for",
+        ),
+        (
+            "all_reduce",
+            2,
+            {},
+            f"judged: {PAIR}; {PHYSICS}\nnot for this machine (2 nodes × 8 GPUs, scale full): node (for",
+        ),
+        ("all_reduce", 16, {}, f"judged: {PHYSICS}\nnot for this machine (16 nodes × 8 GPUs, scale full): node"),
+        ("pairs", 16, {}, f"judged: pair (pair_busbw >= 430 GB/s); {PHYSICS}"),
+        ("pairs", 16, {"scale": "smoke"}, "judged: by nothing: a PASS will show that it works, not how fast\nnot for"),
+        ("gemm", 1, {"gpus_per_node": 0}, "judged: by nothing"),
+        ("host_device_bandwidth", 1, {}, f"judged: copy (host_to_device >= 52 GB/s); {PHYSICS}"),
+        ("limits", 1, {}, ""),
+    ],
+)
+def test_a_plan_says_what_judges_a_check(check: str, nodes: int, how: Any, said: str) -> None:
+    bounds = {name: {"references": references} for name, references in JUDGED.items()}
+    facts = {"name": "x", "cluster": "slurm", "gpus_per_node": 8, "gpu": GPU, "validation": bounds}
+    lines = "\n".join(outlook_of_check(check, settings(validate(System, facts, "x"), nodes=nodes, **how)))
+    assert lines.startswith(said) if said else not lines
+
+
+def test_a_check_that_is_left_out_says_why() -> None:
+    system = validate(System, {"name": "x", "cluster": "slurm", "validation": {"limits": {"skip": "ours"}}}, "x")
+    assert list(outlook_of_check("limits", settings(system))) == ["left out: ours"]

@@ -6,6 +6,7 @@ from pydantic import NonNegativeInt
 
 from pytest_llmbench.core.record.curves import Curve
 from pytest_llmbench.core.wire.answers import DeviceAnswer, ProbeAnswer
+from pytest_llmbench.core.wire.nccl import NcclLines
 
 
 class MeasuredCollectives(DeviceAnswer):
@@ -21,3 +22,4 @@ class RankCollectives(ProbeAnswer):
 
     wrong: Mapping[str, NonNegativeInt]  # wrong elements at this rank by operation, for all measured ones
     measured: MeasuredCollectives | None  # the measurement, from rank 0; None from the others
+    nccl: NcclLines | None = None  # NCCL's lines, where they were asked for

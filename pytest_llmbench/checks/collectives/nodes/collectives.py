@@ -17,6 +17,7 @@ from pytest_llmbench.core.record.curves import ALIGNMENT, Curve, Point, size_nam
 from pytest_llmbench.core.schema import Strict, validate
 from pytest_llmbench.workloads.node.machine import device_name
 from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.nccl_lines import NcclRecord
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 from pytest_llmbench.workloads.rank.rendezvous import process_group
 from pytest_llmbench.workloads.training.matmul import synchronize
@@ -64,16 +65,18 @@ class CollectivesPlan(Strict):
     warm_up: NonNegativeInt = 5  # operations before them; 1 for large messages
     checked: PositiveInt = 4  # further operations whose results are checked, each with values of its own
     timeout_s: float = 600.0  # longest wait of a rank for the others
+    nccl: bool = False  # whether NCCL prints its lines, which slows the measurement
 
 
 def measure(context: RankContext, log: ProbeLog) -> RankCollectives:
     """Measure a `CollectivesPlan` in one process group."""
     plan = validate(CollectivesPlan, context.config, "collectives")
+    record = NcclRecord(context) if plan.nccl else None
     log.phase("rendezvous")
     with process_group(context, plan.timeout_s) as device:
         answer = _Bench(context, plan, device).run(log)
         log.phase("leaving the group")
-    return answer
+    return answer.model_copy(update={"nccl": record.read() if record else None})
 
 
 class _Bench:

@@ -12,9 +12,11 @@ from pydantic import PositiveFloat, PositiveInt
 from pytest_llmbench.core.plain import read_json
 from pytest_llmbench.core.schema import Strict, validate
 from pytest_llmbench.core.wire.answers import ProbeAnswer
+from pytest_llmbench.core.wire.nccl import NcclLines
 from pytest_llmbench.workloads.node.nodes import environment_of, gpus_of
 from pytest_llmbench.workloads.node.processes import ask
 from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.nccl_lines import PRINTED, read_output
 from pytest_llmbench.workloads.rank.probe import ProbeLog, host_name
 
 _HELP_S = 60.0
@@ -38,6 +40,7 @@ class NcclTestsCommand(Strict):
     setup: tuple[str, ...] = ()  # shell lines before a program
     env: Mapping[str, str] = {}  # its further environment variables
     timeout_s: PositiveFloat  # longest duration of each program
+    nccl: bool = False  # whether NCCL prints its lines, which slows the measurement
 
 
 class NcclTestsOutput(ProbeAnswer):
@@ -54,33 +57,38 @@ class NcclTestsOutputs(ProbeAnswer):
 
     device: str
     runs: Mapping[str, NcclTestsOutput]
+    nccl: NcclLines | None = None  # NCCL's lines, where they were asked for
 
 
 def run(context: RankContext, log: ProbeLog) -> NcclTestsOutputs:
     """Run a `NcclTestsCommand`."""
     command = validate(NcclTestsCommand, context.config, "nccl-tests")
     device, _ = gpus_of((host_name(),), command.gpus, os.environ)
-    runs = {}
+    runs: dict[str, NcclTestsOutput] = {}
+    lines: list[str] = []
     for collective in command.collectives:
         log.phase(f"{collective}_perf")
-        runs[collective] = _run(command, f"{collective}_perf", context.folder)
-    return NcclTestsOutputs(device=device, runs=runs)
+        runs[collective] = _run(command, f"{collective}_perf", context.folder, lines)
+    nccl = read_output(lines, {**os.environ, **command.env}) if command.nccl else None
+    return NcclTestsOutputs(device=device, runs=runs, nccl=nccl)
 
 
-def _run(command: NcclTestsCommand, name: str, folder: Path) -> NcclTestsOutput:
+def _run(command: NcclTestsCommand, name: str, folder: Path, lines: list[str]) -> NcclTestsOutput:
+    """Run a program; all lines of its output are added to `lines`."""
     places = [Path(command.root) / name, Path(command.root) / "build" / name]
     program = next((place for place in places if os.access(place, os.X_OK)), None)
     if program is None:
         text = f"neither {places[0]} nor {places[1]} can be run"
         return NcclTestsOutput(command=name, code=_NOT_FOUND, text=text, written=None)
     env = environment_of(os.environ, command.hosts, command.gpus, folder)
-    env |= {"LLMBENCH_HOSTS": ",".join(command.hosts), **command.env}
+    env |= {"LLMBENCH_HOSTS": ",".join(command.hosts), **command.env, **(PRINTED if command.nccl else {})}
     help_text = ask(_with_setup(command, [str(program), "-h"]), env, _HELP_S).text
     with tempfile.TemporaryDirectory() as private:  # the file holds the environment, which is private
         file = Path(private) / "result.json"
         argv = [*_launch(command, program), *command.args, *(["-J", str(file)] if "-J," in help_text else [])]
         answer = ask(_with_setup(command, argv), env, command.timeout_s)
         written = _without_environment(file)
+    lines += answer.text.splitlines()
     return NcclTestsOutput(command=shlex.join(argv), code=answer.code, text=answer.text[-_LONGEST:], written=written)
 
 

@@ -6,7 +6,7 @@ Each takes `seconds` after the warm-up. Its `start` returns when the other ranks
 import statistics
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 
@@ -142,13 +142,16 @@ def triad(device: torch.device, size: int, *, seconds: float, start: Callable[[]
     return 3.0 * size * statistics.median(blocks)
 
 
-def copy(device: torch.device, size: int, *, to_device: bool, seconds: float, start: Callable[[], object]) -> float:
-    """Measure copies of `size` bytes between the GPU and pinned memory of the host.
+def copy(
+    device: torch.device, size: int, *, to_device: bool, seconds: float, start: Callable[[], object],
+    pinned: bool = True,
+) -> float:  # fmt: skip
+    """Measure copies of `size` bytes between the GPU and memory of the host, pinned unless a fault is simulated.
 
     Returns:
         B/s, each byte counted once; the median of blocks of about 50 ms.
     """
-    host = torch.zeros(size, dtype=torch.uint8, pin_memory=True)
+    host = torch.zeros(size, dtype=torch.uint8, pin_memory=pinned)
     on_device = torch.zeros(size, dtype=torch.uint8, device=device)
     source, target = (host, on_device) if to_device else (on_device, host)
     blocks = rates(lambda: target.copy_(source, non_blocking=True), device, seconds=seconds, start=start)
@@ -182,15 +185,16 @@ def _why_lacking(precision: str, device: torch.device) -> str:
 def _measure_copies(context: RankContext, device: torch.device, start: StepStart) -> CopyRates:
     """Measure each direction, one rank of the node after the other, and then all of them at once."""
     rates: dict[str, float] = {}
-    seconds = context.config["seconds"]
+    pinned = context.simulate is None or context.simulate.name != "pageable-memory"
+    how: dict[str, Any] = {"seconds": context.config["seconds"], "pinned": pinned}
     for direction, to_device in (("host_to_device", True), ("device_to_host", False)):
         for turn in range(context.ranks_per_node):
             start(f"{direction} of GPU {turn}")()
             if turn == context.local_rank:
-                rates[direction] = copy(device, _COPIED, to_device=to_device, seconds=seconds, start=lambda: None)
+                rates[direction] = copy(device, _COPIED, to_device=to_device, start=lambda: None, **how)
         start(f"{direction} of all: warm-up")()
         together = start(f"{direction} of all")
-        rates[f"{direction}_all"] = copy(device, _COPIED, to_device=to_device, seconds=seconds, start=together)
+        rates[f"{direction}_all"] = copy(device, _COPIED, to_device=to_device, start=together, **how)
     return CopyRates(**rates)
 
 

@@ -4,6 +4,7 @@ The output of nvidia-smi for eight GPUs is long, so it is in a file of the step'
 """
 
 import os
+import shutil
 import subprocess
 import tempfile
 import threading
@@ -58,6 +59,7 @@ class GpuFacts(ProbeAnswer):
 
     smi: SmiOutput
     nvlink: ToolOutput
+    imex: ToolOutput | None = None  # of the service that joins the memory of several nodes; None where it is missing
     kernel_log: KernelLog
 
 
@@ -69,9 +71,13 @@ def facts(context: RankContext, log: ProbeLog) -> GpuFacts:
     write_text(path, smi.text)
     log.phase("nvidia-smi nvlink -s")
     links = _run(["nvidia-smi", "nvlink", "-s"])
+    imex = None
+    if shutil.which("nvidia-imex-ctl") is not None:
+        log.phase("nvidia-imex-ctl -N -j")
+        imex = _run(["nvidia-imex-ctl", "-N", "-j"])
     log.phase("kernel log")
     smi_output = SmiOutput(**smi.model_dump(exclude={"text"}), path=str(path))
-    return GpuFacts(smi=smi_output, nvlink=links, kernel_log=kernel_log())
+    return GpuFacts(smi=smi_output, nvlink=links, imex=imex, kernel_log=kernel_log())
 
 
 def kernel_log() -> KernelLog:

@@ -1,19 +1,24 @@
 """Measurements of groups of ranks, and their answers. Without PyTorch, which the login node may not have."""
 
-from typing import Self
+from typing import Literal, Self
 
-from pydantic import NonNegativeInt, PositiveFloat, model_validator
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.wire.answers import DeviceAnswer, ProbeAnswer
+from pytest_llmbench.core.wire.nccl import NcclLines
+
+# What a group measures: rings of all_gather take the same way between two nodes as between many; an all_reduce may go
+# by trees, which on two nodes is up to twice as fast as the wire.
+GroupCollective = Literal["all_gather", "all_reduce"]
 
 
 class Sizes(Strict):
     """The measurement of each group."""
 
-    bytes: int  # of the all_reduce for the bandwidth
-    small_bytes: int = 8  # of that for the latency
-    iterations: int  # measured calls of each size
+    bytes: int  # of the message for the bandwidth; less, if a rank's memory is smaller or the links are very slow
+    small_bytes: int = 8  # of the all_reduce for the latency
+    iterations: int  # measured calls of each size; fewer, if they take long
     warm_up: int  # calls before them
     timeout_s: float  # longest wait in a group
     patience_s: float  # longest wait for all ranks at the start
@@ -22,10 +27,11 @@ class Sizes(Strict):
 class MeasuredGame(ProbeAnswer):
     """A measurement of a group, by one of its ranks."""
 
-    seconds: PositiveFloat  # for one all_reduce
+    bytes: PositiveInt  # of the message
+    seconds: PositiveFloat  # for one call
     busbw: PositiveFloat  # bus bandwidth, GB/s
     latency_s: PositiveFloat  # for a small one
-    wrong: NonNegativeInt  # elements of the sums with a wrong value
+    wrong: NonNegativeInt  # elements with a wrong value
 
 
 class PlayedGame(ProbeAnswer):
@@ -50,3 +56,4 @@ class RankGames(DeviceAnswer):
     games: tuple[PlayedGame, ...]  # in the order played
     stopped: str | None  # the reason for an early end; None if all were played
     nvlink: bool | None  # whether any GPU of the node has an active NVLink, from one rank of each node
+    nccl: NcclLines | None = None  # NCCL's lines, where they were asked for

@@ -1,4 +1,4 @@
-"""Rounds of small groups of ranks, in one step: every group measures an all_reduce, all groups of a round at once.
+"""Rounds of small groups of ranks, in one step: every group measures a collective, all groups of a round at once.
 
 A step per pair would start every rank's process, and import PyTorch, once per round. Here a rank goes from group to
 group, each with a process group and a timeout of its own. A rank that dies or hangs costs the others one wait: it is
@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from statistics import median
 from threading import Thread
@@ -20,14 +20,23 @@ import torch
 import torch.distributed as dist
 from torch.distributed import DistStoreError, PrefixStore  # type: ignore[attr-defined]  # public, not marked so
 
-from pytest_llmbench.checks.network.nodes.answer import MeasuredGame, PlayedGame, RankGames, Sizes
+from pytest_llmbench.checks.network.nodes.answer import GroupCollective, MeasuredGame, PlayedGame, RankGames, Sizes
+from pytest_llmbench.core.record.curves import busbw_factor
 from pytest_llmbench.workloads.node.machine import device_name
 from pytest_llmbench.workloads.node.processes import ask, exit_now
 from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.nccl_lines import NcclRecord
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 from pytest_llmbench.workloads.rank.rendezvous import device_of, open_store
 
 _PATTERN = 13
+_BLOCK = _PATTERN << 18  # elements that are compared at once
+# The largest message of which sums are checked, and the first of an all_gather.
+_CHECKED, _TRIED = 1 << 28, 1 << 26
+# A group takes about so long for its timed calls, and at most so long for one; both in seconds.
+_SPENT_S, _CALL_S = 3.0, 10.0
+_FEWEST_CALLS = 3
+_ALIGNED = 16  # bytes of a part
 _LONGEST_ERROR = 300
 _NVIDIA_SMI_S = 60.0
 _ACTIVE_LINK = re.compile(r"Link \d+: [\d.]+ GB/s")
@@ -37,6 +46,8 @@ class PairsPlan(Sizes):
     """The rounds to measure."""
 
     rounds: Sequence[Sequence[Sequence[int]]]  # groups of ranks, disjoint within each round
+    collective: GroupCollective = "all_reduce"
+    nccl: bool = False  # whether NCCL prints its lines, which slows the measurement
     limit_s: float  # time at which to answer with the results so far
 
 
@@ -47,6 +58,7 @@ def play(context: RankContext, log: ProbeLog) -> RankGames:
         LLMBenchError: rank 0 does not show up, or there is no GPU for this rank.
     """
     plan = PairsPlan(**context.config)
+    record = NcclRecord(context) if plan.nccl else None
     player = _Player(context, log, plan)
     # A call to a frozen store and the start of NCCL may hang for ever: they stay behind in a thread.
     thread = Thread(target=player.run, daemon=True)
@@ -57,7 +69,10 @@ def play(context: RankContext, log: ProbeLog) -> RankGames:
         raise player.failed_to_start
     if thread.is_alive() or player.broken:
         atexit.register(exit_now, 0)
-    return RankGames(device=device_name(context), games=tuple(player.games), stopped=stopped, nvlink=_nvlink(context))
+    return RankGames(
+        device=device_name(context), games=tuple(player.games), stopped=stopped, nvlink=_nvlink(context),
+        nccl=record.read() if record else None,
+    )  # fmt: skip
 
 
 class _Player:
@@ -118,17 +133,21 @@ class _Player:
         group: DirectGroup | None = None
         try:
             group = DirectGroup(PrefixStore(name, self._store), ranks, self._rank, self._device, plan.timeout_s)
-            wrong = group.wrong_values(plan.bytes)
+            checked = min(plan.bytes, _CHECKED)
+            wrong = group.wrong_values(checked)
             latency = group.seconds(plan.small_bytes, plan.iterations, plan.warm_up)
-            seconds = group.seconds(plan.bytes, plan.iterations, plan.warm_up)
-            wrong += group.wrong_values(plan.bytes)
+            gathers = plan.collective == "all_gather"
+            measure = group.gather_seconds if gathers else group.seconds
+            size = group.agree_on_size(plan.bytes, measure)
+            seconds = measure(size, plan.iterations, plan.warm_up)
+            wrong += group.wrong_values(checked) + (group.wrong_parts() if gathers else 0)
             group.close()
         except Exception as error:  # noqa: BLE001 - it is the outcome of this game
             if group is not None:
                 self.broken.append(group)  # kept until the process ends: its destructor may wait for hanging ranks
             return _first_line(error)
-        busbw = group.busbw(plan.bytes, seconds)
-        return MeasuredGame(seconds=seconds, busbw=busbw, latency_s=latency, wrong=wrong)
+        busbw = group.busbw(plan.collective, size, seconds)
+        return MeasuredGame(bytes=size, seconds=seconds, busbw=busbw, latency_s=latency, wrong=wrong)
 
     def _leave(self) -> None:
         """Rank 0 serves the store: it goes last."""
@@ -180,6 +199,7 @@ class DirectGroup:
         self.size = len(ranks)
         self._seat = ranks.index(rank)
         self._device, self._timeout_s = device, timeout_s
+        self._gathered = torch.empty(0)
         self._group = _open(store, self._seat, self.size, device, timedelta(seconds=timeout_s))
 
     def wrong_values(self, size_bytes: int) -> int:
@@ -194,16 +214,68 @@ class DirectGroup:
     def seconds(self, size_bytes: int, iterations: int, warm_up: int) -> float:
         """Median duration of one all_reduce, each waited for."""
         tensor = torch.zeros(size_bytes // 4, device=self._device)
-        durations = []
-        for _ in range(warm_up + iterations):
+        return self._time(lambda: self.all_reduce(tensor), iterations, warm_up)
+
+    def gather_seconds(self, size_bytes: int, iterations: int, warm_up: int) -> float:
+        """Median duration of one all_gather of messages of that size in all, in place, each waited for."""
+        self._gathered = torch.zeros(size_bytes // 4 // self.size * self.size, device=self._device)
+        own = self._gathered.tensor_split(self.size)[self._seat]
+        for start in range(0, len(own), _BLOCK):
+            block = own[start : start + _BLOCK]
+            block.copy_(self._pattern(len(block), self._seat))
+        # As torch.distributed's own function does.
+        return self._time(
+            lambda: self._wait(self._group._allgather_base(self._gathered, own)),  # noqa: SLF001
+            iterations, warm_up,
+        )  # fmt: skip
+
+    def _time(self, call: Callable[[], None], iterations: int, warm_up: int) -> float:
+        """Median duration of a call in seconds; calls that take long are fewer, equally many on all ranks."""
+        durations: list[float] = []
+        needed = warm_up + iterations
+        while len(durations) < needed:
             began = time.perf_counter()
-            self.all_reduce(tensor)
+            call()
             durations.append(time.perf_counter() - began)
+            if len(durations) == warm_up and self._device.type == "cuda":
+                affordable = int(_SPENT_S * self._least(1.0 / durations[-1]))
+                needed = warm_up + min(iterations, max(_FEWEST_CALLS, affordable))
         return median(durations[warm_up:])
 
-    def busbw(self, size_bytes: int, seconds: float) -> float:
-        """Bus bandwidth of an all_reduce as nccl-tests define it, GB/s: the rate of the links."""
-        return size_bytes / seconds / 1e9 * 2 * (self.size - 1) / self.size
+    def agree_on_size(self, size_bytes: int, measure: Callable[[int, int, int], float]) -> int:
+        """The size of the message, bytes: less, if a GPU has less memory or the links are very slow."""
+        part = _ALIGNED * self.size
+        whole = max(part, size_bytes // part * part)
+        if self._device.type != "cuda":
+            return whole
+        tried = max(part, min(whole, _TRIED) // part * part)
+        fast_enough = tried * _CALL_S / measure(tried, _FEWEST_CALLS, 1)
+        most = min(whole, fast_enough, 0.8 * torch.cuda.mem_get_info(self._device)[0])
+        return max(tried, int(self._least(most)) // part * part)
+
+    def wrong_parts(self) -> int:
+        """Count the elements that the last all_gather brought from other places than theirs."""
+        wrong = 0
+        for seat, part in enumerate(self._gathered.tensor_split(self.size)):
+            for start in range(0, len(part), _BLOCK):
+                block = part[start : start + _BLOCK]
+                wrong += int((block != self._pattern(len(block), seat)).sum().item())
+        return wrong
+
+    def _pattern(self, elements: int, seat: int) -> torch.Tensor:
+        return torch.arange(elements, device=self._device).remainder_(_PATTERN).float() + seat
+
+    def _least(self, value: float) -> float:
+        """The smallest of the ranks' values."""
+        tensor = torch.tensor([value], dtype=torch.float64, device=self._device)
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
+        self._wait(self._group.allreduce([tensor], options))
+        return float(tensor.item())
+
+    def busbw(self, collective: GroupCollective, size_bytes: int, seconds: float) -> float:
+        """Bus bandwidth as nccl-tests define it, GB/s: the rate of the links."""
+        return size_bytes / seconds / 1e9 * busbw_factor(collective, self.size)
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
         """Sum a tensor over the group, and wait for it.
@@ -211,7 +283,10 @@ class DirectGroup:
         Raises:
             RuntimeError: another rank is gone, or does not answer in time.
         """
-        self._group.allreduce([tensor]).wait()
+        self._wait(self._group.allreduce([tensor]))
+
+    def _wait(self, work: Any) -> None:
+        work.wait()
         if self._device.type == "cuda":
             self._settle()
 
@@ -228,7 +303,7 @@ class DirectGroup:
         while not done.query():  # type: ignore[no-untyped-call]
             if time.monotonic() > deadline:
                 self._group.abort()
-                raise TimeoutError(f"all_reduce not done within {self._timeout_s:g} s")
+                raise TimeoutError(f"a collective is not done within {self._timeout_s:g} s")
 
 
 def _open(store: Any, seat: int, size: int, device: torch.device, timeout: timedelta) -> Any:

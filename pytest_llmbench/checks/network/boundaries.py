@@ -1,0 +1,110 @@
+"""Boundaries between racks and switches: pairs across one are compared with each other, and a slow one is named.
+
+A node at fault is slow with all others. Behind a slow switch, all of its nodes are; between two racks with a slow link,
+pairs of the two are; and where a boundary is slow everywhere, all pairs across it are. None of this is the fault of a
+node, so the finding is about the place.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_llmbench.checks.network.tournament import Game, Pair, floor_of, is_slow
+from pytest_llmbench.core.recipe.topology import Place, Places
+
+Floors = Mapping[str, float | None]
+# So many of the nodes of a place, and of the pairs between two places, are bad if the place is.
+_MOST = 0.8
+_FEWEST_PAIRS = 3
+
+
+def floors_of(games: Sequence[Game], tolerance: float) -> dict[str, float | None]:
+    """The rate below which a pair is slow, for each boundary; one for all where boundaries make no difference.
+
+    A boundary with too few pairs to be compared takes the floor of all.
+    """
+    rates = boundary_rates(games)
+    if not rates or min(rates.values()) >= (1 - tolerance) * max(rates.values()):
+        return dict.fromkeys({game.boundary for game in games}, floor_of(games, tolerance))
+    floors = {
+        name: floor_of([game for game in games if game.boundary == name], tolerance)
+        for name in {game.boundary for game in games}
+    }
+    common = min((floor for floor in floors.values() if floor is not None), default=None)
+    return {name: common if floor is None else floor for name, floor in floors.items()}
+
+
+def boundary_rates(games: Sequence[Game]) -> dict[str, float]:
+    """The upper quartile of the pairs across each boundary; the empty name is for those within one place.
+
+    A boundary is slow as a whole if its better pairs are; half of all may be slow because of one bad switch.
+    """
+    rates: dict[str, list[float]] = defaultdict(list)
+    for game in games:
+        if game.value is not None:
+            rates[game.boundary].append(game.value)
+    return {name: sorted(values)[(3 * (len(values) - 1) + 2) // 4] for name, values in rates.items()}
+
+
+def place_players(places: Places, players: Mapping[str, tuple[str, str]]) -> Places:
+    """The places of players, which are nodes, or one rail of each: by name, the host and the rail or nothing.
+
+    Behind a switch, each rail is a place of its own; and so is a rail of all nodes.
+    """
+    levels = {
+        level: {name: f"{groups[host]} {rail}".rstrip() for name, (host, rail) in players.items() if host in groups}
+        for level, groups in places.levels.items()
+    }
+    rails = {name: rail.removeprefix("rail ") for name, (_, rail) in players.items() if rail}
+    return Places({**levels, **({"rail": rails} if rails else {})})
+
+
+def find_bad_places(places: Places, accused: Collection[str], judged: Collection[str]) -> list[Place]:
+    """Places whose judged nodes are nearly all slow, two at least, each with these nodes; outermost first."""
+    found: list[Place] = []
+    # If most are accused, what they share is more than a place.
+    left = {*accused} if 2 * len(accused) <= len(judged) else set[str]()
+    for place in reversed([*places]):
+        own = [host for host in place.hosts if host in judged]
+        bad = [host for host in own if host in left]
+        if len(bad) >= 2 and len(bad) >= _MOST * len(own) and len(own) < len(judged):
+            found.append(Place(level=place.level, name=place.name, hosts=tuple(bad)))
+            left -= {*bad}
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BadLink:
+    """Two places between which the pairs are slow, and well with all others."""
+
+    level: str
+    names: tuple[str, ...]
+    pairs: tuple[Pair, ...]  # the slow ones
+    measured: int  # pairs between the two
+
+    @property
+    def players(self) -> tuple[str, ...]:
+        """The players of the slow pairs."""
+        return tuple(dict.fromkeys(player for pair in self.pairs for player in pair))
+
+    def __str__(self) -> str:
+        return f"{self.level} {' - '.join(self.names)}"
+
+
+def find_bad_links(places: Places, links: Sequence[Pair], games: Sequence[Game], floors: Floors) -> Iterator[BadLink]:
+    """Yield the links between places that explain the slow pairs of good players."""
+    if len(links) < _FEWEST_PAIRS:
+        return
+    left = {*links}
+    for level in reversed(places.levels):
+        between: dict[tuple[str, ...], list[Game]] = defaultdict(list)
+        for game in games:
+            if names := places.between(level, *game.pair):
+                between[names].append(game)
+        for names, played in between.items():
+            own = tuple(game.pair for game in played if game.pair in left)
+            slow = sum(is_slow(game, floors) for game in played)
+            ends = ({*ends} for ends in zip(*own, strict=True))
+            if len(own) >= _FEWEST_PAIRS and slow >= _MOST * len(played) and all(len(end) > 1 for end in ends):
+                left -= {*own}
+                yield BadLink(level=level, names=names, pairs=own, measured=len(played))

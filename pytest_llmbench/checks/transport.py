@@ -1,0 +1,162 @@
+"""The way of a check's data, by NCCL's own lines from a short step that measures nothing."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pytest_llmbench.checks.findings import make_finding
+from pytest_llmbench.checks.machine import Machines, domain_of
+from pytest_llmbench.core.record.health import Finding, Report, Severity
+from pytest_llmbench.core.record.nccl import NcclLog
+from pytest_llmbench.core.wire.nccl import NcclLines
+from pytest_llmbench.judging.nics import Nics, count_nics
+from pytest_llmbench.judging.transport import (
+    TransportFinding,
+    TransportKind,
+    Wiring,
+    add_variables,
+    judge_transport,
+    reasons,
+    why_unseen,
+)
+from pytest_llmbench.readers.nccl import NcclReader
+
+GLOO = "NCCL did not run: gloo"
+#: finding over_tcp: nodes exchanged data over TCP, although a faster network is there
+#: finding no_p2p: GPUs of a node exchanged data over host memory or the network
+#: finding no_gdr: NICs did not read the memory of GPUs, although they share a PCIe switch
+#: finding lost_nics: NCCL uses fewer NICs than the node has
+#: finding nvls_off: all_reduce went without NVLink SHARP, although the GPUs have it
+#: finding mnnvl_off: trays of a rack of NVL72 did not exchange data over NVLink
+#: finding few_cores: the ranks of a node may run on fewer cores than there are ranks
+#: finding slow_setting: a variable forces NCCL onto a slow way
+_SEVERITIES: Mapping[str, Severity] = {"fail": Severity.CONFIGURE, "warn": Severity.MONITOR}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Look:
+    """NCCL's lines by host, and the reasons for hosts without any."""
+
+    logs: Mapping[str, NcclLog] = field(default_factory=dict)
+    unseen: Mapping[str, str] = field(default_factory=dict)
+    cores: Mapping[str, int] = field(default_factory=dict)  # of all ranks of a host together
+
+    @property
+    def nics(self) -> int | None:
+        """The most NICs that NCCL lists on a host; None where it lists none."""
+        return max((int(log.facts["nics"].value) for log in self.logs.values() if "nics" in log.facts), default=None)
+
+    def add_to(
+        self, report: Report, wirings: Mapping[str, Wiring], hosts: Sequence[str], *,
+        shares: Mapping[str, float | None],
+    ) -> Report:  # fmt: skip
+        """A report with findings about the way, which also explain the numbers that missed a bound.
+
+        `wirings` are the facts of the hosts; `shares` are measured rates as a share of what physics expects. A finding
+        about all hosts of a check on the cluster is of none of them. A host whose way was not seen is unjudged.
+        """
+        known = {name: share for name, share in shares.items() if share is not None}
+        # Hosts under names of NCCL's own are of one kind.
+        usual = next(iter(wirings.values()), Wiring())
+        wired = {
+            host: replace(wirings.get(host, usual), shares=known, cores=self.cores.get(host)) for host in self.logs
+        }
+        found = judge_transport(self.logs, wired)
+        why = reasons(found)
+        findings = [
+            finding.model_copy(update={"message": f"{finding.message}; {why}"})
+            if why and finding.statistic is not None
+            else finding
+            for finding in report.findings
+        ]
+        made = [finding for one in found if one.level != "note" for finding in _make_findings(one, hosts)]
+        unread = sum(log.unread for log in self.logs.values())
+        line = next((log.unread_line for log in self.logs.values() if log.unread), "")
+        notes = [f"NCCL: {one.message}" for one in found if one.level == "note"]
+        notes += [f"{unread} lines of NCCL cannot be read, the first: `{line}`"] if unread else []
+        return report.model_copy(
+            update={
+                "findings": (*findings, *made),
+                "notes": (*report.notes, *notes),
+                "unjudged": {**self.unseen, **report.unjudged},
+                "evidence": {**report.evidence, "transport": self.summary()},
+            }
+        )
+
+    def summary(self) -> dict[str, object]:
+        """The facts of the lines as plain data, hosts alike together."""
+        alike: dict[str, tuple[list[str], dict[str, object]]] = {}
+        for host, log in self.logs.items():
+            plain = log.summary()
+            alike.setdefault(repr({**plain, "lines": 0}), ([], plain))[0].append(host)
+        return {"ways": [{"hosts": hosts, **plain} for hosts, plain in alike.values()], "unseen": dict(self.unseen)}
+
+
+def read_look(
+    answers: Iterable[tuple[str | None, NcclLines | None]], hosts: Sequence[str], silent: Mapping[str, str]
+) -> Look:
+    """Read the lines of ranks, each with its host; None for lines of ranks of all hosts.
+
+    `silent` has the reasons for hosts without an answer.
+    """
+    reader, variables, cores = NcclReader(), dict[str, dict[str, str]](), dict[str, set[int]]()
+    for host, answer in answers:
+        for line in answer.lines if answer else ():
+            reader.take(line, host)
+        for name in hosts if host is None else (host,):
+            variables.setdefault(name, {}).update(answer.variables if answer else {})
+            cores.setdefault(name, set()).update(answer.cores if answer else ())
+    logs = {host: add_variables(log, variables.get(host, {})) for host, log in reader.logs().items() if host}
+    whole = next(iter(logs.values()), NcclLog())
+    # One program prints the lines of all hosts under names of its own.
+    asked = {host: logs.get(host, NcclLog() if set(logs) <= set(hosts) else whole) for host in hosts}
+    unseen = {host: why for host, log in asked.items() if (why := why_unseen(log)) is not None}
+    missing = {host: f"transport not seen: {reason}" for host, reason in silent.items() if host in unseen}
+    counts = {host: len(own) for host, own in cores.items() if own}
+    return Look(logs=logs, unseen={**unseen, **missing}, cores=counts)
+
+
+def wire(machines: Machines | None, look: Look, hosts: Sequence[str]) -> dict[str, Wiring]:
+    """The facts of hosts that the rules need; none where they are unknown."""
+    if machines is None:
+        return {}
+    facts = {host: machines.facts[host] for host in hosts if host in machines.facts}
+    domains = {host: domain_of(host, node, {}) for host, node in facts.items()}
+    return {host: _wire(machines, look, host, domains) for host, node in facts.items() if node.gpus}
+
+
+def _wire(machines: Machines, look: Look, host: str, domains: Mapping[str, str]) -> Wiring:
+    node, gpus = machines.facts[host], machines.site.gpus_per_node
+    nics = count_nics(node, machines.site.network, machines.site.system, look.nics)
+    carrying = set(nics.devices) if isinstance(nics, Nics) else set()
+    ports = [port for port in node.ports if port.active and not port.virtual]
+    fast = [port for port in ports if port.link_layer != "Ethernet" or port.device in carrying]
+    own = [port for port in fast if port.device in carrying]
+    versions = [gpu.nvlink_version for gpu in node.gpus if gpu.nvlinks]
+    racked = domains[host] != host
+    return Wiring(
+        gpus=gpus, nodes=len(domains), nvlink=bool(versions), nvlink_version=versions[0] if versions else None,
+        all_to_all=bool(versions) and node.joined is not False, nics=nics.count if isinstance(nics, Nics) else None,
+        fast_ports=tuple(port.device for port in fast),
+        near=None if node.virtual or not own else all(map(node.near, own)), virtual=node.virtual,
+        multicast=all(gpu.multicast is not False for gpu in node.gpus),
+        rack=gpus * list(domains.values()).count(domains[host]) if racked else None,
+        domains=len(set(domains.values())) if racked else None,
+    )  # fmt: skip
+
+
+def _make_findings(one: TransportFinding, hosts: Sequence[str]) -> Iterable[Finding]:
+    kind: TransportKind = one.kind
+    for host in one.hosts:
+        yield make_finding(host if host in hosts else None, "", kind, _SEVERITIES[one.level], one.text, one.cure)
+
+
+def merge_for_cluster(report: Report, hosts: Sequence[str]) -> Report:
+    """A report of a check on the cluster: a finding that all hosts have is one, of no host."""
+    counts: dict[tuple[str, str], int] = {}
+    for finding in report.findings:
+        counts[finding.kind, finding.message] = counts.get((finding.kind, finding.message), 0) + 1
+    merged: dict[Finding, None] = {}
+    for finding in report.findings:
+        of_all = len(hosts) > 1 and counts[finding.kind, finding.message] == len(hosts)
+        merged[finding.model_copy(update={"host": None}) if of_all else finding] = None
+    return report.model_copy(update={"findings": tuple(merged)})
