@@ -160,9 +160,10 @@ def _sentence(numbers: Mapping[str, int], interrupted: str) -> str:
 def _subject(facts: Mapping[str, str]) -> str:
     """Name what was judged and when, for the first line of the page."""
     nodes = facts.get("nodes", "").partition(":")[0]
+    gpus = facts.get("devices") or (f"{facts['GPUs']} GPUs" if "GPUs" in facts else "")
     parts = (
-        facts.get("devices") or (facts.get("GPUs") and f"{facts['GPUs']} GPUs"), nodes and counted(int(nodes), "node"), facts.get("system") and f"system {facts['system']}",
-        facts.get("scale") and f"scale {facts['scale']}", facts.get("began"),
+        gpus, nodes and counted(int(nodes), "node"),
+        *(f"{name} {facts[name]}" for name in ("system", "scale") if name in facts), facts.get("began", ""),
     )  # fmt: skip
     return " · ".join(filter(None, parts))
 
