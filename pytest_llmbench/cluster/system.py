@@ -193,7 +193,7 @@ def published_tflops(device: str, precision: str, own: Gpu | None = None) -> tup
     """
     for gpu in (own, *GPUS):
         if gpu is not None and same_gpu(gpu.model, device):
-            names = ("fp32", "tf32") if precision == "fp32" else (precision,)
+            names = ("fp32", "tf32") if precision == "fp32" else (precision.removeprefix("mx"),)
             peaks = [gpu.peak_tflops[name] for name in names if name in gpu.peak_tflops]
             return (min(peaks), max(peaks)) if peaks else None
     return None

@@ -163,7 +163,8 @@ def outlook(
         settings: of the session.
         left_out: references of its recipe's file that have no test here, being for other machines.
     """
-    recipe, judged, elsewhere = run.recipe, list[str](), {reference.name: reference for reference in left_out}
+    recipe, judged, sources = run.recipe, list[str](), list[str]()
+    elsewhere = {reference.name: reference for reference in left_out}
     compared, unmeasured, speed = {test.reference for test in tests}, list[str](), False
     for reference in recipe.references:
         if reference.name not in compared:
@@ -175,7 +176,9 @@ def outlook(
         else:
             judged.append(f"{reference.name}{_condition(here, settings)}")
             asks = any(asks_for_speed(here.statistic, recipe.engine, *bound) for bound in here.bounds)
-            speed = speed or (asks and not here.floor)
+            if asks and not here.floor:
+                speed = True
+                sources.append(f"source of {reference.name}: {reference.source}, {reference.date}")
     own = [test.test for test in tests if test.reference is None]
     kinds = {
         "judged": judged + [f"{test}, by its own threshold" for test in own],
@@ -185,7 +188,8 @@ def outlook(
         "not measured": unmeasured,
         "compared by no test": [other.name for other in recipe.references if other.name not in compared],
     }
-    return [f"{kind}: {'; '.join(names)}" for kind, names in kinds.items() if names], speed or bool(own)
+    lines = [f"{kind}: {'; '.join(names)}" for kind, names in kinds.items() if names]
+    return [*lines, *sources], speed or bool(own)
 
 
 def outlook_of_check(name: str, settings: Settings) -> Iterator[str]:

@@ -123,7 +123,7 @@ class Metaseq(External):
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         yield from super().problems(recipe, topology)
-        yield from precision_problem(recipe, topology)
+        yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16"))
         options = options_of(recipe, MetaseqOptions)
         copies = max(1, topology.world_size // recipe.parallelism.model_parallel_size)
         batch = f"recipe {recipe.name}: a global batch of {recipe.samples_per_step} sequences does not divide"
