@@ -121,8 +121,8 @@ def _reference(
         bounds[fast] = Quantity(limit, statistic.unit).shown(6)
         reason += f" A run {100 * too_fast:g} % faster than their mean has not trained this recipe."
     facts = {
-        "name": label, "statistic": name, **bounds, "claim": "run", "why": reason, "source": _source(kept),
-        "date": dt.date.today(), "applies_to": machine.model_dump(exclude_none=True),  # noqa: DTZ011
+        "name": label, "statistic": name, **bounds, "claim": "run", "runs": len(kept), "why": reason,
+        "source": _source(kept), "date": dt.date.today(), "applies_to": machine.model_dump(exclude_none=True),  # noqa: DTZ011
     }  # fmt: skip
     reference = validate(Reference, facts, label)
     warnings = [f"{name}: not counted: {outliers}. Find out why they differ"] if outliers else []

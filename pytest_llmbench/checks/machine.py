@@ -18,6 +18,7 @@ _PROBE = Probe(
 )  # fmt: skip
 # Generation of NVLink by compute capability, where the driver does not report it.
 _NVLINK_OF = {"7.0": 2, "8.0": 3, "9.0": 4, "10.0": 5, "10.3": 5}
+_ALL_LINKS = 18  # of a GPU since NVLink 4: they lead to all others, by switches or directly
 _RING_LIKE = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"}
 
 
@@ -93,7 +94,8 @@ class Machines:
             return gpu
         if not gpu.c2c and self.facts[str(reading.host)].virtual and _is_hidden(gpu):
             return NoLaw("a virtual machine hides the slot of the GPU")
-        return physics.expect_host_copy(gpu.pcie_gen, gpu.pcie_width, c2c=gpu.c2c, to_device=to_device)
+        gen = _cap(gpu.pcie_gen, self.facts[str(reading.host)])
+        return physics.expect_host_copy(gen, gpu.pcie_width, c2c=gpu.c2c, to_device=to_device)
 
     def _gpu(self, reading: Reading) -> MachineGpu | NoLaw:
         """The GPU of a reading, whose subject has its number."""
@@ -174,7 +176,8 @@ class Machines:
         gpu = node.gpus[0]
         if gpu.nvlinks and node.joined is None:
             return NoLaw("whether NVLink joins the GPUs is not known")
-        return physics.expect_in_pcie_node(gpu.own_pcie_gen if _is_hidden(gpu) else gpu.pcie_gen, gpu.pcie_width)
+        gen = _cap(gpu.own_pcie_gen if _is_hidden(gpu) else gpu.pcie_gen, node)
+        return physics.expect_in_pcie_node(gen, gpu.pcie_width)
 
     def _net(self, hosts: Sequence[str], used: int) -> tuple[float, str, str] | NoLaw:
         """Rate of the NICs that these GPUs of a node have, GB/s, with its tier and how it was counted."""
@@ -197,6 +200,11 @@ class Machines:
         return expected if isinstance(expected, NoLaw) else replace(expected, how=f"one GPU: {expected.how}")
 
 
+def _cap(gen: int | None, node: MachineFacts) -> int | None:
+    """A generation of PCIe, at most that of the processor."""
+    return gen if gen is None or node.cpu_pcie_gen is None else min(gen, node.cpu_pcie_gen)
+
+
 def _is_hidden(gpu: MachineGpu) -> bool:
     """True if the slot of a GPU seems slower than any real one, as the emulated port of a virtual machine."""
     return gpu.pcie_gen is None or gpu.pcie_gen not in physics.PCIE_LANE
@@ -204,8 +212,8 @@ def _is_hidden(gpu: MachineGpu) -> bool:
 
 def _links_of(node: MachineFacts, used: int) -> Links:
     """The NVLinks of a node's GPUs, as many as most have; none where they do not join all GPUs that are used."""
-    joined = node.joined or used == 1 or (node.joined is None and all(gpu.nvswitch for gpu in node.gpus))
     links = max(gpu.nvlinks for gpu in node.gpus)
+    joined = node.joined or used == 1 or all(gpu.nvswitch for gpu in node.gpus) or links >= _ALL_LINKS
     if not links or not joined:
         return Links()
     gpu = next(gpu for gpu in node.gpus if gpu.nvlinks == links)

@@ -51,12 +51,13 @@ _TEXT = re.compile(
 class BetweenRuns:
     """How runs of one recipe on one system differ from each other."""
 
-    spread: float  # their standard deviation, as a share of their mean
+    spread: float  # their standard deviation, as a share of their mean; 0 for a bound that contains it
     freedom: float  # degrees of freedom with which it is known
+    known: bool = True  # from runs of this system, which had its changes of speed, too
 
 
 # Healthy clusters have 0.15 to 0.35 %. This holds where a reference does not name its own.
-USUAL_BETWEEN_RUNS = BetweenRuns(spread=0.003, freedom=4.0)
+USUAL_BETWEEN_RUNS = BetweenRuns(spread=0.003, freedom=4.0, known=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

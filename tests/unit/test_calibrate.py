@@ -103,7 +103,7 @@ def test_good_runs_make_a_reference(write: Write, capsys: pytest.CaptureFixture[
     text, told = capsys.readouterr()
     (found,) = references(text)
     assert told == ""
-    assert (found.name, found.statistic, found.claim) == ("calibrated_throughput_1", "throughput", "run")
+    assert (found.name, found.statistic, found.claim, found.runs) == ("calibrated_throughput_1", "throughput", "run", 5)
     assert found.applies_to == AppliesTo(gpu="H200", gpus=1, nodes=1, system="H200")
     assert found.date == dt.date.today()  # noqa: DTZ011 - as the command has it
     assert found.why.startswith("99 % prediction limit of 5 runs: 456,")
@@ -235,6 +235,10 @@ UNFIT: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "broken": (lambda p: p.update(problem=PROBLEM, metrics={}), "the run is broken (rank_died): rank 3 died"),
     "smoke": (lambda p: p["recipe"].update(scale="smoke"), "scale smoke: a threshold for a machine applies"),
     "no_number": (lambda p: p.update(metrics={}), "it has no throughput; it has no numbers"),
+    "unconfirmed": (
+        lambda p: (p.update(unconfirmed=["no line describes the model"]), p["rank_info"][0].update(training=None)),
+        "its numbers are unconfirmed: no line describes the model",
+    ),
     "no_device": (lambda p: p.update(device=None), "its ranks did not report their device"),
     "another_fail": (lambda p: p.update(judgements=[LOSS]), "t[learns] ended in FAIL: measured 0 nat"),
     "too_short": (

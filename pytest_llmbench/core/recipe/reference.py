@@ -105,7 +105,7 @@ class Reference(Strict):
     between_runs: QuantityField | None = None
     """Standard deviation between runs of one system, as a share of the mean; absent, 0.3 %, known from 5 runs."""
     runs: Annotated[int, Field(ge=2)] | None = None
-    """Number of runs from which `between_runs` is known, at least 2."""
+    """Number of good runs of the system that `between_runs`, or a bound with `claim: run`, comes from, at least 2."""
     floor: bool = False
     """The bound is a floor: a run below it is broken, but one above it may be slow, so its speed stays unjudged.
 
@@ -150,20 +150,19 @@ class Reference(Strict):
         spread = self.between_runs
         if spread is not None and (spread.dimension != "fraction" or spread.base <= 0):
             raise ValueError(f"between_runs: {spread} is not a share above 0: no runs are alike to the last digit")
-        if (self.between_runs is None) != (self.runs is None):
-            raise ValueError("between_runs and runs belong together: a spread, and the number of runs that it is of")
         if self.claim == "run" and self.between_runs is not None:
-            raise ValueError("claim: run leaves the differences between runs out: leave out between_runs and runs")
+            raise ValueError("claim: run leaves the differences between runs out: leave out between_runs")
+        if self.claim == "system" and (self.between_runs is None) != (self.runs is None):
+            raise ValueError("between_runs and runs belong together: a spread, and the number of runs that it is of")
         return self
 
     @property
     def between(self) -> BetweenRuns | None:
-        """How runs differ, for a verdict about the system; None for one about the run alone."""
-        if self.claim == "run":
-            return None
-        if self.between_runs is None or self.runs is None:
-            return USUAL_BETWEEN_RUNS
-        return BetweenRuns(spread=self.between_runs.base, freedom=self.runs - 1)
+        """How runs differ, for a verdict about the system; without a spread, or None, for one about the run alone."""
+        if self.runs is None:
+            return None if self.claim == "run" else USUAL_BETWEEN_RUNS
+        spread = 0.0 if self.between_runs is None else self.between_runs.base
+        return BetweenRuns(spread=spread, freedom=self.runs - 1)
 
     def on(self, topology: Topology) -> Reference:
         """The reference with its bounds for this many nodes, where they depend on that."""

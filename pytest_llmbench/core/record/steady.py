@@ -16,7 +16,7 @@ _GAIN = 1.5
 # Steps that still become faster may become faster by this many times the fall so far.
 _GOES_ON = 4.0
 
-Reason = Literal["too_short", "not_settled", "drifts", "pauses_decide", "within_noise"]
+Reason = Literal["too_short", "not_settled", "drifts", "pauses_decide", "unseen_levels", "within_noise"]
 Decided = Literal["fast_enough", "too_slow"]
 
 
@@ -81,6 +81,8 @@ class Steady:
     """Half width that the difference between runs adds to the interval, in seconds; 0 for a claim of this run alone."""
     pausing: float = 0.0
     """Seconds by which pauses may make the mean step longer than here: others may come more often."""
+    unseen: float = 0.0
+    """Seconds by which the mean of many more steps may differ from that of so few, which show no change of level."""
 
     @classmethod
     def of_mean(cls, seconds: float, some: Sequence[float]) -> Self:
@@ -114,14 +116,16 @@ class Steady:
         # If steps still become faster, the next ones are faster than these.
         pausing = math.hypot(self.half_width, self.pausing)
         if self.high <= bound:
-            return "fast_enough" if self.mean_with_pauses + pausing <= bound else "pauses_decide"
+            pauses = self.mean_with_pauses + pausing <= bound
+            return _guarded("fast_enough", pauses=pauses, levels=self.high + self.unseen <= bound)
         # A fall that levels off has less to go than it went.
         further = 0.0 if self.settled else _GOES_ON * abs(self.drift or 0.0) * self.mean
         if not self.settled and self.low - further <= bound:
             return "not_settled"
         if self.low - further > bound:
             reach = self.half_width if self.mean_with_pauses >= self.mean else pausing
-            return "too_slow" if self.mean_with_pauses * math.exp(-reach / self.mean) > bound else "pauses_decide"
+            pauses = self.mean_with_pauses * math.exp(-reach / self.mean) > bound
+            return _guarded("too_slow", pauses=pauses, levels=self.low - max(further, self.unseen) > bound)
         return "drifts" if self.drift is not None else "within_noise"
 
     def _decide_by_each_step(self, bound: float) -> Decided | None:
@@ -132,9 +136,9 @@ class Steady:
             far = gain = min(spread * (1.0 + self.between / self.mean), _FAR_ENOUGH)
             if self.settled:
                 gain = min(far, max(_GAIN, math.sqrt(self.mean / self.fastest)))
-        if self.slowest * far + self.pausing <= bound:
+        if max(self.slowest * far + self.pausing, self.slowest + self.unseen) <= bound:
             return "fast_enough"
-        return "too_slow" if self.fastest > gain * bound else None
+        return "too_slow" if self.fastest > max(gain * bound, bound + self.unseen) else None
 
     def widened(self, between: float) -> Self:
         """This state with a half width for the difference between runs, in seconds: a claim of the system."""
@@ -144,3 +148,10 @@ class Steady:
         more = width - self.half_width
         low = self.low * math.exp(-more / self.mean)
         return replace(self, low=low, high=self.high + more, half_width=width, between=between)
+
+
+def _guarded(verdict: Decided, *, pauses: bool, levels: bool) -> Decided | Reason:
+    """The verdict if it holds with further pauses, and with changes of level that the steps do not show."""
+    if not pauses:
+        return "pauses_decide"
+    return verdict if levels else "unseen_levels"

@@ -16,7 +16,7 @@ from pytest_llmbench.judging.interval.steady import ALPHA
 Op = Literal[">=", ">", "<=", "<"]
 
 # Version of the rule; it increases with every change by which the same steps could get another verdict.
-RULE = "steady-2"
+RULE = "steady-3"
 _HOPELESS = 100_000
 _NOTHING = "Fewer than 4 of its judged steps have a duration: train at least 20 steps after the warm-up"
 
@@ -53,16 +53,18 @@ def decide(
         runs: the steady state of each; None for one with too few steps.
         op: the comparison.
         bound: the threshold, in any unit of the metric's dimension.
-        between: how runs of one system differ; None for a verdict about a single run alone.
+        between: how runs of one system differ; None, or no spread, for a verdict about a single run alone.
         alpha: probability of an error on either side, the same as in the steady states.
     """
-    claim: Literal["system", "run"] = "run" if between is None else "system"
+    claim: Literal["system", "run"] = "system" if between and between.spread else "run"
     known = [run for run in runs if run is not None]
     if len(known) < len(runs) or metric.amount is None:
         return Decision(holds=None, low=None, high=None, claim=claim, alpha=alpha, why=_NOTHING)
     wide = known[0]
-    if between is not None:
+    if between and claim == "system":
         wide = pool(known, between_runs=between.spread, freedom=between.freedom, alpha=alpha)
+    if between and between.known:
+        wide = replace(wide, unseen=0.0)
     rate, limit = metric.sense == "rate", bound.to(metric.unit).value
     low, high = span(metric, wide)
     # A time of 0 or less is out of reach, and every run is above a rate of 0 or less.
@@ -72,9 +74,9 @@ def decide(
     if side in {"fast_enough", "too_slow"}:
         holds, why = (side == "fast_enough") == asks_for_fast, ""
     else:
-        if between is not None:
+        if between and claim == "system":
             needed = runs_to_decide(wide, seconds, runs=len(runs), freedom=between.freedom, alpha=alpha)
-        holds, why = None, _why(side, wide, seconds, between, len(runs), needed)
+        holds, why = None, _why(side, wide, seconds, between if claim == "system" else None, len(runs), needed)
     return Decision(
         holds=holds, low=low, high=high, claim=claim, alpha=alpha, steady=_value(metric, wide.mean),
         by_rule=metric.quantity.meets(op, bound), needed=needed, why=why,
@@ -168,11 +170,18 @@ def _why(side: str, steady: Steady, seconds: float, between: BetweenRuns | None,
             count = counted(len(steady.pauses.at), "pause")
             pauses = f"{count} took {100 * steady.pauses.share:.2g} % of the time, and"
         return f"{pauses} decide whether the threshold is met: find out what the run did then"
-    return _more(steady, seconds, between, runs, needed)
+    return _more(side, steady, seconds, between, runs, needed)
 
 
-def _more(steady: Steady, seconds: float, between: BetweenRuns | None, runs: int, needed: int | None) -> str:
+def _more(side: str, steady: Steady, seconds: float, between: BetweenRuns | None, runs: int, needed: int | None) -> str:
     """The number of steps or runs that would decide, or the advice if any number is too small."""
+    if side == "unseen_levels":
+        few, steps = counted(steady.judged, "judged step"), steps_to_decide(steady, seconds)
+        longer = f"about {for_people(steps, 2)} steps after the warm-up" if steps else "longer"
+        return (
+            f"{few} may not show levels between which the speed changes now and then, and these may decide: train "
+            f"{longer}, or calibrate the threshold"
+        )
     steps = steps_to_decide(steady, seconds) if runs == 1 else None
     if steps is not None and steps < _HOPELESS:
         return f"About {for_people(steps, 2)} steps after the warm-up would decide: train longer"

@@ -5,10 +5,10 @@ import statistics as stats
 from collections.abc import Sequence
 
 from pytest_llmbench.core.record.steady import Steady
-from pytest_llmbench.judging.interval.steady import ALPHA, BETWEEN_RUNS, FREEDOM
+from pytest_llmbench.judging.interval.steady import ALPHA, BETWEEN_RUNS, FREEDOM, unseen
 from pytest_llmbench.judging.interval.student import quantile
 
-_MOST_RUNS = 100
+_MOST_RUNS, _MOST_STEPS = 100, 1_000_000
 
 
 def share_of_look(look: int) -> float:
@@ -61,6 +61,7 @@ def pool(
         fastest=min(run.fastest for run in runs),
         slowest=max(run.slowest for run in runs),
         pausing=math.hypot(*(run.pausing for run in runs)) / count,
+        unseen=math.hypot(*(run.unseen for run in runs)) / count,
     )
     return together.widened(quantile(1 - alpha, known) * deviation * mean / math.sqrt(count))
 
@@ -68,26 +69,23 @@ def pool(
 def steps_to_decide(run: Steady, bound: float) -> int | None:
     """The number of steps, with those left out, that would decide if the run went on as it did.
 
-    None if any number of steps is too small: the run drifts or pauses, is on the bound, or runs differ by more. The
-    bound is in seconds per step.
+    None if a million are too few: the run drifts or pauses, is on the bound, or runs differ by more. The bound is in
+    seconds per step.
     """
-    match run.decide(bound):
-        case "too_short":
-            return run.least
-        case "within_noise":
-            pass
-        case _:
-            return None
+    reason = run.decide(bound)
+    if reason == "too_short":
+        return run.least
     distance, reach = _distance_and_reach(run, bound)
-    if distance <= run.between or math.isinf(reach):
+    if reason not in {"within_noise", "unseen_levels"} or distance <= run.between or math.isinf(reach):
         return None
-    # More steps shrink the half width and what a hidden fall adds to it, while the difference between runs stays:
-    # `hidden * part + hypot(within * part, between) = distance`.
-    hidden = max(reach - run.half_width, 0.0)
-    left = distance**2 - run.between**2
-    root = math.sqrt(run.within**2 * left + (hidden * run.between) ** 2)
-    needed = (distance * hidden + root) / left
-    return run.left_out + math.ceil(run.judged * needed**2)
+    # More steps shrink the half width and what a hidden fall adds to it, while the difference between runs stays.
+    hidden, steps = max(reach - run.half_width, 0.0), run.judged
+    while steps < _MOST_STEPS:
+        steps += 1 + steps // 100
+        part, levels = math.sqrt(run.judged / steps), unseen(steps) * run.mean if run.unseen else 0.0
+        if hidden * part + math.hypot(run.within * part, run.between) + levels < distance:
+            return run.left_out + steps
+    return None
 
 
 def runs_to_decide(

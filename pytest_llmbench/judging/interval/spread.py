@@ -1,6 +1,7 @@
 """The error of a mean over steps that depend on those before them."""
 
 import math
+import statistics as stats
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import mul
@@ -16,8 +17,6 @@ _INDEPENDENT, _INDEPENDENT_OF_VERY_FEW, _INDEPENDENT_OF_ALIKE = 4.0, 2.8, 2.6
 _ALIKE, _UNLIKE = 5.0, 10.0
 # Correlations over two and three steps count from this many standard errors on, and show how fast they fade.
 _SEEN, _MOST_FADING = 1.2, 0.95
-# Means of batches show a dependence over more than one step.
-_BATCHES = 10
 # The correction for skew holds for small deviations; above this quantile it would be larger than the error it corrects.
 _MOST_LEAN = 3.0
 
@@ -38,14 +37,14 @@ class Spread:
     lean: float
 
 
-def spread(residuals: Sequence[float], alpha: float, *, fitted: int = 1, many: bool = False) -> Spread:
+def spread(residuals: Sequence[float], alpha: float, *, fitted: int = 1, batches: int = 0) -> Spread:
     """Estimate the error of a mean from the residuals of the steps, at least 2, in order.
 
     Args:
         residuals: difference of each step from the mean, or from a line through the steps.
         alpha: probability of being beyond the half width on one side.
         fitted: number of fitted parameters: 1 for a mean, 2 for a line.
-        many: a long run, for which means of batches count as well.
+        batches: number of parts of a long run whose means count as well: they show a dependence over many steps.
     """
     m = len(residuals)
     squared = list(map(mul, residuals, residuals))
@@ -65,8 +64,8 @@ def spread(residuals: Sequence[float], alpha: float, *, fitted: int = 1, many: b
     error = math.sqrt(squares / (m * (1 - 1 / independent)) / independent)
     t = quantile(1 - alpha, _grid(independent - 1))
     half_width: float = t * error
-    if many:
-        half_width = max(half_width, _of_batches(residuals, alpha))
+    if batches:
+        half_width = max(half_width, _of_batches(residuals, batches, alpha))
     # Twice the first term of the expansion of Cornish and Fisher, as Johnson (1978) has it for t, and what one more of
     # the furthest steps would add: few steps show a part of their skew.
     skew = sum(map(mul, squared, residuals)) / (squares * math.sqrt(squares / m))
@@ -88,11 +87,10 @@ def _grid(freedom: float) -> float:
     return math.floor(freedom / unit) * unit
 
 
-def _of_batches(residuals: Sequence[float], alpha: float) -> float:
+def _of_batches(residuals: Sequence[float], count: int, alpha: float) -> float:
     """Half width by the means of batches, which are assumed to be independent."""
-    size = len(residuals) // _BATCHES
-    first = len(residuals) - size * _BATCHES
+    count = min(count, len(residuals))
+    size = len(residuals) // count
+    first = len(residuals) - size * count
     means = [sum(residuals[start : start + size]) / size for start in range(first, len(residuals), size)]
-    mean = sum(means) / _BATCHES
-    deviation = math.sqrt(sum((value - mean) ** 2 for value in means) / (_BATCHES - 1))
-    return quantile(1 - alpha, _BATCHES - 1.0) * deviation / math.sqrt(_BATCHES)
+    return quantile(1 - alpha, count - 1.0) * stats.stdev(means) / math.sqrt(count)

@@ -35,6 +35,11 @@ _LEAST_FOR_A_LINE = 4
 _LATE, _DEVIATES = 4, 3.0
 # Longer runs are reduced to this many means of consecutive steps at most.
 _MOST = 400
+# Least number of steps for an interval by the means of batches, and the number of batches.
+_BATCHES = ((_MOST, 10), (100, 6), (0, 0))
+# A run that changes between two levels 8 % apart, every 20 steps in the mean, may show one of them only. The mean of
+# many more steps is half of that away. The chance of it is small from 75 steps on, and falls exponentially.
+_LEVELS, _SHORT, _FADES = 0.04, 75, 25
 # Default standard deviation between runs of one system, for references without their own.
 BETWEEN_RUNS, FREEDOM = USUAL_BETWEEN_RUNS.spread, USUAL_BETWEEN_RUNS.freedom
 
@@ -100,8 +105,14 @@ def steady_state(
         fastest=min(judged) if len(seconds) > skip else 0.0,
         slowest=max(after) if len(seconds) > skip else math.inf,
         pausing=further_pauses(after, pauses, start, alpha) / len(judged),
+        unseen=unseen(len(judged) * steps_of_a_line) * level.mean,
     )
     return state if between_runs is None else state.widened(quantile(1 - alpha, FREEDOM) * between_runs * state.mean)
+
+
+def unseen(steps: int) -> float:
+    """By how much the mean of many more steps may differ because of a level that these do not show, as a share."""
+    return _LEVELS * math.exp(min((_SHORT - steps) / _FADES, 0.0))
 
 
 class _Level(NamedTuple):
@@ -151,11 +162,11 @@ def _levels(
     `read` are the steps without pauses, of which the first `cut` are a slow start; `surely` is False if they may be a
     pause instead.
     """
-    many = len(judged) > _MOST
-    level = _level(read[cut:], alpha, many=many, started=cut > 0)
+    batches = next(count for least, count in _BATCHES if len(judged) >= least)
+    level = _level(read[cut:], alpha, batches=batches, started=cut > 0)
     others = []
     if cut:
-        uncut = _level(read, alpha, many=many)
+        uncut = _level(read, alpha, batches=batches)
         # Unlike in a drift, the rest falls more slowly than a line through all steps by more than chance.
         levels_off = level.change / level.steps - uncut.change / uncut.steps > level.chance / level.steps
         middle = (sum(read[:cut]) / cut + level.mean) / 2
@@ -172,11 +183,11 @@ def _levels(
     # Too many slow steps to be pauses. If they come at equal distances, the means of whole periods are judged.
     if pauses.period is not None and pauses.regular and len(judged) >= LEAST_LINES * pauses.period:
         periods = _means(judged, pauses.period)
-        return (_level(_means(periods, -(-len(periods) // _MOST)), alpha, many=many), *others)
-    return (level, *others, _level(_means(judged, -(-len(judged) // _MOST)), alpha, many=many))
+        return (_level(_means(periods, -(-len(periods) // _MOST)), alpha, batches=batches), *others)
+    return (level, *others, _level(_means(judged, -(-len(judged) // _MOST)), alpha, batches=batches))
 
 
-def _level(steps: Sequence[float], alpha: float, *, many: bool, started: bool = False) -> _Level:
+def _level(steps: Sequence[float], alpha: float, *, batches: int, started: bool = False) -> _Level:
     m, mean = len(steps), sum(steps) / len(steps)
     if m < _LEAST_FOR_A_LINE:
         return _Level(m, mean, math.inf)
@@ -184,10 +195,13 @@ def _level(steps: Sequence[float], alpha: float, *, many: bool, started: bool = 
     times = _times(m)
     slope = sum(map(mul, times, centred)) / (m * (m * m - 1) / 12)
     line = spread(
-        [duration - slope * time for duration, time in zip(centred, times, strict=True)], alpha, fitted=2, many=many
+        [duration - slope * time for duration, time in zip(centred, times, strict=True)],
+        alpha,
+        fitted=2,
+        batches=batches,
     )
     change, chance = slope * m, _DRIFTS * math.sqrt(12) * line.error
-    around = line if abs(change) > chance else spread(centred, alpha, many=many)
+    around = line if abs(change) > chance else spread(centred, alpha, batches=batches)
     # Noise may hide the end of a slow start.
     hidden = 1.0 if started else _HIDDEN_IN_NOISE if m < _FEW and chance > _NOISE * mean else _HIDDEN
     falls = max(0.0, hidden * chance - change)

@@ -77,15 +77,15 @@ def judge(
 ) -> JudgedComparison:
     """Compare a measured number with a bound, which is `other` if it was measured, too.
 
-    Runs of one system differ as `between` has it; None asks for a verdict on each run alone.
+    Runs of one system differ as `between` has it; None, or no spread, asks for a verdict on each run alone.
 
     Raises:
         UnitError: the bound is of another dimension.
     """
     metric = number.metric
-    by_rule = metric.quantity.meets(op, bound)
+    by_rule, alone = metric.quantity.meets(op, bound), between is None or not between.spread
     # Speed is a claim of the system, which all runs together make; anything else has to hold in each of them.
-    if number.parts and (metric.sense is None or (between is None and other is None)):
+    if number.parts and (metric.sense is None or (alone and other is None)):
         return _judge_each(number, op, bound, between)
     own_rule = statistics_of(get_engine(number.record.recipe.engine))[number.statistic].steady is None
     if metric.sense is None:
@@ -94,7 +94,7 @@ def judge(
         decision = compare_metrics(metric, op, other.metric)
     else:
         steady = [
-            (_steady_of_mean(part) if own_rule and between else None) or _steady_at(part.record, number.alpha)
+            (_steady_of_mean(part) if own_rule and not alone else None) or _steady_at(part.record, number.alpha)
             for part in number.parts or (number,)
         ]
         decision = decide(metric, steady, op, bound, between, number.alpha)

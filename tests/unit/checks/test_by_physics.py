@@ -251,8 +251,9 @@ def test_what_lowers_the_expectation_between_nodes() -> None:
     assert expect([node(nics=8)] * 3, network=Network(oversubscription=2)).expected == pytest.approx(190)
     assert expect([node(nics=8)] * 3, gpus_per_node=2).expected == pytest.approx(95)
     assert expect([node(nics=8), node(nics=4), node(nics=8)]).expected == pytest.approx(190)
-    bridged = expect([node("A100", 4, joined=False)])
-    assert isinstance(expect([node("A100", 4, joined=False)], "alltoall"), NoLaw)
+    pairs = node("A100", 4, joined=False, each={"nvswitch": False})
+    bridged = expect([pairs])
+    assert isinstance(expect([pairs], "alltoall"), NoLaw)
     assert isinstance(expect([node(nics=8)] * 125, "all_gather"), NoLaw)
     assert expect([node(each={"nvlink_version": None})]) == expect([node()])
     assert "a wide floor" in bridged.how
@@ -275,12 +276,15 @@ def test_one_gpu_of_each_node_over_its_own_nic() -> None:
     [
         ({}, 52.9),  # 5.0 × 16
         ({"pcie_gen": 4}, 26.5),  # the slot
+        ({"pcie_gen": 4, "cpu_pcie_gen": 3}, 13.2),  # a faster switch, as on p4d
         ({"pcie_gen": 1, "own_pcie_gen": 5}, None),  # the emulated port of a virtual machine
         ({"pcie_gen": 1, "pcie_width": 1, "c2c": True}, 360.0),
     ],
 )
 def test_copies_between_host_and_gpu(changes: dict[str, Any], expected: float | None) -> None:
-    facts = {"a": node("H100", 1, each=changes, virtual=True)}
+    cpu = changes.get("cpu_pcie_gen")
+    each = {name: value for name, value in changes.items() if name != "cpu_pcie_gen"}
+    facts = {"a": node("H100", 1, each=each, virtual=True, cpu_pcie_gen=cpu)}
     machines = Machines(site=site_of(1), facts=facts, missing={})
     reading = Reading(host="a", subject="GPU 0", statistic="host_to_device", value=1.0, unit="GB/s", gpus=1)
     bound = machines.host_copy(reading, to_device=True)

@@ -17,7 +17,7 @@ from pytest_llmbench.plugin.verdict.run import Run
 from tests.support.shipped import shipped_recipes
 
 RECIPE = shipped_recipes()["opt125m"]
-STEPS, LEVELS = 100, (1.0, 1.002, 0.999)
+STEPS, LEVELS = 200, (1.0, 1.002, 0.999)
 
 
 def record(number: int, level: float = 1.0, *, steps: int = STEPS, memory_gib: float = 10.0) -> RunRecord:

@@ -76,8 +76,11 @@ def test_five_lines_decide_if_they_are_means_of_steps() -> None:
 def test_steps_that_are_all_alike_have_no_width() -> None:
     state = judged([0.5] * 25)
     assert (state.low, state.mean, state.high) == (0.5, 0.5, 0.5)
-    assert state.decide(0.5) == "fast_enough"
-    assert state.decide(0.4999) == "too_slow"
+    assert [state.decide(0.5 * share) for share in (1.03, 0.97, 1.05, 0.95)] == [
+        "unseen_levels", "unseen_levels", "fast_enough", "too_slow",
+    ]  # fmt: skip
+    state = judged([0.5] * 400)
+    assert (state.decide(0.50001), state.decide(0.49999)) == ("fast_enough", "too_slow")
 
 
 @pytest.mark.parametrize("impossible", [0.0, -1.0, NAN, INF])
