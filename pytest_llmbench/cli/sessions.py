@@ -59,8 +59,8 @@ def report_session(
 
     Exit with 1 if a run's record contradicts itself or another file, or has another recipe than this folder.
     """
-    from pytest_llmbench.session.agreement import without_refused  # noqa: PLC0415  # heavy
     from pytest_llmbench.session.folder import find_session, read_folder  # noqa: PLC0415  # heavy
+    from pytest_llmbench.session.refusals import without_refused  # noqa: PLC0415  # heavy
 
     folder, law = find_session(session, run_dir), law_of_today(as_recorded=as_recorded)
     if form is not ReportFormat.HTML:

@@ -14,9 +14,9 @@ from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.history.database import Connection, History
 from pytest_llmbench.history.rows import FiledRecord, gpu_uuids, metrics_of, read_record, series_of, sightings_of
-from pytest_llmbench.session.agreement import refused_records
 from pytest_llmbench.session.folder import has_ended, record_files
 from pytest_llmbench.session.law import Law
+from pytest_llmbench.session.refusals import refused_records
 
 # This many records without a verdict are named, the others counted.
 _MOST_DOUBTS = 5

@@ -17,10 +17,21 @@ _FAILURE = re.compile(
     r"|E\d{4} [\d:.]+ +\d+ torch/distributed/elastic/"
     r"|CUDA out of memory"
     r"|terminate called (?:after throwing|without an active)"
-    r"|Memory access fault by GPU"  # ROCm
+    r"|(?:[\w./-]+: )?(?:Memory access fault by GPU|(?:CUDA|HIP|NCCL|RCCL) error\b|HSA_STATUS_ERROR)"
+    r"|FATAL: |(?:[\w./-]+: )?error while loading shared libraries|MPI_ABORT was invoked|Out of memory: Killed process"
+    # glibc, as it aborts
+    r"|(?:[\w./-]+: )?(?:(?:free|malloc|realloc|munmap_chunk|malloc_consolidate)\(\): \w|double free or corruption"
+    r"|corrupted (?:size|double-linked)|\*\*\* (?:stack smashing|buffer overflow) detected"
+    r"|.{1,300}: Assertion .{1,300} failed)"
     r"|(?:[\w./-]+: )?(?:line \d+: +)?(?:\d+ )?"  # a shell, of the signal that ended a program
     r"(?:Segmentation fault|Bus error|Illegal instruction|Floating point exception|Killed|Aborted|Terminated)"
     r"(?: +\(core dumped\)|\s*$|\s{2})",
+    re.ASCII,
+)
+# A signal or the kernel's killer of processes, anywhere in a line.
+_KILLED = re.compile(
+    r"\bSIG(?:SEGV|BUS|ABRT|ILL|FPE|KILL)\b|Segmentation fault|Caught signal \d|\*\*\* Process received signal"
+    r"|oom[-_]kill",
     re.ASCII,
 )
 # Messages further from the cause than those of the failed program, nearest first: torchrun's summary of a rank's end,
@@ -35,7 +46,7 @@ _TELLS_LESS = (
 )
 # It may stand behind a progress bar, which has no line end, or behind a time.
 _CUT_OFF = re.compile(
-    r"(?<![\w.'\"(-])[\w.-]+: error: \*\*\* (?:JOB|STEP) [\w.+]+ (?:ON \S+ )?CANCELLED AT \S+ "
+    r"(?:(?<![\w.'\"(-])[\w.-]+: |^)error: \*\*\* (?:JOB|STEP) [\w.+]+ (?:ON \S+ )?CANCELLED AT \S+ "
     r"DUE TO TIME LIMIT \*\*\*",
     re.ASCII,
 )
@@ -45,7 +56,8 @@ _CUT_OFF = re.compile(
 FAILURES = (
     b"rror", b"Exception", b"Interrupt", b"ProcessGroup", b"torch/distributed/elastic/", b"CUDA out of memory",
     b"Segmentation fault", b"ERROR", b"terminate called", b"Memory access fault", b"Illegal instruction",
-    b"Floating point exc", b"Killed", b"Aborted", b"Terminated",
+    b"Floating point exc", b"Killed", b"Aborted", b"Terminated", b"SIG", b"signal", b"oom", b"FATAL", b"HSA_STATUS",
+    b"MPI_ABORT", b"(): ", b"corrupt", b"Assertion", b"smashing", b"overflow detected",
 )  # fmt: skip
 
 
@@ -59,7 +71,7 @@ def number(text: str) -> float | None:
 
 def failure(text: str) -> str | None:
     """Return the line if a program or Slurm reports a failure with it; None for any other line."""
-    return text.strip() if _FAILURE.match(text) or "Segmentation fault" in text else None
+    return text.strip() if _FAILURE.match(text) or _KILLED.search(text) else None
 
 
 def remoteness(words: str) -> int:

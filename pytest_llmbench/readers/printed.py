@@ -9,7 +9,10 @@ from pytest_llmbench.readers.items import Printed, Said
 from pytest_llmbench.readers.numbers import as_number
 
 # `  num_layers ........ 12` of Megatron-LM; DeepSpeed leaves the dots out behind a long name.
-_DOTTED = re.compile(r"(?:\s*(\w{1,60}) \.+ |.{0,200}:print\]\s+([a-z_]\w{0,60}) \.* *)(\S(?:.{0,98}\S)?)\s*", re.ASCII)
+_DOTTED = re.compile(
+    r"(?:(?:[A-Z]+:[\w.]*:)?\s*(\w{1,60}) \.+ |.{0,200}:print\]\s+([a-z_]\w{0,60}) \.* *)(\S(?:.{0,98}\S)?)\s*",
+    re.ASCII,
+)
 # `OptimizerConfig(optimizer='adam', lr=0.005, bf16=False)`
 _OBJECT = re.compile(r"\b[A-Z]\w{0,60}Config\(([a-z_]\w{0,60}=.*)\)\s*$", re.ASCII)
 _NEXT = re.compile(r", (?=[a-z_]\w{0,60}=)", re.ASCII)

@@ -10,9 +10,9 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.session.agreement import refused_records
 from pytest_llmbench.session.folder import read_plan, read_records
 from pytest_llmbench.session.law import Law
+from pytest_llmbench.session.refusals import refused_records
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,14 +1,12 @@
 """Whether the files of a session's folder that have something about a run agree with its record.
 
-Step logs are left to those who compute the record again (`replay.recount`); everything else is compared here.
+Logs are left to `replay`, which computes the record again; everything else is compared here.
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +22,9 @@ from pytest_llmbench.core.wire.task import LaunchedTask, Task
 from pytest_llmbench.engines.base import known_statistics
 from pytest_llmbench.judging.contradictions import contradictions
 from pytest_llmbench.judging.recount import same
-from pytest_llmbench.session.folder import SessionFolder, read_plan
+from pytest_llmbench.session.folder import read_plan
 from pytest_llmbench.session.journal.journal import JournalEvent, digests_of_file, read_journal
-from pytest_llmbench.session.law import Law, flatten, recipe_differences
+from pytest_llmbench.session.law import flatten, recipe_differences
 from pytest_llmbench.session.live.snapshot import LiveSnapshot, read_snapshot, worst
 
 # The record is concluded, from all logs, between the end of a run and its line of the journal; clocks may be set.
@@ -206,30 +204,6 @@ def _of_task(run: Path, record: RunRecord) -> Iterator[str]:
     recipe = flatten(record.recipe.model_dump(mode="json", exclude={"references"}))
     shared = config.keys() & recipe.keys()  # an earlier version had fewer fields
     yield from _compare(layout.TASK, config, {name: recipe[name] for name in sorted(shared)})
-
-
-def refused_records(folder: Path, records: Iterable[Record], law: Law) -> dict[tuple[str, str], str]:
-    """The reason for each refused record, by `run` or `check` and its name: another recipe, or a contradiction."""
-    agreement, refused = Agreement(folder), dict[tuple[str, str], str]()
-    for record in records:
-        wrong = law.wrong_work(record.recipe, record.topology) if isinstance(record, RunRecord) else ""
-        if reasons := [f"wrong_work: {wrong}"] if wrong else agreement.objections(record):
-            more = f" ({len(reasons)} contradictions)" if len(reasons) > 1 else ""
-            refused[record.about, record.name] = f"{reasons[0]}{more}"
-    return refused
-
-
-def without_refused(session: SessionFolder, law: Law) -> SessionFolder:
-    """A session's folder without the records that are refused, which count as broken."""
-    refused = refused_records(session.path, chain(session.runs.values(), session.checks.values()), law)
-    runs, checks = session.runs, session.checks
-    if refused:
-        runs = {key: record for key, record in runs.items() if ("run", key) not in refused}
-        checks = {name: record for name, record in checks.items() if ("check", name) not in refused}
-    return replace(
-        session, runs=runs, checks=checks, broken={**session.broken, **refused}, refused=refused,
-        notes=tuple(law.notes(runs.values())),
-    )  # fmt: skip
 
 
 def _compare(where: str, kept: Mapping[str, Any], due: Mapping[str, Any]) -> Iterator[str]:

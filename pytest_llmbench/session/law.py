@@ -1,7 +1,7 @@
 """The law: recipes of the one who judges, with which the recipe in a run's record is compared."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,12 +30,14 @@ _MOST_SHOWN = 8
 class Law:
     """The recipes of today by name and scale, and whether the one in the record decides all the same.
 
-    `unread` is the reason if this folder has no recipes that can be read.
+    `unread` is the reason if this folder has no recipes that can be read. `nodes` is how many nodes a run of a recipe
+    was asked to have, if that is known.
     """
 
     recipes: Mapping[tuple[str, Scale], Recipe] = field(default_factory=dict)
     as_recorded: bool = False
     unread: str = ""
+    nodes: Callable[[Recipe], int | None] = lambda _: None
 
     def wrong_work(self, ran: Recipe, topology: Topology) -> str:
         """How a run differs from what had to run; empty if it does not, is judged as recorded, or is not compared."""
@@ -53,13 +55,20 @@ class Law:
         if differences is None:
             return f"not compared with a recipe of today: {self.unread or f'this folder has no recipe {ran.name}'}"
         if not self.as_recorded:
-            return ""
+            return self._note_on_nodes(ran, topology)
         return f"judged as recorded, by its own recipe: {differences or 'it is the same as the one of today'}"
 
     def notes(self, records: Iterable[RunRecord]) -> list[str]:
         """How runs were judged if not by a recipe of today, each way once with the number of its runs."""
         notes = Counter(note for record in records if (note := self.note(record.recipe, record.topology)))
         return [f"{counted(number, 'run')}: {note}" for note, number in notes.items()]
+
+    def _note_on_nodes(self, ran: Recipe, topology: Topology) -> str:
+        """Its record leaves out whether it was asked to be on another number of nodes than its recipe is for."""
+        today = self.recipes[ran.name, ran.scale]
+        if (due := published_nodes(today)) in {None, topology.nodes} or self.nodes(today):
+            return ""
+        return f"on {counted(topology.nodes, 'node')}; today's recipe {today.name} is for {due}"
 
     def _differences(self, ran: Recipe, topology: Topology) -> str | None:
         today = self.recipes.get((ran.name, ran.scale))
@@ -69,8 +78,16 @@ class Law:
             f"{name}: the record has {kept}, today's recipe {today.name} {due}"
             for name, kept, due in recipe_differences(ran, today.on(topology))
         ]
+        if (due := self.nodes(today)) not in {None, topology.nodes}:
+            words = f"nodes: it ran on {topology.nodes}, and was to run on {due}; --nodes gives another number"
+            differences.insert(0, words)
         more = [f"and {len(differences) - _MOST_SHOWN} more"] if len(differences) > _MOST_SHOWN else []
         return "; ".join([*differences[:_MOST_SHOWN], *more])
+
+
+def published_nodes(recipe: Recipe) -> int | None:
+    """The number of nodes that a recipe is for; None if it is for any."""
+    return recipe.nodes if recipe.scale == "full" and "nodes" in recipe.model_fields_set else None
 
 
 def recipe_differences(ran: Recipe, today: Recipe) -> Iterator[tuple[str, Any, Any]]:

@@ -18,27 +18,30 @@ from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.cluster.runs import Plan, Replayed, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System
-from pytest_llmbench.core.errors import ConfigError, unknown
+from pytest_llmbench.core.errors import ConfigError, LLMBenchError, unknown
 from pytest_llmbench.core.files import make_folder, refuse_special_files
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.health import Report
-from pytest_llmbench.core.record.records import JobTraces, Problem, RunOutcome, RunRecord, RunTraces
+from pytest_llmbench.core.record.records import JobTraces, Problem, Record, RunOutcome, RunRecord, RunTraces
 from pytest_llmbench.core.schema import Strict, validate
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import read_report
 from pytest_llmbench.core.wire.fault import strikes
 from pytest_llmbench.core.yaml_files import read_yaml
 from pytest_llmbench.engines.base import get_engine
+from pytest_llmbench.judging.recount import differences
 from pytest_llmbench.judging.sanity import Evidence, Origin, first_problem
 from pytest_llmbench.session.agreement import Agreement, read_task
 from pytest_llmbench.session.ending import conclude_logs, problem_of, run_identity, with_expectations
 from pytest_llmbench.session.folder import read_plan, record_files
-from pytest_llmbench.session.law import Law
+from pytest_llmbench.session.law import Law, published_nodes
 from pytest_llmbench.session.nodes.validation import health_record
 from pytest_llmbench.session.record_store import RecordStore
 from pytest_llmbench.workloads.rank.context import token_of
 
 FACTS_FILE = "replay.yaml"
+# Parts of a record that follow from the logs alone, with any system file and any version of the statistics.
+_OF_LOGS = ("steps", "rank_info", "totals", "telemetry")
 
 
 class ReplayFacts(Strict):
@@ -83,9 +86,11 @@ def find_replays(folder: Path, recipes: Mapping[str, Recipe], settings: Settings
     session = (folder / layout.FOLDERS["run"]).is_dir()
     if settings.as_recorded and not session:
         raise ConfigError(f"--replay as-recorded:{folder}: records of a session have recipes, and this folder has none")
+    asked = settings.nodes_per_run or settings.nodes
     law = Law(
-        recipes={(name, recipe.scale): recipe for name, recipe in recipes.items()}, as_recorded=settings.as_recorded
-    )
+        recipes={(name, recipe.scale): recipe for name, recipe in recipes.items()}, as_recorded=settings.as_recorded,
+        nodes=lambda recipe: asked or published_nodes(recipe),
+    )  # fmt: skip
     runs = list(runs_of_session(folder, law) if session else _runs_by_recipe(folder, recipes, settings))
     if not runs:
         raise ConfigError(f"--replay {folder}: no logs: put those of a run into {folder}/<recipe>/")
@@ -167,6 +172,7 @@ def runs_of_session(folder: Path, law: Law) -> Iterator[RunSpec]:
                 continue  # a repeat for which the time was too short
             ran, replayed, made = record.recipe, as_replayed(record, run), record
             objections = agreement.objections(record) if record.problem is None else []
+            objections += differences_of_logs(folder, record)
         else:
             ran, made, objections = planned[key].recipe, planned[key], list[str]()
             replayed = planned[key].replayed or _facts_on_disk(run, ran)
@@ -276,6 +282,21 @@ def recount(recipe: Recipe, replayed: Replayed, system: System) -> Recount:
         problem = Problem(kind="implausible", message=replayed.disagrees)
     outcome = conclude_logs(evidence, system, replayed.problem or problem, replayed.provenance)
     return Recount(token=token, outcome=outcome, problem=problem if replayed.problem else outcome.problem)
+
+
+def differences_of_logs(folder: Path, record: Record) -> list[str]:
+    """How the logs of a run of a session differ from its record; nothing where they, or their engine, are missing."""
+    if not isinstance(record, RunRecord) or record.problem is not None or record.replayed is not None:
+        return []  # replayed logs lie elsewhere, and may be others by now
+    try:
+        run = folder / layout.FOLDERS["run"] / record.key
+        outcome = recount(record.recipe, as_replayed(record, run), System(name="elsewhere", cluster="slurm")).outcome
+    except (LLMBenchError, OSError):
+        return []
+    if not (outcome.steps or outcome.rank_info or outcome.totals):
+        return []  # a folder of records alone
+    kept = {name: getattr(record, name) for name in _OF_LOGS if name in record.model_fields_set}
+    return [text for name, value in kept.items() for text in differences(name, value, getattr(outcome, name))]
 
 
 def replayed_record(run: RunSpec, replayed: Replayed, settings: Settings, session: Session) -> RunRecord:

@@ -18,10 +18,13 @@ from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
-_GPU = re.compile(r"GPU (\d{1,4}): .*", re.ASCII)
+_GPU = re.compile(r"GPU (\d{1,4}): (.*)", re.ASCII)
 _LINK = re.compile(r"Link (\d{1,4}): (?:(\d{1,6}(?:\.\d{1,9})?) GB/s|<inactive>)", re.ASCII)
 _NONE_ACTIVE = re.compile(r"all links are in-?active", re.IGNORECASE)
 _NO_NVLINK = re.compile(r"does not (?:have|support)|not supported", re.IGNORECASE)
+# GPUs on boards that link them. Cards with a PCIe edge, and superchips that may stand alone, have no link to miss.
+_LINKED = re.compile(r"SXM|\bH100 \d+GB HBM3|\b(?:H20|H200|H800|G?B[23]00)\b", re.ASCII)
+_CARD = re.compile(r"\b(?:PCIe|NVL)\b", re.ASCII)
 _RESET = "reset all GPUs of the node, or reboot it; if the link stays down, replace the GPU, its board or the switch"
 # State, status and health of a GPU that is in its fabric.
 _JOINED = ("Completed", "Success", "Healthy")
@@ -34,6 +37,13 @@ class NvlinkState:
 
     speeds: tuple[float | None, ...]  # by link, GB/s in each direction; None for one that is inactive
     all_inactive: bool  # whether the driver lists no link because all of them are inactive
+    name: str = ""  # of the GPU's model
+
+    @property
+    def hides_links(self) -> bool:
+        """Whether the driver names no link of a GPU whose board has some."""
+        linked = _LINKED.search(self.name) and not _CARD.search(self.name)
+        return bool(linked) and not (self.speeds or self.all_inactive)
 
     @property
     def active(self) -> tuple[float, ...]:
@@ -48,11 +58,13 @@ def read_links(text: str) -> dict[int, NvlinkState]:
         RunError: `unreadable`, when there is no GPU in it, one twice, or a line that is neither of a GPU nor of a link.
     """
     speeds: dict[int, list[float | None]] = {}
+    names: dict[int, str] = {}
     inactive: set[int] = set()
     gpu: int | None = None
     for line in (line.strip() for line in text.splitlines()):
         if (head := _GPU.fullmatch(line)) and int(head[1]) not in speeds:
             gpu = int(head[1])
+            names[gpu] = head[2].partition(" (UUID")[0]
             speeds[gpu] = []
             inactive |= {gpu} if _NONE_ACTIVE.search(line) else set()  # some builds print it behind the name
         elif gpu is not None and (link := _LINK.fullmatch(line)) and int(link[1]) == len(speeds[gpu]):
@@ -63,7 +75,10 @@ def read_links(text: str) -> dict[int, NvlinkState]:
             raise RunError("unreadable", f"nvidia-smi nvlink -s printed {line[:200]!r}")
     if not speeds:
         raise RunError("unreadable", "nvidia-smi nvlink -s printed no GPU")
-    return {gpu: NvlinkState(speeds=tuple(links), all_inactive=gpu in inactive) for gpu, links in speeds.items()}
+    return {
+        gpu: NvlinkState(speeds=tuple(links), all_inactive=gpu in inactive, name=names[gpu])
+        for gpu, links in speeds.items()
+    }
 
 
 class NvlinkOptions(Strict):
@@ -103,7 +118,7 @@ class GpuNvlink(GpuCheck):
         shown: dict[str, list[dict[str, Any]]] = {}
         for (host, gpu), state in links.items():
             shown.setdefault(host, []).append({"gpu": gpu, "speeds_gb_s": list(state.speeds)})
-        none = not any(state.speeds or state.all_inactive for state in links.values())
+        none = not any(state.speeds or state.all_inactive or state.hides_links for state in links.values())
         if none and options.links is None and not unjudged:
             return Report(skip="these GPUs have no NVLink", evidence={"nvlink": shown})
         findings = [
@@ -161,6 +176,10 @@ def _check_links(state: NvlinkState, options: NvlinkOptions) -> Iterator[Fault]:
     message = ""
     if options.links is not None and active != options.links:
         message = f"{active} NVLinks are active, {options.links} expected"
+    elif options.links is None and state.hides_links:
+        message = (
+            "the driver names no NVLink, and its board has some; where GPUs are not linked on purpose, set links: 0"
+        )
     elif options.links is None and active == 0 and (dead or state.all_inactive):
         message = "no NVLink is active; where GPUs are not linked on purpose, set links: 0"
     elif options.links is None and dead:

@@ -38,14 +38,15 @@ _NO_WORD = re.compile(r"[^a-z0-9]+")
 
 _PER_SECOND = {"elapsed time per iteration (ms)": 1000.0, "elapsed time per iteration (s)": 1.0}
 _BATCH, _LENGTH, _LOSS, _NORM = "global batch size", "actual seqlen", "lm loss", "grad norm"
-# Names of the loss in forks, with blanks for `_` and `-`, by preference.
-_LOSSES_OF_FORKS = (
-    "lm loss", "lm loss value", "language model loss", "loss", "train loss", "training loss", "reduced train loss",
-    "total loss", "ce loss", "cross entropy loss", "nll loss",
-)  # fmt: skip
+# Names of the loss in forks, in lower case and without signs, by preference; else the only loss counts.
+_LOSSES_OF_FORKS = ("lm loss", "language model loss", "loss", "train loss", "training loss", "total loss")
+_OTHER_LOSS = re.compile(
+    r"\b(?:scale|z|aux\w*|balanc\w*|moe|mtp\w*|sop|valid\w*|test|eval\w*|indexer|kl|reward)\b", re.ASCII
+)
 # A value of the iteration with the mean so far: `2701.3/2712.7`, `2701.3 (2712.7)`, `2701.3 (avg: 2712.7)`.
 _WITH_MEAN = re.compile(
-    r"([+-]?[\d.]+(?:[eE][+-]?\d+)?)(?:/[\d.]+(?:[eE][+-]?\d+)?| *[(\[](?:\w+[:=]? *)?[\d.]+(?:[eE][+-]?\d+)?[)\]])",
+    r"([+-]?[\d.]+(?:[eE][+-]?\d+)?) *(?:/ *[\d.]+(?:[eE][+-]?\d+)?"
+    r"|[(\[][A-Za-z_ .:=~]{0,20}[\d.]+(?:[eE][+-]?\d+)?[A-Za-z_ .]{0,20}[)\]])",
     re.ASCII,
 )
 _OWN_PLACE = {*_PER_SECOND, _BATCH, _LOSS, _NORM}
@@ -116,9 +117,8 @@ def _step(text: str) -> items.StepLine:
     if step > last:
         raise items.Unreadable(f"iteration {step} of {last}")
     fields = _fields(text[head.end() :])
-    losses = {key.replace("_", " ").replace("-", " "): key for key in fields if "loss" in key}
-    if _LOSS not in fields and (known := [losses[name] for name in _LOSSES_OF_FORKS if name in losses]):
-        fields[_LOSS] = fields.pop(known[0])
+    if _LOSS not in fields and (key := _loss_of_fork(fields)):
+        fields[_LOSS] = fields.pop(key)
     for key in (_LOSS, _NORM, *_OFTEN):
         if key in fields:
             number(key, fields[key])
@@ -136,6 +136,15 @@ def _step(text: str) -> items.StepLine:
         reported={_name(key): value for key, text in fields.items()
                   if key not in _OWN_PLACE and (value := as_number(text)) is not None},
     )  # fmt: skip
+
+
+def _loss_of_fork(fields: Iterable[str]) -> str | None:
+    """The key of the loss of the training in a fork that has its own name for it."""
+    spelt = {_NO_WORD.sub(" ", key.lower()).strip(): key for key in fields}
+    losses = {name: key for name, key in spelt.items() if "loss" in name or "cross entropy" in name}
+    losses = {name: key for name, key in losses.items() if not _OTHER_LOSS.search(name)}
+    names = [name for name in _LOSSES_OF_FORKS if name in losses] or ([*losses] if len(losses) == 1 else [])
+    return losses[names[0]] if names else None
 
 
 def _time(text: str | None) -> float | None:

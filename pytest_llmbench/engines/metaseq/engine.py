@@ -38,7 +38,7 @@ _REFUSED: Mapping[str, str] = {
     "max-epoch": "may end before the recipe's last step",
     "restore-file": "goes on with another run",
 }
-# What it prints of the refused ones if they are not given.
+# Values of refused arguments as it prints them by default.
 _USUAL: Mapping[str, Any] = {"max-epoch": 0, "restore-file": "checkpoint_last.pt"}
 _HARMLESS = frozenset({
     "activation-fn", "arch", "criterion", "decoder-learned-pos", "disable-validation", "distributed-backend",
@@ -123,7 +123,7 @@ class Metaseq(External):
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         yield from super().problems(recipe, topology)
-        yield from precision_problem(recipe, topology)
+        yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16"))
         options = options_of(recipe, MetaseqOptions)
         copies = max(1, topology.world_size // recipe.parallelism.model_parallel_size)
         batch = f"recipe {recipe.name}: a global batch of {recipe.samples_per_step} sequences does not divide"

@@ -10,7 +10,7 @@ from pytest_llmbench.history.database import open_history
 from pytest_llmbench.history.importing import import_sessions
 from pytest_llmbench.history.queries import list_sessions, read_series
 from tests.conftest import Result, UserFolder
-from tests.plugin.conftest import RECORDED
+from tests.plugin.conftest import RECORDED, record_anew
 
 TEST = """
 import pytest
@@ -44,6 +44,7 @@ def recorded(user: UserFolder, slower: float) -> None:
     record = json.loads(path.read_text())
     record["timings"]["ended"] += late
     path.write_text(json.dumps(record))
+    record_anew(path)
 
 
 def judge(user: UserFolder, slower: float, *options: str) -> Result:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Result, UserFolder
-from tests.plugin.conftest import RECORDED
+from tests.plugin.conftest import RECORDED, record_anew
 
 TEST = """
 import pytest
@@ -54,6 +54,7 @@ def recorded(folder: Path, factors: Mapping[str, float]) -> None:
         times = record["timings"]
         times["ended"] = times["submitted"] + (times["ended"] - times["submitted"]) * factor
         path.write_text(json.dumps({**record, "key": key, "hosts": [host], "run_token": f"{record['token']}/{key}"}))
+        record_anew(path)
     (folder / "session.json").write_text(json.dumps(plan))
 
 

@@ -215,7 +215,8 @@ def start_server(at: Path, *tests: str) -> None:
         at.unlink(missing_ok=True)
         others = ("PYTEST_", "COV_", "PYTHON", *(() if tests else ("LLMBENCH_",)))
         clean = {k: v for k, v in os.environ.items() if not k.startswith(others)}
-        clean |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # there are more ranks than cores
+        # There are more ranks than cores; and a process with a pool of compilers must not fork.
+        clean |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         log = at.with_name(f"{at.name}.log")
         with log.open("w") as said, Path(os.devnull).open() as nothing:
             os.posix_spawn(  # it ends itself, and is not waited for

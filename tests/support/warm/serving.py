@@ -16,6 +16,7 @@ import importlib
 import io
 import json
 import os
+import pickle
 import pkgutil
 import runpy
 import select
@@ -166,8 +167,9 @@ def import_ranks() -> None:
 
 
 def import_torch() -> None:
-    """Import what every engine imports at its first step, and models of engine deepspeed."""
-    for name in ("torch", "torch._dynamo", "torch.distributed.fsdp", "transformers.models.opt.modeling_opt"):
+    """Import what every engine imports at its first step, models of engine deepspeed, and the compiler of both."""
+    models = ("transformers.models.opt.modeling_opt", "torch._inductor.compile_fx")
+    for name in ("torch", "torch._dynamo", "torch.distributed.fsdp", *models):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     sys.modules.pop("pynvml", None)  # tests have a stand-in of that name
@@ -182,11 +184,22 @@ def collect_tests(args: list[str]) -> None:
     _forget()
 
 
+def remember_shipped() -> None:
+    """Parse the recipes and systems of the package once: it is a quarter of what a small session computes."""
+    files: Any = importlib.import_module("pytest_llmbench.core.yaml_files")
+    shipped = importlib.import_module("pytest_llmbench.core.paths").shipped
+    parse = files._parse
+    texts = [path.read_bytes() for name in ("recipes", "systems") for path in Path(shipped(name)).glob("*.yaml")]
+    parsed = {text: pickle.dumps(parse(text)) for text in texts}
+    files._parse = lambda text: pickle.loads(parsed[text]) if text in parsed else parse(text)
+
+
 def start_pytest(door: Path) -> None:
     """Start pytest where there is nothing to test, and import what a session of ours needs."""
     pytest = importlib.import_module("pytest")
     with tempfile.TemporaryDirectory() as nothing, contextlib.chdir(nothing):
         pytest.main(["-p", "no:cacheprovider", "--collect-only", "-q", nothing], plugins=[Importing(_names())])
+    remember_shipped()
     _forget()
     # Workers of pytest-xdist are sessions as well: they are asked for by the same program as others.
     asking = [sys.executable, "-I", "-S", str(Path(__file__).with_name("asking.py"))]

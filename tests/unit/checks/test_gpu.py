@@ -268,6 +268,22 @@ def test_gpus_without_nvlink_are_skipped_and_ones_without_fabric_are_not(tmp_pat
     assert not nvlink.run(fleet, CheckSettings(options={"links": 0})).findings
 
 
+@pytest.mark.parametrize("answer", ["NVML: Unable to retrieve NVLink information: Not Supported", ""])
+@pytest.mark.parametrize(("model", "linked"), [
+    ("NVIDIA H100 80GB HBM3", True), ("NVIDIA A100-SXM4-80GB", True), ("Tesla V100-SXM2-32GB", True),
+    ("NVIDIA H200", True), ("NVIDIA B200", True), ("NVIDIA GB300", True), ("NVIDIA H20", True),
+    ("NVIDIA H100 PCIe", False), ("NVIDIA H100 NVL", False), ("NVIDIA H200 NVL", False), ("NVIDIA L40S", False),
+    ("NVIDIA A100 80GB PCIe", False), ("NVIDIA GH200 480GB", False), ("NVIDIA A100-PCIE-40GB", False),
+])  # fmt: skip
+def test_boards_that_link_their_gpus_are_not_skipped(tmp_path: Path, model: str, answer: str, *, linked: bool) -> None:
+    """The driver's `Not Supported` hides links that are disabled; a card with a PCIe edge has none to miss."""
+    links = "".join(f"GPU {gpu}: {model} (UUID: GPU-{gpu})\n{answer}\n" for gpu in range(2))
+    nvlink, fleet = get_check("gpu_nvlink"), nodes_of(tmp_path, {"one": {"links": links}})
+    report = nvlink.run(fleet, CheckSettings())
+    assert (not report.skip, found_on(report, "one")) == (linked, {"nvlink_inactive": "RESET"} if linked else {})
+    assert not nvlink.run(fleet, CheckSettings(options={"links": 0})).findings
+
+
 RACK, ZEROS = "7f3a1c9e-0000-4c1b-9d7e-000000000001", "00000000-0000-0000-0000-000000000000"
 FABRIC = "<fabric><state>Completed</state><status>Success</status></fabric>"
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.readers.patterns import cut_off, failure, number, remoteness
+from pytest_llmbench.readers.patterns import FAILURES, cut_off, failure, number, remoteness
 
 
 @given(st.floats())
@@ -39,17 +39,29 @@ def test_what_is_no_number(text: str) -> None:
         "[E1121 08:13:43.123456789 ProcessGroupNCCL.cpp:683] [Rank 0] Watchdog caught collective operation timeout",
         "[E ProcessGroupNCCL.cpp:474] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3",
         "E1121 08:13:43.023000 6973 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9)",
+        "python: malloc.c:2617: sysmalloc: Assertion `(old_top == initial_top (av))' failed.",
+        "free(): invalid pointer", "double free or corruption (!prev)", "corrupted size vs. prev_size",
+        "*** stack smashing detected ***: terminated", "*** SIGSEGV received at time=1700000000 on cpu 12 ***",
+        "Signal 11 (SIGSEGV) received by PID 12345", "[gpu01:12345] *** Process received signal ***",
+        "[gpu01:12345] Signal: Segmentation fault (11)", "Caught signal 7 (Bus error: nonexistent physical address)",
+        "FATAL: kernel `fmha_cutlassF_f32` is for sm80-sm100, but was built for sm37",
+        "python: error while loading shared libraries: libnccl.so.2: cannot open shared object file",
+        "HSA_STATUS_ERROR_OUT_OF_RESOURCES: x", "CUDA error: an illegal memory access was encountered",
+        "HIP error: out of memory", "MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD",
+        "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null)",
     ],
-)
+)  # fmt: skip
 def test_failures(text: str) -> None:
     assert failure(f"{text} \n") == text
+    assert any(needle in text.encode() for needle in FAILURES)
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "UserWarning: no Error: here", "  File 'x.py', line 3", "Error rate: 0", "see ValueError: below", "",
-        "Exception ignored in: <function f>", "[I1121 08:13:43.1 ProcessGroupNCCL.cpp:9] ok", "loss error: 4.0",
+        "Exception ignored in: <function f>", "sending SIGTERM to 3 processes", "no CUDA error was seen",
+        "[I1121 08:13:43.1 ProcessGroupNCCL.cpp:9] ok", "loss error: 4.0",
     ],
 )  # fmt: skip
 def test_no_failures(text: str) -> None:
@@ -74,6 +86,8 @@ def test_the_nearer_to_the_cause_the_better() -> None:
 def test_slurm_says_that_it_cut_a_run_off(what: str) -> None:
     line = f"slurmstepd: error: *** {what} CANCELLED AT 2024-01-01T00:00:00 DUE TO TIME LIMIT ***"
     assert cut_off(line) == line
+    assert cut_off(f"Epoch 0: 50%|##   | 20/40 [00:31<00:31]{line}") == line
+    assert cut_off(line.removeprefix("slurmstepd: ")) == line.removeprefix("slurmstepd: ")  # behind a time
     assert cut_off(line.replace("TIME LIMIT", "NODE FAILURE")) is None
     assert cut_off(line.replace(" DUE TO TIME LIMIT", "")) is None
     assert cut_off(line[:-3]) is None

@@ -61,6 +61,9 @@ COLLECTORS: dict[str, Callable[[int], str]] = {
     "Vertex AI": lambda n: f"INFO 2026-11-26 10:00:{n % 60:02} +0000 workerpool0-0 ",
     "Ansible": lambda _: "gpu01 | CHANGED | rc=0 >> ",
     "salt": lambda _: "        stdout: ",
+    "syslog": lambda n: f"<14>1 2026-11-26T10:00:{n % 60:02}.{n % 1000:03}Z gpu01 bash 1234 - - ",
+    "CRI-O": lambda n: f"2026-11-26T10:00:{n % 60:02}.{n:09}Z stdout F ",
+    "Nomad": lambda _: "[alloc 7d9f8c12] (stderr) ",
 }
 
 

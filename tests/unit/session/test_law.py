@@ -88,3 +88,21 @@ def test_what_ran_is_shown() -> None:
         "batch": "256 sequences of 2048 tokens, 16 at a time", "precision": "bf16",
         "layout": "tensor 1, pipeline 1, sharding none", "steps": "50 of 50, judged from step 6",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("recipe", "asked", "named"),
+    [({}, None, ""), ({}, 1, ""), ({}, 4, "nodes: it ran on 1, and was to run on 4"), ({"nodes": 1}, None, ""),
+     ({"nodes": 3}, None, "nodes: it ran on 1, and was to run on 3"), ({"nodes": 3}, 1, "")],
+)  # fmt: skip
+def test_a_run_was_to_be_on_a_number_of_nodes(recipe: dict[str, Any], asked: int | None, named: str) -> None:
+    """A replay asks for a number by --nodes, or by a recipe that is for one; other commands name the difference."""
+    due = Recipe.model_validate({**{name: value for name, value in PLAIN.items() if name != "nodes"}, **recipe})
+    ran = RECORD.recipe.model_copy(update={"nodes": due.nodes})
+    today = {(ran.name, ran.scale): due}
+    replay = Law(recipes=today, nodes=lambda recipe: asked or law.published_nodes(recipe))
+    assert named in replay.wrong_work(ran, RECORD.topology)
+    assert bool(named) == bool(replay.wrong_work(ran, RECORD.topology))
+    assert replay.note(ran, RECORD.topology) == ""
+    note = "on 1 node; today's recipe opt125m is for 3" if due.nodes == 3 else ""
+    assert Law(recipes=today).note(ran, RECORD.topology) == note

@@ -111,8 +111,24 @@ def test_a_skipped_iteration_has_no_loss() -> None:
     assert math.isnan(line.grad_norm)
 
 
-def test_the_loss_of_forks() -> None:
-    assert step(V2_5.replace("lm loss", "lm-loss")) == step(V2_5)
+@pytest.mark.parametrize("name", [
+    "lm-loss", "lm_loss", "LM loss", "loss", "train_loss", "loss/train", "avg loss", "mlm loss", "cross_entropy",
+    "z loss: 1.0E-03 | lm_loss", "mtp_1 loss: 9.0E+00 | training loss", "loss: 1.0E+00 | lm_loss",
+])  # fmt: skip
+def test_the_loss_of_forks(name: str) -> None:
+    assert step(V2_5.replace("lm loss", name)).loss == step(V2_5).loss
+
+
+def test_of_two_other_losses_none_is_the_one() -> None:
+    assert step(V2_5.replace("lm loss", "loss of a: 1.0E+00 | loss of b")).loss is None
+
+
+@pytest.mark.parametrize("form", [
+    r"\1/9.5", r"\1 / 9.5", r"\1 (9.5)", r"\1 (avg: 9.5)", r"\1 (9.5 avg)", r"\1 (avg 9.5)", r"\1 [avg=9.5]",
+    r"\1 (~9.5)",
+])  # fmt: skip
+def test_a_number_may_have_its_mean_beside_it(form: str) -> None:
+    assert step(re.sub(r"(?<=per iteration \(ms\): )([\d.]+)", form, V2_5)).seconds == step(V2_5).seconds
 
 
 @pytest.mark.parametrize("text", VERSIONS.values(), ids=VERSIONS)
