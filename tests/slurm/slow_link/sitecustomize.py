@@ -1,4 +1,4 @@
-"""A node whose link is slow: with this folder on its PYTHONPATH, every all_reduce of its ranks takes 0.2 s longer.
+"""A node whose link is slow: with this folder on its PYTHONPATH, every all_reduce and all_gather takes 0.2 s longer.
 
 With LINK_STOPS set, its ranks stop for good in the third one of a process group.
 """
@@ -12,6 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 _allreduce: Any = dist.ProcessGroupGloo.allreduce  # type: ignore[attr-defined]  # of every build with gloo
+_allgather: Any = dist.ProcessGroupGloo._allgather_base  # type: ignore[attr-defined]
 _allreduce_of_group: Any = dist.ProcessGroup.allreduce
 _calls = count(1)
 
@@ -21,6 +22,11 @@ def _slow(*args: Any) -> Any:
     return _allreduce(*args)
 
 
+def _slow_gather(*args: Any) -> Any:
+    time.sleep(0.2)
+    return _allgather(*args)
+
+
 def _stopping(*args: Any) -> Any:
     if next(_calls) == 3:
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -28,5 +34,6 @@ def _stopping(*args: Any) -> Any:
 
 
 dist.ProcessGroupGloo.allreduce = _slow  # type: ignore[attr-defined]
+dist.ProcessGroupGloo._allgather_base = _slow_gather  # type: ignore[attr-defined]
 if "LINK_STOPS" in os.environ:
     dist.ProcessGroup.allreduce = _stopping  # type: ignore[assignment]
