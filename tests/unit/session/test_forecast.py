@@ -140,12 +140,13 @@ def test_what_was_measured_is_foreseen(
 
 @pytest.mark.parametrize("system", [H100, "H200", "ND96amsr_A100_v4", "JUWELS_Booster"])
 def test_every_shipped_recipe_may_run_where_it_was_published(system: str) -> None:
-    """JSC's are for 40 GB, the others for 80 GB."""
+    """JSC's are for 40 GB, the others for 80 GB, but for Megatron-Bridge's, which fill GPUs of up to 288 GB."""
     where = settings(system)
     chosen = [recipe for name, recipe in SHIPPED.items() if name.startswith("nlp") or system != "JUWELS_Booster"]
     said = {recipe.name: foreseen(recipe, where)[:2] for recipe in chosen}
     assert {name: refused for name, (refused, _) in said.items() if refused} == {}
-    assert [name for name, (_, doubted) in said.items() if "GiB" in doubted] == []
+    full = {name for name, (_, doubted) in said.items() if "GiB" in doubted}
+    assert {name for name in full if "Megatron-Bridge" not in SHIPPED[name].source} == set()
 
 
 @pytest.mark.parametrize(
