@@ -155,14 +155,16 @@ def load_system(name_or_file: str, folders: Iterable[Path]) -> System:
     known = _systems_in(folders)
     if name_or_file == LOCAL:
         return probe_local()
-    known[SLURM] = System(name=SLURM, description="a Slurm cluster without a system file", cluster="slurm")
-    known[ELSEWHERE] = System(name=ELSEWHERE, description="an unknown cluster", cluster="slurm")
+    words = {SLURM: "a Slurm cluster without a system file", ELSEWHERE: "an unknown cluster"}
+    if name_or_file in words:
+        return System(name=name_or_file, description=words[name_or_file], cluster="slurm")
     if name_or_file in known:
         return known[name_or_file]
     path = Path(name_or_file)
     if path.suffix in {".yaml", ".yml"} or path.is_file():
         return _read(path)
-    message = f"{unknown('system', name_or_file, [LOCAL, *known])}; or give a YAML file"
+    names = unknown("system", name_or_file, [LOCAL, *known])
+    message = f"{names}; or give a YAML file, or {SLURM} for {words[SLURM]}"
     raise ConfigError("; ".join([message, *SYSTEMS.broken().values()]))
 
 

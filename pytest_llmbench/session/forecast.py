@@ -238,10 +238,11 @@ def contradictions(system: System) -> Iterator[str]:
         if wanted is None:
             continue
         own, here = system.gpu, f"system {system.name}{f' with {system.gpu.model}' if system.gpu else ''}"
-        if wanted.system not in (None, system.name):
-            yield f"{place}: {reference.name} is for {wanted} and never applies: this is {here}"
-        elif wanted.gpu is not None and own is not None and not may_be_gpu(wanted.gpu, own.model):
-            yield f"{place}: {reference.name} is for {wanted}, at best a floor on other GPUs: this is {here}"
+        other_system = wanted.system not in (None, system.name)
+        if other_system or (wanted.gpu and own is not None and not may_be_gpu(wanted.gpu, own.model)):
+            never = other_system or place.startswith("validation")
+            what = "and never applies" if never else "at best a floor on other GPUs"
+            yield f"{place}: {reference.name} is for {wanted}, {what}: this is {here}"
 
 
 def _why_not_measured(reference: Reference, recipe: Recipe, settings: Settings) -> str | None:
