@@ -128,7 +128,8 @@ def judge_by_physics(reading: Reading, expected: PhysicsBound, action: str) -> I
         return
     limit = expected.fail if fails else expected.warn
     where = "or the fabric is oversubscribed, which `network: oversubscription` of the system's file states"
-    message = f"{reading.statistic} {reading.quantity} is below {limit:.4g} {reading.unit}: physics expects {expected}"
+    message = f"{reading.statistic} {reading.quantity} misses >= {limit:.4g} {reading.unit}: physics expects "
+    message += f"{expected.expected:.4g} ({expected.how})"
     #: finding below_physics: a rate is far below what the hardware of the node itself should reach; a hint (MONITOR)
     #:  where it is a little below
     yield Finding(

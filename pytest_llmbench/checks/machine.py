@@ -93,7 +93,8 @@ class Machines:
             return gpu
         if not gpu.c2c and self.facts[str(reading.host)].virtual and _is_hidden(gpu):
             return NoLaw("a virtual machine hides the slot of the GPU")
-        return physics.expect_host_copy(gpu.pcie_gen, gpu.pcie_width, c2c=gpu.c2c, to_device=to_device)
+        gen = _cap(gpu.pcie_gen, self.facts[str(reading.host)])
+        return physics.expect_host_copy(gen, gpu.pcie_width, c2c=gpu.c2c, to_device=to_device)
 
     def _gpu(self, reading: Reading) -> MachineGpu | NoLaw:
         """The GPU of a reading, whose subject has its number."""
@@ -172,7 +173,8 @@ class Machines:
         gpu = node.gpus[0]
         if gpu.nvlinks and node.joined is None:
             return NoLaw("whether NVLink joins the GPUs is not known")
-        return physics.expect_in_pcie_node(gpu.own_pcie_gen if _is_hidden(gpu) else gpu.pcie_gen, gpu.pcie_width)
+        gen = _cap(gpu.own_pcie_gen if _is_hidden(gpu) else gpu.pcie_gen, node)
+        return physics.expect_in_pcie_node(gen, gpu.pcie_width)
 
     def _net(self, hosts: Sequence[str], used: int) -> tuple[float, str, str] | NoLaw:
         """Rate of the NICs that these GPUs of a node have, GB/s, with its tier and how it was counted."""
@@ -193,6 +195,11 @@ class Machines:
         """An all_reduce of one GPU of each of two nodes over its own NIC."""
         expected = self.collective("sendrecv", hosts, size, 1)
         return expected if isinstance(expected, NoLaw) else replace(expected, how=f"one GPU: {expected.how}")
+
+
+def _cap(gen: int | None, node: MachineFacts) -> int | None:
+    """A generation of PCIe, at most that of the processor."""
+    return gen if gen is None or node.cpu_pcie_gen is None else min(gen, node.cpu_pcie_gen)
 
 
 def _is_hidden(gpu: MachineGpu) -> bool:

@@ -63,7 +63,7 @@ class Look:
         found = judge_transport(self.logs, wired)
         why = reasons(found)
         findings = [
-            finding.model_copy(update={"message": f"{finding.message}; {why}"})
+            finding.model_copy(update={"message": f"{finding.message}; cause: {why}", **_soften(finding)})
             if why and finding.statistic is not None
             else finding
             for finding in report.findings
@@ -113,6 +113,12 @@ def read_look(
     missing = {host: f"transport not seen: {reason}" for host, reason in silent.items() if host in unseen}
     counts = {host: len(own) for host, own in cores.items() if own}
     return Look(logs=logs, unseen={**unseen, **missing}, cores=counts)
+
+
+def _soften(finding: Finding) -> dict[str, Severity]:
+    """A rate that is slow because of a setting or the way of the data is a sign of no broken hardware."""
+    isolates = finding.severity is Severity.ISOLATE and finding.kind in {"below_physics", "below_reference"}
+    return {"severity": Severity.CONFIGURE} if isolates else {}
 
 
 def wire(machines: Machines | None, look: Look, hosts: Sequence[str]) -> dict[str, Wiring]:

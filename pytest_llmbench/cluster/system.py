@@ -155,14 +155,16 @@ def load_system(name_or_file: str, folders: Iterable[Path]) -> System:
     known = _systems_in(folders)
     if name_or_file == LOCAL:
         return probe_local()
-    known[SLURM] = System(name=SLURM, description="a Slurm cluster without a system file", cluster="slurm")
-    known[ELSEWHERE] = System(name=ELSEWHERE, description="an unknown cluster", cluster="slurm")
+    words = {SLURM: "a Slurm cluster without a system file", ELSEWHERE: "an unknown cluster"}
+    if name_or_file in words:
+        return System(name=name_or_file, description=words[name_or_file], cluster="slurm")
     if name_or_file in known:
         return known[name_or_file]
     path = Path(name_or_file)
     if path.suffix in {".yaml", ".yml"} or path.is_file():
         return _read(path)
-    message = f"{unknown('system', name_or_file, [LOCAL, *known])}; or give a YAML file"
+    names = unknown("system", name_or_file, [LOCAL, *known])
+    message = f"{names}; or give a YAML file, or {SLURM} for {words[SLURM]}"
     raise ConfigError("; ".join([message, *SYSTEMS.broken().values()]))
 
 
@@ -193,7 +195,7 @@ def published_tflops(device: str, precision: str, own: Gpu | None = None) -> tup
     """
     for gpu in (own, *GPUS):
         if gpu is not None and same_gpu(gpu.model, device):
-            names = ("fp32", "tf32") if precision == "fp32" else (precision,)
+            names = ("fp32", "tf32") if precision == "fp32" else (precision.removeprefix("mx"),)
             peaks = [gpu.peak_tflops[name] for name in names if name in gpu.peak_tflops]
             return (min(peaks), max(peaks)) if peaks else None
     return None

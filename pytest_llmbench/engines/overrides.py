@@ -219,7 +219,7 @@ def _fitting(recipe: Recipe, topology: Topology, who: str, most: int = 1024) -> 
 
 
 def precision_problem(
-    recipe: Recipe, topology: Topology, supported: tuple[str, ...] = get_args(Precision)
+    recipe: Recipe, topology: Topology, supported: tuple[Precision, ...] = get_args(Precision)
 ) -> Iterator[str]:
     """Yield a refusal if this engine or these devices lack the recipe's precision."""
     if recipe.precision not in supported:

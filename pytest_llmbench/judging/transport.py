@@ -58,14 +58,25 @@ class TransportFinding:
     kind: TransportKind
     level: Level
     message: str
+    settings: tuple[str, ...]  # variables that may explain it, as `NAME=value`
     cure: str
     line: str  # NCCL's, the evidence
     hosts: tuple[str, ...]  # with the fault
 
     @property
     def text(self) -> str:
-        """The message with its evidence."""
-        return f"{self.message}; by `{self.line}`" if self.line else self.message
+        """The message with the variables behind it and its evidence."""
+        return f"{self.message}{f'; {self._set}' if self._set else ''}; by `{self.line}`"
+
+    @property
+    def cause(self) -> str:
+        """The reason for a slow rate in a few words: the variables, else the way."""
+        return self._set or self.message.partition(", although ")[0]
+
+    @property
+    def _set(self) -> str:
+        are = "are" if len(self.settings) > 1 else "is"
+        return f"{' and '.join(self.settings)} {are} set" if self.settings else ""
 
 
 Found = Iterator[tuple[Level, str, str]]  # the level, the message, and NCCL's line
@@ -101,7 +112,7 @@ def _around_p2p(log: NcclLog, wiring: Wiring) -> Found:
         links = [link for link in log.links if link.kind == kind and (kind == "SHM" or link.within)]
         if not links:
             continue
-        message = f"GPUs of one node exchanged data over {way}, not with each other ({links[0].way})"
+        message = f"GPUs of one node exchanged data over {way} ({links[0].way})"
         if wiring.all_to_all:
             yield "fail", f"{message}, although NVLink joins them", links[0].line
         elif kind == "NET" or wiring.nvlink is not False:
@@ -246,7 +257,7 @@ def _slow_setting(log: NcclLog, wiring: Wiring) -> Found:
     for name, variable in _VARIABLES.items():
         fact = log.variables.get(name)
         if fact and fact.value and variable.slow(fact.value.strip()) and (between or not variable.between):
-            yield "warn", f"{name}={fact.value} is set: {variable.effect}", fact.line
+            yield "warn", f"{name}={fact.value}: {variable.effect}", fact.line
 
 
 RULES = (
@@ -291,24 +302,29 @@ def judge_transport(logs: Mapping[str, NcclLog], wirings: Mapping[str, Wiring]) 
 
     A finding names the variables that may explain it.
     """
-    merged: dict[tuple[str, Level, str], TransportFinding] = {}
+    merged: dict[tuple[str, Level, str, tuple[str, ...]], TransportFinding] = {}
     for host, log in logs.items():
-        for rule in RULES:
-            for level, message, line in rule.find(log, wirings.get(host, Wiring())):
-                text = message + _explain(rule.kind, log)
-                known = merged.get((rule.name, level, text))
-                hosts = (*(known.hosts if known else ()), host)
-                merged[rule.name, level, text] = TransportFinding(
-                    rule=rule.name, kind=rule.kind, level=level, message=text, cure=rule.cure, hosts=hosts,
-                    line=known.line if known else line,
-                )  # fmt: skip
+        wiring = wirings.get(host, Wiring())
+        found = [(rule, *one) for rule in RULES for one in rule.find(log, wiring)]
+        named = {setting for rule, level, *_ in found if level != "note" for setting in _explain(rule.kind, log)}
+        for rule, level, message, line in found:
+            settings = _explain(rule.kind, log)
+            # A variable that explains another finding has none of its own.
+            if rule.kind == "slow_setting" and message.partition(": ")[0] in named:
+                continue
+            known = merged.get((rule.name, level, message, settings))
+            hosts = (*(known.hosts if known else ()), host)
+            merged[rule.name, level, message, settings] = TransportFinding(
+                rule=rule.name, kind=rule.kind, level=level, message=message, settings=settings, cure=rule.cure,
+                hosts=hosts, line=known.line if known else line,
+            )  # fmt: skip
     return tuple(merged.values())
 
 
-def _explain(kind: TransportKind, log: NcclLog) -> str:
+def _explain(kind: TransportKind, log: NcclLog) -> tuple[str, ...]:
     names = (name for name, variable in _VARIABLES.items() if kind in variable.explains and name in log.variables)
-    settings = [f"{name}={log.variables[name].value}" for name in names]
-    return f"; {' and '.join(settings)} {'are' if len(settings) > 1 else 'is'} set" if settings else ""
+    settings = (f"{name}={log.variables[name].value}" for name in names)
+    return tuple(setting for setting in settings if not setting.endswith("_DISABLE=0"))
 
 
 def add_variables(log: NcclLog, variables: Mapping[str, str]) -> NcclLog:
@@ -318,8 +334,8 @@ def add_variables(log: NcclLog, variables: Mapping[str, str]) -> NcclLog:
 
 
 def reasons(findings: Iterable[TransportFinding]) -> str:
-    """The faults of the way in words, for the message of a number that missed its bound; empty without any."""
-    return "; ".join(finding.message for finding in findings if finding.level != "note")
+    """The causes in words, each once, for the message of a number that missed its bound; empty without any."""
+    return "; ".join(dict.fromkeys(finding.cause for finding in findings if finding.level != "note"))
 
 
 def why_unseen(log: NcclLog) -> str | None:

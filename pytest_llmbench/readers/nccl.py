@@ -84,7 +84,7 @@ _OTHERS = ("Ring ", "ncclComm", "MNNVL ")  # openings of other lines, too
 # Lines that are facts by their words, by the name of the fact.
 _FACTS: Mapping[str, re.Pattern[str]] = {
     "no_ib": re.compile(r"NET/IB\w* : No device found"),
-    "no_gdr": re.compile(r"(?:NET/\w+ : )?GPU Direct RDMA Disabled for "),
+    "no_gdr": re.compile(r"(?:NET/(?!Socket)\w+ : )?GPU Direct RDMA Disabled for "),
     "no_p2p": re.compile(r"Could not enable P2P between dev|P2P is disabled between connected GPUs"),
     "no_imex": re.compile(r"MNNVL \(cliqueSize \d+\) is available but not working"),
     "no_nvls": re.compile(r"Failed to bind NVLink SHARP"),
@@ -137,7 +137,7 @@ def find_faults(paths: Iterable[Path]) -> tuple[str, ...]:
                 if b"NCCL " in line:
                     reader.take(line.decode(errors="replace"))
     found = judge_transport(reader.logs(), {})
-    return tuple(f"NCCL: {one.text}; {one.cure}" for one in found if one.level != "note")
+    return tuple(f"{one.text}; {one.cure}" for one in found if one.level != "note")
 
 
 class NcclReader:

@@ -163,7 +163,8 @@ def outlook(
         settings: of the session.
         left_out: references of its recipe's file that have no test here, being for other machines.
     """
-    recipe, judged, elsewhere = run.recipe, list[str](), {reference.name: reference for reference in left_out}
+    recipe, judged, sources = run.recipe, list[str](), list[str]()
+    elsewhere = {reference.name: reference for reference in left_out}
     compared, unmeasured, speed = {test.reference for test in tests}, list[str](), False
     for reference in recipe.references:
         if reference.name not in compared:
@@ -175,7 +176,9 @@ def outlook(
         else:
             judged.append(f"{reference.name}{_condition(here, settings)}")
             asks = any(asks_for_speed(here.statistic, recipe.engine, *bound) for bound in here.bounds)
-            speed = speed or (asks and not here.floor)
+            if asks and not here.floor:
+                speed = True
+                sources.append(f"source of {reference.name}: {reference.source}, {reference.date}")
     own = [test.test for test in tests if test.reference is None]
     kinds = {
         "judged": judged + [f"{test}, by its own threshold" for test in own],
@@ -185,7 +188,8 @@ def outlook(
         "not measured": unmeasured,
         "compared by no test": [other.name for other in recipe.references if other.name not in compared],
     }
-    return [f"{kind}: {'; '.join(names)}" for kind, names in kinds.items() if names], speed or bool(own)
+    lines = [f"{kind}: {'; '.join(names)}" for kind, names in kinds.items() if names]
+    return [*lines, *sources], speed or bool(own)
 
 
 def outlook_of_check(name: str, settings: Settings) -> Iterator[str]:
@@ -234,10 +238,11 @@ def contradictions(system: System) -> Iterator[str]:
         if wanted is None:
             continue
         own, here = system.gpu, f"system {system.name}{f' with {system.gpu.model}' if system.gpu else ''}"
-        if wanted.system not in (None, system.name):
-            yield f"{place}: {reference.name} is for {wanted} and never applies: this is {here}"
-        elif wanted.gpu is not None and own is not None and not may_be_gpu(wanted.gpu, own.model):
-            yield f"{place}: {reference.name} is for {wanted}, at best a floor on other GPUs: this is {here}"
+        other_system = wanted.system not in (None, system.name)
+        if other_system or (wanted.gpu and own is not None and not may_be_gpu(wanted.gpu, own.model)):
+            never = other_system or place.startswith("validation")
+            what = "and never applies" if never else "at best a floor on other GPUs"
+            yield f"{place}: {reference.name} is for {wanted}, {what}: this is {here}"
 
 
 def _why_not_measured(reference: Reference, recipe: Recipe, settings: Settings) -> str | None:

@@ -3,15 +3,18 @@
 import re
 from collections.abc import Iterator
 from itertools import chain
+from typing import get_args
 
 from pytest_llmbench.checks.base import FAMILIES, Check, all_checks
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.record.health import HealthRecord, Severity
 from pytest_llmbench.core.yaml_files import read_yaml
+from pytest_llmbench.judging.transport import TransportKind
 from pytest_llmbench.plugin.options import OPTIONS
 from tests.docs.documents import CHECKOUT
 from tests.docs.test_reference_is_complete import Table, titled_tables
+from tests.support.kinds import CHECKS as KINDS
 from tests.support.kinds import SHARED, declared, references
 
 TEXT = (CHECKOUT / "docs" / "validation.md").read_text(encoding="utf-8")
@@ -73,7 +76,8 @@ def test_the_schema_version_of_a_health_record_is_there() -> None:
 
 
 def test_every_kind_of_finding_is_there() -> None:
-    own = {*chain(*map(declared, (*FAMILIES, "findings")))}
+    wings = (path.name for path in KINDS.iterdir() if path.is_dir())
+    own = {*chain(*map(declared, (*wings, "findings"))), *get_args(TransportKind)}
     assert set(table("Kinds of findings")) == own | SHARED | {*references()}
 
 

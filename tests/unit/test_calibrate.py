@@ -235,6 +235,10 @@ UNFIT: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "broken": (lambda p: p.update(problem=PROBLEM, metrics={}), "the run is broken (rank_died): rank 3 died"),
     "smoke": (lambda p: p["recipe"].update(scale="smoke"), "scale smoke: a threshold for a machine applies"),
     "no_number": (lambda p: p.update(metrics={}), "it has no throughput; it has no numbers"),
+    "unconfirmed": (
+        lambda p: (p.update(unconfirmed=["no line describes the model"]), p["rank_info"][0].update(training=None)),
+        "its numbers are unconfirmed: no line describes the model",
+    ),
     "no_device": (lambda p: p.update(device=None), "its ranks did not report their device"),
     "another_fail": (lambda p: p.update(judgements=[LOSS]), "t[learns] ended in FAIL: measured 0 nat"),
     "too_short": (

@@ -17,7 +17,7 @@ from pytest_llmbench.core.yaml_files import read_yaml
 
 Scale = Literal["full", "smoke"]
 SCALES: tuple[Scale, ...] = ("full", "smoke")
-Precision = Literal["fp32", "bf16", "fp16"]
+Precision = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8"]
 # Keys of a recipe that no file has: a name comes from the mapping, a scale from `--scale`.
 NOT_WRITTEN = ("name", "scale")
 
@@ -180,7 +180,9 @@ class Recipe(Strict):
     micro_batch_size: PositiveInt
     """Number of sequences per forward pass of one copy of the model; the rest of the batch is accumulated."""
     precision: Precision = "bf16"
-    """Precision of the matrix products; `bf16` and `fp16` need GPUs."""
+    """Precision of the matrix products; all but `fp32` need GPUs. With `fp8` (a scale for each tensor) and `mxfp8` (one
+    for 32 values), the layers' products are in 8 bits and the rest in bf16.
+    """
     compile: bool = True
     """On GPUs, engines `torch` and `deepspeed` (without sharding `full`) compile each block with `torch.compile`, and
     `megatron_core` fuses bias, dropout and residual.

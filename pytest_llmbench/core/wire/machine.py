@@ -72,6 +72,7 @@ class MachineFacts(ProbeAnswer):
 
     product: str | None = None  # the name that its firmware gives the machine; on EC2 the type of the instance
     virtual: bool = False  # whether it is a virtual machine, which hides the slots and switches of its devices
+    cpu_pcie_gen: NonNegativeInt | None = None  # the most that its processor can do; None for one that is not known
     gpus: tuple[MachineGpu, ...] = ()  # those that this process sees, in NVML's order
     # Root port of every NVIDIA GPU of the node by its PCI address, also of those that this job has not.
     root_ports: Mapping[str, str | None] = {}

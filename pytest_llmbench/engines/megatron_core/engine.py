@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.shape import DENSE, RotaryScaling
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines.base import options_of, options_problems
@@ -24,7 +25,7 @@ class MegatronCoreEngine(InProcess):
     extra = "megatron"
     options: type[Strict] = MegatronCoreOptions
     ends_early = True
-    shapes = frozenset({"model.positions"})
+    shapes = DENSE | {"model.experts"}
 
     def env(self, recipe: Recipe) -> Mapping[str, str]:
         """Have the GPU start kernels in the order of their launch, where tensor-parallel ranks communicate.
@@ -38,7 +39,8 @@ class MegatronCoreEngine(InProcess):
         model = recipe.model
         padding = padded_vocabulary(model.vocab_size, recipe.parallelism.tensor) - model.vocab_size
         rows = padding if options_of(recipe, MegatronCoreOptions).pad_vocabulary else 0
-        number = parameters(model, recipe.sequence_length) + rows * model.hidden_size
+        tables = 1 if model.tied_embeddings else 2
+        number = parameters(model, recipe.sequence_length) + tables * rows * model.hidden_size
         return expected_of(recipe, topology, parameters=number, initial_std=0.006, own_losses=False)
 
     def footprint(self, recipe: Recipe, topology: Topology) -> Footprint:
@@ -78,6 +80,8 @@ def _ranks(recipe: Recipe, topology: Topology) -> Iterator[str]:
 def _shares(recipe: Recipe) -> Iterator[str]:
     layout, model = recipe.parallelism, recipe.model
     shared = {"attention_heads": model.attention_heads}
+    if model.query_groups is not None:
+        shared["query_groups"] = model.query_groups
     if layout.sequence:
         shared["sequence_length"] = recipe.sequence_length
     for what, number in shared.items():
@@ -105,6 +109,13 @@ def _unsupported(recipe: Recipe) -> Iterator[str]:
             f"engine megatron_core shards none or optimizer, not {recipe.parallelism.sharding}: set optimizer, or "
             "spread the model by tensor and pipeline; engine torch shards full"
         )
+    scaling, experts = recipe.model.rotary.scaling, recipe.model.experts
+    if scaling is not None and scaling != RotaryScaling(factor=scaling.factor):
+        yield "Megatron-Core stretches rotary positions with low 1, high 4 and positions 8192 only"
+    if experts is not None and recipe.parallelism.tensor > 1 and not recipe.parallelism.sequence:
+        yield "Megatron-Core trains experts on several ranks of tensor with sequence: true only"
+    if experts is not None and experts.dense_layers and recipe.parallelism.pipeline > 1:
+        yield "engine megatron_core has model.experts.dense_layers on one pipeline stage only"
     if recipe.optimizer.decay != "linear":
         yield "engine megatron_core decays the learning rate linearly only"
 

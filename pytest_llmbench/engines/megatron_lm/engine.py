@@ -3,6 +3,7 @@
 import itertools
 import statistics as stats
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,21 @@ _FIELDS = {
 }
 
 
+# How Megatron-LM names the scales of 8-bit products.
+_EIGHT_BITS: Mapping[str, str] = {"fp8": "tensorwise", "mxfp8": "mxfp8"}
+
+
+def _half(recipe: Recipe) -> str:
+    """The precision of the weights."""
+    return "bf16" if recipe.precision in _EIGHT_BITS else recipe.precision
+
+
+def _ends(recipe: Recipe) -> int:
+    """Count embedding and output layer as layers if the layers divide into stages only with these."""
+    stages = recipe.parallelism.pipeline * recipe.parallelism.virtual_pipeline
+    return 2 if recipe.model.layers % stages and (recipe.model.layers + 2) % stages == 0 else 0
+
+
 def _shape(recipe: Recipe) -> Iterator[tuple[str, str, Any]]:
     """Yield arguments that a shape beyond that of GPT-3 needs: name, key of the recipe, and value."""
     model, layout = recipe.model, recipe.parallelism
@@ -106,6 +122,12 @@ def _shape(recipe: Recipe) -> Iterator[tuple[str, str, Any]]:
             ("moe-layer-freq", "experts.dense_layers", f"([0]*{dense}+[1]*{model.expert_layers})" if dense else None),
         ]
     yield from ((name, f"model.{key}", value) for name, key, value in given if value is not None and value is not False)
+    if _ends(recipe):
+        yield "account-for-embedding-in-pipeline-split", "parallelism.pipeline", True
+        yield "account-for-loss-in-pipeline-split", "parallelism.pipeline", True
+    if recipe.precision in _EIGHT_BITS:
+        yield "fp8-format", "precision", "hybrid" if recipe.precision == "fp8" else "e4m3"
+        yield "fp8-recipe", "precision", _EIGHT_BITS[recipe.precision]
     for name, key, ranks in (
         ("context-parallel-size", "context", layout.context), ("expert-model-parallel-size", "expert", layout.expert),
     ):  # fmt: skip
@@ -141,6 +163,9 @@ _REFUSED: Mapping[str, str] = {
 _HARMLESS = frozenset({
     "accumulate-allreduce-grads-in-fp32", "apply-query-key-layer-scaling", "attention-backend",
     "attention-softmax-in-fp32", "context-parallel-size", "cross-entropy-loss-fusion", "data-cache-path",
+    "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers", "moe-aux-loss-coeff", "moe-grouped-gemm",
+    "moe-permute-fusion", "moe-router-dtype", "moe-router-enable-expert-bias", "moe-router-force-load-balancing",
+    "moe-router-load-balancing-type", "moe-router-score-function", "moe-token-dispatcher-type",
     "data-path", "dataloader-type", "deterministic-mode", "end-weight-decay", "hysteresis",
     "initial-loss-scale", "loss-scale", "loss-scale-window", "make-vocab-size-divisible-by",
     "max-position-embeddings", "merge-file", "min-loss-scale", "min-lr", "mock-data",
@@ -199,7 +224,7 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
         "exit-interval": Same(field="steps", allowed=(recipe.steps, False)),
         "num-layers-per-virtual-pipeline-stage": Same(field="parallelism.virtual_pipeline", allowed=(None,)),
     }
-    precision = {name: Same(field="precision", allowed=(recipe.precision == name,)) for name in ("bf16", "fp16")}
+    precision = {name: Same(field="precision", allowed=(_half(recipe) == name,)) for name in ("bf16", "fp16")}
     same = rules_of_given(arguments, _FIELDS)
     same |= {name: Same(field=field, allowed=_printed(value)) for name, field, value in _shape(recipe)}
     if "disable-bias-linear" in same:
@@ -232,9 +257,11 @@ def _claims_of_arguments(recipe: Recipe, own: Mapping[str, Any], *, known: bool)
     other = recipe.model.experts or recipe.model.latent_attention or recipe.model.further_predictions
     known = known and not other and recipe.model.layers % recipe.parallelism.pipeline == 0
     of_stages = parameters_of_stages(recipe.model, positions, recipe.parallelism, padded_to) if known else None
-    in_fp32 = recipe.precision == "bf16" or own.get("accumulate-allreduce-grads-in-fp32")
+    in_fp32 = _half(recipe) == "bf16" or own.get("accumulate-allreduce-grads-in-fp32")
     loaded = own.get("load") or own.get("pretrained-checkpoint")
     asked: Asks = {
+        # A log prints two: that of the weights, and a setting for 8 bits, which `compare` asks for.
+        **({"precision": None, "bf16": on_off(True)} if recipe.precision in _EIGHT_BITS else {}),
         "gradient_precision": None if own.get("grad-reduce-in-bf16") else "fp32" if in_fp32 else None,
         "initial_weights": None if loaded else "random",
         "parameters": _in_billions(recipe, positions, padded_to) if known else None,
@@ -321,7 +348,19 @@ class MegatronLM(External):
         # Where the checkpoint's folder is still empty, Megatron-LM starts from random weights and prints that.
         random = any((claim.name, claim.value) == ("initial_weights", "random") for claim in series.claims)
         settings = tuple(given for given in series.settings if not (random and given.name == "load"))
-        return super().compare(recipe, topology, series.model_copy(update={"settings": settings}))
+        check = super().compare(recipe, topology, series.model_copy(update={"settings": settings}))
+        if recipe.precision not in _EIGHT_BITS:
+            return check
+        due = {name.replace("-", "_"): value for name, _, value in _shape(recipe) if name.startswith("fp8-")}
+        due["fp8"] = due.pop("fp8_format")  # as Megatron-LM prints it
+        differ = (
+            f"{given.where} says {given.name} {given.value}; precision of the recipe is {recipe.precision}"
+            for given in settings if given.name in due and given.value != due[given.name]
+        )  # fmt: skip
+        silent = bool(series.claims) and not due.keys() <= {given.name for given in settings}
+        lacking = ["its log prints no fp8 and fp8_recipe, so it is unknown whether its products had 8 bits"] * silent
+        others = (words for words in check.differ if " says fp8_recipe " not in words)
+        return replace(check, differ=(*others, *differ, *lacking))
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
         options = options_of(recipe, MegatronLmOptions)
@@ -396,7 +435,7 @@ class MegatronLM(External):
 
 def _given(recipe: Recipe) -> dict[str, Any]:
     spread, optimizer = recipe.parallelism, recipe.optimizer
-    layers = recipe.model.layers // (spread.pipeline * spread.virtual_pipeline)
+    layers = (recipe.model.layers + _ends(recipe)) // (spread.pipeline * spread.virtual_pipeline)
     return values_of(recipe, _FIELDS, {
         "num-layers-per-virtual-pipeline-stage": layers if spread.virtual_pipeline > 1 else None,
         "position-embedding-type": "rope" if recipe.model.positions == "rope" else "learned_absolute",
@@ -404,7 +443,7 @@ def _given(recipe: Recipe) -> dict[str, Any]:
         "optimizer": "adam",
         "adam-beta1": optimizer.betas[0],
         "adam-beta2": optimizer.betas[1],
-        recipe.precision: recipe.precision != "fp32",
+        _half(recipe): recipe.precision != "fp32",
     }) | {name: value for name, _, value in _shape(recipe)}  # fmt: skip
 
 

@@ -106,7 +106,7 @@ def _argument_rules(recipe: Recipe, own: Mapping[str, Any]) -> Rules:
     }
     fields |= shape_arguments(recipe)
     same = {name: Same(field=field, allowed=(value,)) for name, (field, value) in fields.items()}
-    same["trainer.precision"] = Same(field="precision", allowed=_PRECISIONS[recipe.precision])
+    same["trainer.precision"] = Same(field="precision", allowed=_PRECISIONS.get(recipe.precision, ()))
     granularity = ("full", None) if how == "none" else (how,)  # `full` of 0 layers is the same as none
     same["model.activations_checkpoint_granularity"] = Same(field=_CHECKPOINTING_FIELD, allowed=granularity)
     if how == "none":
@@ -163,7 +163,7 @@ class Nemo(External):
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         yield from super().problems(recipe, topology)
         yield from batch_problem(recipe, topology)
-        yield from precision_problem(recipe, topology)
+        yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16"))
         if recipe.model.biases == "qkv" or recipe.model.rotary.scaling is not None:
             yield f"recipe {recipe.name}: NeMo 1 has no key for model.biases: qkv, nor for model.rotary.scaling"
 

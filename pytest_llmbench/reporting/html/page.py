@@ -16,6 +16,7 @@ from pytest_llmbench import __version__
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import PRIVATE, write_parts
 from pytest_llmbench.core.quantity import counted, listed
+from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.reporting.html.comparison import SessionComparison, compare
@@ -54,6 +55,7 @@ def parts_of_page(session: SessionFolder, compared: SessionComparison | None = N
     plotly = _plotly() if any(map(attrgetter("figures"), (*runs, *checks))) else b""
     # The page unpacks it when the first figure is looked at.
     packed = base64.b64encode(gzip.compress(plotly, compresslevel=6, mtime=0)).decode("ascii") if plotly else ""
+    facts = dict(_facts(session))
     recipes = {(name, format_json(json.loads(text))): number for (name, text), number in sections.recipes.items()}
     template = _environment().get_template("report.html.j2")
     yield from template.generate(
@@ -74,7 +76,8 @@ def parts_of_page(session: SessionFolder, compared: SessionComparison | None = N
         worst=next(iter(numbers), "missing"),
         notes=verdicts.notes if verdicts is not None else (),
         clauses=verdicts.clauses if verdicts is not None else (),
-        facts=[*_facts(session)],
+        facts=[*facts.items()],
+        about=_subject(facts),
         simulated=sorted({record.simulated for record in session.runs.values() if record.simulated}),
         as_recorded={key: record.as_recorded for key, record in session.runs.items() if record.as_recorded},
         runs=runs,
@@ -154,23 +157,40 @@ def _sentence(numbers: Mapping[str, int], interrupted: str) -> str:
     return f"Nothing failed, and {total - passed} of {counted(total, 'test')} judged nothing"
 
 
+def _subject(facts: Mapping[str, str]) -> str:
+    """Name what was judged and when, for the first line of the page."""
+    nodes = facts.get("nodes", "").partition(":")[0]
+    gpus = facts.get("devices") or (f"{facts['GPUs']} GPUs" if "GPUs" in facts else "")
+    parts = (
+        gpus, nodes and counted(int(nodes), "node"),
+        *(f"{name} {facts[name]}" for name in ("system", "scale") if name in facts), facts.get("began", ""),
+    )  # fmt: skip
+    return " · ".join(filter(None, parts))
+
+
 def _facts(session: SessionFolder) -> Iterator[tuple[str, str]]:
     known = session.verdicts.facts if session.verdicts is not None else {}
     began = next((event for event in session.events if event.event == "began"), None)
     starts, ends, hosts = [], [], dict[str, None]()
-    systems, clusters, devices = set(), set(), set()
+    systems, clusters, devices, gpus = set(), set(), set(), 0
     for record in chain(session.runs.values(), session.checks.values()):  # one at a time
         starts.append(record.timings.started or record.timings.submitted)
         ends.append(record.timings.ended)
         hosts |= dict.fromkeys(record.hosts)
         systems.add(record.system)
         clusters.add(record.cluster)
-        devices.add(record.device if isinstance(record, RunRecord) else None)
+        if isinstance(record, RunRecord):
+            devices.add(record.device)
+            gpus = max(gpus, record.gpus)
+        elif isinstance(record, HealthRecord):
+            gpus = max(gpus, record.gpus_per_node * len(record.hosts))
+    name = listed(sorted(filter(None, devices)))
     facts = {
         "system": known.get("system") or listed(sorted(systems)),
         "cluster": known.get("cluster") or listed(sorted(clusters)),
         "scale": known.get("scale", ""),
-        "devices": listed(sorted(filter(None, devices))),
+        "devices": f"{gpus} × {name}" if gpus and name else name,
+        "GPUs": str(gpus) if gpus and not name else "",
         "nodes": f"{len(hosts)}: {listed([*hosts])}" if hosts else "",
         "began": utc(began.at if began is not None else min(filter(None, starts), default=None)),
         "ended": utc(max(filter(None, ends), default=None)),

@@ -19,6 +19,13 @@ _NVIDIA, _AMAZON = "0x10de", "0x1d0f"
 _GPU_CLASSES, _INFINIBAND = ("0x0300", "0x0302"), "0x0207"
 _EFA = re.compile(r"0xefa\d")
 _GENERATIONS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6}  # of PCIe by GT/s
+# The last model of a processor's vendor and family with a generation of PCIe, in ascending order. A switch between GPU
+# and processor may be faster than this, and NVML and a virtual machine show the switch.
+_CPUS = {
+    ("GenuineIntel", 6): ((85, 3), (108, 4)),  # Cascade Lake, Ice Lake
+    ("AuthenticAMD", 23): ((1, 3), (49, 4)),  # Naples, Rome
+    ("AuthenticAMD", 25): ((1, 4), (17, 5)),  # Milan, Genoa
+}
 _VIRTUAL = re.compile(r"QEMU|KVM|VMware|VirtualBox|Virtual Machine|HVM|Xen|Google Compute Engine", re.IGNORECASE)
 # Generations of NVLink by NVML's numbers: 6 is NVLink 4.
 _NVLINKS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
@@ -33,12 +40,14 @@ def facts(context: RankContext, log: ProbeLog) -> MachineFacts:
     log.phase("sysfs")
     root = Path(context.config.get("sysfs", "/sys"))
     product, cards = read_text(root / "class/dmi/id/product_name"), list(_cards(root))
+    cpu = read_text(Path("/proc/cpuinfo")) or ""
     root_ports = {card.name: root_port(card) for card in cards if _is_gpu(card)}
     log.phase("NVML")
     gpus, joined, trouble = read_gpus()
     return MachineFacts(
-        product=product, virtual=_is_virtual(product), gpus=gpus, root_ports=root_ports, joined=joined,
-        ports=tuple(read_ports(root)), driverless=tuple(card.name for card in cards if _is_driverless(card)),
+        product=product, virtual=_is_virtual(product, cpu), cpu_pcie_gen=find_cpu_pcie_gen(cpu), gpus=gpus,
+        root_ports=root_ports, joined=joined, ports=tuple(read_ports(root)),
+        driverless=tuple(card.name for card in cards if _is_driverless(card)),
         peermem=(root / "module/nvidia_peermem").exists(), trouble=trouble,
     )  # fmt: skip
 
@@ -162,11 +171,20 @@ def _is_driverless(card: Path) -> bool:
     return bool(wanted) and not any((card / "infiniband").glob("*"))
 
 
-def _is_virtual(product: str | None) -> bool:
-    flags = read_text(Path("/proc/cpuinfo")) or ""
-    return re.search(r"^flags\s*:.* hypervisor\b", flags, re.MULTILINE) is not None or bool(
-        product and _VIRTUAL.search(product)
-    )
+def _is_virtual(product: str | None, cpu: str) -> bool:
+    hypervisor = re.search(r"^flags\s*:.* hypervisor\b", cpu, re.MULTILINE)
+    return hypervisor is not None or bool(product and _VIRTUAL.search(product))
+
+
+def find_cpu_pcie_gen(cpu: str) -> int | None:
+    """The generation of PCIe of a server's processor, by `/proc/cpuinfo`; None for one that the table lacks."""
+    facts = dict(re.findall(r"^(vendor_id|cpu family|model)\s*: (\S+)$", cpu, re.MULTILINE))
+    try:
+        family, model = int(facts["cpu family"]), int(facts["model"])
+    except (KeyError, ValueError):
+        return None
+    known = _CPUS.get((facts.get("vendor_id", ""), family), ())
+    return next((generation for last, generation in known if model <= last), None)
 
 
 def root_port(card: Path) -> str | None:

@@ -21,7 +21,7 @@ from pytest_llmbench.workloads.node.shared_files import wait_for
 from pytest_llmbench.workloads.rank.context import RankContext
 
 _LOOPBACK = "127.0.0.1"
-_PRINTING = 64  # nodes with a file of NCCL's lines
+_PRINTING, _MOST_PRINTED = 64, 4 << 20  # nodes with a file of NCCL's lines, and its size, bytes
 
 
 def open_store(context: RankContext, timeout_s: float) -> TCPStore:
@@ -97,6 +97,10 @@ def process_group(context: RankContext, timeout_s: float = 600.0) -> Iterator[to
     # others. The barrier keeps rank 0, which serves the store, until all leave.
     dist.barrier()
     dist.destroy_process_group()
+    with suppress(OSError):
+        printed = context.folder / layout.NCCL / f"{layout.rank_name(context.rank)}.log"
+        if printed.stat().st_size > _MOST_PRINTED:
+            os.truncate(printed, _MOST_PRINTED)
 
 
 def _record_collectives(context: RankContext) -> None:

@@ -9,6 +9,7 @@ from llmbench_unigram.options import Options
 from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.claims import Asks
 from pytest_llmbench.engines.in_process import InProcess
 from pytest_llmbench.engines.overrides import batch_problem
 from pytest_llmbench.judging.language_losses import expected_of
@@ -33,6 +34,10 @@ class Unigram(InProcess):
         due = expected_of(recipe, topology, parameters=recipe.model.vocab_size, initial_std=0.0)
         uniform = math.log(recipe.model.vocab_size)
         return replace(due, layers=0, first_loss=(uniform - INITIAL_STD, uniform + INITIAL_STD))
+
+    def asks(self, recipe: Recipe, topology: Topology) -> Asks:  # noqa: ARG002 - whatever they are
+        """Say that nothing is dropped, whatever the recipe asks for."""
+        return {"dropout": None}
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         """Yield every reason why this recipe cannot run on this topology."""

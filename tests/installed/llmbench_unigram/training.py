@@ -44,7 +44,7 @@ def _train(recipe: Any, context: RankContext, log: StepLog, meeting: Meeting) ->
     table, tokens = Table(recipe), Zipf(recipe)
     own = recipe.global_batch_size // context.world_size
     sleep_s = options.step_s + (options.late_s if context.rank == context.world_size - 1 else 0.0)
-    kept: list[bytes] = []
+    kept, seen, repeated = list[bytes](), set[str](), 0
     meeting.sum({})
     began, ended_at = time.perf_counter(), log.clock.now()
     for step in range(1, recipe.steps + 1):
@@ -56,6 +56,9 @@ def _train(recipe: Any, context: RankContext, log: StepLog, meeting: Meeting) ->
         first = (step - 1) * recipe.global_batch_size + context.rank * own
         fed = [tokens.batch(number) for number in range(first, first + own, recipe.micro_batch_size)]
         log.phase(step, "forward", len(fed))
+        texts = [json.dumps(batch) for batch in fed]
+        repeated += len(texts) - len({*texts} - seen)
+        seen.update(texts)
         counts = Counter(token for batch in fed for sequence in batch for token in sequence)
         loss = table.loss(counts)
         time.sleep(max(0.0, began + options.logged_s - time.perf_counter()) if options.logged_s else sleep_s)
@@ -82,7 +85,8 @@ def _train(recipe: Any, context: RankContext, log: StepLog, meeting: Meeting) ->
         TrainingEvent(
             world_size=meeting.size, tensor=1, pipeline=1, tensor_rank=0, pipeline_rank=0, copy_rank=context.rank,
             layers=0, parameters=len(table.logits), precision="fp32", sequence_length=len(fed[0][0]),
-            micro_batch_size=len(fed[0]),
+            micro_batch_size=len(fed[0]), dropout="0", activation_checkpointing="none", optimizer_steps=table.steps,
+            repeated=repeated, weights=math.fsum(table.logits) / math.hypot(*table.logits),
         )
     )  # fmt: skip
 
@@ -101,6 +105,11 @@ class Table:
         self.logits = array("f", [chance.gauss(0.0, INITIAL_STD) for _ in range(recipe.model.vocab_size)])
         self._mean, self._square = ([0.0] * recipe.model.vocab_size for _ in range(2))
         self._settings, self._step = recipe.optimizer, 0
+
+    @property
+    def steps(self) -> int:
+        """How many steps it has made."""
+        return self._step
 
     def shares(self) -> list[float]:
         """The probability of each token."""

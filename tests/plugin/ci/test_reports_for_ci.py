@@ -61,6 +61,7 @@ def cases(path: Path) -> dict[str, ET.Element]:
 def test_every_case_has_its_evidence(ci: UserFolder) -> None:
     result = judged(ci, LEARNS, SLOW)
     assert result.returncode == 1, result.text
+    assert verdict(result)["unconfirmed"] == ["tiny"]
     found = cases(result.session / "junit.xml")
     assert set(found) == {"test_reference[tiny-learns]", "test_reference[tiny-slow]"}
     record = f"reports/{result.session.name}/runs/tiny/record.json"

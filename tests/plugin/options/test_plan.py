@@ -45,6 +45,18 @@ def test_a_plan_shows_jobs_scripts_and_node_hours(tmp_path: Path, distribution: 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_model_of_today_shows_what_it_takes_and_what_would_judge_it(tmp_path: Path) -> None:
+    """Llama 3.1 8B on 64 H100: time, memory, and the published rate with its source."""
+    options = ["--cluster", "slurm", "--system", "ND96isr_H100_v5", "--nodes", "8", "-k", "llama31_8b-torchtitan"]
+    code, text = plan(tmp_path, *options, path=str(tmp_path))
+    assert code == 0, text
+    assert "feasibility: at most 1,093,364 words/s at the published peak of 64 × H100 80GB HBM3" in text
+    assert "2.4 min, or 2.56 GPU-hours, are expected at 40 % of it" in text
+    assert "memory of each GPU: 1.9 GiB of weights, gradients and optimizer, about 33 GiB with" in text
+    assert "  judged: torchtitan_h100\n" in text
+    assert "  source of torchtitan_h100: https://github.com/pytorch/torchtitan (b5bcd76c, 2026-08-21, " in text
+
+
 def test_a_job_per_run_has_a_script_each_and_its_verdicts(tmp_path: Path) -> None:
     """No reference of 175B is for H200: a session that may be green would have no verdict on its speed."""
     options = ["--cluster", "slurm", "--system", "H200", "-k", "opt175b or opt125m", "--time", "30"]

@@ -276,12 +276,15 @@ def test_one_gpu_of_each_node_over_its_own_nic() -> None:
     [
         ({}, 52.9),  # 5.0 × 16
         ({"pcie_gen": 4}, 26.5),  # the slot
+        ({"pcie_gen": 4, "cpu_pcie_gen": 3}, 13.2),  # a faster switch, as on p4d
         ({"pcie_gen": 1, "own_pcie_gen": 5}, None),  # the emulated port of a virtual machine
         ({"pcie_gen": 1, "pcie_width": 1, "c2c": True}, 360.0),
     ],
 )
 def test_copies_between_host_and_gpu(changes: dict[str, Any], expected: float | None) -> None:
-    facts = {"a": node("H100", 1, each=changes, virtual=True)}
+    cpu = changes.get("cpu_pcie_gen")
+    each = {name: value for name, value in changes.items() if name != "cpu_pcie_gen"}
+    facts = {"a": node("H100", 1, each=each, virtual=True, cpu_pcie_gen=cpu)}
     machines = Machines(site=site_of(1), facts=facts, missing={})
     reading = Reading(host="a", subject="GPU 0", statistic="host_to_device", value=1.0, unit="GB/s", gpus=1)
     bound = machines.host_copy(reading, to_device=True)

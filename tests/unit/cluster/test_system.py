@@ -53,7 +53,9 @@ def test_two_systems_need_no_file() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"unknown system 'h100'; legal: .*H200, .*local.*slurm; or give a YAML file"):
+    with pytest.raises(
+        ConfigError, match=r"unknown system 'h100'; legal: .*H200, [^;]*local[^;]*; or give a YAML file, or slurm for "
+    ):
         load_system("h100", [shipped("systems")])
 
 

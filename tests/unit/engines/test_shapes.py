@@ -7,15 +7,19 @@ from typing import Any
 
 import pytest
 
+from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.recipes import Parallelism, Recipe
+from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.recipe.shape import ModelShape
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.record.claims import Setting
+from pytest_llmbench.core.record.claims import Claim, Setting
 from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.engines.base import ENGINES, Place, Script, get_engine, shape_problems
+from pytest_llmbench.judging.references import Machine, applied
 from tests.support.published import MODELS
 from tests.support.recipes import small_recipe
+from tests.support.shipped import shipped_recipes
 
 NODES = Topology(nodes=32, gpus_per_node=8)
 LATENT = {"query_rank": 8, "key_value_rank": 8, "rotary_size": 4, "value_size": 8}
@@ -138,6 +142,80 @@ def test_what_megatron_lm_prints_of_a_shape_is_compared(recipe: Recipe, wanted: 
     for name, value in right.items():
         (words,) = differ({**right, name: {"True": "False"}.get(value, "3")})
         assert name.replace("-", "_") in words
+
+
+@pytest.mark.parametrize(
+    ("printed", "fault"),
+    [
+        ({"fp8": "hybrid", "fp8_recipe": "tensorwise"}, None),
+        ({"fp8": "None", "fp8_recipe": "tensorwise"}, "says fp8 None"),
+        ({"fp8": "hybrid", "fp8_recipe": "delayed"}, "says fp8_recipe delayed"),
+        ({}, "prints no fp8"),
+    ],
+)
+def test_a_log_of_an_fp8_training_says_so(printed: Mapping[str, str], fault: str | None) -> None:
+    """A log in which products fell back to bf16, or that leaves the setting out, is of another training."""
+    engine, recipe = get_engine("megatron_lm"), small_recipe({"engine": "megatron_lm", "precision": "fp8"})
+    arguments = given(recipe)
+    wanted = {"bf16": "True", "fp8-format": "hybrid", "fp8-recipe": "tensorwise"}
+    assert {name: arguments.get(name) for name in wanted} == wanted
+    settings = [
+        Setting(name=name, value=value, where="log:1", compared=name == "fp8") for name, value in printed.items()
+    ]
+    claim = Claim(name="layers", value=2, where="log:1")
+    differ = engine.compare(recipe, NODES, StepSeries(settings=tuple(settings), claims=(claim,))).differ
+    assert [fault in words for words in differ if fault] == [True] * bool(fault)
+
+
+@pytest.mark.parametrize("engine", ["torch", "megatron_core", "deepspeed", "metaseq", "nemo_torchrun"])
+def test_an_engine_without_8_bits_refuses_them(engine: str) -> None:
+    options = {"model_size": "125m"} if engine == "metaseq" else {}
+    recipe = small_recipe({"engine": engine, "precision": "fp8", "options": options, "compile": False})
+    assert any("precision fp8 is not one of" in words for words in get_engine(engine).problems(recipe, NODES))
+
+
+TODAY = [
+    recipe for recipe in shipped_recipes().values()
+    if recipe.name.startswith(("llama31", "qwen3", "deepseek", "gpt_oss"))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("recipe", TODAY, ids=lambda recipe: recipe.name)
+def test_a_shipped_recipe_of_today_has_the_published_shape(recipe: Recipe) -> None:
+    """Widths of dense layers that a model with experts leaves out, and rotary bases, change no work."""
+    free = {"rotary", "feed_forward_size"} if recipe.model.experts else {"rotary"}
+    shapes = [model.shape.model_dump(exclude=free) for model in MODELS]
+    assert recipe.model.model_dump(exclude=free) in shapes
+    for reference in recipe.references:
+        assert reference.statistic in {"tokens_per_s_per_gpu", "loss_drop", "matmul_fraction"}
+
+
+# Rows of Megatron-Bridge: recipe, GPU, GPUs, tokens/s/gpu.
+@pytest.mark.parametrize(
+    ("name", "gpu", "gpus", "rate"),
+    [
+        ("llama31_70b_fp8_h100", "H100", 64, 1664), ("llama31_405b_fp8_h100", "H100", 1024, 326),
+        ("llama31_405b_mxfp8_gb300", "GB300", 256, 952), ("qwen3_30b_a3b_mxfp8_gb200", "B200", 8, 27136),
+        ("qwen3_235b_a22b_mxfp8_gb300", "GB300", 256, 8816), ("deepseek_v3_mxfp8_b300", "B300", 256, 3541),
+        ("gpt_oss_120b_b200", "B200", 64, 13568), ("llama31_8b", "H100", 64, 6514),
+    ],
+)  # fmt: skip
+def test_a_published_rate_passes_its_recipe_and_six_percent_less_fails(
+    name: str, gpu: str, gpus: int, rate: float
+) -> None:
+    recipe = shipped_recipes()[name]
+    machine = Machine(system="any", device=f"NVIDIA {gpu}", gpus=gpus, nodes=gpus // recipe.gpus_per_node, scale="full")
+    (bound,) = (each for each in recipe.references
+                if each.applies_to is not None and isinstance(applied(each, machine), Reference))  # fmt: skip
+    assert Quantity(rate, "tokens/s/gpu") in bound
+    assert Quantity(0.94 * rate, "tokens/s/gpu") not in bound
+
+
+def test_layers_that_divide_with_the_embedding_count_it() -> None:
+    """126 layers, embedding and output layer are 64 chunks of two."""
+    arguments = given(shipped_recipes()["llama31_405b_fp8_h100"])
+    assert arguments["num-layers-per-virtual-pipeline-stage"] == "2"
+    assert arguments["account-for-embedding-in-pipeline-split"] == "True"
 
 
 def test_experts_that_ranks_cannot_share_are_refused() -> None:

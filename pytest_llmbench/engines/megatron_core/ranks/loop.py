@@ -90,13 +90,14 @@ def trained(training: MegatronTraining) -> TrainingEvent:
         parallel_state.get_pipeline_model_parallel_rank(),
         parallel_state.get_pipeline_model_parallel_world_size(),
     )
+    tied = training.recipe.model.tied_embeddings
     parameters = [
         parameter
         for chunk in training.chunks
         for name, parameter in chunk.named_parameters()
         # Tensor-parallel ranks have copies of unsplit parameters; the last of several stages has one of the embedding.
         if (tensor[0] == 0 or getattr(parameter, "tensor_model_parallel", False))
-        and not (pipeline[1] > 1 and name.endswith("output_layer.weight"))
+        and not (tied and pipeline[1] > 1 and name.endswith("output_layer.weight"))
     ]
     return training.fed.trained(
         parameters=sum(parameter.numel() for parameter in parameters),

@@ -1,6 +1,7 @@
 """Megatron-Core's GPTModel in the shape of a recipe: the chunks of layers that this rank holds."""
 
 from contextlib import nullcontext
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,6 +14,7 @@ from megatron.core.models.gpt.gpt_layer_specs import (
 )
 from megatron.core.tensor_parallel import get_cuda_rng_tracker
 from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
@@ -23,6 +25,7 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.engines.megatron_core.options import MegatronCoreOptions, TransformerImpl, padded_vocabulary
 from pytest_llmbench.engines.megatron_core.ranks.weights import initialise
+from pytest_llmbench.workloads.training.megatron_shape import layer_settings, model_settings
 
 DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _RECOMPUTE: dict[str, dict[str, Any]] = {
@@ -48,18 +51,22 @@ class FusedAttention(nn.Module):
         dropout = self._dropout if self.training else 0.0
         query, key, value = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
         with get_cuda_rng_tracker().fork() if dropout and self._own_numbers else nullcontext():
-            mixed = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+            mixed = functional.scaled_dot_product_attention(
+                query, key, value, dropout_p=dropout, is_causal=True, enable_gqa=query.shape[1] != key.shape[1]
+            )
         return mixed.permute(2, 0, 1, 3).flatten(2)
 
 
-class SequenceParallelNorm(nn.LayerNorm):
-    """PyTorch's layer norm on a part of the sequence; Megatron-Core's needs Apex or Transformer Engine for that."""
+class SequenceParallelNorm:
+    """PyTorch's norm on a part of the sequence; Megatron-Core's needs Apex or Transformer Engine for that."""
 
-    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: object) -> None:
-        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
-        for parameter in self.parameters():
+    def __new__(cls, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: object) -> Any:
+        kind = nn.RMSNorm if config.normalization == "RMSNorm" else nn.LayerNorm
+        norm = kind(hidden_size, eps=eps, dtype=config.params_dtype)
+        for parameter in norm.parameters():
             # Megatron-Core sums the gradients of these parameters over the tensor-parallel ranks.
             parameter.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+        return norm
 
 
 class PaddedGPTModel(GPTModel):  # type: ignore[misc]
@@ -99,12 +106,7 @@ def transformer_config(recipe: Recipe, device: torch.device) -> TransformerConfi
     model, layout = recipe.model, recipe.parallelism
     interleaved = layout.virtual_pipeline > 1
     return TransformerConfig(
-        num_layers=model.layers,
-        hidden_size=model.hidden_size,
-        num_attention_heads=model.attention_heads,
-        activation_func=functional.relu,
-        hidden_dropout=model.dropout,
-        attention_dropout=model.dropout,
+        **layer_settings(model, "relu"),
         params_dtype=DTYPE[recipe.precision],
         pipeline_dtype=DTYPE[recipe.precision],
         bf16=recipe.precision == "bf16",
@@ -127,6 +129,8 @@ def build(
     recipe: Recipe, options: MegatronCoreOptions, config: TransformerConfig, device: torch.device, seed: int
 ) -> list[Any]:
     """Build this rank's chunks of the model, in order, with values that depend on the seed alone."""
+    if not hasattr(moe_utils, "te_general_gemm"):  # Megatron-Core 0.16 forgets it without Transformer Engine
+        moe_utils.te_general_gemm = None
     number = recipe.parallelism.virtual_pipeline
     chunks = [_chunk(recipe, options, config, None if number == 1 else stage, device) for stage in range(number)]
     initialise(chunks, recipe, device, seed)
@@ -136,28 +140,44 @@ def build(
 def _chunk(
     recipe: Recipe, options: MegatronCoreOptions, config: TransformerConfig, stage: int | None, device: torch.device
 ) -> Any:
-    vocabulary, layout = recipe.model.vocab_size, recipe.parallelism
+    vocabulary, layout, scaling = recipe.model.vocab_size, recipe.parallelism, recipe.model.rotary.scaling
+    scaled = {} if scaling is None else {"rope_scaling": True, "rope_scaling_factor": scaling.factor}
     model = PaddedGPTModel(
         tokens=vocabulary, config=config, transformer_layer_spec=_layers(recipe, options, device),
         vocab_size=padded_vocabulary(vocabulary, layout.tensor) if options.pad_vocabulary else vocabulary,
         max_sequence_length=recipe.sequence_length,
         pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=stage is None, vp_stage=stage),
         post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=stage is None, vp_stage=stage),
-        share_embeddings_and_output_weights=True,
-        position_embedding_type="rope" if recipe.model.positions == "rope" else "learned_absolute", vp_stage=stage,
+        vp_stage=stage, **model_settings(recipe.model), **scaled,
     )  # fmt: skip
     return model.to(device)
 
 
 def _layers(recipe: Recipe, options: MegatronCoreOptions, device: torch.device) -> Any:
     """Specify the layers of a chunk, from the parts that Megatron-Core has for them."""
+    layout, model = recipe.parallelism, recipe.model
+    number = model.layers // (layout.pipeline * layout.virtual_pipeline)
+    dense, experts = (0, None) if model.experts is None else (model.experts.dense_layers, model.experts.number)
     if transformer_impl(options, device) == "transformer_engine":
-        return get_gpt_layer_with_transformer_engine_spec()
-    layout, spec = recipe.parallelism, get_gpt_layer_local_spec()
+        spec = partial(get_gpt_layer_with_transformer_engine_spec, qk_layernorm=model.query_key_norm)
+        if experts is None:
+            return spec()
+        specs = [spec()] * dense + [spec(num_experts=experts, moe_grouped_gemm=True)] * (number - dense)
+        return TransformerBlockSubmodules(layer_specs=specs, layer_norm=specs[-1].submodules.pre_mlp_layernorm)
+    specs = [_local(recipe, options)] * dense + [_local(recipe, options, experts)] * (number - dense)
+    return TransformerBlockSubmodules(layer_specs=specs, layer_norm=specs[0].submodules.input_layernorm)
+
+
+def _local(recipe: Recipe, options: MegatronCoreOptions, experts: int | None = None) -> Any:
+    model = recipe.model
+    rms = {"normalization": "RMSNorm"} if model.norm == "rms_norm" else {}
+    spec = get_gpt_layer_local_spec(num_experts=experts, qk_layernorm=model.query_key_norm, **rms)
     parts = spec.submodules
+    attention = parts.self_attention.submodules
     if options.attention != "unfused":
-        parts.self_attention.submodules.core_attention = FusedAttention
-    if layout.sequence and parts.input_layernorm is WrappedTorchNorm:
+        attention.core_attention = FusedAttention
+    if recipe.parallelism.sequence and parts.input_layernorm is WrappedTorchNorm:
         parts.input_layernorm = parts.pre_mlp_layernorm = SequenceParallelNorm
-    number = recipe.model.layers // (layout.pipeline * layout.virtual_pipeline)
-    return TransformerBlockSubmodules(layer_specs=[spec] * number, layer_norm=parts.input_layernorm)
+        if model.query_key_norm:
+            attention.q_layernorm = attention.k_layernorm = SequenceParallelNorm
+    return spec

@@ -3,7 +3,9 @@
 Megatron-Core's own initialisation depends on the number of stages and, on GPUs, of tensor-parallel ranks.
 """
 
+import math
 import re
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,13 +15,15 @@ from torch import nn
 from torch.nn import functional
 
 from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.shape import ModelShape
 from pytest_llmbench.engines.torch.ranks import decoder
+from pytest_llmbench.workloads.training.tokens import stable_seed
 
 # Our names of the matrices by Megatron-Core's; norms and biases have the same initial values in both.
 _OUTSIDE = {
     "embedding.word_embeddings.weight": "tokens.weight",
     "embedding.position_embeddings.weight": "positions.weight",
-    "output_layer.weight": "tokens.weight",  # the last stage's copy of the tied embedding
+    "output_layer.weight": "output.weight",
 }
 _IN_LAYER = {
     "self_attention.linear_qkv.weight": "qkv.weight",
@@ -27,6 +31,7 @@ _IN_LAYER = {
     "mlp.linear_fc1.weight": "mlp_in.weight",
     "mlp.linear_fc2.weight": "mlp_out.weight",
 }
+_EXPERTS = re.compile(r"mlp\.(?:router|experts|shared_experts)\..+")
 _LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
 
 
@@ -40,17 +45,42 @@ def initialise(chunks: Sequence[nn.Module], recipe: Recipe, device: torch.device
     for chunk in chunks:
         for name, parameter in chunk.named_parameters():
             if parameter.dim() > 1:
-                parts.setdefault(_our_name(chunk, name), []).append(parameter)
+                ours = _our_name(chunk, name)
+                tied = ours == "output.weight" and recipe.model.tied_embeddings  # the last stage's copy
+                parts.setdefault("tokens.weight" if tied else ours, []).append(parameter)
     with torch.device("meta"):
         source = decoder.Decoder(recipe.model, recipe.sequence_length, activation_checkpointing=False)
     for name, draw in decoder.matrices(source, seed, device):
         if name in parts:
-            whole = draw()
-            if name.endswith("qkv.weight"):  # Megatron-Core has our rows of query, key and value head by head
-                rows = whole.view(3, recipe.model.attention_heads, -1, whole.shape[1])
-                whole = rows.transpose(0, 1).reshape(whole.shape)
-            for parameter in parts[name]:
+            whole = _ordered(name, draw(), recipe.model)
+            for parameter in parts.pop(name):
                 parameter.copy_(_share(whole, parameter))
+    for name, copies in parts.items():  # experts, which the decoder of engine torch lacks
+        for parameter in copies:
+            parameter.copy_(_share(_drawn(name, parameter, seed, recipe.model, device), parameter))
+
+
+def _ordered(name: str, whole: torch.Tensor, model: ModelShape) -> torch.Tensor:
+    """Order the rows of a matrix of engine torch as Megatron-Core has them."""
+    if name.endswith("qkv.weight"):  # query heads, key and value of one group after the other
+        heads, groups, width = model.attention_heads, model.key_value_heads, whole.shape[1]
+        rows = torch.split(whole, [heads * model.head_width, *2 * [groups * model.head_width]])
+        whole = torch.cat([part.reshape(groups, -1, width) for part in rows], dim=1).reshape(whole.shape)
+    if name.endswith("mlp_in.weight") and model.gated:  # gate and input of one tensor-parallel rank after the other
+        ranks = parallel_state.get_tensor_model_parallel_world_size()
+        whole = whole.view(2, ranks, -1, whole.shape[1]).transpose(0, 1).reshape(whole.shape)
+    return whole
+
+
+def _drawn(name: str, parameter: Any, seed: int, model: ModelShape, device: torch.device) -> torch.Tensor:
+    """Draw a matrix of an expert, a shared expert or a router, whole; it depends on the seed and its name alone."""
+    size = list(parameter.shape)
+    if getattr(parameter, "tensor_model_parallel", False):
+        size[parameter.partition_dim] *= parallel_state.get_tensor_model_parallel_world_size()
+    last = name.endswith("linear_fc2.weight")
+    std = decoder.INIT_STD / (math.sqrt(2 * model.layers) if last else 1.0)
+    whole = decoder.draw(torch.Size(size), std, stable_seed(seed, zlib.crc32(name.encode())), device)
+    return _ordered("mlp_in.weight", whole, model) if name.endswith("linear_fc1.weight") else whole
 
 
 def _our_name(chunk: nn.Module, name: str) -> str:
@@ -58,7 +88,8 @@ def _our_name(chunk: nn.Module, name: str) -> str:
     if match is None:
         return _OUTSIDE[name]
     layer: Any = chunk.get_submodule(f"decoder.layers.{match[1]}")
-    return f"blocks.{layer.layer_number - 1}.{_IN_LAYER[match[2]]}"
+    inner = match[2] if _EXPERTS.fullmatch(match[2]) else _IN_LAYER[match[2]]
+    return f"blocks.{layer.layer_number - 1}.{inner}"
 
 
 def _share(whole: torch.Tensor, parameter: Any) -> torch.Tensor:

@@ -53,7 +53,7 @@ def _gradients(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
 _product.register_autograd(_gradients, setup_context=_save)
 
 
-_INIT_STD = 0.006
+INIT_STD = 0.006
 
 
 class RmsNorm(nn.Module):
@@ -253,14 +253,15 @@ def matrices(model: Decoder, seed: int, device: torch.device) -> Iterator[tuple[
     They are N(0, 0.006²), with a deviation smaller by √(2 L) for those that end a residual branch (OPT paper, section
     2.2). The model may be on the meta device.
     """
-    branch_std = _INIT_STD / math.sqrt(2 * len(model.blocks))
+    branch_std = INIT_STD / math.sqrt(2 * len(model.blocks))
     for index, (name, parameter) in enumerate(model.named_parameters()):
         if parameter.dim() > 1:
-            std = branch_std if name.endswith(("attention_out.weight", "mlp_out.weight")) else _INIT_STD
-            yield name, partial(_draw, parameter.shape, std, stable_seed(seed, index), device)
+            std = branch_std if name.endswith(("attention_out.weight", "mlp_out.weight")) else INIT_STD
+            yield name, partial(draw, parameter.shape, std, stable_seed(seed, index), device)
 
 
-def _draw(shape: torch.Size, std: float, seed: int, device: torch.device) -> torch.Tensor:
+def draw(shape: torch.Size, std: float, seed: int, device: torch.device) -> torch.Tensor:
+    """Draw a matrix from N(0, std²), whole and in fp32."""
     generator = torch.Generator(device).manual_seed(seed)
     return torch.empty(shape, device=device).normal_(0.0, std, generator=generator)
 

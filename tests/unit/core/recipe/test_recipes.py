@@ -98,7 +98,7 @@ def references(**changes: Any) -> dict[str, Any]:
         ({"famly": 1}, ["tiny.yaml: famly: unknown key 'famly' (did you mean 'family'?); legal: defaults, family, "]),
         ({"defaults": {"stpes": 1}}, ["tiny.yaml: recipe small: stpes: unknown key 'stpes' (did you mean 'steps'?)"]),
         ({"recipes": {"large": {"model": {"layer": 3}}}},
-         ["recipe large: model.layer: unknown key 'layer' (did you mean 'layers'?); legal: attention_heads, "]),
+         ["recipe large: model.layer: unknown key 'layer' (did you mean 'layers'?); legal: activation, "]),
         ({"defaults": {"optimizer": {"lr": 3}}}, ["recipe small: optimizer.lr: unknown key 'lr'",
                                                   "legal: betas, clip_grad_norm, decay, eps, learning_rate, "]),
         (references(applies_to={"gpuss": 1}), ["references.0.applies_to.gpuss: unknown key",

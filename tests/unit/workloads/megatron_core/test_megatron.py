@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,8 +14,11 @@ import torch
 from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.core.schema import merge
 from pytest_llmbench.engines.megatron_core.engine import ENGINE
+from pytest_llmbench.engines.megatron_core.options import padded_vocabulary
 from pytest_llmbench.engines.torch.engine import ENGINE as TORCH
+from pytest_llmbench.judging.flops import parameters
 from pytest_llmbench.readers.steps.step_log import read_steps
+from tests.conftest import known
 from tests.support.training.same_loss import several
 from tests.unit.workloads.conftest import Fork, MakeRecipe
 
@@ -61,6 +65,26 @@ OTHERS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "fp16": (1, {**IN_16_BITS, "precision": "fp16"}),
     "overflowing": (1, {"precision": "fp16", "options": {"loss_scale": 1e30}}),
 }
+TODAY: Mapping[str, Any] = {
+    "positions": "rope", "query_groups": 2, "head_size": 24, "query_key_norm": True, "feed_forward_size": 96,
+    "activation": "swiglu", "norm": "rms_norm", "biases": "none", "tied_embeddings": False,
+    "rotary": {"base": 500000, "scaling": {"factor": 4}},
+}  # fmt: skip
+EXPERTS: Mapping[str, Any] = {
+    **TODAY, "experts": {"number": 4, "top_k": 2, "feed_forward_size": 32, "shared_size": 16, "dense_layers": 1},
+}  # fmt: skip
+# Shapes of today, each on one rank and spread; the dense ones train as engine torch does.
+OF_TODAY: Mapping[str, tuple[int, Mapping[str, Any]]] = {
+    "today": (1, {"model": TODAY}),
+    "today_sequence": (2, {"model": TODAY, "parallelism": {"tensor": 2, "sequence": True}}),
+    "today_stages": (2, {"model": TODAY, "parallelism": {"pipeline": 2, "sharding": "optimizer"}}),
+    "today_qkv": (2, {"model": {**TODAY, "biases": "qkv", "tied_embeddings": True}, "parallelism": {"tensor": 2}}),
+    "experts": (1, {"model": EXPERTS}),
+    "experts_tensor": (2, {"model": EXPERTS, "parallelism": {"tensor": 2, "sequence": True}}),
+    "experts_copies": (2, {"model": EXPERTS, "parallelism": {"sharding": "optimizer"}}),
+}
+# Steps that are small enough for rounding not to grow.
+SLOW: Mapping[str, Any] = {"optimizer": {"learning_rate": 2e-4}}
 # Its ranks write down every phase of their last step, in order, and measure no products.
 NOTING = """
 from pytest_llmbench.workloads.training import matmul
@@ -112,12 +136,30 @@ def trained(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPa
     folder = tmp_path_factory.mktemp("run")
     recipes = {
         name: (ranks, make_recipe(**merge(BASE, {"engine": ENGINE.name, **changes})))
-        for name, (ranks, changes) in {**LAYOUTS, **OTHERS}.items()
+        for name, (ranks, changes) in {
+            **LAYOUTS,
+            **OTHERS,
+            **{name: (ranks, {**of, **SLOW}) for name, (ranks, of) in OF_TODAY.items()},
+        }.items()
     }
     told = several(folder, ENGINE.name, recipes, "cpu")
     for process in fork(folder, ranks=told["ranks_per_node"], **told):
         assert process.wait(300) == 0, (folder / "output-0").read_text()
     return lambda name: read_steps(folder / name)
+
+
+@pytest.fixture(scope="module")
+def today_by_torch(train: Train) -> Callable[[str], StepSeries]:
+    """Train a shape of today with engine torch, once for each model."""
+    series: dict[str, StepSeries] = {}
+
+    def of(name: str) -> StepSeries:
+        model = OF_TODAY[name][1]["model"]
+        if str(model) not in series:
+            series[str(model)] = read_steps(train(entry=TORCH.entry, model=model, **SLOW))
+        return series[str(model)]
+
+    return of
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +197,31 @@ def assert_equal_training(series: StepSeries, expected: StepSeries, *, ranks: in
     assert {(step.tokens, step.samples) for step in series.steps} == {(8 * 32, 8)}
     assert losses(series) == close(losses(expected))
     assert norms(series) == close(norms(expected))
+
+
+@pytest.mark.parametrize("name", [name for name in OF_TODAY if name.startswith("today")])
+def test_a_dense_shape_of_today_trains_as_engine_torch_does(
+    name: str, trained: Trained, today_by_torch: Callable[[str], StepSeries]
+) -> None:
+    assert_equal_training(trained(name), today_by_torch(name), ranks=OF_TODAY[name][0])
+
+
+@pytest.mark.parametrize("name", ["experts_tensor", "experts_copies"])
+def test_experts_train_alike_however_they_are_spread(name: str, trained: Trained) -> None:
+    alone = trained("experts")
+    assert_equal_training(trained(name), alone, ranks=2)
+    assert known(losses(alone)[-1]) < known(losses(alone)[0])
+
+
+@pytest.mark.parametrize("name", OF_TODAY)
+def test_ranks_count_the_parameters_of_a_shape_of_today(name: str, trained: Trained, make_recipe: MakeRecipe) -> None:
+    recipe = make_recipe(**merge(BASE, OF_TODAY[name][1]))
+    model, counted = recipe.model, Counter[int]()
+    for info in trained(name).ranks:
+        counted[known(info.training).copy_rank] += known(info.training).parameters
+    padding = padded_vocabulary(model.vocab_size, recipe.parallelism.tensor) - model.vocab_size
+    tables = padding * model.hidden_size * (1 if model.tied_embeddings else 2)
+    assert set(counted.values()) == {parameters(model, recipe.sequence_length) + tables}
 
 
 def test_one_rank_of_each_copy_counts_the_work_and_all_know_the_loss(pipeline: Path) -> None:

@@ -105,6 +105,19 @@ def test_cards_and_ports_of_sysfs(root: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "nvidia-ml-py is not installed" in facts.trouble
 
 
+@pytest.mark.parametrize(
+    ("vendor", "family", "model", "generation"),
+    [
+        ("GenuineIntel", 6, 85, 3), ("GenuineIntel", 6, 106, 4), ("GenuineIntel", 6, 143, None),
+        ("AuthenticAMD", 23, 49, 4), ("AuthenticAMD", 25, 1, 4), ("AuthenticAMD", 26, 2, None),
+    ],
+)  # fmt: skip
+def test_the_generation_of_a_processor(vendor: str, family: int, model: int, generation: int | None) -> None:
+    text = f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: {model}\nmodel name\t: X\n"
+    assert hardware.find_cpu_pcie_gen(text) == generation
+    assert hardware.find_cpu_pcie_gen("") is None
+
+
 def test_gpus_by_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     """NVML's version 6 is NVLink 4, and a fact that it lacks is None."""
     monkeypatch.setitem(sys.modules, "pynvml", stand_in())
