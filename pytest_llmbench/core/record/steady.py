@@ -15,6 +15,9 @@ _FAR_ENOUGH, _RANGES = 4.0, 3.0
 _GAIN = 1.5
 # Steps that still become faster may become faster by this many times the fall so far.
 _GOES_ON = 4.0
+# In few steps, a fall of more than this share may be a slow start that noise hides: its excess is at most as far as two
+# levels are apart.
+_HIDDEN_FALL, _APART = 0.003, 2.0
 
 Reason = Literal["too_short", "not_settled", "drifts", "pauses_decide", "unseen_levels", "within_noise"]
 Decided = Literal["fast_enough", "too_slow"]
@@ -103,6 +106,11 @@ class Steady:
         """Distance of the lower end from the mean in seconds, without the logarithm that keeps this end above 0."""
         return self.mean * math.log(self.mean / self.low) if self.low > 0.0 else math.inf
 
+    @property
+    def _faster(self) -> float:
+        """Factor by which further steps may be faster, by levels or a slow start that so few do not show."""
+        return math.exp(-self.unseen / self.mean * min(max(1.0, -self.slope / _HIDDEN_FALL), _APART))
+
     def decide(self, bound: float) -> Decided | Reason:
         """Compare with a bound on the step time.
 
@@ -125,7 +133,7 @@ class Steady:
         if self.low - further > bound:
             reach = self.half_width if self.mean_with_pauses >= self.mean else pausing
             pauses = self.mean_with_pauses * math.exp(-reach / self.mean) > bound
-            return _guarded("too_slow", pauses=pauses, levels=self.low - max(further, self.unseen) > bound)
+            return _guarded("too_slow", pauses=pauses, levels=self.low * self._faster > bound)
         return "drifts" if self.drift is not None else "within_noise"
 
     def _decide_by_each_step(self, bound: float) -> Decided | None:
@@ -138,7 +146,7 @@ class Steady:
                 gain = min(far, max(_GAIN, math.sqrt(self.mean / self.fastest)))
         if max(self.slowest * far + self.pausing, self.slowest + self.unseen) <= bound:
             return "fast_enough"
-        return "too_slow" if self.fastest > max(gain * bound, bound + self.unseen) else None
+        return "too_slow" if self.fastest * self._faster > bound and self.fastest > gain * bound else None
 
     def widened(self, between: float) -> Self:
         """This state with a half width for the difference between runs, in seconds: a claim of the system."""

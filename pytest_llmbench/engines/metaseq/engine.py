@@ -72,6 +72,8 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
     wide = own.get("decoder-ffn-embed-dim")  # outside of the recipe's fields, so another value makes the work unknown
     usual = {"decoder-ffn-embed-dim"} if wide == 4 * recipe.model.hidden_size else set()
     same = {name: rule for name, rule in rules_of_given(arguments, _FIELDS).items() if name != "decoder-ffn-embed-dim"}
+    if "total-num-update" in same:  # of the optimizer, as with another one the work of a step is the same
+        same["total-num-update"] = Same(field="optimizer.decay", allowed=(recipe.steps,))
     known = _HARMLESS | _FIELDS.keys() | usual  # where a rule is missing, we do not give the program its arguments
     return Rules(
         same={**same, **other_names}, refused=_REFUSED, harmless=known, families=_FAMILIES, usual=_USUAL

@@ -121,6 +121,10 @@ _COUNTS: Mapping[str, ClaimName] = {
 _SETTINGS: Table = {
     **{name: (claim, whole_number) for name, claim in _COUNTS.items()},
     **dict.fromkeys(("dropout", "attention_dropout"), ("dropout", in_short)),
+    # Together they make the claims of `_configured`.
+    **dict.fromkeys(("fp16", "memory_efficient_fp16", "bf16"), ("precision", lambda _: None)),
+    "checkpoint_activations": ("activation_checkpointing", lambda _: None),
+    **dict.fromkeys(("ddp_backend", "no_reshard_after_forward"), ("sharding", lambda _: None)),
 }
 
 

@@ -54,13 +54,12 @@ def steady_state(
 ) -> Steady:
     """Find the steady state of a run and the interval of its mean.
 
-    With an alpha of 1 %, at most 1 % of verdicts were wrong in every simulated cell of the domain: 25 to 5,000 steps
-    (a verdict needs at least 20 after the warm-up, or 5 lines), noise with a coefficient of variation of 0.05 to 6 %
-    and a correlation of neighbours up to 0.9, bounds 0.5 to 5 % away; drift, pauses, evaluations, and slow starts whose
-    excess fades with a time constant of up to 0.3 of the steps. Limits: noise may hide the end of a longer slow start;
-    runs of one system that differ by more than 0.6 % need a calibrated `between_runs`, or several runs; a run with less
-    than ten of its pauses, or of its changes of level, may not show them; pauses shorter than a line are part of the
-    speed.
+    With an alpha of 1 %, at most 1 % of verdicts were wrong in the simulated cells of the domain: 25 to 5,000 steps (a
+    verdict needs at least 20 after the warm-up, or 5 lines), noise with a coefficient of variation of 0.05 to 6 % and a
+    correlation of neighbours up to 0.9 (0.98 from 100 steps on), bounds 0.5 to 5 % away; drift, pauses, evaluations,
+    slow starts, swings of 3 % and levels 8 % apart. Limits: noise may hide the end of a slow start whose excess fades
+    with a time constant of more than 0.6 of the steps; runs of one system that differ by more than 0.6 % need a
+    calibrated `between_runs`, or several runs; pauses shorter than a line are part of the speed.
 
     Args:
         seconds: per step, of each step or of each line that is a mean over several.

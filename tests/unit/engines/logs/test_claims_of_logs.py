@@ -187,7 +187,7 @@ def test_settings_are_counted_as_far_as_they_are_not_compared(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("log", "printed", "compared"),
-    readable(((METASEQ_CPU, 167, 30), (LAMBDA_350M, 67, 6), (NEMO_2, 73, 9)), lambda case: case[0].name),
+    readable(((METASEQ_CPU, 167, 31), (LAMBDA_350M, 67, 6), (NEMO_2, 73, 9)), lambda case: case[0].name),
 )
 def test_settings_of_other_frameworks_are_counted(log: TrueLog, printed: int, compared: int, tmp_path: Path) -> None:
     summary = log.evidence(tmp_path, log.text()).compared.summary
@@ -313,6 +313,7 @@ def test_a_true_log_is_judged_as_it_was(tmp_path: Path, log: TrueLog) -> None:
             (METASEQ_CPU, r"decoder_layers=2", "decoder_layers=12", "layers 12"),
             (METASEQ_CPU, r"'tokens_per_sample': 64", "'tokens_per_sample': 32", "sequence length 32"),
             (METASEQ_CPU, r"batch size per GPU = 4", "batch size per GPU = 2", "micro batch size 2"),
+            (METASEQ_CPU, r"update_freq': \[1\]", "update_freq': [4]", "update_freq 4"),
             (METASEQ_CPU, r"attention_dropout=0.1", "attention_dropout=0.0", "dropout 0;"),
             (METASEQ_CPU, r"(metaseq.trainer \| )loading train data", r"\1Loaded checkpoint x (", "weights loaded"),
             (METASEQ_CPU, r"num\. trained: 104,064", "num. trained: 4,064", "frozen parameters 100000"),
