@@ -1,7 +1,7 @@
 """Expectations of physics for the nodes of a check, from facts that all checks of a session ask for once."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_llmbench.checks.answers import read_per_host
@@ -48,6 +48,7 @@ class Machines:
     site: Site
     facts: Mapping[str, MachineFacts]
     missing: Mapping[str, str]  # the reason for each node without facts
+    _nics: dict[str, Nics | NoLaw] = field(default_factory=dict)
 
     @classmethod
     def ask(cls, fleet: Fleet) -> "Machines | None":
@@ -114,7 +115,9 @@ class Machines:
 
     def nics(self, host: str) -> Nics | NoLaw:
         """The NICs of a node for collectives."""
-        return count_nics(self.facts[host], self.site.network, self.site.system)
+        if host not in self._nics:
+            self._nics[host] = count_nics(self.facts[host], self.site.network, self.site.system)
+        return self._nics[host]
 
     def collective(
         self,

@@ -178,6 +178,12 @@ get_engine = ENGINES.load
 def problems_of(engine: Engine, recipe: Recipe, topology: Topology) -> Iterator[str]:
     """Yield every reason that keeps this recipe from running on this topology, keys unknown to its engine first."""
     yield from shape_problems(engine, recipe)
+    layout, ranks = recipe.parallelism, topology.world_size
+    if layout.expert > 1 and ranks % (layout.pipeline * layout.expert):
+        yield (
+            f"recipe {recipe.name}: {ranks} ranks ({topology}) do not divide by pipeline {layout.pipeline} × expert "
+            f"{layout.expert}"
+        )
     yield from engine.problems(recipe, topology)
 
 

@@ -18,7 +18,7 @@ class Weights:
     Attributes:
         split: matrices and biases that tensor-parallel ranks share.
         whole: norms and further biases, which each of them has.
-        experts: routed experts, which tensor-parallel and expert-parallel ranks share.
+        experts: routed experts, which expert-parallel or else tensor-parallel ranks share.
         used: share of the experts that a token is sent to.
     """
 
@@ -185,7 +185,7 @@ def of_rank(weights: Weights, parallelism: Parallelism) -> int:
     """Count what one rank has of some weights."""
     return (
         weights.split // parallelism.tensor + weights.whole
-        + weights.experts // (parallelism.tensor * parallelism.expert)
+        + weights.experts // parallelism.expert_shares
     )  # fmt: skip
 
 

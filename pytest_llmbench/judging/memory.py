@@ -71,14 +71,14 @@ def memory_of(recipe: Recipe, topology: Topology, footprint: Footprint) -> Memor
     copies = max(1, topology.world_size // layout.model_parallel_size)
     holders = copies * layout.context  # of the same parameters, among which state is split
     low = high = float(parameters(model, recipe.sequence_length))
-    experts = all_layers(model).experts / (layout.tensor * layout.pipeline * layout.expert)
+    experts = all_layers(model).experts / (layout.pipeline * layout.expert_shares)
     if layout.tensor * layout.pipeline * layout.expert > 1:
         stages = parameters_of_stages(model, recipe.sequence_length, layout)
         low, high = max(stage.low for stage in stages), max(stage.high for stage in stages)
 
     def state(number: float, kept: State) -> float:
         # Ranks with different experts do not share the state of these.
-        split = (number - experts) / holders + experts / max(1, holders // layout.expert)
+        split = (number - experts) / holders + experts / max(1, holders * layout.tensor // layout.expert_shares)
         return number * kept.whole + split * kept.split
 
     return Memory(

@@ -144,7 +144,6 @@ class NcclReader:
     """Reads lines one by one. `unread` counts those that cannot be read."""
 
     def __init__(self) -> None:
-        self.unread = 0
         self._hosts: dict[str, _HostLines] = {}
         self._version: str | None = None
 
@@ -160,8 +159,12 @@ class NcclReader:
             news = self._of(host or message.host).take(message) or news
         for _ in range(len(_MARK.findall(line)) - len(messages)):  # part of its prefix is lost
             self._of(host or next(iter(self._hosts), "")).refuse(line)
-        self.unread = sum(own.unread for own in self._hosts.values())
         return news
+
+    @property
+    def unread(self) -> int:
+        """Lines that could not be read."""
+        return sum(own.unread for own in self._hosts.values())
 
     def _of(self, host: str) -> "_HostLines":
         return self._hosts.setdefault(host, _HostLines(host))
@@ -357,7 +360,8 @@ def _kind_of(via: re.Match[str]) -> LinkKind:
 
 
 def _printable(line: str) -> str:
-    return "".join(character for character in line.strip()[:_LONGEST] if character.isprintable())
+    text = line.strip()[:_LONGEST]
+    return text if text.isprintable() else "".join(character for character in text if character.isprintable())
 
 
 def _named(text: str, names: tuple[str, ...]) -> str:

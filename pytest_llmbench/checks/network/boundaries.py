@@ -6,7 +6,7 @@ node, so the finding is about the place.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_llmbench.checks.network.tournament import Game, Pair, floor_of, is_slow
@@ -18,32 +18,51 @@ _MOST = 0.8
 _FEWEST_PAIRS = 3
 
 
-def floors_of(games: Sequence[Game], tolerance: float) -> dict[str, float | None]:
+def floors_of(games: Sequence[Game], rates: Mapping[str, float], tolerance: float) -> dict[str, float | None]:
     """The rate below which a pair is slow, for each boundary; one for all where boundaries make no difference.
 
-    A boundary with too few pairs to be compared takes the floor of all.
+    `rates` are those of the boundaries; one without a rate, or with too few pairs to be compared, takes the lowest one.
     """
-    rates = boundary_rates(games)
+    names = {game.boundary for game in games}
     if not rates or min(rates.values()) >= (1 - tolerance) * max(rates.values()):
-        return dict.fromkeys({game.boundary for game in games}, floor_of(games, tolerance))
+        return dict.fromkeys(names, floor_of(games, tolerance))
     floors = {
-        name: floor_of([game for game in games if game.boundary == name], tolerance)
-        for name in {game.boundary for game in games}
+        name: floor_of([game for game in games if game.boundary == name], tolerance) if name in rates else None
+        for name in names
     }
     common = min((floor for floor in floors.values() if floor is not None), default=None)
     return {name: common if floor is None else floor for name, floor in floors.items()}
 
 
-def boundary_rates(games: Sequence[Game]) -> dict[str, float]:
+def boundary_rates(
+    games: Sequence[Game], places: Places, places_of: Callable[[Game], tuple[str, ...]]
+) -> dict[str, float]:
     """The upper quartile of the pairs across each boundary; the empty name is for those within one place.
 
-    A boundary is slow as a whole if its better pairs are; half of all may be slow because of one bad switch.
+    A boundary is slow as a whole if its better pairs are; half of all may be slow because of one bad switch. So that
+    counts without the pairs of any one place, unless there are but two. If all pairs touch one place, there is no rate.
+    `places_of` names the two places of a pair.
     """
-    rates: dict[str, list[float]] = defaultdict(list)
+    rates: dict[str, list[tuple[float, tuple[str, ...]]]] = defaultdict(list)
     for game in games:
         if game.value is not None:
-            rates[game.boundary].append(game.value)
-    return {name: sorted(values)[(3 * (len(values) - 1) + 2) // 4] for name, values in rates.items()}
+            rates[game.boundary].append((game.value, places_of(game)))
+    counts = {name: len({*groups.values()}) for name, groups in places.levels.items()}
+    found = {
+        name: _rate_of(pairs) if counts.get(name, 0) > 2 else _upper_quartile([value for value, _ in pairs])
+        for name, pairs in rates.items()
+    }
+    return {name: rate for name, rate in found.items() if rate is not None}
+
+
+def _rate_of(pairs: Sequence[tuple[float, tuple[str, ...]]]) -> float | None:
+    places = {place for _, names in pairs for place in names}
+    without = [[value for value, names in pairs if place not in names] for place in places]
+    return max(map(_upper_quartile, without)) if all(without) else None
+
+
+def _upper_quartile(values: Sequence[float]) -> float:
+    return sorted(values)[(3 * (len(values) - 1) + 2) // 4]
 
 
 def place_players(places: Places, players: Mapping[str, tuple[str, str]]) -> Places:

@@ -177,8 +177,8 @@ class Hunt:
         If most pairs across a boundary miss their bound, and those within a place do not, the boundary is at fault:
         its pairs are compared with each other.
         """
-        compared, floors = floors_of(self.first, self._tolerance), dict[str, float | None]()
-        self._rates = boundary_rates(self.first)
+        self._rates = boundary_rates(self.first, self.places, self._places_of)
+        compared, floors = floors_of(self.first, self._rates, self._tolerance), dict[str, float | None]()
         for boundary, floor in compared.items():
             bound = self._bound(boundary)
             inside = self._rates.get("")
@@ -188,7 +188,13 @@ class Hunt:
             else:
                 by_comparison = None if self._reference(boundary) is not None else floor
                 floors[boundary] = bound if by_comparison is None else max(by_comparison, bound)
-        return floors
+        # Later pairs may cross boundaries that none of the first pass does.
+        lowest = min((floor for floor in floors.values() if floor is not None), default=None)
+        return dict.fromkeys(("", *self._places.levels), lowest) | floors
+
+    def _places_of(self, match: Game) -> tuple[str, ...]:
+        one, two = (self.players[player][0] for player in match.pair)
+        return self.places.between(match.boundary, one, two) if match.boundary in self.places.levels else ()
 
     def _blame_places(self, play: Callable[[Rounds], tuple[list[Match], Played]]) -> None:
         """Take the blame from nodes that are all behind one switch, and from pairs that all cross one boundary."""
@@ -351,7 +357,8 @@ class Hunt:
         """Yield nodes whose best pair is below what physics expects: a pair is as slow as the slower of its two."""
         behind = {host for host, _ in self._behind_boundaries()}
         for player, (host, rail) in self.players.items():
-            own = [match for match in self.matches_of(player) if match.value is not None and host not in behind]
+            matches = (*self.matches_of(player), *self.repeats_of(player))
+            own = [match for match in matches if match.value is not None and host not in behind]
             best = max(own, key=lambda match: match.value or 0.0, default=None)
             law = self._expect_pair(best) if best is not None else None
             if best is None or best.value is None or not isinstance(law, PhysicsBound):

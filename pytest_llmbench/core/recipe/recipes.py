@@ -81,7 +81,7 @@ class Parallelism(Strict):
     context: PositiveInt = 1
     """Number of ranks that share each sequence in all layers."""
     expert: PositiveInt = 1
-    """Number of ranks that share the experts of each layer."""
+    """Number of ranks that share the experts of each layer, each of which is whole on its rank."""
     sequence: bool = False
     """Tensor-parallel ranks also split the sequence where a layer has no matrices."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
@@ -91,6 +91,11 @@ class Parallelism(Strict):
     def model_parallel_size(self) -> int:
         """Ranks that train on one micro batch together."""
         return self.tensor * self.pipeline * self.context
+
+    @property
+    def expert_shares(self) -> int:
+        """Ranks that share the experts of a layer: those of `expert`, or without these those of `tensor`."""
+        return self.expert if self.expert > 1 else self.tensor
 
 
 class Preparation(Strict):

@@ -133,6 +133,8 @@ def _shape(recipe: Recipe) -> Iterator[tuple[str, str, Any]]:
     ):  # fmt: skip
         if ranks > 1:
             yield name, f"parallelism.{key}", ranks
+    if layout.expert > 1 and layout.tensor > 1:  # by default Megatron-LM divides each expert by tensor, too
+        yield "expert-tensor-parallel-size", "parallelism.expert", 1
 
 
 # How Megatron-LM prints what it parses.

@@ -15,8 +15,11 @@ from pytest_llmbench.core.recipe.shape import ModelShape
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Claim, Setting
 from pytest_llmbench.core.record.series import StepSeries
-from pytest_llmbench.engines.base import ENGINES, Place, Script, get_engine, shape_problems
+from pytest_llmbench.engines.base import ENGINES, Place, Script, get_engine, problems_of, shape_problems
+from pytest_llmbench.judging.flops import all_layers
 from pytest_llmbench.judging.references import Machine, applied
+from pytest_llmbench.session.forecast import memory
+from tests.conftest import known
 from tests.support.published import MODELS
 from tests.support.recipes import small_recipe
 from tests.support.shipped import shipped_recipes
@@ -209,6 +212,19 @@ def test_a_published_rate_passes_its_recipe_and_six_percent_less_fails(
                 if each.applies_to is not None and isinstance(applied(each, machine), Reference))  # fmt: skip
     assert Quantity(rate, "tokens/s/gpu") in bound
     assert Quantity(0.94 * rate, "tokens/s/gpu") not in bound
+
+
+def test_experts_are_whole_on_their_ranks() -> None:
+    """Qwen3 235B on 256 H100 has 8 stages of 32 ranks, each with four whole experts of a layer."""
+    recipe = shipped_recipes()["qwen3_235b_a22b_fp8_h100"]
+    assert given(recipe)["expert-tensor-parallel-size"] == "1"
+    engine, topology = get_engine("megatron_lm"), Topology(nodes=recipe.nodes, gpus_per_node=8)
+    assert list(problems_of(engine, recipe, topology)) == []
+    fewer = Topology(nodes=20, gpus_per_node=8)
+    assert any("do not divide by pipeline 8 × expert 32" in words for words in problems_of(engine, recipe, fewer))
+    experts = all_layers(recipe.model).experts / 8 / 32
+    needed = known(memory(recipe, topology))
+    assert needed.least / 2 > experts  # 2 bytes of each weight
 
 
 def test_layers_that_divide_with_the_embedding_count_it() -> None:

@@ -1,0 +1,17 @@
+"""The benchmark of large clusters, on a small one: each planted fault is named, and nothing else."""
+
+import pytest
+
+from benchmarks.scale import FAULTS, Cluster, judge, main, ports_of_node, run_checks
+
+CHECKS = ("rdma_ports", "pairs")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_named_and_nothing_else(fault: str) -> None:
+    cluster = Cluster(40, fault, 3, *ports_of_node(), checks=CHECKS)
+    assert judge(cluster, run_checks(cluster)) == ""
+
+
+def test_a_fault_that_nothing_names_is_an_error() -> None:
+    assert main(["--nodes", "8", "--repeats", "1", "--faults", "node", "--checks", "rdma_ports"]) == 1
