@@ -210,9 +210,13 @@ def _throughput(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
     metric = run.metrics.get("throughput")
     if metric is not None and metric.unit in _RATE_UNITS:
         caption.append(f"judged throughput {metric.quantity}")
-        low, high = (math.nan if end is None else end for end in (metric.low, metric.high))
+        # The interval of the verdict contains the difference between runs, that of the run alone its further steps.
+        own = (each for each in run.judgements if each.statistic == "throughput" and None not in {each.low, each.high})
+        judgement = next((each for each in own if each.unit == metric.unit), None)
+        source, words = (metric, "in further steps") if judgement is None else (judgement, "by the verdict")
+        low, high = (math.nan if end is None else end for end in (source.low, source.high))
         if math.isfinite(high - low):
-            caption.append(f"between {for_people(low)} and {for_people(high)} {metric.unit} in further steps")
+            caption.append(f"between {for_people(low)} and {for_people(high)} {metric.unit} {words}")
         shapes += _interval(low, metric.value, high, rates)
     limits: dict[float, str] = {}
     for statistic, operator, bound, judged in _bounds_of(run):

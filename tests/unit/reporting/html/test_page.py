@@ -16,6 +16,7 @@ from pytest_llmbench.core.record.records import Judgement, RunRecord, Verdict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.reporting.html import sections
 from pytest_llmbench.reporting.html.comparison import compare
+from pytest_llmbench.reporting.html.figures import step_figures
 from pytest_llmbench.session.folder import newest, read_folder
 from tests.support.recorded import (
     broken_run,
@@ -157,6 +158,19 @@ def test_a_figure_says_its_numbers(session: Path) -> None:
     assert "slowed down by heat or power brake: rank 5" in page.text
     shapes = [shape for each in page.data for shape in json.loads(each)["layout"].get("shapes", ())]
     assert {shape.get("fillcolor") for shape in shapes} == {None, "@band", "@edge"}  # a line, an interval, a warm-up
+
+
+def test_the_figure_has_the_interval_of_the_verdict(tmp_path: Path) -> None:
+    """Without a verdict on the throughput, it has that of further steps of the run."""
+    run = run_record(tmp_path, "opt125m", 1)
+    judged, *_ = run.judgements
+    wider = judged.model_copy(update={"unit": "words/s", "low": 440_000.0, "high": 470_000.0})
+    for judgement, words in (
+        (wider, "between 440,000 and 470,000 words/s by the verdict"),
+        (judged, "in further steps"),
+    ):
+        _, throughput, *_ = step_figures(run.model_copy(update={"judgements": (judgement,)}), 1000)
+        assert words in throughput.caption
 
 
 def hostile(record: RunRecord) -> RunRecord:
