@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pytest_llmbench.checks.findings import make_finding
 from pytest_llmbench.checks.machine import Machines, domain_of
@@ -61,9 +62,9 @@ class Look:
             host: replace(wirings.get(host, usual), shares=known, cores=self.cores.get(host)) for host in self.logs
         }
         found = judge_transport(self.logs, wired)
-        why = reasons(found)
+        why, cure = reasons(found), next((one.cure for one in found if one.level != "note"), "")
         findings = [
-            finding.model_copy(update={"message": f"{finding.message}; cause: {why}", **_soften(finding)})
+            finding.model_copy(update={"message": f"{finding.message}; cause: {why}", **_soften(finding, cure)})
             if why and finding.statistic is not None
             else finding
             for finding in report.findings
@@ -115,10 +116,10 @@ def read_look(
     return Look(logs=logs, unseen={**unseen, **missing}, cores=counts)
 
 
-def _soften(finding: Finding) -> dict[str, Severity]:
+def _soften(finding: Finding, cure: str) -> dict[str, Any]:
     """A rate that is slow because of a setting or the way of the data is a sign of no broken hardware."""
     isolates = finding.severity is Severity.ISOLATE and finding.kind in {"below_physics", "below_reference"}
-    return {"severity": Severity.CONFIGURE} if isolates else {}
+    return {"severity": Severity.CONFIGURE, "action": cure} if isolates else {}
 
 
 def wire(machines: Machines | None, look: Look, hosts: Sequence[str]) -> dict[str, Wiring]:

@@ -26,10 +26,10 @@ OWN = {"slurm", "gpu_slurm"}  # fixtures that bring up a Slurm of their own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test of this folder, and give each worker of pytest-xdist its part of those that take long.
 
-    Slurm's tests wait for the same eight nodes, and most of their time for Slurm, so four workers have them while the
-    others compute. Those that want all nodes alone are the very first; the other three workers begin with theirs when
-    those are over. Ranks that train are forked from a process that has imported the frameworks, which takes ten
-    seconds: the last worker begins with their tests, so that hardly another one has to make such a process.
+    Slurm's tests wait for the same eight nodes, and most of their time for Slurm, so four workers begin with them while
+    the others compute. Those that break nodes have a Slurm of their own, and are the very first. Ranks that train are
+    forked from a process that has imported the frameworks, which takes ten seconds: the last worker begins with their
+    tests, so that hardly another one has to make such a process.
     """
     parents = {path: set(path.parents) for path in {item.path for item in items}}  # there are ten tests a file
     ours = [item for item in items if HERE in parents[item.path]]
@@ -51,8 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = []
     for worker in range(workers):
         share = shares.get(worker, [])
-        before = (each - len(share)) // 2 if worker in {1, 2, 3} else 0
-        items += [*others[:before], *share, *others[before : each - len(share)]]
+        items += [*share, *others[: each - len(share)]]
         del others[: each - len(share)]
     items += others
 
@@ -72,12 +71,22 @@ def slurm_is_up() -> None:
 def nodes(request: pytest.FixtureRequest, slurm_is_up: None) -> Iterator[None]:
     """The nodes, all in service: a test that breaks one has them alone, and leaves them mended.
 
-    A test with a Slurm of its own leaves them to others, and does not wait for them.
+    A test with a Slurm of its own leaves them to others, and does not wait for them. All that break nodes are the first
+    ones of a worker, which brings up a second Slurm for them; another worker may get one from it at the end.
     """
     if OWN & set(request.fixturenames):
         yield
         return
     breaks = request.node.get_closest_marker("breaks_nodes") is not None
+    if breaks and os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
+        second: OwnSlurm = request.getfixturevalue("breakable")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SLURM_CONF", second.env["SLURM_CONF"])
+            for name in ("LLMBENCH_SLURM", "LLMBENCH_SLURM_PORT"):
+                patch.setenv(name, second.up[name])
+            yield
+            Queue.mend()
+        return
     with slurm_nodes(alone=breaks):
         yield
         if breaks:
@@ -176,3 +185,10 @@ def own_slurm(name: str, port: int, **settings: str) -> Iterator[OwnSlurm]:
         subprocess.run([str(TOOLS / "down.sh")], env={**down, "WIPE": "1"}, check=True, capture_output=True)
         (base.parent / f"{base.name}.lock").unlink(missing_ok=True)
         shutil.rmtree(base, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def breakable() -> Iterator[OwnSlurm]:
+    """Eight nodes to break, as up.sh makes them: all other tests would wait for minutes until theirs are whole."""
+    with own_slurm("broken", 9000, CPUS="16", ACCOUNTING="1") as slurm:
+        yield slurm

@@ -479,6 +479,7 @@ def test_physics_judges_pairs_that_are_all_alike(count: int, rate_: float) -> No
     below = next(found for found in report.findings if found.kind == "below_physics")
     assert below.severity is Severity.CONFIGURE  # it is a setting, and no broken hardware
     assert below.message.endswith("; cause: NCCL_IB_DISABLE=1 is set")
+    assert below.action.startswith("check NCCL_IB_DISABLE")
 
 
 def test_physics_names_the_bad_half() -> None:
