@@ -142,7 +142,7 @@ def checked(tmp_path: Path) -> HealthRecord:
             findings=(
                 Finding(severity=Severity.REBOOT, action="a", **finding), Finding(severity=Severity.MONITOR, **finding)
             ),
-            readings=(Reading(host="n1", statistic="step_time", value=1.0, unit="s"),),
+            readings=(Reading(host="n1", statistic="step_time", value=1.0, unit="s"),), bounds=("a bound",),
         ),
     )  # fmt: skip
 

@@ -350,6 +350,14 @@ def test_a_run_that_is_not_what_it_claims_is_an_error(logs: Logs, name: str) -> 
     assert (record.problem.kind, record.metrics) == (kind, {}), record.problem.message
 
 
+def test_losses_that_all_ranks_throw_up_need_not_be_alike(logs: Logs) -> None:
+    """As Llama 3.1 8B on four GPUs in its third step, which became one model."""
+    thrown = (2.0, 0.6)
+    for rank in (0, 1):
+        logs.change("step", lambda e, n=rank: {"loss": e["loss"] + thrown[n] * (e["step"] == 2)}, (rank,))
+    assert logs.judge().problem is None
+
+
 def at_a_second_each(events: list[Event], rank: int) -> list[Event]:
     """Give every step of a rank a second, so that a busy machine does not matter."""
     second, first = 1 + 1e-6 * rank, events[0]["time"] + 1

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,10 +11,11 @@ from typing import Any, TypeVar
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import load_system
+from pytest_llmbench.core.errors import LLMBenchError
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.recipes import load_recipes
-from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.session.replay import find_replays, replayed_record
+from pytest_llmbench.core.record.records import RunRecord, write_model
+from pytest_llmbench.session.replay import as_replayed, find_replays, recount, replayed_record
 
 Damaged = TypeVar("Damaged")
 
@@ -36,10 +38,20 @@ class RecordedLogs:
         path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
     def judge(self) -> RunRecord:
-        """Judge the logs as a replay does."""
-        system = load_system("elsewhere", [shipped("systems")])
+        """Judge the logs as a replay does, beside a record that was made of them."""
+        path, system = self.run / "record.json", load_system("elsewhere", [shipped("systems")])
+        with suppress(LLMBenchError):
+            record = RunRecord.read(path)
+            again = recount(record.recipe, as_replayed(record, self.run), system)
+            write_model(path, record.model_copy(update={**dict(again.outcome), "problem": None}))
+        nodes = json.loads(path.read_text())["nodes"]
         settings = Settings(
-            system=system, cluster="replay", allocation="session", run_dir=self.session, replay=self.session
+            system=system,
+            cluster="replay",
+            allocation="session",
+            run_dir=self.session,
+            replay=self.session,
+            nodes=nodes,
         )
         (spec,) = find_replays(self.session, load_recipes([self.recipes]), settings).values()
         assert spec.replayed is not None
