@@ -14,7 +14,7 @@ from typing import NamedTuple
 from pytest_llmbench.core.record.nccl import Fact, LinkKind, NcclComm, NcclLink, NcclLog
 from pytest_llmbench.judging.transport import judge_transport
 
-Process = tuple[str, str]  # host and process id, as NCCL prints them
+NcclProcess = tuple[str, str]  # host and process id, as NCCL prints them
 
 _LONGEST = 600
 _MOST_WARNINGS = 20
@@ -182,8 +182,8 @@ class _HostLines:
         self._host = host
         self.count = self.unread = 0
         self._unread_line = ""
-        self._links: dict[tuple[Process, int, int, str], tuple[re.Match[str], str]] = {}
-        self.comms: dict[tuple[Process, str, int, int], dict[str, str]] = {}
+        self._links: dict[tuple[NcclProcess, int, int, str], tuple[re.Match[str], str]] = {}
+        self.comms: dict[tuple[NcclProcess, str, int, int], dict[str, str]] = {}
         self._facts: dict[str, Fact] = {}
         self._sizes: dict[str, int] = {}
         self._algorithms: dict[str, Fact] = {}
@@ -314,8 +314,8 @@ class _HostLines:
 class _Places:
     """The NVLink domain of ranks, by the lines of communicators."""
 
-    def __init__(self, comms: Mapping[tuple[Process, str, int, int], Mapping[str, str]]) -> None:
-        self._of_process: dict[Process, list[tuple[int, int, int | None, str]]] = {}
+    def __init__(self, comms: Mapping[tuple[NcclProcess, str, int, int], Mapping[str, str]]) -> None:
+        self._of_process: dict[NcclProcess, list[tuple[int, int, int | None, str]]] = {}
         self._hosts: dict[str, dict[int, set[str]]] = {}
         for (process, _, rank, ranks), known in comms.items():
             group = known.get("id", f"{ranks} ranks")
@@ -323,7 +323,7 @@ class _Places:
             self._of_process.setdefault(process, []).append((rank, ranks, nodes, group))
             self._hosts.setdefault(group, {}).setdefault(rank, set()).add(process[0])
 
-    def within(self, process: Process, sender: int, receiver: int) -> bool | None:
+    def within(self, process: NcclProcess, sender: int, receiver: int) -> bool | None:
         """Whether two ranks of a communicator of this process share a domain; None where communicators differ."""
         results = {
             self._share(nodes, group, ranks, sender, receiver)

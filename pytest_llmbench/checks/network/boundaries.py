@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_llmbench.checks.network.tournament import Game, Pair, floor_of, is_slow
-from pytest_llmbench.core.recipe.topology import Place, Places
+from pytest_llmbench.core.recipe.topology import Places, Segment
 
 Floors = Mapping[str, float | None]
 # So many of the nodes of a place, and of the pairs between two places, are bad if the place is.
@@ -78,16 +78,16 @@ def place_players(places: Places, players: Mapping[str, tuple[str, str]]) -> Pla
     return Places({**levels, **({"rail": rails} if rails else {})})
 
 
-def find_bad_places(places: Places, accused: Collection[str], judged: Collection[str]) -> list[Place]:
+def find_bad_places(places: Places, accused: Collection[str], judged: Collection[str]) -> list[Segment]:
     """Places whose judged nodes are nearly all slow, two at least, each with these nodes; outermost first."""
-    found: list[Place] = []
+    found: list[Segment] = []
     # If most are accused, what they share is more than a place.
     left = {*accused} if 2 * len(accused) <= len(judged) else set[str]()
     for place in reversed([*places]):
         own = [host for host in place.hosts if host in judged]
         bad = [host for host in own if host in left]
         if len(bad) >= 2 and len(bad) >= _MOST * len(own) and len(own) < len(judged):
-            found.append(Place(level=place.level, name=place.name, hosts=tuple(bad)))
+            found.append(Segment(level=place.level, name=place.name, hosts=tuple(bad)))
             left -= {*bad}
     return found
 

@@ -33,7 +33,7 @@ from pytest_llmbench.checks.network.groups import (
 from pytest_llmbench.checks.network.tournament import Game, PairVerdict, Rounds, is_slow, judge, schedule
 from pytest_llmbench.checks.transport import GLOO, wire
 from pytest_llmbench.core.quantity import listed
-from pytest_llmbench.core.recipe.topology import Place, Places
+from pytest_llmbench.core.recipe.topology import Places, Segment
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.judging.outliers import outliers
 from pytest_llmbench.judging.physics import PhysicsBound, PhysicsResult, expect_from_pairs, oversubscribed
@@ -89,7 +89,7 @@ class Hunt:
         if self.machines is not None:
             domains = {host: domain_of(host, node, {}) for host, node in self.machines.facts.items()}
             self.places = Places({**self.places.levels, _DOMAIN: domains}).of(fleet.hosts)
-        self._inside: dict[Place, list[Match]] = {}  # pairs within each bad place
+        self._inside: dict[Segment, list[Match]] = {}  # pairs within each bad place
         self._matches: dict[str, list[Match]] = defaultdict(list)  # of the first pass by player
         self._repeats_of: dict[str, list[Match]] = defaultdict(list)  # of the second pass by suspect
         self.silent: dict[str, str] = {}  # reasons for nodes without an answer

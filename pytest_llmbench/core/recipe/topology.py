@@ -49,7 +49,7 @@ class Topology:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class Segment:
     """Nodes behind one switch, or in one rack."""
 
     level: str  # such as `rack`
@@ -88,13 +88,13 @@ class Places:
         names = self._names(level, one, two)
         return tuple(sorted(names)) if len(names) == 2 else ()
 
-    def __iter__(self) -> Iterator[Place]:
+    def __iter__(self) -> Iterator[Segment]:
         """All places, of inner levels first."""
         for level, groups in self.levels.items():
             hosts: dict[str, list[str]] = {}
             for host, name in groups.items():
                 hosts.setdefault(name, []).append(host)
-            yield from (Place(level=level, name=name, hosts=tuple(own)) for name, own in hosts.items())
+            yield from (Segment(level=level, name=name, hosts=tuple(own)) for name, own in hosts.items())
 
     def order(self, hosts: Sequence[str]) -> list[str]:
         """Nodes of one place next to each other, and those of neighbouring places."""
