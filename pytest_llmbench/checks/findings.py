@@ -98,7 +98,7 @@ class Bounds:
                 yield bound
 
     def is_by_physics(self, reading: Reading, device: str | None = None) -> bool:
-        """True if physics decides about a reading, and no reference in its place."""
+        """True if physics decides about a reading, instead of a reference."""
         return self._replaced_by(reading, device or self._device) is None
 
     def _replaced_by(self, reading: Reading, device: str) -> Reference | None:

@@ -1,4 +1,4 @@
-"""The way of a check's data, by NCCL's own lines from a short step that measures nothing."""
+"""The way of a check's data, by NCCL's own lines from a short step after the measurement."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -117,7 +117,7 @@ def read_look(
 
 
 def _soften(finding: Finding, cure: str) -> dict[str, Any]:
-    """A rate that is slow because of a setting or the way of the data is a sign of no broken hardware."""
+    """The severity and cure of a rate that is slow because of a setting or the way of the data."""
     isolates = finding.severity is Severity.ISOLATE and finding.kind in {"below_physics", "below_reference"}
     return {"severity": Severity.CONFIGURE, "action": cure} if isolates else {}
 

@@ -18,7 +18,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Read one YAML mapping.
 
     Raises:
-        ConfigError: it is no mapping, or as `read_yaml_value` has it.
+        ConfigError: it must be a mapping, or as `read_yaml_value` has it.
     """
     data = read_yaml_value(path)
     if not isinstance(data, dict):

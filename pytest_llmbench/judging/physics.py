@@ -122,7 +122,7 @@ class PhysicsBound:
 
 @dataclass(frozen=True, slots=True)
 class NoLaw:
-    """The reason why physics does not judge a measurement."""
+    """The reason why physics leaves a measurement unjudged."""
 
     reason: str
 
@@ -143,7 +143,7 @@ def _expect(name: str, product: float, unit: str, facts: str, share: float = 1.0
 
 
 def unknown(what: str, value: object) -> NoLaw:
-    """A fact that is missing, or that no table has."""
+    """A missing fact, or one outside of the tables."""
     return NoLaw(f"{what} of this hardware is not known" if value is None else f"unknown hardware: {what} {value}")
 
 

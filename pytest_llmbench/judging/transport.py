@@ -1,6 +1,6 @@
 """Rules about the way that NCCL sent data: each finding has NCCL's line as evidence, and its cure.
 
-They name the faults that slow all GPUs alike, which no comparison of nodes shows.
+They name the faults that slow all GPUs alike, which stay hidden when nodes are compared.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -118,7 +118,8 @@ _ARGUMENTS: Table = {
     "grad_reduce_in_bf16": ("gradient_precision", {"True": "bf16"}.get),
     "position_embedding_type": ("positions", lambda text: "learned" if text == "learned_absolute" else text),
 }
-# Of the objects that Megatron-Core prints, for NeMo too; `params_dtype` there is that of the copies of the weights.
+# Settings of the objects that Megatron-Core prints, for NeMo too; `params_dtype` there is that of the copies of the
+# weights.
 _OBJECTS: Table = {
     "sequence_length": ("sequence_length", whole_number),
     "bf16": ("bf16", _SWITCH.get),

@@ -141,7 +141,7 @@ def find_faults(paths: Iterable[Path]) -> tuple[str, ...]:
 
 
 class NcclReader:
-    """Reads lines one by one. `unread` counts those that cannot be read."""
+    """Reads lines one by one. `unread` counts damaged ones."""
 
     def __init__(self) -> None:
         self._hosts: dict[str, _HostLines] = {}
@@ -163,7 +163,7 @@ class NcclReader:
 
     @property
     def unread(self) -> int:
-        """Lines that could not be read."""
+        """Number of damaged lines."""
         return sum(own.unread for own in self._hosts.values())
 
     def _of(self, host: str) -> "_HostLines":

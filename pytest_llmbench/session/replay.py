@@ -285,7 +285,7 @@ def recount(recipe: Recipe, replayed: Replayed, system: System) -> Recount:
 
 
 def differences_of_logs(folder: Path, record: Record) -> list[str]:
-    """How the logs of a run of a session differ from its record; nothing where they, or their engine, are missing."""
+    """How the logs of a run of a session differ from its record; empty where they, or their engine, are missing."""
     if not isinstance(record, RunRecord) or record.problem is not None or record.replayed is not None:
         return []  # replayed logs lie elsewhere, and may be others by now
     try:

@@ -17,7 +17,7 @@ _YES = {"yes", "enabled", "active", "true", "pending"}
 _NO = {"no", "disabled", "not active", "false"}
 _UNKNOWN = {"", "N/A", "Unknown", "Not Supported", "Not Available", "Not Applicable", "Insufficient Permissions"}
 _GONE = "Requested functionality has been deprecated"
-# In place of a value where the driver has lost the GPU.
+# Printed instead of a value if the driver has lost the GPU.
 LOST = re.compile(r"\[?(GPU is lost|GPU requires reset|Unknown Error|ERR!)\]?", re.IGNORECASE)
 
 

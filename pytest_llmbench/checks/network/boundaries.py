@@ -13,7 +13,7 @@ from pytest_llmbench.checks.network.tournament import Game, Pair, floor_of, is_s
 from pytest_llmbench.core.recipe.topology import Places, Segment
 
 Floors = Mapping[str, float | None]
-# So many of the nodes of a place, and of the pairs between two places, are bad if the place is.
+# Least share of bad nodes of a bad place, and of bad pairs between two places whose link is bad.
 _MOST = 0.8
 _FEWEST_PAIRS = 3
 
@@ -40,8 +40,8 @@ def boundary_rates(
     """The upper quartile of the pairs across each boundary; the empty name is for those within one place.
 
     A boundary is slow as a whole if its better pairs are; half of all may be slow because of one bad switch. So that
-    counts without the pairs of any one place, unless there are but two. If all pairs touch one place, there is no rate.
-    `places_of` names the two places of a pair.
+    counts without the pairs of any one place, unless there are but two. The rate is missing if all pairs
+    touch one place. `places_of` names the two places of a pair.
     """
     rates: dict[str, list[tuple[float, tuple[str, ...]]]] = defaultdict(list)
     for game in games:
@@ -81,7 +81,7 @@ def place_players(places: Places, players: Mapping[str, tuple[str, str]]) -> Pla
 def find_bad_places(places: Places, accused: Collection[str], judged: Collection[str]) -> list[Segment]:
     """Places whose judged nodes are nearly all slow, two at least, each with these nodes; outermost first."""
     found: list[Segment] = []
-    # If most are accused, what they share is more than a place.
+    # If most are accused, the fault is larger than a place.
     left = {*accused} if 2 * len(accused) <= len(judged) else set[str]()
     for place in reversed([*places]):
         own = [host for host in place.hosts if host in judged]

@@ -118,7 +118,7 @@ class MeasuredGroups:
         self._fleet, self._check, self._settings, self._sizes = fleet, check, settings, options.sizes(fleet.site)
 
     def look(self, rounds: Sequence[Sequence[RankGroup]]) -> Look:
-        """Let NCCL print which way it sends the data of rounds of groups, in a step that measures nothing."""
+        """Let NCCL print which way it sends the data of rounds of groups, in a step of its own."""
         hosts = dict.fromkeys(host for groups in rounds for group in groups for host in group.hosts)
         sizes = {"iterations": 1, "warm_up": 1, "bytes": min(self._sizes.bytes, _LOOK_BYTES)}
         played = self._play(rounds, sizes, nccl=True)

@@ -325,7 +325,7 @@ class Hunt:
         return median(shares) if shares else None
 
     def _expect_pair(self, match: Match) -> PhysicsResult | None:
-        """What physics expects of a pair; None on CPUs and at scale smoke."""
+        """The bound of a pair by physics; None on CPUs and at scale smoke."""
         hosts, size = match.result.group.hosts, match.result.bytes
         if self.machines is None or size is None:
             return None
@@ -336,10 +336,7 @@ class Hunt:
         return self._expect_pair(match) if match is not None and reading.host is None else None
 
     def expect_group(self, hosts: Sequence[str]) -> list[PhysicsBound]:
-        """What all these nodes together should reach: by their own facts, and by the median pair.
-
-        Pairs inside a rack of NVL72 are no base for several racks.
-        """
+        """The bounds of all these nodes together: by their own facts, and, within one rack, by the median pair."""
         sizes = [match.result.bytes for match in self._of_pairs.values() if match.result.bytes is not None]
         if self.machines is None or not sizes:
             return []
@@ -405,7 +402,7 @@ class Hunt:
         return floors if len({*floors.values()}) > 1 else next(iter(floors.values()), None)
 
     def _find_boundaries(self) -> Iterator[Finding]:
-        """Yield what is wrong with a place or between places, as none of its nodes is at fault."""
+        """Yield the faults of places and between places, whose nodes are good."""
         for place in self.bad_places:
             among = self._inside[place]
             inside = "slow" if any(map(self._is_slow, among)) else "well"

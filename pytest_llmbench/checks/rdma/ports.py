@@ -49,7 +49,7 @@ class RdmaOptions(Strict):
         return Probe(name="rdma-ports", entry=entry, config={"sysfs": self.sysfs}, deadline_s=deadline_s)
 
     def select(self, nodes: Mapping[str, RdmaFacts]) -> dict[str, RdmaFacts]:
-        """Leave out the devices that are not to be judged."""
+        """Keep the devices that are to be judged."""
         return {
             host: node.model_copy(
                 update={"ports": tuple(port for port in node.ports if port.name.partition("/")[0] in self.devices)}

@@ -62,7 +62,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where nodes stand: the group of each node by level, such as `leaf` and `rack`; inner levels come first."""
+    """The group of each node by level, such as `leaf` and `rack`; inner levels come first."""
 
     levels: dict[str, dict[str, str]] = field(default_factory=dict)
 

@@ -12,7 +12,8 @@ import os
 import time
 from pathlib import Path
 
-# Of a session. Its plan is written before anything starts; that of the first xdist worker, before the controller reads.
+# Files of a session. Its plan is written before anything starts; that of the first xdist worker, before the
+# controller reads.
 PLAN, WORKERS_PLAN, JUNIT = "session.json", "plan.json", "junit.xml"
 # Facts of the system that its logs are judged by.
 SYSTEM = "system.json"
@@ -35,7 +36,7 @@ REPEATS = "repeats"
 HOLDER = "allocation"
 FOLDERS = {"run": "runs", "check": "checks"}
 
-# Of a run or a check.
+# Files of a run or a check.
 RECORD, JOB = "record.json", "job.json"
 # A record whose file was changed while its session ran is put aside under this name.
 ALTERED = "record-altered.json"

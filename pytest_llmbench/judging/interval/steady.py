@@ -110,7 +110,7 @@ def steady_state(
 
 
 def unseen(steps: int) -> float:
-    """By how much the mean of many more steps may differ because of a level that these do not show, as a share."""
+    """By how much the mean of many more steps may differ because of a level outside of these, as a share."""
     return _LEVELS * math.exp(min((_SHORT - steps) / _FADES, 0.0))
 
 

@@ -101,8 +101,8 @@ def alike(e: Evidence) -> Iterator[Problem]:
             return
         else:
             steps = max(1, e.steps_due // number) if e.recipe.data.kind == "synthetic" else 1
-            # Where the loss of all ranks jumps up, as when a rate of learning is still too high for the model, their
-            # own ones scatter as far. Llama 3.1 8B on four GPUs: 13.7, 11.0, 13.1 and 11.9 in its third step.
+            # If the loss of all ranks jumps up, as with a learning rate that is too high at first, their own losses
+            # scatter as far. Llama 3.1 8B on four GPUs: 13.7, 11.0, 13.1 and 11.9 in its third step.
             own = rises[len(rises) * part // number : len(rises) * (part + 1) // number]
             allowed = max(e.expected.spread, *own) / math.sqrt(steps)
         for info, quarters in of_ranks:

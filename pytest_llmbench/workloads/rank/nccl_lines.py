@@ -1,6 +1,6 @@
 """Makes NCCL print in this process which way it sends data, and collects what it printed.
 
-NCCL reads its variables once, so this comes before the first process group, in a process that measures nothing: lines
+NCCL reads its variables once, so this comes before the first process group, in a process of its own: lines
 about each call cost time.
 """
 

@@ -225,7 +225,7 @@ def start_server(at: Path, *tests: str) -> None:
                     (os.POSIX_SPAWN_DUP2, nothing.fileno(), 0),
                     (os.POSIX_SPAWN_DUP2, said.fileno(), 1),
                     (os.POSIX_SPAWN_DUP2, said.fileno(), 2),
-                    # A lock or pipe of whoever runs the tests is not held for as long as the server waits.
+                    # A lock or pipe of the shell that runs the tests must be free while the server waits.
                     *((os.POSIX_SPAWN_CLOSE, number) for number in range(3, 256)),
                 ],
                 setsid=True,
@@ -249,7 +249,7 @@ def fork_workers(tests: Sequence[str]) -> None:
         from execnet import gateway_io  # noqa: PLC0415 - a program that asks imports nothing of others
 
         start_server(at, *tests)
-        first = "import sys;exec(eval(sys.stdin.readline()))"  # what execnet has a new Python run
+        first = "import sys;exec(eval(sys.stdin.readline()))"  # execnet's first line for a new Python
         command = [sys.executable, "-I", "-S", __file__, str(at), "worker", first]
         vars(gateway_io)["popen_args"] = lambda _spec: command
 

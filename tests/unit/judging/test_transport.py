@@ -62,7 +62,7 @@ HEALTHY: dict[str, tuple[Wiring, dict[str, Any]]] = {
                   "NCCL_P2P_LEVEL set by environment to NVL", "NCCL_PROTO set by environment to ^LL128.")},
     ),
 }  # fmt: skip
-# The wiring, the lines, and what has to be said: the kind, the level, and words of the message.
+# The wiring, the lines, and the finding: its kind, its level, and words of its message.
 FAULTY: dict[str, tuple[Wiring, dict[str, Any], str, str, str]] = {
     "TCP beside InfiniBand": (HOPPER, SOCKET, "over_tcp", "fail", "mlx5_0, mlx5_1"),
     "TCP by an environment": (

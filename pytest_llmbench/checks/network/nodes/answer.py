@@ -8,8 +8,8 @@ from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.wire.answers import DeviceAnswer, ProbeAnswer
 from pytest_llmbench.core.wire.nccl import NcclLines
 
-# What a group measures: rings of all_gather take the same way between two nodes as between many; an all_reduce may go
-# by trees, which on two nodes is up to twice as fast as the wire.
+# The operation of a group: rings of all_gather take the same way between two nodes as between many; an all_reduce may
+# go by trees, which on two nodes is up to twice as fast as the wire.
 GroupCollective = Literal["all_gather", "all_reduce"]
 
 

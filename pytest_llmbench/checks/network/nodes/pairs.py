@@ -248,7 +248,7 @@ class DirectGroup:
         whole = max(part, size_bytes // part * part)
         if self._device.type != "cuda":
             return whole
-        torch.cuda.empty_cache()  # what earlier groups have left
+        torch.cuda.empty_cache()  # memory of earlier groups
         tried = max(part, min(whole, _TRIED) // part * part)
         fast_enough = tried * _CALL_S / measure(tried, _FEWEST_CALLS, 1)
         most = min(whole, fast_enough, 0.8 * torch.cuda.mem_get_info(self._device)[0])
