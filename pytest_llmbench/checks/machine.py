@@ -52,7 +52,7 @@ class Machines:
 
     @classmethod
     def ask(cls, fleet: Fleet) -> "Machines | None":
-        """Ask the nodes; None where physics has nothing to say: on CPUs, and at scale smoke."""
+        """Ask the nodes; None where physics is silent: on CPUs, and at scale smoke."""
         if not fleet.site.is_full_gpu:
             return None
         facts, missing = ask_machines(fleet)
@@ -211,7 +211,7 @@ def _is_hidden(gpu: MachineGpu) -> bool:
 
 
 def _links_of(node: MachineFacts, used: int) -> Links:
-    """The NVLinks of a node's GPUs, as many as most have; none where they do not join all GPUs that are used."""
+    """The NVLinks of a node's GPUs, as many as most have; none where they leave out a GPU that is used."""
     links = max(gpu.nvlinks for gpu in node.gpus)
     joined = node.joined or used == 1 or all(gpu.nvswitch for gpu in node.gpus) or links >= _ALL_LINKS
     if not links or not joined:

@@ -53,7 +53,7 @@ class Look:
         """A report with findings about the way, which also explain the numbers that missed a bound.
 
         `wirings` are the facts of the hosts; `shares` are measured rates as a share of what physics expects. A finding
-        about all hosts of a check on the cluster is of none of them. A host whose way was not seen is unjudged.
+        about all hosts of a check on the cluster is of none of them. A host whose way stayed unseen is unjudged.
         """
         known = {name: share for name, share in shares.items() if share is not None}
         # Hosts under names of NCCL's own are of one kind.
@@ -158,7 +158,7 @@ def _make_findings(one: TransportFinding, hosts: Sequence[str]) -> Iterable[Find
 
 
 def merge_for_cluster(report: Report, hosts: Sequence[str]) -> Report:
-    """A report of a check on the cluster: a finding that all hosts have is one, of no host."""
+    """A report of a check on the cluster: a finding that all hosts have is one, of the cluster."""
     counts: dict[tuple[str, str], int] = {}
     for finding in report.findings:
         counts[finding.kind, finding.message] = counts.get((finding.kind, finding.message), 0) + 1

@@ -188,7 +188,7 @@ def problems_of(engine: Engine, recipe: Recipe, topology: Topology) -> Iterator[
 
 
 def shape_problems(engine: Engine, recipe: Recipe) -> Iterator[str]:
-    """Yield each key of the model and its layout that an engine does not train, so that none trains another model."""
+    """Yield each key of the model and its layout that an engine would leave out, and train another model."""
     layout, where = recipe.parallelism, f"recipe {recipe.name}"
     for key, value in (*unusual("model", recipe.model), *unusual("parallelism", layout, _LAYOUT)):
         if key not in engine.shapes:
@@ -225,7 +225,7 @@ def known_statistics(recipe: Recipe) -> Mapping[str, Statistic]:
 
 
 def on_machine(reference: Reference, recipe: Recipe, machine: Machine) -> Reference | str:
-    """A reference of a recipe as it counts on a machine, or the reason why it does not."""
+    """A reference of a recipe as it counts on a machine, or the reason why it is left out."""
     return applied(reference, machine, known_statistics(recipe).get(reference.statistic), recipe.precision)
 
 

@@ -238,7 +238,7 @@ def judge_check_again(record: HealthRecord, session: RecordedSession) -> Report:
 
 
 def _kept_places(levels: Any) -> Places:
-    """Racks and switches by the evidence of the check, which cannot be asked for again."""
+    """Racks and switches by the evidence of the check, the only place that has them afterwards."""
     groups = [*levels.values()] if isinstance(levels, dict) else [None]
     known = all(isinstance(group, dict) and all(isinstance(name, str) for name in group.values()) for group in groups)
     return Places(levels) if known else Places()

@@ -34,7 +34,7 @@ class Footprint:
         most_logits: logits that exist at a time, at most.
         unit: bytes of each parameter of a layer, while the layer is gathered from all copies and its gradient reduced.
         embedding: bytes of each parameter of the token embedding, for its gradient.
-        score: bytes of each score of a token and head that a layer keeps, if attention is not fused.
+        score: bytes of each score of a token and head that a layer keeps, if attention is unfused.
         inputs_split: whether tensor-parallel ranks share the inputs that a layer is recomputed from.
         whole_batch: whether all sequences of a copy of the model are one micro batch, whatever the recipe has.
     """

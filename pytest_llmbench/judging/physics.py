@@ -1,8 +1,8 @@
 """The rates that a machine should reach, computed from facts that a program reads on it.
 
 A share of what the facts allow is expected. Shares and tiers were taken from published and own measurements, which
-`tests/data/physics/` has: no healthy value of them is below its FAIL value. They find gross faults, such as TCP
-instead of InfiniBand, PCIe instead of NVLink, or one NIC of eight, and nothing finer than about 15 %.
+`tests/data/physics/` has: all healthy values of them are above their FAIL values. They find gross faults, such as TCP
+instead of InfiniBand, PCIe instead of NVLink, or one NIC of eight; a fault of less than about 15 % stays hidden.
 
 Products are in TFLOP/s, ports in Gb/s, and all else in GB/s of 10**9 bytes.
 """

@@ -37,7 +37,7 @@ class Machine:
 def applied(
     reference: Reference, machine: Machine, statistic: Statistic | None = None, precision: str = ""
 ) -> Reference | str:
-    """The reference as it counts on a machine at its scale, or the reason why it does not.
+    """The reference as it counts on a machine at its scale, or the reason why it is left out.
 
     A portable reference counts on every machine, an absolute one for the full recipe on the hardware that it names. A
     bound that a slow run misses counts on as many better GPUs as well, as a floor: a run below it is broken.

@@ -46,7 +46,7 @@ class Wiring:
 
     @property
     def slow(self) -> bool | None:
-        """Whether any operation is below its expectation; None where nothing was judged."""
+        """Whether any operation is below its expectation; None if all was left unjudged."""
         return min(self.shares.values()) < _NVLS_SHARE if self.shares else None
 
 

@@ -113,7 +113,7 @@ def read_nccl(lines: Iterable[str]) -> dict[str, NcclLog]:
 def condense(lines: Iterable[str], most: int) -> list[str]:
     """The lines that `read_nccl` reads, each once: of the channels between two ranks by the same way, the first.
 
-    Up to `most` lines of them, and the first ones that cannot be read.
+    Up to `most` lines of them, and the first damaged ones.
     """
     reader, kept, unread = NcclReader(), list[str](), list[str]()
     for line in lines:
@@ -128,7 +128,7 @@ def condense(lines: Iterable[str], most: int) -> list[str]:
 def find_faults(paths: Iterable[Path]) -> tuple[str, ...]:
     """Faults of the way of the data in the logs of a training, each in a sentence with its cure.
 
-    NCCL prints as it begins, so only the first 32 MiB of a file are read. Nothing is known of the machine.
+    NCCL prints as it begins, so only the first 32 MiB of a file are read. The machine is unknown.
     """
     reader = NcclReader()
     for path in paths:
@@ -148,7 +148,7 @@ class NcclReader:
         self._version: str | None = None
 
     def take(self, line: str, host: str | None = None) -> bool:
-        """Read a line, of a host if it is known; true if it has a fact that no line before it had."""
+        """Read a line, of a host if it is known; true if it has a new fact."""
         if "NCCL" not in line:
             return False
         news = False
@@ -191,14 +191,14 @@ class _HostLines:
         self._warnings: dict[str, None] = {}
 
     def refuse(self, line: str) -> bool:
-        """Count a line that cannot be read; false, as it has no fact."""
+        """Count a damaged line; false, as it has no fact."""
         self.count += 1
         self.unread += 1
         self._unread_line = self._unread_line or _printable(line)
         return False
 
     def take(self, message: _Text) -> bool:
-        """Read a message; true if it has a fact that none before it had."""
+        """Read a message; true if it has a new fact."""
         text = message.text
         if message.level == "WARN" and len(self._warnings) < _MOST_WARNINGS:
             self._warnings.setdefault(message.line)

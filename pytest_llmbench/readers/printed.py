@@ -40,7 +40,7 @@ def in_object(text: str) -> Iterator[Printed]:
 
 
 def in_yaml(text: str) -> Iterator[Printed]:
-    """Yield the setting of a line of YAML, with the indent by which the section is found; a section has no value."""
+    """Yield the setting of a line of YAML, with the indent that finds its section, which is without a value."""
     if (match := _YAML.fullmatch(text)) and (match[3] or match[4]):
         yield Printed(match[2] or match[3], (match[4] or "").strip("'\""), indent=len(match[1]))
 

@@ -134,7 +134,7 @@ class GpuNvlink(GpuCheck):
 
 
 def _find_outside_fabric(nodes: GpuNodes) -> Iterator[Finding]:
-    """Yield GPUs that did not join their fabric, or joined another one than the rest, and a service that is down."""
+    """Yield GPUs outside of their fabric, or in another one than the rest, and a service that is down."""
     for host, gpu in nodes.gpus():
         states = (gpu.fabric, gpu.fabric_status, gpu.fabric_health)  # None on GPUs without NVSwitches
         bad = [state for state, good in zip(states, _JOINED, strict=True) if state not in {None, good}]
@@ -154,7 +154,7 @@ def _find_outside_fabric(nodes: GpuNodes) -> Iterator[Finding]:
 
 
 def _find_imex(host: str, output: ToolOutput) -> Iterator[Finding]:
-    """Yield a finding if the IMEX domain of a node is down, and a hint if parts of it are or nothing is known."""
+    """Yield a finding if the IMEX domain of a node is down, and a hint if parts of it are or its state is unknown."""
     status, nodes = "", {}
     with suppress(ValueError, AttributeError):
         answer = read_json(output.text)

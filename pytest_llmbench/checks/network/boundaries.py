@@ -19,7 +19,7 @@ _FEWEST_PAIRS = 3
 
 
 def floors_of(games: Sequence[Game], rates: Mapping[str, float], tolerance: float) -> dict[str, float | None]:
-    """The rate below which a pair is slow, for each boundary; one for all where boundaries make no difference.
+    """The rate below which a pair is slow, for each boundary; one for all where boundaries are alike.
 
     `rates` are those of the boundaries; one without a rate, or with too few pairs to be compared, takes the lowest one.
     """
@@ -66,7 +66,7 @@ def _upper_quartile(values: Sequence[float]) -> float:
 
 
 def place_players(places: Places, players: Mapping[str, tuple[str, str]]) -> Places:
-    """The places of players, which are nodes, or one rail of each: by name, the host and the rail or nothing.
+    """The places of players, which are nodes, or one rail of each: by name, the host and the rail, if any.
 
     Behind a switch, each rail is a place of its own; and so is a rail of all nodes.
     """

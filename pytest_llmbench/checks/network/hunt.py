@@ -174,8 +174,8 @@ class Hunt:
     def _set_floors(self) -> dict[str, float | None]:
         """The rate below which a pair is slow, by boundary.
 
-        If most pairs across a boundary miss their bound, and those within a place do not, the boundary is at fault:
-        its pairs are compared with each other.
+        If most pairs across a boundary miss their bound, and those within a place reach theirs, the boundary is at
+        fault: its pairs are compared with each other.
         """
         self._rates = boundary_rates(self.first, self.places, self._places_of)
         compared, floors = floors_of(self.first, self._rates, self._tolerance), dict[str, float | None]()
@@ -511,7 +511,7 @@ class Hunt:
         return reasons
 
     def _behind_boundaries(self) -> Iterator[tuple[str, str]]:
-        """Yield the nodes whose pairs are slow because of a place or a boundary, with the reason not to judge them."""
+        """Yield the nodes whose pairs are slow because of a place or a boundary, and why they stay unjudged."""
         blamed = [(str(place), place.hosts) for place in self.bad_places]
         blamed += [(str(link), link.players) for link in self.bad_links]
         for name, players in blamed:

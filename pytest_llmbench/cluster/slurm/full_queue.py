@@ -68,7 +68,7 @@ class FullQueue:
         return ""
 
     def _closed(self, limit: str) -> str:
-        """The account or QOS that takes no jobs at all, as sites close one; empty for any other limit."""
+        """The closed account or QOS; empty for any other limit."""
         if (group := _OF_A_GROUP.fullmatch(limit)) is None:
             return ""
         limits = self.queries.group_limits(self.slurm.get("account", ""), self.slurm.get("qos", ""), {})

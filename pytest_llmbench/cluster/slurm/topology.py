@@ -19,7 +19,7 @@ def expand_hosts(hostlist: str) -> list[str]:
     """Expand Slurm's notation, such as `rack[1-2]n[01-18],login`.
 
     Raises:
-        ConfigError: it is not such a list, or stands for too many nodes.
+        ConfigError: it is another text, or stands for too many nodes.
     """
     parts = [part for part in re.split(r",(?![^\[]*\])", hostlist) if part]
     return [host for part in parts for host in _expand(part)]
@@ -46,10 +46,10 @@ def _expand(name: str) -> Iterator[str]:
 
 
 def read_topology(text: str) -> Places:
-    """Read the output of `scontrol show topology`, or `topology.conf`; no places where it names none.
+    """Read the output of `scontrol show topology`, or `topology.conf`; empty where it names none.
 
     Raises:
-        ConfigError: a list of nodes in it cannot be read.
+        ConfigError: a list of nodes in it is damaged.
     """
     switches: dict[str, tuple[list[str], list[str]]] = {}
     blocks: list[tuple[str, str, list[str]]] = []

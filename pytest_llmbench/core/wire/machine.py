@@ -1,6 +1,6 @@
 """The hardware of a node: facts of its driver and kernel, from which physics computes the rates that it should reach.
 
-They are maxima: current values fall when a GPU idles, and a link that trained down must not lower what is expected.
+They are maxima: current values fall when a GPU idles, and a link that trained down must leave the expectation as it is.
 """
 
 from collections.abc import Mapping

@@ -53,7 +53,7 @@ def decide(
         runs: the steady state of each; None for one with too few steps.
         op: the comparison.
         bound: the threshold, in any unit of the metric's dimension.
-        between: how runs of one system differ; None, or no spread, for a verdict about a single run alone.
+        between: how runs of one system differ; None, or a spread of 0, for a verdict about a single run alone.
         alpha: probability of an error on either side, the same as in the steady states.
     """
     claim: Literal["system", "run"] = "system" if between and between.spread else "run"

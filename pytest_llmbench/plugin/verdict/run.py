@@ -93,7 +93,7 @@ class Run:
         return self.measured(name)
 
     def reference(self, reference: Reference) -> Reference | str:
-        """A reference of the recipe as it counts on the machine of the run, or the reason why it does not."""
+        """A reference of the recipe as it counts on the machine of the run, or the reason why it is left out."""
         return on_machine(reference, self.record.recipe, self.machine)
 
     @property

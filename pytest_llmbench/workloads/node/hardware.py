@@ -53,7 +53,7 @@ def facts(context: RankContext, log: ProbeLog) -> MachineFacts:
 
 
 def read_text(path: Path) -> str | None:
-    """The text of a file of sysfs; None where it cannot be read."""
+    """The text of a file of sysfs; None for an unreadable one."""
     try:
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:
