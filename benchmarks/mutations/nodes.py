@@ -19,12 +19,14 @@ from pytest_llmbench.checks.base import Site, get_check
 from pytest_llmbench.checks.collectives.nodes.nccl_tests import NcclTestsOutput, NcclTestsOutputs
 from pytest_llmbench.checks.dcgm.nodes.diagnostics import DiagnosticOutput, DiagnosticRun
 from pytest_llmbench.checks.gpu.kernel_log import Condensed
+from pytest_llmbench.core.wire.nccl import NcclLines
 from tests.standins import nccl_tests as nccl
 from tests.standins.dcgm_outputs import FAULTY, JSON_VERSIONS, TABLE_VERSIONS, Said, printed
 from tests.standins.nvidia_smi import BOOT, LOADED, bus, links_text, smi_xml
 
 _ANY = re.compile(rb"\S")
 _FILE = "output"
+_NCCL = ("n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM",)
 _XID = f"[  99.0] NVRM: Xid (PCI:{bus(1)}): 48, pid=1, name=python, DBE\n"
 
 
@@ -100,7 +102,8 @@ def _table(collective: str, text: bytes, gpus: int) -> Iterator[Subject]:
 def _collective(collective: str, gpus: int, told: Any) -> Checks:
     def answer(files: Files) -> Mapping[str, Any]:
         run = NcclTestsOutput(command=f"{collective}_perf", code=0, **told(files))
-        return NcclTestsOutputs(device="NVIDIA H200", runs={collective: run}).model_dump()
+        lines = NcclLines(lines=_NCCL, variables={})
+        return NcclTestsOutputs(device="NVIDIA H200", runs={collective: run}, nccl=lines).model_dump()
 
     site = Site(system="mutations", nodes=1, gpus_per_node=gpus, selected=(collective,))
     return Checks(

@@ -1,5 +1,6 @@
 """A real Slurm, brought up by `make slurm-up`: without one these tests skip, or fail where it is required."""
 
+import fcntl
 import os
 import shutil
 import signal
@@ -26,8 +27,9 @@ OWN = {"slurm", "gpu_slurm"}  # fixtures that bring up a Slurm of their own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test of this folder, and give each worker of pytest-xdist its part of those that take long.
 
-    Slurm's tests wait for the same eight nodes, and most of their time for Slurm, so four workers begin with them while
-    the others compute. Those that break nodes have a Slurm of their own, and are the very first. Ranks that train are
+    Slurm's tests wait for the same eight nodes, and most of their time for Slurm, so five workers begin with them while
+    the others compute. Those that break nodes have a second Slurm, on the first worker; those that bring up a Slurm for
+    themselves alone share its ports, and are on the fifth. Ranks that train are
     forked from a process that has imported the frameworks, which takes ten seconds: the last worker begins with their
     tests, so that hardly another one has to make such a process.
     """
@@ -37,9 +39,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in ours:
         item.add_marker(pytest.mark.slurm)
     alone = [item for item in ours if item.get_closest_marker("breaks_nodes")]
-    together = [item for item in ours if not item.get_closest_marker("breaks_nodes")]
+    own = [item for item in ours if OWN & set(getattr(item, "fixturenames", ()))]
+    taken = {id(item) for item in (*alone, *own)}
+    together = [item for item in ours if id(item) not in taken]
     few = len(together) // 8
-    shares = {0: [*alone, *together[:few]], **{n: together[few + n - 1 :: 3] for n in (1, 2, 3)}}
+    shares = {0: [*alone, *together[:few]], **{n: together[few + n - 1 :: 3] for n in (1, 2, 3)}, 4: own}
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     each = len(items) // workers  # tests that a worker is given at first
     if workers <= len(shares) or not ours or not ranks or max(map(len, (*shares.values(), ranks))) > each:
@@ -178,13 +182,16 @@ def own_slurm(name: str, port: int, **settings: str) -> Iterator[OwnSlurm]:
     down = {**clean, "LLMBENCH_SLURM": str(base), "LLMBENCH_SLURM_PORT": str(port)}
     env = {**clean, "SLURM_CONF": str(base / "etc" / "slurm.conf")}
     slurm = OwnSlurm(base=base, env=env, up={**down, "CPUS": "4", "ACCOUNTING": "0", **settings})
-    try:
-        slurm.mend()
-        yield slurm
-    finally:
-        subprocess.run([str(TOOLS / "down.sh")], env={**down, "WIPE": "1"}, check=True, capture_output=True)
-        (base.parent / f"{base.name}.lock").unlink(missing_ok=True)
-        shutil.rmtree(base, ignore_errors=True)
+    # Another worker may have been given such a test from the end of the fifth one's.
+    with Path(tempfile.gettempdir(), f"llmbench-own-slurm-{port}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            slurm.mend()
+            yield slurm
+        finally:
+            subprocess.run([str(TOOLS / "down.sh")], env={**down, "WIPE": "1"}, check=True, capture_output=True)
+            (base.parent / f"{base.name}.lock").unlink(missing_ok=True)
+            shutil.rmtree(base, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

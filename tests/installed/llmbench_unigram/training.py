@@ -81,12 +81,13 @@ def _train(recipe: Any, context: RankContext, log: StepLog, meeting: Meeting) ->
         if enough and step < recipe.steps:
             log.end_early()
             break
+    share = math.fsum(table.logits) / math.hypot(*table.logits)
     log.training(
         TrainingEvent(
             world_size=meeting.size, tensor=1, pipeline=1, tensor_rank=0, pipeline_rank=0, copy_rank=context.rank,
             layers=0, parameters=len(table.logits), precision="fp32", sequence_length=len(fed[0][0]),
             micro_batch_size=len(fed[0]), dropout="0", activation_checkpointing="none", optimizer_steps=table.steps,
-            repeated=repeated, weights=math.fsum(table.logits) / math.hypot(*table.logits),
+            repeated=repeated, weights=share if math.isfinite(share) else None,
         )
     )  # fmt: skip
 
