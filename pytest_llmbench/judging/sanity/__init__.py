@@ -14,8 +14,8 @@ __all__ = ["Evidence", "Origin", "first_problem", "implausible", "outside"]
 # In the order of their use to the reader: the first problem is the one that is reported.
 _OF_RANKS = (
     steps.unreadable, steps.one_run, ranks, origin, hosts, hardware, different, claims, steps.ended_when_asked,
-    steps.steps, counted, steps.ended_whole, together, steps.work, losses.finite, losses.moving, losses.possible, losses.alike,
-    losses.falling, losses.diverging, losses.copied, steps.stamps, steps.clock, products,
+    steps.steps, counted, steps.ended_whole, together, steps.work, losses.finite, losses.moving, losses.possible,
+    losses.alike, losses.falling, losses.diverging, losses.copied, steps.stamps, steps.clock, products,
 )  # fmt: skip
 _OF_A_COMMAND = (
     stranger, steps.one_run, steps.completed, labelled, nodes_in_log, hardware, world_size, dated, claims,
