@@ -78,17 +78,32 @@ def place_players(places: Places, players: Mapping[str, tuple[str, str]]) -> Pla
     return Places({**levels, **({"rail": rails} if rails else {})})
 
 
-def find_bad_places(places: Places, accused: Collection[str], judged: Collection[str]) -> list[Segment]:
-    """Places whose judged nodes are nearly all slow, two at least, each with these nodes; outermost first."""
+def find_bad_places(places: Places, accused: Collection[str], games: Sequence[Game], floors: Floors) -> list[Segment]:
+    """Find the places that are slow as a whole, each with its slow players; outermost first.
+
+    Two of its players at least are accused, and nearly all are slow: a player also counts if all of its pairs to the
+    outside are, as one of few pairs may be within the place and fast.
+    """
+    played: dict[str, list[Game]] = defaultdict(list)
+    for game in games:
+        for player in game.pair:
+            played[player].append(game)
     found: list[Segment] = []
     # If most are accused, the fault is larger than a place.
-    left = {*accused} if 2 * len(accused) <= len(judged) else set[str]()
+    left = {*accused} if 2 * len(accused) <= len(played) else set[str]()
     for place in reversed([*places]):
-        own = [host for host in place.hosts if host in judged]
-        bad = [host for host in own if host in left]
-        if len(bad) >= 2 and len(bad) >= _MOST * len(own) and len(own) < len(judged):
+        members = {*place.hosts}
+        own = [player for player in place.hosts if player in played]
+        if len(left & members) < 2 or len(own) == len(played):
+            continue
+        outside = {player: [game for game in played[player] if not members >= {*game.pair}] for player in own}
+        bad = [
+            player for player in own
+            if player in left or (outside[player] and all(is_slow(game, floors) for game in outside[player]))
+        ]  # fmt: skip
+        if len(bad) >= _MOST * len(own):
             found.append(Segment(level=place.level, name=place.name, hosts=tuple(bad)))
-            left -= {*bad}
+            left -= members
     return found
 
 

@@ -202,8 +202,7 @@ class Hunt:
         for player in (*verdict.culprits, *verdict.unresolved):
             faults = {match.result.fault for match in self._bad_matches_of(player)}
             slow_ones |= set() if "wrong_values" in faults else {player}
-        judged = {player for match in self.first for player in match.pair}
-        self.bad_places = find_bad_places(self._places, slow_ones, judged)
+        self.bad_places = find_bad_places(self._places, slow_ones, self.first, self.floors)
         for place in self.bad_places:
             within = {*place.hosts}
             self._inside[place] = [match for match in self.first if within >= {*match.pair}] or play(
