@@ -252,7 +252,7 @@ def _processes(lock: Path) -> str:
 
 
 def ask_slurm(requests: Iterable[JobRequest]) -> str:
-    """Ask Slurm whether it could ever start such jobs, by `sbatch --test-only`; submit nothing, and leave no file.
+    """Ask Slurm by `sbatch --test-only` whether such jobs can ever start; nothing is submitted or written.
 
     Returns:
         Its answer, for people.

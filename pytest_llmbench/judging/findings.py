@@ -86,7 +86,7 @@ def long_start(steady: Steady | None) -> Iterator[str]:
 
 
 def unconfirmed(e: Evidence) -> tuple[str, ...]:
-    """Collect the facts behind this run's numbers that only one place gives, so that nothing confirms them."""
+    """Collect the unconfirmed facts behind this run's numbers, which stand in one place only."""
     return (*_of_a_log(e),) if e.kind == "command" else (*_unreported(e),)
 
 

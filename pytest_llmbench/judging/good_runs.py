@@ -132,7 +132,7 @@ def _unfit(run: GoodRun, statistics: Mapping[str, Statistic], wanted: Sequence[s
 
 
 def _unconfirmed(record: RunRecord) -> list[str]:
-    """Facts of a program's log that nothing confirms; ranks of other packages may leave out what they lack."""
+    """Unconfirmed facts of a program's log; ranks of other packages may leave some out."""
     of_ranks = any(info.training for info in record.rank_info)
     return [] if of_ranks else [f"its numbers are unconfirmed: {reason}" for reason in record.unconfirmed]
 

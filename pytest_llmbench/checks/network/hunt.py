@@ -188,7 +188,7 @@ class Hunt:
             else:
                 by_comparison = None if self._reference(boundary) is not None else floor
                 floors[boundary] = bound if by_comparison is None else max(by_comparison, bound)
-        # Later pairs may cross boundaries that none of the first pass does.
+        # Later pairs may cross further boundaries than those of the first pass.
         lowest = min((floor for floor in floors.values() if floor is not None), default=None)
         return dict.fromkeys(("", *self._places.levels), lowest) | floors
 

@@ -82,7 +82,7 @@ class FullQueue:
 
 
 def _of_kind(group: re.Match[str], limits: Iterable[GroupLimit]) -> list[GroupLimit]:
-    """The limits of QOS, or those of accounts, as Slurm's reason says."""
+    """The limits of QOS or of accounts, whichever Slurm's reason names."""
     return [limit for limit in limits if limit.place.startswith("QOS") == (group["kind"] == "QOS")]
 
 

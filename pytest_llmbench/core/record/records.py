@@ -344,7 +344,7 @@ class RunOutcome(Strict):
     findings: tuple[str, ...] = ()
     """Findings about the run, one sentence each."""
     unconfirmed: tuple[str, ...] = ()
-    """Facts behind the numbers that only one place gives, so that nothing confirms them; one sentence each."""
+    """Unconfirmed facts behind the numbers, which stand in one place only; one sentence each."""
     settings: str | None = None
     """How many settings the log prints, how many of them were compared with the recipe, and names of unknown ones."""
     unjudged: Mapping[str, Metric] = {}

@@ -76,7 +76,7 @@ def test_a_signal_in_the_first_run(
 
 
 def was_interrupted(result: Result, word: str) -> None:
-    """No cluster is called broken because somebody ended its session."""
+    """A session that somebody ends is interrupted, and its cluster is not called broken."""
     told = json.loads((result.session / "verdict.json").read_text())
     assert told["verdict"] == "interrupted"
     assert told["reason"] == f"{word} ended the session: {len(DECLARED)} tests could not be judged"

@@ -483,7 +483,7 @@ def test_physics_judges_pairs_that_are_all_alike(count: int, rate_: float) -> No
 
 
 def test_physics_names_the_bad_half() -> None:
-    """By comparison alone half of the nodes are no outliers."""
+    """If half of the nodes are slow, comparison alone cannot find them."""
     fleet = StandIn(gpu_site(4, gpus_per_node=8), names(4), lambda members: rate(
         100.0 if {host for host, _ in members} & {"n2", "n3"} else 380.0
     ), machine=HGX, nccl=NVLS)  # fmt: skip
