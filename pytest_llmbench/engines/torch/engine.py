@@ -75,12 +75,12 @@ def _indivisible(recipe: Recipe) -> Iterator[str]:
     sides = {
         "model.hidden_size": model.hidden_size,
         "model.attention_heads × head size": model.attention_heads * model.head_width,
-        "key and value heads × head size": 2 * model.key_value_heads * model.head_width,
+        "queries, keys and values": (model.attention_heads + 2 * model.key_value_heads) * model.head_width,
         "model.feed_forward_size": model.feed_forward_width,
         "micro_batch_size × sequence_length": recipe.micro_batch_size * recipe.sequence_length,
     }
     if odd := [f"{name} {side}" for name, side in sides.items() if side % _EIGHT_BIT_TILE]:
-        yield f"recipe {recipe.name}: precision fp8 needs multiples of {_EIGHT_BIT_TILE}; {listed(odd)} is none"
+        yield f"recipe {recipe.name}: precision fp8 needs multiples of {_EIGHT_BIT_TILE}, unlike {listed(odd)}"
 
 
 ENGINE = TorchEngine()
