@@ -48,9 +48,6 @@ def report_session(
         ReportFormat, typer.Option("--format", help="A page for people, numbers for Prometheus, or tables.")
     ] = ReportFormat.HTML,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="PATH", help=_OUTPUT)] = None,
-    compare: Annotated[
-        str | None, typer.Option(metavar="SESSION", help="Folder or id of an earlier session to compare with (html).")
-    ] = None,
     run_dir: RunDir = RUN_DIR,
     as_recorded: AsRecorded = False,
     as_json: AsJson = False,
@@ -67,8 +64,6 @@ def report_session(
         from pytest_llmbench.reporting.base import read_finished  # noqa: PLC0415
         from pytest_llmbench.reporting.export import write_csv, write_metrics  # noqa: PLC0415
 
-        if compare is not None:
-            raise ConfigError(f"--compare is for --format html; llmbench compare has the numbers, not {form}")
         finished, name = read_finished(folder, law), folder.resolve().name
         if form is ReportFormat.CSV:
             paths = write_csv(finished, output or Path(f"{name}-csv"))
@@ -83,9 +78,8 @@ def report_session(
     from pytest_llmbench.reporting.html.page import write_page  # noqa: PLC0415
     from pytest_llmbench.reporting.html.rows import KINDS, counts, verdict_rows  # noqa: PLC0415
 
-    earlier, path = find_session(compare, run_dir) if compare is not None else None, output or folder / layout.PAGE
-    data = without_refused(read_folder(folder), law)
-    write_page(data, path, without_refused(read_folder(earlier), law) if earlier is not None else None)
+    data, path = without_refused(read_folder(folder), law), output or folder / layout.PAGE
+    write_page(data, path)
     broken = [f"{about} {name}: {reason}" for (about, name), reason in data.broken.items()]
     verdicts = {KINDS[kind]: number for kind, number in counts(verdict_rows(data)).items()}
     facts = {"report": str(path), "session": data.id, "verdicts": verdicts, "damage": [*broken, *data.damage]}

@@ -197,11 +197,7 @@ class JUnit:
         complete([case.to_xml() for case in writer.node_reporters_ordered], records, places=places)
 
     def keep(self) -> None:
-        """Copy the report next to the records.
-
-        Raises:
-            OSError: writing it failed.
-        """
+        """Copy the report next to the records. Raises OSError: writing it failed."""
         if self._path is not None and self._own is None and self._writer is not None:
             make_folder(self._path.parent)
             with replacing(self._path, durable=True) as new:
