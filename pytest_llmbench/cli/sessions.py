@@ -163,7 +163,7 @@ def _exit_code(sight: "Sight", *, once: bool) -> int | None:
 
 
 def _notes(sight: "Sight", folder: Path) -> list[str]:
-    """The lines under a picture: its age, the missing sign of life, or the end of the session."""
+    """The lines under a snapshot: its age, the missing sign of life, or the end of the session."""
     notes, snapshot = [], sight.snapshot
     if sight.torn:
         notes.append(f"shown is the state before: {sight.torn}")
@@ -178,7 +178,7 @@ def _notes(sight: "Sight", folder: Path) -> list[str]:
 
 
 def _shower(*, once: bool, as_json: bool) -> Callable[["Sight", list[str], bool], None]:
-    """Make the function that shows a picture, its notes, and, if it is the last one, the end."""
+    """Make the function that shows a snapshot, its notes, and, if it is the last one, the end."""
     from pytest_llmbench.reporting.live import StateLines, console_for, counts, table_lines  # noqa: PLC0415  # pydantic
     from pytest_llmbench.reporting.screen import BlockScreen  # noqa: PLC0415
 
@@ -193,8 +193,8 @@ def _shower(*, once: bool, as_json: bool) -> Callable[["Sight", list[str], bool]
         width, height = shutil.get_terminal_size() if on_terminal else (200, 0)
         if as_json:
             state = "ended" if sight.over else "silent" if sight.silent_s else "running"
-            picture = {"silent_s": sight.silent_s, "torn": sight.torn or None, "notes": notes}
-            lines = [json.dumps({"state": state, **picture, "snapshot": sight.snapshot.model_dump(mode="json")})]
+            facts = {"silent_s": sight.silent_s, "torn": sight.torn or None, "notes": notes}
+            lines = [json.dumps({"state": state, **facts, "snapshot": sight.snapshot.model_dump(mode="json")})]
         elif once:
             lines = [*table(sight, width, len(sight.snapshot.tasks) + 2), *notes]
         elif on_terminal:
