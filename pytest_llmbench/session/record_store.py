@@ -26,7 +26,6 @@ from pytest_llmbench.session.border import Border
 from pytest_llmbench.session.ending import with_log_to_read
 from pytest_llmbench.session.journal.journal import EventKind, Journal, digest_of_record, now
 from pytest_llmbench.session.live.snapshot import LiveTask
-from pytest_llmbench.session.script.prepared import PreparedRun
 from pytest_llmbench.session.signing import PytestCommand
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
@@ -180,7 +179,6 @@ class RecordStore:
 
     Attributes:
         tasks: the state of every unfinished run, by key; replaced whole, so readers can do without a lock.
-        under_way: the launched runs, by key; likewise replaced whole.
         checking: true while the checks are under way.
         unfit: nodes that checks found unfit, and why.
         notes: lines for people, oldest first; the reader that shows them removes them.
@@ -195,7 +193,6 @@ class RecordStore:
 
     def __init__(self, system: System, journal: Journal | None = None) -> None:
         self.tasks: Mapping[str, LiveTask] = {}
-        self.under_way: Mapping[str, PreparedRun] = {}
         self.checking = False
         self.unfit: dict[str, str] = {}
         self.notes: deque[str] = deque()

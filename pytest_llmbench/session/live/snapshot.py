@@ -24,7 +24,6 @@ _SURE_S = SIGN_S + 1.0
 # Pictures are replaced in one step: a torn one is whole again soon.
 _TORN_S = 5.0
 LiveState = Literal["waiting", "pending", "checking", "starting", "running", "ended", "judged"]
-Expectation = Literal["PASS", "FAIL", "undecided"]
 
 # Longer reasons are cut: the picture is to be small, and the record has the whole of it.
 _MOST_CHARACTERS = 300
@@ -32,27 +31,6 @@ _MOST_CHARACTERS = 300
 SEVERITY = (
     Verdict.ERROR, Verdict.FAIL, Verdict.INCOMPLETE, Verdict.INCONCLUSIVE, Verdict.XFAIL, Verdict.PASS, Verdict.SKIP,
 )  # fmt: skip
-
-
-class Projected(Strict):
-    """The result that a run under way would have by its steps so far. A projection is not a verdict."""
-
-    verdict: Expectation = "undecided"
-    """`PASS` or `FAIL` only where the interval of the steps so far decides every bound; else `undecided`."""
-    statistic: str = ""
-    """The number that was compared, or the throughput where there is no bound."""
-    value: float | None = None
-    low: float | None = None
-    """Lower end of the interval of `value`; None if it is open or there are too few steps."""
-    high: float | None = None
-    """Upper end of the interval of `value`; None if it is open or there are too few steps."""
-    unit: str = ""
-    bound: str = ""
-    """The bound, such as `>= 200,000 words/s`; empty without one."""
-    steps: NonNegativeInt = 0
-    """Number of steps that the projection is about."""
-    why: str = ""
-    """The reason where it is undecided."""
 
 
 class LiveTask(Strict):
@@ -81,7 +59,8 @@ class LiveTask(Strict):
     """Seconds that it took; None while it goes on."""
     gpus: NonNegativeInt = 0
     nodes: PositiveInt = 1
-    projected: Projected | None = None
+    bound: str = ""
+    """The bound on its speed, such as `>= 200,000 words/s`; empty without one."""
     verdict: Verdict | None = None
     """The worst of its tests; None before all have theirs."""
 
