@@ -162,8 +162,7 @@ def test_progress_is_that_of_the_log_that_got_furthest(run: Path) -> None:
     (run / "results" / "gpt").mkdir()
     shutil.move(run / "logs" / "output.log", run / "results" / "gpt" / "gpt-1.log")
     (run / "logs" / "output.log").write_text("Submitted Training script with job id: 123456\n")
-    progress = ENGINE.progress(run)
-    assert progress is not None
+    progress = known(ENGINE.progress(run))
     assert (progress.step, progress.seconds) == (40, 0.1054)
     assert ENGINE.progress(run / "logs") is None
 
@@ -294,8 +293,7 @@ def with_line(folder: Path, step: int, old: str, new: str) -> None:
 def test_a_log_that_its_event_file_contradicts_is_a_doubt(run: Path, old: str, new: str, why: str) -> None:
     assert problem(run) is None
     with_line(run, 38, old, new)
-    found = problem(run)
-    assert found is not None
+    found = known(problem(run))
     assert (found[0], found[1][: len(why)]) == ("implausible", why)
 
 
@@ -306,6 +304,5 @@ def test_the_time_of_a_command_fits_between_its_dates(run: Path, elapsed: str, d
     log.write_text(log.read_text().replace("END_TRAINING", f"{spent}END_TRAINING"))
     assert (problem(run) is not None) == doubted
     log.write_text(log.read_text().replace("09:09:05 UTC", "10:09:05 UTC"))
-    found = problem(run)
-    assert found is not None
+    found = known(problem(run))
     assert found[1].endswith("the dates around it are 3663 s apart")
