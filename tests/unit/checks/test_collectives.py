@@ -12,7 +12,7 @@ from pytest_llmbench.checks.base import CheckSettings, Site, get_check
 from pytest_llmbench.checks.collectives import check as collectives
 from pytest_llmbench.checks.collectives.check import STATISTICS, judge
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.quantity import UNITS, Quantity
+from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.environments import Container, Environment
 from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
 from pytest_llmbench.core.record.curves import COLLECTIVES, Curve, Point, Timing
@@ -126,11 +126,6 @@ def test_options_that_mean_nothing_are_refused(two_nodes: ProcessFleet, options:
         get_check("all_reduce").run(two_nodes, CheckSettings(options=options))
 
 
-def test_every_statistic_has_a_unit_of_its_kind() -> None:
-    assert {"busbw_8B", "busbw_8GiB", "busbw_16GiB", "busbw_peak", "latency_8B"} < set(STATISTICS)
-    assert {UNITS[unit][0] for unit in STATISTICS.values()} == {"bandwidth", "time"}
-
-
 def curve(busbw: float = 364.9, wrong: int | None = 0, **changes: Any) -> Curve:
     points = tuple(
         Point(
@@ -176,15 +171,9 @@ def test_a_smoke_run_meets_no_bound_and_misses_none() -> None:
     ids=["incomplete", "unreadable", "empty", "fewer ranks", "unchecked"],
 )
 def test_a_doubtful_curve_is_an_error(told: Curve, why: str) -> None:
-    report = judged(told)
-    assert report.problem is not None
-    assert why in report.problem
-
-
-def test_a_doubtful_curve_misses_no_bound() -> None:
-    report = judged(curve(1.0, complete=False), reference("busbw_8GiB", "180 GB/s"))
+    report = judged(told, reference("busbw_8GiB", "1000 GB/s"))
     assert report.findings == ()
-    assert report.problem is not None
+    assert why in (report.problem or "")
 
 
 def test_a_curve_that_contradicts_itself_is_an_error() -> None:

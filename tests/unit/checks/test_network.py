@@ -278,6 +278,7 @@ def test_links_inside_nodes() -> None:
         ("rail", gpu_site(1), "one node"),
         ("rail", cpu_site(2), "one rank per node"),
         ("nvlink", cpu_site(1), "one rank per node"),
+        ("nvlink", cpu_site(2, cpu_ranks_per_node=2), "the nodes of this system have no GPUs"),
     ],
 )
 def test_what_has_no_meaning_is_skipped(name: str, site: Site, why: str) -> None:
@@ -329,12 +330,6 @@ def test_real_pairs(tmp_path: Path) -> None:
     assert [row["pair"][0] for row in report.evidence["second_pass"]] == ["n3"] * 3
 
 
-def test_findings_stay_with_their_node() -> None:
-    """A finding of no node would be in no verdict: only what concerns all of them is without one."""
-    report = check("pairs", StandIn(gpu_site(8), names(8), slow("n1", "n6")))
-    assert {finding.host for finding in report.findings} == {"n1", "n6"}
-
-
 @dataclass
 class WithoutNvlink(StandIn):
     """GPUs that reach each other by PCIe alone, as the first rank of each node says."""
@@ -351,12 +346,6 @@ def test_gpus_without_nvlink_are_skipped() -> None:
     report = check("nvlink", WithoutNvlink(site, names(2), lambda _: GAME))
     assert (report.skip or "").startswith("these GPUs have no NVLink")
     assert check("nvlink", StandIn(site, names(2), lambda _: GAME)).skip is None
-
-
-def test_ranks_on_cpus_have_no_nvlink() -> None:
-    """An all_reduce between processes is no link between GPUs, however fast it is."""
-    report = check("nvlink", StandIn(cpu_site(2, cpu_ranks_per_node=2), names(2), lambda _: GAME))
-    assert (report.skip or "").startswith("the nodes of this system have no GPUs")
 
 
 def test_what_no_reference_bounds_says_so() -> None:

@@ -146,15 +146,6 @@ def test_text_of_another_rank_behind_a_line(text: str, other: str) -> None:
     assert step(text + other) == step(text)
 
 
-def test_the_first_iteration_since_core_0_16(read: Read) -> None:
-    """Iteration 1 has a line of its own, and the next line's mean includes it."""
-    first, fifth = (CORE_0_16.replace("iteration      100", f"iteration        {number}") for number in (1, 5))
-    series = read(parse, f"{first}\n{fifth}\n")
-    assert [(each.step, each.interval) for each in series.steps] == [(1, 1), (5, 5)]
-    older = read(parse, f"{first}\n{fifth}\n".replace(".000250", ""))
-    assert [(each.step, each.interval) for each in older.steps] == [(1, 1), (5, 4)]
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [
