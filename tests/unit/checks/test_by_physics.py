@@ -11,7 +11,6 @@ from pytest_llmbench.checks.collectives.check import judge
 from pytest_llmbench.checks.machine import Machines, domain_of
 from pytest_llmbench.cluster.system import System, load_system
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.network import Network
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.curves import Curve, Point, Timing
@@ -20,6 +19,7 @@ from pytest_llmbench.core.wire.machine import MachineFabric, MachineFacts
 from pytest_llmbench.judging.physics import NoLaw, PhysicsBound
 from tests.support.fleet import AnsweringFleet
 from tests.support.hardware import GPUS, node
+from tests.support.references import reference
 
 GIB = 2**30
 SYSTEMS = [load_system(str(path), []) for path in sorted(shipped("systems").glob("*.yaml"))]
@@ -157,13 +157,6 @@ def test_only_the_largest_size_is_judged_and_as_far_as_it_is_saturated() -> None
     assert small.bounds == ("busbw_1MiB: not judged by physics: messages below 1 GiB have no law",)
 
 
-def reference(at_least: str, *, floor: bool) -> Reference:
-    return Reference.model_validate({
-        "name": "theirs", "statistic": "busbw_8GiB", "at_least": Quantity(at_least), "why": "w", "source": "s",
-        "date": "2026-01-01", "floor": floor, "applies_to": {"system": "test"},
-    })  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("bound", "floor", "busbw", "expected"),
     [
@@ -175,7 +168,8 @@ def reference(at_least: str, *, floor: bool) -> Reference:
 def test_the_bound_of_the_site_replaces_physics_and_of_a_vendors_the_stricter_counts(
     bound: str, floor: bool, busbw: float, expected: set[str]
 ) -> None:
-    report = judged(curve_of("all_reduce", busbw, 8), {"a": node("H100")}, reference(bound, floor=floor))
+    vendors = reference("busbw_8GiB", bound, name="theirs").model_copy(update={"floor": floor})
+    report = judged(curve_of("all_reduce", busbw, 8), {"a": node("H100")}, vendors)
     assert {finding.kind for finding in report.findings if finding.severity.fails} == expected
     (theirs, ours) = (line for line in report.bounds if line.startswith("busbw_8GiB"))
     assert theirs == f"busbw_8GiB: >= {bound} by reference theirs"

@@ -1,7 +1,6 @@
 """Compute checks: on real processes, and on facts of GPUs that are not here."""
 
 import copy
-import datetime as dt
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,10 +9,9 @@ import pytest
 from pytest_llmbench.checks.answers import dissenters
 from pytest_llmbench.checks.base import CheckSettings, Site, get_check
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
 from pytest_llmbench.core.record.health import Report, Severity
 from tests.support.fleet import AnsweringFleet, ProcessFleet, cpu_site
+from tests.support.references import reference
 
 _HOSTS = ("a", "b", "c")
 _NAMES = ("gemm", "memory_bandwidth", "host_device_bandwidth", "sustained")
@@ -191,15 +189,11 @@ def test_a_silent_gpu_is_no_pass(name: str) -> None:
 
 
 def test_a_reference_bounds_the_rate() -> None:
-    bound = Reference(
-        name="house", statistic="gemm_bf16", at_least=Quantity("700 TFLOP/s/gpu"), why="w", source="s",
-        date=dt.date(2026, 1, 1), applies_to=AppliesTo(gpu="H200", gpus=1, nodes=1),
-    )  # fmt: skip
+    bound, elsewhere = (reference("gemm_bf16", "700 TFLOP/s/gpu", gpu=gpu, gpus=1, nodes=1) for gpu in ("H200", "A100"))
     report = judged("gemm", fleet_of(_GOOD), references=(bound,))
     assert {kind for *_, kind in accused(report)} == {"below_reference"}
     assert len(report.findings) == 6
     assert not report.notes
-    elsewhere = bound.model_copy(update={"applies_to": AppliesTo(gpu="A100", gpus=1, nodes=1)})
     report = judged("gemm", fleet_of(_GOOD), references=(elsewhere,))
     assert not report.findings
     assert "no reference" in report.notes[0]

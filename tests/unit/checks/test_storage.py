@@ -1,6 +1,5 @@
 """Storage checks on real processes and real files, and on facts of nodes that are not here."""
 
-import datetime as dt
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,11 +10,10 @@ import pytest
 from pytest_llmbench.checks.base import CheckSettings, Probe, Site, get_check
 from pytest_llmbench.checks.storage.nodes import storage as storage_on_nodes
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.environments import Container, Environment
-from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
 from pytest_llmbench.core.record.health import Report, Severity
 from tests.support.fleet import AnsweringFleet, ProcessFleet, cpu_site
+from tests.support.references import reference
 
 _HOSTS = ("a", "b", "c")
 _SITE = Site(system="test", nodes=4, gpus_per_node=8)
@@ -108,10 +106,7 @@ def test_without_one_node_there_is_no_total(tmp_path: Path) -> None:
 
 
 def test_a_reference_bounds_the_total(tmp_path: Path) -> None:
-    bound = Reference(
-        name="contract", statistic="write", at_least=Quantity("10 GB/s"), why="w", source="s",
-        date=dt.date(2026, 1, 1), applies_to=AppliesTo(system="test", nodes=2),
-    )  # fmt: skip
+    bound = reference("write", "10 GB/s", nodes=2)
     report = judged(tmp_path, _GOOD, _GOOD, references=(bound,))
     assert [(f.host, f.kind) for f in report.findings] == [(None, "below_reference")]
 

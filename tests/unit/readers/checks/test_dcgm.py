@@ -148,6 +148,19 @@ def test_what_cannot_be_read_says_why(text: str, why: str) -> None:
     assert not is_healthy(diagnosis)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"DCGM GPU Diagnostic": {"version": "3.3.9", "runtime_error": "Error: no host engine"}}',
+        "Error: unable to establish a connection to the specified host: localhost\n",
+    ],
+)
+def test_an_error_without_results_is_kept(text: str) -> None:
+    diagnosis = one(text)
+    assert (diagnosis.runtime_error or "").startswith("Error: ")
+    assert not is_healthy(diagnosis)
+
+
 WHOLE = {version: printed(version) for version in VERSIONS}
 
 
