@@ -62,11 +62,7 @@ class Allocation:
         return None if self.job is None else self.job.id
 
     def start(self) -> None:
-        """Ask for the nodes; return without waiting for them.
-
-        Raises:
-            ClusterError: Slurm refuses the request.
-        """
+        """Ask for the nodes; return without waiting for them. Raises ClusterError: Slurm refuses the request."""
 
     def hosts(self) -> tuple[str, ...] | Waiting | None:
         """The nodes held; Waiting until they are there; None when each run brings its own.

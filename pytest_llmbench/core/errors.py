@@ -5,7 +5,6 @@
 
 import difflib
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Literal
 
 from pytest_llmbench.core.text import harmless
@@ -54,13 +53,11 @@ class RunError(LLMBenchError):
 
     Attributes:
         kind: a stable word for the cause.
-        log: the log to read first, if one exists.
     """
 
-    def __init__(self, kind: ErrorKind, message: str, *, log: Path | None = None) -> None:
+    def __init__(self, kind: ErrorKind, message: str) -> None:
         super().__init__(message)
         self.kind = kind
-        self.log = log
 
 
 class InconclusiveError(LLMBenchError):
