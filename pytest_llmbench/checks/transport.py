@@ -8,7 +8,7 @@ from pytest_llmbench.checks.findings import make_finding
 from pytest_llmbench.checks.machine import Machines, domain_of
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.record.nccl import NcclLog
-from pytest_llmbench.core.wire.nccl import NcclLines
+from pytest_llmbench.core.wire.answers import NcclLines
 from pytest_llmbench.judging.nics import Nics, count_nics
 from pytest_llmbench.judging.transport import Wiring, add_variables, judge_transport, reasons, why_unseen
 from pytest_llmbench.readers.nccl import NcclReader

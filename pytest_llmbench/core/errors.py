@@ -35,17 +35,7 @@ class UnitError(ConfigError):
 
 
 class ClusterError(LLMBenchError):
-    """Slurm (or the local machine) refused a request, lost a job, or stopped answering.
-
-    Attributes:
-        job_id: the job it is about, if there is one.
-        command: the command that was refused, if there is one.
-    """
-
-    def __init__(self, message: str, *, job_id: str | None = None, command: str | None = None) -> None:
-        super().__init__(message)
-        self.job_id = job_id
-        self.command = command
+    """Slurm (or the local machine) refused a request, lost a job, or stopped answering."""
 
 
 class RunError(LLMBenchError):

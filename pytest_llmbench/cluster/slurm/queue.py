@@ -283,9 +283,9 @@ class Slurm:
             self.refresh()
         status = self._jobs[job].status
         if status.state is not JobState.RUNNING or status.word == "COMPLETING":
-            raise NoAnswerError(f"Slurm job {job.id} is {describe_status(status)}", job_id=job.id)
+            raise NoAnswerError(f"Slurm job {job.id} is {describe_status(status)}")
         if self._jobs[job].seen < since:
-            raise NoAnswerError(f"Slurm does not report whether job {job.id} still runs", job_id=job.id)
+            raise NoAnswerError(f"Slurm does not report whether job {job.id} still runs")
 
     def hosts(self, job: OurJob) -> tuple[str, ...]:
         """The nodes of a watched job, as they were last seen; empty while it waits, and while Slurm closes it.

@@ -16,9 +16,7 @@ def test_a_name_like_no_other_is_not_guessed() -> None:
     assert unknown("system", 7, []) == "unknown system '7'; legal: none"
 
 
-def test_facts_are_attributes() -> None:
-    lost = ClusterError("lost", job_id="17", command="squeue")
-    assert (str(lost), lost.job_id, lost.command) == ("lost", "17", "squeue")
+def test_the_kind_of_an_error_is_an_attribute() -> None:
     died = RunError("left_alone", "rank 3 died")
     assert (str(died), died.kind) == ("rank 3 died", "left_alone")
 
