@@ -53,19 +53,19 @@ class Look:
         wired = {
             host: replace(wirings.get(host, usual), shares=known, cores=self.cores.get(host)) for host in self.logs
         }
-        found = judge_transport(self.logs, wired)
-        why, cure = reasons(found), next((one.cure for one in found if one.level != "note"), "")
+        judged = judge_transport(self.logs, wired)
+        why, cure = reasons(judged), next((one.cure for one in judged if one.level != "note"), "")
         findings = [
             _explain(finding, why, cure) if why and finding.statistic is not None else finding
             for finding in report.findings
         ]
         findings += [
             make_finding(host if host in hosts else None, "", one.kind, _SEVERITIES[one.level], one.text, one.cure)
-            for one in found if one.level != "note" for host in one.hosts
+            for one in judged if one.level != "note" for host in one.hosts
         ]  # fmt: skip
         unread = sum(log.unread for log in self.logs.values())
         line = next((log.unread_line for log in self.logs.values() if log.unread), "")
-        notes = [f"NCCL: {one.message}" for one in found if one.level == "note"]
+        notes = [f"NCCL: {one.message}" for one in judged if one.level == "note"]
         notes += [f"{unread} lines of NCCL cannot be read, the first: `{line}`"] if unread else []
         return report.model_copy(
             update={

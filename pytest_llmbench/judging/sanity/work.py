@@ -159,9 +159,9 @@ def _too_small(e: Evidence) -> Iterator[Problem]:
         peak, held = info.steps.peak_memory_bytes if info.steps else None, info.training
         least = _BYTES * held.parameters / shared if held else 0.0
         if held is not None and peak is not None and peak < least:
-            said = f" used {peak:,} bytes of memory at most; the {held.parameters:,} parameters that it counted take "
+            words = f" used {peak:,} bytes of memory at most; the {held.parameters:,} parameters that it counted take "
             #: problem wrong_work: less memory in use than the counted parameters take
-            yield of_rank("wrong_work", info, f"{said}{least:,.0f} at least")
+            yield of_rank("wrong_work", info, f"{words}{least:,.0f} at least")
 
 
 def _steps_and_data(e: Evidence) -> Iterator[Problem]:

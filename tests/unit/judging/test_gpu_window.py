@@ -84,13 +84,6 @@ def test_a_gap_at_an_end_leaves_nothing(hole: tuple[float, float], gap: str) -> 
     assert found.gaps == (gap, "no samples close enough around both ends of the judged window to know its energy")
 
 
-def test_what_the_rank_said_is_the_reason() -> None:
-    found = watched(without(samples(30.0), 20.0, 40.0), 5.0, 25.0, trouble="NVML: GPU is lost")
-    assert found.gaps[0] == "no sample for 5 s of the judged window (NVML: GPU is lost)"
-    none = watched([], 5.0, 25.0, trouble="NVML: NVML Shared Library Not Found")
-    assert none.gaps == ("no sample in the 20 s of the judged window (NVML: NVML Shared Library Not Found)",)
-
-
 def test_samples_that_begin_late_or_end_early_leave_what_they_saw() -> None:
     """Less than three periods from an end of the window the clocks are known; the counter at that end is not."""
     for seen in (without(samples(30.0), -1.0, 6.0), without(samples(30.0), 24.0, 40.0)):

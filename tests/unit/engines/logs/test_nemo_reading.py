@@ -15,7 +15,6 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.engines.base import Place
-from pytest_llmbench.engines.nemo import launcher as nemo_launcher
 from pytest_llmbench.engines.nemo import torchrun as nemo_torchrun
 from pytest_llmbench.engines.nemo.base import overrides
 from pytest_llmbench.judging.findings import findings
@@ -227,11 +226,6 @@ def test_overrides_are_in_hydra_s_notation() -> None:
         "here",
     )
     assert found == ["a=True", "b=1.5", "d=/data/x:y", 'e=["/a:/b",0.5,"/run"]', 'f="a,b"', 'g="^openib"']
-
-
-def test_both_engines_read_alike() -> None:
-    assert nemo_launcher.ENGINE.statistics is nemo_torchrun.ENGINE.statistics
-    assert nemo_launcher.ENGINE.proof == nemo_torchrun.ENGINE.proof
 
 
 DAY_S = 86400.0

@@ -260,11 +260,3 @@ def test_without_a_published_peak_the_measured_rate_tells() -> None:
     problem = known(implausible({"matmul_fraction": Metric(value=60.0, unit="%", rule="")}, steps))
     assert "step 3 took 0.1 s, which would be a share of the measured matrix-product rate of 420 %" in problem.message
     assert implausible({"matmul_fraction": Metric(value=60.0, unit="%", rule="")}, steps[:2]) is None
-
-
-def test_a_long_list_of_ranks_is_told_in_few_words() -> None:
-    evidence = Evidence(
-        recipe=small(), topology=Topology(nodes=2, gpus_per_node=8), series=StepSeries(), hosts=(), wall_s=1.0, gpu=None
-    )  # fmt: skip
-    problem = known(first_problem(evidence))
-    assert problem.message == "16 of 16 ranks never started: 0, 1, 2, 3, 4, 5, 6, 7 and 8 more"

@@ -114,13 +114,6 @@ def test_the_old_and_the_new_table_give_the_right_columns() -> None:
     assert [point.redop for point in new.points] == ["sum"] * 3
 
 
-def test_no_line_of_the_footer_is_a_row() -> None:
-    """`tail -4 | head -1` finds `# Out of bounds values : 0 OK` in a new log, and reads a bandwidth of 0."""
-    assert NEW.splitlines()[-4].startswith("# Avg")
-    assert [point.size for point in read(NEW).points] == [8, 1 << 20, 8 * GIB]
-    assert [point.size for point in read(OLD).points] == [0, 8 * GIB]
-
-
 @pytest.mark.parametrize("text", [STAMPED, PER_ITERATION], ids=["timestamps", "per iteration"])
 def test_columns_on_the_right_of_the_times(text: str) -> None:
     """Timestamps (-S 1) and statistics over iterations (-I 1) shift nothing."""

@@ -23,7 +23,7 @@ from pytest_llmbench.readers.steps.step_log import read_steps
 from pytest_llmbench.workloads.rank import gpu_samples
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.steplog import StepLog
-from tests.unit.workloads.conftest import Launch, MakeRecipe, alone
+from tests.unit.workloads.conftest import Launch, MakeRecipe
 
 STANDIN = Path(__file__).parents[3] / "standins" / "nvml"
 # An H200 at its power limit.
@@ -332,11 +332,3 @@ def test_real_ranks_are_watched_while_they_train(
     assert {name: value for name, value in found.items() if name in expected}.items() <= expected.items()
     if "power_mean" in found:
         assert found["power_mean"] == pytest.approx(690.5, rel=0.1)
-
-
-def test_a_step_log_of_a_watched_rank_reads_as_ever(context: RankContext, series: Series) -> None:
-    series(ROW)
-    assert alone(context.folder, {}) == context
-    watch(context)
-    found = read_steps(context.folder)
-    assert (found.steps, found.unreadable) == ((), ())
