@@ -40,11 +40,7 @@ class _Event:
         return {**handler(source), "strict": False}
 
     def line(self) -> bytes:
-        """Write the event as strict JSON on a line of its own.
-
-        Raises:
-            ValueError: a number is not finite.
-        """
+        """Write the event as strict JSON on a line of its own. Raises ValueError: a number is not finite."""
         return f"{json_of(self)}\n".encode()
 
 
@@ -108,7 +104,7 @@ class TrainingEvent(_Event):
     """Precision of the matrix products."""
     products: dict[str, _Count] | None = None
     """Number of linear layers in the rank's blocks by the precision of their products, counted on the built model; null
-    unless the recipe's precision is `fp8`. The output layer is none of them: its products are in bf16.
+    unless the recipe's precision is `fp8`. The output layer, in bf16, is left out.
     """
     sequence_length: _PositiveCount | None
     """Sequence length of all input tensors; null for a rank without input, or with several lengths."""

@@ -70,7 +70,7 @@ class TorchEngine(InProcess):
 
 
 def _indivisible(recipe: Recipe) -> Iterator[str]:
-    """Yield the sides of products that a GPU cannot multiply in 8 bits: they are no multiples of 16."""
+    """Yield the sides of matrices that a GPU can multiply in 16 bits alone, as 16 does not divide them."""
     model = recipe.model
     sides = {
         "model.hidden_size": model.hidden_size,

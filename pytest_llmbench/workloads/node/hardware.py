@@ -39,7 +39,7 @@ def facts(context: RankContext, log: ProbeLog) -> MachineFacts:
     """Answer with the hardware of this node. `config`: `sysfs`, where sysfs is mounted; absent, `/sys`."""
     log.phase("sysfs")
     root = Path(context.config.get("sysfs", "/sys"))
-    product, cards = read_text(root / "class/dmi/id/product_name"), list(_cards(root))
+    product, cards = read_text(root / "class/dmi/id/product_name"), sorted((root / "bus/pci/devices").glob("*"))
     cpu = read_text(Path("/proc/cpuinfo")) or ""
     root_ports = {card.name: root_port(card) for card in cards if _is_gpu(card)}
     log.phase("NVML")
@@ -154,10 +154,6 @@ def read_multicast() -> dict[str, bool]:
         if not failed and cuda.cuDeviceGetAttribute(ctypes.byref(value), _MULTICAST_SUPPORTED, device) == 0:
             found[pci_address(address.value.decode())] = value.value == 1
     return found
-
-
-def _cards(root: Path) -> Iterator[Path]:
-    yield from sorted((root / "bus/pci/devices").glob("*"))
 
 
 def _is_gpu(card: Path) -> bool:

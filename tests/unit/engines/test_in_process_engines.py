@@ -105,10 +105,6 @@ def test_engine_torch_alone_chooses_what_is_recomputed(engine: str) -> None:
         assert "cannot train parallelism.activation_checkpointing: auto; engine: torch can" in found[0]
 
 
-def test_what_is_installed_is_not_missing() -> None:
-    assert get_engine("torch").missing() is None
-
-
 @pytest.mark.parametrize(
     ("engine", "changes"),
     [
