@@ -400,7 +400,7 @@ class RunRecord(RunOutcome, RunAttempts, RunTraces, RunIdentity, Record):
 
     @property
     def trained(self) -> str | None:
-        """What the first rank counted of its products in 8 bits, and what `activation_checkpointing: auto` chose."""
+        """The first rank's count of layers by precision, for fp8, and the choice of `activation_checkpointing: auto`."""
         counts = next((info.training for info in self.rank_info if info.training is not None), None)
         if counts is None:
             return None
