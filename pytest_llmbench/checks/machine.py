@@ -13,18 +13,24 @@ from pytest_llmbench.judging import physics
 from pytest_llmbench.judging.nics import Nics, count_nics
 from pytest_llmbench.judging.physics import Links, NoLaw, PhysicsResult
 
-_PROBE = Probe(
-    name="machine", entry="pytest_llmbench.workloads.node.hardware:facts", deadline_s=120.0, gpus=True
-)  # fmt: skip
 # Generation of NVLink by compute capability, where the driver does not report it.
 _NVLINK_OF = {"7.0": 2, "8.0": 3, "9.0": 4, "10.0": 5, "10.3": 5}
 _ALL_LINKS = 18  # of a GPU since NVLink 4: they lead to all others, by switches or directly
 _RING_LIKE = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"}
 
 
-def ask_machines(fleet: Fleet) -> tuple[dict[str, MachineFacts], dict[str, str]]:
-    """The hardware of each node, by host, and the reason for each node without an answer."""
-    return read_per_host(fleet.once(_PROBE), MachineFacts)
+def ask_machines(fleet: Fleet, sysfs: str = "/sys") -> tuple[dict[str, MachineFacts], dict[str, str]]:
+    """The hardware of each node, by host, and the reason for each node without an answer.
+
+    The first check of a session that asks has the counters of ports before any load.
+    """
+    return read_per_host(fleet.once(machine_probe(sysfs)), MachineFacts)
+
+
+def machine_probe(sysfs: str) -> Probe:
+    """The step that reads the hardware of nodes; `sysfs` is where it is mounted there."""
+    entry = "pytest_llmbench.workloads.node.hardware:facts"
+    return Probe(name="machine", entry=entry, config={"sysfs": sysfs}, deadline_s=120.0, gpus=True)
 
 
 def domain_of(host: str, facts: MachineFacts, env: Mapping[str, str]) -> str:
@@ -64,7 +70,7 @@ class Machines:
         alike: dict[str, tuple[MachineFacts, list[str]]] = {}
         for host, node in self.facts.items():
             gpus = tuple(gpu.model_copy(update={"bus": ""}) for gpu in node.gpus)
-            ports = tuple(port.model_copy(update={"board": ""}) for port in node.ports)
+            ports = tuple(port.model_copy(update={"board": "", "counters": {}}) for port in node.ports)
             plain = node.model_copy(update={"gpus": gpus, "ports": ports})
             alike.setdefault(plain.model_dump_json(), (plain, []))[1].append(host)
         machines = [{"hosts": hosts, **node.model_dump(mode="json")} for node, hosts in alike.values()]

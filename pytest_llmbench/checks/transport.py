@@ -135,7 +135,7 @@ def _wire(machines: Machines, look: Look, host: str, domains: Mapping[str, str])
     node, gpus = machines.facts[host], machines.site.gpus_per_node
     nics = count_nics(node, machines.site.network, machines.site.system, look.nics)
     carrying = set(nics.devices) if isinstance(nics, Nics) else set()
-    ports = [port for port in node.ports if port.active and not port.virtual]
+    ports = [port for port in node.own_ports if port.active]
     fast = [port for port in ports if port.link_layer != "Ethernet" or port.device in carrying]
     own = [port for port in fast if port.device in carrying]
     versions = [gpu.nvlink_version for gpu in node.gpus if gpu.nvlinks]

@@ -89,12 +89,13 @@ def stand_in(**changes: Any) -> SimpleNamespace:
 def test_cards_and_ports_of_sysfs(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     context = RankContext.__new__(RankContext)
-    object.__setattr__(context, "config", {"sysfs": str(root)})
+    for name, value in {"config": {"sysfs": str(root)}, "device": "cuda"}.items():
+        object.__setattr__(context, name, value)
     facts = hardware.facts(context, SimpleNamespace(phase=lambda _: None))  # type: ignore[arg-type]
     assert facts.product == "X1"
     assert facts.root_ports == {"0000:03:00.0": "0000:00:01.0"}
     assert sorted(facts.driverless) == ["0000:00:07.0", "0000:08:00.0"]
-    ports = {port.device: port for port in facts.ports}
+    ports = {port.device: port for port in facts.own_ports}
     assert set(ports) == {"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3", "rdmap0"}
     first = ports["mlx5_0"]
     assert (first.rate_gbits, first.active, first.pcie_gen, first.pcie_width) == (400, True, 5, 16)
