@@ -7,8 +7,8 @@ from typing import Any
 from pytest_llmbench.checks.answers import read_per_host
 from pytest_llmbench.checks.base import Fleet, Probe, Site
 from pytest_llmbench.core.record.curves import IN_PARTS
-from pytest_llmbench.core.record.health import Reading
-from pytest_llmbench.core.wire.machine import MachineFacts, MachineGpu
+from pytest_llmbench.core.record.health import Finding, Reading
+from pytest_llmbench.core.wire.machine import GpuPath, MachineFacts, MachineGpu
 from pytest_llmbench.judging import physics
 from pytest_llmbench.judging.nics import Nics, count_nics
 from pytest_llmbench.judging.physics import Links, NoLaw, PhysicsResult
@@ -86,6 +86,23 @@ class Machines:
             gpu.name, gpu.capability, gpu.sms, gpu.max_sm_mhz, dtype, default_power_w=power
         )  # fmt: skip
 
+    def lowered_power(self, reading: Reading | Finding) -> tuple[str, str]:
+        """The cause of a GPU's low rate and its cure, if its power limit is below its default; else empty texts."""
+        gpu = self._gpu(reading)
+        limit, usual = (None, None) if isinstance(gpu, NoLaw) else (gpu.power_limit_w, gpu.default_power_limit_w)
+        if limit is None or usual is None or limit >= usual:
+            return "", ""
+        return f"its power limit is {limit:g} W, and {usual:g} W by default", f"nvidia-smi -pl {usual:g}"
+
+    def slow_link(self, reading: Reading | Finding, path: GpuPath) -> str:
+        """The cause of a slow copy to or from the host, if the GPU's PCIe link is below its most; else empty."""
+        gpu = self._gpu(reading)
+        now = (path.pcie_gen, path.pcie_width)
+        most = now if isinstance(gpu, NoLaw) else (gpu.pcie_gen, gpu.pcie_width)
+        below = any(own is not None and best is not None and own < best for own, best in zip(now, most, strict=True))
+        link = "PCIe generation {} with {} lanes"
+        return f"its link runs at {link.format(*now)}, and can at {link.format(*most)}" if below else ""
+
     def memory(self, reading: Reading) -> PhysicsResult:
         """The triad in a GPU's memory."""
         gpu = self._gpu(reading)
@@ -103,7 +120,7 @@ class Machines:
         gen = _cap(gpu.pcie_gen, self.facts[str(reading.host)])
         return physics.expect_host_copy(gen, gpu.pcie_width, c2c=gpu.c2c, to_device=to_device)
 
-    def _gpu(self, reading: Reading) -> MachineGpu | NoLaw:
+    def _gpu(self, reading: Reading | Finding) -> MachineGpu | NoLaw:
         """The GPU of a reading, whose subject has its number."""
         node = self._node(str(reading.host))
         if isinstance(node, NoLaw):

@@ -57,7 +57,10 @@ class Gemm(DeviceCheck):
         answers = self.ask(fleet, settings)
         measured = [(answer, data, data.gemm) for answer, data in list_answered(answers) if data.gemm is not None]
         machines = Machines.ask(fleet)
-        rates = Rates(site, settings, options.tolerance, partial(_expect, machines) if machines else None)
+        rates = Rates(
+            site, settings, options.tolerance, partial(_expect, machines) if machines else None,
+            machines.lowered_power if machines else None,
+        )  # fmt: skip
         for answer, _, products in measured:
             for precision, product in products.precisions.items():
                 rates.add(answer, f"gemm_{precision}", product.rate / 1e12, _UNIT)

@@ -44,6 +44,14 @@ class MachineGpu(ProbeAnswer):
     fabric: MachineFabric | None = None
 
 
+class GpuPath(ProbeAnswer):
+    """The way between the process of a rank and its GPU."""
+
+    far: bool = False  # whether all cores on which it may run are on another socket than the GPU
+    pcie_gen: NonNegativeInt | None = None  # of the GPU's link at this moment
+    pcie_width: NonNegativeInt | None = None
+
+
 class MachinePort(ProbeAnswer):
     """A port of an RDMA device, as sysfs shows it."""
 

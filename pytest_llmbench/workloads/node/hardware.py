@@ -5,14 +5,15 @@ import importlib
 import os
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import combinations
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from pytest_llmbench.core.wire.machine import MachineFabric, MachineFacts, MachineGpu
+from pytest_llmbench.core.wire.machine import GpuPath, MachineFabric, MachineFacts, MachineGpu
 from pytest_llmbench.readers.pci import pci_address
+from pytest_llmbench.workloads.node.machine import gpu_identity
 from pytest_llmbench.workloads.node.rdma import find_driverless, read_ports, read_text, root_port
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog
@@ -100,6 +101,35 @@ def _read_gpu(nvml: ModuleType, handle: Any, multicast: dict[str, bool]) -> Mach
         nvswitch=any(ask("nvmlDeviceGetNvLinkRemoteDeviceType", link) == _SWITCH for link in links),
         multicast=multicast.get(bus), fabric=_read_fabric(nvml, handle),
     )  # fmt: skip
+
+
+def read_path(context: RankContext, root: Path = Path("/sys")) -> GpuPath:
+    """The way between this process and its GPU now; nothing of it on a CPU, and where NVML is silent."""
+    uuid = gpu_identity(context)
+    if uuid is None:
+        return GpuPath()
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+    except Exception:  # noqa: BLE001 - a border: without NVML the way stays unknown
+        return GpuPath()
+    handle = _ask(nvml, lambda: nvml.nvmlDeviceGetHandleByUUID(uuid))
+    bus = pci_address(str(getattr(_ask(nvml, lambda: nvml.nvmlDeviceGetPciInfo(handle)), "busId", "")))
+    gen = _ask(nvml, lambda: nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle))
+    width = _ask(nvml, lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle))
+    nvml.nvmlShutdown()
+    return GpuPath(far=is_far(bus, os.sched_getaffinity(0), root), pcie_gen=gen, pcie_width=width)
+
+
+def is_far(bus: str, cores: Iterable[int], root: Path) -> bool:
+    """Whether none of some cores is on the socket of a PCI device; false where sysfs leaves it open."""
+    ranges = re.findall(r"(\d+)(?:-(\d+))?", read_text(root / "bus/pci/devices" / bus / "local_cpulist") or "")
+    near = {core for first, last in ranges for core in range(int(first), int(last or first) + 1)}
+    sockets = [
+        {read_text(root / f"devices/system/cpu/cpu{core}/topology/physical_package_id") for core in group} - {None}
+        for group in (near, cores)
+    ]
+    return all(sockets) and not sockets[0] & sockets[1]
 
 
 def _ask(nvml: ModuleType, what: Callable[[], NvmlValue]) -> NvmlValue | None:
