@@ -8,17 +8,9 @@ from pytest_llmbench.checks.findings import explain, make_finding
 from pytest_llmbench.checks.machine import Machines, domain_of
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.record.nccl import NcclLog
-from pytest_llmbench.core.wire.nccl import NcclLines
+from pytest_llmbench.core.wire.answers import NcclLines
 from pytest_llmbench.judging.nics import Nics, count_nics
-from pytest_llmbench.judging.transport import (
-    TransportFinding,
-    TransportKind,
-    Wiring,
-    add_variables,
-    judge_transport,
-    reasons,
-    why_unseen,
-)
+from pytest_llmbench.judging.transport import Wiring, add_variables, judge_transport, reasons, why_unseen
 from pytest_llmbench.readers.nccl import NcclReader
 
 GLOO = "NCCL did not run: gloo"
@@ -68,17 +60,20 @@ class Look:
             )
             for host in self.logs
         }  # fmt: skip
-        found = judge_transport(self.logs, wired)
-        why, cure = reasons(found), next((one.cure for one in found if one.level != "note"), "")
+        judged = judge_transport(self.logs, wired)
+        why, cure = reasons(judged), next((one.cure for one in judged if one.level != "note"), "")
         findings = [explain(finding, why, cure) for finding in report.findings]
-        made = [finding for one in found if one.level != "note" for finding in _make_findings(one, hosts)]
+        findings += [
+            make_finding(host if host in hosts else None, "", one.kind, _SEVERITIES[one.level], one.text, one.cure)
+            for one in judged if one.level != "note" for host in one.hosts
+        ]  # fmt: skip
         unread = sum(log.unread for log in self.logs.values())
         line = next((log.unread_line for log in self.logs.values() if log.unread), "")
-        notes = [f"NCCL: {one.message}" for one in found if one.level == "note"]
+        notes = [f"NCCL: {one.message}" for one in judged if one.level == "note"]
         notes += [f"{unread} lines of NCCL cannot be read, the first: `{line}`"] if unread else []
         return report.model_copy(
             update={
-                "findings": (*findings, *made),
+                "findings": tuple(findings),
                 "notes": (*report.notes, *notes),
                 "unjudged": {**self.unseen, **report.unjudged},
                 "evidence": {**report.evidence, "transport": self.summary()},
@@ -151,17 +146,9 @@ def _wire(machines: Machines, look: Look, host: str, domains: Mapping[str, str])
     )  # fmt: skip
 
 
-def _make_findings(one: TransportFinding, hosts: Sequence[str]) -> Iterable[Finding]:
-    kind: TransportKind = one.kind
-    for host in one.hosts:
-        yield make_finding(host if host in hosts else None, "", kind, _SEVERITIES[one.level], one.text, one.cure)
-
-
 def merge_for_cluster(report: Report, hosts: Sequence[str]) -> Report:
     """A report of a check on the cluster: a finding that all hosts have is one, of the cluster."""
-    counts: dict[tuple[str, str], int] = {}
-    for finding in report.findings:
-        counts[finding.kind, finding.message] = counts.get((finding.kind, finding.message), 0) + 1
+    counts = Counter((finding.kind, finding.message) for finding in report.findings)
     merged: dict[Finding, None] = {}
     for finding in report.findings:
         of_all = len(hosts) > 1 and counts[finding.kind, finding.message] == len(hosts)

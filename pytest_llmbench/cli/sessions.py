@@ -48,9 +48,6 @@ def report_session(
         ReportFormat, typer.Option("--format", help="A page for people, numbers for Prometheus, or tables.")
     ] = ReportFormat.HTML,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="PATH", help=_OUTPUT)] = None,
-    compare: Annotated[
-        str | None, typer.Option(metavar="SESSION", help="Folder or id of an earlier session to compare with (html).")
-    ] = None,
     run_dir: RunDir = RUN_DIR,
     as_recorded: AsRecorded = False,
     as_json: AsJson = False,
@@ -67,8 +64,6 @@ def report_session(
         from pytest_llmbench.reporting.base import read_finished  # noqa: PLC0415
         from pytest_llmbench.reporting.export import write_csv, write_metrics  # noqa: PLC0415
 
-        if compare is not None:
-            raise ConfigError(f"--compare is for --format html; llmbench compare has the numbers, not {form}")
         finished, name = read_finished(folder, law), folder.resolve().name
         if form is ReportFormat.CSV:
             paths = write_csv(finished, output or Path(f"{name}-csv"))
@@ -83,9 +78,8 @@ def report_session(
     from pytest_llmbench.reporting.html.page import write_page  # noqa: PLC0415
     from pytest_llmbench.reporting.html.rows import KINDS, counts, verdict_rows  # noqa: PLC0415
 
-    earlier, path = find_session(compare, run_dir) if compare is not None else None, output or folder / layout.PAGE
-    data = without_refused(read_folder(folder), law)
-    write_page(data, path, without_refused(read_folder(earlier), law) if earlier is not None else None)
+    data, path = without_refused(read_folder(folder), law), output or folder / layout.PAGE
+    write_page(data, path)
     broken = [f"{about} {name}: {reason}" for (about, name), reason in data.broken.items()]
     verdicts = {KINDS[kind]: number for kind, number in counts(verdict_rows(data)).items()}
     facts = {"report": str(path), "session": data.id, "verdicts": verdicts, "damage": [*broken, *data.damage]}
@@ -169,7 +163,7 @@ def _exit_code(sight: "Sight", *, once: bool) -> int | None:
 
 
 def _notes(sight: "Sight", folder: Path) -> list[str]:
-    """The lines under a picture: its age, the missing sign of life, or the end of the session."""
+    """The lines under a snapshot: its age, the missing sign of life, or the end of the session."""
     notes, snapshot = [], sight.snapshot
     if sight.torn:
         notes.append(f"shown is the state before: {sight.torn}")
@@ -184,7 +178,7 @@ def _notes(sight: "Sight", folder: Path) -> list[str]:
 
 
 def _shower(*, once: bool, as_json: bool) -> Callable[["Sight", list[str], bool], None]:
-    """Make the function that shows a picture, its notes, and, if it is the last one, the end."""
+    """Make the function that shows a snapshot, its notes, and, if it is the last one, the end."""
     from pytest_llmbench.reporting.live import StateLines, console_for, counts, table_lines  # noqa: PLC0415  # pydantic
     from pytest_llmbench.reporting.screen import BlockScreen  # noqa: PLC0415
 
@@ -199,8 +193,8 @@ def _shower(*, once: bool, as_json: bool) -> Callable[["Sight", list[str], bool]
         width, height = shutil.get_terminal_size() if on_terminal else (200, 0)
         if as_json:
             state = "ended" if sight.over else "silent" if sight.silent_s else "running"
-            picture = {"silent_s": sight.silent_s, "torn": sight.torn or None, "notes": notes}
-            lines = [json.dumps({"state": state, **picture, "snapshot": sight.snapshot.model_dump(mode="json")})]
+            facts = {"silent_s": sight.silent_s, "torn": sight.torn or None, "notes": notes}
+            lines = [json.dumps({"state": state, **facts, "snapshot": sight.snapshot.model_dump(mode="json")})]
         elif once:
             lines = [*table(sight, width, len(sight.snapshot.tasks) + 2), *notes]
         elif on_terminal:

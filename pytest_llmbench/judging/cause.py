@@ -282,11 +282,6 @@ def _held_up(m: _Missed) -> Iterator[_Candidate]:
     yield _Candidate(cause=m.of_rank(kind, worst.rank, sentence), weight=weight)
 
 
-def _data_s(times: RankTimes) -> float | None:
-    """Seconds of a step until a rank has its batch."""
-    return times.phases.get("data")
-
-
 def _quota_s(times: RankTimes) -> float | None:
     """Seconds of a step in which a CPU quota held a rank back, at most its delay, as the counter adds up all CPUs."""
     if times.throttled_s is None or times.delayed_s is None:
@@ -301,7 +296,8 @@ def _crowded_s(times: RankTimes) -> float | None:
 
 # Reasons for a late rank, each with its words for one rank and for all ranks.
 _DELAYS: tuple[tuple[CauseKind, Callable[[RankTimes], float | None], str, str], ...] = (
-    ("data", _data_s, "waits for its data", "ranks wait {} of each {} step for their data"),
+    ("data", lambda times: times.phases.get("data"), "waits for its data",
+     "ranks wait {} of each {} step for their data"),
     ("throttled", _quota_s, "is held back by its CPU quota", "CPU quotas hold ranks back for {} of each {} step"),
     (
         "host", _crowded_s, "waits for a CPU that other processes use",

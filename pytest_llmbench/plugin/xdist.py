@@ -141,7 +141,7 @@ class Controller:
         The session may end while they are only being started, and only processes that have started can be ended.
         """
         self._over.set()
-        self._interruption.bear_all()
+        self._interruption.ignore_all()
         self._supervisor.begin_no_more()  # in the debug cluster, starting a run is running it
         if self._thread.is_alive():
             self._thread.join()

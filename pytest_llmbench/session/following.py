@@ -9,7 +9,7 @@ from pytest_llmbench.cluster.jobs import Job, JobOnSlurm, SlurmJob
 from pytest_llmbench.cluster.lease import Lease
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.cluster.settings import Settings
-from pytest_llmbench.cluster.slurm.aside import Aside
+from pytest_llmbench.cluster.slurm.background import BackgroundCall
 from pytest_llmbench.cluster.slurm.full_queue import QueueLimit
 from pytest_llmbench.cluster.slurm.queries import GLANCE_S, JobMarks
 from pytest_llmbench.cluster.slurm.queue import Slurm
@@ -167,7 +167,7 @@ class Follower:
                 self.say(f"run {active.run.key} could not be cancelled: {error}")
 
         if isinstance(active.job, SlurmJob):
-            Aside(end, "scancel").is_over(GLANCE_S)
+            BackgroundCall(end, "scancel").is_over(GLANCE_S)
         else:
             end()
 

@@ -22,11 +22,10 @@ from pytest_llmbench.core.record.records import Judgement, Problem, Record, RunR
 from pytest_llmbench.core.record.series import EarlyVerdict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.judging.telemetry import first_of, gaps
-from pytest_llmbench.session.border import Border
 from pytest_llmbench.session.ending import with_log_to_read
 from pytest_llmbench.session.journal.journal import EventKind, Journal, digest_of_record, now
 from pytest_llmbench.session.live.snapshot import LiveTask
-from pytest_llmbench.session.script.prepared import PreparedRun
+from pytest_llmbench.session.redaction import Redactor
 from pytest_llmbench.session.signing import PytestCommand
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
@@ -180,7 +179,6 @@ class RecordStore:
 
     Attributes:
         tasks: the state of every unfinished run, by key; replaced whole, so readers can do without a lock.
-        under_way: the launched runs, by key; likewise replaced whole.
         checking: true while the checks are under way.
         unfit: nodes that checks found unfit, and why.
         notes: lines for people, oldest first; the reader that shows them removes them.
@@ -195,7 +193,6 @@ class RecordStore:
 
     def __init__(self, system: System, journal: Journal | None = None) -> None:
         self.tasks: Mapping[str, LiveTask] = {}
-        self.under_way: Mapping[str, PreparedRun] = {}
         self.checking = False
         self.unfit: dict[str, str] = {}
         self.notes: deque[str] = deque()
@@ -203,7 +200,7 @@ class RecordStore:
         self.unwritten: list[Path] = []
         self.left_over: tuple[str, ...] = ()
         self.command: PytestCommand | None = None
-        self._border = Border(system)
+        self._redactor = Redactor(system)
         self._journal = journal
         self.lost: dict[str, str] = {}
         self.runs = KeptRuns(self._lose)
@@ -261,9 +258,9 @@ class RecordStore:
             self._changed.notify_all()
 
     def _make_final(self, record: Record) -> None:
-        record = self._border.clean(with_log_to_read(record) if isinstance(record, RunRecord) else record)
+        record = self._redactor.clean(with_log_to_read(record) if isinstance(record, RunRecord) else record)
         if self.command is not None and record.made_by is None:
-            record = record.model_copy(update={"made_by": self.command.sign(record, self._border.words)})
+            record = record.model_copy(update={"made_by": self.command.sign(record, self._redactor.words)})
         if isinstance(record, RunRecord) and record.as_recorded is not None:
             self.notes.append(f"run {record.key} is {record.as_recorded}")
         if isinstance(record, RunRecord) and record.problem is None:
@@ -280,14 +277,14 @@ class RecordStore:
 
     def keep_attempt(self, path: Path, record: RunRecord) -> None:
         """Write the record of an attempt at a run that another one follows."""
-        self.write(path, self._border.clean(record))
+        self.write(path, self._redactor.clean(record))
 
     def note_begin(self, settings: Settings, session: Session, command: PytestCommand) -> None:
         """Note that this process takes the session on."""
         self.note(
             "began", host=socket.gethostname(), pid=os.getpid(), cluster=settings.cluster, session=session.id,
             ttl_s=settings.heartbeat_timeout, tests=tuple(test.test for test in command.tests),
-            command=self._border.words(command.words),
+            command=self._redactor.words(command.words),
         )  # fmt: skip
 
     def note_end(self, planned: Plan) -> None:

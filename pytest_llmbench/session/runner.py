@@ -329,7 +329,7 @@ class Runner:
                 self._fail(active.run.spec, problem, active)
         self._schedule.fail_waiting(problem)
         self._nodes.fail_unchecked(problem)
-        self._store.tasks, self._store.under_way = {}, {}
+        self._store.tasks = {}
 
     def _end_all(self) -> list[Active]:
         """End the runs under way side by side, and return them: jobs by one command, steps and processes by signals."""
@@ -382,5 +382,4 @@ class Runner:
         tasks = [active.task for active in schedule.active]
         tasks += [live_task(run, "waiting", "for Slurm to answer") for run in schedule.launching]
         tasks += [live_task(run, "waiting", note, starts=starts) for run in schedule.waiting]
-        self._store.under_way = {active.run.key: active.run for active in schedule.active}
         self._store.tasks = {task.name: task for task in tasks}

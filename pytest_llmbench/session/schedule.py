@@ -15,7 +15,7 @@ from pytest_llmbench.cluster.jobs import SlurmJob
 from pytest_llmbench.cluster.lease import Lease, LeasePool, TooFewLeftError
 from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.cluster.settings import Settings
-from pytest_llmbench.cluster.slurm.aside import Aside
+from pytest_llmbench.cluster.slurm.background import BackgroundCall
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, NotYetError, QueueFullError
 from pytest_llmbench.cluster.slurm.controller import QUIET_S
 from pytest_llmbench.cluster.slurm.full_queue import FullQueue
@@ -81,7 +81,7 @@ class FailedLaunches:
 
 
 # A launch that waits for Slurm's answer; it gives None if another job takes the nodes.
-_Launching = tuple[PreparedRun, Lease | None, Aside[Active | None]]
+_Launching = tuple[PreparedRun, Lease | None, BackgroundCall[Active | None]]
 
 
 @dataclass(kw_only=True)
@@ -239,7 +239,7 @@ class Schedule:
             self._take(run, lease, lambda: self._start(run, lease))
             return
         # Slurm may take minutes to answer: runs under way are looked after meanwhile.
-        work = Aside(lambda: self._start(run, lease), "launch")
+        work = BackgroundCall(lambda: self._start(run, lease), "launch")
         self._launching.append((run, lease, work))
 
     def _start(self, run: PreparedRun, lease: Lease | None) -> Active | None:

@@ -40,7 +40,6 @@ class _Bandwidth(DeviceCheck):
         )  # fmt: skip
 
     def expect(self, machines: Machines, reading: Reading) -> PhysicsResult:
-        """The rate that physics expects."""
         raise NotImplementedError
 
     def explain(

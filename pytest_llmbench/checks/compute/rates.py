@@ -102,7 +102,6 @@ class Rates:
         self._tolerance, self._why = tolerance_of(site, tolerance), why or (lambda _: ("", ""))
 
     def add(self, answer: Answer[DeviceData], statistic: str, value: float, unit: str) -> None:
-        """Add a number that a rank measured."""
         assert answer.data is not None
         reading = Reading(
             host=answer.host, subject=subject(self._site, answer), statistic=statistic, value=value, unit=unit,
@@ -129,7 +128,6 @@ class Rates:
         return bool(self.readings) and not any(covered)
 
     def lines(self) -> tuple[str, ...]:
-        """The bounds in words."""
         return tuple(line for model, readings in self._by_model.items() for line in self._bounds.lines(readings, model))
 
     def notes(self) -> Iterator[str]:

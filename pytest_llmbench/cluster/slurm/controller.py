@@ -145,9 +145,9 @@ class SlurmController:
         if isinstance(refusal, NoAnswerError):
             return refusal
         if limit := full_queue(str(refusal)):
-            return QueueFullError(limit, command=refusal.command)
+            return QueueFullError(limit)
         if not self._knew_no_node and self._queries.knows_no_node():
             self._knew_no_node, self._back_at = True, now
         if self.was_silent or self.is_just_back:
-            return NotYetError(f"{refusal} (it may not know its nodes yet after a restart)", command=refusal.command)
+            return NotYetError(f"{refusal} (it may not know its nodes yet after a restart)")
         return refusal

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pytest_llmbench.cluster.slurm.aside import Aside
+from pytest_llmbench.cluster.slurm.background import BackgroundCall
 from pytest_llmbench.cluster.slurm.commands import QueueFullError
 from pytest_llmbench.cluster.slurm.queries import GLANCE_S, GroupLimit, SlurmQueries
 from pytest_llmbench.cluster.slurm.queue import Slurm
@@ -162,7 +162,7 @@ class QueueLimit:
             except ClusterError as error:
                 self.slurm.notes.append(f"Slurm job {job.id} waited for too long, and is not cancelled yet: {error}")
 
-        Aside(cancel, "scancel").is_over(GLANCE_S)
+        BackgroundCall(cancel, "scancel").is_over(GLANCE_S)
 
     def reason_of_end(self, job: OurJob, status: JobStatus) -> str:
         """The reason for the end of a job that was cancelled for its long wait; empty for any other job."""

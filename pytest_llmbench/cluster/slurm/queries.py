@@ -266,11 +266,7 @@ class SlurmQueries:
         return bool(states) and all(state.startswith(("unknown", "down")) for state in states)
 
     def hosts(self, nodelist: str) -> tuple[str, ...]:
-        """Expand Slurm's node notation.
-
-        Raises:
-            ClusterError: scontrol refuses it.
-        """
+        """Expand Slurm's node notation. Raises ClusterError: scontrol refuses it."""
         if "[" not in nodelist:
             return tuple(nodelist.split(","))
         if nodelist not in self._hosts:

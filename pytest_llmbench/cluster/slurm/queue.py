@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pytest_llmbench.cluster.slurm.aside import Aside
+from pytest_llmbench.cluster.slurm.background import BackgroundCall
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, plain
 from pytest_llmbench.cluster.slurm.controller import Rhythm, SlurmController
 from pytest_llmbench.cluster.slurm.queries import GLANCE_S, REFUSED, IllNode, JobMarks, SlurmQueries, describe_nodes
@@ -206,7 +206,7 @@ class Slurm:
         self._jobs: dict[OurJob, WatchedJob] = {}
         self._goes_on: WatchedJob | None = None
         self._rhythm = Rhythm()
-        self._query: Aside[None] | None = None
+        self._query: BackgroundCall[None] | None = None
         self._lock = threading.Lock()  # runs are launched by another thread than the one that looks after them
         self.strays: list[JobIdentity] = []
         self.past: set[OurJob] = set()
@@ -283,9 +283,9 @@ class Slurm:
             self.refresh()
         status = self._jobs[job].status
         if status.state is not JobState.RUNNING or status.word == "COMPLETING":
-            raise NoAnswerError(f"Slurm job {job.id} is {describe_status(status)}", job_id=job.id)
+            raise NoAnswerError(f"Slurm job {job.id} is {describe_status(status)}")
         if self._jobs[job].seen < since:
-            raise NoAnswerError(f"Slurm does not report whether job {job.id} still runs", job_id=job.id)
+            raise NoAnswerError(f"Slurm does not report whether job {job.id} still runs")
 
     def hosts(self, job: OurJob) -> tuple[str, ...]:
         """The nodes of a watched job, as they were last seen; empty while it waits, and while Slurm closes it.
@@ -343,7 +343,7 @@ class Slurm:
             earlier.is_over(None)
         with self._lock:
             if self._query is None or self._query.done():
-                self._query = Aside(self._look, "squeue")
+                self._query = BackgroundCall(self._look, "squeue")
             query = self._query
         if query.is_over(within_s):
             query.result()

@@ -60,11 +60,7 @@ class Environment(Strict):
 
 
 def fill_in(text: str, names: Mapping[str, str], where: str) -> str:
-    """Replace every `{name}` of a text.
-
-    Raises:
-        ConfigError: there is no such name, or a brace is not closed.
-    """
+    """Replace every `{name}` of a text. Raises ConfigError: there is no such name, or a brace is not closed."""
     try:
         return text.format_map(names)
     except (KeyError, IndexError, ValueError, AttributeError) as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.core.wire.nccl import NcclLines
+from pytest_llmbench.core.wire.answers import NcclLines
 from pytest_llmbench.readers.nccl import condense
 from pytest_llmbench.workloads.node.hardware import read_path
 from pytest_llmbench.workloads.rank.context import RankContext

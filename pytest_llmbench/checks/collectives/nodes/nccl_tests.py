@@ -11,8 +11,7 @@ from pydantic import PositiveFloat, PositiveInt
 
 from pytest_llmbench.core.plain import read_json
 from pytest_llmbench.core.schema import Strict, validate
-from pytest_llmbench.core.wire.answers import ProbeAnswer
-from pytest_llmbench.core.wire.nccl import NcclLines
+from pytest_llmbench.core.wire.answers import NcclLines, ProbeAnswer
 from pytest_llmbench.workloads.node.nodes import environment_of, gpus_of
 from pytest_llmbench.workloads.node.processes import ask
 from pytest_llmbench.workloads.rank.context import RankContext

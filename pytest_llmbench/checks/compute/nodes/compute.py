@@ -111,11 +111,9 @@ class LoadTelemetry:
         self._began = self.clock.now()
 
     def begin(self) -> None:
-        """Count seconds from now on."""
         self._began = self.clock.now()
 
     def elapsed(self) -> float:
-        """Seconds since the load began."""
         return self._seconds(self.clock.now())
 
     def telemetry(self, event: TelemetryEvent | GpuEvent) -> None:
