@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from pytest_llmbench.core.quantity import counted
-from pytest_llmbench.core.recipe.network import Network
+from pytest_llmbench.core.recipe.environments import Network
 from pytest_llmbench.core.wire.machine import MachineFacts, MachinePort
 from pytest_llmbench.judging.physics import NoLaw, rate_of_port
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.core.recipe.network import Network
+from pytest_llmbench.core.recipe.environments import Network
 from pytest_llmbench.core.wire.machine import MachineFacts
 from pytest_llmbench.judging.nics import Nics, count_nics
 from pytest_llmbench.judging.physics import NoLaw
