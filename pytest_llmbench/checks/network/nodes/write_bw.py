@@ -31,7 +31,7 @@ class PortRate(ProbeAnswer):
 
 
 class PortRates(ProbeAnswer):
-    """What a node measured; nothing where it served."""
+    """The pairs that a node measured, without those in which it served."""
 
     rates: tuple[PortRate, ...]
 
