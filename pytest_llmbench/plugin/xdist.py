@@ -206,7 +206,7 @@ class Controller:
         while store is not None and not self._over.wait(_LOOK_S):
             self._take_on_repeats()
             self._progress.take(store.notes)
-            if store.unkept:  # workers wait for its file
-                self._give_up(next(iter(store.unkept.values())))
+            if store.unsaved:  # workers wait for its file
+                self._give_up(next(iter(store.unsaved.values())))
                 return
             self._progress.show(self._supervisor.latest)

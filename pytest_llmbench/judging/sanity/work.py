@@ -105,16 +105,12 @@ def counted(e: Evidence) -> Iterator[Problem]:
         yield from _layout(e, ranks)
         yield from _models(e, ranks)
         # The first and the last stage see tokens.
-        ends = [(i.rank, i.training) for i in e.series.ranks if i.training and _sees_tokens(i.training)]
+        ends = [(i.rank, t) for i in e.series.ranks if (t := i.training) and t.pipeline_rank in (0, t.pipeline - 1)]
         odd = [rank for rank, counts in ends if None in (counts.sequence_length, counts.micro_batch_size)]
         if odd:
             yield _wrong(f"ranks {listed(odd)} were fed nothing, or micro batches of more than one shape")
         yield from _too_small(e)
         yield from _steps_and_data(e)
-
-
-def _sees_tokens(rank: TrainingEvent) -> bool:
-    return rank.pipeline_rank in (0, rank.pipeline - 1)
 
 
 def _wrong(what: str) -> Problem:

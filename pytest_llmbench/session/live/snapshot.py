@@ -153,7 +153,7 @@ def read_snapshot(folder: Path) -> LiveSnapshot:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sight:
+class Observation:
     """One look at a session."""
 
     snapshot: LiveSnapshot  # the last snapshot that could be read
@@ -182,7 +182,7 @@ class Watcher:
         self._first = clock()
         self._torn_since: float | None = None
 
-    def look(self) -> Sight:
+    def look(self) -> Observation:
         """Look once; a ConfigError if the snapshot is missing, or unreadable for longer than a moment."""
         torn = self._read()
         last = self._last
@@ -190,7 +190,7 @@ class Watcher:
             raise ConfigError(torn)
         silent_s = self._silent_s(last)
         doubtful = last.exit_code is None and (self._is_gone(last) or self._now() - last.at > SILENT_S)
-        return Sight(snapshot=last, silent_s=silent_s, torn=torn, doubtful=doubtful)
+        return Observation(snapshot=last, silent_s=silent_s, torn=torn, doubtful=doubtful)
 
     @property
     def is_sure(self) -> bool:

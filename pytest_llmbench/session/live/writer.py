@@ -140,15 +140,15 @@ class LiveWriter:
     def _run(self, run: RunSpec) -> LiveTask:
         if judged := self._judged.get(("run", run.key)):
             return judged
-        glance = self._store.runs.glances.get(run.key)
-        if glance is None:
+        summary = self._store.runs.summaries.get(run.key)
+        if summary is None:
             waiting = self._waiting[run.key]
             return self._store.tasks.get(run.key, waiting).model_copy(update={"bound": waiting.bound})
-        problem = glance.problem
+        problem = summary.problem
         task = LiveTask(
             name=run.key, state="ended", detail=one_line(f"{problem.kind}: {problem.message}") if problem else "",
-            step=glance.step, steps=run.recipe.steps, started=glance.started, took_s=glance.took_s,
-            gpus=glance.gpus, nodes=glance.nodes,
+            step=summary.step, steps=run.recipe.steps, started=summary.started, took_s=summary.took_s,
+            gpus=summary.gpus, nodes=summary.nodes,
         )  # fmt: skip
         return self._add_verdict(task, run.series)
 

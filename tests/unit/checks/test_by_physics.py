@@ -11,7 +11,7 @@ from pytest_llmbench.checks.collectives.check import judge
 from pytest_llmbench.checks.machine import Machines, domain_of
 from pytest_llmbench.cluster.system import System, load_system
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.recipe.network import Network
+from pytest_llmbench.core.recipe.environments import Network
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.curves import Curve, Point, Timing
 from pytest_llmbench.core.record.health import Reading, Report, Severity

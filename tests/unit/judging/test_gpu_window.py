@@ -113,18 +113,12 @@ def test_what_some_samples_lack_is_not_known(name: str, lost: set[str], words: s
     assert found.gaps == (f"{missing} of 41 samples lack the {words}",)
 
 
-def test_a_counter_that_goes_backwards_is_none() -> None:
-    anew = [each if each.time < BEGIN + 10 else replace(each, energy_mj=7) for each in samples(30.0)]
-    found = watched(anew, 5.0, 25.0)
+@pytest.mark.parametrize(("since", "how"), [(10, "went backwards"), (0, "stood still")])
+def test_a_counter_that_does_not_rise_is_none(since: float, how: str) -> None:
+    seen = [each if each.time < BEGIN + since else replace(each, energy_mj=7) for each in samples(30.0)]
+    found = watched(seen, 5.0, 25.0)
     assert known(found) == set(SAMPLED)
-    assert found.gaps == ("its energy counter went backwards",)
-
-
-def test_a_counter_that_stands_still_is_none() -> None:
-    still = [replace(each, energy_mj=7) for each in samples(30.0)]
-    found = watched(still, 5.0, 25.0)
-    assert known(found) == set(SAMPLED)
-    assert found.gaps == ("its energy counter stood still",)
+    assert found.gaps == (f"its energy counter {how}",)
 
 
 def test_a_clock_that_is_set_back_leaves_nothing() -> None:
