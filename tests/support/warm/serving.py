@@ -211,7 +211,11 @@ def remember_installed() -> None:
     metadata = importlib.import_module("importlib.metadata")
     for name in ("entry_points", "files"):
         read = vars(metadata.Distribution)[name].fget
-        known = {str(found._path): read(found) for found in metadata.distributions()}
+        known = {
+            str(found._path): read(found)
+            for found in metadata.distributions()
+            if name == "entry_points" or any(entry.group == "pytest11" for entry in found.entry_points)
+        }
 
         def remembered(found: Any, read: Any = read, known: dict[str, Any] = known) -> Any:
             path = str(found._path) if hasattr(found, "_path") else ""
@@ -229,7 +233,7 @@ def start_pytest(door: Path) -> None:
     remember_installed()
     _forget()
     # Workers of pytest-xdist are sessions as well: they are asked for by the same program as others.
-    asking = [sys.executable, "-I", "-S", str(Path(__file__).with_name("asking.py"))]
+    asking = [sys.executable, "-I", "-S", str(Path(__file__).with_name("standing.py"))]
     io_of_execnet = importlib.import_module("execnet.gateway_io")
     io_of_execnet.popen_args = lambda _spec: [  # type: ignore[attr-defined]
         *asking, str(door), "code", "import sys;exec(eval(sys.stdin.readline()))",
