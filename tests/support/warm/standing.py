@@ -4,7 +4,7 @@ It is started several times for each session, so it imports next to nothing. Wha
 the same arguments: to start a server, and to start a new Python for a session that needs one.
 """
 
-import _signal
+import _signal  # type: ignore[import-not-found]  # `signal` imports enum
 import _socket
 import os
 import sys
