@@ -331,13 +331,18 @@ def _lost_by_all(m: _Missed) -> Iterator[_Candidate]:
 
 
 def _transfer(m: _Missed) -> Iterator[_Candidate]:
+    """Yield the exchange of gradients: its time, where that is seen, and the way by NCCL's own lines."""
     transfer = m.record.times.transfer_s if m.record.times is not None else None
-    if m.own is not None and len(m.own) > 1 and transfer is not None and transfer >= _LONG_TRANSFER * m.step_s:
+    way = "; ".join(m.record.transport)
+    if m.own is not None and len(m.own) > 1 and transfer is not None:
         sentence = (
             f"once the last rank is there, ranks exchange their gradients for {_seconds(transfer)} of each "
-            f"{_seconds(m.step_s)} step; the time to expect of these links is not known"
+            f"{_seconds(m.step_s)} step; {way or 'the time to expect of these links is not known'}"
         )
-        yield _Candidate(cause=Cause(kind="network", sentence=sentence), weight=transfer)
+        if transfer >= _LONG_TRANSFER * m.step_s:
+            yield _Candidate(cause=Cause(kind="network", sentence=sentence), weight=transfer)
+    elif way and m.needed_s < m.step_s:  # the host of a GPU does not see the exchange
+        yield _Candidate(cause=Cause(kind="network", sentence=way), weight=m.step_s - m.needed_s, shown=False)
 
 
 def _clocks(m: _Missed) -> dict[int, float]:

@@ -58,6 +58,7 @@ class Gemm(DeviceCheck):
         rates = Rates(
             site, settings, options.tolerance,
             (lambda reading: machines.products(reading, reading.statistic.removeprefix("gemm_"))) if machines else None,
+            machines.lowered_power if machines else None,
         )  # fmt: skip
         for answer, _, products in measured:
             for precision, product in products.precisions.items():

@@ -84,7 +84,7 @@ class Sustained(CheckDefaults):
                 return None
             return machines.products(reading, precisions[str(reading.host), reading.subject])
 
-        rates = Rates(site, settings, options.drop, expect)
+        rates = Rates(site, settings, options.drop, expect, machines.lowered_power if machines else None)
         for load in loads:
             for name, value in load.numbers.items():
                 rates.add(load.answer, name, value, _UNITS[name])

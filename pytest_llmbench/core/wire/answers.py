@@ -26,3 +26,4 @@ class NcclLines(ProbeAnswer):
     lines: tuple[str, ...]  # those with facts, each once
     variables: Mapping[str, str]  # the `NCCL_` variables that the rank found
     cores: tuple[int, ...] = ()  # on which the rank may run
+    far: bool = False  # whether all of them are on another socket than its GPU

@@ -69,6 +69,8 @@ def run(context: RankContext, log: ProbeLog) -> NcclTestsOutputs:
         log.phase(f"{collective}_perf")
         runs[collective] = _run(command, f"{collective}_perf", context.folder, lines)
     nccl = read_output(lines, {**os.environ, **command.env}) if command.nccl else None
+    if nccl is not None and not command.launcher:  # its ranks are of this process, and may run where it may
+        nccl = nccl.model_copy(update={"cores": tuple(sorted(os.sched_getaffinity(0)))})
     return NcclTestsOutputs(device=device, runs=runs, nccl=nccl)
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pytest_llmbench.core.wire.answers import ProbeAnswer
-from pytest_llmbench.workloads.node.hardware import read_text
+from pytest_llmbench.workloads.node.rdma import read_text
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 

@@ -9,13 +9,11 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.checks.gpu.nodes.facts import kernel_log
 from pytest_llmbench.checks.host.nodes.facts import (
-    acs_control,
     capabilities,
     interfaces,
     iommu_options,
     library_version,
     limits,
-    redirecting_bridges,
     software,
     toolkit,
     tuning,
@@ -29,6 +27,7 @@ from pytest_llmbench.checks.topology.nodes.pci_topology import (
     devices,
     installed,
 )
+from pytest_llmbench.workloads.node.hardware import acs_control, redirecting_bridges
 from tests.standins.nvidia_smi import BOOT, LOADED, gpu_node
 from tests.standins.sysfs import write_sysfs
 
@@ -187,10 +186,10 @@ def test_bridges_that_redirect(tmp_path: Path) -> None:
     for address, (kind, control) in made.items():
         files(tmp_path, {f"sys/bus/pci/devices/{address}/class": kind})
         (devices / address / "config").write_bytes(space((0x100, 0x000D, 0), control=control))
-    assert redirecting_bridges(tmp_path) == ("0000:00:01.0",)
+    assert redirecting_bridges(tmp_path / "sys") == ("0000:00:01.0",)
     for device in devices.iterdir():
         (device / "config").write_bytes(bytes(64))  # all that others than root may read
-    assert redirecting_bridges(tmp_path) is None
+    assert redirecting_bridges(tmp_path / "sys") is None
     assert redirecting_bridges(tmp_path / "nothing") == ()
 
 
