@@ -402,7 +402,7 @@ class RunRecord(RunOutcome, RunAttempts, RunTraces, RunIdentity, Record):
 
     @property
     def trained(self) -> str | None:
-        """The first rank's count of layers by precision, for fp8, and the choice of `activation_checkpointing: auto`."""
+        """The first rank's count of layers in 8 bits, and the choice of `activation_checkpointing: auto`."""
         counts = next((info.training for info in self.rank_info if info.training is not None), None)
         if counts is None:
             return None
