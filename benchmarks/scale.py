@@ -27,16 +27,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from pytest_llmbench.checks.base import Answer, CheckSettings, Probe, Site, get_check
 from pytest_llmbench.core.recipe.topology import Places
 from pytest_llmbench.core.record.health import Report
-from pytest_llmbench.workloads.node.rdma import RdmaFacts, read_rdma
-from tests.standins.sysfs import write_port
+from pytest_llmbench.core.wire.machine import MachineFacts
 from tests.support.fleet import HOST_FACTS
 from tests.support.hardware import node as machine
+from tests.support.hardware import port
 from tests.support.nccl import lines
 
 CHECKS = ("memory", "tuning", "limits", "rdma_ports", "nvlink", "pairs", "rail", "rdma_errors")
@@ -53,8 +52,8 @@ class Cluster:
     nodes: int
     fault: str
     seed: int
-    ports: RdmaFacts
-    half: RdmaFacts  # the same with a port at half width
+    own: MachineFacts
+    half: MachineFacts  # the same with a port at half width
     checks: Sequence[str] = CHECKS
     folder: Path = Path()
     remembered: dict[str, list[Answer]] = field(default_factory=dict)
@@ -71,10 +70,9 @@ class Cluster:
             system="simulated", nodes=self.nodes, gpus_per_node=GPUS, gpu_model="NVIDIA H100 80GB HBM3",
             gpu_memory_gib=80, selected=tuple(self.checks), places=self.places.of(self.hosts),
         )  # fmt: skip
-        own = machine(nics=8).model_dump(mode="json")
+        own = self.own.model_dump(mode="json")
         self.facts: Mapping[str, Any] = {
-            "machine": own, "host-facts": HOST_FACTS.model_dump(mode="json"),
-            "rdma-ports": self.ports.model_dump(mode="json"), "rdma-ports-after": self.ports.model_dump(mode="json"),
+            "machine": own, "machine-after": own, "host-facts": HOST_FACTS.model_dump(mode="json")
         }  # fmt: skip
 
     @property
@@ -104,7 +102,7 @@ class Cluster:
 
     def _tell(self, probe: Probe) -> list[Answer]:
         facts = self.facts[probe.name]
-        half = self.half.model_dump(mode="json") if self.fault == "nic" and probe.name.startswith("rdma") else facts
+        half = self.half.model_dump(mode="json") if self.fault == "nic" and probe.name.startswith("machine") else facts
         return [
             Answer(host=host, rank=rank, local_rank=0, data=half if host == self.node else facts)
             for rank, host in enumerate(probe.hosts or self.hosts)
@@ -157,13 +155,10 @@ class Cluster:
         return Answer(host=host, rank=rank, local_rank=local, data=data)
 
 
-def ports_of_node() -> tuple[RdmaFacts, RdmaFacts]:
-    """The ports of a healthy node, and of one with a port at half width."""
-    with TemporaryDirectory() as folder:
-        for name, rate in (("good", "400 Gb/sec (4X NDR)"), ("bad", "200 Gb/sec (2X NDR)")):
-            for number in range(8):
-                write_port(Path(folder, name), f"mlx5_{number}", rate=rate if number == 3 else "400 Gb/sec (4X NDR)")
-        return read_rdma(Path(folder, "good")), read_rdma(Path(folder, "bad"))
+def machines() -> tuple[MachineFacts, MachineFacts]:
+    """A healthy node, and one with a port at half width."""
+    ports = (port(number, 200 if number == 3 else 400, lanes=2 if number == 3 else 4) for number in range(GPUS))
+    return machine(nics=GPUS), machine(ports=tuple(ports))
 
 
 def run_checks(cluster: Cluster) -> dict[str, Report]:
@@ -208,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--faults", nargs="*", default=FAULTS, choices=FAULTS)
     parser.add_argument("--checks", nargs="*", default=CHECKS, choices=CHECKS)
     options = parser.parse_args(arguments)
-    ports, half = ports_of_node()
+    ports, half = machines()
     failed = 0
     for fault in options.faults:
         wrong, began, cpu = [], time.monotonic(), time.process_time()

@@ -59,7 +59,7 @@ CREATE TABLE llmbench_metrics (
     run INTEGER REFERENCES llmbench_runs (id) ON DELETE CASCADE, name TEXT,
     series INTEGER NOT NULL REFERENCES llmbench_series (id), time DOUBLE PRECISION NOT NULL,
     value DOUBLE PRECISION NOT NULL, unit TEXT NOT NULL, low DOUBLE PRECISION, high DOUBLE PRECISION, better TEXT,
-    PRIMARY KEY (run, name)
+    steps INTEGER, PRIMARY KEY (run, name)
 );
 CREATE INDEX llmbench_metrics_by_series ON llmbench_metrics (series, name, time, run);
 
@@ -143,11 +143,7 @@ class History:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection that sees one state of the database.
-
-        Raises:
-            ConfigError: reading failed.
-        """
+        """A connection that sees one state of the database. Raises ConfigError: reading failed."""
         with self._connect("read") as connection:
             sqlite = self.backend == "sqlite"
             connection.rows("BEGIN" if sqlite else "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")

@@ -69,7 +69,7 @@ def find_shared_prefix(lines: Sequence[str]) -> SharedPrefix:
 
 def _shared_part(tokens: Sequence[str], fewest: float) -> str:
     """Return a pattern for the tokens at one place; empty if fewer than `fewest` are alike."""
-    different = Counter(tokens)  # few: this is called for each file of a session
+    different = Counter(tokens)  # few, of many lines
     for kinds in ((_BLANKS, _NUMBERED), (_BLANKS, _WORD)):
         counted: Counter[str] = Counter()
         for token, count in different.items():

@@ -6,11 +6,11 @@ import heapq
 import io
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.text import harmless
-from pytest_llmbench.session.live.snapshot import LiveSnapshot, LiveTask, Projected, word_of
+from pytest_llmbench.session.live.snapshot import LiveSnapshot, LiveTask, word_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,7 +33,7 @@ _ORDER = {
 }  # fmt: skip
 _STYLES = {
     "PASS": "green", "FAIL": "red", "ERROR": "bold red", "SKIP": "yellow", "INCONCLUSIVE": "bold yellow",
-    "XFAIL": "yellow", "INCOMPLETE": "bold red", "running": "bold", "undecided": "yellow",
+    "XFAIL": "yellow", "INCOMPLETE": "bold red", "running": "bold",
 }  # fmt: skip
 
 
@@ -50,9 +50,7 @@ _COLUMNS = (
     _LiveColumn("state"),
     _LiveColumn("step", right=True),
     _LiveColumn("words/s", least=50, right=True),
-    _LiveColumn("so far", least=120),
-    _LiveColumn("bound", least=140),
-    _LiveColumn("projected", least=70),
+    _LiveColumn("bound", least=70),
     _LiveColumn("ETA", least=58, right=True),
     _LiveColumn("hours", least=100, right=True),
     _LiveColumn("why", least=100, most=60, shortest=24),
@@ -61,43 +59,36 @@ _COLUMNS = (
 
 def _cells(task: LiveTask, snapshot: LiveSnapshot) -> dict[str, str]:
     """The text of a run in each column; unknown ones are empty."""
-    projected = task.projected if task.state == "running" else None
-    measured = "" if projected is None or projected.value is None else f"{speed(projected)} {projected.unit}"
     left, hours = "", task.hours(snapshot.at)
     if task.state == "running" and task.eta_s is not None:
         left = duration(task.eta_s)
     elif task.starts is not None and task.state in {"pending", "waiting"}:
         left = f"starts {clock_time(max(task.starts, snapshot.at))}"
-    undecided = projected is not None and projected.verdict == "undecided"
     return {
         "run": plain(task.name),
         "state": word_of(task),
         "step": f"{task.step}/{task.steps}" if task.step else "",
         "words/s": f"{task.words_per_s:,.0f}" if task.words_per_s is not None else "",
-        "so far": measured,
-        "bound": projected.bound if projected is not None else "",
-        "projected": projected.verdict if projected is not None else "",
+        "bound": task.bound if task.state == "running" else "",
         "ETA": left,
         "hours": for_people(hours, 2) if hours else "",
-        "why": plain(projected.why if projected is not None and undecided else task.detail),
+        "why": plain(task.detail),
     }
 
 
 def urgency(task: LiveTask) -> tuple[int, float]:
-    """Order of the rows: runs that may fail while they still cost hours, other runs under way, bad ends, good ends."""
-    if task.projected is not None and task.state == "running" and task.projected.verdict == "FAIL":
-        return 0, 0.0
+    """Order of the rows: runs under way, bad ends, what waits, good ends."""
     return _ORDER[word_of(task)], task.eta_s or 0.0
 
 
 def table_lines(snapshot: LiveSnapshot, console: Console, height: int, notes: Sequence[str] = ()) -> list[str]:
-    """Draw a picture of a session as at most `height` lines, each at most as wide as the console.
+    """Draw a snapshot of a session as at most `height` lines, each at most as wide as the console.
 
     Args:
-        snapshot: the picture.
+        snapshot: the snapshot.
         console: gives width and colours; its file stays untouched.
         height: the most lines.
-        notes: lines under the counters, such as that the picture is old.
+        notes: lines under the counters, such as that the snapshot is old.
     """
     from rich.console import Group  # noqa: PLC0415  # heavy, and needed on terminals only
     from rich.text import Text  # noqa: PLC0415
@@ -149,18 +140,18 @@ def _widths(cells: Sequence[Mapping[str, str]], width: int) -> dict[_LiveColumn,
         del widths[max(reversed([*widths]), key=lambda column: column.least)]
 
 
-def console_for(width: int, *, coloured: bool, file: TextIO | None = None) -> Console:
+def console_for(width: int, *, coloured: bool) -> Console:
     """Make a console to draw with."""
     from rich.console import Console  # noqa: PLC0415
 
     return Console(
-        file=file or io.StringIO(), width=width, force_terminal=True, no_color=not coloured, highlight=False,
+        file=io.StringIO(), width=width, force_terminal=True, no_color=not coloured, highlight=False,
         markup=False, emoji=False, legacy_windows=False, color_system="standard" if coloured else None,
     )  # fmt: skip
 
 
 class StateLines:
-    """The changes from one picture of a session to the next, in lines.
+    """The changes from one snapshot of a session to the next, in lines.
 
     Attributes:
         first_s: seconds of a session before its first line.
@@ -172,7 +163,7 @@ class StateLines:
         self._last_at: float | None = None
 
     def update(self, snapshot: LiveSnapshot) -> Iterator[str]:
-        """Yield a line for each change since the last picture; without changes, a sign of life a minute."""
+        """Yield a line for each change since the last snapshot; without changes, a sign of life a minute."""
         if snapshot.at - snapshot.began < self.first_s:
             return
         changed = False
@@ -203,23 +194,11 @@ def describe_task(task: LiveTask) -> str:
     parts = [f"{name}: step {task.step}/{task.steps}"]
     if task.words_per_s is not None:
         parts.append(f"{task.words_per_s:,.0f} words/s")
-    if task.projected is not None and task.projected.bound:
-        number = f"{speed(task.projected)} {task.projected.unit} " if task.projected.value is not None else ""
-        parts.append(f"{number}{task.projected.bound}: {task.projected.verdict} so far")
+    if task.bound:
+        parts.append(f"asked for {task.bound}")
     if task.eta_s is not None:
         parts.append(f"{duration(task.eta_s)} to go")
     return ", ".join(parts)
-
-
-def speed(projected: Projected) -> str:
-    """A number with its interval, without its unit: `1,024 [998 to 1,050]`; without an interval, `1,024 ?`."""
-    if projected.value is None:
-        return ""
-    if projected.low is None and projected.high is None:
-        return f"{for_people(projected.value)} ?"
-    low = for_people(projected.low, 3) if projected.low is not None else "…"
-    high = for_people(projected.high, 3) if projected.high is not None else "…"
-    return f"{for_people(projected.value)} [{low} to {high}]"
 
 
 def counts(snapshot: LiveSnapshot) -> str:

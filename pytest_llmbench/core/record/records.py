@@ -343,6 +343,8 @@ class RunOutcome(Strict):
     """Seconds of the run in its steps (`steps_s`), before the first step (`before_s`) and elsewhere (`around_s`)."""
     findings: tuple[str, ...] = ()
     """Findings about the run, one sentence each."""
+    transport: tuple[str, ...] = ()
+    """Those of them about the way that NCCL sent data, by its own lines."""
     unconfirmed: tuple[str, ...] = ()
     """Unconfirmed facts behind the numbers, which stand in one place only; one sentence each."""
     settings: str | None = None
@@ -407,6 +409,11 @@ class RunRecord(RunOutcome, RunAttempts, RunTraces, RunIdentity, Record):
         """Seconds that it took, without what it waited for Slurm; 0 where it did not get that far."""
         began, ended = self.timings.started or self.timings.submitted, self.timings.ended
         return ended - began if began is not None and ended is not None else 0.0
+
+    @property
+    def steady_steps(self) -> int | None:
+        """Number of steps in the steady part; None without one."""
+        return None if self.steady is None else self.steady.judged * min(step.interval for step in self.steps)
 
     @property
     def job(self) -> str:
