@@ -16,6 +16,7 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.errors import NOT_MEASURED, ClusterError, ConfigError
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.plain import read_json
+from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.recipe.topology import Places
 from pytest_llmbench.core.record.health import HealthRecord, Report
 from pytest_llmbench.core.record.records import Timings, Verdict
@@ -248,11 +249,12 @@ class Validator:
         if settings.skip is not None:
             return Report(skip=f"system {self.settings.system.name} leaves it out: {settings.skip}")
         gone = {host: reason for host, reason in self._unreachable.items() if host not in gated}
-        who = "; ".join(f"{host} failed {reason}" for host, reason in gated.items())
+        who = listed((f"{host} failed {reason}" for host, reason in gated.items()), between="; ")
         if gated and (check.scope == "cluster" or not fleet.hosts):
             return Report(skip=f"gated: {who}. --llmbench-gate links runs it all the same")
         if gone and (check.scope == "cluster" or not fleet.hosts):
-            return Report(problem="; ".join(f"{host} cannot be reached: {reason}" for host, reason in gone.items()))
+            reasons = (f"{host} cannot be reached: {reason}" for host, reason in gone.items())
+            return Report(problem=listed(reasons, between="; "))
         make_folder(fleet.folder)
         try:
             report = check.run(fleet, settings)

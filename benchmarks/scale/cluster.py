@@ -1,0 +1,284 @@
+"""A simulated cluster with a planted fault: its nodes answer the probes of all checks.
+
+What programs and files show is asked once, on this machine, with stand-ins for the programs of NVIDIA, and is the
+answer of every node. Rates are those of physics, with noise, and slower where the fault is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pytest_llmbench.checks.base import Answer, Probe, Site
+from pytest_llmbench.checks.compute.nodes.answer import TURNS, groups, teams
+from pytest_llmbench.checks.storage.nodes.storage import BLOCK
+from pytest_llmbench.core.recipe.topology import Places
+from pytest_llmbench.core.record.curves import IN_PARTS, Curve, Point, busbw_factor, timing
+from pytest_llmbench.core.wire.machine import MachineGpu
+from pytest_llmbench.core.wire.task import Task
+from pytest_llmbench.judging import physics
+from pytest_llmbench.workloads.node.rdma import RdmaFacts, read_rdma
+from pytest_llmbench.workloads.rank.context import RankContext, entry_of
+from pytest_llmbench.workloads.rank.probe import ProbeLog
+from tests.standins.sysfs import write_port
+from tests.support.fleet import HOST_FACTS
+from tests.support.hardware import node as machine
+from tests.support.nccl import lines
+
+CHECKS = ("memory", "tuning", "limits", "rdma_ports", "nvlink", "pairs", "rail", "rdma_errors")
+FAULTS = ("nothing", "node", "nic", "leaf", "rack", "everything")
+GPUS, OF_LEAF, OF_RACK = 8, 8, 16
+WIRE, RAIL, INSIDE, TCP = 380.0, 48.0, 475.0, 3.0  # GB/s
+NOISE = 0.01
+_NDR = "400 Gb/sec (4X NDR)"
+
+
+@dataclass
+class Cluster:
+    """A simulated cluster with a fault at a place: a `checks.base.Fleet`."""
+
+    nodes: int
+    fault: str
+    seed: int
+    checks: Sequence[str] = CHECKS
+    folder: Path = Path()
+    remembered: dict[str, list[Answer]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Choose the place of the fault."""
+        self.hosts = tuple(f"n{number:04d}" for number in range(self.nodes))
+        self.random = random.Random(f"{self.seed} {self.fault} {self.nodes}")
+        self.leaf = {host: f"s{number // OF_LEAF}" for number, host in enumerate(self.hosts)}
+        self.rack = {host: f"r{number // OF_RACK}" for number, host in enumerate(self.hosts)}
+        self.places = Places({"leaf": self.leaf, "rack": self.rack})
+        self.node, self.nic = self.random.choice(self.hosts), 3
+        self.site = Site(
+            system="simulated", nodes=self.nodes, gpus_per_node=GPUS, gpu_model="NVIDIA H100 80GB HBM3",
+            gpu_memory_gib=80, selected=tuple(self.checks), places=self.places.of(self.hosts),
+        )  # fmt: skip
+        ports, self.half, after = (facts.model_dump(mode="json") for facts in ports_of_node())
+        memory, software = "MemTotal: 2113437132 kB\nMemAvailable: 2080374784 kB\n", {"driver's cuda": "13.0"}
+        host = HOST_FACTS.model_copy(update={"meminfo": memory, "software": software})
+        own = machine(nics=8).model_dump(mode="json")
+        self.facts: Mapping[str, Any] = {
+            "machine": own, "host-facts": host.model_dump(mode="json"),
+            "rdma-ports": ports, "rdma-ports-after": after,
+        }  # fmt: skip
+
+    def leaf_hosts(self, leaf: str) -> list[str]:
+        """The nodes behind a leaf switch."""
+        return [host for host, name in self.leaf.items() if name == leaf]
+
+    @property
+    def due(self) -> set[str]:
+        """The findings that must fail, as node and part, or the part alone; and nodes that stay without a verdict."""
+        return {
+            "nothing": set[str](),
+            "node": {self.node},
+            "nic": {
+                *({f"{self.node} rail {self.nic}"} if "rail" in self.checks else ()),
+                *({f"{self.node} mlx5_{self.nic}/1"} if "rdma_ports" in self.checks else ()),
+            },
+            "leaf": {f"leaf {self.leaf[self.node]}"},
+            "rack": {f"rack {self.rack[self.node]}"},
+            "everything": {*self.hosts},
+        }[self.fault]  # fmt: skip
+
+    def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
+        """Answer as nodes would."""
+        return [list(self.answer(probe)) for probe in probes]
+
+    def once(self, probe: Probe) -> list[Answer]:
+        """Answer as nodes would, and remember it."""
+        if probe.name not in self.remembered:
+            self.remembered[probe.name] = self.run([probe])[0]
+        return self.remembered[probe.name]
+
+    def answer(self, probe: Probe) -> Iterator[Answer]:
+        """Answer as each of the ranks would."""
+        hosts, per_node = probe.hosts or self.hosts, probe.ranks_per_node
+        tell = self._teller(probe, hosts)
+        for rank in range(len(hosts) * per_node):
+            host, local = hosts[rank // per_node], rank % per_node
+            data = tell(rank)
+            if probe.config.get("nccl"):
+                alone = "rounds" in probe.config and len(probe.config["rounds"][0][0]) == per_node
+                data["nccl"] = {"lines": self._lines(host, local, 1 if alone else len(hosts)), "variables": {}}
+            yield Answer(host=host, rank=rank, local_rank=local, data=data)
+
+    def _teller(self, probe: Probe, hosts: Sequence[str]) -> Callable[[int], dict[str, Any]]:
+        """The answer of a rank, as a function of its number."""
+        ranks = len(hosts) * probe.ranks_per_node
+        match probe.entry.rpartition(".nodes.")[2]:
+            case "pairs:play":
+                games = self._play(probe, hosts)
+                return lambda rank: {
+                    "device": self.site.gpu_model, "games": games[rank], "stopped": None,
+                    "nvlink": None if rank % probe.ranks_per_node else True,
+                }  # fmt: skip
+            case "collectives:measure":
+                measured = self._collect(probe.config, hosts)
+                wrong = dict.fromkeys(probe.config["collectives"], 0)
+                return lambda rank: {"wrong": wrong, "measured": None if rank else measured}
+            case "compute:measure":
+                return lambda _: self._compute(probe.config)
+            case "compute:sustain":
+                return lambda _: self._sustain(probe.config)
+            case "replica:train":
+                return self._train(probe.config["steps"], ranks)
+            case "storage:measure":
+                times = ("write_s", "read_s", "create_s", "stat_s", "unlink_s")
+                size = probe.config["streams"] * probe.config["blocks"] * BLOCK
+                return lambda rank: {
+                    "bytes": size, "direct": True, "wrong": [], "read_from": (rank + 1) % ranks,
+                    "files": probe.config["files"], **{name: self._noisy(0.5) for name in times},
+                }  # fmt: skip
+        facts = self.facts.get(probe.name)
+        recorded = self._record(probe, hosts) if facts is None else json.dumps(facts)
+        bad = json.dumps(self.half) if self.fault == "nic" and probe.name.startswith("rdma") else recorded
+        return lambda rank: json.loads(
+            bad if hosts[rank] == self.node else recorded.replace(hosts[0], hosts[rank])
+        )  # fmt: skip
+
+    def _record(self, probe: Probe, hosts: Sequence[str]) -> str:
+        """Let this machine answer as the first node; what it writes under that node's name, the others write, too."""
+        os.environ |= {"SLURMD_NODENAME": hosts[0]}
+        task = Task(entry=probe.entry, config=probe.config, nodes=1, ranks_per_node=1, device="cuda")
+        context = RankContext(
+            rank=0, world_size=len(hosts), local_rank=0, ranks_per_node=1, nodes=len(hosts), folder=self.folder,
+            config=probe.config, device="cuda",
+        )  # fmt: skip
+        answer = entry_of(task)(context, ProbeLog(context)).model_dump_json()
+        for path in self.folder.parents[1].rglob(f"*{hosts[0]}*"):
+            for host in hosts[1:]:
+                other = path.with_name(path.name.replace(hosts[0], host))
+                other.write_text(path.read_text().replace(hosts[0], host))
+        return str(answer)
+
+    def _noisy(self, value: float) -> float:
+        return value * self.random.gauss(1.0, NOISE)
+
+    def _law(self, law: physics.PhysicsResult) -> float:
+        assert isinstance(law, physics.PhysicsBound)
+        return self._noisy(law.expected)
+
+    def _compute(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        gpu = machine().gpus[0]
+        precisions = {
+            dtype: {"rate": 1e12 * self._law(expect_products_of(gpu, dtype)), "digest": dtype, "repeated": 9,
+                    "changed": 0, "error": 1e-6}
+            for dtype in ("bf16", "fp16", "tf32", "fp32", "fp8")
+        }  # fmt: skip
+        gemm = {"side": config["side"], "factors": "all", "precisions": precisions, "lacking": {}}
+        copy = physics.expect_host_copy(gpu.pcie_gen, gpu.pcie_width)
+        copies = ("host_to_device", "host_to_device_all", "device_to_host", "device_to_host_all")
+        parts = {
+            "gemm": gemm, "memory": 1e9 * self._law(physics.expect_memory(gpu.bus_bits, gpu.max_memory_mhz)),
+            "host_device": {name: 1e9 * self._law(copy) for name in copies},
+        }  # fmt: skip
+        asked = {name: part if name in config["measure"] else None for name, part in parts.items()}
+        return {"device": self.site.gpu_model, "setting": {}, **asked}
+
+    def _sustain(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        rate = 1e12 * self._law(expect_products_of(machine().gpus[0], "bf16"))
+        samples = [
+            {"at_s": float(at), "clock_mhz": 1400, "temperature_degc": 61, "power_w": 699.0, "reasons": 4}
+            for at in range(round(config["seconds"]))
+        ]  # fmt: skip
+        rates = [(sample["at_s"] + 1, self._noisy(rate)) for sample in samples]
+        return {"device": self.site.gpu_model, "precision": "bf16", "rates": rates, "telemetry": samples,
+                "trouble": None}  # fmt: skip
+
+    def _train(self, steps: int, ranks: int) -> Callable[[int], dict[str, Any]]:
+        turns: list[list[Any]] = [[{"seat": None, "steps": []} for _ in range(TURNS)] for _ in range(ranks)]
+        for number, team in enumerate(teams(range(ranks))):
+            for turn in range(TURNS):
+                for group, members in enumerate(groups(team, turn)):
+                    for shard, rank in enumerate(members):
+                        own = [[f"{step} {other}" for other in range(len(members))] for step in range(steps)]
+                        turns[rank][turn] = {
+                            "seat": {"team": number, "group": group, "shard": shard},
+                            "steps": [{"local": of[shard], "gathered": of, "weights": of[0]} for of in own],
+                        }  # fmt: skip
+        return lambda rank: {"device": self.site.gpu_model, "turns": turns[rank]}
+
+    def _collect(self, config: Mapping[str, Any], hosts: Sequence[str]) -> dict[str, Any]:
+        """Curves at the rate of the slowest pair, with 20 µs for each operation."""
+        ranks = len(hosts) * GPUS
+        share = min(self._rate((self.node, host), {0, 1}) for host in hosts if host != self.node) / WIRE
+        curves = {}
+        for name in config["collectives"]:
+            law = physics.expect_between(name, len(hosts), GPUS, 400.0, physics.Links(4, 18, nvls=True))
+            busbw = share * (self._law(law) if isinstance(law, physics.PhysicsBound) else 20.0)
+            sizes = [size for size in config["sizes"] if size >= 16 * ranks or name not in IN_PARTS]
+            points = [
+                Point(size=size, count=size // 4, dtype="float32", redop="sum", **dict.fromkeys(
+                    ("out_of_place", "in_place"),
+                    timing(name, size, ranks, 20 + size * busbw_factor(name, ranks) / busbw / 1e3, 0),
+                ))
+                for size in sizes
+            ]  # fmt: skip
+            curves[name] = Curve(
+                collective=name, points=tuple(points), ranks=ranks, nodes=len(hosts), gpus=ranks, complete=True
+            ).model_dump(mode="json")  # fmt: skip
+        return {"device": self.site.gpu_model, "curves": curves, "unsupported": {}, "notes": []}
+
+    def _play(self, probe: Probe, hosts: Sequence[str]) -> list[list[dict[str, Any]]]:
+        per_node = probe.ranks_per_node
+        games: list[list[dict[str, Any]]] = [[] for _ in range(len(hosts) * per_node)]
+        for number, pairs in enumerate(probe.config["rounds"]):
+            for index, ranks in enumerate(pairs):
+                members = list(dict.fromkeys(hosts[rank // per_node] for rank in ranks))
+                busbw = self._noisy(self._rate(members, {rank % per_node for rank in ranks}))
+                measured = {
+                    "bytes": probe.config["bytes"], "seconds": 1e-3, "busbw": busbw, "latency_s": 2e-5, "wrong": 0,
+                }  # fmt: skip
+                for rank in ranks:
+                    games[rank].append({"round": number, "group": index, "measured": measured})
+        return games
+
+    def _rate(self, members: Sequence[str], rails: set[int]) -> float:
+        usual = INSIDE if len(members) == 1 else WIRE if len(rails) > 1 else RAIL
+        leaves, here = {self.leaf[host] for host in members}, self.node in members
+        if len(members) == 1 or self.fault == "nothing":
+            return usual
+        if self.fault == "everything":
+            return TCP
+        bad_nic = self.fault == "nic" and here and self.nic in rails
+        slow = {
+            "node": 0.6 if here else 1.0, "nic": (0.5 if len(rails) == 1 else 0.75) if bad_nic else 1.0,
+            "leaf": 0.5 if len(leaves) > 1 and self.leaf[self.node] in leaves else 1.0,
+            "rack": 0.5 if self.rack[self.node] in {self.rack[host] for host in members} else 1.0,
+        }  # fmt: skip
+        return usual * slow[self.fault]
+
+    def _lines(self, host: str, local: int, nodes: int) -> list[str]:
+        """NCCL's lines of a rank, whose node has one other beside it in the ring."""
+        between = "NET/Socket/0" if self.fault == "everything" else "NET/IB/0/GDRDMA"
+        here = (host,) if nodes == 1 else (host, "other")
+        printed = lines(here, GPUS, between=between, nics_of=8, nodes=nodes, nvls="yes", nvls_channels=16)
+        return [line for line in printed if line.startswith(f"{host}:{100 + local}:")]
+
+
+@cache
+def expect_products_of(gpu: MachineGpu, dtype: str) -> physics.PhysicsResult:
+    """The rate of products of a GPU."""
+    return physics.expect_products(gpu.name, gpu.capability, gpu.sms, gpu.max_sm_mhz, dtype)
+
+
+@cache
+def ports_of_node() -> tuple[RdmaFacts, ...]:
+    """The ports of a healthy node, those of one with a port at half width, and the healthy ones after load."""
+    with TemporaryDirectory() as folder:
+        for name, rate, sent in (("good", _NDR, 0), ("bad", "200 Gb/sec (2X NDR)", 0), ("after", _NDR, 1 << 40)):
+            for number in range(8):
+                port = {"rate": rate if number == 3 else _NDR, "counters__port_xmit_data": sent}
+                write_port(Path(folder, name), f"mlx5_{number}", **port)
+        return tuple(read_rdma(Path(folder, name)) for name in ("good", "bad", "after"))
