@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.scale.cluster import Cluster
 from pytest_llmbench.checks.base import Probe
-from pytest_llmbench.core.files import make_folder, write_text
+from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.task import Task
 
@@ -31,7 +31,7 @@ def main(nodes: str, fault: str, seed: str, *arguments: str) -> None:
     make_folder(folder / layout.PHASES)
     for answer in cluster.answer(probe):
         who = {"host": answer.host, "rank": answer.rank, "local_rank": answer.local_rank}
-        write_text(layout.answer(folder, answer.rank), json.dumps({**who, "data": answer.data}))
+        layout.answer(folder, answer.rank).write_text(json.dumps({**who, "data": answer.data}))
 
 
 if __name__ == "__main__":
