@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,7 +22,6 @@ from pytest_llmbench.checks.compute.nodes.answer import TURNS, groups, teams
 from pytest_llmbench.checks.storage.nodes.storage import BLOCK
 from pytest_llmbench.core.recipe.topology import Places
 from pytest_llmbench.core.record.curves import IN_PARTS, Curve, Point, busbw_factor, timing
-from pytest_llmbench.core.wire.machine import MachineGpu
 from pytest_llmbench.core.wire.task import Task
 from pytest_llmbench.judging import physics
 from pytest_llmbench.workloads.node.rdma import RdmaFacts, read_rdma
@@ -38,6 +38,12 @@ GPUS, OF_LEAF, OF_RACK = 8, 8, 16
 WIRE, RAIL, INSIDE, TCP = 380.0, 48.0, 475.0, 3.0  # GB/s
 NOISE = 0.01
 _NDR = "400 Gb/sec (4X NDR)"
+_GPU = machine().gpus[0]
+_PRODUCTS = {
+    dtype: physics.expect_products(_GPU.name, _GPU.capability, _GPU.sms, _GPU.max_sm_mhz, dtype)
+    for dtype in ("bf16", "fp16", "tf32", "fp32", "fp8")
+}
+Tell = Callable[[int], dict[str, Any]]  # the answer of a rank by its number
 
 
 @dataclass
@@ -104,7 +110,11 @@ class Cluster:
     def answer(self, probe: Probe) -> Iterator[Answer]:
         """Answer as each of the ranks would."""
         hosts, per_node = probe.hosts or self.hosts, probe.ranks_per_node
-        tell = self._teller(probe, hosts)
+        makers = {
+            "pairs:play": self._play, "collectives:measure": self._collect, "compute:measure": self._compute,
+            "compute:sustain": self._sustain, "replica:train": self._train, "storage:measure": self._store,
+        }  # fmt: skip
+        tell = makers.get(probe.entry.rpartition(".nodes.")[2], self._read)(probe, hosts)
         for rank in range(len(hosts) * per_node):
             host, local = hosts[rank // per_node], rank % per_node
             data = tell(rank)
@@ -113,39 +123,21 @@ class Cluster:
                 data["nccl"] = {"lines": self._lines(host, local, 1 if alone else len(hosts)), "variables": {}}
             yield Answer(host=host, rank=rank, local_rank=local, data=data)
 
-    def _teller(self, probe: Probe, hosts: Sequence[str]) -> Callable[[int], dict[str, Any]]:
-        """The answer of a rank, as a function of its number."""
-        ranks = len(hosts) * probe.ranks_per_node
-        match probe.entry.rpartition(".nodes.")[2]:
-            case "pairs:play":
-                games = self._play(probe, hosts)
-                return lambda rank: {
-                    "device": self.site.gpu_model, "games": games[rank], "stopped": None,
-                    "nvlink": None if rank % probe.ranks_per_node else True,
-                }  # fmt: skip
-            case "collectives:measure":
-                measured = self._collect(probe.config, hosts)
-                wrong = dict.fromkeys(probe.config["collectives"], 0)
-                return lambda rank: {"wrong": wrong, "measured": None if rank else measured}
-            case "compute:measure":
-                return lambda _: self._compute(probe.config)
-            case "compute:sustain":
-                return lambda _: self._sustain(probe.config)
-            case "replica:train":
-                return self._train(probe.config["steps"], ranks)
-            case "storage:measure":
-                times = ("write_s", "read_s", "create_s", "stat_s", "unlink_s")
-                size = probe.config["streams"] * probe.config["blocks"] * BLOCK
-                return lambda rank: {
-                    "bytes": size, "direct": True, "wrong": [], "read_from": (rank + 1) % ranks,
-                    "files": probe.config["files"], **{name: self._noisy(0.5) for name in times},
-                }  # fmt: skip
+    def _read(self, probe: Probe, hosts: Sequence[str]) -> Tell:
         facts = self.facts.get(probe.name)
         recorded = self._record(probe, hosts) if facts is None else json.dumps(facts)
         bad = json.dumps(self.half) if self.fault == "nic" and probe.name.startswith("rdma") else recorded
         return lambda rank: json.loads(
             bad if hosts[rank] == self.node else recorded.replace(hosts[0], hosts[rank])
         )  # fmt: skip
+
+    def _store(self, probe: Probe, hosts: Sequence[str]) -> Tell:
+        size = probe.config["streams"] * probe.config["blocks"] * BLOCK
+        return lambda rank: {
+            "bytes": size, "direct": True, "wrong": [], "read_from": (rank + 1) % len(hosts),
+            "files": probe.config["files"],
+            **{name: self._noisy(0.5) for name in ("write_s", "read_s", "create_s", "stat_s", "unlink_s")},
+        }  # fmt: skip
 
     def _record(self, probe: Probe, hosts: Sequence[str]) -> str:
         """Let this machine answer as the first node; what it writes under that node's name, the others write, too."""
@@ -169,49 +161,43 @@ class Cluster:
         assert isinstance(law, physics.PhysicsBound)
         return self._noisy(law.expected)
 
-    def _compute(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        gpu = machine().gpus[0]
-        precisions = {
-            dtype: {"rate": 1e12 * self._law(expect_products_of(gpu, dtype)), "digest": dtype, "repeated": 9,
-                    "changed": 0, "error": 1e-6}
-            for dtype in ("bf16", "fp16", "tf32", "fp32", "fp8")
-        }  # fmt: skip
-        gemm = {"side": config["side"], "factors": "all", "precisions": precisions, "lacking": {}}
-        copy = physics.expect_host_copy(gpu.pcie_gen, gpu.pcie_width)
+    def _compute(self, probe: Probe, _hosts: Sequence[str]) -> Tell:
+        same = {"repeated": 9, "changed": 0, "error": 1e-6}
+        gemm = {"side": probe.config["side"], "factors": "all", "lacking": {}}
+        memory, copy = physics.expect_memory(_GPU.bus_bits, _GPU.max_memory_mhz), physics.expect_host_copy(5, 16)
         copies = ("host_to_device", "host_to_device_all", "device_to_host", "device_to_host_all")
-        parts = {
-            "gemm": gemm, "memory": 1e9 * self._law(physics.expect_memory(gpu.bus_bits, gpu.max_memory_mhz)),
+        return lambda _: {
+            "device": self.site.gpu_model, "setting": {}, "memory": 1e9 * self._law(memory),
             "host_device": {name: 1e9 * self._law(copy) for name in copies},
+            "gemm": {**gemm, "precisions": {
+                dtype: {"rate": 1e12 * self._law(law), "digest": dtype, **same} for dtype, law in _PRODUCTS.items()
+            }},
         }  # fmt: skip
-        asked = {name: part if name in config["measure"] else None for name, part in parts.items()}
-        return {"device": self.site.gpu_model, "setting": {}, **asked}
 
-    def _sustain(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        rate = 1e12 * self._law(expect_products_of(machine().gpus[0], "bf16"))
-        samples = [
-            {"at_s": float(at), "clock_mhz": 1400, "temperature_degc": 61, "power_w": 699.0, "reasons": 4}
-            for at in range(round(config["seconds"]))
-        ]  # fmt: skip
-        rates = [(sample["at_s"] + 1, self._noisy(rate)) for sample in samples]
-        return {"device": self.site.gpu_model, "precision": "bf16", "rates": rates, "telemetry": samples,
-                "trouble": None}  # fmt: skip
+    def _sustain(self, probe: Probe, _hosts: Sequence[str]) -> Tell:
+        samples = [(float(at), 1400, 61, 699.0, 4) for at in range(round(probe.config["seconds"]))]
+        return lambda _: {
+            "device": self.site.gpu_model, "precision": "bf16", "telemetry": samples, "trouble": None,
+            "rates": [(sample[0] + 1, 1e12 * self._law(_PRODUCTS["bf16"])) for sample in samples],
+        }  # fmt: skip
 
-    def _train(self, steps: int, ranks: int) -> Callable[[int], dict[str, Any]]:
+    def _train(self, probe: Probe, hosts: Sequence[str]) -> Tell:
+        ranks, steps = len(hosts) * probe.ranks_per_node, probe.config["steps"]
         turns: list[list[Any]] = [[{"seat": None, "steps": []} for _ in range(TURNS)] for _ in range(ranks)]
         for number, team in enumerate(teams(range(ranks))):
-            for turn in range(TURNS):
-                for group, members in enumerate(groups(team, turn)):
-                    for shard, rank in enumerate(members):
-                        own = [[f"{step} {other}" for other in range(len(members))] for step in range(steps)]
-                        turns[rank][turn] = {
-                            "seat": {"team": number, "group": group, "shard": shard},
-                            "steps": [{"local": of[shard], "gathered": of, "weights": of[0]} for of in own],
-                        }  # fmt: skip
+            for turn, group in product(range(TURNS), (0, 1)):
+                members = groups(team, turn)[group]
+                for shard, rank in enumerate(members):
+                    own = [[f"{step} {other}" for other in range(len(members))] for step in range(steps)]
+                    turns[rank][turn] = {
+                        "seat": {"team": number, "group": group, "shard": shard},
+                        "steps": [{"local": of[shard], "gathered": of, "weights": of[0]} for of in own],
+                    }  # fmt: skip
         return lambda rank: {"device": self.site.gpu_model, "turns": turns[rank]}
 
-    def _collect(self, config: Mapping[str, Any], hosts: Sequence[str]) -> dict[str, Any]:
+    def _collect(self, probe: Probe, hosts: Sequence[str]) -> Tell:
         """Curves at the rate of the slowest pair, with 20 µs for each operation."""
-        ranks = len(hosts) * GPUS
+        config, ranks = probe.config, len(hosts) * GPUS
         share = min(self._rate((self.node, host), {0, 1}) for host in hosts if host != self.node) / WIRE
         curves = {}
         for name in config["collectives"]:
@@ -228,9 +214,10 @@ class Cluster:
             curves[name] = Curve(
                 collective=name, points=tuple(points), ranks=ranks, nodes=len(hosts), gpus=ranks, complete=True
             ).model_dump(mode="json")  # fmt: skip
-        return {"device": self.site.gpu_model, "curves": curves, "unsupported": {}, "notes": []}
+        measured = {"device": self.site.gpu_model, "curves": curves, "unsupported": {}, "notes": []}
+        return lambda rank: {"wrong": dict.fromkeys(curves, 0), "measured": None if rank else measured}
 
-    def _play(self, probe: Probe, hosts: Sequence[str]) -> list[list[dict[str, Any]]]:
+    def _play(self, probe: Probe, hosts: Sequence[str]) -> Tell:
         per_node = probe.ranks_per_node
         games: list[list[dict[str, Any]]] = [[] for _ in range(len(hosts) * per_node)]
         for number, pairs in enumerate(probe.config["rounds"]):
@@ -242,7 +229,10 @@ class Cluster:
                 }  # fmt: skip
                 for rank in ranks:
                     games[rank].append({"round": number, "group": index, "measured": measured})
-        return games
+        return lambda rank: {
+            "device": self.site.gpu_model, "games": games[rank], "stopped": None,
+            "nvlink": None if rank % per_node else True,
+        }  # fmt: skip
 
     def _rate(self, members: Sequence[str], rails: set[int]) -> float:
         usual = INSIDE if len(members) == 1 else WIRE if len(rails) > 1 else RAIL
@@ -265,12 +255,6 @@ class Cluster:
         here = (host,) if nodes == 1 else (host, "other")
         printed = lines(here, GPUS, between=between, nics_of=8, nodes=nodes, nvls="yes", nvls_channels=16)
         return [line for line in printed if line.startswith(f"{host}:{100 + local}:")]
-
-
-@cache
-def expect_products_of(gpu: MachineGpu, dtype: str) -> physics.PhysicsResult:
-    """The rate of products of a GPU."""
-    return physics.expect_products(gpu.name, gpu.capability, gpu.sms, gpu.max_sm_mhz, dtype)
 
 
 @cache

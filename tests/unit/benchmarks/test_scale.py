@@ -11,7 +11,11 @@ CHECKS = ("rdma_ports", "pairs")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_named_and_nothing_else(fault: str) -> None:
     cluster = Cluster(40, fault, 3, checks=CHECKS)
-    assert judge(cluster, run_checks(cluster)) == ""
+    reports = run_checks(cluster)
+    assert judge(cluster, reports) == ""
+    # All nodes together are judged, too.
+    whole = [line for line in reports["pairs"].bounds if line.startswith("group_busbw: physics expects")]
+    assert len(whole) == 2
 
 
 def test_a_fault_that_nothing_names_is_an_error() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -57,8 +57,11 @@ class DeviceRates(DeviceAnswer):
     host_device: CopyRates | None
 
 
-class TelemetrySample(ProbeAnswer):
-    """One NVML sample of a GPU, `at_s` seconds after the load began; None for what the GPU lacks."""
+class TelemetrySample(NamedTuple):
+    """One NVML sample of a GPU, `at_s` seconds after the load began; None for what the GPU lacks.
+
+    In JSON it is a list: a session reads a hundred of each of its GPUs.
+    """
 
     at_s: NonNegativeFloat
     clock_mhz: NonNegativeInt | None  # of the SMs
