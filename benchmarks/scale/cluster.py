@@ -191,7 +191,7 @@ class Cluster:
                     own = [[f"{step} {other}" for other in range(len(members))] for step in range(steps)]
                     turns[rank][turn] = {
                         "seat": {"team": number, "group": group, "shard": shard},
-                        "steps": [{"local": of[shard], "gathered": of, "weights": of[0]} for of in own],
+                        "steps": [(of[shard], of, of[0]) for of in own],
                     }  # fmt: skip
         return lambda rank: {"device": self.site.gpu_model, "turns": turns[rank]}
 

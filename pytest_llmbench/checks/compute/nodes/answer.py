@@ -87,8 +87,8 @@ class Seat(ProbeAnswer):
     shard: NonNegativeInt  # its share of the data; as many as a group has ranks
 
 
-class StepDigests(ProbeAnswer):
-    """The numbers of a step."""
+class StepDigests(NamedTuple):
+    """The numbers of a step; in JSON a list, as `TelemetrySample`."""
 
     local: str  # of the loss and the gradients of this rank's share, before the exchange
     gathered: tuple[str, ...]  # of those received from each rank of its group, by shard
