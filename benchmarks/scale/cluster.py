@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from pytest_llmbench.checks.base import Answer, Probe, Site
@@ -24,12 +23,11 @@ from pytest_llmbench.core.recipe.topology import Places
 from pytest_llmbench.core.record.curves import IN_PARTS, Curve, Point, busbw_factor, timing
 from pytest_llmbench.core.wire.task import Task
 from pytest_llmbench.judging import physics
-from pytest_llmbench.workloads.node.rdma import RdmaFacts, read_rdma
 from pytest_llmbench.workloads.rank.context import RankContext, entry_of
 from pytest_llmbench.workloads.rank.probe import ProbeLog
-from tests.standins.sysfs import write_port
 from tests.support.fleet import HOST_FACTS
 from tests.support.hardware import node as machine
+from tests.support.hardware import port
 from tests.support.nccl import lines
 
 CHECKS = ("memory", "tuning", "limits", "rdma_ports", "nvlink", "pairs", "rail", "rdma_errors")
@@ -37,7 +35,6 @@ FAULTS = ("nothing", "node", "nic", "leaf", "rack", "everything")
 GPUS, OF_LEAF, OF_RACK = 8, 8, 16
 WIRE, RAIL, INSIDE, TCP = 380.0, 48.0, 475.0, 3.0  # GB/s
 NOISE = 0.01
-_NDR = "400 Gb/sec (4X NDR)"
 _GPU = machine().gpus[0]
 _PRODUCTS = {
     dtype: physics.expect_products(_GPU.name, _GPU.capability, _GPU.sms, _GPU.max_sm_mhz, dtype)
@@ -69,14 +66,10 @@ class Cluster:
             system="simulated", nodes=self.nodes, gpus_per_node=GPUS, gpu_model="NVIDIA H100 80GB HBM3",
             gpu_memory_gib=80, selected=tuple(self.checks), places=self.places.of(self.hosts),
         )  # fmt: skip
-        ports, self.half, after = (facts.model_dump(mode="json") for facts in ports_of_node())
+        own, self.half, after = machines()
         memory, software = "MemTotal: 2113437132 kB\nMemAvailable: 2080374784 kB\n", {"driver's cuda": "13.0"}
         host = HOST_FACTS.model_copy(update={"meminfo": memory, "software": software})
-        own = machine(nics=8).model_dump(mode="json")
-        self.facts: Mapping[str, Any] = {
-            "machine": own, "host-facts": host.model_dump(mode="json"),
-            "rdma-ports": ports, "rdma-ports-after": after,
-        }  # fmt: skip
+        self.facts = {"machine": own, "machine-after": after, "host-facts": host.model_dump(mode="json")}
 
     def leaf_hosts(self, leaf: str) -> list[str]:
         """The nodes behind a leaf switch."""
@@ -126,7 +119,7 @@ class Cluster:
     def _read(self, probe: Probe, hosts: Sequence[str]) -> Tell:
         facts = self.facts.get(probe.name)
         recorded = self._record(probe, hosts) if facts is None else json.dumps(facts)
-        bad = json.dumps(self.half) if self.fault == "nic" and probe.name.startswith("rdma") else recorded
+        bad = json.dumps(self.half) if self.fault == "nic" and probe.name.startswith("machine") else recorded
         return lambda rank: json.loads(
             bad if hosts[rank] == self.node else recorded.replace(hosts[0], hosts[rank])
         )  # fmt: skip
@@ -258,11 +251,9 @@ class Cluster:
 
 
 @cache
-def ports_of_node() -> tuple[RdmaFacts, ...]:
-    """The ports of a healthy node, those of one with a port at half width, and the healthy ones after load."""
-    with TemporaryDirectory() as folder:
-        for name, rate, sent in (("good", _NDR, 0), ("bad", "200 Gb/sec (2X NDR)", 0), ("after", _NDR, 1 << 40)):
-            for number in range(8):
-                port = {"rate": rate if number == 3 else _NDR, "counters__port_xmit_data": sent}
-                write_port(Path(folder, name), f"mlx5_{number}", **port)
-        return tuple(read_rdma(Path(folder, name)) for name in ("good", "bad", "after"))
+def machines() -> tuple[dict[str, Any], ...]:
+    """A healthy node, one with a port at half width, and the healthy one after load."""
+    half = [port(number, 200 if number == 3 else 400, lanes=2 if number == 3 else 4) for number in range(GPUS)]
+    after = [port(number, counters={"port_xmit_data": 1 << 40}) for number in range(GPUS)]
+    nodes = (machine(nics=GPUS), machine(ports=tuple(half)), machine(ports=tuple(after)))
+    return tuple(node.model_dump(mode="json") for node in nodes)

@@ -9,8 +9,7 @@ from pydantic import PositiveFloat, field_validator
 
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.extensions import Extensions, named
-from pytest_llmbench.core.recipe.environments import Environment
-from pytest_llmbench.core.recipe.network import Network
+from pytest_llmbench.core.recipe.environments import Environment, Network
 from pytest_llmbench.core.recipe.recipes import Scale
 from pytest_llmbench.core.recipe.reference import Reference, refuse_contradictions
 from pytest_llmbench.core.recipe.topology import Places, Topology

@@ -45,6 +45,15 @@ def finding_of_reading(reading: Reading, *, kind: str, what: str, action: str) -
     )  # fmt: skip
 
 
+def explain(finding: Finding, why: str, cure: str = "") -> Finding:
+    """A finding about a rate with its cause, if it has one; the `cure` of a setting stands for an isolation."""
+    if not why or finding.statistic is None:
+        return finding
+    set_wrong = finding.severity is Severity.ISOLATE and finding.kind in {"below_physics", "below_reference"}
+    update = {"severity": Severity.CONFIGURE, "action": cure} if cure and set_wrong else {}
+    return finding.model_copy(update={"message": f"{finding.message}; cause: {why}", **update})
+
+
 # The expectation of physics for a reading; None for a number that no law is about, such as a latency.
 ReadingLaw = Callable[[Reading], PhysicsResult | None]
 

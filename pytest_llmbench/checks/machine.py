@@ -7,24 +7,30 @@ from typing import Any
 from pytest_llmbench.checks.answers import read_per_host
 from pytest_llmbench.checks.base import Fleet, Probe, Site
 from pytest_llmbench.core.record.curves import IN_PARTS
-from pytest_llmbench.core.record.health import Reading
-from pytest_llmbench.core.wire.machine import MachineFacts, MachineGpu
+from pytest_llmbench.core.record.health import Finding, Reading
+from pytest_llmbench.core.wire.machine import GpuPath, MachineFacts, MachineGpu
 from pytest_llmbench.judging import physics
 from pytest_llmbench.judging.nics import Nics, count_nics
 from pytest_llmbench.judging.physics import Links, NoLaw, PhysicsResult
 
-_PROBE = Probe(
-    name="machine", entry="pytest_llmbench.workloads.node.hardware:facts", deadline_s=120.0, gpus=True
-)  # fmt: skip
 # Generation of NVLink by compute capability, where the driver does not report it.
 _NVLINK_OF = {"7.0": 2, "8.0": 3, "9.0": 4, "10.0": 5, "10.3": 5}
 _ALL_LINKS = 18  # of a GPU since NVLink 4: they lead to all others, by switches or directly
 _RING_LIKE = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"}
 
 
-def ask_machines(fleet: Fleet) -> tuple[dict[str, MachineFacts], dict[str, str]]:
-    """The hardware of each node, by host, and the reason for each node without an answer."""
-    return read_per_host(fleet.once(_PROBE), MachineFacts)
+def ask_machines(fleet: Fleet, sysfs: str = "/sys") -> tuple[dict[str, MachineFacts], dict[str, str]]:
+    """The hardware of each node, by host, and the reason for each node without an answer.
+
+    The first check of a session that asks has the counters of ports before any load.
+    """
+    return read_per_host(fleet.once(machine_probe(sysfs)), MachineFacts)
+
+
+def machine_probe(sysfs: str) -> Probe:
+    """The step that reads the hardware of nodes; `sysfs` is where it is mounted there."""
+    entry = "pytest_llmbench.workloads.node.hardware:facts"
+    return Probe(name="machine", entry=entry, config={"sysfs": sysfs}, deadline_s=120.0, gpus=True)
 
 
 def domain_of(host: str, facts: MachineFacts, env: Mapping[str, str]) -> str:
@@ -64,7 +70,7 @@ class Machines:
         alike: dict[str, tuple[MachineFacts, list[str]]] = {}
         for host, node in self.facts.items():
             gpus = tuple(gpu.model_copy(update={"bus": ""}) for gpu in node.gpus)
-            ports = tuple(port.model_copy(update={"board": ""}) for port in node.ports)
+            ports = tuple(port.model_copy(update={"board": "", "counters": {}}) for port in node.ports)
             plain = node.model_copy(update={"gpus": gpus, "ports": ports})
             alike.setdefault(plain.model_dump_json(), (plain, []))[1].append(host)
         machines = [{"hosts": hosts, **node.model_dump(mode="json")} for node, hosts in alike.values()]
@@ -79,6 +85,23 @@ class Machines:
         return physics.expect_products(
             gpu.name, gpu.capability, gpu.sms, gpu.max_sm_mhz, dtype, default_power_w=power
         )  # fmt: skip
+
+    def lowered_power(self, reading: Reading | Finding) -> tuple[str, str]:
+        """The cause of a GPU's low rate and its cure, if its power limit is below its default; else empty texts."""
+        gpu = self._gpu(reading)
+        limit, usual = (None, None) if isinstance(gpu, NoLaw) else (gpu.power_limit_w, gpu.default_power_limit_w)
+        if limit is None or usual is None or limit >= usual:
+            return "", ""
+        return f"its power limit is {limit:g} W, and {usual:g} W by default", f"nvidia-smi -pl {usual:g}"
+
+    def slow_link(self, reading: Reading | Finding, path: GpuPath) -> str:
+        """The cause of a slow copy to or from the host, if the GPU's PCIe link is below its most; else empty."""
+        gpu = self._gpu(reading)
+        now = (path.pcie_gen, path.pcie_width)
+        most = now if isinstance(gpu, NoLaw) else (gpu.pcie_gen, gpu.pcie_width)
+        below = any(own is not None and best is not None and own < best for own, best in zip(now, most, strict=True))
+        link = "PCIe generation {} with {} lanes"
+        return f"its link runs at {link.format(*now)}, and can at {link.format(*most)}" if below else ""
 
     def memory(self, reading: Reading) -> PhysicsResult:
         """The triad in a GPU's memory."""
@@ -97,7 +120,7 @@ class Machines:
         gen = _cap(gpu.pcie_gen, self.facts[str(reading.host)])
         return physics.expect_host_copy(gen, gpu.pcie_width, c2c=gpu.c2c, to_device=to_device)
 
-    def _gpu(self, reading: Reading) -> MachineGpu | NoLaw:
+    def _gpu(self, reading: Reading | Finding) -> MachineGpu | NoLaw:
         """The GPU of a reading, whose subject has its number."""
         node = self._node(str(reading.host))
         if isinstance(node, NoLaw):

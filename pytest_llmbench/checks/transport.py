@@ -1,27 +1,20 @@
 """The way of a check's data, by NCCL's own lines from a short step after the measurement."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from pytest_llmbench.checks.findings import make_finding
+from pytest_llmbench.checks.findings import explain, make_finding
 from pytest_llmbench.checks.machine import Machines, domain_of
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.record.nccl import NcclLog
-from pytest_llmbench.core.wire.nccl import NcclLines
+from pytest_llmbench.core.wire.answers import NcclLines
 from pytest_llmbench.judging.nics import Nics, count_nics
-from pytest_llmbench.judging.transport import (
-    TransportFinding,
-    TransportKind,
-    Wiring,
-    add_variables,
-    judge_transport,
-    reasons,
-    why_unseen,
-)
+from pytest_llmbench.judging.transport import Wiring, add_variables, judge_transport, reasons, why_unseen
 from pytest_llmbench.readers.nccl import NcclReader
 
 GLOO = "NCCL did not run: gloo"
+_FAST_GBITS = 50
 #: finding over_tcp: nodes exchanged data over TCP, although a faster network is there
 #: finding no_p2p: GPUs of a node exchanged data over host memory or the network
 #: finding no_gdr: NICs did not read the memory of GPUs, although they share a PCIe switch
@@ -29,6 +22,8 @@ GLOO = "NCCL did not run: gloo"
 #: finding nvls_off: all_reduce went without NVLink SHARP, although the GPUs have it
 #: finding mnnvl_off: trays of a rack of NVL72 did not exchange data over NVLink
 #: finding few_cores: the ranks of a node may run on fewer cores than there are ranks
+#: finding far_cores: ranks run on cores of another socket and NUMA node than their GPUs
+#: finding acs: PCI ACS sends data between GPUs and NICs through the processor, and their rate is low
 #: finding slow_setting: a variable forces NCCL onto a slow way
 _SEVERITIES: Mapping[str, Severity] = {"fail": Severity.CONFIGURE, "warn": Severity.MONITOR}
 
@@ -40,6 +35,7 @@ class Look:
     logs: Mapping[str, NcclLog] = field(default_factory=dict)
     unseen: Mapping[str, str] = field(default_factory=dict)
     cores: Mapping[str, int] = field(default_factory=dict)  # of all ranks of a host together
+    far: Mapping[str, int] = field(default_factory=dict)  # ranks of a host on another socket than their GPU
 
     @property
     def nics(self) -> int | None:
@@ -59,24 +55,25 @@ class Look:
         # Hosts under names of NCCL's own are of one kind.
         usual = next(iter(wirings.values()), Wiring())
         wired = {
-            host: replace(wirings.get(host, usual), shares=known, cores=self.cores.get(host)) for host in self.logs
-        }
-        found = judge_transport(self.logs, wired)
-        why, cure = reasons(found), next((one.cure for one in found if one.level != "note"), "")
-        findings = [
-            finding.model_copy(update={"message": f"{finding.message}; cause: {why}", **_soften(finding, cure)})
-            if why and finding.statistic is not None
-            else finding
-            for finding in report.findings
-        ]
-        made = [finding for one in found if one.level != "note" for finding in _make_findings(one, hosts)]
+            host: replace(
+                wirings.get(host, usual), shares=known, cores=self.cores.get(host), far=self.far.get(host, 0)
+            )
+            for host in self.logs
+        }  # fmt: skip
+        judged = judge_transport(self.logs, wired)
+        why, cure = reasons(judged), next((one.cure for one in judged if one.level != "note"), "")
+        findings = [explain(finding, why, cure) for finding in report.findings]
+        findings += [
+            make_finding(host if host in hosts else None, "", one.kind, _SEVERITIES[one.level], one.text, one.cure)
+            for one in judged if one.level != "note" for host in one.hosts
+        ]  # fmt: skip
         unread = sum(log.unread for log in self.logs.values())
         line = next((log.unread_line for log in self.logs.values() if log.unread), "")
-        notes = [f"NCCL: {one.message}" for one in found if one.level == "note"]
+        notes = [f"NCCL: {one.message}" for one in judged if one.level == "note"]
         notes += [f"{unread} lines of NCCL cannot be read, the first: `{line}`"] if unread else []
         return report.model_copy(
             update={
-                "findings": (*findings, *made),
+                "findings": tuple(findings),
                 "notes": (*report.notes, *notes),
                 "unjudged": {**self.unseen, **report.unjudged},
                 "evidence": {**report.evidence, "transport": self.summary()},
@@ -100,12 +97,14 @@ def read_look(
     `silent` has the reasons for hosts without an answer.
     """
     reader, variables, cores = NcclReader(), dict[str, dict[str, str]](), dict[str, set[int]]()
+    far: Counter[str] = Counter()
     for host, answer in answers:
         for line in answer.lines if answer else ():
             reader.take(line, host)
         for name in hosts if host is None else (host,):
             variables.setdefault(name, {}).update(answer.variables if answer else {})
             cores.setdefault(name, set()).update(answer.cores if answer else ())
+            far[name] += bool(answer and answer.far)
     logs = {host: add_variables(log, variables.get(host, {})) for host, log in reader.logs().items() if host}
     whole = next(iter(logs.values()), NcclLog())
     # One program prints the lines of all hosts under names of its own.
@@ -113,13 +112,7 @@ def read_look(
     unseen = {host: why for host, log in asked.items() if (why := why_unseen(log)) is not None}
     missing = {host: f"transport not seen: {reason}" for host, reason in silent.items() if host in unseen}
     counts = {host: len(own) for host, own in cores.items() if own}
-    return Look(logs=logs, unseen={**unseen, **missing}, cores=counts)
-
-
-def _soften(finding: Finding, cure: str) -> dict[str, Any]:
-    """The severity and cure of a rate that is slow because of a setting or the way of the data."""
-    isolates = finding.severity is Severity.ISOLATE and finding.kind in {"below_physics", "below_reference"}
-    return {"severity": Severity.CONFIGURE, "action": cure} if isolates else {}
+    return Look(logs=logs, unseen={**unseen, **missing}, cores=counts, far=far)
 
 
 def wire(machines: Machines | None, look: Look, hosts: Sequence[str]) -> dict[str, Wiring]:
@@ -135,8 +128,10 @@ def _wire(machines: Machines, look: Look, host: str, domains: Mapping[str, str])
     node, gpus = machines.facts[host], machines.site.gpus_per_node
     nics = count_nics(node, machines.site.network, machines.site.system, look.nics)
     carrying = set(nics.devices) if isinstance(nics, Nics) else set()
-    ports = [port for port in node.ports if port.active and not port.virtual]
-    fast = [port for port in ports if port.link_layer != "Ethernet" or port.device in carrying]
+    ports = [port for port in node.own_ports if port.active]
+    # A front end of 25 Gb/s is no faster by RoCE than by TCP.
+    roce = {port.device for port in ports if port.device in carrying and (port.rate_gbits or 0) >= _FAST_GBITS}
+    fast = [port for port in ports if port.link_layer != "Ethernet" or port.device in roce]
     own = [port for port in fast if port.device in carrying]
     versions = [gpu.nvlink_version for gpu in node.gpus if gpu.nvlinks]
     racked = domains[host] != host
@@ -145,23 +140,15 @@ def _wire(machines: Machines, look: Look, host: str, domains: Mapping[str, str])
         all_to_all=bool(versions) and node.joined is not False, nics=nics.count if isinstance(nics, Nics) else None,
         fast_ports=tuple(port.device for port in fast),
         near=None if node.virtual or not own else all(map(node.near, own)), virtual=node.virtual,
-        multicast=all(gpu.multicast is not False for gpu in node.gpus),
+        multicast=all(gpu.multicast is not False for gpu in node.gpus), acs=node.acs or (),
         rack=gpus * list(domains.values()).count(domains[host]) if racked else None,
         domains=len(set(domains.values())) if racked else None,
     )  # fmt: skip
 
 
-def _make_findings(one: TransportFinding, hosts: Sequence[str]) -> Iterable[Finding]:
-    kind: TransportKind = one.kind
-    for host in one.hosts:
-        yield make_finding(host if host in hosts else None, "", kind, _SEVERITIES[one.level], one.text, one.cure)
-
-
 def merge_for_cluster(report: Report, hosts: Sequence[str]) -> Report:
     """A report of a check on the cluster: a finding that all hosts have is one, of the cluster."""
-    counts: dict[tuple[str, str], int] = {}
-    for finding in report.findings:
-        counts[finding.kind, finding.message] = counts.get((finding.kind, finding.message), 0) + 1
+    counts = Counter((finding.kind, finding.message) for finding in report.findings)
     merged: dict[Finding, None] = {}
     for finding in report.findings:
         of_all = len(hosts) > 1 and counts[finding.kind, finding.message] == len(hosts)

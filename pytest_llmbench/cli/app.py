@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pytest_llmbench.cli import calibrating, compare, history, names, sessions
+from pytest_llmbench.cli import calibrating, history, names, sessions
 from pytest_llmbench.cli.bundle import bundle, keygen, verify
 from pytest_llmbench.core.errors import LLMBenchError
 
@@ -46,7 +46,7 @@ app.command("watch", short_help="Follow a session from another terminal.")(sessi
 app.command("report", short_help="Write a session as HTML, for Prometheus, or as CSV.")(sessions.report_session)
 app.command("prune", short_help="Show old session folders; delete them with --yes.")(sessions.prune_sessions)
 app.command("calibrate", short_help="Make a threshold from good runs.")(calibrating.calibrate_threshold)
-app.command("compare", short_help="Compare every number of two sessions.")(compare.compare)
+app.command("compare", short_help="Compare every number of two sessions.")(history.compare)
 app.add_typer(history.app, name="history", short_help="Keep the records of many sessions, and ask them.")
 app.command(short_help="Make a key to sign bundles with.")(keygen)
 app.command(short_help="Put a session into one signed file.")(bundle)

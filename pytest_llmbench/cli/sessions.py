@@ -18,7 +18,7 @@ from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
 
 if TYPE_CHECKING:
-    from pytest_llmbench.session.live.snapshot import Sight
+    from pytest_llmbench.session.live.snapshot import Observation
 
 # Shells show Ctrl-C by this code.
 _LEFT = 130
@@ -48,9 +48,6 @@ def report_session(
         ReportFormat, typer.Option("--format", help="A page for people, numbers for Prometheus, or tables.")
     ] = ReportFormat.HTML,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="PATH", help=_OUTPUT)] = None,
-    compare: Annotated[
-        str | None, typer.Option(metavar="SESSION", help="Folder or id of an earlier session to compare with (html).")
-    ] = None,
     run_dir: RunDir = RUN_DIR,
     as_recorded: AsRecorded = False,
     as_json: AsJson = False,
@@ -67,8 +64,6 @@ def report_session(
         from pytest_llmbench.reporting.base import read_finished  # noqa: PLC0415
         from pytest_llmbench.reporting.export import write_csv, write_metrics  # noqa: PLC0415
 
-        if compare is not None:
-            raise ConfigError(f"--compare is for --format html; llmbench compare has the numbers, not {form}")
         finished, name = read_finished(folder, law), folder.resolve().name
         if form is ReportFormat.CSV:
             paths = write_csv(finished, output or Path(f"{name}-csv"))
@@ -83,9 +78,8 @@ def report_session(
     from pytest_llmbench.reporting.html.page import write_page  # noqa: PLC0415
     from pytest_llmbench.reporting.html.rows import KINDS, counts, verdict_rows  # noqa: PLC0415
 
-    earlier, path = find_session(compare, run_dir) if compare is not None else None, output or folder / layout.PAGE
-    data = without_refused(read_folder(folder), law)
-    write_page(data, path, without_refused(read_folder(earlier), law) if earlier is not None else None)
+    data, path = without_refused(read_folder(folder), law), output or folder / layout.PAGE
+    write_page(data, path)
     broken = [f"{about} {name}: {reason}" for (about, name), reason in data.broken.items()]
     verdicts = {KINDS[kind]: number for kind, number in counts(verdict_rows(data)).items()}
     facts = {"report": str(path), "session": data.id, "verdicts": verdicts, "damage": [*broken, *data.damage]}
@@ -141,16 +135,16 @@ def watch_session(
     from pytest_llmbench.session.live.snapshot import Watcher  # noqa: PLC0415
 
     folder = find_session(session, run_dir)
-    watcher, show_sight = Watcher(folder), _shower(once=once, as_json=as_json)
+    watcher, show = Watcher(folder), _shower(once=once, as_json=as_json)
     code = None
     try:
         while code is None:
-            sight = watcher.look()
-            if once and sight.doubtful and not watcher.is_sure:
+            observation = watcher.look()
+            if once and observation.doubtful and not watcher.is_sure:
                 time.sleep(_LOOK_S / 4)
                 continue
-            code = _exit_code(sight, once=once)
-            show_sight(sight, _notes(sight, folder), code is not None)
+            code = _exit_code(observation, once=once)
+            show(observation, _notes(observation, folder), code is not None)
             if code is None:
                 time.sleep(_LOOK_S)
     except KeyboardInterrupt:
@@ -159,56 +153,56 @@ def watch_session(
     raise typer.Exit(code or 0)
 
 
-def _exit_code(sight: "Sight", *, once: bool) -> int | None:
+def _exit_code(observation: "Observation", *, once: bool) -> int | None:
     """The exit code, or None while there is something left to watch."""
-    if sight.over:
-        return int(sight.snapshot.exit_code != 0)
-    if sight.silent_s:
+    if observation.over:
+        return int(observation.snapshot.exit_code != 0)
+    if observation.silent_s:
         return 1
-    return 0 if once and not sight.torn else None
+    return 0 if once and not observation.torn else None
 
 
-def _notes(sight: "Sight", folder: Path) -> list[str]:
-    """The lines under a picture: its age, the missing sign of life, or the end of the session."""
-    notes, snapshot = [], sight.snapshot
-    if sight.torn:
-        notes.append(f"shown is the state before: {sight.torn}")
-    if sight.silent_s:
+def _notes(observation: "Observation", folder: Path) -> list[str]:
+    """The lines under a snapshot: its age, the missing sign of life, or the end of the session."""
+    notes, snapshot = [], observation.snapshot
+    if observation.torn:
+        notes.append(f"this is the state before: {observation.torn}")
+    if observation.silent_s:
         notes.append(
-            f"no sign of life for {sight.silent_s:.0f} s from process {snapshot.pid} on {snapshot.host}: shown is its "
-            f"last state. If the process is dead, call pytest as before with --resume={folder.name}"
+            f"no sign of life for {observation.silent_s:.0f} s from process {snapshot.pid} on {snapshot.host}: this "
+            f"is its last state. If the process is dead, call pytest as before with --resume={folder.name}"
         )
-    if sight.over:
+    if observation.over:
         notes.append(f"{snapshot.word} (exit code {snapshot.exit_code})")
     return [harmless(note) for note in notes]
 
 
-def _shower(*, once: bool, as_json: bool) -> Callable[["Sight", list[str], bool], None]:
-    """Make the function that shows a picture, its notes, and, if it is the last one, the end."""
+def _shower(*, once: bool, as_json: bool) -> Callable[["Observation", list[str], bool], None]:
+    """Make the function that shows a snapshot, its notes, and, if it is the last one, the end."""
     from pytest_llmbench.reporting.live import StateLines, console_for, counts, table_lines  # noqa: PLC0415  # pydantic
     from pytest_llmbench.reporting.screen import BlockScreen  # noqa: PLC0415
 
     changes, screen = StateLines(first_s=0.0), BlockScreen(sys.stdout)
     on_terminal = sys.stdout.isatty() and os.environ.get("TERM", "").lower() not in {"", "dumb"}
 
-    def table(sight: "Sight", width: int, height: int, notes: Sequence[str] = ()) -> list[str]:
+    def table(observation: "Observation", width: int, height: int, notes: Sequence[str] = ()) -> list[str]:
         console = console_for(width, coloured=on_terminal and not os.environ.get("NO_COLOR"))
-        return table_lines(sight.snapshot, console, height, notes)
+        return table_lines(observation.snapshot, console, height, notes)
 
-    def show_sight(sight: "Sight", notes: list[str], last: bool) -> None:
+    def show(observation: "Observation", notes: list[str], last: bool) -> None:
         width, height = shutil.get_terminal_size() if on_terminal else (200, 0)
         if as_json:
-            state = "ended" if sight.over else "silent" if sight.silent_s else "running"
-            picture = {"silent_s": sight.silent_s, "torn": sight.torn or None, "notes": notes}
-            lines = [json.dumps({"state": state, **picture, "snapshot": sight.snapshot.model_dump(mode="json")})]
+            state = "ended" if observation.over else "silent" if observation.silent_s else "running"
+            facts = {"silent_s": observation.silent_s, "torn": observation.torn or None, "notes": notes}
+            lines = [json.dumps({"state": state, **facts, "snapshot": observation.snapshot.model_dump(mode="json")})]
         elif once:
-            lines = [*table(sight, width, len(sight.snapshot.tasks) + 2), *notes]
+            lines = [*table(observation, width, len(observation.snapshot.tasks) + 2), *notes]
         elif on_terminal:
-            screen.draw(table(sight, max(10, width - 1), max(1, height - _ROOM), () if last else notes), width)
+            screen.draw(table(observation, max(10, width - 1), max(1, height - _ROOM), () if last else notes), width)
             lines = ["", *notes] if last else []  # the end of the session stays under the table
         else:
-            lines = [*changes.update(sight.snapshot), *([counts(sight.snapshot)] if last else []), *notes]
+            lines = [*changes.update(observation.snapshot), *([counts(observation.snapshot)] if last else []), *notes]
         sys.stdout.writelines(f"{line.rstrip()}\n" for line in lines)
         sys.stdout.flush()
 
-    return show_sight
+    return show

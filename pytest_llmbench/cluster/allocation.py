@@ -41,7 +41,7 @@ class JobEndedError(ClusterError):
     """
 
     def __init__(self, job_id: str, status: JobStatus, log: Path | None = None) -> None:
-        super().__init__(describe_end(job_id, status, log), job_id=job_id)
+        super().__init__(describe_end(job_id, status, log))
         self.status = status
 
 
@@ -62,11 +62,7 @@ class Allocation:
         return None if self.job is None else self.job.id
 
     def start(self) -> None:
-        """Ask for the nodes; return without waiting for them.
-
-        Raises:
-            ClusterError: Slurm refuses the request.
-        """
+        """Ask for the nodes; return without waiting for them. Raises ClusterError: Slurm refuses the request."""
 
     def hosts(self) -> tuple[str, ...] | Waiting | None:
         """The nodes held; Waiting until they are there; None when each run brings its own.
@@ -128,14 +124,14 @@ class HeldJob(Allocation):
                 return self._hosts
         if status.alive:
             if why := self._limit.why_never(job_id, status.reason):
-                raise ClusterError(f"Slurm job {job_id} will never start: {why}", job_id=job_id)
+                raise ClusterError(f"Slurm job {job_id} will never start: {why}")
             gone = self._slurm.queries.unavailable() if "DOWN" in status.reason or "Resources" in status.reason else ""
             if not self._hosts:
                 self._limit.enforce(self.job)
             reason = f"{status.reason or 'no reason given'}{f'; not available: {gone}' if gone else ''}"
             return Waiting(reason=f"job {job_id} {status.word or 'PENDING'} ({reason})", starts=status.starts)
         if not self._hosts and (reason := self._limit.reason_of_end(self.job, status)):
-            raise ClusterError(reason, job_id=job_id)
+            raise ClusterError(reason)
         raise JobEndedError(job_id, status, self._log)
 
     def ends_at(self) -> float:
@@ -171,8 +167,7 @@ class ExistingJob(Allocation):
             left_out = "".join(f", without {host}, {barred[host]}" for host in every if host in barred)
             raise ClusterError(
                 f"--nodes {asked}, but this Slurm job {self.job_id} has {len(hosts)} nodes ({', '.join(hosts)})"
-                f"{left_out}: give --nodes {len(hosts)} or less, or a larger allocation",
-                job_id=self.job_id,
+                f"{left_out}: give --nodes {len(hosts)} or less, or a larger allocation"
             )
         self._hosts = hosts[:asked]
 
@@ -287,10 +282,10 @@ def refusal(error: ClusterError, request: JobRequest, slurm: Slurm) -> ClusterEr
     }
     asked = " ".join(f"--{name} {value}" for name, value in options.items() if value and name != "comment")
     if isinstance(error, NoAnswerError):
-        return type(error)(f"Slurm gave no answer to {asked}: {error}", command=error.command)
+        return type(error)(f"Slurm gave no answer to {asked}: {error}")
     there, gone = slurm.queries.partitions(), slurm.queries.unavailable()
     hints = (f". Partitions here: {there}" if there else "") + (f". Not available: {gone}" if gone else "")
-    return ClusterError(f"Slurm refuses {asked}: {error}{hints}", command=error.command)
+    return ClusterError(f"Slurm refuses {asked}: {error}{hints}")
 
 
 def describe_end(job_id: str, status: JobStatus, log: Path | None = None) -> str:

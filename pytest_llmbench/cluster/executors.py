@@ -235,14 +235,13 @@ def _run_sbatch(slurm: Slurm, request: JobRequest, script: Path, *, seen: bool) 
         note = f"sbatch said {said!r}, and Slurm has taken {request.name} as job {by_token.id}: found by its token"
         return by_token, note
     if refused:
-        raise slurm.controller.soften_if_just_back(ClusterError(said, command="sbatch"), began)
+        raise slurm.controller.soften_if_just_back(ClusterError(said), began)
     slurm.strays.append(request.identity)
     if limit := full_queue(said):  # sbatch tries again for minutes by itself, and we have ended it
-        raise QueueFullError(limit, command="sbatch")
+        raise QueueFullError(limit)
     raise NoAnswerError(
         f"it is unknown whether Slurm accepted it: sbatch printed {said!r}, and no job {request.name} with the comment "
-        f"{request.identity.token} was found",
-        command="sbatch",
+        f"{request.identity.token} was found"
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_llmbench.cluster.executors import Accepted
-from pytest_llmbench.cluster.slurm.queries import GLANCE_S, describe_nodes
+from pytest_llmbench.cluster.slurm.queries import SHORT_WAIT_S, describe_nodes
 from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import JobState, JobStatus, OurJob, judge_holder
 from pytest_llmbench.core.errors import ClusterError
@@ -122,7 +122,7 @@ class StepJob(JobOnSlurm):
         now = time.monotonic()
         if self._failed_at is None:
             self._failed_at = now
-            self._slurm.refresh(GLANCE_S)
+            self._slurm.refresh(SHORT_WAIT_S)
         holder = judge_holder(self._slurm.status(self.ours))
         if holder.state is JobState.COMPLETED:
             reason = f"its job {self.job_id} ended itself, as it does if pytest gives no sign of life"

@@ -141,11 +141,7 @@ def resolve_cluster(asked: str, system: str | None, replay: Path | None = None) 
 
 
 def check(settings: Settings) -> None:
-    """Refuse options that contradict each other.
-
-    Raises:
-        ConfigError: names the options, and what to write instead.
-    """
+    """Refuse options that contradict each other. Raises ConfigError: names the options, and what to write instead."""
     s, inside, on_slurm = settings, existing_allocation(), settings.cluster == "slurm"
     where = "logs that are replayed have" if s.replay is not None else "--cluster debug has"
     refused = {

@@ -21,8 +21,7 @@ from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.gpus import GPUS, may_be_gpu, published, same_gpu
 from pytest_llmbench.core.paths import folder_of, shipped
-from pytest_llmbench.core.recipe.environments import Environment
-from pytest_llmbench.core.recipe.network import Network
+from pytest_llmbench.core.recipe.environments import Environment, Network
 from pytest_llmbench.core.recipe.reference import Reference, refuse_contradictions
 from pytest_llmbench.core.schema import Name, Strict, validate
 from pytest_llmbench.core.yaml_files import read_yaml

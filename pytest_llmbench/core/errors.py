@@ -5,7 +5,6 @@
 
 import difflib
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Literal
 
 from pytest_llmbench.core.text import harmless
@@ -36,17 +35,7 @@ class UnitError(ConfigError):
 
 
 class ClusterError(LLMBenchError):
-    """Slurm (or the local machine) refused a request, lost a job, or stopped answering.
-
-    Attributes:
-        job_id: the job it is about, if there is one.
-        command: the command that was refused, if there is one.
-    """
-
-    def __init__(self, message: str, *, job_id: str | None = None, command: str | None = None) -> None:
-        super().__init__(message)
-        self.job_id = job_id
-        self.command = command
+    """Slurm (or the local machine) refused a request, lost a job, or stopped answering."""
 
 
 class RunError(LLMBenchError):
@@ -54,13 +43,11 @@ class RunError(LLMBenchError):
 
     Attributes:
         kind: a stable word for the cause.
-        log: the log to read first, if one exists.
     """
 
-    def __init__(self, kind: ErrorKind, message: str, *, log: Path | None = None) -> None:
+    def __init__(self, kind: ErrorKind, message: str) -> None:
         super().__init__(message)
         self.kind = kind
-        self.log = log
 
 
 class InconclusiveError(LLMBenchError):

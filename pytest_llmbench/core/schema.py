@@ -68,11 +68,7 @@ class Document(Strict):
 
     @classmethod
     def read(cls, path: Path | str) -> Self:
-        """Read such a file.
-
-        Raises:
-            ConfigError: it is missing, cut, of another schema version, or something else.
-        """
+        """Read such a file. Raises ConfigError: it is missing, cut, of another schema version, or something else."""
         try:
             return cls.model_validate_json(Path(path).read_bytes())
         except (OSError, ValidationError) as error:

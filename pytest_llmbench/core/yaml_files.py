@@ -15,11 +15,7 @@ _LARGEST_BYTES, _MOST_NODES, _DEEPEST = 1 << 24, 100_000, 50
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read one YAML mapping.
-
-    Raises:
-        ConfigError: it must be a mapping, or as `read_yaml_value` has it.
-    """
+    """Read one YAML mapping. Raises ConfigError: it must be a mapping, or as `read_yaml_value` has it."""
     data = read_yaml_value(path)
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected a mapping of keys, found {type(data).__name__}")

@@ -143,15 +143,9 @@ def rules_of_given(values: Mapping[str, Any], fields: Mapping[str, str]) -> dict
 
 # How Python and YAML print values that a command line gives, or leaves out.
 _OFF_OR_ON = {
-    "True": True,
-    "False": False,
-    "None": None,
-    "[]": None,
-    "": None,
-    "true": True,
-    "false": False,
-    "null": None,
-}
+    **dict.fromkeys(("True", "true"), True), **dict.fromkeys(("False", "false"), False),
+    **dict.fromkeys(("None", "null", "[]", ""), None),
+}  # fmt: skip
 
 
 def _spelt(name: str) -> str:
@@ -162,15 +156,15 @@ def _is_given(value: Any) -> bool:
     return value is not None and value is not False
 
 
-def _agree(said: Any, due: Any) -> bool:
+def _agree(given: Any, due: Any) -> bool:
     """Compare as a command line does: `false` and null leave an argument out."""
-    switches = [one for one in (said, due) if one is None or isinstance(one, bool)]
+    switches = [one for one in (given, due) if one is None or isinstance(one, bool)]
     if switches:
-        return len(switches) == 2 and bool(said) is bool(due)
+        return len(switches) == 2 and bool(given) is bool(due)
     try:
-        return float(said) == float(due)
+        return float(given) == float(due)
     except (TypeError, ValueError):
-        return str(said) == str(due)
+        return str(given) == str(due)
 
 
 def _words(allowed: tuple[Any, ...]) -> str:

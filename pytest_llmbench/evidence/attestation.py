@@ -72,11 +72,7 @@ def read_private_key(path: Path) -> CryptoSigner:
 
 
 def read_public_key(path: Path) -> SSlibKey:
-    """Read a public key.
-
-    Raises:
-        ConfigError: it is not an ed25519 public key in PEM.
-    """
+    """Read a public key. Raises ConfigError: it is not an ed25519 public key in PEM."""
     try:
         key = pem.load_pem_public_key(read_at_most(path, _LARGEST_KEY))
     except (ValueError, UnsupportedAlgorithm) as error:

@@ -13,11 +13,11 @@ from statistics import fmean
 
 from pytest_llmbench.judging.interval.student import above
 
-WINDOW = 50
+# Values that are looked at together; windows overlap by half.
+_WINDOW = 50
 P_VALUE = 0.001
 # Candidates may be weaker by this factor: the points around them are still unsettled.
 _WEAK = 10.0
-_LEAST_WINDOW = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,37 +39,32 @@ class ChangePoint:
         return self.after / self.before - 1.0 if self.before else None
 
 
-def change_points(
-    values: Sequence[float], *, window: int = WINDOW, p_value: float = P_VALUE, least_change: float = 0.0
-) -> list[ChangePoint]:
+def change_points(values: Sequence[float], *, p_value: float = P_VALUE) -> list[ChangePoint]:
     """Find the change points of a series, in order.
 
     Args:
         values: in order of time.
-        window: values that are looked at together, at least 4; windows overlap by half.
         p_value: highest p of a change point.
-        least_change: smallest change, as a share of the mean before.
 
     Raises:
-        ValueError: a value is NaN or infinite, or an argument is out of its range.
+        ValueError: a value is NaN or infinite, or `p_value` is not a probability.
     """
-    if window < _LEAST_WINDOW or not 0.0 < p_value < 1.0 or least_change < 0.0:
-        raise ValueError(f"window {window} >= 4, 0 < p_value {p_value} < 1, least_change {least_change} >= 0 must hold")
+    if not 0.0 < p_value < 1.0:
+        raise ValueError(f"0 < p_value {p_value} < 1 must hold")
     if not all(map(math.isfinite, values)):
         raise ValueError("a series has only finite values: leave out the others")
-    candidates = _find_candidates(values, window, min(_WEAK * p_value, 0.5))
-    kept = _keep_strong(values, candidates, p_value, least_change)
-    return _keep_strong(values, _fit_places(values, [point.index for point in kept]), p_value, least_change)
+    kept = _keep_strong(values, _find_candidates(values, min(_WEAK * p_value, 0.5)), p_value)
+    return _keep_strong(values, _fit_places(values, [point.index for point in kept]), p_value)
 
 
-def _find_candidates(values: Sequence[float], window: int, p_value: float) -> list[int]:
+def _find_candidates(values: Sequence[float], p_value: float) -> list[int]:
     """The places of all windows that may be change points."""
     places: set[int] = set()
     start = 0
     while start < len(values):
-        new = _divide(values, start, min(start + window, len(values)), p_value)
+        new = _divide(values, start, min(start + _WINDOW, len(values)), p_value)
         places.update(new)
-        start = max(start + window // 2, max(new, default=0))
+        start = max(start + _WINDOW // 2, max(new, default=0))
     return sorted(places)
 
 
@@ -111,27 +106,19 @@ def _most_different(values: Sequence[float]) -> int:
     return place
 
 
-def _keep_strong(
-    values: Sequence[float], places: Sequence[int], p_value: float, least_change: float
-) -> list[ChangePoint]:
+def _keep_strong(values: Sequence[float], places: Sequence[int], p_value: float) -> list[ChangePoint]:
     """Remove the weakest place until all others are strong: each removal changes the test of its neighbours."""
     left = [*places]
     points = [_point(values, left, number) for number in range(len(left))]
     while points:
         number = max(range(len(points)), key=lambda place: points[place].p)
         if points[number].p <= p_value:
-            number = min(range(len(points)), key=lambda place: _size(points[place]))
-            if _size(points[number]) >= least_change:
-                return points
+            return points
         del left[number], points[number]
         for neighbour in (number - 1, number):
             if 0 <= neighbour < len(left):
                 points[neighbour] = _point(values, left, neighbour)
     return []
-
-
-def _size(point: ChangePoint) -> float:
-    return math.inf if point.change is None else abs(point.change)
 
 
 def _point(values: Sequence[float], places: Sequence[int], number: int) -> ChangePoint:

@@ -143,11 +143,7 @@ class History:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection that sees one state of the database.
-
-        Raises:
-            ConfigError: reading failed.
-        """
+        """A connection that sees one state of the database. Raises ConfigError: reading failed."""
         with self._connect("read") as connection:
             sqlite = self.backend == "sqlite"
             connection.rows("BEGIN" if sqlite else "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")

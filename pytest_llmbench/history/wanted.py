@@ -23,11 +23,7 @@ class Wanted:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a baseline.
-
-        Raises:
-            ConfigError: the text has another form.
-        """
+        """Read a baseline. Raises ConfigError: the text has another form."""
         kind, colon, name = text.strip().partition(":")
         if kind == "last" and (not colon or (name.isascii() and name.isdecimal() and 0 < int(name) <= 1000)):
             return cls(kind="last", count=int(name or 1))

@@ -282,11 +282,6 @@ def _held_up(m: _Missed) -> Iterator[_Candidate]:
     yield _Candidate(cause=m.of_rank(kind, worst.rank, sentence), weight=weight)
 
 
-def _data_s(times: RankTimes) -> float | None:
-    """Seconds of a step until a rank has its batch."""
-    return times.phases.get("data")
-
-
 def _quota_s(times: RankTimes) -> float | None:
     """Seconds of a step in which a CPU quota held a rank back, at most its delay, as the counter adds up all CPUs."""
     if times.throttled_s is None or times.delayed_s is None:
@@ -301,7 +296,8 @@ def _crowded_s(times: RankTimes) -> float | None:
 
 # Reasons for a late rank, each with its words for one rank and for all ranks.
 _DELAYS: tuple[tuple[CauseKind, Callable[[RankTimes], float | None], str, str], ...] = (
-    ("data", _data_s, "waits for its data", "ranks wait {} of each {} step for their data"),
+    ("data", lambda times: times.phases.get("data"), "waits for its data",
+     "ranks wait {} of each {} step for their data"),
     ("throttled", _quota_s, "is held back by its CPU quota", "CPU quotas hold ranks back for {} of each {} step"),
     (
         "host", _crowded_s, "waits for a CPU that other processes use",
@@ -335,13 +331,18 @@ def _lost_by_all(m: _Missed) -> Iterator[_Candidate]:
 
 
 def _transfer(m: _Missed) -> Iterator[_Candidate]:
+    """Yield the exchange of gradients: its time, where that is seen, and the way by NCCL's own lines."""
     transfer = m.record.times.transfer_s if m.record.times is not None else None
-    if m.own is not None and len(m.own) > 1 and transfer is not None and transfer >= _LONG_TRANSFER * m.step_s:
+    way = "; ".join(m.record.transport)
+    if m.own is not None and len(m.own) > 1 and transfer is not None:
         sentence = (
             f"once the last rank is there, ranks exchange their gradients for {_seconds(transfer)} of each "
-            f"{_seconds(m.step_s)} step; the time to expect of these links is not known"
+            f"{_seconds(m.step_s)} step; {way or 'the time to expect of these links is not known'}"
         )
-        yield _Candidate(cause=Cause(kind="network", sentence=sentence), weight=transfer)
+        if transfer >= _LONG_TRANSFER * m.step_s:
+            yield _Candidate(cause=Cause(kind="network", sentence=sentence), weight=transfer)
+    elif way and m.needed_s < m.step_s:  # the host of a GPU does not see the exchange
+        yield _Candidate(cause=Cause(kind="network", sentence=way), weight=m.step_s - m.needed_s, shown=False)
 
 
 def _clocks(m: _Missed) -> dict[int, float]:

@@ -13,19 +13,12 @@ from pytest_llmbench.core.record.series import RankInfo
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Weights:
-    """Parameters of a part of a model, by how ranks divide them.
+    """Parameters of a part of a model, by how ranks divide them."""
 
-    Attributes:
-        split: matrices and biases that tensor-parallel ranks share.
-        whole: norms and further biases, which each of them has.
-        experts: routed experts, which expert-parallel or else tensor-parallel ranks share.
-        used: share of the experts that a token is sent to.
-    """
-
-    split: int = 0
-    whole: int = 0
-    experts: int = 0
-    used: float = 1.0
+    split: int = 0  # matrices and biases that tensor-parallel ranks share
+    whole: int = 0  # norms and further biases, which each of them has
+    experts: int = 0  # routed experts, which expert-parallel or else tensor-parallel ranks share
+    used: float = 1.0  # share of the experts that a token is sent to
 
     @property
     def total(self) -> int:
@@ -99,7 +92,8 @@ def parameters(model: ModelShape, sequence_length: int) -> int:
     """
     h = model.hidden_size
     tables = model.vocab_size * h * (1 if model.tied_embeddings else 2)
-    return tables + _positions(model, sequence_length) + all_layers(model).total + norm_size(model, h)
+    positions = sequence_length * h if model.positions == "learned" else 0
+    return tables + positions + all_layers(model).total + norm_size(model, h)
 
 
 def flops_per_token(model: ModelShape, sequence_length: int) -> float:
@@ -132,10 +126,6 @@ def attention_flops(model: ModelShape, sequence_length: int) -> float:
         seen = 2 * window.size - window.size**2 / sequence_length
         tokens = (full + model.further_predictions) * sequence_length + (model.layers - full) * seen
     return 6.0 * model.attention_heads * width * tokens
-
-
-def _positions(model: ModelShape, sequence_length: int) -> int:
-    return sequence_length * model.hidden_size if model.positions == "learned" else 0
 
 
 # A tokenizer may have fewer tokens than the model's table, which is padded (OPT: 50265 of 50272).
@@ -183,10 +173,7 @@ def parameters_of_stages(
 
 def of_rank(weights: Weights, parallelism: Parallelism) -> int:
     """Count what one rank has of some weights."""
-    return (
-        weights.split // parallelism.tensor + weights.whole
-        + weights.experts // parallelism.expert_shares
-    )  # fmt: skip
+    return weights.split // parallelism.tensor + weights.whole + weights.experts // parallelism.expert_shares
 
 
 # On an otherwise idle machine two measurements differ by a few percent. A factor above this one means that another

@@ -24,31 +24,18 @@ class State:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Footprint:
-    """Bytes that an engine keeps on its GPUs.
+    """Bytes that an engine keeps on its GPUs."""
 
-    Attributes:
-        least: no training of this layout has less state, however the engine is set up.
-        usual: the state as the engine keeps it, a copy that it makes for a moment included.
-        activation: bytes of each token and hidden unit of a layer for the backward pass; attention is fused.
-        logit: bytes of each logit that exists at a time.
-        most_logits: logits that exist at a time, at most.
-        unit: bytes of each parameter of a layer, while the layer is gathered from all copies and its gradient reduced.
-        embedding: bytes of each parameter of the token embedding, for its gradient.
-        score: bytes of each score of a token and head that a layer keeps, if attention is unfused.
-        inputs_split: whether tensor-parallel ranks share the inputs that a layer is recomputed from.
-        whole_batch: whether all sequences of a copy of the model are one micro batch, whatever the recipe has.
-    """
-
-    least: State
-    usual: State
-    activation: float
-    logit: float
-    most_logits: float = float("inf")
-    unit: float = 0.0
-    embedding: float = 0.0
-    score: float = 0.0
-    inputs_split: bool = False
-    whole_batch: bool = False
+    least: State  # no training of this layout has less, however the engine is set up
+    usual: State  # as the engine keeps it, a copy that it makes for a moment included
+    activation: float  # of each token and hidden unit of a layer for the backward pass; attention is fused
+    logit: float  # of each logit that exists at a time
+    most_logits: float = float("inf")  # logits that exist at a time, at most
+    unit: float = 0.0  # of each parameter of a layer, while it is gathered from all copies and its gradient reduced
+    embedding: float = 0.0  # of each parameter of the token embedding, for its gradient
+    score: float = 0.0  # of each score of a token and head that a layer keeps, if attention is unfused
+    inputs_split: bool = False  # whether tensor-parallel ranks share the inputs that a layer is recomputed from
+    whole_batch: bool = False  # whether all sequences of a copy of the model are one micro batch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from pytest_llmbench.core.quantity import counted
-from pytest_llmbench.core.recipe.network import Network
+from pytest_llmbench.core.recipe.environments import Network
 from pytest_llmbench.core.wire.machine import MachineFacts, MachinePort
 from pytest_llmbench.judging.physics import NoLaw, rate_of_port
 
@@ -95,7 +95,7 @@ def count_ports(facts: MachineFacts) -> Nics | NoLaw:
         return NoLaw(f"{counted(len(facts.driverless), 'InfiniBand or EFA card')} without a driver")
     if not facts.ports:
         return NoLaw("the node has no RDMA device, and the system's file names no network")
-    own = [port for port in facts.ports if not port.virtual]
+    own = facts.own_ports
     rated = [port for port in own if port.active and port.rate_gbits and port.rate_gbits != _NO_RATE]
     if not own:
         return NoLaw("its RDMA devices are virtual functions")

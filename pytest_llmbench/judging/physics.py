@@ -116,6 +116,10 @@ class PhysicsBound:
     unit: str
     how: str
 
+    def scaled(self, factor: float, how: str) -> "PhysicsBound":
+        """Multiply the expectation and both bounds."""
+        return replace(self, expected=factor * self.expected, warn=factor * self.warn, fail=factor * self.fail, how=how)
+
     def __str__(self) -> str:
         return f"{self.expected:.4g} {self.unit}, FAIL below {self.fail:.4g}: {self.how}"
 
@@ -308,22 +312,14 @@ def at_size(size: int, expected: PhysicsResult) -> PhysicsResult:
     share = next((share for least, share in _SIZES if size >= least), None)
     if share is None:
         return NoLaw(SMALL)
-    if share == 1.0:
-        return expected
-    return replace(
-        expected, expected=share * expected.expected, warn=share * expected.warn, fail=share * expected.fail,
-        how=f"{share:g} for its size of {expected.how}",
-    )  # fmt: skip
+    return expected if share == 1.0 else expected.scaled(share, f"{share:g} for its size of {expected.how}")
 
 
 def oversubscribed(expected: PhysicsResult, factor: float) -> PhysicsResult:
     """The expectation of a fabric whose uplinks carry one part in `factor` of the rates of all NICs."""
     if isinstance(expected, NoLaw) or factor == 1.0:
         return expected
-    return replace(
-        expected, expected=expected.expected / factor, warn=expected.warn / factor, fail=expected.fail / factor,
-        how=f"{expected.how}, oversubscribed {factor:g} : 1",
-    )  # fmt: skip
+    return expected.scaled(1 / factor, f"{expected.how}, oversubscribed {factor:g} : 1")
 
 
 def growth_of_doubling(smaller: tuple[int, float], larger: tuple[int, float]) -> float:

@@ -40,13 +40,8 @@ def applied(
     """The reference as it counts on a machine at its scale, or the reason why it is left out.
 
     A portable reference counts on every machine, an absolute one for the full recipe on the hardware that it names. A
-    bound that a slow run misses counts on as many better GPUs as well, as a floor: a run below it is broken.
-
-    Args:
-        reference: the reference.
-        machine: that of the run or the check.
-        statistic: that of the reference; without it the reference is for its own GPU alone.
-        precision: that of the run, whose published peaks are compared.
+    bound that a slow run misses counts on as many better GPUs as well, as a floor: a run below it is broken. Published
+    peaks at the `precision` of the run tell which GPU is better; without the reference's `statistic` there is no floor.
     """
     wanted = reference.applies_to
     if wanted is None:
@@ -88,14 +83,10 @@ def _as_floor(reference: Reference, gpu: str, device: str, statistic: Statistic,
 def missed(
     readings: Sequence[Reading], references: Sequence[Reference], *, system: str, device: str, action: str = ""
 ) -> Iterator[Finding]:
-    """Yield a finding, with this action, for every reading that misses an applicable reference of its statistic.
+    """Yield a finding, with this action, for every reading that misses a reference of its statistic.
 
-    Args:
-        readings: the measured values.
-        references: bounds; those for other machines, or other numbers of nodes or GPUs, are skipped.
-        system: name of the system file.
-        device: the GPU model as the driver names it, or `cpu`.
-        action: recommended action if a bound is missed.
+    References for another system, device (the GPU model as the driver names it, or `cpu`), or number of nodes or GPUs
+    are skipped.
     """
     #: finding above_reference: a number is above a bound of the system's file
     #: finding below_reference: a number is below a bound of the system's file

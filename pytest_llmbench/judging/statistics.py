@@ -39,34 +39,20 @@ Speed = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Inputs of the statistics.
-
-    Attributes:
-        steps: every step of the run, in order.
-        judged: the steps after the warm-up by the recipe's rule.
-        unread: number of unreadable lines in its log; rules over all lines have no value if there are any.
-        gpus: number of GPUs; 0 on CPUs.
-        totals: values that the framework logged for the whole run, by name.
-        matmul_flops_per_s: highest matrix-product rate that all ranks showed together, FLOP/s.
-        matmul_doubt: factor by which that may be too low, if another program slowed the measurements.
-        peak_flops_per_s: published peak of all GPUs together at the recipe's precision, FLOP/s.
-        counts_flops: whether a step trains the whole decoder on every token, which the formula of FLOPs assumes.
-        telemetry: values of each rank's GPU in the judged steps.
-        early: the looks at the run before its end, if there were any; the judged steps end at the last look.
-    """
+    """Inputs of the statistics."""
 
     recipe: Recipe
-    steps: Sequence[Step]
-    judged: Sequence[Step]
-    gpus: int
-    matmul_flops_per_s: float | None
-    peak_flops_per_s: float | None
-    matmul_doubt: float = 1.0
-    unread: int = 0
-    totals: Mapping[str, float] = field(default_factory=dict)
-    counts_flops: bool = True
-    telemetry: Sequence[GpuTelemetry] = ()
-    early: EarlyVerdict | None = None
+    steps: Sequence[Step]  # every step of the run, in order
+    judged: Sequence[Step]  # the steps after the warm-up by the recipe's rule
+    gpus: int  # 0 on CPUs
+    matmul_flops_per_s: float | None  # highest matrix-product rate that all ranks showed together
+    peak_flops_per_s: float | None  # published peak of all GPUs together at the recipe's precision
+    matmul_doubt: float = 1.0  # factor by which the rate may be too low, if another program slowed its measurements
+    unread: int = 0  # unreadable lines of its log; with any, rules over all lines have no value
+    totals: Mapping[str, float] = field(default_factory=dict)  # numbers that the framework logged for the whole run
+    counts_flops: bool = True  # whether a step trains the whole decoder on every token, as the formula of FLOPs assumes
+    telemetry: Sequence[GpuTelemetry] = ()  # of each rank's GPU in the judged steps
+    early: EarlyVerdict | None = None  # the looks at the run before its end; the judged steps end at the last look
 
     @property
     def seconds(self) -> float | None:
@@ -178,34 +164,22 @@ Compute = Callable[[Measurement], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Statistic:
-    """A named rule.
-
-    Attributes:
-        unit: unit of its value.
-        rule: its rule in words, for reports.
-        compute: calculates the value, or returns None if it is meaningless for the run.
-        speed: its relation to the speed of the run, by which a bound on it is compared with the published peak of the
-            GPUs; None without such a relation, or if it counts more than the model's FLOPs.
-        of_speed: whether a bound on it is about the speed of the training; by default this follows from its unit.
-        steady: its relation to the mean duration of a step: `rate` for an amount / duration, `time` for a number of
-            steps × duration, `step` for the duration itself. Bounds on it are then judged by the steady state of the
-            run; None for a rule of its own, with which the steady state has to agree if it is about the speed.
-        of_ceiling: whether it is a share of the matrix-product rate that the ranks measured, with its uncertainty.
-        so_far: whether a bound that the first steps of a run meet is met.
-        better: direction of its improvement; None if there is none. By default it follows from `steady`: higher for a
-            rate, lower for a time.
-    """
+    """A named rule."""
 
     unit: str
-    rule: str
-    compute: Compute
+    rule: str  # in words, for reports
+    compute: Compute  # returns None if the statistic is meaningless for the run
     _: KW_ONLY
+    # Its relation to the speed of the run, by which a bound is compared with the published peak of the GPUs; None
+    # without one, or if it counts more than the model's FLOPs.
     speed: Speed | None = None
-    of_speed: bool | None = None
+    of_speed: bool | None = None  # whether a bound is about the speed of the training; by default, by its unit
+    # Its relation to the duration of a step: an amount / duration, a number of steps × duration, or the duration. The
+    # steady state of the run then judges bounds. None for a rule of its own, with which the steady state has to agree.
     steady: Literal["rate", "time", "step"] | None = None
-    of_ceiling: bool = False
-    so_far: bool = False
-    better: Better | None = None
+    of_ceiling: bool = False  # whether it is a share of the matrix-product rate that the ranks measured
+    so_far: bool = False  # whether a bound that the first steps of a run meet is met
+    better: Better | None = None  # by default higher for a rate, lower for a time, None for others
 
     def __post_init__(self) -> None:
         if self.better is None and self.steady is not None:
@@ -284,10 +258,6 @@ def _step_time(m: Measurement) -> float | None:
     return stats.median(seconds) if seconds and len(seconds) == len(m.judged) else None
 
 
-def _gpu_statistic(compute: Callable[[Watched], float | None]) -> Compute:
-    return lambda m: compute(m.watched)
-
-
 def _warm_up_time(m: Measurement) -> float | None:
     first = m.judged[0].step if m.judged else 0
     return _sum((step.seconds, step.interval) for step in m.steps if step.step < first)
@@ -338,7 +308,7 @@ STATISTICS: Mapping[str, Statistic] = {
     #: left out peak_memory: if it is not measured
     "peak_memory": Statistic("GiB", "highest memory of any rank", _peak_memory, better="lower"),
     **{
-        name: Statistic(rule.unit, rule.words, _gpu_statistic(rule.compute), better=rule.better)
+        name: Statistic(rule.unit, rule.words, lambda m, rule=rule: rule.compute(m.watched), better=rule.better)  # type: ignore[misc]
         for name, rule in RULES.items()
     },
 }  # fmt: skip

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
+from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.core.record.nccl import Fact, NcclLog
 
 Level = Literal["fail", "warn", "note"]
 TransportKind = Literal[
-    "few_cores", "lost_nics", "mnnvl_off", "no_gdr", "no_p2p", "nvls_off", "over_tcp", "slow_setting",
+    "acs", "far_cores", "few_cores", "lost_nics", "mnnvl_off", "no_gdr", "no_p2p", "nvls_off", "over_tcp",
+    "slow_setting",
 ]  # fmt: skip
 
 # Networks of plain TCP. GCP's FastSocket is one too, and meant to be.
@@ -21,6 +23,8 @@ _NVLS_FROM: Mapping[int, int] = {4: 5, 5: 6}
 # The share of its expectation that all_reduce misses without NVLS.
 _NVLS_SHARE = 0.85
 _SHOWN = 3
+FAR_CORES = "the process runs on cores of another socket and NUMA node than that of its GPU"
+FAR_CORES_CURE = "bind each rank to cores near its GPU: --gpu-bind=closest or --cpu-bind of srun, numactl, taskset"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +45,8 @@ class Wiring:
     # NVLink domains of all nodes; None where communicators are of some of them.
     domains: int | None = None
     cores: int | None = None  # on which the ranks of the node may run, all together
+    far: int = 0  # ranks that may run only on another socket than that of their GPU
+    acs: tuple[str, ...] = ()  # PCI bridges that redirect traffic between devices
     # Measured rates as a share of what is expected of this machine, by operation.
     shares: Mapping[str, float] = field(default_factory=dict)
 
@@ -54,7 +60,6 @@ class Wiring:
 class TransportFinding:
     """One thing that is wrong with the way of the data."""
 
-    rule: str
     kind: TransportKind
     level: Level
     message: str
@@ -80,16 +85,6 @@ class TransportFinding:
 
 
 Found = Iterator[tuple[Level, str, str]]  # the level, the message, and NCCL's line
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
-    """A rule, and what to do about its findings."""
-
-    name: str
-    kind: TransportKind
-    cure: str
-    find: Callable[[NcclLog, Wiring], Found]
 
 
 def _over_tcp(log: NcclLog, wiring: Wiring) -> Found:
@@ -199,6 +194,21 @@ def _few_cores(_: NcclLog, wiring: Wiring) -> Found:
         yield "warn", f"all {wiring.gpus} ranks of a node run on {cores}", f"the ranks' affinity: {cores}"
 
 
+def _far_cores(_: NcclLog, wiring: Wiring) -> Found:
+    if wiring.far:
+        message = f"of {wiring.far} of the {wiring.gpus} ranks of a node, {FAR_CORES}"
+        yield "warn", message, "the ranks' affinity"
+
+
+def _acs(log: NcclLog, wiring: Wiring) -> Found:
+    """Yield ACS where data goes over PCIe switches and is slow; a healthy rate shows that it does no harm."""
+    by_pcie = any(link.gdr or (link.kind == "P2P" and wiring.nvlink is False) for link in log.links)
+    if wiring.acs and by_pcie and wiring.slow:
+        bridges = counted(len(wiring.acs), "bridge")
+        message = f"PCI ACS of {bridges} sends data between GPUs and NICs through the processor"
+        yield "warn", message, f"ACSCtl of {_listed(wiring.acs)}: request or completion redirect"
+
+
 def _below(least: int) -> Callable[[str], bool]:
     return lambda value: value.isdecimal() and int(value) < least
 
@@ -260,41 +270,43 @@ def _slow_setting(log: NcclLog, wiring: Wiring) -> Found:
             yield "warn", f"{name}={fact.value}: {variable.effect}", fact.line
 
 
-RULES = (
-    Rule(
-        name="R1", kind="over_tcp", find=_over_tcp,
-        cure="check NCCL_IB_DISABLE, NCCL_NET, NCCL_IB_HCA and the network's plugin in the image, and that the "
-        "container sees /dev/infiniband",
+# Each rule, and what to do about its findings.
+RULES: Mapping[TransportKind, tuple[Callable[[NcclLog, Wiring], Found], str]] = {
+    "over_tcp": (
+        _over_tcp,
+        "check NCCL_IB_DISABLE, NCCL_NET, NCCL_IB_HCA, the image's network plugin, and /dev/infiniband in a container",
     ),
-    Rule(
-        name="R2", kind="no_p2p", find=_around_p2p,
-        cure="check NCCL_P2P_DISABLE and NCCL_P2P_LEVEL, nvidia-smi topo -p2p r, Fabric Manager, and ACS or the IOMMU",
+    "no_p2p": (
+        _around_p2p,
+        "check NCCL_P2P_DISABLE, NCCL_P2P_LEVEL, nvidia-smi topo -p2p r, Fabric Manager, and ACS or the IOMMU",
     ),
-    Rule(
-        name="R3", kind="no_gdr", find=_no_gdr,
-        cure="load nvidia_peermem, or use a kernel and driver with DMA-BUF; check NCCL_NET_GDR_LEVEL, and turn ACS off",
+    "no_gdr": (
+        _no_gdr,
+        "load nvidia_peermem, or use a kernel and driver with DMA-BUF; check NCCL_NET_GDR_LEVEL; turn ACS off",
     ),
-    Rule(
-        name="R4", kind="lost_nics", find=_lost_nics,
-        cure="check the state of each port (ibstat), NCCL_IB_HCA, and which devices the container sees",
+    "lost_nics": (
+        _lost_nics,
+        "check the state of each port (ibstat), NCCL_IB_HCA, and which devices the container sees",
     ),
-    Rule(
-        name="R5", kind="nvls_off", find=_nvls_off,
-        cure="check NCCL_NVLS_ENABLE, NCCL_CUMEM_ENABLE and NCCL_ALGO; restart Fabric Manager, then reset the GPUs",
+    "nvls_off": (
+        _nvls_off,
+        "check NCCL_NVLS_ENABLE, NCCL_CUMEM_ENABLE and NCCL_ALGO; restart Fabric Manager, then reset the GPUs",
     ),
-    Rule(
-        name="R6", kind="mnnvl_off", find=_mnnvl_off,
-        cure="check the IMEX service on every tray, NCCL_MNNVL_ENABLE, and ClusterUUID and CliqueId of nvidia-smi -q",
+    "mnnvl_off": (
+        _mnnvl_off,
+        "check the IMEX service on every tray, NCCL_MNNVL_ENABLE, and ClusterUUID and CliqueId of nvidia-smi -q",
     ),
-    Rule(
-        name="R7", kind="slow_setting", find=_slow_setting,
-        cure="unset it: in the environment, the system's file, or /etc/nccl.conf and ~/.nccl.conf of the nodes",
+    "acs": (_acs, "turn ACS off in the BIOS, or with setpci on each of these bridges"),
+    "slow_setting": (
+        _slow_setting,
+        "unset it: in the environment, the system's file, or /etc/nccl.conf and ~/.nccl.conf of the nodes",
     ),
-    Rule(
-        name="R8", kind="few_cores", find=_few_cores,
-        cure="give ranks cores of their own: --cpu-bind and --cpus-per-task of srun, taskset, limits of the container",
+    "few_cores": (
+        _few_cores,
+        "give ranks cores of their own: --cpu-bind and --cpus-per-task of srun, taskset, limits of the container",
     ),
-)  # fmt: skip
+    "far_cores": (_far_cores, FAR_CORES_CURE),
+}
 
 
 def judge_transport(logs: Mapping[str, NcclLog], wirings: Mapping[str, Wiring]) -> tuple[TransportFinding, ...]:
@@ -302,22 +314,21 @@ def judge_transport(logs: Mapping[str, NcclLog], wirings: Mapping[str, Wiring]) 
 
     A finding names the variables that may explain it.
     """
-    merged: dict[tuple[str, Level, str, tuple[str, ...]], TransportFinding] = {}
+    merged: dict[tuple[TransportKind, Level, str, tuple[str, ...]], TransportFinding] = {}
     for host, log in logs.items():
         wiring = wirings.get(host, Wiring())
-        found = [(rule, *one) for rule in RULES for one in rule.find(log, wiring)]
-        named = {setting for rule, level, *_ in found if level != "note" for setting in _explain(rule.kind, log)}
-        for rule, level, message, line in found:
-            settings = _explain(rule.kind, log)
+        found = [(kind, cure, *one) for kind, (find, cure) in RULES.items() for one in find(log, wiring)]
+        named = {setting for kind, _, level, *_ in found if level != "note" for setting in _explain(kind, log)}
+        for kind, cure, level, message, line in found:
+            settings = _explain(kind, log)
             # A variable that explains another finding has none of its own.
-            if rule.kind == "slow_setting" and message.partition(": ")[0] in named:
+            if kind == "slow_setting" and message.partition(": ")[0] in named:
                 continue
-            known = merged.get((rule.name, level, message, settings))
-            hosts = (*(known.hosts if known else ()), host)
-            merged[rule.name, level, message, settings] = TransportFinding(
-                rule=rule.name, kind=rule.kind, level=level, message=message, settings=settings, cure=rule.cure,
-                hosts=hosts, line=known.line if known else line,
-            )  # fmt: skip
+            first = TransportFinding(
+                kind=kind, level=level, message=message, settings=settings, cure=cure, line=line, hosts=()
+            )
+            one = merged.setdefault((kind, level, message, settings), first)
+            merged[kind, level, message, settings] = replace(one, hosts=(*one.hosts, host))
     return tuple(merged.values())
 
 

@@ -9,9 +9,17 @@ from typing import Any, Protocol
 import pytest
 
 from pytest_llmbench.checks.base import CHECKS, get_check
-from pytest_llmbench.cluster.choices import ReplayChoices, RunChoices
 from pytest_llmbench.cluster.recipes import RECIPES, check_recipes, with_references
-from pytest_llmbench.cluster.runs import Declared, Plan, RunSpec, Session, new_session, repeat_key
+from pytest_llmbench.cluster.runs import (
+    Declared,
+    Plan,
+    ReplayChoices,
+    RunChoices,
+    RunSpec,
+    Session,
+    new_session,
+    repeat_key,
+)
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.extensions import Extensions

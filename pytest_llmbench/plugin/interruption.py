@@ -45,7 +45,7 @@ class Interruption:
         self._timer: threading.Timer | None = None
         self._giving_back = threading.Lock()
         self._heard = 0
-        self._borne = 1
+        self._ignored = 1
         self._old: dict[signal.Signals, Any] = {}
         self._ask_to_end: Callable[[str], None] = lambda _by: None
 
@@ -98,35 +98,35 @@ class Interruption:
         """Raise what the first signal raises."""
         raise KeyboardInterrupt(self.by)
 
-    def bear_all(self) -> None:
+    def ignore_all(self) -> None:
         """Ignore all further signals: the session ends anyway, and its reports come first."""
-        self._borne = _ALL
+        self._ignored = _ALL
 
     @contextlib.contextmanager
-    def bearing(self, signals: int) -> Iterator[None]:
+    def ignoring(self, signals: int) -> Iterator[None]:
         """Raise a signal that comes meanwhile if it exceeds the number of signals to ignore."""
-        borne, self._borne = self._borne, signals
+        before, self._ignored = self._ignored, signals
         try:
             yield
         finally:
-            self._borne = borne
+            self._ignored = before
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_pyfunc_call(self) -> Generator[None, object, object]:
         """Let the first signal end a test's body at once; innermost, so that wrappers of others stay whole."""
-        with self.bearing(0):
+        with self.ignoring(0):
             return (yield)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_fixture_setup(self) -> Generator[None, object, object]:
         """Let the first signal end the setup of a fixture at once."""
-        with self.bearing(0):
+        with self.ignoring(0):
             return (yield)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self) -> None:
         """Ignore further signals, because pytest ends by the one that was raised."""
-        self.bear_all()
+        self.ignore_all()
 
     def pytest_sessionfinish(self) -> None:
         """Give the signals back once the XML is written: registered before its writer, this is called after it."""
@@ -139,9 +139,9 @@ class Interruption:
             self.received.set()
         if number == signal.SIGHUP:
             _let_go_of_terminals()
-        if self._borne < self._heard <= _RAISED_AT_MOST:
+        if self._ignored < self._heard <= _RAISED_AT_MOST:
             self.interrupt()
-        if self._heard == 1 and self._borne < _ALL:
+        if self._heard == 1 and self._ignored < _ALL:
             self._ask_to_end(f"ended by {self.by}")
 
 

@@ -388,11 +388,7 @@ def read_options(config: pytest.Config) -> Options:
 
 
 def read_option(config: pytest.Config, option: Option) -> Any:
-    """Read one option; None where the user left it out.
-
-    Raises:
-        ConfigError: its ini value is illegal.
-    """
+    """Read one option; None where the user left it out. Raises ConfigError: its ini value is illegal."""
     typed = config.getoption(_PREFIX + option.key, None)
     if option.parse is None:
         return typed or None

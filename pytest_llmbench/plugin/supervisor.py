@@ -68,7 +68,7 @@ class Supervisor:
             self.results.expect()
             self._live = live
             live.start()
-            with self._interruption.bearing(0 if settings.cluster == "debug" else 1):
+            with self._interruption.ignoring(0 if settings.cluster == "debug" else 1):
                 if settings.replay is not None:
                     replay(self._bench.planned, settings, session, store)
                 else:
@@ -94,7 +94,7 @@ class Supervisor:
         noted.
         """
         store = self.results.store
-        with self._interruption.bearing(1):
+        with self._interruption.ignoring(1):
             while store is not None:
                 try:
                     record = store.wait(kind, name, _LOOK_S)
@@ -173,7 +173,7 @@ class Supervisor:
     @pytest.hookimpl(tryfirst=True, wrapper=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
         """End what still runs before anything is reported, and hand the results to the other reporters."""
-        self._interruption.bear_all()
+        self._interruption.ignore_all()
         self._stop()
         self._progress.close()
         self.results.finish(session)
@@ -211,7 +211,7 @@ class Supervisor:
         if self._runner is None:
             return
         try:
-            with self._interruption.bearing(1):
+            with self._interruption.ignoring(1):
                 self._runner.stop(self._progress.note)
         except KeyboardInterrupt:
             self._progress.note("not waiting for the processes that still end; they end within a minute")
@@ -219,7 +219,7 @@ class Supervisor:
 
     @property
     def latest(self) -> LiveSnapshot | None:
-        """The last picture of the session; None before its runs start."""
+        """The last snapshot of the session; None before its runs start."""
         return self._live.latest if self._live is not None else None
 
     def _end_live(self, exit_code: int) -> None:

@@ -141,7 +141,7 @@ class Controller:
         The session may end while they are only being started, and only processes that have started can be ended.
         """
         self._over.set()
-        self._interruption.bear_all()
+        self._interruption.ignore_all()
         self._supervisor.begin_no_more()  # in the debug cluster, starting a run is running it
         if self._thread.is_alive():
             self._thread.join()
@@ -206,7 +206,7 @@ class Controller:
         while store is not None and not self._over.wait(_LOOK_S):
             self._take_on_repeats()
             self._progress.take(store.notes)
-            if store.unkept:  # workers wait for its file
-                self._give_up(next(iter(store.unkept.values())))
+            if store.unsaved:  # workers wait for its file
+                self._give_up(next(iter(store.unsaved.values())))
                 return
             self._progress.show(self._supervisor.latest)

@@ -12,35 +12,22 @@ class Unreadable(Exception):  # noqa: N818 - it is a finding about a line, no er
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepLine:
-    """A line about one optimizer step, or with the means of several. A missing value is None.
+    """A line about one optimizer step, or with the means of several. A missing value is None."""
 
-    Attributes:
-        step: 1-based number of its last step.
-        interval: number of its steps; None for all steps since the line before.
-        first_apart: whether such logs have an additional line for step 1 alone, which the next line's mean includes.
-        at: time of printing, in seconds by the log's own clock.
-        revises: whether it may complete or correct an earlier line about the same step.
-        seconds: duration of one step.
-        tokens: tokens of one step over all ranks.
-        samples: sequences of one step over all ranks.
-        loss: nat per token; may be NaN or infinite.
-        grad_norm: may be NaN or infinite.
-        peak_memory_bytes: highest of the ranks that log it.
-        reported: further numbers by the framework's own names.
-    """
-
-    step: int
-    interval: int | None = None
-    first_apart: bool = False
-    at: float | None = None
-    revises: bool = field(default=False, compare=False)
-    seconds: float | None = None
-    tokens: int | None = None
-    samples: int | None = None
-    loss: float | None = None
+    step: int  # 1-based number of its last step
+    interval: int | None = None  # number of its steps; None for all steps since the line before
+    first_apart: bool = False  # whether such logs have a further line for step 1, which the next line's mean includes
+    at: float | None = None  # time of printing, in seconds by the log's own clock
+    revises: bool = field(
+        default=False, compare=False
+    )  # whether it may complete or correct an earlier line of its step
+    seconds: float | None = None  # duration of one step
+    tokens: int | None = None  # of one step over all ranks
+    samples: int | None = None  # sequences of one step over all ranks
+    loss: float | None = None  # nat per token; it and the norm may be NaN or infinite
     grad_norm: float | None = None
-    peak_memory_bytes: int | None = None
-    reported: Mapping[str, float] = field(default_factory=dict)
+    peak_memory_bytes: int | None = None  # highest of the ranks that log it
+    reported: Mapping[str, float] = field(default_factory=dict)  # further numbers by the framework's own names
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,9 @@ class _Collected:
             case items.WorldSize() if line.whole:
                 self._take_world_size(item, line)
             case items.Begun(words=words) if line.whole:
-                self._take_begin(words, line)
+                if words != (self._begin or words):  # two runs, even if different ranks logged them
+                    self._restart(line, f"{words!r} after {self._begin!r}")
+                self._begin = words
             case items.Node() if line.whole and len(self._nodes) < _MOST_LABELS:
                 self._nodes[item] = None
             case items.LogInterval(steps=steps) if line.whole:
@@ -194,13 +196,15 @@ class _Collected:
                 self._totals.setdefault(name, value)
             case items.Count(name=name) if line.whole:
                 self._counts.setdefault(line.source, Counter())[name] += 1
-            case items.Failed(words=words):
-                self._take_failure(words, line)
             case _:
-                self._take_words(item)
+                self._take_words(item, line)
 
-    def _take_words(self, item: items.Item) -> None:
+    def _take_words(self, item: items.Item, line: Line) -> None:
         match item:
+            case items.Failed(words=words):
+                # The first among those nearest to the cause; by place, as a second pass reads out of order.
+                failure = ((remoteness(words), self._file, line.place), words.strip())
+                self._failure = min(self._failure or failure, failure, key=lambda one: one[0])
             case items.Completed(words=words):
                 self.completed = self.completed or words.strip()
             case items.Pause():
@@ -283,11 +287,6 @@ class _Collected:
             nodes=tuple((node.host, node.ranks) for node in self._nodes),
         )
 
-    def _take_failure(self, words: str, line: Line) -> None:
-        """Keep the first failure among those nearest to the cause; by place, as a second pass reads out of order."""
-        candidate = ((remoteness(words), self._file, line.place), words.strip())
-        self._failure = min(self._failure or candidate, candidate, key=lambda failure: failure[0])
-
     def _take_step(self, step: items.StepLine, line: Line) -> None:
         steps = self._steps.setdefault(line.source, {})
         last = next(reversed(steps), 0)
@@ -311,12 +310,6 @@ class _Collected:
             self._restart(line, "the number of ranks is printed again after the first step")
         self._sized.add(source)
         self._world_size = self._world_size or size.ranks
-
-    def _take_begin(self, words: str, line: Line) -> None:
-        """Compare announced starts, which reveal two runs even if different ranks logged them."""
-        if words != (self._begin or words):
-            self._restart(line, f"{words!r} after {self._begin!r}")
-        self._begin = words
 
     def _restart(self, line: Line, reason: str) -> None:
         self._restarted = self._restarted or f"{line.file}:{line.number}: {reason}: a second run in the same log"
@@ -350,20 +343,14 @@ def log_files(folder: Path, patterns: Sequence[str]) -> list[Path]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogReader:
-    """Reader of the logs of one framework.
+    """Reader of the logs of one framework."""
 
-    Attributes:
-        name: the name under which it is registered.
-        dialect: returns a parser for one log. The parser is called with each line in order, without a launcher's
-            prefix; it raises `Unreadable` for a damaged step line.
-        claims: returns the settings of the training that one line prints.
-        needles: words of lines with items or claims; lines without them may be skipped. If empty, every line is read.
-    """
-
-    name: str
+    name: str  # under which it is registered
+    # Returns a parser for one log, which is called with each line in order, without a launcher's prefix; it raises
+    # `Unreadable` for a damaged step line.
     dialect: Callable[[], items.Parse]
-    claims: items.Claims = _no_claims
-    needles: items.Needles = items.EVERY_LINE
+    claims: items.Claims = _no_claims  # returns the settings of the training that one line prints
+    needles: items.Needles = items.EVERY_LINE  # words of lines with items or claims; others may be skipped
 
 
 def _accept(name: str, thing: object) -> LogReader:

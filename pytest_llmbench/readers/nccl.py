@@ -25,6 +25,10 @@ _HEAD = re.compile(
     re.ASCII,
 )
 _MARK = re.compile(r"NCCL (?:INFO|WARN)")
+_NAME = re.compile(r"[a-z0-9][\w.-]*$", re.ASCII | re.IGNORECASE)
+# Ray colours its lines, and prints the same line of several ranks once.
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
+_REPEATED = re.compile(r"\s*\[repeated \d{1,9}x across cluster\].*$")
 _VERSION = re.compile(r"NCCL version (\d{1,3}\.\d{1,3}(?:\.\d{1,3})?\S{0,40})", re.ASCII)
 _CHANNEL = re.compile(
     r"(?:Channel|Ring) \d{1,4}(?:/\d{1,4})? : (?P<sender>\d{1,7})(?:\[\w{1,20}\])? -> "
@@ -48,7 +52,7 @@ _COMM = re.compile(
     r"(?: localRanks (?P<local>\d{1,5}) localRank \d{1,5})?(?: MNNVL (?P<mnnvl>\d))?(?:.* commId (?P<id>0x[0-9a-f]+))?",
     re.ASCII,
 )
-_NIC = re.compile(r"\[\d{1,4}\]([\w.+-]{1,60}:\d{1,3})/(IB|RoCE)", re.ASCII)
+_NIC = re.compile(r"\[\d{1,4}\] ?([\w.+-]{1,60}:\d{1,3})/(IB|RoCE)", re.ASCII)
 _CHANNELS = re.compile(
     r"(?P<coll>\d{1,4}) coll channels(?:, \d{1,4} collnet channels)?(?:, (?P<nvls>\d{1,4}) nvls channels)?, "
     r"\d{1,4} p2p channels",
@@ -84,7 +88,7 @@ _OTHERS = ("Ring ", "ncclComm", "MNNVL ")  # openings of other lines, too
 # Lines that are facts by their words, by the name of the fact.
 _FACTS: Mapping[str, re.Pattern[str]] = {
     "no_ib": re.compile(r"NET/IB\w* : No device found"),
-    "no_gdr": re.compile(r"(?:NET/(?!Socket)\w+ : )?GPU Direct RDMA Disabled for "),
+    "no_gdr": re.compile(r"(?:NET/(?!Socket)\w+ ?: )?GPU Direct RDMA Disabled for "),
     "no_p2p": re.compile(r"Could not enable P2P between dev|P2P is disabled between connected GPUs"),
     "no_imex": re.compile(r"MNNVL \(cliqueSize \d+\) is available but not working"),
     "no_nvls": re.compile(r"Failed to bind NVLink SHARP"),
@@ -145,6 +149,7 @@ class NcclReader:
 
     def __init__(self) -> None:
         self._hosts: dict[str, _HostLines] = {}
+        self._processes: dict[str, set[str]] = {}  # of each host
         self._version: str | None = None
 
     def take(self, line: str, host: str | None = None) -> bool:
@@ -154,12 +159,32 @@ class NcclReader:
         news = False
         if self._version is None and (version := _VERSION.search(line)):
             self._version, news = version[1], True
-        messages = list(_split(line))
+        messages = list(self._split(line))
         for message in messages:
             news = self._of(host or message.host).take(message) or news
         for _ in range(len(_MARK.findall(line)) - len(messages)):  # part of its prefix is lost
             self._of(host or next(iter(self._hosts), "")).refuse(line)
         return news
+
+    def _split(self, line: str) -> Iterator[_Text]:
+        """Yield the messages of a line: two processes may write into one."""
+        heads = []
+        for head in _HEAD.finditer(line):
+            host = self._host_of(head["host"], head["pid"])
+            self._processes.setdefault(host, set()).add(head["pid"])
+            heads.append((head, host, head.start() + len(head["host"]) - len(host)))
+        ends = [start for _, _, start in heads[1:]] + [len(line)]
+        for (head, host, start), end in zip(heads, ends, strict=False):
+            text = _REPEATED.sub("", _COLOUR.sub("", line[head.end() : end])).strip()
+            yield _Text(host, head["pid"], head["level"], text, _printable(line[start:end]))
+
+    def _host_of(self, text: str, pid: str) -> str:
+        """The host in a text that may begin with the end of what another process wrote: `-1node-7`."""
+        for host, pids in self._processes.items() if text not in self._processes else ():
+            rest = text.removesuffix(host)
+            if rest != text and (pid in pids or not _NAME.match(rest)):
+                return host
+        return text
 
     @property
     def unread(self) -> int:
@@ -342,15 +367,6 @@ class _Places:
         if nodes is not None and len(set.union(*hosts.values())) != nodes:
             return None
         return hosts[sender] == hosts[receiver]
-
-
-def _split(line: str) -> Iterator[_Text]:
-    """Yield the messages of a line: two processes may write into one."""
-    heads = list(_HEAD.finditer(line))
-    for number, head in enumerate(heads):
-        end = heads[number + 1].start() if number + 1 < len(heads) else len(line)
-        text = line[head.end() : end].strip()
-        yield _Text(head["host"], head["pid"], head["level"], text, _printable(line[head.start() : end]))
 
 
 def _kind_of(via: re.Match[str]) -> LinkKind:

@@ -69,11 +69,9 @@ def find_shared_prefix(lines: Sequence[str]) -> SharedPrefix:
 def _shared_part(tokens: Sequence[str], fewest: float) -> str:
     """Return a pattern for the tokens at one place; empty if fewer than `fewest` are alike."""
     for kinds in ((_BLANKS, _NUMBERED), (_BLANKS, _WORD)):
-        counted = Counter(_pattern_of(token, kinds) for token in tokens).most_common(1)
+        counted = Counter(
+            next((kind for kind in kinds if re.fullmatch(kind, token, re.ASCII)), re.escape(token)) for token in tokens
+        ).most_common(1)
         if counted and counted[0][1] >= fewest:
             return counted[0][0]
     return ""
-
-
-def _pattern_of(token: str, kinds: Sequence[str]) -> str:
-    return next((kind for kind in kinds if re.fullmatch(kind, token, re.ASCII)), re.escape(token))

@@ -25,9 +25,10 @@ class Digits:
     def differ(self, log: Step, event: Step) -> str | None:
         """Describe the difference in a step; None if the values agree or one is missing."""
         one, other = getattr(log, self.name), getattr(event, self.name)
-        if one is None or other is None or (log.interval > 1 and not self.of_one) or _same(one, other):
+        if one is None or other is None or (log.interval > 1 and not self.of_one):
             return None
-        if abs(one - other) <= self.least + self.share * abs(other):
+        both_nan = math.isnan(one) and math.isnan(other)
+        if one == other or both_nan or abs(one - other) <= self.least + self.share * abs(other):
             return None
         return f"the {self.what} of step {log.step} is {one:g} in its log and {other:g} in its event file"
 
@@ -38,7 +39,3 @@ def disagreements(log: Sequence[Step], events: Sequence[Step], digits: Sequence[
     for step in events:
         if step.step in logged:
             yield from (difference for number in digits if (difference := number.differ(logged[step.step], step)))
-
-
-def _same(one: float, other: float) -> bool:
-    return one == other or (math.isnan(one) and math.isnan(other))

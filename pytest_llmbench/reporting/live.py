@@ -6,7 +6,7 @@ import heapq
 import io
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.text import harmless
@@ -82,13 +82,13 @@ def urgency(task: LiveTask) -> tuple[int, float]:
 
 
 def table_lines(snapshot: LiveSnapshot, console: Console, height: int, notes: Sequence[str] = ()) -> list[str]:
-    """Draw a picture of a session as at most `height` lines, each at most as wide as the console.
+    """Draw a snapshot of a session as at most `height` lines, each at most as wide as the console.
 
     Args:
-        snapshot: the picture.
+        snapshot: the snapshot.
         console: gives width and colours; its file stays untouched.
         height: the most lines.
-        notes: lines under the counters, such as that the picture is old.
+        notes: lines under the counters, such as that the snapshot is old.
     """
     from rich.console import Group  # noqa: PLC0415  # heavy, and needed on terminals only
     from rich.text import Text  # noqa: PLC0415
@@ -140,18 +140,18 @@ def _widths(cells: Sequence[Mapping[str, str]], width: int) -> dict[_LiveColumn,
         del widths[max(reversed([*widths]), key=lambda column: column.least)]
 
 
-def console_for(width: int, *, coloured: bool, file: TextIO | None = None) -> Console:
+def console_for(width: int, *, coloured: bool) -> Console:
     """Make a console to draw with."""
     from rich.console import Console  # noqa: PLC0415
 
     return Console(
-        file=file or io.StringIO(), width=width, force_terminal=True, no_color=not coloured, highlight=False,
+        file=io.StringIO(), width=width, force_terminal=True, no_color=not coloured, highlight=False,
         markup=False, emoji=False, legacy_windows=False, color_system="standard" if coloured else None,
     )  # fmt: skip
 
 
 class StateLines:
-    """The changes from one picture of a session to the next, in lines.
+    """The changes from one snapshot of a session to the next, in lines.
 
     Attributes:
         first_s: seconds of a session before its first line.
@@ -163,7 +163,7 @@ class StateLines:
         self._last_at: float | None = None
 
     def update(self, snapshot: LiveSnapshot) -> Iterator[str]:
-        """Yield a line for each change since the last picture; without changes, a sign of life a minute."""
+        """Yield a line for each change since the last snapshot; without changes, a sign of life a minute."""
         if snapshot.at - snapshot.began < self.first_s:
             return
         changed = False

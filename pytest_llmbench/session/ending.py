@@ -321,6 +321,7 @@ def conclude_logs(
         # Logs of some ranks of ours are too little evidence; a framework's log covers all ranks.
         unjudged=metrics if problem and evidence.kind == "command" else {},
         findings=() if problem else (*findings_of(evidence), *long_start(measurement.steady)),
+        transport=() if problem else evidence.series.transport,
         unconfirmed=() if problem else unconfirmed(evidence),
         settings=evidence.compared.summary,
         outside_steps=spent.known if spent else {},

@@ -20,7 +20,7 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import Gpu, System
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import read_at_most, refuse_special_files
-from pytest_llmbench.core.recipe.network import Network
+from pytest_llmbench.core.recipe.environments import Network
 from pytest_llmbench.core.recipe.recipes import Scale
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import Record, RunRecord, SessionVerdicts

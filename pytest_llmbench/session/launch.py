@@ -161,7 +161,7 @@ class Launcher:
                 if kept_off is request or isinstance(error, NoAnswerError | NotYetError):
                     raise
                 lost = ", ".join(self.lost.names)
-                self.lost.say(f"{request.name}: too few nodes without {lost}: not avoided ({error})")
+                self.lost.say(f"{request.name} may get {lost} again: there are too few other nodes ({error})")
                 accepted = submit_slurm(self.slurm, request, function, folder)
         except ClusterError as error:
             raise refusal(error, request, self.slurm) from error

@@ -20,8 +20,8 @@ from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.judging.feasibility import PLAUSIBLE
 from pytest_llmbench.judging.interval.early import looks
 from pytest_llmbench.judging.interval.steady import LEAST
-from pytest_llmbench.session.border import Border
 from pytest_llmbench.session.forecast import as_foreseen, demand_of, doubts, numbers, outlook, outlook_of_check, peak_of
+from pytest_llmbench.session.redaction import Redactor
 from pytest_llmbench.session.script.prepared import PreparedRun, holder_request, longest_lane, prepare
 
 _NO_SPEED = (
@@ -81,7 +81,7 @@ def describe(
     ready = [result for _, result in prepared if isinstance(result, PreparedRun)]
     for prepared_run in ready:
         if prepared_run.script is not None and prepared_run.spec.repeat == 1:
-            script = Border(settings.system).text(prepared_run.script.rstrip())
+            script = Redactor(settings.system).text(prepared_run.script.rstrip())
             lines += ["", f"# script of {prepared_run.key}, run on its first node", script]
     jobs, accepted = _describe_jobs(plan, ready, settings, session)
     together, ends = _describe_time(ready, settings, session_min)

@@ -25,10 +25,10 @@ from pytest_llmbench.core.record.series import EarlyVerdict
 from pytest_llmbench.core.schema import to_json
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.judging.telemetry import first_of, gaps
-from pytest_llmbench.session.border import Border
 from pytest_llmbench.session.ending import with_log_to_read
 from pytest_llmbench.session.journal.journal import EventKind, Journal, digest_of_record, now
 from pytest_llmbench.session.live.snapshot import LiveTask
+from pytest_llmbench.session.redaction import Redactor
 from pytest_llmbench.session.signing import PytestCommand
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
@@ -37,7 +37,7 @@ _MOST_WAITING = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Glance:
+class RunSummary:
     """Facts of a run's record that are needed all the time."""
 
     recipe: str
@@ -66,13 +66,13 @@ class KeptRuns(Mapping[str, RunRecord]):
     `items` leave it out, and `[]` raises KeyError.
 
     Attributes:
-        glances: the facts of each record, also of those that were let go.
+        summaries: the facts of each record, also of those that are no longer in memory.
         lock: held while a file is read, and from its replacement until its new digest is kept: a reader in between
             would take the file for changed.
     """
 
     def __init__(self, lose: Callable[[str, Path, str], None]) -> None:
-        self.glances: dict[str, Glance] = {}
+        self.summaries: dict[str, RunSummary] = {}
         self.lock = threading.RLock()
         self._lose = lose
         self._records: dict[str, RunRecord] = {}
@@ -87,7 +87,7 @@ class KeptRuns(Mapping[str, RunRecord]):
             else:
                 self._files[record.key] = record.folder, hashlib.sha256(written.encode()).digest()
             self._records[record.key] = record
-            self.glances[record.key] = self._glance(record)
+            self.summaries[record.key] = self._summary_of(record)
             if len(self._records) > _MOST_WAITING:
                 self.let_go(next((key for key in self._records if key in self._files), record.key))
 
@@ -113,13 +113,13 @@ class KeptRuns(Mapping[str, RunRecord]):
         return RunRecord.model_validate_json(data)
 
     def __contains__(self, key: object) -> bool:
-        return key in self.glances
+        return key in self.summaries
 
     def __iter__(self) -> Iterator[str]:
-        return iter(list(self.glances))  # the runner adds to them meanwhile
+        return iter(list(self.summaries))  # the runner adds to them meanwhile
 
     def __len__(self) -> int:
-        return len(self.glances)
+        return len(self.summaries)
 
     def values(self) -> ValuesView[RunRecord]:
         """Records, read one at a time."""
@@ -143,15 +143,15 @@ class KeptRuns(Mapping[str, RunRecord]):
             if hashlib.sha256(data).digest() == digest:
                 return data
             reason = "it was changed"
-        del self._files[key], self.glances[key]
+        del self._files[key], self.summaries[key]
         self._lose(key, path, reason)
         return None
 
-    def _glance(self, record: RunRecord) -> Glance:
+    def _summary_of(self, record: RunRecord) -> RunSummary:
         facts = {**record.versions, **record.provenance}
         # Of a job of its own it names the sbatch script.
         facts |= {"command": record.command} if facts and record.command else {}
-        return Glance(
+        return RunSummary(
             recipe=record.recipe.name, problem=record.problem, early=record.early, replayed=record.replayed is not None,
             cut_short=record.was_cut_short, step=max((step.step for step in record.steps), default=0),
             gpus=record.gpus, nodes=record.nodes, started=record.timings.started, took_s=record.took_s,
@@ -188,8 +188,8 @@ class RecordStore:
         verdicts: those of the tests that are over, by node id.
         unwritten: files of evidence whose writing failed.
         lost: the reason why the record of a judged run is lost, by key.
-        unkept: the reason why the record of a run or check could not be kept, by key or name.
-        runs, checks: the final records, by key and by name; those of checks without their evidence.
+        unsaved: the reason why the record of a run or check could not be kept, by key or name.
+    runs, checks: the final records, by key and by name; those of checks without their evidence.
         left_over: nodes that are too few for a group.
         command: the command line with which records are signed; None where they are not.
     """
@@ -203,7 +203,7 @@ class RecordStore:
         self.unwritten: list[Path] = []
         self.left_over: tuple[str, ...] = ()
         self.command: PytestCommand | None = None
-        self._border = Border(system)
+        self._redactor = Redactor(system)
         self._journal = journal
         self.lost: dict[str, str] = {}
         self.runs = KeptRuns(self._lose)
@@ -212,7 +212,7 @@ class RecordStore:
         self._judged: set[str] = set()
         self._added: dict[tuple[str, str], int] = {}
         self._changed = threading.Condition()
-        self.unkept: dict[str, str] = {}
+        self.unsaved: dict[str, str] = {}
 
     def wait(self, kind: type[AnyRecord], name: str, timeout_s: float) -> AnyRecord | None:
         """Wait for the record of a run or a check; None when it is not there within `timeout_s`.
@@ -222,10 +222,10 @@ class RecordStore:
         """
         records = cast("Mapping[str, AnyRecord]", self.runs if kind is RunRecord else self.checks)
         with self._changed:
-            there = (records, self.lost, self.unkept)
+            there = (records, self.lost, self.unsaved)
             self._changed.wait_for(lambda: any(name in names for names in there), timeout_s)
         record = records.get(name)
-        if record is None and (reason := self.lost.get(name) or self.unkept.get(name)):
+        if record is None and (reason := self.lost.get(name) or self.unsaved.get(name)):
             raise ConfigError(reason)
         return record
 
@@ -256,15 +256,15 @@ class RecordStore:
             self._make_final(record)
         except Exception as error:  # noqa: BLE001 - whatever it is, the test that waits has to hear of it
             what = f"the record of {record.name} could not be kept: {type(error).__name__}: {error}"
-            self.unkept[record.name] = what
+            self.unsaved[record.name] = what
             self.notes.append(what)
         with self._changed:
             self._changed.notify_all()
 
     def _make_final(self, record: Record) -> None:
-        record = self._border.clean(with_log_to_read(record) if isinstance(record, RunRecord) else record)
+        record = self._redactor.clean(with_log_to_read(record) if isinstance(record, RunRecord) else record)
         if self.command is not None and record.made_by is None:
-            record = record.model_copy(update={"made_by": self.command.sign(record, self._border.words)})
+            record = record.model_copy(update={"made_by": self.command.sign(record, self._redactor.words)})
         if isinstance(record, RunRecord) and record.as_recorded is not None:
             self.notes.append(f"run {record.key} is {record.as_recorded}")
         if isinstance(record, RunRecord) and record.problem is None:
@@ -281,19 +281,19 @@ class RecordStore:
 
     def keep_attempt(self, path: Path, record: RunRecord) -> None:
         """Write the record of an attempt at a run that another one follows."""
-        self.write(path, self._border.clean(record))
+        self.write(path, self._redactor.clean(record))
 
     def note_begin(self, settings: Settings, session: Session, command: PytestCommand) -> None:
         """Note that this process takes the session on."""
         self.note(
             "began", host=socket.gethostname(), pid=os.getpid(), cluster=settings.cluster, session=session.id,
             ttl_s=settings.heartbeat_timeout, tests=tuple(test.test for test in command.tests),
-            command=self._border.words(command.words),
+            command=self._redactor.words(command.words),
         )  # fmt: skip
 
     def note_end(self, planned: Plan) -> None:
         """Note the end, if every run and check was finished, and none was cut short."""
-        runs = map(self.runs.glances.get, (run.key for run in planned.runs))
+        runs = map(self.runs.summaries.get, (run.key for run in planned.runs))
         checks = map(self.checks.get, planned.checks)
         whole = all(run is not None and not run.cut_short for run in runs)
         if whole and all(check is not None and not check.was_cut_short for check in checks):

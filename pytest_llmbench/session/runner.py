@@ -101,7 +101,7 @@ class Runner:
         for run in plan.runs:
             self._give_up_repeats_of(run)
         if self._earlier is not None and (left_out := self._earlier.not_selected(plan)):
-            self._say(f"{counted(left_out, 'test')} of this session: not selected now, and not judged")
+            self._say(f"{counted(left_out, 'test')} of this session are not selected now, and so not judged")
         if self._settings.cluster == "debug":
             self._work()
             return
@@ -144,7 +144,7 @@ class Runner:
                 f"{self._session.token}"
             )
         elif thread is not None:
-            sweep(self._session.folder, [key for key, run in self._store.runs.glances.items() if run.is_sane])
+            sweep(self._session.folder, [key for key, run in self._store.runs.summaries.items() if run.is_sane])
         self._slurm.look_no_more()
         self._heartbeat.stop()
         if self._watchman is not None:
@@ -215,7 +215,7 @@ class Runner:
     def _take_on_repeats(self) -> None:
         """Take on the further runs that were asked for, if the job that holds the nodes lasts long enough."""
         for runs in self._repeats.take():
-            problem = no_time_for(runs, self._store.runs.glances, self._nodes.ends_at)
+            problem = no_time_for(runs, self._store.runs.summaries, self._nodes.ends_at)
             for run in runs:
                 if problem is not None:
                     self._fail(run, problem)
@@ -370,8 +370,8 @@ class Runner:
 
     def _give_up_repeats_of(self, run: RunSpec) -> None:
         """Give up the runs that were to be judged together with a broken one."""
-        glance = self._store.runs.glances.get(run.key)
-        problem = glance.problem if glance is not None else None
+        summary = self._store.runs.summaries.get(run.key)
+        problem = summary.problem if summary is not None else None
         if problem is not None and problem.kind not in {"gated", "not_repeated"}:
             self._schedule.give_up_repeats(run, problem)
 

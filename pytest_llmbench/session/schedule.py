@@ -15,11 +15,11 @@ from pytest_llmbench.cluster.jobs import SlurmJob
 from pytest_llmbench.cluster.lease import Lease, LeasePool, TooFewLeftError
 from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.cluster.settings import Settings
-from pytest_llmbench.cluster.slurm.aside import Aside
+from pytest_llmbench.cluster.slurm.background import BackgroundCall
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, NotYetError, QueueFullError
 from pytest_llmbench.cluster.slurm.controller import QUIET_S
 from pytest_llmbench.cluster.slurm.full_queue import FullQueue
-from pytest_llmbench.cluster.slurm.queries import GLANCE_S, JobMarks
+from pytest_llmbench.cluster.slurm.queries import SHORT_WAIT_S, JobMarks
 from pytest_llmbench.cluster.slurm.queue import SILENCE_S, Slurm
 from pytest_llmbench.cluster.slurm.states import OurJob
 from pytest_llmbench.core.errors import ClusterError
@@ -27,7 +27,7 @@ from pytest_llmbench.core.record.records import Problem, ProblemKind, RunRecord
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.following import Active
 from pytest_llmbench.session.launch import Launcher
-from pytest_llmbench.session.record_store import Glance
+from pytest_llmbench.session.record_store import RunSummary
 from pytest_llmbench.session.script.prepared import PreparedRun
 
 # Slurm's controller is a shared service.
@@ -81,7 +81,7 @@ class FailedLaunches:
 
 
 # A launch that waits for Slurm's answer; it gives None if another job takes the nodes.
-_Launching = tuple[PreparedRun, Lease | None, Aside[Active | None]]
+_Launching = tuple[PreparedRun, Lease | None, BackgroundCall[Active | None]]
 
 
 @dataclass(kw_only=True)
@@ -134,7 +134,7 @@ class Schedule:
         began = time.monotonic()
         for run in list(self.waiting):
             # Runs under way are looked after in between.
-            if not self._may_launch() or time.monotonic() - began > GLANCE_S:
+            if not self._may_launch() or time.monotonic() - began > SHORT_WAIT_S:
                 return
             if run not in self.waiting:
                 continue  # given up meanwhile
@@ -171,7 +171,7 @@ class Schedule:
         # Steps are launched one after the other: each asks for the state of its job first.
         most = 1 if self._one_by_one or self.holder is not None else _SUBMITTED_AT_ONCE
         self.take_launched(0.0)
-        while len(self._launching) >= most and time.monotonic() - self._launching[0][2].began < GLANCE_S:
+        while len(self._launching) >= most and time.monotonic() - self._launching[0][2].began < SHORT_WAIT_S:
             time.sleep(_LOOK_S)
             self.take_launched(0.0)
         begun = len(self.active) + len(self._launching)
@@ -204,7 +204,7 @@ class Schedule:
         self.fail(run, Problem(kind="launch_failed", message=f"{reason} (launched {times} times)", log=logs))
         if failed.in_a_row >= MOST_IN_A_ROW:
             message = f"not launched: {failed.in_a_row} runs in a row could not be, the last ({run.key}): {reason}"
-            self.say(f"no more runs are launched: {failed.in_a_row} in a row could not be: {reason}")
+            self.say(f"no more runs are launched, as {failed.in_a_row} in a row failed to start: {reason}")
             self.fail_waiting(Problem(kind="launch_failed", message=message))
 
     def fail_waiting(self, problem: Problem) -> None:
@@ -239,7 +239,7 @@ class Schedule:
             self._take(run, lease, lambda: self._start(run, lease))
             return
         # Slurm may take minutes to answer: runs under way are looked after meanwhile.
-        work = Aside(lambda: self._start(run, lease), "launch")
+        work = BackgroundCall(lambda: self._start(run, lease), "launch")
         self._launching.append((run, lease, work))
 
     def _start(self, run: PreparedRun, lease: Lease | None) -> Active | None:
@@ -261,7 +261,7 @@ class Schedule:
             return
         except NoAnswerError as error:
             self._free(lease)
-            self.slurm.refresh(GLANCE_S)
+            self.slurm.refresh(SHORT_WAIT_S)
             self.launch_again(run, str(error))
             return
         except Exception as error:  # noqa: BLE001 - a run's border
@@ -374,9 +374,9 @@ class Repeats:
             return self._asked
 
 
-def no_time_for(runs: Sequence[RunSpec], finished: Mapping[str, Glance], ends_at: float) -> Problem | None:
+def no_time_for(runs: Sequence[RunSpec], finished: Mapping[str, RunSummary], ends_at: float) -> Problem | None:
     """The problem of `runs` of one series that would not end before the job that holds the nodes; else None."""
-    took_s = max(glance.took_s for glance in finished.values() if glance.recipe == runs[0].recipe.name)
+    took_s = max(summary.took_s for summary in finished.values() if summary.recipe == runs[0].recipe.name)
     left_s = max(ends_at - time.time(), 0.0)
     if len(runs) * took_s < left_s:
         return None

@@ -84,7 +84,7 @@ def test_a_job_that_comes_late_is_cancelled(tiny: UserFolder, queue: type[Queue]
     (why,) = result.record()["failed_launches"]
     assert "Socket timed out" in why
     queue.wait_until_empty(result.session, 10)
-    assert "had not owned up to" in result.text
+    assert "had not reported" in result.text
 
 
 def test_an_id_of_somebody_elses_job_is_not_ours(tiny: UserFolder, queue: type[Queue]) -> None:
@@ -212,7 +212,7 @@ def test_launches_that_all_fail_end_the_session(tiny: UserFolder, queue: type[Qu
         False, False, False, True, True,
     ]  # fmt: skip
     assert (tiny.path / "count").read_text().count("x") == 9
-    assert "no more runs are launched: 3 in a row" in result.text
+    assert "no more runs are launched, as 3 in a row failed to start" in result.text
     queue.wait_until_empty(result.session, 30)
 
 
@@ -354,7 +354,8 @@ def test_the_environment_does_not_win_over_the_options(tiny: UserFolder, queue: 
     process.send_signal(signal.SIGINT)
     result = tiny.finish(process)
     assert (
-        "SBATCH_ARRAY_INX, SBATCH_PARTITION, SBATCH_TIMELIMIT, SQUEUE_STATES of the environment: ignored" in result.text
+        "ignored environment variables: SBATCH_ARRAY_INX, SBATCH_PARTITION, SBATCH_TIMELIMIT, SQUEUE_STATES"
+        in result.text
     )
     queue.wait_until_empty(session, 60)
 

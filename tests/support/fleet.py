@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,6 +97,38 @@ class ProcessFleet:
         told: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {"why": "no answer"}
         local_rank = rank % probe.ranks_per_node
         return Answer(host=host, rank=rank, local_rank=local_rank, data=told.get("data"), why=told.get("why"))
+
+
+@dataclass
+class AnsweringFleet:
+    """A `checks.base.Fleet` whose ranks answer at once.
+
+    Attributes:
+        answer: the answer to a probe, by host and local rank; a text is why there is none.
+        asked: the probes that were asked, in order.
+    """
+
+    site: Site
+    hosts: tuple[str, ...]
+    answer: Callable[[Probe, str, int], Mapping[str, Any] | str]
+    folder: Path = Path()
+    asked: list[Probe] = field(default_factory=list)
+
+    def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
+        """Answer each probe."""
+        return [self.once(probe) for probe in probes]
+
+    def once(self, probe: Probe) -> list[Answer]:
+        """Answer for every rank of the probe."""
+        self.asked.append(probe)
+        places = [(host, local) for host in probe.hosts or self.hosts for local in range(probe.ranks_per_node)]
+        answers = []
+        for rank, (host, local) in enumerate(places):
+            data = self.answer(probe, host, local)
+            why = data if isinstance(data, str) else None
+            known = None if isinstance(data, str) else data
+            answers.append(Answer(host=host, rank=rank, local_rank=local, data=known, why=why))
+        return answers
 
 
 def cpu_site(nodes: int, **changes: Any) -> Site:

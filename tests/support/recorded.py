@@ -267,9 +267,9 @@ def _told(judged: Judgement) -> dict[str, Any]:
     return {name: value for name, value in told.items() if value is not None}
 
 
-def write_page(folder: Path, earlier: Path | None = None) -> Path:
+def write_page(folder: Path) -> Path:
     """Write the report of a session from its folder alone."""
-    page.write_page(read_folder(folder), folder / layout.PAGE, read_folder(earlier) if earlier is not None else None)
+    page.write_page(read_folder(folder), folder / layout.PAGE)
     return folder / layout.PAGE
 
 

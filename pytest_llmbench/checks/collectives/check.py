@@ -99,7 +99,6 @@ class CollectivesOptions(Strict):
         return self
 
     def filled(self, site: Site) -> CollectivesOptions:
-        """Fill in a site's usual values for missing ones."""
         largest, iterations, warm_up, checked = _USUAL[site.device]
         usual = {"max_bytes": largest, "iterations": iterations, "warm_up": warm_up, "checked": checked}
         own = self.model_dump(exclude_none=True)
@@ -109,7 +108,6 @@ class CollectivesOptions(Strict):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes, bytes."""
         sizes = [self.min_bytes]
         while self.max_bytes is not None and sizes[-1] * self.factor <= self.max_bytes:
             sizes.append(sizes[-1] * self.factor)

@@ -199,7 +199,6 @@ class _Table:
         )  # fmt: skip
 
     def add_row(self, read: Callable[[], _Row]) -> None:
-        """Add a row, or count it as unreadable."""
         try:
             row = read()
             part = row.count * _WIDTHS[row.dtype] if row.dtype in _WIDTHS and isinstance(row.count, int) else None

@@ -1,16 +1,17 @@
 """Bandwidths of a node's devices: their own memory, and the way between them and the host."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from pytest_llmbench.checks.answers import silent
-from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
-from pytest_llmbench.checks.compute.nodes.answer import CopyRates
+from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, options_of
+from pytest_llmbench.checks.compute.nodes.answer import CopyRates, DeviceRates
 from pytest_llmbench.checks.compute.rates import DeviceCheck, RateOptions, Rates, list_answered, subject
 from pytest_llmbench.checks.machine import Machines
-from pytest_llmbench.core.record.health import Reading, Report
+from pytest_llmbench.core.record.health import Finding, Reading, Report
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.judging.physics import NoLaw, PhysicsResult
+from pytest_llmbench.judging.transport import FAR_CORES, FAR_CORES_CURE
 
 
 class _Bandwidth(DeviceCheck):
@@ -21,13 +22,16 @@ class _Bandwidth(DeviceCheck):
         answers = self.ask(fleet, settings)
         machines = Machines.ask(fleet)
         tolerance = options_of(self, settings, RateOptions).tolerance
-        rates = Rates(fleet.site, settings, tolerance, partial(self.expect, machines) if machines else None)
+        rates = Rates(
+            fleet.site, settings, tolerance, partial(self.expect, machines) if machines else None,
+            partial(self.explain, machines, answers) if machines else None,
+        )  # fmt: skip
         evidence = {}
         for answer, data in list_answered(answers):
             measured = getattr(data, self.part)
             evidence[f"{answer.host} {subject(fleet.site, answer)}"] = measured
-            numbers = measured.model_dump() if isinstance(measured, CopyRates) else {"memory_triad": measured}
-            for name, value in numbers.items():
+            for name in self.statistics:
+                value = getattr(measured, name) if isinstance(measured, CopyRates) else measured
                 rates.add(answer, name, value / 1e9, "GB/s")
         return Report(
             findings=(*rates.judge(self.action), *rates.compare(self.action)), readings=tuple(rates.readings),
@@ -36,8 +40,13 @@ class _Bandwidth(DeviceCheck):
         )  # fmt: skip
 
     def expect(self, machines: Machines, reading: Reading) -> PhysicsResult:
-        """The rate that physics expects."""
         raise NotImplementedError
+
+    def explain(
+        self, machines: Machines, answers: Sequence[Answer[DeviceRates]], missed: Finding
+    ) -> tuple[str, str]:  # fmt: skip
+        """The cause of a low rate and the cure of a setting, as far as they are known."""
+        return "", ""
 
 
 class MemoryBandwidth(_Bandwidth):
@@ -72,6 +81,23 @@ class HostDeviceBandwidth(_Bandwidth):
         if fleet.site.device == "cpu":
             return Report(skip="the nodes have no GPUs: there is nothing to copy to")
         return super().run(fleet, settings)
+
+    def explain(
+        self, machines: Machines, answers: Sequence[Answer[DeviceRates]], missed: Finding
+    ) -> tuple[str, str]:  # fmt: skip
+        site = machines.site
+        copies = next(
+            data.host_device
+            for answer, data in list_answered(answers)
+            if (answer.host, subject(site, answer)) == (missed.host, missed.subject)
+        )
+        if copies is None:
+            return "", ""
+        if not copies.pinned:
+            return "the memory of the host is not pinned (pageable)", "see why the driver pins no memory here"
+        if link := machines.slow_link(missed, copies.path):
+            return link, ""
+        return (FAR_CORES, FAR_CORES_CURE) if copies.path.far else ("", "")
 
     def expect(self, machines: Machines, reading: Reading) -> PhysicsResult:
         if reading.statistic.endswith("_all"):

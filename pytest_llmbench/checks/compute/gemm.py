@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 
 from pytest_llmbench.checks.answers import dissenters, silent
 from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Site, options_of
@@ -21,7 +20,6 @@ from pytest_llmbench.checks.findings import finding_of_reading
 from pytest_llmbench.checks.machine import Machines
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict
-from pytest_llmbench.judging.physics import PhysicsResult
 
 _UNIT = "TFLOP/s/gpu"
 # Largest right difference to an fp64 product, in standard deviations of an entry: several times the rounding error of
@@ -57,7 +55,11 @@ class Gemm(DeviceCheck):
         answers = self.ask(fleet, settings)
         measured = [(answer, data, data.gemm) for answer, data in list_answered(answers) if data.gemm is not None]
         machines = Machines.ask(fleet)
-        rates = Rates(site, settings, options.tolerance, partial(_expect, machines) if machines else None)
+        rates = Rates(
+            site, settings, options.tolerance,
+            (lambda reading: machines.products(reading, reading.statistic.removeprefix("gemm_"))) if machines else None,
+            machines.lowered_power if machines else None,
+        )  # fmt: skip
         for answer, _, products in measured:
             for precision, product in products.precisions.items():
                 rates.add(answer, f"gemm_{precision}", product.rate / 1e12, _UNIT)
@@ -93,10 +95,6 @@ class Gemm(DeviceCheck):
                 **(machines.evidence if machines else {}),
             },
         )  # fmt: skip
-
-
-def _expect(machines: Machines, reading: Reading) -> PhysicsResult:
-    return machines.products(reading, reading.statistic.removeprefix("gemm_"))
 
 
 def _find_wrong(site: Site, answer: Answer[DeviceRates], products: GemmRates) -> Iterator[Finding]:

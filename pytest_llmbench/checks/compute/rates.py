@@ -1,7 +1,7 @@
 """Shared parts of the compute checks: the probe, its numbers by device, and rates against bounds and each other."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
@@ -15,6 +15,7 @@ from pytest_llmbench.checks.findings import (
     FindingMaker,
     ReadingLaw,
     SharedKind,
+    explain,
     find_outliers,
     make_finding,
 )
@@ -91,15 +92,16 @@ class Rates:
     """Readings of devices, judged by the bounds of their model and compared with devices of the same model."""
 
     def __init__(
-        self, site: Site, settings: CheckSettings, tolerance: float | None, law: ReadingLaw | None = None
-    ) -> None:
+        self, site: Site, settings: CheckSettings, tolerance: float | None, law: ReadingLaw | None = None,
+        why: Callable[[Finding], tuple[str, str]] | None = None,
+    ) -> None:  # fmt: skip
+        """`why` has the cause of a rate that misses its bound, and the cure of a setting."""
         self.readings: list[Reading] = []
         self._by_model: dict[str, list[Reading]] = defaultdict(list)
         self._site, self._bounds = site, Bounds(site, settings, law=law)
-        self._tolerance = tolerance_of(site, tolerance)
+        self._tolerance, self._why = tolerance_of(site, tolerance), why or (lambda _: ("", ""))
 
     def add(self, answer: Answer[DeviceData], statistic: str, value: float, unit: str) -> None:
-        """Add a number that a rank measured."""
         assert answer.data is not None
         reading = Reading(
             host=answer.host, subject=subject(self._site, answer), statistic=statistic, value=value, unit=unit,
@@ -111,7 +113,8 @@ class Rates:
     def judge(self, action: str) -> Iterator[Finding]:
         """Yield a finding for each rate that misses a reference, or that physics fails or warns of."""
         for model, readings in self._by_model.items():
-            yield from self._bounds.judge(readings, device=model, action=action)
+            for missed in self._bounds.judge(readings, device=model, action=action):
+                yield explain(missed, *self._why(missed))
 
     def compare(self, action: str) -> Iterator[Finding]:
         """Yield a finding for each rate that is far below those of the same model."""
@@ -125,7 +128,6 @@ class Rates:
         return bool(self.readings) and not any(covered)
 
     def lines(self) -> tuple[str, ...]:
-        """The bounds in words."""
         return tuple(line for model, readings in self._by_model.items() for line in self._bounds.lines(readings, model))
 
     def notes(self) -> Iterator[str]:

@@ -84,7 +84,7 @@ class Sustained(CheckDefaults):
                 return None
             return machines.products(reading, precisions[str(reading.host), reading.subject])
 
-        rates = Rates(site, settings, options.drop, expect)
+        rates = Rates(site, settings, options.drop, expect, machines.lowered_power if machines else None)
         for load in loads:
             for name, value in load.numbers.items():
                 rates.add(load.answer, name, value, _UNITS[name])
@@ -124,7 +124,6 @@ class _DeviceLoad:
         return None
 
     def findings(self) -> Iterator[Finding]:
-        """Yield a drop of the rate, throttling and heat."""
         drop, allowed = self.numbers.get("sustained_drop"), 100.0 * tolerance_of(self.site, self.options.drop)
         if drop is not None and drop > allowed:  #: finding slows_down: the rate falls under load
             message = f"the rate of the last third is {drop:.1f} % below that of the first, {allowed:g} % allowed"
@@ -144,7 +143,6 @@ class _DeviceLoad:
         return finding(self.answer.host, subject(self.site, self.answer), kind, severity, message, _ACTION)
 
     def notes(self) -> Iterator[str]:
-        """Yield missing measurements."""
         if self.data.telemetry or self.site.device == "cuda":
             end_s = self.data.rates[-1][0] if self.data.rates else 0.0
             for before, after in pairwise([0.0, *(sample.at_s for sample in self.data.telemetry), end_s]):

@@ -79,7 +79,6 @@ class Diagnosis:
 
     @property
     def results(self) -> tuple[DcgmResult, ...]:
-        """The results of all tests."""
         return tuple(result for test in self.tests for result in test.results)
 
     @property

@@ -44,7 +44,6 @@ class GpuNodes:
         return {**self.silent, **self.failed}
 
     def gpus(self) -> Iterator[tuple[str, SmiGpu]]:
-        """Every GPU with its host."""
         return ((host, gpu) for host, smi in self.smi.items() for gpu in smi.gpus)
 
     def values(self, of: Callable[[SmiGpu], str | None]) -> dict[tuple[str, str], str]:
@@ -68,7 +67,6 @@ class GpuCheck(CheckDefaults):
         return self.report(_read(facts, silent), fleet.site, options)
 
     def report(self, nodes: GpuNodes, site: Site, options: Any) -> Report:
-        """Judge the answers of all nodes."""
         raise NotImplementedError
 
 

@@ -48,11 +48,11 @@ def boundary_rates(
         if game.value is not None:
             rates[game.boundary].append((game.value, places_of(game)))
     counts = {name: len({*groups.values()}) for name, groups in places.levels.items()}
-    found = {
+    rates_of_names = {
         name: _rate_of(pairs) if counts.get(name, 0) > 2 else _upper_quartile([value for value, _ in pairs])
         for name, pairs in rates.items()
     }
-    return {name: rate for name, rate in found.items() if rate is not None}
+    return {name: rate for name, rate in rates_of_names.items() if rate is not None}
 
 
 def _rate_of(pairs: Sequence[tuple[float, tuple[str, ...]]]) -> float | None:
@@ -88,7 +88,7 @@ def find_bad_places(places: Places, accused: Collection[str], games: Sequence[Ga
     for game in games:
         for player in game.pair:
             played[player].append(game)
-    found: list[Segment] = []
+    segments: list[Segment] = []
     # If most are accused, the fault is larger than a place.
     left = {*accused} if 2 * len(accused) <= len(played) else set[str]()
     for place in reversed([*places]):
@@ -102,9 +102,9 @@ def find_bad_places(places: Places, accused: Collection[str], games: Sequence[Ga
             if player in left or (outside[player] and all(is_slow(game, floors) for game in outside[player]))
         ]  # fmt: skip
         if len(bad) >= _MOST * len(own):
-            found.append(Segment(level=place.level, name=place.name, hosts=tuple(bad)))
+            segments.append(Segment(level=place.level, name=place.name, hosts=tuple(bad)))
             left -= members
-    return found
+    return segments
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,6 +15,7 @@ from pytest_llmbench.core.recipe.topology import Places
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 
 _FEWEST = 3
+_BELIEVE_AFTER = 2  # slow measurements in a row
 Hosts = tuple[str, ...]
 Slow = Callable[[list[Hosts]], Sequence[bool | None]]
 
@@ -37,24 +38,20 @@ class Bisection:
     runs: tuple[GroupRun, ...]  # every group that was measured, in order
 
 
-def bisect(
-    nodes: Sequence[str], slow: Slow, *, good: Sequence[str] = (), believe_after: int = 2, places: Places | None = None
-) -> Bisection:
+def bisect(nodes: Sequence[str], slow: Slow, *, places: Places | None = None) -> Bisection:
     """Find the nodes that make a group slow, with O(k log N) measured groups for k culprits.
 
-    `slow` measures disjoint groups, all at once, and returns for each whether it is slow; a slow group needs
-    `believe_after` slow measurements in a row. `good` are good nodes outside of the group. Groups are halved between
+    `slow` measures disjoint groups, all at once, and returns for each whether it is slow. Groups are halved between
     `places`, if they are ordered by them.
     """
-    return _Search(slow, list(good), believe_after, places or Places()).within(tuple(nodes))
+    return _Search(slow, places or Places()).within(tuple(nodes))
 
 
 class _Search:
-    def __init__(self, slow: Slow, good: list[str], believe_after: int, places: Places) -> None:
+    def __init__(self, slow: Slow, places: Places) -> None:
         self._places = places
         self._measure = slow
-        self._good = good
-        self._believe_after = believe_after
+        self._good: list[str] = []
         self._runs: list[GroupRun] = []
         self._rounds = 0
 
@@ -121,7 +118,7 @@ class _Search:
 
     def _test(self, groups: Sequence[Hosts]) -> dict[Hosts, bool]:
         believed = dict.fromkeys(groups, True)
-        for _ in range(self._believe_after):
+        for _ in range(_BELIEVE_AFTER):
             asked = [group for group, slow in believed.items() if slow]
             if asked:
                 results = self._measure(asked)
@@ -164,8 +161,7 @@ def measure_whole(
         runs.extend(results)
         return [None if result.busbw is None else floor is not None and result.busbw < floor for result in results]
 
-    # As with every group, it takes two bad measurements in a row.
-    is_bad = all(bad([tuple(hosts)])[0] is not False for _ in range(2))
+    is_bad = all(bad([tuple(hosts)])[0] is not False for _ in range(_BELIEVE_AFTER))
     readings = [
         Reading(
             statistic="group_busbw", value=result.busbw, unit="GB/s", nodes=len(hosts), gpus=gpus * len(hosts),

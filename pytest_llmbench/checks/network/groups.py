@@ -13,7 +13,7 @@ from pytest_llmbench.checks.findings import Bounds, FindingMaker, SharedKind, ma
 from pytest_llmbench.checks.network.nodes.answer import GroupCollective, PlayedGame, RankGames, Sizes
 from pytest_llmbench.checks.transport import Look, read_look
 from pytest_llmbench.core.schema import Strict
-from pytest_llmbench.core.wire.nccl import NcclLines
+from pytest_llmbench.core.wire.answers import NcclLines
 
 NetworkKind = Literal[
     "dead_node", "failing_node", "slow_at_times", "slow_boundary", "slow_link", "slow_node", "slow_together", "uneven",

@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_llmbench.checks.base import Probe
 from pytest_llmbench.checks.findings import FindingMaker, make_finding
 from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.health import Finding, Severity
 from pytest_llmbench.core.schema import Strict
-from pytest_llmbench.workloads.node.rdma import RdmaFacts, RdmaPort
+from pytest_llmbench.core.wire.machine import MachineFacts, MachinePort
 
 RdmaKind = Literal[
     "counter_saturated", "link_flapped", "nic_missing", "nic_slot", "nic_unused", "no_rdma_driver", "pkey",
@@ -43,17 +42,10 @@ class RdmaOptions(Strict):
     sysfs: str = "/sys"
     """Folder of sysfs on the nodes."""
 
-    def probe(self, deadline_s: float) -> Probe:
-        """The step that reads the ports."""
-        entry = "pytest_llmbench.workloads.node.rdma:facts"
-        return Probe(name="rdma-ports", entry=entry, config={"sysfs": self.sysfs}, deadline_s=deadline_s)
-
-    def select(self, nodes: Mapping[str, RdmaFacts]) -> dict[str, RdmaFacts]:
+    def select(self, nodes: Mapping[str, MachineFacts]) -> dict[str, MachineFacts]:
         """Keep the devices that are to be judged."""
         return {
-            host: node.model_copy(
-                update={"ports": tuple(port for port in node.ports if port.name.partition("/")[0] in self.devices)}
-            )
+            host: node.model_copy(update={"ports": tuple(port for port in node.ports if port.device in self.devices)})
             if self.devices
             else node
             for host, node in nodes.items()
@@ -67,14 +59,14 @@ class _Trait:
     kind: RdmaKind
     severity: Severity
     # The value of a port; None where it is unknown. Values are compared within a node, and between nodes.
-    value: Callable[[RdmaPort], str | None]
+    value: Callable[[MachinePort], str | None]
     better: Callable[[str, str], bool]  # whether the second value is better than the first
-    cure: Callable[[RdmaPort], str]
+    cure: Callable[[MachinePort], str]
 
 
-def _link(port: RdmaPort) -> str | None:
+def _link(port: MachinePort) -> str | None:
     lanes = "" if port.lanes is None else f" ({port.lanes} lanes)"
-    return f"{port.gbit_s:g} Gb/s{lanes}" if port.is_up and port.gbit_s is not None else None
+    return f"{port.rate_gbits:g} Gb/s{lanes}" if port.active and port.rate_gbits is not None else None
 
 
 def _first_number(text: str) -> float:
@@ -90,8 +82,8 @@ _TRAITS = (
     #: finding port_down: an RDMA port is not active, and its siblings are
     _Trait(
         kind="port_down", severity=Severity.ISOLATE,
-        value=lambda port: port.state and (_UP if port.is_up else f"{port.state} ({port.physical})"),
-        better=lambda own, other: other == _UP != own, cure=lambda port: _CURES.get(port.physical or "", _CABLE),
+        value=lambda port: (_UP if port.active else f"{port.state} ({port.phys_state})") if port.state else None,
+        better=lambda own, other: other == _UP != own, cure=lambda port: _CURES.get(port.phys_state, _CABLE),
     ),
     #: finding port_slow: an RDMA port has a lower rate than its siblings
     _Trait(
@@ -107,13 +99,13 @@ _TRAITS = (
     #: finding pkey: the partitions of an InfiniBand port differ from those of its siblings
     _Trait(
         kind="pkey", severity=Severity.CONFIGURE,
-        value=lambda port: ", ".join(port.pkeys) if port.is_up and port.layer == "InfiniBand" else None,
+        value=lambda port: ", ".join(port.pkeys) if port.active and port.link_layer == "InfiniBand" else None,
         better=lambda own, other: own != other, cure=lambda _: "give the port its partitions in the subnet manager",
     ),
 )  # fmt: skip
 
 
-def judge_ports(nodes: Mapping[str, RdmaFacts]) -> tuple[list[Finding], list[str]]:
+def judge_ports(nodes: Mapping[str, MachineFacts]) -> tuple[list[Finding], list[str]]:
     """Find the ports that are worse than their siblings; remarks on what all nodes have in common.
 
     A port is compared with the ports of its kind on its node, and with the port of its name on the other nodes. A
@@ -140,7 +132,9 @@ def judge_ports(nodes: Mapping[str, RdmaFacts]) -> tuple[list[Finding], list[str
     return findings, [f"{what} on {count} of {len(nodes)} nodes" for what, count in remarks.items()]
 
 
-def _compare(trait: _Trait, own: str, nodes: Counter[str], siblings: Counter[str], port: RdmaPort) -> tuple[str, bool]:
+def _compare(
+    trait: _Trait, own: str, nodes: Counter[str], siblings: Counter[str], port: MachinePort
+) -> tuple[str, bool]:
     """The fault of a port, in words, by the values of its name on all nodes and of its kind on its own.
 
     Without a fault, whether something is better all the same.
@@ -151,7 +145,7 @@ def _compare(trait: _Trait, own: str, nodes: Counter[str], siblings: Counter[str
     if siblings.total() >= _ENOUGH_SIBLINGS and 2 * beside > siblings.total():
         return f"{beside} of {siblings.total()} ports of its kind are {siblings.most_common(1)[0][0]}", True
     down = trait.kind == "port_down" and own != _UP
-    if down and port.layer == "InfiniBand" and siblings.total() >= _ENOUGH_SIBLINGS and not siblings[_UP]:
+    if down and port.link_layer == "InfiniBand" and siblings.total() >= _ENOUGH_SIBLINGS and not siblings[_UP]:
         return f"no port of its kind is {_UP}", True
     return "", bool(elsewhere or beside or down)
 
@@ -160,7 +154,7 @@ def _count_better(own: str, values: Counter[str], trait: _Trait) -> int:
     return sum(count for value, count in values.items() if trait.better(own, value))
 
 
-def _find_missing(nodes: Mapping[str, RdmaFacts]) -> Iterator[Finding]:
+def _find_missing(nodes: Mapping[str, MachineFacts]) -> Iterator[Finding]:
     """Yield a finding for a node with fewer ports than half of the nodes have."""
     counts = sorted((len(node.ports) for node in nodes.values()), reverse=True)
     usual = counts[(len(counts) - 1) // 2] if counts else 0
@@ -176,15 +170,15 @@ def _find_missing(nodes: Mapping[str, RdmaFacts]) -> Iterator[Finding]:
             yield finding(host, "", "nic_missing", Severity.ISOLATE, message, action)
 
 
-def _find_undriven(nodes: Mapping[str, RdmaFacts]) -> Iterator[Finding]:
+def _find_undriven(nodes: Mapping[str, MachineFacts]) -> Iterator[Finding]:
     for host, node in nodes.items():
-        for card in node.idle:
-            if card.driver not in _GIVEN_AWAY:
-                driver = "no driver has it" if card.driver is None else f"its driver {card.driver} made no device"
+        for bus, name in node.driverless.items():
+            if name not in _GIVEN_AWAY:
+                driver = "no driver has it" if name is None else f"its driver {name} made no device"
                 message = f"a card for RDMA is on PCI, and there is no device in /sys/class/infiniband: {driver}"
                 action = "load mlx5_ib or efa on the node, or install the driver"
                 #: finding no_rdma_driver: a NIC for RDMA is on PCI and has no device
-                yield finding(host, card.bus, "no_rdma_driver", Severity.CONFIGURE, message, action)
+                yield finding(host, bus, "no_rdma_driver", Severity.CONFIGURE, message, action)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -235,20 +229,20 @@ _LARGEST = {
 _IN_USE_BYTES, _UNUSED = 10e9, 0.01
 
 
-def gains(before: RdmaPort, after: RdmaPort) -> dict[str, int]:
+def gains(before: MachinePort, after: MachinePort) -> dict[str, int]:
     """The gain of each counter of a port; one that was set back in between gained its present value."""
     pairs = {name: (before.counters.get(name, count), count) for name, count in after.counters.items()}
     grown = {name: new - old if new >= old else new for name, (old, new) in pairs.items()}
     return {name: gain for name, gain in grown.items() if gain}
 
 
-def sent_bytes(before: RdmaFacts, after: RdmaFacts) -> int:
+def sent_bytes(before: MachineFacts, after: MachineFacts) -> int:
     """Bytes that a node sent in between."""
     old = {port.name: port.sent_bytes for port in before.ports}
     return sum(max(0, port.sent_bytes - old.get(port.name, port.sent_bytes)) for port in after.ports)
 
 
-def judge_gains(host: str, before: RdmaFacts, after: RdmaFacts) -> Iterator[Finding]:
+def judge_gains(host: str, before: MachineFacts, after: MachineFacts) -> Iterator[Finding]:
     """Yield what happened to a node's ports between two readings."""
     old = {port.name: port for port in before.ports}
     new = {port.name: port for port in after.ports}
@@ -258,8 +252,8 @@ def judge_gains(host: str, before: RdmaFacts, after: RdmaFacts) -> Iterator[Find
     pairs = {name: (old[name], port) for name, port in new.items() if name in old}
     for name, (first, port) in pairs.items():
         one, two = _link(first), _link(port)
-        if first.is_up and not port.is_up:
-            message = f"it was ACTIVE at the first reading, and is {port.state} ({port.physical})"
+        if first.active and not port.active:
+            message = f"it was ACTIVE at the first reading, and is {port.state} ({port.phys_state})"
             yield finding(host, name, "port_down", Severity.ISOLATE, message, _CABLE)
         elif one and two and _first_number(two) < _first_number(one):
             message = f"it had {one} at the first reading, and has {two}"
@@ -268,7 +262,7 @@ def judge_gains(host: str, before: RdmaFacts, after: RdmaFacts) -> Iterator[Find
     yield from _find_unused(host, pairs)
 
 
-def _find_gained(host: str, first: RdmaPort, port: RdmaPort) -> Iterator[Finding]:
+def _find_gained(host: str, first: MachinePort, port: MachinePort) -> Iterator[Finding]:
     gained = gains(first, port)
     for limit in _LIMITS:
         over = [f"{counter} +{gained[counter]}" for counter in limit.counters if gained.get(counter, 0) > limit.most]
@@ -280,11 +274,11 @@ def _find_gained(host: str, first: RdmaPort, port: RdmaPort) -> Iterator[Finding
         yield finding(host, port.name, "counter_saturated", Severity.MONITOR, message, "clear it: perfquery -R")
 
 
-def _find_unused(host: str, pairs: Mapping[str, tuple[RdmaPort, RdmaPort]]) -> Iterator[Finding]:
+def _find_unused(host: str, pairs: Mapping[str, tuple[MachinePort, MachinePort]]) -> Iterator[Finding]:
     """Yield a hint for each port without traffic where a port of its kind had much."""
     kinds: dict[object, dict[str, int]] = defaultdict(dict)
     for name, (first, port) in pairs.items():
-        if first.is_up and port.is_up:
+        if first.active and port.active:
             kinds[port.kind][name] = max(0, port.sent_bytes - first.sent_bytes)
     for amounts in kinds.values():
         most = max(amounts.values())

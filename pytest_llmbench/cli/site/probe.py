@@ -49,11 +49,7 @@ def missing_commands() -> list[str]:
 
 
 def ask_slurm() -> SlurmFacts:
-    """Ask sinfo, scontrol and sacctmgr.
-
-    Raises:
-        ClusterError: Slurm is missing or fails; the message is Slurm's.
-    """
+    """Ask sinfo, scontrol and sacctmgr. Raises ClusterError: Slurm is missing or fails; the message is Slurm's."""
     _ping()
     settings = commands.run(["scontrol", "show", "config"])
     return SlurmFacts(

@@ -31,11 +31,7 @@ Schema = dict[str, Any]
 
 
 def schema_of(kind: str) -> Schema:
-    """The JSON Schema of one of `SCHEMAS`.
-
-    Raises:
-        KeyError: the kind is unknown.
-    """
+    """The JSON Schema of one of `SCHEMAS`. Raises KeyError: the kind is unknown."""
     version, title, make = SCHEMAS[kind]
     # A name alone, because the schemas lack an address on the web so far.
     head = {"$schema": _DIALECT, "$id": f"urn:pytest-llmbench:schema:{kind}:{version}", "title": title}

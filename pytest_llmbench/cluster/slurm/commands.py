@@ -66,8 +66,8 @@ class QueueFullError(NotYetError):
         counts_this_user: whether it counts the jobs of this user alone.
     """
 
-    def __init__(self, limit: str, command: str | None = None) -> None:
-        super().__init__(f"Slurm takes no more jobs now ({limit})", command=command)
+    def __init__(self, limit: str) -> None:
+        super().__init__(f"Slurm takes no more jobs now ({limit})")
         self.limit = limit
         self.counts_this_user = "Grp" not in limit and ("Assoc" in limit or "PerUser" in limit)
 
@@ -105,9 +105,9 @@ def succeeded(command: Sequence[str], answer: SlurmAnswer) -> str:
     """
     if answer.code == 0:
         return answer.stdout
-    text, words = " ".join(command), slurm_words(answer.stderr)
+    words = slurm_words(answer.stderr)
     kind = NoAnswerError if is_silence(words) else ClusterError
-    raise kind(words or f"{text} exited with {answer.code}", command=text)
+    raise kind(words or f"{' '.join(command)} exited with {answer.code}")
 
 
 def is_silence(words: str) -> bool:
@@ -127,7 +127,7 @@ def ask(
         NoAnswerError: it took too long, and was killed.
         ClusterError: it is missing, or its start failed.
     """
-    text, began = " ".join(command), time.monotonic()
+    began = time.monotonic()
     # A file, because `communicate` drops the rest of its input after its first timeout.
     asked = os.memfd_create("questions")
     try:
@@ -141,8 +141,7 @@ def ask(
     except OSError as error:
         raise ClusterError(
             f"{command[0]} is not on PATH, or cannot be started ({error}): run this on a login node of the cluster, or "
-            "use --cluster local",
-            command=text,
+            "use --cluster local"
         ) from error
     finally:
         os.close(asked)
@@ -160,7 +159,7 @@ def ask(
                 with contextlib.suppress(subprocess.TimeoutExpired):  # a process that it started may have its output
                     words = slurm_words(process.communicate(timeout=_LOOK_S)[1].decode(errors="replace"))
                 message = f"{command[0]} did not answer within {took:.0f} s{': ' if words else ''}{words}"
-                raise NoAnswerError(message, command=text) from None
+                raise NoAnswerError(message) from None
             out, err = stdout.decode(errors="replace"), stderr.decode(errors="replace")
             return SlurmAnswer(code=process.returncode, stdout=out, stderr=err)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, NotYetError, QueueFullError, full_queue, is_silence
-from pytest_llmbench.cluster.slurm.queries import GLANCE_S, SlurmQueries
+from pytest_llmbench.cluster.slurm.queries import SHORT_WAIT_S, SlurmQueries
 from pytest_llmbench.core.errors import ClusterError
 
 _NEVER = float("inf")
@@ -82,7 +82,7 @@ class SlurmController:
 
     @property
     def is_just_back(self) -> bool:
-        """True if it was away a moment ago: it may still miss its nodes, and take jobs that ended for alive."""
+        """True if it was away a moment ago: it may still miss its nodes, and list jobs as alive that have ended."""
         return time.monotonic() - self._back_at <= _BACK_S
 
     def note_answer(self, error: str, began: float) -> None:
@@ -101,7 +101,7 @@ class SlurmController:
             return
         twice = self._silent_since is not None
         self._silent_since = self._silent_since or began
-        if twice or time.monotonic() - began > GLANCE_S:
+        if twice or time.monotonic() - began > SHORT_WAIT_S:
             self.say_silent(error)
 
     def say_silent(self, reason: str) -> None:
@@ -145,9 +145,9 @@ class SlurmController:
         if isinstance(refusal, NoAnswerError):
             return refusal
         if limit := full_queue(str(refusal)):
-            return QueueFullError(limit, command=refusal.command)
+            return QueueFullError(limit)
         if not self._knew_no_node and self._queries.knows_no_node():
             self._knew_no_node, self._back_at = True, now
         if self.was_silent or self.is_just_back:
-            return NotYetError(f"{refusal} (it may not know its nodes yet after a restart)", command=refusal.command)
+            return NotYetError(f"{refusal} (it may not know its nodes yet after a restart)")
         return refusal

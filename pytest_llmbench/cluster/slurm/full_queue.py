@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pytest_llmbench.cluster.slurm.aside import Aside
+from pytest_llmbench.cluster.slurm.background import BackgroundCall
 from pytest_llmbench.cluster.slurm.commands import QueueFullError
-from pytest_llmbench.cluster.slurm.queries import GLANCE_S, GroupLimit, SlurmQueries
+from pytest_llmbench.cluster.slurm.queries import SHORT_WAIT_S, GroupLimit, SlurmQueries
 from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import JobState, JobStatus, OurJob, is_hopeless
 from pytest_llmbench.core.durations import format_minutes
@@ -131,7 +131,7 @@ class QueueLimit:
             self._looked = now
             states = "RUNNING,SUSPENDED,CONFIGURING,COMPLETING"
             which = (f"--user={os.getuid()}", f"--states={states}", "--format=%i")
-            answer, failed = self.slurm.queries.answer(["squeue", "--noheader", *which], GLANCE_S)
+            answer, failed = self.slurm.queries.answer(["squeue", "--noheader", *which], SHORT_WAIT_S)
             if failed or answer.split():
                 self._alone = float("inf")
             elif self._alone > now or since > 2 * _AGAIN_S:
@@ -162,7 +162,7 @@ class QueueLimit:
             except ClusterError as error:
                 self.slurm.notes.append(f"Slurm job {job.id} waited for too long, and is not cancelled yet: {error}")
 
-        Aside(cancel, "scancel").is_over(GLANCE_S)
+        BackgroundCall(cancel, "scancel").is_over(SHORT_WAIT_S)
 
     def reason_of_end(self, job: OurJob, status: JobStatus) -> str:
         """The reason for the end of a job that was cancelled for its long wait; empty for any other job."""

@@ -26,7 +26,7 @@ from pytest_llmbench.cluster.slurm.states import (
 from pytest_llmbench.core.errors import ClusterError
 
 # Longest wait for an answer while other runs need attention; after it, the last known state stands.
-GLANCE_S = 2.0
+SHORT_WAIT_S = 2.0
 # Longest wait for the past events of a job, which are asked for when its run is over and others wait.
 _MARKS_S = 10.0
 _NEVER = float("inf")
@@ -211,14 +211,14 @@ class SlurmQueries:
         return limits
 
     def _groups(self, *which: str) -> list[tuple[re.Match[str], str]]:
-        answer, _ = self.answer(["scontrol", "show", "assoc_mgr", *which], GLANCE_S)
+        answer, _ = self.answer(["scontrol", "show", "assoc_mgr", *which], SHORT_WAIT_S)
         starts = list(_GROUP.finditer(answer))
         ends = [*(match.start() for match in starts[1:]), len(answer)]
         return [(match, answer[match.start() : end]) for match, end in zip(starts, ends, strict=False)]
 
     def limits_of(self, job_id: str) -> list[GroupLimit]:
         """The limits on what all jobs together use that count for a waiting job; empty if Slurm hides them."""
-        answer, _ = self.answer(["scontrol", "--oneliner", "show", "job", job_id], GLANCE_S)
+        answer, _ = self.answer(["scontrol", "--oneliner", "show", "job", job_id], SHORT_WAIT_S)
         facts = dict(word.split("=", 1) for word in answer.split() if "=" in word)
         minutes = (parse_duration(facts.get("TimeLimit", "")) or 0.0) / 60
         needs = {"GrpJobs": 1.0, "GrpSubmitJobs": 1.0, "GrpWall": minutes}
@@ -247,13 +247,13 @@ class SlurmQueries:
         """
         if time.monotonic() - self._refusing_asked > _REFUSED_PERIOD_S:
             self._refusing_asked = time.monotonic()
-            rows = self._sinfo(("%N", "%E"), "--Node", timeout_s=GLANCE_S)
+            rows = self._sinfo(("%N", "%E"), "--Node", timeout_s=SHORT_WAIT_S)
             self._refusing = {node for node, reason in rows if reason.startswith(REFUSED)}
         return next((host for host in hosts if host in self._refusing), "")
 
     def restarted(self, hosts: Sequence[str], since: float) -> tuple[str, ...]:
         """The nodes whose slurmd was started after a Unix time: at the latest then, the node was."""
-        answer, _ = self.answer(["scontrol", "--oneliner", "show", "node", ",".join(hosts)], GLANCE_S)
+        answer, _ = self.answer(["scontrol", "--oneliner", "show", "node", ",".join(hosts)], SHORT_WAIT_S)
         late = []
         for name, at in _NODE.findall(answer):
             with contextlib.suppress(ValueError):
@@ -266,11 +266,7 @@ class SlurmQueries:
         return bool(states) and all(state.startswith(("unknown", "down")) for state in states)
 
     def hosts(self, nodelist: str) -> tuple[str, ...]:
-        """Expand Slurm's node notation.
-
-        Raises:
-            ClusterError: scontrol refuses it.
-        """
+        """Expand Slurm's node notation. Raises ClusterError: scontrol refuses it."""
         if "[" not in nodelist:
             return tuple(nodelist.split(","))
         if nodelist not in self._hosts:

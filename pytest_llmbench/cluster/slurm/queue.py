@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pytest_llmbench.cluster.slurm.aside import Aside
+from pytest_llmbench.cluster.slurm.background import BackgroundCall
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, plain
 from pytest_llmbench.cluster.slurm.controller import Rhythm, SlurmController
-from pytest_llmbench.cluster.slurm.queries import GLANCE_S, REFUSED, IllNode, JobMarks, SlurmQueries, describe_nodes
+from pytest_llmbench.cluster.slurm.queries import REFUSED, SHORT_WAIT_S, IllNode, JobMarks, SlurmQueries, describe_nodes
 from pytest_llmbench.cluster.slurm.states import JobIdentity, JobRow, JobState, JobStatus, OurJob, describe_status
 from pytest_llmbench.core.errors import ClusterError
 
@@ -180,7 +180,7 @@ def explain(watched: WatchedJob, status: JobStatus, facts: Facts) -> JobStatus:
 
 
 def revived_ids(jobs: Mapping[OurJob, WatchedJob], rows: Sequence[JobRow], now: float) -> list[str]:
-    """Ids of jobs whose runs were over a while ago, and which the controller takes for alive."""
+    """Ids of jobs whose runs were over a while ago, and which the controller lists as alive."""
     over = {
         job: watched for job, watched in jobs.items() if watched.over is not None and now - watched.over > _LEAVING_S
     }
@@ -206,7 +206,7 @@ class Slurm:
         self._jobs: dict[OurJob, WatchedJob] = {}
         self._goes_on: WatchedJob | None = None
         self._rhythm = Rhythm()
-        self._query: Aside[None] | None = None
+        self._query: BackgroundCall[None] | None = None
         self._lock = threading.Lock()  # runs are launched by another thread than the one that looks after them
         self.strays: list[JobIdentity] = []
         self.past: set[OurJob] = set()
@@ -220,7 +220,7 @@ class Slurm:
     def silent(self) -> bool:
         """True if the last question was left unanswered, or the present one has been open for long."""
         query = self._query
-        late = self.looking and query is not None and time.monotonic() - query.began >= GLANCE_S
+        late = self.looking and query is not None and time.monotonic() - query.began >= SHORT_WAIT_S
         return self.controller.was_silent or late
 
     def watch(self, job_id: str, identity: JobIdentity) -> OurJob:
@@ -236,7 +236,7 @@ class Slurm:
         self._rhythm.stir(last=self._all_end)
 
     def let_go(self, job: OurJob) -> None:
-        """Note that a job's run is over. It is cancelled if Slurm takes it for alive a while later.
+        """Note that a job's run is over. It is cancelled if Slurm lists it as alive a while later.
 
         A controller that was killed may have saved it as it was before its end.
         """
@@ -259,7 +259,7 @@ class Slurm:
         asked_for = self._jobs[job].seen < since and not self.silent
         any_lives = not self._all_end or any(job.status.alive for job in list(self._jobs.values()))
         if asked_for or self.looking or (any_lives and self._rhythm.due(last=self._all_end)):
-            self.refresh(GLANCE_S)
+            self.refresh(SHORT_WAIT_S)
         return self._jobs[job].status
 
     def waited_s(self, job: OurJob) -> float:
@@ -283,9 +283,9 @@ class Slurm:
             self.refresh()
         status = self._jobs[job].status
         if status.state is not JobState.RUNNING or status.word == "COMPLETING":
-            raise NoAnswerError(f"Slurm job {job.id} is {describe_status(status)}", job_id=job.id)
+            raise NoAnswerError(f"Slurm job {job.id} is {describe_status(status)}")
         if self._jobs[job].seen < since:
-            raise NoAnswerError(f"Slurm does not report whether job {job.id} still runs", job_id=job.id)
+            raise NoAnswerError(f"Slurm does not report whether job {job.id} still runs")
 
     def hosts(self, job: OurJob) -> tuple[str, ...]:
         """The nodes of a watched job, as they were last seen; empty while it waits, and while Slurm closes it.
@@ -343,7 +343,7 @@ class Slurm:
             earlier.is_over(None)
         with self._lock:
             if self._query is None or self._query.done():
-                self._query = Aside(self._look, "squeue")
+                self._query = BackgroundCall(self._look, "squeue")
             query = self._query
         if query.is_over(within_s):
             query.result()
@@ -393,7 +393,7 @@ class Slurm:
         self, jobs: Mapping[OurJob, WatchedJob], wanted: Mapping[OurJob, WatchedJob], began: float
     ) -> Facts:
         """Ask squeue for all jobs, and scontrol and sinfo for those that ended."""
-        # A controller that is back may take jobs for alive that had ended.
+        # A controller that is back may list jobs as alive that had ended.
         all_of_them = self.controller.was_silent or self.controller.is_just_back
         ids = dict.fromkeys(job.id for job in (jobs if all_of_them else wanted))
         rows, error = self.queries.squeue(f"--jobs={','.join(ids)}")
@@ -426,9 +426,9 @@ class Slurm:
         try:
             self.queries.run(["scancel", *revived])
         except ClusterError as error:
-            self.notes.append(f"Slurm takes job {', '.join(revived)} for alive, whose run is over: {error}")
+            self.notes.append(f"Slurm lists job {', '.join(revived)} as alive, whose run is over: {error}")
         else:
-            self.notes.append(f"cancelled: job {', '.join(revived)}, whose run is over, and which Slurm took for alive")
+            self.notes.append(f"cancelled job {', '.join(revived)}, whose run is over, and which Slurm listed as alive")
 
     def find(self, identity: JobIdentity) -> str | None:
         """Find a job that Slurm has taken without an answer, and that is still unwatched; None if it is missing.

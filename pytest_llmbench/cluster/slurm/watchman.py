@@ -2,7 +2,7 @@
 
 A job that runs ends itself when its session falls silent, and can be adopted until then. A job that waits in the queue,
 or that an sbatch submits after the death of pytest, has to be cancelled. After an orderly end all jobs are gone, but a
-controller that was killed may take an ended job for alive again: that one is cancelled, too. The watchman runs on
+controller that was killed may list an ended job as alive again: that one is cancelled, too. The watchman runs on
 pytest's own machine, and dies with it.
 """
 

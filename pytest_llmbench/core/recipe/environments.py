@@ -1,12 +1,23 @@
-"""Environments: where a framework lives that runs as a command of its own. Part of a system's file."""
+"""Parts of a system's file: the network between its nodes, and the environments of frameworks that are commands."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.schema import Strict
+
+
+class Network(Strict):
+    """NICs that carry the collectives. Stated numbers count before those that a node shows of itself."""
+
+    nics_per_node: PositiveInt | None = None
+    """Number of NICs of one node for collectives; absent, as counted on the node."""
+    rate_gbits: PositiveFloat | None = None
+    """Rate of one NIC in each direction, Gb/s; absent, as read on the node."""
+    oversubscription: Annotated[float, Field(ge=1)] = 1.0
+    """Ratio of the rates of all NICs to that of the fabric between the nodes: 1 for full bisection."""
 
 
 class Container(Strict):
@@ -60,11 +71,7 @@ class Environment(Strict):
 
 
 def fill_in(text: str, names: Mapping[str, str], where: str) -> str:
-    """Replace every `{name}` of a text.
-
-    Raises:
-        ConfigError: there is no such name, or a brace is not closed.
-    """
+    """Replace every `{name}` of a text. Raises ConfigError: there is no such name, or a brace is not closed."""
     try:
         return text.format_map(names)
     except (KeyError, IndexError, ValueError, AttributeError) as error:

@@ -343,6 +343,8 @@ class RunOutcome(Strict):
     """Seconds of the run in its steps (`steps_s`), before the first step (`before_s`) and elsewhere (`around_s`)."""
     findings: tuple[str, ...] = ()
     """Findings about the run, one sentence each."""
+    transport: tuple[str, ...] = ()
+    """Those of them about the way that NCCL sent data, by its own lines."""
     unconfirmed: tuple[str, ...] = ()
     """Unconfirmed facts behind the numbers, which stand in one place only; one sentence each."""
     settings: str | None = None

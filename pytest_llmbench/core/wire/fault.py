@@ -42,11 +42,7 @@ class SimulatedFault:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `FAULT@STEP`, or the name of a lasting fault.
-
-        Raises:
-            ConfigError: it is not that.
-        """
+        """Read `FAULT@STEP`, or the name of a lasting fault. Raises ConfigError: it is not that."""
         name, _, step = text.partition("@")
         known = next((fault for fault in get_args(FaultName) if fault == name), None)
         if known is None:

@@ -44,6 +44,14 @@ class MachineGpu(ProbeAnswer):
     fabric: MachineFabric | None = None
 
 
+class GpuPath(ProbeAnswer):
+    """The way between the process of a rank and its GPU."""
+
+    far: bool = False  # whether all cores on which it may run are on another socket than the GPU
+    pcie_gen: NonNegativeInt | None = None  # of the GPU's link at this moment
+    pcie_width: NonNegativeInt | None = None
+
+
 class MachinePort(ProbeAnswer):
     """A port of an RDMA device, as sysfs shows it."""
 
@@ -52,19 +60,39 @@ class MachinePort(ProbeAnswer):
     bus: str | None = None  # PCI address of its device
     root_port: str | None = None  # PCI address of the root port that it is below; None directly at the processor
     model: str = ""  # PCI vendor and device
+    card: str | None = None  # kind of the card, such as `MT_0000000838`: ports of one kind are alike
     board: str = ""  # the same for all functions of one board
     virtual: bool = False  # whether it is a virtual function whose physical one is in sight
     rate_gbits: NonNegativeFloat | None = None  # a port that is down reports 10
+    lanes: NonNegativeInt | None = None
     state: str = ""  # such as `ACTIVE`
     phys_state: str = ""  # such as `LinkUp`
     link_layer: str = ""  # `InfiniBand`, `Ethernet`, or another word for EFA
     pcie_gen: NonNegativeInt | None = None  # the most that the card can do
     pcie_width: NonNegativeInt | None = None
+    slot: str | None = None  # its PCIe link now, `32.0 GT/s x16`
+    pkeys: tuple[str, ...] = ()  # its partitions
+    counters: Mapping[str, NonNegativeInt] = {}  # by the names of sysfs
+
+    @property
+    def name(self) -> str:
+        """Device and port, as in `mlx5_0/1`."""
+        return f"{self.device}/{self.port}"
 
     @property
     def active(self) -> bool:
-        """True if it has a link."""
+        """True if it can carry data."""
         return self.state == "ACTIVE"
+
+    @property
+    def kind(self) -> tuple[str | None, str]:
+        """The kind of its card and its link layer, which its siblings share."""
+        return self.card, self.link_layer
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes sent since the counters began; `port_xmit_data` counts words."""
+        return self.counters.get("tx_bytes", 4 * self.counters.get("port_xmit_data", 0))
 
 
 class MachineFacts(ProbeAnswer):
@@ -78,9 +106,23 @@ class MachineFacts(ProbeAnswer):
     root_ports: Mapping[str, str | None] = {}
     joined: bool | None = None  # whether NVLink joins all GPUs in pairs; None for one GPU, and where it is not known
     ports: tuple[MachinePort, ...] = ()
-    driverless: tuple[str, ...] = ()  # PCI addresses of InfiniBand and EFA cards without an RDMA device
-    peermem: bool = False  # whether the module nvidia_peermem is loaded
+    # InfiniBand and EFA cards without an RDMA device, by PCI address, with their driver; None where none has them.
+    driverless: Mapping[str, str | None] = {}
+    acs: tuple[str, ...] | None = None  # PCI bridges that redirect traffic between devices; None for all but root
     trouble: str | None = None  # the reason for missing GPUs
+
+    @property
+    def own_ports(self) -> tuple[MachinePort, ...]:
+        """The ports without virtual functions; one card whose functions share a port has it once.
+
+        Two ports of a card are two functions of one address; with Socket Direct it has two addresses.
+        """
+        ports: dict[object, MachinePort] = {}
+        for port in self.ports:
+            board = (port.board, (port.bus or "").rpartition(".")[2], port.port)
+            if not port.virtual:
+                ports.setdefault(board if port.board.strip("0:") else port.name, port)
+        return tuple(ports.values())
 
     def near(self, port: MachinePort) -> bool:
         """True if a port and a GPU are below one root port: PIX or PXB in nvidia-smi's words."""

@@ -40,11 +40,7 @@ class _Event:
         return {**handler(source), "strict": False}
 
     def line(self) -> bytes:
-        """Write the event as strict JSON on a line of its own.
-
-        Raises:
-            ValueError: a number is not finite.
-        """
+        """Write the event as strict JSON on a line of its own. Raises ValueError: a number is not finite."""
         return f"{json_of(self)}\n".encode()
 
 

@@ -38,6 +38,26 @@ _OF_ONE_MODEL: tuple[ClaimName, ...] = (
 )  # fmt: skip
 
 
+def _counted_work(m: Measurement) -> float | None:
+    seconds, rate = m.totals.get("execution_time_s"), m.totals.get("throughput_samples_per_s")
+    if seconds is None or rate is None:
+        return None
+    return 100.0 * seconds * rate / (m.recipe.samples_per_step * stages.timed_steps(m.recipe))
+
+
+_STATISTICS: Mapping[str, Statistic] = {
+    "reported_throughput": rate(
+        "samples/s",
+        "the line `Throughput:`: batch per device × ranks × timed steps / execution time; the first one counts",
+        lambda m: m.totals.get("throughput_samples_per_s"),
+        speed="samples_per_s",
+    ),
+    "counted_work": Statistic(
+        unit="%", rule="`Throughput:` × `Execution time:` / (batch of all ranks × timed steps)", compute=_counted_work
+    ),
+}
+
+
 class DeepSpeedChat(External):
     """See `base.Engine`."""
 
@@ -46,10 +66,7 @@ class DeepSpeedChat(External):
     options = stages.DeepSpeedChatOptions
     reader = "deepspeed_chat"
     log_per_run = True
-
-    def __init__(self) -> None:
-        self.statistics = _STATISTICS
-        self.evaluate = _evaluate
+    statistics = _STATISTICS
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         where, spread = f"recipe {recipe.name}", recipe.parallelism
@@ -114,8 +131,8 @@ class DeepSpeedChat(External):
         return super().tokens_of(step, recipe) if options_of(recipe, stages.DeepSpeedChatOptions).step == 1 else None
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
-        said = [series.totals.get(name) for name in ("execution_time_s", "execution_steps", "throughput_samples_per_s")]
-        seconds, steps, rate = said
+        names = ("execution_time_s", "execution_steps", "throughput_samples_per_s")
+        seconds, steps, rate = (series.totals.get(name) for name in names)
         if seconds is None or steps is None or rate is None:
             yield "its log has no line `Execution time:` followed by `Throughput:`: its speed is unknown"
             return
@@ -141,35 +158,16 @@ class DeepSpeedChat(External):
         if not due / 2 <= seconds <= due * 2:
             yield f"{steps:g} steps in {seconds:g} s, where the steps it logged take {median(logged):.3g} s each"
 
+    @staticmethod
+    def evaluate(logs: Sequence[BatchLog], threshold: float) -> bytes:
+        """Write the file of Lambda's evaluator; a run without a log gets a row too."""
+        rows = [
+            eval_batch.rows([log.path], threshold)[0] if log.path.is_file()
+            else eval_batch.LogRow(log.path, log.hosts, None, success=False)
+            for log in logs
+        ]  # fmt: skip
+        return eval_batch.as_csv(rows)
 
-def _evaluate(logs: Sequence[BatchLog], threshold: float) -> bytes:
-    """Write the file of Lambda's evaluator; a run without a log gets a row too."""
-    rows = [
-        eval_batch.rows([log.path], threshold)[0] if log.path.is_file()
-        else eval_batch.LogRow(log.path, log.hosts, None, success=False)
-        for log in logs
-    ]  # fmt: skip
-    return eval_batch.as_csv(rows)
-
-
-def _counted_work(m: Measurement) -> float | None:
-    seconds, rate = m.totals.get("execution_time_s"), m.totals.get("throughput_samples_per_s")
-    if seconds is None or rate is None:
-        return None
-    return 100.0 * seconds * rate / (m.recipe.samples_per_step * stages.timed_steps(m.recipe))
-
-
-_STATISTICS: Mapping[str, Statistic] = {
-    "reported_throughput": rate(
-        "samples/s",
-        "the line `Throughput:`: batch per device × ranks × timed steps / execution time; the first one counts",
-        lambda m: m.totals.get("throughput_samples_per_s"),
-        speed="samples_per_s",
-    ),
-    "counted_work": Statistic(
-        unit="%", rule="`Throughput:` × `Execution time:` / (batch of all ranks × timed steps)", compute=_counted_work
-    ),
-}
 
 READER = LogReader(
     name="deepspeed_chat",

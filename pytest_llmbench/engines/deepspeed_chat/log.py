@@ -89,11 +89,11 @@ class _Log:
         if match := _TIMER.search(text):
             if not self.ppo:
                 at = unix_time(stamp[1]) if (stamp := _TIME.match(text)) else None
-                said = _all_quantities(match[2], ",")
-                yield self._add(replace(self._timer_step(int(match[1]), said), at=at))
+                values = _all_quantities(match[2], ",")
+                yield self._add(replace(self._timer_step(int(match[1]), values), at=at))
         elif match := _PPO.match(text):
-            said = _all_quantities(match[3], "|")
-            yield self._add(items.StepLine(step=self._number(match[1], match[2]), reported=said))
+            values = _all_quantities(match[3], "|")
+            yield self._add(items.StepLine(step=self._number(match[1], match[2]), reported=values))
         elif self.accumulates:
             return
         elif match := _LOSS.match(text):
@@ -104,8 +104,10 @@ class _Log:
             yield self._add(_speed_step(step, _quantities(match[1], ",")))
         elif self.step and (match := _MORE_OF_PPO.match(text)):
             prefix = f"{match[1]} " if match[1] else ""
-            said = _all_quantities(match[2], "|" if "|" in match[2] else ",")
-            yield self._add(items.StepLine(step=self.step.step, reported={prefix + name: said[name] for name in said}))
+            values = _all_quantities(match[2], "|" if "|" in match[2] else ",")
+            yield self._add(
+                items.StepLine(step=self.step.step, reported={prefix + name: values[name] for name in values})
+            )
 
     def _parse_setting(self, text: str) -> Iterator[items.Item]:
         if match := _EPOCH.match(text):
@@ -152,27 +154,27 @@ class _Log:
             )
         return int(epoch) * (self.batches or 0) + int(step) + 1
 
-    def _add(self, said: items.StepLine) -> items.StepLine:
+    def _add(self, line: items.StepLine) -> items.StepLine:
         """Merge these values with those of an earlier line about the same step."""
         old = self.step
-        said = replace(said, revises=True)
-        if old is not None and old.step == said.step:
-            said = replace(
-                said,
-                interval=said.interval or old.interval,
-                at=said.at or old.at,
-                seconds=old.seconds if said.seconds is None else said.seconds,
-                samples=said.samples or old.samples,
-                loss=old.loss if said.loss is None else said.loss,
-                peak_memory_bytes=said.peak_memory_bytes or old.peak_memory_bytes,
-                reported={**old.reported, **said.reported},
+        line = replace(line, revises=True)
+        if old is not None and old.step == line.step:
+            line = replace(
+                line,
+                interval=line.interval or old.interval,
+                at=line.at or old.at,
+                seconds=old.seconds if line.seconds is None else line.seconds,
+                samples=line.samples or old.samples,
+                loss=old.loss if line.loss is None else line.loss,
+                peak_memory_bytes=line.peak_memory_bytes or old.peak_memory_bytes,
+                reported={**old.reported, **line.reported},
             )
-        self.step = said
-        return said
+        self.step = line
+        return line
 
-    def _timer_step(self, step: int, said: dict[str, float]) -> items.StepLine:
+    def _timer_step(self, step: int, values: dict[str, float]) -> items.StepLine:
         """Build a step of DeepSpeed's timer line: the last step's rate, of all ranks, and rank 0's memory."""
-        rate, peak = said.get("CurrSamplesPerSec"), said.pop("MaxMemAllocated", None)
+        rate, peak = values.get("CurrSamplesPerSec"), values.pop("MaxMemAllocated", None)
         if rate is None or not rate > 0.0:
             raise items.Unreadable(f"its CurrSamplesPerSec is {rate}")
         return items.StepLine(
@@ -181,18 +183,18 @@ class _Log:
             seconds=self.samples / rate if self.samples else None,
             samples=self.samples,
             peak_memory_bytes=round(peak * 2**30) if peak is not None and 0.0 < peak < 2**30 else None,
-            reported=said,
+            reported=values,
         )
 
 
-def _speed_step(step: int, said: dict[str, float]) -> items.StepLine:
+def _speed_step(step: int, values: dict[str, float]) -> items.StepLine:
     """Build a step of upstream's throughput line, whose batch in steps 1 and 2 is one rank's: samples stay None."""
-    latency, rate, batch = (said.get(name) for name in ("Latency", "Samples/sec", "Batch Size"))
+    latency, rate, batch = (values.get(name) for name in ("Latency", "Samples/sec", "Batch Size"))
     if latency is None or rate is None or batch is None:
         raise items.Unreadable("its Latency, Samples/sec or Batch Size is not a number")
     # Both have two decimals and come from the same time: the bigger one has more digits.
     seconds = batch / rate if rate > max(latency, 0.0) else latency
-    return items.StepLine(step=step, seconds=seconds, reported=said)
+    return items.StepLine(step=step, seconds=seconds, reported=values)
 
 
 def _all_quantities(text: str, sign: str) -> dict[str, float]:

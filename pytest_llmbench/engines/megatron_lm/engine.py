@@ -301,6 +301,44 @@ _CHECKPOINTING: Mapping[str, list[str]] = {
 }
 
 
+def _mean(m: Measurement, logged: Sequence[float | None]) -> float | None:
+    """Return the mean over all lines; None if a line is unreadable or lacks the value."""
+    values = [value for value in logged if value is not None]
+    return stats.fmean(values) if values and len(values) == len(logged) and not m.unread else None
+
+
+def _tokens_per_s(m: Measurement, *, all_lines: bool) -> float | None:
+    """Return the rate of all lines, or of those whose mean leaves out the steps of the first line."""
+    lines = [step for step in m.steps if all_lines or step.step - step.interval >= m.steps[0].step]
+    return ratio(m.recipe.tokens_per_step, _mean(m, [step.seconds for step in lines]))
+
+
+_RULE = "1 / mean of `elapsed time per iteration` over {lines} × global batch size × sequence length"
+_STATISTICS: Mapping[str, Statistic] = {
+    "tokens_per_s_all_lines": rate(
+        "tokens/s",
+        _RULE.format(lines="all logged lines, as JUBE has it"),
+        lambda m: _tokens_per_s(m, all_lines=True),
+        speed="tokens_per_s",
+    ),
+    "time_for_20m_tokens_all_lines": time(
+        "20,000,000 tokens / tokens_per_s_all_lines, the time JSC's benchmark reports",
+        lambda m: ratio(TOKENS_OF_RECORD, _tokens_per_s(m, all_lines=True)),
+        speed="seconds_for_20m_tokens",
+    ),
+    "time_for_20m_tokens_without_first_line": time(
+        "20,000,000 tokens / tokens per second, of " + _RULE.format(lines="all logged lines without iteration 1"),
+        lambda m: ratio(TOKENS_OF_RECORD, _tokens_per_s(m, all_lines=False)),
+        speed="seconds_for_20m_tokens",
+    ),
+    "reported_tflops_per_gpu": rate(
+        "TFLOP/s/gpu",
+        "mean of the TFLOP/s per GPU that Megatron-LM logs, by its own formula",
+        lambda m: _mean(m, [step.reported.get("tflops", step.reported.get("throughput_per_gpu")) for step in m.steps]),
+    ),
+}
+
+
 class MegatronLmOptions(Strict):
     """Options of this engine."""
 
@@ -321,12 +359,10 @@ class MegatronLM(External):
     proof = "the line `[after training is done]` or `exiting program`, or the end at the time limit it is meant to have"
     options = MegatronLmOptions
     reader = "megatron_lm"
+    statistics = _STATISTICS
     shapes = DENSE | MIXTURES | {
         "model.latent_attention", "model.window", "model.further_predictions", "parallelism.context",
     }  # fmt: skip
-
-    def __init__(self) -> None:
-        self.statistics = _STATISTICS
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         yield from super().problems(recipe, topology)
@@ -384,23 +420,23 @@ class MegatronLM(External):
 
         That the run was completed is in the log alone.
         """
-        said = super().read(folder, recipe)
+        logged = super().read(folder, recipe)
         events = megatron_events.series(() if folder.is_file() else folder.rglob(tensorboard.PATTERN))
-        if said.steps:
-            differ = megatron_events.disagreements(said, events)
+        if logged.steps:
+            differ = megatron_events.disagreements(logged, events)
             first = tuple(itertools.islice(differ, 1))
             twice = any(step.seconds for step in events.steps)
-            return said.model_copy(update={"contradictions": first, "written": events.written, "timed_twice": twice})
+            return logged.model_copy(update={"contradictions": first, "written": events.written, "timed_twice": twice})
         if not events.steps and not events.unread:
-            return said
+            return logged
         steps = (step.model_copy(update={"tokens": self.tokens_of(step, recipe)}) for step in events.steps)
-        return said.model_copy(
+        return logged.model_copy(
             update={
                 "steps": tuple(steps),
                 "first_apart": events.first_apart,
-                "unreadable": (*said.unreadable, *events.unreadable),
-                "unread": said.unread + events.unread,
-                "restarted": said.restarted or events.restarted,
+                "unreadable": (*logged.unreadable, *events.unreadable),
+                "unread": logged.unread + events.unread,
+                "restarted": logged.restarted or events.restarted,
                 "written": events.written,
             }
         )
@@ -455,47 +491,6 @@ def _arguments(recipe: Recipe, own: Mapping[str, Any]) -> list[str]:
         given["train-iters"] = recipe.steps
     return [*flags({**given, **own}), *_CHECKPOINTING[recipe.parallelism.activation_checkpointing]]
 
-
-def _mean(m: Measurement, logged: Sequence[float | None]) -> float | None:
-    """Return the mean over all lines; None if a line is unreadable or lacks the value."""
-    values = [value for value in logged if value is not None]
-    return stats.fmean(values) if values and len(values) == len(logged) and not m.unread else None
-
-
-def _tokens_per_s(m: Measurement, *, all_lines: bool) -> float | None:
-    """Return the rate of all lines, or of those whose mean leaves out the steps of the first line."""
-    lines = [step for step in m.steps if all_lines or step.step - step.interval >= m.steps[0].step]
-    return ratio(m.recipe.tokens_per_step, _mean(m, [step.seconds for step in lines]))
-
-
-def _time_for_20m(m: Measurement, *, all_lines: bool) -> float | None:
-    return ratio(TOKENS_OF_RECORD, _tokens_per_s(m, all_lines=all_lines))
-
-
-_RULE = "1 / mean of `elapsed time per iteration` over {lines} × global batch size × sequence length"
-_STATISTICS: Mapping[str, Statistic] = {
-    "tokens_per_s_all_lines": rate(
-        "tokens/s",
-        _RULE.format(lines="all logged lines, as JUBE has it"),
-        lambda m: _tokens_per_s(m, all_lines=True),
-        speed="tokens_per_s",
-    ),
-    "time_for_20m_tokens_all_lines": time(
-        "20,000,000 tokens / tokens_per_s_all_lines, the time JSC's benchmark reports",
-        lambda m: _time_for_20m(m, all_lines=True),
-        speed="seconds_for_20m_tokens",
-    ),
-    "time_for_20m_tokens_without_first_line": time(
-        "20,000,000 tokens / tokens per second, of " + _RULE.format(lines="all logged lines without iteration 1"),
-        lambda m: _time_for_20m(m, all_lines=False),
-        speed="seconds_for_20m_tokens",
-    ),
-    "reported_tflops_per_gpu": rate(
-        "TFLOP/s/gpu",
-        "mean of the TFLOP/s per GPU that Megatron-LM logs, by its own formula",
-        lambda m: _mean(m, [step.reported.get("tflops", step.reported.get("throughput_per_gpu")) for step in m.steps]),
-    ),
-}
 
 READER = LogReader(
     name="megatron_lm",

@@ -39,8 +39,8 @@ def series(source: Path | Iterable[Path]) -> StepSeries:
     Facts outside of event files, such as whether the run was completed, are None.
     """
     files = collect(source, _TAGS, first=1)
-    timed = [number for number, said in files.steps.items() if _SECONDS in said]
-    logged = timed or [number for number, said in files.steps.items() if _LOSS in said]
+    timed = [number for number, values in files.steps.items() if _SECONDS in values]
+    logged = timed or [number for number, values in files.steps.items() if _LOSS in values]
     apart = _first_is_apart(timed)
     return files.series(tuple(_steps(files, logged, apart=apart)), first_apart=apart)
 
@@ -63,11 +63,12 @@ def _first_is_apart(timed: Sequence[int]) -> bool:
 def _steps(files: Collected, logged: Sequence[int], *, apart: bool) -> Iterator[Step]:
     before = max(0, 2 * logged[0] - logged[1]) if len(logged) > 1 else 0  # files that begin in the middle of a run
     for number in logged:
-        said = files.steps[number]
+        values = files.steps[number]
         yield Step(
-            step=number, interval=max(1, number - before), seconds=said.get(_SECONDS), samples=whole(said.get(_BATCH)),
-            loss=_loss(files.steps, range(before + 1, number + 1)), grad_norm=said.get(_NORM),
-            reported={name: said[tag] for tag, name in _REPORTED.items() if tag in said},
+            step=number, interval=max(1, number - before), seconds=values.get(_SECONDS),
+            samples=whole(values.get(_BATCH)), grad_norm=values.get(_NORM),
+            loss=_loss(files.steps, range(before + 1, number + 1)),
+            reported={name: values[tag] for tag, name in _REPORTED.items() if tag in values},
         )  # fmt: skip
         before = 0 if apart and number == 1 else number
 

@@ -15,10 +15,9 @@ Normal ends are the end of training, `--exit-interval` and `--exit-duration-in-m
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
 
 from pytest_llmbench.readers import items, patterns
-from pytest_llmbench.readers.numbers import as_number, count, duration, number
+from pytest_llmbench.readers.numbers import as_number, count, duration, number, unix_time
 
 _ITERATION = re.compile(
     r"(?:\[(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?P<micro>\.\d{6})?)\] )?"
@@ -96,7 +95,8 @@ def _other(text: str) -> Iterator[items.Item]:
         yield items.WorldSize(int(match[1]))
     if match := _BEGIN.search(text):
         yield items.Begun(match[0].strip())
-    if _pauses(text):
+    # Evaluations and checkpoints, which rank 0 or the last rank reports.
+    if "save-checkpoint" in text or ("iteration" in text and ("validation" in text or "checkpoint" in text)):
         yield items.Pause()
     if match := _LOG_INTERVAL.fullmatch(text):
         yield items.LogInterval(int(match[1]))
@@ -106,16 +106,14 @@ def _other(text: str) -> Iterator[items.Item]:
         yield items.Failed(text)
 
 
-def _pauses(text: str) -> bool:
-    """True if a line is about an evaluation or a checkpoint, which rank 0 or the last rank reports."""
-    return "save-checkpoint" in text or ("iteration" in text and ("validation" in text or "checkpoint" in text))
-
-
 def _step(text: str) -> items.StepLine:
     head = _head(text)
     step, last = (count(name, head[name]) for name in ("step", "last"))
     if step > last:
         raise items.Unreadable(f"iteration {step} of {last}")
+    at = None if head["at"] is None else unix_time(head["at"])
+    if at is None and head["at"] is not None:
+        raise items.Unreadable(f"its time is {head['at']}")
     fields = _fields(text[head.end() :])
     if _LOSS not in fields and (key := _loss_of_fork(fields)):
         fields[_LOSS] = fields.pop(key)
@@ -126,7 +124,7 @@ def _step(text: str) -> items.StepLine:
     length = count(_LENGTH, fields[_LENGTH]) if _LENGTH in fields else None
     return items.StepLine(
         step=step,
-        at=_time(head["at"]),
+        at=at,
         first_apart=head["micro"] is not None,  # from core 0.16 on
         seconds=_seconds(fields),
         tokens=samples * length if samples is not None and length is not None else None,
@@ -145,13 +143,6 @@ def _loss_of_fork(fields: Iterable[str]) -> str | None:
     losses = {name: key for name, key in losses.items() if not _OTHER_LOSS.search(name)}
     names = [name for name in _LOSSES_OF_FORKS if name in losses] or ([*losses] if len(losses) == 1 else [])
     return losses[names[0]] if names else None
-
-
-def _time(text: str | None) -> float | None:
-    try:
-        return None if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
-    except ValueError:
-        raise items.Unreadable(f"its time is {text}") from None
 
 
 def _head(text: str) -> re.Match[str]:

@@ -98,6 +98,22 @@ _TRAIN_LOG = "checkpoints/*/train.log"
 _TRAIN_STDERR = "checkpoints/*/train.stderr.*"
 
 
+def _median_wps(m: Measurement) -> float | None:
+    rates_of_lines = [step.reported.get("wps") for step in m.steps[1:]]
+    rates = [rate for rate in rates_of_lines if rate]
+    return stats.median(rates) if rates and len(rates) == len(rates_of_lines) and not m.unread else None
+
+
+_STATISTICS: Mapping[str, Statistic] = {
+    "median_wps": rate(
+        "words/s",
+        "median of `wps` over all `train_inner` lines but the first; a word is a token of any rank",
+        _median_wps,
+        speed="tokens_per_s",
+    )
+}
+
+
 class MetaseqOptions(Strict):
     """Options of this engine."""
 
@@ -118,10 +134,8 @@ class Metaseq(External):
     proof = "the line `done training in ... seconds`"
     options = MetaseqOptions
     reader = "metaseq"
+    statistics = _STATISTICS
     logs = (_TRAIN_LOG, _TRAIN_STDERR, *External.logs)
-
-    def __init__(self) -> None:
-        self.statistics = _STATISTICS
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         yield from super().problems(recipe, topology)
@@ -256,21 +270,6 @@ def _slack(topology: Topology) -> Callable[[Step], float]:
 
     return share
 
-
-def _median_wps(m: Measurement) -> float | None:
-    said = [step.reported.get("wps") for step in m.steps[1:]]
-    rates = [rate for rate in said if rate]
-    return stats.median(rates) if rates and len(rates) == len(said) and not m.unread else None
-
-
-_STATISTICS: Mapping[str, Statistic] = {
-    "median_wps": rate(
-        "words/s",
-        "median of `wps` over all `train_inner` lines but the first; a word is a token of any rank",
-        _median_wps,
-        speed="tokens_per_s",
-    )
-}
 
 READER = LogReader(name="metaseq", dialect=lambda: parse, claims=read_claims, needles=Needles(NEEDLES, CLAIM_NEEDLES))
 ENGINE = Metaseq()

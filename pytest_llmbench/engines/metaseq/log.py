@@ -62,44 +62,44 @@ def _other(text: str) -> Iterator[items.Item]:
 
 def _step(text: str) -> items.StepLine:
     try:
-        said = read_json(text.partition(_STEP)[2], once=True)
+        fields = read_json(text.partition(_STEP)[2], once=True)
     except ValueError as error:
         raise items.Unreadable(f"no JSON, or cut off: {str(error)[:80]}") from None
-    if not isinstance(said, dict):
+    if not isinstance(fields, dict):
         raise items.Unreadable("no JSON object")
-    numbers = {key: value for key, figure in said.items() if (value := as_number(figure)) is not None}
-    samples = _finite("bsz", said)
-    tokens = _finite("wpb", said)
-    memory = _finite("cuda_gb_allocated", said)
-    loss = number("loss", said["loss"]) if "loss" in said else None
+    numbers = {key: value for key, figure in fields.items() if (value := as_number(figure)) is not None}
+    samples = _finite("bsz", fields)
+    tokens = _finite("wpb", fields)
+    memory = _finite("cuda_gb_allocated", fields)
+    loss = number("loss", fields["loss"]) if "loss" in fields else None
     return items.StepLine(
-        step=count("num_updates", said.get("num_updates", "missing")),
+        step=count("num_updates", fields.get("num_updates", "missing")),
         at=unix_time(match[1]) if (match := _TIME.search(text)) else None,
-        seconds=_seconds(said),
+        seconds=_seconds(fields),
         tokens=None if tokens is None else round(tokens),
         samples=round(samples) if samples is not None and samples.is_integer() else None,
         loss=None if loss is None else loss * math.log(2),
-        grad_norm=number("gnorm", said["gnorm"]) if "gnorm" in said else None,
+        grad_norm=number("gnorm", fields["gnorm"]) if "gnorm" in fields else None,
         peak_memory_bytes=None if memory is None else round(memory * _GIB),
         reported={key: value for key, value in numbers.items() if key not in {"num_updates", "loss", "gnorm"}},
     )
 
 
-def _finite(name: str, said: Mapping[str, Any]) -> float | None:
+def _finite(name: str, fields: Mapping[str, Any]) -> float | None:
     """Read a number from 0 up to 1e15, which can be rounded."""
-    if name not in said:
+    if name not in fields:
         return None
-    value = number(name, said[name])
+    value = number(name, fields[name])
     if not 0.0 <= value < 1e15:
         raise items.Unreadable(f"{name} is {value}")
     return value
 
 
-def _seconds(said: Mapping[str, Any]) -> float | None:
-    rate = _finite("wps", said)
-    if not rate or "wpb" not in said:
+def _seconds(fields: Mapping[str, Any]) -> float | None:
+    rate = _finite("wps", fields)
+    if not rate or "wpb" not in fields:
         return None
-    return duration("wpb", said["wpb"]) / rate
+    return duration("wpb", fields["wpb"]) / rate
 
 
 _PARAMETERS = re.compile(

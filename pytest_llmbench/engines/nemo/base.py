@@ -148,17 +148,73 @@ _AROUND_S = 60.0
 _EXACT_BELOW = 2**24
 
 
+def _timings(steps: Sequence[Step]) -> dict[int, float]:
+    """Map NeMo's step number, from 0, to `train_step_timing`."""
+    return {step.step - 1: step.seconds for step in steps if step.seconds is not None}
+
+
+def _azure(m: Measurement) -> float | None:
+    timings = _timings(m.steps)
+    return stats.fmean(timings[step] for step in _AZURE_STEPS) if timings.keys() >= set(_AZURE_STEPS) else None
+
+
+def _nvidia(m: Measurement) -> float | None:
+    timings = list(_timings(m.steps).values())
+    complete = len(timings) == len(m.steps) and len(timings) > _NVIDIA_FIRST + 1 and not m.unread
+    return stats.fmean(timings[_NVIDIA_FIRST:]) if complete else None
+
+
+def _per_s(m: Measurement, of_sample: int = 1) -> float | None:
+    # The times are those of the logged batch; NeMo 1 leaves it out of the log.
+    logged = m.steps[-1].samples if m.steps else None
+    return ratio(of_sample * (logged or m.recipe.samples_per_step), _nvidia(m))
+
+
+_STATISTICS: Mapping[str, Statistic] = {
+    "step_time_149_169_189": time(
+        "mean of `train_step_timing` at steps 149, 169 and 189, counted from 0; each is the mean of 5 steps",
+        _azure,
+        speed="seconds_per_step",
+    ),
+    "step_time_after_5": time(
+        "mean of all values of `train_step_timing` but the first 5, of at least 7, as NVIDIA's tool has it before it "
+        "rounds",
+        _nvidia,
+        speed="seconds_per_step",
+    ),
+    "samples_per_s_after_5": rate(
+        "samples/s",
+        "global batch size / step_time_after_5, as NVIDIA's tool has it before it rounds",
+        _per_s,
+        speed="samples_per_s",
+    ),
+    "tokens_per_s_after_5": rate(
+        "tokens/s",
+        "global batch size × sequence length / step_time_after_5",
+        lambda m: _per_s(m, m.recipe.sequence_length),
+        speed="tokens_per_s",
+    ),
+    "step_time_last": time(
+        "the last `train_step_timing`: the mean of the last 5 steps, the first of the run among them if it has 5",
+        lambda m: m.steps[-1].seconds if m.steps else None,
+        speed="seconds_per_step",
+    ),
+    "elapsed": time(
+        "wall clock of the training command as GNU time prints it, the start of NeMo included",
+        lambda m: m.totals.get("elapsed_s"),
+    ),
+}
+
+
 class Nemo(External):
     """See `base.Engine`. An engine adds its name, its options and its script."""
 
     proof = "the line `Trainer.fit` stopped: `max_steps=...` reached"
     reader = "nemo"
+    statistics = _STATISTICS
     shapes = DENSE - {"model.query_key_norm"} | {"parallelism.context"}
     # Where NeMo 1's launcher sends what ranks print, under its results; NeMo's own files; the driver's.
     logs = ("**/*.log", "**/*.out", "**/*.err", "**/*.error", "**/*.txt")
-
-    def __init__(self) -> None:
-        self.statistics = _STATISTICS
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         yield from super().problems(recipe, topology)
@@ -195,21 +251,21 @@ class Nemo(External):
 
         If the log has steps, too, both must agree. The proof of completion is in the log alone.
         """
-        said = super().read(folder, recipe)
+        logged = super().read(folder, recipe)
         events = nemo.series(() if folder.is_file() else folder.rglob(tensorboard.PATTERN))
         if not events.steps and not events.unread:
-            return said
-        return said.model_copy(
+            return logged
+        return logged.model_copy(
             update={
                 "steps": tuple(_add_samples(events.steps, recipe)),
                 # Those of the event files alone: the log's steps are unused, so a damaged progress bar is harmless.
                 "unreadable": events.unreadable,
                 "unread": events.unread,
                 "unread_after": events.unread_after,
-                "restarted": said.restarted or events.restarted,
+                "restarted": logged.restarted or events.restarted,
                 "written": events.written,
-                "timed_twice": any(step.seconds for step in said.steps),
-                "contradictions": tuple(witness.disagreements(said.steps, events.steps, _DIGITS))[:1],
+                "timed_twice": any(step.seconds for step in logged.steps),
+                "contradictions": tuple(witness.disagreements(logged.steps, events.steps, _DIGITS))[:1],
             }
         )
 
@@ -269,64 +325,6 @@ def _add_samples(steps: Iterable[Step], recipe: Recipe) -> Iterator[Step]:
         tokens = None if samples is None else samples * recipe.sequence_length
         yield step.model_copy(update={"samples": samples, "tokens": tokens})
         before = consumed
-
-
-def _timings(steps: Sequence[Step]) -> dict[int, float]:
-    """Map NeMo's step number, from 0, to `train_step_timing`."""
-    return {step.step - 1: step.seconds for step in steps if step.seconds is not None}
-
-
-def _azure(m: Measurement) -> float | None:
-    said = _timings(m.steps)
-    return stats.fmean(said[step] for step in _AZURE_STEPS) if said.keys() >= set(_AZURE_STEPS) else None
-
-
-def _nvidia(m: Measurement) -> float | None:
-    said = list(_timings(m.steps).values())
-    complete = len(said) == len(m.steps) and len(said) > _NVIDIA_FIRST + 1 and not m.unread
-    return stats.fmean(said[_NVIDIA_FIRST:]) if complete else None
-
-
-def _per_s(m: Measurement, of_sample: int = 1) -> float | None:
-    # The times are those of the logged batch; NeMo 1 leaves it out of the log.
-    logged = m.steps[-1].samples if m.steps else None
-    return ratio(of_sample * (logged or m.recipe.samples_per_step), _nvidia(m))
-
-
-_STATISTICS: Mapping[str, Statistic] = {
-    "step_time_149_169_189": time(
-        "mean of `train_step_timing` at steps 149, 169 and 189, counted from 0; each is the mean of 5 steps",
-        _azure,
-        speed="seconds_per_step",
-    ),
-    "step_time_after_5": time(
-        "mean of all values of `train_step_timing` but the first 5, of at least 7, as NVIDIA's tool has it before it "
-        "rounds",
-        _nvidia,
-        speed="seconds_per_step",
-    ),
-    "samples_per_s_after_5": rate(
-        "samples/s",
-        "global batch size / step_time_after_5, as NVIDIA's tool has it before it rounds",
-        _per_s,
-        speed="samples_per_s",
-    ),
-    "tokens_per_s_after_5": rate(
-        "tokens/s",
-        "global batch size × sequence length / step_time_after_5",
-        lambda m: _per_s(m, m.recipe.sequence_length),
-        speed="tokens_per_s",
-    ),
-    "step_time_last": time(
-        "the last `train_step_timing`: the mean of the last 5 steps, the first of the run among them if it has 5",
-        lambda m: m.steps[-1].seconds if m.steps else None,
-        speed="seconds_per_step",
-    ),
-    "elapsed": time(
-        "wall clock of the training command as GNU time prints it, the start of NeMo included",
-        lambda m: m.totals.get("elapsed_s"),
-    ),
-}
 
 
 def _parse(text: str) -> Iterable[Item]:

@@ -67,18 +67,18 @@ def _pairs(pieces: list[str], sign: str) -> Iterator[tuple[str, str]]:
             yield name.strip(), value.strip()
 
 
-def _step(said: dict[str, str]) -> StepLine:
+def _step(texts: dict[str, str]) -> StepLine:
     """Build a step of its values; other texts, such as an empty `v_num`, are left out."""
-    global_step = _COUNT.fullmatch(said.pop("global_step", ""))
+    global_step = _COUNT.fullmatch(texts.pop("global_step", ""))
     if global_step is None:  # 1.23e+05 is a rounded step of the bar
         raise Unreadable("it has no global_step that is a whole number")
-    batch = _COUNT.fullmatch(said.get("global_batch_size", ""))
-    values = {name: number(name, said.pop(name)) for name in (*_NEEDED, *TIMINGS) if name in said}
+    batch = _COUNT.fullmatch(texts.get("global_batch_size", ""))
+    values = {name: number(name, texts.pop(name)) for name in (*_NEEDED, *TIMINGS) if name in texts}
     timings = [values[name] for name in TIMINGS if name in values]
     return StepLine(
         step=int(global_step[1]) + 1, seconds=timings[0] if timings else None, samples=int(batch[1]) if batch else None,
         loss=values.get("reduced_train_loss"), grad_norm=values.get("grad_norm"),
-        reported={name: figure for name, value in said.items() if (figure := as_number(value)) is not None},
+        reported={name: figure for name, value in texts.items() if (figure := as_number(value)) is not None},
     )  # fmt: skip
 
 
@@ -98,14 +98,14 @@ def series(source: Path | Iterable[Path]) -> StepSeries:
 def _steps(files: Collected) -> Iterator[Step]:
     first, second = [*files.steps, 0, 0][:2]
     before = max(0, 2 * first - second) if second else 0  # files that begin in the middle of a run
-    for step, said in files.steps.items():
+    for step, values in files.steps.items():
         if step in files.doubtful:
             continue
-        timings = [said.pop(tag) for tag in TIMINGS if tag in said]
+        timings = [values.pop(tag) for tag in TIMINGS if tag in values]
         yield Step(
             step=step, interval=step - before, at=files.times.get(step), seconds=timings[0] if timings else None,
-            samples=whole(said.get("global_batch_size")), loss=said.pop("reduced_train_loss", None),
-            grad_norm=said.pop("grad_norm", None), reported=said,
+            samples=whole(values.get("global_batch_size")), loss=values.pop("reduced_train_loss", None),
+            grad_norm=values.pop("grad_norm", None), reported=values,
         )  # fmt: skip
         before = step
 

@@ -105,16 +105,12 @@ def counted(e: Evidence) -> Iterator[Problem]:
         yield from _layout(e, ranks)
         yield from _models(e, ranks)
         # The first and the last stage see tokens.
-        ends = [(i.rank, i.training) for i in e.series.ranks if i.training and _sees_tokens(i.training)]
+        ends = [(i.rank, t) for i in e.series.ranks if (t := i.training) and t.pipeline_rank in (0, t.pipeline - 1)]
         odd = [rank for rank, counts in ends if None in (counts.sequence_length, counts.micro_batch_size)]
         if odd:
             yield _wrong(f"ranks {listed(odd)} were fed nothing, or micro batches of more than one shape")
         yield from _too_small(e)
         yield from _steps_and_data(e)
-
-
-def _sees_tokens(rank: TrainingEvent) -> bool:
-    return rank.pipeline_rank in (0, rank.pipeline - 1)
 
 
 def _wrong(what: str) -> Problem:
@@ -159,9 +155,9 @@ def _too_small(e: Evidence) -> Iterator[Problem]:
         peak, held = info.steps.peak_memory_bytes if info.steps else None, info.training
         least = _BYTES * held.parameters / shared if held else 0.0
         if held is not None and peak is not None and peak < least:
-            said = f" used {peak:,} bytes of memory at most; the {held.parameters:,} parameters that it counted take "
+            words = f" used {peak:,} bytes of memory at most; the {held.parameters:,} parameters that it counted take "
             #: problem wrong_work: less memory in use than the counted parameters take
-            yield of_rank("wrong_work", info, f"{said}{least:,.0f} at least")
+            yield of_rank("wrong_work", info, f"{words}{least:,.0f} at least")
 
 
 def _steps_and_data(e: Evidence) -> Iterator[Problem]:

@@ -37,7 +37,7 @@ class LiveLine:
         self._shown: LiveSnapshot | None = None
 
     def show(self, snapshot: LiveSnapshot | None) -> None:
-        """Show a picture of the session, if it is a new one and time for it."""
+        """Show a snapshot of the session, if it is a new one and time for it."""
         now = time.monotonic()
         if snapshot is None or snapshot is self._shown or now - self._last < self._pause_s:
             return

@@ -16,7 +16,7 @@ from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.record.records import Judgement, Verdict
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.verdict.groups import ComparedGroups
-from pytest_llmbench.session.record_store import Glance
+from pytest_llmbench.session.record_store import RunSummary
 from pytest_llmbench.session.signing import PytestCommand
 
 # Of the properties of a test, those that its record has as well.
@@ -70,7 +70,7 @@ def suite_facts(
     }
 
 
-def suite_properties(runs: Mapping[str, Glance]) -> dict[str, str]:
+def suite_properties(runs: Mapping[str, RunSummary]) -> dict[str, str]:
     """The versions, provenance and command of runs: what differs between those that have any as `name[run key]`."""
     facts = {key: dict(run.facts) for key, run in runs.items() if run.facts}
     properties = {}

@@ -149,7 +149,7 @@ class Results:
             self._write_verdicts(self.store)
             self._make_reports(self.store)
             self._progress.take(self.store.notes)
-            self._junit.describe_session(suite_properties(self.store.runs.glances))
+            self._junit.describe_session(suite_properties(self.store.runs.summaries))
         self._junit.complete(self._conclusion.records)
 
     def end(self, session: pytest.Session) -> None:
@@ -213,7 +213,7 @@ class Results:
 
     def _summarise_session(self, reporter: pytest.TerminalReporter) -> None:
         if self.store is not None:
-            terminal.early_lines(reporter, self.store.runs.glances)
+            terminal.early_lines(reporter, self.store.runs.summaries)
         terminal.clauses(reporter, self._conclusion.clauses)
         if unjudged := self._conclusion.unjudged:
             terminal.speed_lines(reporter, speed.describe_reasons(unjudged), required=self._bench.requires_verdict)
@@ -255,7 +255,7 @@ class Results:
             self._unreported.append(report)
         if self.store is not None:
             runs, rows = self._bench.planned.runs, self._conclusion.rows
-            self._conclusion.unjudged = speed.not_judged(runs, rows, self.store.runs.glances)
+            self._conclusion.unjudged = speed.not_judged(runs, rows, self.store.runs.summaries)
 
     def _compare(self, store: RecordStore) -> None:
         """Compare groups of nodes with each other, and runs with earlier ones if the user asks for it."""

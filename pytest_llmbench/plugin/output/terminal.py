@@ -17,7 +17,7 @@ from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
 from pytest_llmbench.reporting.table import render, render_health
 from pytest_llmbench.session.forecast import contradictions
 from pytest_llmbench.session.journal.earlier import describe_dead_session
-from pytest_llmbench.session.record_store import Glance
+from pytest_llmbench.session.record_store import RunSummary
 
 # Columns; a terminal with fewer wraps lines itself.
 _NARROWEST = 60
@@ -116,7 +116,7 @@ def speed_lines(reporter: pytest.TerminalReporter, lines: Iterable[str], *, requ
         reporter.write_line(f"{line}{ends}", yellow=True)
 
 
-def early_lines(reporter: pytest.TerminalReporter, made: Mapping[str, Glance]) -> None:
+def early_lines(reporter: pytest.TerminalReporter, made: Mapping[str, RunSummary]) -> None:
     """Print by which of its steps each early run was judged, or why it ran whole; and what that saved."""
     looks = {key: run.early for key, run in made.items() if run.early is not None and run.problem is None}
     for key, early in looks.items():

@@ -39,11 +39,7 @@ class Comparison:
         return judge(self.number, self.op, self.bound, self._between, other)
 
     def __bool__(self) -> bool:
-        """True if it holds for certain.
-
-        Raises:
-            InconclusiveError: the number is too uncertain.
-        """
+        """True if it holds for certain. Raises InconclusiveError: the number is too uncertain."""
         self.asked = True
         if self.judged.holds is None:
             raise InconclusiveError("\n".join(explain_undecided(self.judged)))
@@ -132,11 +128,7 @@ class Measured(Quantity):
         return self._order("<", other)
 
     def meets(self, op: Op, bound: Quantity, between: BetweenRuns | None = None) -> bool:
-        """True if `self op bound` holds for certain.
-
-        Raises:
-            InconclusiveError: the number is too uncertain.
-        """
+        """True if `self op bound` holds for certain. Raises InconclusiveError: the number is too uncertain."""
         return bool(self._compare(op, bound, between))
 
     def _order(self, op: Op, other: object) -> Comparison | bool:

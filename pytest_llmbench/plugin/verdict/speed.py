@@ -12,7 +12,7 @@ from pytest_llmbench.engines.base import asks_for_speed, get_engine, statistics_
 from pytest_llmbench.plugin.verdict.measured import Measured
 from pytest_llmbench.plugin.verdict.run import Run
 from pytest_llmbench.reporting.verdict import NOTHING_JUDGED
-from pytest_llmbench.session.record_store import Glance
+from pytest_llmbench.session.record_store import RunSummary
 
 EXIT_CODE = NOTHING_JUDGED
 _GATED = "too few nodes passed the checks for this run. Repair the nodes"
@@ -42,7 +42,7 @@ def find_judged_speeds(run: Run, reference: Reference | None) -> list[str]:
 
 
 def not_judged(
-    runs: Sequence[RunSpec], rows: Iterable[Mapping[str, Any]], made: Mapping[str, Glance]
+    runs: Sequence[RunSpec], rows: Iterable[Mapping[str, Any]], made: Mapping[str, RunSummary]
 ) -> dict[str, list[str]]:
     """The runs without a verdict on their speed, by the reason, from tests' properties and facts of finished runs.
 
@@ -53,10 +53,10 @@ def not_judged(
         of_runs.setdefault(str(row.get("run")), []).append(row)
     alike: dict[str, list[tuple[RunSpec, Sequence[Mapping[str, Any]]]]] = {}
     for run in runs:
-        tests, glance = of_runs.get(run.key, []), made.get(run.key)
+        tests, summary = of_runs.get(run.key, []), made.get(run.key)
         judged = any(test["verdict"] in _JUDGED and test.get("speed_judged") for test in tests)
         if not judged and any(test["verdict"] != Verdict.ERROR for test in tests):
-            gated = glance is not None and glance.problem is not None
+            gated = summary is not None and summary.problem is not None
             alike.setdefault(_GATED if gated else _find_reason(run, tests, "NAME"), []).append((run, tests))
     reasons: dict[str, list[str]] = {}
     for reason, found in alike.items():

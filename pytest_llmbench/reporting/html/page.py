@@ -19,7 +19,6 @@ from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.text import harmless
-from pytest_llmbench.reporting.html.comparison import SessionComparison, compare
 from pytest_llmbench.reporting.html.rows import KINDS, MEANINGS, counts, node_map, verdict_rows
 from pytest_llmbench.reporting.html.sections import Sections, format_json, utc
 from pytest_llmbench.session.folder import SessionFolder
@@ -34,19 +33,18 @@ _MOST_ROWS = 300
 _ATTENTION = ("fail", "error", "missing", "incomplete", "inconclusive")
 
 
-def write_page(session: SessionFolder, path: Path, earlier: SessionFolder | None = None) -> None:
-    """Write the report of a session, compared with an earlier one, into a file.
+def write_page(session: SessionFolder, path: Path) -> None:
+    """Write the report of a session into a file.
 
     Raises:
         ConfigError: plotly must be installed.
         OSError: writing the file failed.
     """
     # It quotes logs and scripts, which are private to this user.
-    compared = compare(session, earlier) if earlier is not None else None
-    write_parts(path, parts_of_page(session, compared), mode=PRIVATE)
+    write_parts(path, parts_of_page(session), mode=PRIVATE)
 
 
-def parts_of_page(session: SessionFolder, compared: SessionComparison | None = None) -> Iterator[str]:
+def parts_of_page(session: SessionFolder) -> Iterator[str]:
     """Yield the report in parts; with 10,000 runs it has 80 MB."""
     rows = verdict_rows(session)
     sections, numbers, verdicts = Sections(session, rows), counts(rows), session.verdicts
@@ -83,7 +81,6 @@ def parts_of_page(session: SessionFolder, compared: SessionComparison | None = N
         runs=runs,
         checks=checks,
         nodes=node_map(session.checks),
-        compared=compared,
         environments=sections.environments,
         recipes=recipes,
         rules=sections.rules,

@@ -15,7 +15,7 @@ from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.wire import layout
 
-# A living process writes its picture at least so often, even if it is unchanged.
+# A living process writes its snapshot at least so often, even if it is unchanged.
 SIGN_S = 5.0
 # Several signs of life are missing: a file server may be slow with one of them.
 SILENT_S = 3 * SIGN_S
@@ -25,7 +25,7 @@ _SURE_S = SIGN_S + 1.0
 _TORN_S = 5.0
 LiveState = Literal["waiting", "pending", "checking", "starting", "running", "ended", "judged"]
 
-# Longer reasons are cut: the picture is to be small, and the record has the whole of it.
+# Longer reasons are cut: the snapshot is to be small, and the record has the whole of it.
 _MOST_CHARACTERS = 300
 # The worst first: one of its tests is enough to make a run, or a session, as bad.
 SEVERITY = (
@@ -83,9 +83,9 @@ class LiveSnapshot(Strict):
     began: float
     """Unix time of its begin."""
     at: float
-    """Unix time of this picture."""
+    """Unix time of this snapshot."""
     count: NonNegativeInt
-    """Number of pictures before this one: it grows while the process lives, whatever clocks say."""
+    """Number of snapshots before this one: it grows while the process lives, whatever clocks say."""
     word: str | None = None
     """The session's verdict, as in `verdict.json`; None while it goes on."""
     exit_code: int | None = None
@@ -132,7 +132,7 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
 
 
 def read_snapshot(folder: Path) -> LiveSnapshot:
-    """Read the picture of a session; a ConfigError if there is none, or it is torn or damaged."""
+    """Read the snapshot of a session; a ConfigError if there is none, or it is torn or damaged."""
     path = folder / layout.LIVE
     try:
         data = path.read_bytes()
@@ -153,14 +153,14 @@ def read_snapshot(folder: Path) -> LiveSnapshot:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sight:
+class Observation:
     """One look at a session."""
 
-    snapshot: LiveSnapshot  # the last picture that could be read
+    snapshot: LiveSnapshot  # the last snapshot that could be read
     # Seconds since the last sign of life of its process; 0 while it does, and where the session is over
     silent_s: float = 0.0
-    torn: str = ""  # the reason why the current picture cannot be read; empty where it can
-    doubtful: bool = False  # its process seems to be gone, or its picture is old: only a later look decides
+    torn: str = ""  # the reason why the current snapshot cannot be read; empty where it can
+    doubtful: bool = False  # its process seems to be gone, or its snapshot is old: only a later look decides
 
     @property
     def over(self) -> bool:
@@ -169,7 +169,7 @@ class Sight:
 
 
 class Watcher:
-    """Looks at one session again and again. Clocks of two hosts may differ: what counts is whether pictures follow."""
+    """Looks at one session again and again. Clocks of two hosts may differ: what counts is whether snapshots follow."""
 
     def __init__(
         self, folder: Path, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time
@@ -182,15 +182,15 @@ class Watcher:
         self._first = clock()
         self._torn_since: float | None = None
 
-    def look(self) -> Sight:
-        """Look once; a ConfigError if the picture is missing, or unreadable for longer than a moment."""
+    def look(self) -> Observation:
+        """Look once; a ConfigError if the snapshot is missing, or unreadable for longer than a moment."""
         torn = self._read()
         last = self._last
         if last is None:
             raise ConfigError(torn)
         silent_s = self._silent_s(last)
         doubtful = last.exit_code is None and (self._is_gone(last) or self._now() - last.at > SILENT_S)
-        return Sight(snapshot=last, silent_s=silent_s, torn=torn, doubtful=doubtful)
+        return Observation(snapshot=last, silent_s=silent_s, torn=torn, doubtful=doubtful)
 
     @property
     def is_sure(self) -> bool:
@@ -198,7 +198,7 @@ class Watcher:
         return self._moved is not None or self._clock() - self._first > _SURE_S
 
     def _read(self) -> str:
-        """Read the picture; return the reason where it cannot be read, but an earlier one could."""
+        """Read the snapshot; return the reason where it cannot be read, but an earlier one could."""
         try:
             snapshot = read_snapshot(self._folder)
         except ConfigError as error:

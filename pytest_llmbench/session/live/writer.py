@@ -20,7 +20,7 @@ from pytest_llmbench.session.live.snapshot import SIGN_S, LiveSnapshot, LiveTask
 from pytest_llmbench.session.record_store import RecordStore
 
 _PERIOD_S = 1.0
-# Most of one processor that the thread may use: pictures of very large sessions come less often.
+# Most of one processor that the thread may use: snapshots of very large sessions come less often.
 _SHARE = 0.03
 
 
@@ -28,7 +28,7 @@ class LiveWriter:
     """Writes the state of a session at most once a second. Errors in its thread leave runs alone.
 
     Attributes:
-        latest: the last picture; None before the first.
+        latest: the last snapshot; None before the first.
     """
 
     def __init__(self, store: RecordStore, settings: Settings, session: Session, plan: Callable[[], Plan]) -> None:
@@ -39,7 +39,7 @@ class LiveWriter:
         self._path = session.folder / layout.LIVE
         self._plan = plan
         self._began, self._host, self._count = time.time(), socket.gethostname(), 0
-        # Kept from one picture to the next.
+        # Kept from one snapshot to the next.
         self._planned: Plan | None = None
         self._tests: Mapping[tuple[str, str | None], Sequence[Declared]] = {}
         self._waiting: dict[str, LiveTask] = {}
@@ -50,12 +50,12 @@ class LiveWriter:
         self._thread = threading.Thread(target=self._work, name="llmbench-live", daemon=True)
 
     def start(self) -> None:
-        """Take the first picture, and go on in the background."""
+        """Take the first snapshot, and go on in the background."""
         self._write()
         self._thread.start()
 
     def stop(self, word: str | None, exit_code: int | None) -> None:
-        """Take the last picture, with the end of the session. Safe to call twice: the first end stands."""
+        """Take the last snapshot, with the end of the session. Safe to call twice: the first end stands."""
         if self._over.is_set():
             return
         self._over.set()
@@ -71,15 +71,15 @@ class LiveWriter:
             pause_s = max(_PERIOD_S, (time.thread_time() - began) / _SHARE)
 
     def _write(self, word: str | None = None, exit_code: int | None = None) -> None:
-        """Take a picture, and write it where it shows anything new, or where a sign of life is due."""
+        """Take a snapshot, and write it where it shows anything new, or where a sign of life is due."""
         try:
-            self.latest = picture = self._take(word, exit_code)
+            self.latest = snapshot = self._take(word, exit_code)
             last = self._written
-            over = picture.word is not None or picture.exit_code is not None
-            if last is None or over or picture.at - last.at >= SIGN_S or picture.tasks != last.tasks:
-                write_text(self._path, to_json(picture, exclude_defaults=True), mode=PRIVATE)
-                self._written = picture
-        except Exception as error:  # noqa: BLE001 - a border: runs and verdicts need no picture
+            over = snapshot.word is not None or snapshot.exit_code is not None
+            if last is None or over or snapshot.at - last.at >= SIGN_S or snapshot.tasks != last.tasks:
+                write_text(self._path, to_json(snapshot, exclude_defaults=True), mode=PRIVATE)
+                self._written = snapshot
+        except Exception as error:  # noqa: BLE001 - a border: runs and verdicts need no snapshot
             if not self._has_failed:
                 self._has_failed = True
                 reason = str(error) if isinstance(error, OSError) else traceback.format_exc()
@@ -140,15 +140,15 @@ class LiveWriter:
     def _run(self, run: RunSpec) -> LiveTask:
         if judged := self._judged.get(("run", run.key)):
             return judged
-        glance = self._store.runs.glances.get(run.key)
-        if glance is None:
+        summary = self._store.runs.summaries.get(run.key)
+        if summary is None:
             waiting = self._waiting[run.key]
             return self._store.tasks.get(run.key, waiting).model_copy(update={"bound": waiting.bound})
-        problem = glance.problem
+        problem = summary.problem
         task = LiveTask(
             name=run.key, state="ended", detail=one_line(f"{problem.kind}: {problem.message}") if problem else "",
-            step=glance.step, steps=run.recipe.steps, started=glance.started, took_s=glance.took_s,
-            gpus=glance.gpus, nodes=glance.nodes,
+            step=summary.step, steps=run.recipe.steps, started=summary.started, took_s=summary.took_s,
+            gpus=summary.gpus, nodes=summary.nodes,
         )  # fmt: skip
         return self._add_verdict(task, run.series)
 

@@ -61,7 +61,7 @@ class HeldNodes:
     def ask(self) -> None:
         """Ask for the nodes, and return at once. Raises ClusterError: the request is impossible."""
         if self.settings.cluster == "slurm" and (ignored := ignored_options()):
-            self._say(f"{', '.join(ignored)} of the environment: ignored; use the options of pytest")
+            self._say(f"ignored environment variables: {', '.join(ignored)}; use the options of pytest")
         self._begin()
         # With checks, tests may have passed already because these nodes are fit: others would need checks of their own.
         if isinstance(self._allocation, HeldJob) and not self.plan.checks:
@@ -114,7 +114,7 @@ class HeldNodes:
         try:
             self._allocation.release()
             if strays := self.schedule.slurm.cancel_strays():
-                self._say(f"cancelled: job {', '.join(strays)}, which sbatch had not owned up to")
+                self._say(f"cancelled job {', '.join(strays)}, which sbatch had not reported")
         except ClusterError as error:
             self._say(f"Slurm job {self.job_id} could not be cancelled: {error}; it ends itself soon")
 

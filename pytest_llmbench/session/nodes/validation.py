@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from pytest_llmbench.core.record.health import HealthRecord, Report
 from pytest_llmbench.core.record.records import Timings, Verdict
 from pytest_llmbench.core.unix_clock import UnixClock
 from pytest_llmbench.core.wire import layout
+from pytest_llmbench.core.wire.foreign import mapped
 
 _LOOK_S = 0.05
 # Files of ranks that have ended may reach this machine a moment later.
@@ -159,7 +161,8 @@ def _answer(step: _Step, rank: int, path: Path, *, late: bool) -> Answer:
     local_rank, host = rank % per_node, step.hosts[rank // per_node]
     content: dict[str, Any] = {}
     try:
-        if not isinstance(content := read_json(path.read_bytes()), dict):
+        # Equal texts share memory: thousands of ranks send the same digests.
+        if not isinstance(content := mapped(read_json(path.read_bytes()), sys.intern), dict):
             raise ValueError("expected an object")  # noqa: TRY004, TRY301 - as of what is not JSON
     except FileNotFoundError:
         content = {"why": _why_silent(step, rank, late=late)}

@@ -2,23 +2,27 @@
 
 import ctypes
 import importlib
+import os
 import re
-from collections.abc import Callable, Iterator
+import struct
+from collections.abc import Callable, Iterable
 from itertools import combinations
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from pytest_llmbench.core.wire.machine import MachineFabric, MachineFacts, MachineGpu, MachinePort
+from pytest_llmbench.core.wire.machine import GpuPath, MachineFabric, MachineFacts, MachineGpu
 from pytest_llmbench.readers.pci import pci_address
+from pytest_llmbench.workloads.node.machine import gpu_identity
+from pytest_llmbench.workloads.node.rdma import find_driverless, read_ports, read_text, root_port
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.ASCII)
-_NVIDIA, _AMAZON = "0x10de", "0x1d0f"
-_GPU_CLASSES, _INFINIBAND = ("0x0300", "0x0302"), "0x0207"
-_EFA = re.compile(r"0xefa\d")
-_GENERATIONS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6}  # of PCIe by GT/s
+_NVIDIA, _GPU_CLASSES = "0x10de", ("0x0300", "0x0302")
+_BRIDGE = "0x0604"
+_EXTENDED, _ACS = 0x100, 0x000D
+# Request and completion redirect: traffic between two devices goes up to the root complex and down again.
+_REDIRECT = 0x4 | 0x8
 # The last model of a processor's vendor and family with a generation of PCIe, in ascending order. A switch between GPU
 # and processor may be faster than this, and NVML and a virtual machine show the switch.
 _CPUS = {
@@ -36,28 +40,22 @@ NvmlValue = TypeVar("NvmlValue")
 
 
 def facts(context: RankContext, log: ProbeLog) -> MachineFacts:
-    """Answer with the hardware of this node. `config`: `sysfs`, where sysfs is mounted; absent, `/sys`."""
+    """Answer with the hardware of this node: its GPUs, if the step has them, and its RDMA ports.
+
+    `config`: `sysfs`, where sysfs is mounted, `$VARIABLES` replaced.
+    """
     log.phase("sysfs")
-    root = Path(context.config.get("sysfs", "/sys"))
-    product, cards = read_text(root / "class/dmi/id/product_name"), list(_cards(root))
-    cpu = read_text(Path("/proc/cpuinfo")) or ""
-    root_ports = {card.name: root_port(card) for card in cards if _is_gpu(card)}
+    root = Path(os.path.expandvars(context.config["sysfs"]))
+    product, cpu = read_text(root / "class/dmi/id/product_name"), read_text(Path("/proc/cpuinfo")) or ""
+    root_ports = {card.name: root_port(card) for card in sorted((root / "bus/pci/devices").glob("*")) if _is_gpu(card)}
+    ports = tuple(read_ports(root))
     log.phase("NVML")
-    gpus, joined, trouble = read_gpus()
+    gpus, joined, trouble = ((), None, None) if context.device == "cpu" else read_gpus()
     return MachineFacts(
         product=product, virtual=_is_virtual(product, cpu), cpu_pcie_gen=find_cpu_pcie_gen(cpu), gpus=gpus,
-        root_ports=root_ports, joined=joined, ports=tuple(read_ports(root)),
-        driverless=tuple(card.name for card in cards if _is_driverless(card)),
-        peermem=(root / "module/nvidia_peermem").exists(), trouble=trouble,
+        root_ports=root_ports, joined=joined, ports=ports, driverless=find_driverless(root),
+        acs=redirecting_bridges(root), trouble=trouble,
     )  # fmt: skip
-
-
-def read_text(path: Path) -> str | None:
-    """The text of a file of sysfs; None for an unreadable one."""
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return None
 
 
 def read_gpus() -> tuple[tuple[MachineGpu, ...], bool | None, str | None]:
@@ -103,6 +101,35 @@ def _read_gpu(nvml: ModuleType, handle: Any, multicast: dict[str, bool]) -> Mach
         nvswitch=any(ask("nvmlDeviceGetNvLinkRemoteDeviceType", link) == _SWITCH for link in links),
         multicast=multicast.get(bus), fabric=_read_fabric(nvml, handle),
     )  # fmt: skip
+
+
+def read_path(context: RankContext, root: Path = Path("/sys")) -> GpuPath:
+    """The way between this process and its GPU now; nothing of it on a CPU, and where NVML is silent."""
+    uuid = gpu_identity(context)
+    if uuid is None:
+        return GpuPath()
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+    except Exception:  # noqa: BLE001 - a border: without NVML the way stays unknown
+        return GpuPath()
+    handle = _ask(nvml, lambda: nvml.nvmlDeviceGetHandleByUUID(uuid))
+    bus = pci_address(str(getattr(_ask(nvml, lambda: nvml.nvmlDeviceGetPciInfo(handle)), "busId", "")))
+    gen = _ask(nvml, lambda: nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle))
+    width = _ask(nvml, lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle))
+    nvml.nvmlShutdown()
+    return GpuPath(far=is_far(bus, os.sched_getaffinity(0), root), pcie_gen=gen, pcie_width=width)
+
+
+def is_far(bus: str, cores: Iterable[int], root: Path) -> bool:
+    """Whether none of some cores is on the socket of a PCI device; false where sysfs leaves it open."""
+    ranges = re.findall(r"(\d+)(?:-(\d+))?", read_text(root / "bus/pci/devices" / bus / "local_cpulist") or "")
+    near = {core for first, last in ranges for core in range(int(first), int(last or first) + 1)}
+    sockets = [
+        {read_text(root / f"devices/system/cpu/cpu{core}/topology/physical_package_id") for core in group} - {None}
+        for group in (near, cores)
+    ]
+    return all(sockets) and not sockets[0] & sockets[1]
 
 
 def _ask(nvml: ModuleType, what: Callable[[], NvmlValue]) -> NvmlValue | None:
@@ -156,19 +183,8 @@ def read_multicast() -> dict[str, bool]:
     return found
 
 
-def _cards(root: Path) -> Iterator[Path]:
-    yield from sorted((root / "bus/pci/devices").glob("*"))
-
-
 def _is_gpu(card: Path) -> bool:
     return read_text(card / "vendor") == _NVIDIA and (read_text(card / "class") or "").startswith(_GPU_CLASSES)
-
-
-def _is_driverless(card: Path) -> bool:
-    """True for an InfiniBand or EFA card without an RDMA device."""
-    efa = read_text(card / "vendor") == _AMAZON and _EFA.fullmatch(read_text(card / "device") or "")
-    wanted = efa or (read_text(card / "class") or "").startswith(_INFINIBAND)
-    return bool(wanted) and not any((card / "infiniband").glob("*"))
 
 
 def _is_virtual(product: str | None, cpu: str) -> bool:
@@ -187,38 +203,28 @@ def find_cpu_pcie_gen(cpu: str) -> int | None:
     return next((generation for last, generation in known if model <= last), None)
 
 
-def root_port(card: Path) -> str | None:
-    """PCI address of the root port that a device of sysfs is below; None directly at the processor."""
-    above = [part for part in card.resolve().parts[:-1] if _ADDRESS.fullmatch(part)]
-    return above[0] if above else None
+def redirecting_bridges(root: Path) -> tuple[str, ...] | None:
+    """Addresses of PCI bridges that redirect traffic between devices; None where only root could read it."""
+    bridges, unread = [], False
+    for device in sorted((root / "bus/pci/devices").glob("*")):
+        if (read_text(device / "class") or "").startswith(_BRIDGE):
+            try:
+                space = (device / "config").read_bytes()
+            except OSError:
+                space = b""
+            unread |= len(space) <= _EXTENDED
+            if acs_control(space) & _REDIRECT:
+                bridges.append(device.name)
+    return None if unread and not bridges else tuple(bridges)
 
 
-def read_ports(root: Path) -> Iterator[MachinePort]:
-    """Yield the ports of RDMA devices. One card whose functions share a port yields it once."""
-    seen: set[tuple[str, str, int]] = set()
-    for device in sorted((root / "class/infiniband").glob("*")):
-        card = (device / "device").resolve()
-        board = read_text(device / "sys_image_guid") or ""
-        for folder in sorted((device / "ports").glob("*")):
-            # Two ports of a card are two functions of one address; with Socket Direct it has two addresses.
-            key = (board, card.name.rpartition(".")[2], int(folder.name))
-            if board.strip("0:") and key in seen:
-                continue
-            seen.add(key)
-            rate = re.match(r"\d+(\.\d+)?", read_text(folder / "rate") or "")
-            speed = re.match(r"\d+(\.\d+)?", read_text(card / "max_link_speed") or "")
-            width = re.fullmatch(r"\d{1,2}", read_text(card / "max_link_width") or "")
-            yield MachinePort(
-                device=device.name, port=int(folder.name), bus=card.name if _ADDRESS.fullmatch(card.name) else None,
-                root_port=root_port(card), board=board, virtual=(card / "physfn").exists(),
-                model=f"{read_text(card / 'vendor')}:{read_text(card / 'device')}",
-                rate_gbits=None if rate is None else float(rate[0]), state=_word(folder / "state"),
-                phys_state=_word(folder / "phys_state"), link_layer=read_text(folder / "link_layer") or "",
-                pcie_gen=None if speed is None else _GENERATIONS.get(f"{float(speed[0]):g}"),
-                pcie_width=None if width is None else int(width[0]),
-            )  # fmt: skip
-
-
-def _word(path: Path) -> str:
-    """The word of `4: ACTIVE`."""
-    return (read_text(path) or "").rpartition(":")[2].strip()
+def acs_control(space: bytes) -> int:
+    """The control register of Access Control Services in a PCI device's configuration space; 0 without one."""
+    at, seen = _EXTENDED, set[int]()
+    while _EXTENDED <= at <= len(space) - 8 and at not in seen:
+        seen.add(at)
+        (header,) = struct.unpack_from("<I", space, at)
+        if header & 0xFFFF == _ACS:
+            return int(struct.unpack_from("<H", space, at + 6)[0])
+        at = header >> 20
+    return 0

@@ -41,7 +41,7 @@ def hosts_of_this_job() -> tuple[str, ...]:
     command = ["scontrol", "show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", "")]
     answer = ask(command, os.environ, _TIMEOUT_S, errors=False)
     if answer.code != 0:
-        raise ClusterError(f"{shlex.join(command)} ended with status {answer.code}", command="scontrol")
+        raise ClusterError(f"{shlex.join(command)} ended with status {answer.code}")
     return tuple(answer.text.split())
 
 

@@ -55,7 +55,11 @@ def gather(task: CommandTask, env: Mapping[str, str]) -> Gathered:
         **git(),
         **slurm(),
         **_image(task),
-        **{f"env.{name}": environ[name] for name in sorted(environ) if _matters(name, task)},
+        **{
+            f"env.{name}": environ[name]
+            for name in sorted(environ)
+            if name.startswith(_VARIABLES) and not is_secret(name, task.secrets)
+        },
     }
     values = secret_values(outside, task.secrets) | secret_values(inside, task.secrets)
     return Gathered(disclosed(facts, values), values)
@@ -84,10 +88,6 @@ def _framework_versions(task: CommandTask, env: Mapping[str, str]) -> tuple[dict
                 return answered["versions"], answered["environ"]
     end = f"did not end within {_VERSIONS_S:g} s" if answer.code is None else f"ended with status {answer.code}"
     return {"versions": f"unknown: {task.python} {end}: {answer.last_line or 'it printed nothing'}"}, {}
-
-
-def _matters(name: str, task: CommandTask) -> bool:
-    return name.startswith(_VARIABLES) and not is_secret(name, task.secrets)
 
 
 def _git(task: CommandTask, env: Mapping[str, str]) -> dict[str, str]:

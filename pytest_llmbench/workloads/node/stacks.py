@@ -45,17 +45,14 @@ class Answering:
     def look(self) -> None:
         """Answer a new request, if there is one; a full disk is ignored, so that the rank goes on."""
         with suppress(OSError):
-            asked = self._asked()
+            file = self._folder / layout.ASKED
+            asked = file.read_text(encoding="ascii").strip() if exists_now(file) else None
             if asked != self._answered:
                 self._answered, self._follows = asked, self._then is not None
                 write_text(self._folder / layout.STACKS / self._name, f"{asked}\n{self._describe()}", mode=PRIVATE)
             elif self._follows and self._then is not None:
                 self._follows = False
                 self._then(asked or "")
-
-    def _asked(self) -> str | None:
-        file = self._folder / layout.ASKED
-        return file.read_text(encoding="ascii").strip() if exists_now(file) else None
 
 
 def rank_answering(context: RankContext) -> Answering:
@@ -65,7 +62,8 @@ def rank_answering(context: RankContext) -> Answering:
         first = context.rank - context.local_rank
         for rank in range(first, first + context.ranks_per_node):
             answer = layout.stacks(context.folder, rank)
-            if not _answers(answer, asked) and (state := _state_of(context.folder, rank)) is not None:
+            silent = _read(answer).partition("\n")[0] != asked
+            if silent and (state := _state_of(context.folder, rank)) is not None:
                 write_text(answer, f"{asked}\nthe process is {state}\n", mode=PRIVATE)
 
     own = layout.stacks(context.folder, context.rank)
@@ -136,10 +134,6 @@ def _state(pid: int) -> str | None:
     waits = _read(Path(f"/proc/{pid}/wchan"))
     where = f" in {waits}" if waits.strip("0") else ""
     return f"{_STATES.get(letter[0], 'alive')} ({letter[0]}){where}"
-
-
-def _answers(path: Path, asked: str) -> bool:
-    return _read(path).partition("\n")[0] == asked
 
 
 def _read(path: Path) -> str:

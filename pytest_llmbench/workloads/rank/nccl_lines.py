@@ -12,8 +12,9 @@ from pathlib import Path
 
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.core.wire.nccl import NcclLines
+from pytest_llmbench.core.wire.answers import NcclLines
 from pytest_llmbench.readers.nccl import condense
+from pytest_llmbench.workloads.node.hardware import read_path
 from pytest_llmbench.workloads.rank.context import RankContext
 
 PRINTED = {
@@ -30,7 +31,7 @@ class NcclRecord:
     """The lines of this process from now on, in a file: of the first node's ranks it stays in the run's folder."""
 
     def __init__(self, context: RankContext) -> None:
-        self._variables = steering(os.environ)
+        self._context, self._variables = context, steering(os.environ)
         self._stays = context.rank < context.ranks_per_node
         name = f"{layout.rank_name(context.rank)}.log"
         folder = context.folder / layout.NCCL if self._stays else Path(tempfile.mkdtemp(prefix="llmbench-nccl-"))
@@ -51,7 +52,8 @@ class NcclRecord:
                 self._path.unlink()
                 self._path.parent.rmdir()
         cores = tuple(sorted(os.sched_getaffinity(0)))
-        return NcclLines(lines=tuple(lines), variables=self._variables, cores=cores)
+        far = read_path(self._context).far
+        return NcclLines(lines=tuple(lines), variables=self._variables, cores=cores, far=far)
 
 
 def steering(environ: Mapping[str, str]) -> dict[str, str]:

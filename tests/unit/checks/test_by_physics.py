@@ -1,62 +1,42 @@
 """Checks judge by what physics expects of the machine: on recorded rates of healthy nodes, and of faults."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from pytest_llmbench.checks.base import Answer, CheckSettings, Probe, Site, get_check
+from pytest_llmbench.checks.base import CheckSettings, Probe, Site, get_check
 from pytest_llmbench.checks.collectives.check import judge
 from pytest_llmbench.checks.machine import Machines, domain_of
 from pytest_llmbench.cluster.system import System, load_system
 from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.recipe.network import Network
+from pytest_llmbench.core.recipe.environments import Network
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.curves import Curve, Point, Timing
 from pytest_llmbench.core.record.health import Reading, Report, Severity
 from pytest_llmbench.core.wire.machine import MachineFabric, MachineFacts
 from pytest_llmbench.judging.physics import NoLaw, PhysicsBound
+from tests.support.fleet import AnsweringFleet
 from tests.support.hardware import GPUS, node
+from tests.support.references import reference
 
 GIB = 2**30
 SYSTEMS = [load_system(str(path), []) for path in sorted(shipped("systems").glob("*.yaml"))]
 
 
-@dataclass
-class MachineFleet:
-    """Nodes of known hardware whose ranks answer one thing."""
+def fleet_of(
+    site: Site, facts: Mapping[str, MachineFacts | str], usual: Mapping[str, Any] | None = None
+) -> AnsweringFleet:
+    """Nodes of known hardware whose ranks give one answer to all other probes."""
 
-    site: Site
-    facts: Mapping[str, MachineFacts | str]
-    answer: Callable[[int], Mapping[str, Any]] = lambda _: {}
-    folder: Path = Path()
-    hosts: tuple[str, ...] = ()
-    asked: list[Probe] = field(default_factory=list)
+    def answer(probe: Probe, host: str, _: int) -> Mapping[str, Any] | str:
+        if probe.name != "machine":
+            return usual or {}
+        own = facts[host]
+        return own if isinstance(own, str) else own.model_dump(mode="json")
 
-    def __post_init__(self) -> None:
-        self.hosts = tuple(self.facts)
-
-    def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
-        """Answer each probe."""
-        return [self.once(probe) for probe in probes]
-
-    def once(self, probe: Probe) -> list[Answer]:
-        """Answer a probe: the one of machines with the facts."""
-        self.asked.append(probe)
-        answers: list[Answer] = []
-        for number, (host, facts) in enumerate(self.facts.items()):
-            if probe.name == "machine":
-                why = facts if isinstance(facts, str) else None
-                data: Mapping[str, Any] | None = None if isinstance(facts, str) else facts.model_dump(mode="json")
-                answers.append(Answer(host=host, rank=number, local_rank=0, data=data, why=why))
-                continue
-            for local in range(probe.ranks_per_node):
-                rank = number * probe.ranks_per_node + local
-                answers.append(Answer(host=host, rank=rank, local_rank=local, data=self.answer(local)))
-        return answers
+    return AnsweringFleet(site, tuple(facts), answer)
 
 
 def site_of(gpus: int = 4, nodes: int = 1, **changes: Any) -> Site:
@@ -77,7 +57,7 @@ def rated(name: str, facts: MachineFacts | str, **changes: Any) -> Report:
             "host_to_device": 55.4e9, "device_to_host": 55.1e9, "host_to_device_all": 41.8e9, "device_to_host_all": 33e9
         },
     }  # fmt: skip
-    fleet = MachineFleet(site_of(2), {"a": facts}, lambda _: {**usual, **changes})
+    fleet = fleet_of(site_of(2), {"a": facts}, {**usual, **changes})
     return get_check(name).run(fleet, CheckSettings())
 
 
@@ -134,7 +114,7 @@ def curve_of(name: str, busbw: float, ranks: int, sizes: Sequence[int] = (GIB, 2
 
 def judged(curve: Curve, facts: Mapping[str, MachineFacts], *references: Reference, **site: Any) -> Report:
     gpus = len(next(iter(facts.values())).gpus)
-    fleet = MachineFleet(site_of(gpus, len(facts), **site), facts)
+    fleet = fleet_of(site_of(gpus, len(facts), **site), facts)
     settings = CheckSettings(references=references)
     return judge(curve, settings, fleet, "NVIDIA H200", {}, machines=Machines.ask(fleet))
 
@@ -177,13 +157,6 @@ def test_only_the_largest_size_is_judged_and_as_far_as_it_is_saturated() -> None
     assert small.bounds == ("busbw_1MiB: not judged by physics: messages below 1 GiB have no law",)
 
 
-def reference(at_least: str, *, floor: bool) -> Reference:
-    return Reference.model_validate({
-        "name": "theirs", "statistic": "busbw_8GiB", "at_least": Quantity(at_least), "why": "w", "source": "s",
-        "date": "2026-01-01", "floor": floor, "applies_to": {"system": "test"},
-    })  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("bound", "floor", "busbw", "expected"),
     [
@@ -195,7 +168,8 @@ def reference(at_least: str, *, floor: bool) -> Reference:
 def test_the_bound_of_the_site_replaces_physics_and_of_a_vendors_the_stricter_counts(
     bound: str, floor: bool, busbw: float, expected: set[str]
 ) -> None:
-    report = judged(curve_of("all_reduce", busbw, 8), {"a": node("H100")}, reference(bound, floor=floor))
+    vendors = reference("busbw_8GiB", bound, name="theirs").model_copy(update={"floor": floor})
+    report = judged(curve_of("all_reduce", busbw, 8), {"a": node("H100")}, vendors)
     assert {finding.kind for finding in report.findings if finding.severity.fails} == expected
     (theirs, ours) = (line for line in report.bounds if line.startswith("busbw_8GiB"))
     assert theirs == f"busbw_8GiB: >= {bound} by reference theirs"

@@ -1,6 +1,5 @@
 """The checks of collectives: between real ranks, by a stand-in for nccl-tests, and what they make of a curve."""
 
-import datetime as dt
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,23 +11,16 @@ from pytest_llmbench.checks.base import CheckSettings, Site, get_check
 from pytest_llmbench.checks.collectives import check as collectives
 from pytest_llmbench.checks.collectives.check import STATISTICS, judge
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.quantity import UNITS, Quantity
 from pytest_llmbench.core.recipe.environments import Container, Environment
-from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
+from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.curves import COLLECTIVES, Curve, Point, Timing
 from pytest_llmbench.core.record.health import Report
 from tests.standins import nccl_tests as standin
 from tests.support.fleet import ProcessFleet, cpu_site
+from tests.support.references import reference
 
 GIB = 1 << 30
 SMALL = {"max_bytes": 4096, "iterations": 2, "checked": 1, "dtype": "bfloat16"}
-
-
-def reference(statistic: str, at_least: str, **applies_to: Any) -> Reference:
-    return Reference(
-        name="bound", statistic=statistic, at_least=Quantity(at_least), why="a test", source="here",
-        date=dt.date(2026, 11, 21), applies_to=AppliesTo(**(applies_to or {"system": "test"})),
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +46,8 @@ def test_seven_checks_share_one_measurement(two_nodes: ProcessFleet, name: str) 
 def test_a_missed_bound_of_this_system_is_a_finding(two_nodes: ProcessFleet) -> None:
     bounds = (
         reference("busbw_4KiB", "900000 GB/s"),
-        reference("busbw_4KiB", "900000 GB/s", system="test", nodes=3).model_copy(update={"name": "of_three_nodes"}),
-        reference("busbw_4KiB", "900000 GB/s", system="other").model_copy(update={"name": "of_another"}),
+        reference("busbw_4KiB", "900000 GB/s", name="of_three_nodes", nodes=3),
+        reference("busbw_4KiB", "900000 GB/s", name="of_another", system="other"),
     )
     report = get_check("reduce").run(two_nodes, CheckSettings(options=SMALL, references=bounds))
     assert [finding.kind for finding in report.findings] == ["below_reference"]
@@ -126,11 +118,6 @@ def test_options_that_mean_nothing_are_refused(two_nodes: ProcessFleet, options:
         get_check("all_reduce").run(two_nodes, CheckSettings(options=options))
 
 
-def test_every_statistic_has_a_unit_of_its_kind() -> None:
-    assert {"busbw_8B", "busbw_8GiB", "busbw_16GiB", "busbw_peak", "latency_8B"} < set(STATISTICS)
-    assert {UNITS[unit][0] for unit in STATISTICS.values()} == {"bandwidth", "time"}
-
-
 def curve(busbw: float = 364.9, wrong: int | None = 0, **changes: Any) -> Curve:
     points = tuple(
         Point(
@@ -176,15 +163,9 @@ def test_a_smoke_run_meets_no_bound_and_misses_none() -> None:
     ids=["incomplete", "unreadable", "empty", "fewer ranks", "unchecked"],
 )
 def test_a_doubtful_curve_is_an_error(told: Curve, why: str) -> None:
-    report = judged(told)
-    assert report.problem is not None
-    assert why in report.problem
-
-
-def test_a_doubtful_curve_misses_no_bound() -> None:
-    report = judged(curve(1.0, complete=False), reference("busbw_8GiB", "180 GB/s"))
+    report = judged(told, reference("busbw_8GiB", "1000 GB/s"))
     assert report.findings == ()
-    assert report.problem is not None
+    assert why in (report.problem or "")
 
 
 def test_a_curve_that_contradicts_itself_is_an_error() -> None:

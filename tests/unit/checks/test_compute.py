@@ -1,21 +1,17 @@
 """Compute checks: on real processes, and on facts of GPUs that are not here."""
 
 import copy
-import datetime as dt
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from pytest_llmbench.checks.answers import dissenters
-from pytest_llmbench.checks.base import Answer, CheckSettings, Probe, Site, get_check
+from pytest_llmbench.checks.base import CheckSettings, Site, get_check
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
 from pytest_llmbench.core.record.health import Report, Severity
-from tests.support.fleet import ProcessFleet, cpu_site
+from tests.support.fleet import AnsweringFleet, ProcessFleet, cpu_site
+from tests.support.references import reference
 
 _HOSTS = ("a", "b", "c")
 _NAMES = ("gemm", "memory_bandwidth", "host_device_bandwidth", "sustained")
@@ -46,42 +42,12 @@ _LOADED: dict[str, Any] = {
 }
 
 
-@dataclass
-class FactsFleet:
-    """Three nodes with two GPUs each, whose ranks answer what a test says.
-
-    Attributes:
-        answers: by node and GPU; a text is why there is no answer.
-    """
-
-    answers: Mapping[tuple[str, int], Mapping[str, Any] | str]
-    site: Site = _SITE
-    hosts: tuple[str, ...] = _HOSTS
-    folder: Path = Path()
-    asked: list[Probe] = field(default_factory=list)
-
-    def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
-        """Answer each probe."""
-        return [self.once(probe) for probe in probes]
-
-    def once(self, probe: Probe) -> list[Answer]:
-        """Answer."""
-        self.asked.append(probe)
-        return [
-            Answer(
-                host=host, rank=rank, local_rank=gpu, data=None if isinstance(told, str) else told,
-                why=told if isinstance(told, str) else None,
-            )
-            for rank, ((host, gpu), told) in enumerate(self.answers.items())
-        ]  # fmt: skip
-
-
-def fleet_of(usual: Mapping[str, Any], **changes: Any) -> FactsFleet:
+def fleet_of(usual: Mapping[str, Any], **changes: Any) -> AnsweringFleet:
     """Six GPUs that answer alike but for some, such as `b1={"memory": 1e12}`: laid over, or in place as a text."""
     answers: dict[tuple[str, int], Any] = {(host, gpu): usual for host in _HOSTS for gpu in range(2)}
     for name, change in changes.items():
         answers[name[0], int(name[1])] = change if isinstance(change, str) else {**usual, **change}
-    return FactsFleet(answers)
+    return AnsweringFleet(_SITE, _HOSTS, lambda _, host, gpu: answers[host, gpu])
 
 
 def bf16(**changes: Any) -> dict[str, Any]:
@@ -91,7 +57,7 @@ def bf16(**changes: Any) -> dict[str, Any]:
     return changed
 
 
-def judged(name: str, fleet: FactsFleet, **settings: Any) -> Report:
+def judged(name: str, fleet: AnsweringFleet, **settings: Any) -> Report:
     return get_check(name).run(fleet, CheckSettings(**settings))
 
 
@@ -223,15 +189,11 @@ def test_a_silent_gpu_is_no_pass(name: str) -> None:
 
 
 def test_a_reference_bounds_the_rate() -> None:
-    bound = Reference(
-        name="house", statistic="gemm_bf16", at_least=Quantity("700 TFLOP/s/gpu"), why="w", source="s",
-        date=dt.date(2026, 1, 1), applies_to=AppliesTo(gpu="H200", gpus=1, nodes=1),
-    )  # fmt: skip
+    bound, elsewhere = (reference("gemm_bf16", "700 TFLOP/s/gpu", gpu=gpu, gpus=1, nodes=1) for gpu in ("H200", "A100"))
     report = judged("gemm", fleet_of(_GOOD), references=(bound,))
     assert {kind for *_, kind in accused(report)} == {"below_reference"}
     assert len(report.findings) == 6
     assert not report.notes
-    elsewhere = bound.model_copy(update={"applies_to": AppliesTo(gpu="A100", gpus=1, nodes=1)})
     report = judged("gemm", fleet_of(_GOOD), references=(elsewhere,))
     assert not report.findings
     assert "no reference" in report.notes[0]

@@ -1,45 +1,22 @@
 """A damaged answer of a node is told with the node and the field, and is never a pass."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_llmbench.checks.answers import read_per_host
-from pytest_llmbench.checks.base import Answer, CheckSettings, Probe, Site, get_check
+from pytest_llmbench.checks.base import Answer, CheckSettings, Site, get_check
 from pytest_llmbench.checks.host.nodes.clock import NodeClock
 from pytest_llmbench.checks.host.nodes.facts import HostFacts
 from pytest_llmbench.core.recipe.environments import Container, Environment
-from tests.support.fleet import HOST_FACTS
+from tests.support.fleet import HOST_FACTS, AnsweringFleet
 
 MOUNT = {"point": "/", "type": "ext4", "source": "/dev/sda"}
 SMI = {"command": "nvidia-smi", "code": 0, "error": None}
 RATES: dict[str, Any] = {"device": "H200", "setting": {}, "gemm": None, "memory": None, "host_device": None}
 NO_PRODUCTS = {"side": 8, "factors": "f00d", "precisions": {}, "lacking": {}}
-
-
-@dataclass
-class ToldFleet:
-    """A `checks.base.Fleet` whose nodes answer every probe like this."""
-
-    site: Site
-    hosts: tuple[str, ...]
-    folder: Path
-    data: Mapping[str, Any]
-
-    def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
-        """Answer for every rank of each probe."""
-        return [self.once(probe) for probe in probes]
-
-    def once(self, probe: Probe) -> list[Answer]:
-        """Answer for every rank."""
-        ranks = [host for host in probe.hosts or self.hosts for _ in range(probe.ranks_per_node)]
-        return [
-            Answer(host=host, rank=rank, local_rank=rank % probe.ranks_per_node, data=self.data)
-            for rank, host in enumerate(ranks)
-        ]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +47,7 @@ class ToldFleet:
 )
 def test_a_damaged_answer_is_named(tmp_path: Path, check: str, gpus: int, data: Mapping[str, Any], field: str) -> None:
     site = Site(system="test", nodes=2, gpus_per_node=gpus, scale="full")
-    report = get_check(check).run(ToldFleet(site, ("a", "b"), tmp_path, data), CheckSettings())
+    report = get_check(check).run(AnsweringFleet(site, ("a", "b"), lambda *_: data, tmp_path), CheckSettings())
     assert report.unjudged.keys() == {"a", "b"}
     assert f"rank 0: its answer is damaged: {field}" in report.unjudged["a"]
     assert not report.findings
@@ -102,11 +79,11 @@ def test_what_was_asked_for_has_to_be_there(tmp_path: Path) -> None:
     """A node that leaves a path or a container runtime out was not checked for it."""
     image = Environment(container=Container(runtime="docker", image="image:1"))
     site = Site(system="test", nodes=1, gpus_per_node=0, env={"CUDA_HOME": "/cuda"}, environments={"nemo": image})
-    fleet = ToldFleet(site, ("a",), tmp_path, HOST_FACTS.model_dump())
+    fleet = AnsweringFleet(site, ("a",), lambda *_: HOST_FACTS.model_dump(), tmp_path)
     for check in ("container_runtime", "environment"):
         report = get_check(check).run(fleet, CheckSettings())
         assert "its answer is damaged: containers.docker: Field required" in report.unjudged["a"]
-    looks = ToldFleet(site, ("a",), tmp_path, {"paths": {}})
+    looks = AnsweringFleet(site, ("a",), lambda *_: {"paths": {}}, tmp_path)
     report = get_check("data_staging").run(looks, CheckSettings(options={"paths": [{"path": "/data"}]}))
     assert "its answer is damaged: paths./data: Field required" in report.unjudged["a"]
 
@@ -120,7 +97,8 @@ def test_a_collective_that_a_rank_did_not_check_is_no_pass(tmp_path: Path) -> No
         ({"wrong": {}, "measured": measured}, {"a"}, "measured.curves.all_reduce"),
         ({"wrong": {}, "measured": whole}, {"a", "b"}, "wrong.all_reduce"),
     ):
-        report = get_check("all_reduce").run(ToldFleet(site, ("a", "b"), tmp_path, told), CheckSettings())
+        fleet = AnsweringFleet(site, ("a", "b"), lambda *_, told=told: told, tmp_path)
+        report = get_check("all_reduce").run(fleet, CheckSettings())
         assert report.unjudged.keys() == hosts
         assert f"its answer is damaged: {field}: Field required" in report.unjudged["a"]
 
@@ -135,7 +113,7 @@ def test_a_collective_that_a_rank_did_not_check_is_no_pass(tmp_path: Path) -> No
 )
 def test_a_damaged_game_is_no_measurement(tmp_path: Path, game: dict[str, Any], field: str) -> None:
     told = {"device": "H200", "games": [{"round": 0, "group": 0, **game}], "stopped": None, "nvlink": True}
-    fleet = ToldFleet(Site(system="test", nodes=2, gpus_per_node=2), ("a", "b"), tmp_path, told)
+    fleet = AnsweringFleet(Site(system="test", nodes=2, gpus_per_node=2), ("a", "b"), lambda *_: told, tmp_path)
     report = get_check("nvlink").run(fleet, CheckSettings())
     assert report.unjudged.keys() == {"a", "b"}
     assert f"rank 0: its answer is damaged: {field}" in report.unjudged["a"]

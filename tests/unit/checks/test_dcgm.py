@@ -66,11 +66,6 @@ def passes(each: DcgmVerdict) -> bool:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_healthy_node_passes(version: str) -> None:
-    assert passes(judged(printed(version)))
-
-
-@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(("status", "code"), [("Fail", 226), ("Fail", 0), ("Warn", 0)])
 def test_a_faulty_memory_isolates(version: str, status: str, code: int) -> None:
     result = judged(printed(version, {"memory": {1: Said(status, FAULTY)}}), code)
@@ -161,12 +156,6 @@ def test_a_lower_level_than_asked_for_is_not_enough(version: str) -> None:
 @pytest.mark.parametrize("version", [version for version in VERSIONS if version != "2.3.5"])
 def test_a_gpu_that_is_gone_is_noticed(version: str) -> None:
     assert "found 1 GPUs, the node should have 2" in judged(printed(version, gpus=1)).unjudged
-
-
-def test_a_gpu_that_a_test_left_out_is_noticed() -> None:
-    document = json.loads(printed("3.3.9"))
-    document["DCGM GPU Diagnostic"]["test_categories"][1]["tests"][0]["results"][1] = None
-    assert judged(json.dumps(document)).unjudged == ("GPU Memory has no result of GPU 1",)
 
 
 @pytest.mark.parametrize("version", JSON_VERSIONS)

@@ -3,7 +3,6 @@
 The stand-in computes what ranks would answer; `test_real_pairs` proves that real ones answer in the same words.
 """
 
-import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,14 +11,14 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.checks.base import Answer, CheckSettings, Probe, Site, get_check
-from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
+from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.recipe.topology import Places
 from pytest_llmbench.core.record.health import Report, Severity
 from pytest_llmbench.core.wire.machine import MachineFacts
 from tests.support.fleet import ProcessFleet, cpu_site
 from tests.support.hardware import node
 from tests.support.nccl import lines
+from tests.support.references import reference
 
 Members = list[tuple[str, int]]
 GAME = {"bytes": 2**32, "seconds": 1e-3, "busbw": 10.0, "latency_s": 1e-5, "wrong": 0}
@@ -115,13 +114,6 @@ def told(report: Report) -> list[tuple[str | None, str]]:
     return [(finding.host, finding.kind) for finding in report.findings]
 
 
-def reference(statistic: str, at_least: str, nodes: int) -> Reference:
-    return Reference(
-        name="promised", statistic=statistic, at_least=Quantity(at_least), why="w", source="s",
-        date=dt.date(2026, 1, 1), applies_to=AppliesTo(system="test", nodes=nodes),
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("count", [3, 4, 7, 40])
 def test_the_slow_node_is_named_with_its_numbers(count: int) -> None:
     """Out of an even or an odd number of nodes, and its partners are not."""
@@ -154,7 +146,7 @@ def test_all_is_well() -> None:
 
 
 def test_two_nodes_below_their_reference_are_both_without_verdict() -> None:
-    bound = reference("pair_busbw", "20 GB/s", 2)
+    bound = reference("pair_busbw", "20 GB/s", nodes=2)
     report = check("pairs", StandIn(gpu_site(2), names(2), slow()), references=(bound,))
     assert set(report.unjudged) == {"n0", "n1"}
     assert not report.findings
@@ -165,9 +157,8 @@ def test_two_nodes_below_their_reference_are_both_without_verdict() -> None:
 
 def test_a_reference_finds_a_slow_majority_and_comparison_says_that_it_may_be() -> None:
     fleet = StandIn(gpu_site(8), names(8), slow(*names(5)))
-    assert {host for host, _ in told(check("pairs", fleet, references=(reference("pair_busbw", "9 GB/s", 2),)))} == set(
-        names(5)
-    )
+    bound = reference("pair_busbw", "9 GB/s", nodes=2)
+    assert {host for host, _ in told(check("pairs", fleet, references=(bound,)))} == set(names(5))
     report = check("pairs", fleet)
     assert not any(finding.severity.fails for finding in report.findings)
     assert set(told(report)) == {(host, "uneven") for host in names(5)}
@@ -228,11 +219,11 @@ def test_bisection_finds_who_is_slow_among_many_alone() -> None:
         return rate(2.0 if "n6" in hosts and len(hosts) > 3 else 10.0)
 
     fleet = StandIn(gpu_site(16), names(16), game)
-    report = check("pairs", fleet, references=(reference("group_busbw", "8 GB/s", 16),))
+    report = check("pairs", fleet, references=(reference("group_busbw", "8 GB/s", nodes=16),))
     assert told(report) == [("n6", "slow_node")]
     assert report.evidence["halvings"] == 4
     assert report.evidence["group_runs"] <= 4 * 4 + 2
-    assert not check("pairs", fleet, references=(reference("group_busbw", "8 GB/s", 16),), bisect=False).findings
+    assert not check("pairs", fleet, references=(reference("group_busbw", "8 GB/s", nodes=16),), bisect=False).findings
 
 
 def test_what_fails_only_together_names_the_group_and_passes_nobody() -> None:
@@ -267,7 +258,7 @@ def test_links_inside_nodes() -> None:
     report = check("nvlink", fleet)
     assert set(told(report)) == {("n1", "slow_node"), ("n2", "failing_node")}
     assert set(report.unjudged) == {"n4"}
-    bound = check("nvlink", fleet, references=(reference("nvlink_busbw", "9 GB/s", 1),))
+    bound = check("nvlink", fleet, references=(reference("nvlink_busbw", "9 GB/s", nodes=1),))
     assert ("n1", "below_reference") in told(bound)
 
 
@@ -278,6 +269,7 @@ def test_links_inside_nodes() -> None:
         ("rail", gpu_site(1), "one node"),
         ("rail", cpu_site(2), "one rank per node"),
         ("nvlink", cpu_site(1), "one rank per node"),
+        ("nvlink", cpu_site(2, cpu_ranks_per_node=2), "the nodes of this system have no GPUs"),
     ],
 )
 def test_what_has_no_meaning_is_skipped(name: str, site: Site, why: str) -> None:
@@ -329,12 +321,6 @@ def test_real_pairs(tmp_path: Path) -> None:
     assert [row["pair"][0] for row in report.evidence["second_pass"]] == ["n3"] * 3
 
 
-def test_findings_stay_with_their_node() -> None:
-    """A finding of no node would be in no verdict: only what concerns all of them is without one."""
-    report = check("pairs", StandIn(gpu_site(8), names(8), slow("n1", "n6")))
-    assert {finding.host for finding in report.findings} == {"n1", "n6"}
-
-
 @dataclass
 class WithoutNvlink(StandIn):
     """GPUs that reach each other by PCIe alone, as the first rank of each node says."""
@@ -353,18 +339,12 @@ def test_gpus_without_nvlink_are_skipped() -> None:
     assert check("nvlink", StandIn(site, names(2), lambda _: GAME)).skip is None
 
 
-def test_ranks_on_cpus_have_no_nvlink() -> None:
-    """An all_reduce between processes is no link between GPUs, however fast it is."""
-    report = check("nvlink", StandIn(cpu_site(2, cpu_ranks_per_node=2), names(2), lambda _: GAME))
-    assert (report.skip or "").startswith("the nodes of this system have no GPUs")
-
-
 def test_what_no_reference_bounds_says_so() -> None:
     fleet = StandIn(gpu_site(6), names(6), lambda _: GAME)
     assert check("nvlink", fleet).unbounded
     assert check("pairs", fleet).unbounded
-    assert not check("nvlink", fleet, references=(reference("nvlink_busbw", "9 GB/s", 1),)).unbounded
-    assert check("nvlink", fleet, references=(reference("nvlink_busbw", "9 GB/s", 3),)).unbounded
+    assert not check("nvlink", fleet, references=(reference("nvlink_busbw", "9 GB/s", nodes=1),)).unbounded
+    assert check("nvlink", fleet, references=(reference("nvlink_busbw", "9 GB/s", nodes=3),)).unbounded
 
 
 # 16 nodes behind four switches, two of which are in each of two racks.
@@ -406,7 +386,9 @@ def test_what_is_slow_behind_a_switch_or_between_racks_is_not_the_fault_of_nodes
     """Racks that are slow between each other are built so, or not: a bound decides."""
     is_slow, findings, unjudged = PLACED[what]
     fleet = StandIn(gpu_site(16, places=PLACES), NODES, lambda members: rate(5.0 if is_slow(members) else 10.0))
-    report = check("pairs", fleet, references=(reference("pair_busbw", "9 GB/s", 2),) if bound else (), bisect=False)
+    report = check(
+        "pairs", fleet, references=(reference("pair_busbw", "9 GB/s", nodes=2),) if bound else (), bisect=False
+    )
     if bound and what == "between the racks":
         findings, unjudged = [(None, "rack", "CONFIGURE")], NODES
     assert subjects(report) == findings
@@ -418,8 +400,7 @@ def test_what_is_slow_behind_a_switch_or_between_racks_is_not_the_fault_of_nodes
 
 def test_a_boundary_has_a_bound_of_its_own() -> None:
     fleet = StandIn(gpu_site(16, places=PLACES), NODES, lambda members: rate(5.0 if apart(members, "rack") else 10.0))
-    across = reference("across_busbw", "4 GB/s", 2).model_copy(update={"name": "across"})
-    bounds = (reference("pair_busbw", "9 GB/s", 2), across)
+    bounds = (reference("pair_busbw", "9 GB/s", nodes=2), reference("across_busbw", "4 GB/s", name="across", nodes=2))
     report = check("pairs", fleet, references=bounds, bisect=False)
     assert (report.findings, report.unjudged) == ((), {})
     readings = {each.subject: each.value for each in report.readings if each.statistic == "across_busbw"}
@@ -447,7 +428,7 @@ def test_groups_are_halved_at_racks_and_named_by_them() -> None:
         gpu_site(16, places=PLACES), NODES,
         lambda members: rate(5.0 if len(members) > 8 and apart(members, "rack") else 10.0),
     )  # fmt: skip
-    report = check("pairs", fleet, references=(reference("group_busbw", "9 GB/s", 16),))
+    report = check("pairs", fleet, references=(reference("group_busbw", "9 GB/s", nodes=16),))
     (found,) = (each for each in report.findings if each.kind == "slow_together")
     assert found.message.startswith("only together: rack r0, rack r1;")
     groups = [row["group"] for row in report.evidence["bisection"] if len(row["group"]) == 8]

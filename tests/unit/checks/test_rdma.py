@@ -9,7 +9,8 @@ import pytest
 from pytest_llmbench.checks.base import CheckSettings, get_check
 from pytest_llmbench.checks.rdma.ports import judge_gains, judge_ports
 from pytest_llmbench.core.record.health import Finding, Report
-from pytest_llmbench.workloads.node.rdma import RdmaFacts, read_rdma
+from pytest_llmbench.core.wire.machine import MachineFacts
+from pytest_llmbench.workloads.node.rdma import find_driverless, read_ports
 from tests.standins.sysfs import write_port, write_sysfs
 from tests.support.fleet import ProcessFleet, cpu_site
 
@@ -20,14 +21,18 @@ EFA = {"link_layer": "Unspecified", "board_id": None, "pkeys__0": None, "counter
 Changes = Mapping[tuple[int, int], Mapping[str, Any]]  # of a port, by node and device
 
 
-def node(root: Path, devices: int, changes: Mapping[int, Mapping[str, Any]], **common: Any) -> RdmaFacts:
+def read_rdma(root: Path) -> MachineFacts:
+    return MachineFacts(ports=tuple(read_ports(root)), driverless=find_driverless(root))
+
+
+def node(root: Path, devices: int, changes: Mapping[int, Mapping[str, Any]], **common: Any) -> MachineFacts:
     root.mkdir(parents=True, exist_ok=True)
     for device in range(devices):
         write_port(root, f"mlx5_{device}", **{**common, **changes.get(device, {})})
     return read_rdma(root)
 
 
-def nodes(folder: Path, count: int, changes: Changes, devices: int = 8, **common: Any) -> dict[str, RdmaFacts]:
+def nodes(folder: Path, count: int, changes: Changes, devices: int = 8, **common: Any) -> dict[str, MachineFacts]:
     return {
         f"n{number}": node(
             folder / f"n{number}", devices,

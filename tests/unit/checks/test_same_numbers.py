@@ -1,8 +1,8 @@
 """Whose numbers are wrong: votes over what ranks computed in two groups, before and after they changed places."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.checks.base import Answer, CheckSettings, Probe, Site, get_check
+from pytest_llmbench.checks.base import CheckSettings, Probe, Site, get_check
 from pytest_llmbench.checks.compute.nodes.answer import TURNS, Seat, StepDigests, Turn, groups, teams
 from pytest_llmbench.checks.compute.same_numbers import NumbersVerdict, judge_numbers
 from pytest_llmbench.core.record.health import Report
-from tests.support.fleet import ProcessFleet, cpu_site
+from tests.support.fleet import AnsweringFleet, ProcessFleet, cpu_site
 
 STEPS = 4
 KINDS = ("local", "sum", "weights")
@@ -176,43 +176,17 @@ def test_a_training_that_lacks_steps_proves_nothing(lost: int) -> None:
     assert judge_numbers(turns) == NumbersVerdict()
 
 
-@dataclass
-class TurnsFleet:
-    """Nodes with GPUs whose ranks trained so, in place of real ones.
-
-    Attributes:
-        faults: of the ranks.
-        changes: answers that are others, by rank; a text is why there is none.
-    """
-
-    faults: Sequence[Fault] = ()
-    hosts: tuple[str, ...] = ("a", "b", "c", "d")
-    changes: Mapping[int, Any] = field(default_factory=dict)
-    gpus: int = 2
-    folder: Path = Path()
-
-    @property
-    def site(self) -> Site:
-        """The GPUs."""
-        return Site(system="test", nodes=len(self.hosts), gpus_per_node=self.gpus)
-
-    def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
-        """Answer for every rank."""
-        return [self.once(probe) for probe in probes]
-
-    def once(self, probe: Probe) -> list[Answer]:
-        """Answer for every rank."""
-        assert probe.config["steps"] == STEPS
-        team = [*range(self.gpus * len(self.hosts))]
-        turns = [train(team, turn, [*self.faults]) for turn in range(TURNS)]
-        told = {r: {"device": "H200", "turns": [turn[r].model_dump(mode="json") for turn in turns]} for r in team}
-        return [
-            Answer(
-                host=self.hosts[rank // self.gpus], rank=rank, local_rank=rank % self.gpus,
-                data=None if isinstance(data, str) else data, why=data if isinstance(data, str) else None,
-            )
-            for rank, data in {**told, **self.changes}.items()
-        ]  # fmt: skip
+def fleet_of(
+    *faults: Fault, hosts: tuple[str, ...] = ("a", "b", "c", "d"), changes: Mapping[int, Any] | None = None,
+    gpus: int = 2,
+) -> AnsweringFleet:  # fmt: skip
+    """Nodes with GPUs whose ranks trained so; `changes` are other answers, by rank, and a text is why there is none."""
+    team = [*range(gpus * len(hosts))]
+    turns = [train(team, turn, [*faults]) for turn in range(TURNS)]
+    told = {r: {"device": "H200", "turns": [turn[r].model_dump(mode="json") for turn in turns]} for r in team}
+    answers = {**told, **(changes or {})}
+    site = Site(system="test", nodes=len(hosts), gpus_per_node=gpus)
+    return AnsweringFleet(site, hosts, lambda _, host, gpu: answers[hosts.index(host) * gpus + gpu])
 
 
 def checked(fleet: Any, steps: int = STEPS) -> Report:
@@ -220,26 +194,26 @@ def checked(fleet: Any, steps: int = STEPS) -> Report:
 
 
 def test_the_gpu_with_wrong_numbers_is_named() -> None:
-    report = checked(TurnsFleet([Fault(5, "local", frozenset({0}), frozenset({2}))]))
+    report = checked(fleet_of(Fault(5, "local", frozenset({0}), frozenset({2}))))
     (finding,) = report.findings
     assert (finding.host, finding.subject, finding.kind) == ("c", "GPU 1", "other_numbers")
     assert finding.severity.fails
     assert "first loss and gradients of step 2, before the exchange; known after 1 swap" in finding.message
     assert not report.unjudged
-    assert checked(TurnsFleet()) == Report()
+    assert checked(fleet_of()) == Report()
 
 
 def test_nodes_that_nothing_tells_apart_are_not_judged() -> None:
     """A damaged transfer between two nodes is no pass for either; within a node it is a fault of that node."""
     once = Fault(2, "receive", frozenset({0}), frozenset({1}))
-    between = checked(TurnsFleet([once], gpus=1))
+    between = checked(fleet_of(once, gpus=1))
     assert not between.findings
     assert between.unjudged.keys() == {"c", "d"}
     assert (
         "one of these computes or sends wrong numbers, and it is not known which: c GPU 0, d GPU 0"
         in (between.unjudged["c"])
     )
-    within = checked(TurnsFleet([once], hosts=("a", "b")))
+    within = checked(fleet_of(once, hosts=("a", "b")))
     assert [(finding.host, finding.subject) for finding in within.findings] == [("b", "")]
     assert "on one of b GPU 0, b GPU 1" in within.findings[0].message
     assert not within.unjudged
@@ -247,8 +221,7 @@ def test_nodes_that_nothing_tells_apart_are_not_judged() -> None:
 
 @pytest.mark.parametrize("damage", ["cut", "short", "seat", "silent", "lost part"])
 def test_a_part_of_the_numbers_is_no_pass(damage: str) -> None:
-    (answers,) = TurnsFleet().run([Probe(name="p", entry="e", deadline_s=1.0, config={"steps": STEPS})])
-    data: Any = answers[3].data
+    data: Any = fleet_of().once(Probe(name="p", entry="e", deadline_s=1.0, ranks_per_node=2))[3].data
     assert isinstance(data, dict)
     if damage == "cut":
         data["turns"].pop()
@@ -258,7 +231,7 @@ def test_a_part_of_the_numbers_is_no_pass(damage: str) -> None:
         data["turns"][1]["seat"]["shard"] += 1
     elif damage == "lost part":
         data["turns"][1]["steps"][0]["gathered"] = data["turns"][1]["steps"][0]["gathered"][:1]
-    report = checked(TurnsFleet(changes={3: "it died" if damage == "silent" else data}))
+    report = checked(fleet_of(changes={3: "it died" if damage == "silent" else data}))
     assert report.unjudged.keys() == {"a", "b", "c", "d"}
     assert not report.findings
     if damage == "silent":

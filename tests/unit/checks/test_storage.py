@@ -1,22 +1,19 @@
 """Storage checks on real processes and real files, and on facts of nodes that are not here."""
 
-import datetime as dt
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_llmbench.checks.base import Answer, CheckSettings, Probe, Site, get_check
+from pytest_llmbench.checks.base import CheckSettings, Probe, Site, get_check
 from pytest_llmbench.checks.storage.nodes import storage as storage_on_nodes
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.environments import Container, Environment
-from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
 from pytest_llmbench.core.record.health import Report, Severity
-from tests.support.fleet import ProcessFleet, cpu_site
+from tests.support.fleet import AnsweringFleet, ProcessFleet, cpu_site
+from tests.support.references import reference
 
 _HOSTS = ("a", "b", "c")
 _SITE = Site(system="test", nodes=4, gpus_per_node=8)
@@ -27,39 +24,18 @@ _GOOD: dict[str, Any] = {
 }  # fmt: skip
 
 
-@dataclass
-class FactsFleet:
-    """Nodes with GPUs whose ranks answer what a test says; a text is why there is no answer."""
+def fleet_of(folder: Path, answers: Sequence[dict[str, Any] | str]) -> AnsweringFleet:
+    """Nodes with GPUs; each read the files of the next."""
 
-    answers: Sequence[dict[str, Any] | str]
-    folder: Path
-    site: Site = _SITE
-    hosts: tuple[str, ...] = ()
+    def answer(_: Probe, host: str, __: int) -> dict[str, Any] | str:
+        told, number = answers[int(host[1:])], int(host[1:])
+        return told if isinstance(told, str) or "paths" in told else {**told, "read_from": (number + 1) % len(answers)}
 
-    def __post_init__(self) -> None:
-        self.hosts = tuple(f"n{i}" for i in range(len(self.answers)))
-
-    def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
-        """Answer each probe."""
-        return [self.once(probe) for probe in probes]
-
-    def once(self, _: Probe) -> list[Answer]:
-        """Answer; every node read the files of the next."""
-        return [
-            Answer(host=self.hosts[rank], rank=rank, local_rank=0, data=None, why=told)
-            if isinstance(told, str)
-            else Answer(
-                host=self.hosts[rank],
-                rank=rank,
-                local_rank=0,
-                data=told if "paths" in told else {**told, "read_from": (rank + 1) % len(self.answers)},
-            )
-            for rank, told in enumerate(self.answers)
-        ]
+    return AnsweringFleet(_SITE, tuple(f"n{number}" for number in range(len(answers))), answer, folder)
 
 
 def judged(folder: Path, *answers: dict[str, Any] | str, **settings: Any) -> Report:
-    return get_check("storage").run(FactsFleet(answers, folder), CheckSettings(**settings))
+    return get_check("storage").run(fleet_of(folder, answers), CheckSettings(**settings))
 
 
 @pytest.fixture(scope="module")
@@ -130,10 +106,7 @@ def test_without_one_node_there_is_no_total(tmp_path: Path) -> None:
 
 
 def test_a_reference_bounds_the_total(tmp_path: Path) -> None:
-    bound = Reference(
-        name="contract", statistic="write", at_least=Quantity("10 GB/s"), why="w", source="s",
-        date=dt.date(2026, 1, 1), applies_to=AppliesTo(system="test", nodes=2),
-    )  # fmt: skip
+    bound = reference("write", "10 GB/s", nodes=2)
     report = judged(tmp_path, _GOOD, _GOOD, references=(bound,))
     assert [(f.host, f.kind) for f in report.findings] == [(None, "below_reference")]
 
@@ -187,7 +160,7 @@ def test_data_that_differs_between_nodes(tmp_path: Path, digests: str, odd: list
     answers = [
         {"paths": {"/d": {"wrong": "", "files": 1, "bytes": 9, "whole": False, "digest": digest}}} for digest in digests
     ]
-    fleet = FactsFleet(answers, tmp_path)
+    fleet = fleet_of(tmp_path, answers)
     report = get_check("data_staging").run(fleet, CheckSettings(options={"paths": [{"path": "/d"}]}))
     assert [f.host for f in report.findings] == odd
     assert list(report.unjudged) == unjudged

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.cluster.choices import ReplayChoices, RunChoices
-from pytest_llmbench.cluster.runs import RunSpec
+from pytest_llmbench.cluster.runs import ReplayChoices, RunChoices, RunSpec
 from pytest_llmbench.core.recipe.recipes import Recipe
 from tests.conftest import TINY
 

@@ -294,7 +294,7 @@ def test_a_job_that_slurm_takes_for_alive_again_is_cancelled(
     commands.answer("squeue", row() + row("8"))
     slurm.refresh()
     assert commands.asked("scancel") == ["7"]
-    assert [note for note in slurm.notes if "cancelled: job 7, whose run is over" in note]
+    assert [note for note in slurm.notes if "cancelled job 7, whose run is over" in note]
 
 
 def test_nodes_of_a_job_that_is_closed_are_not_read(commands: Commands, slurm: Slurm) -> None:
@@ -517,7 +517,7 @@ def test_nobody_waits_for_a_slurm_that_hangs(
     """The last answer stands while it does; once it goes on, what it says counts."""
     commands.answer("squeue", row())
     assert slurm.status(SEVEN).state is JobState.RUNNING
-    monkeypatch.setattr(module, "GLANCE_S", 0.2)
+    monkeypatch.setattr(module, "SHORT_WAIT_S", 0.2)
     commands.answer("squeue", row(state="TIMEOUT"))
     os.mkfifo(tmp_path / "hang")
     script = tmp_path / "bin" / "squeue"

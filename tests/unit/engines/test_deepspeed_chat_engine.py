@@ -236,10 +236,6 @@ def test_the_two_numbers_swapped_are_doubted_where_steps_are_logged() -> None:
     assert doubt == "100 steps in 943.455 s, where the steps it logged take 0.203 s each"
 
 
-def test_another_number_of_ranks_is_doubted() -> None:
-    assert "on each of 16 ranks" in doubts(said(20.3507, 100, 943.4550), TWO_NODES)[0]
-
-
 def test_a_pair_or_an_episode_has_no_tokens_and_no_recipe_flops(tmp_path: Path) -> None:
     """A sample of step 1 is one sequence; of step 2 it is two, and of step 3 one that is generated first."""
     log = tmp_path / "run.log"

@@ -70,12 +70,6 @@ def median_wps(what: Recipe, series: StepSeries) -> float | None:
     return statistics_of(get_engine("metaseq"))["median_wps"].compute(measurement)
 
 
-def test_it_is_found_by_name_and_is_a_command() -> None:
-    found: object = get_engine("metaseq")
-    assert found is ENGINE
-    assert (ENGINE.kind, ENGINE.missing()) == ("command", None)
-
-
 def test_every_size_is_there_under_a_name_that_the_torch_recipes_do_not_have() -> None:
     """`-k opt125m` must not choose a recipe of another engine as well."""
     found = shipped_recipes()

@@ -12,12 +12,11 @@ from typer.testing import CliRunner
 
 from benchmarks.history.simulated import REAL, Fleet, keep
 from pytest_llmbench.cli import history
-from pytest_llmbench.cli.compare import compare
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.history.database import open_history
 
 COMPARE = typer.Typer()
-COMPARE.command()(compare)
+COMPARE.command()(history.compare)
 
 
 def told(app: typer.Typer, *words: str, code: int = 0) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.calibrate import calibrate_references, read_runs
-from pytest_llmbench.cli.compare import compare
+from pytest_llmbench.cli.history import compare
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.engines.base import get_engine, statistics_of

@@ -1,20 +1,19 @@
 """What share of the peak a reference asks for, against numbers worked out by hand and against what is measured."""
 
-import datetime as dt
 from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.recipes import Recipe
-from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.judging.feasibility import ATTAINABLE, Demand, Peak, demand
 from pytest_llmbench.judging.flops import flops_per_token
 from pytest_llmbench.judging.statistics import STATISTICS, Measurement, Speed, measure
+from tests.conftest import known
+from tests.support.references import reference
 
 from .conftest import GPU, small
 
@@ -27,14 +26,6 @@ OPT_175B = small(
 FAST = {name: statistic for name, statistic in STATISTICS.items() if statistic.speed is not None}
 
 
-def reference(statistic: str, **bounds: str) -> Reference:
-    quantities: dict[str, Any] = {name: Quantity(text) for name, text in bounds.items()}
-    return Reference(
-        name="r", statistic=statistic, why="because", source="a document", date=dt.date(2023, 3, 20),
-        applies_to=AppliesTo(gpu=GPU), **quantities,
-    )  # fmt: skip
-
-
 def peak(recipe: Recipe = OPT_175B, nodes: int = 8, tflops: float = 312.0) -> Peak:
     return Peak(
         recipe=recipe, topology=Topology(nodes=nodes, gpus_per_node=8), gpu="A100-SXM4-80GB", tflops_per_gpu=tflops
@@ -42,9 +33,7 @@ def peak(recipe: Recipe = OPT_175B, nodes: int = 8, tflops: float = 312.0) -> Pe
 
 
 def asked(statistic: str, where: Peak | None = None, **bounds: str) -> Demand:
-    found = demand(reference(statistic, **bounds), STATISTICS[statistic], where or peak())
-    assert found is not None
-    return found
+    return known(demand(reference(statistic, name="r", gpu=GPU, **bounds), STATISTICS[statistic], where or peak()))
 
 
 def test_200k_words_of_175b_are_worked_out_by_hand() -> None:
@@ -110,8 +99,7 @@ def test_every_meaning_of_speed_is_one_that_a_shipped_statistic_has() -> None:
 
 @given(words=st.floats(1, 1e9), share=st.floats(0.1, 1.0))
 def test_nodes_are_as_many_as_it_takes_and_no_more(words: float, share: float) -> None:
-    count = asked("throughput", at_least=f"{words} words/s").nodes_at(share)
-    assert count is not None
+    count = known(asked("throughput", at_least=f"{words} words/s").nodes_at(share))
     needs = [asked("throughput", peak(nodes=n), at_least=f"{words} words/s").share for n in {count, max(1, count - 1)}]
     assert min(needs) <= share * (1 + 1e-6)
     assert count == 1 or max(needs) > share * (1 - 1e-6)
@@ -159,7 +147,7 @@ def test_no_time_at_all_is_impossible_anywhere() -> None:
     ],
 )
 def test_what_asks_for_no_speed_asks_for_nothing(statistic: str, bounds: dict[str, str]) -> None:
-    assert demand(reference(statistic, **bounds), STATISTICS[statistic], peak()) is None
+    assert demand(reference(statistic, name="r", gpu=GPU, **bounds), STATISTICS[statistic], peak()) is None
 
 
 def test_of_two_bounds_the_one_that_asks_for_speed_counts() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.core.recipe.network import Network
+from pytest_llmbench.core.recipe.environments import Network
 from pytest_llmbench.core.wire.machine import MachineFacts
 from pytest_llmbench.judging.nics import Nics, count_nics
 from pytest_llmbench.judging.physics import NoLaw
@@ -75,7 +75,7 @@ def test_a_down_port_is_named() -> None:
     ("facts", "reason"),
     [
         (node(), "no RDMA device"),
-        (node(driverless=("0000:01:00.0",)), "1 InfiniBand or EFA card without a driver"),
+        (node(driverless={"0000:01:00.0": None}), "1 InfiniBand or EFA card without a driver"),
         (node(ports=(port(0, virtual=True),)), "virtual functions"),
         (node(ports=(port(0, 10), port(1, 10))), "no port of an RDMA device is active with a rate"),
         (node(ports=(port(0, state="DOWN"),)), "no port of an RDMA device is active"),

@@ -15,6 +15,7 @@ from pytest_llmbench.core.recipe.recipes import SCALES
 from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
 from pytest_llmbench.judging.references import Machine, applied
 from pytest_llmbench.judging.statistics import STATISTICS
+from tests.support.references import reference
 
 GPUS = st.sampled_from(["A100-SXM4-80GB", "A100-SXM4-40GB", "H200", "A10"])
 NODES = st.integers(1, 3)
@@ -28,7 +29,7 @@ TARGETS = st.builds(
 ) | st.builds(AppliesTo, system=SYSTEMS, nodes=st.none() | NODES)
 
 
-def reference(target: AppliesTo | None) -> Reference:
+def of_target(target: AppliesTo | None) -> Reference:
     """Build a reference for a machine, or a portable one."""
     return Reference(
         name="r", statistic="throughput" if target else "mfu", at_least=Quantity("200K words/s" if target else "5 %"),
@@ -38,14 +39,7 @@ def reference(target: AppliesTo | None) -> Reference:
 
 @given(MACHINES)
 def test_a_portable_reference_is_for_every_machine(machine: Machine) -> None:
-    assert applied(reference(None), machine) == reference(None)
-
-
-@given(MACHINES, TARGETS)
-def test_the_smoke_variant_never_meets_an_absolute_reference(machine: Machine, target: AppliesTo) -> None:
-    """However well the machine fits, a tiny model's speed says nothing about the full one."""
-    if machine.scale == "smoke":
-        assert isinstance(applied(reference(target), machine), str)
+    assert applied(of_target(None), machine) == of_target(None)
 
 
 @given(MACHINES, TARGETS)
@@ -57,13 +51,13 @@ def test_every_key_given_must_match(machine: Machine, target: AppliesTo) -> None
         and (target.nodes is None or machine.nodes == target.nodes)
         and (target.system is None or machine.system == target.system)
     )
-    assert (applied(reference(target), machine) == reference(target)) == fits
+    assert (applied(of_target(target), machine) == of_target(target)) == fits
 
 
 @given(MACHINES, GPUS)
 def test_a_run_without_gpus_never_meets_a_reference_for_one(machine: Machine, gpu: str) -> None:
     if machine.gpus == 0:
-        assert isinstance(applied(reference(AppliesTo(gpu=gpu)), machine, STATISTICS["throughput"], "bf16"), str)
+        assert isinstance(applied(of_target(AppliesTo(gpu=gpu)), machine, STATISTICS["throughput"], "bf16"), str)
 
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -104,22 +98,14 @@ def test_a_gpu_is_what_is_written_of_its_name(model: str, device: str, *, same: 
 
 def test_the_reason_names_both_machines() -> None:
     machine = Machine(system="local", device="cpu", gpus=0, nodes=1, scale="smoke")
-    assert applied(reference(AppliesTo(gpu="A100-SXM4-80GB", gpus=8)), machine) == (
+    assert applied(of_target(AppliesTo(gpu="A100-SXM4-80GB", gpus=8)), machine) == (
         "reference r (>= 200,000 words/s) is for 8 × A100-SXM4-80GB at scale full; "
         "this run: cpu, 1 node, system local, scale smoke"
     )
 
 
 A100, EIGHT = "A100-SXM4-80GB", Machine(system="x", device="NVIDIA H200", gpus=8, nodes=1, scale="full")
-ON_A100 = {"gpu": A100, "gpus": 8, "nodes": 1}
-
-
-def bound(statistic: str, *, target: Any = None, **bounds: str) -> Reference:
-    """Build a reference of 8 A100."""
-    return Reference(
-        name="r", statistic=statistic, why="because", source="a document", date=dt.date(2023, 3, 20),
-        applies_to=AppliesTo(**(ON_A100 | (target or {}))), **bounds,  # type: ignore[arg-type]
-    )  # fmt: skip
+ON_A100: dict[str, Any] = {"gpu": A100, "gpus": 8, "nodes": 1}
 
 
 @pytest.mark.parametrize(
@@ -146,7 +132,7 @@ def bound(statistic: str, *, target: Any = None, **bounds: str) -> Reference:
 )  # fmt: skip
 def test_the_number_of_a_weaker_gpu_is_a_floor(statistic: str, bounds: dict[str, str], kept: str) -> None:
     """The side that a slow run misses stays; the other, or a number that speed does not improve, says nothing."""
-    here = applied(bound(statistic, **bounds), EIGHT, STATISTICS[statistic], "bf16")
+    here = applied(reference(statistic, **ON_A100, **bounds), EIGHT, STATISTICS[statistic], "bf16")
     if isinstance(here, str):
         assert kept in here
     else:
@@ -179,7 +165,7 @@ def test_only_a_gpu_that_lacks_nothing_is_better(device: str, target: Any, preci
     """A card without NVLink, or one made slower for export, may be healthy and slower."""
     machine = dataclasses.replace(EIGHT, device=device)
     here = applied(
-        bound("throughput", target=target, at_least="1 words/s"), machine, STATISTICS["throughput"], precision
+        reference("throughput", "1 words/s", **(ON_A100 | target)), machine, STATISTICS["throughput"], precision
     )
     assert ((reason or "PASS") in here and "is for" in here) if isinstance(here, str) else reason is None
 

@@ -33,18 +33,18 @@ def test_the_second_is_raised_and_later_ones_are_borne(interruption: Interruptio
         signal.raise_signal(signal.SIGINT)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.raise_signal(number)
-    with interruption.bearing(0):
+    with interruption.ignoring(0):
         signal.raise_signal(signal.SIGINT)
     assert asked == ["ended by Ctrl-C"]
 
 
 def test_what_ends_pytest_is_not_cut_short(interruption: Interruption) -> None:
     """The first was raised in the body of a test, and the second comes while pytest ends for it."""
-    with interruption.bearing(0), pytest.raises(KeyboardInterrupt):
+    with interruption.ignoring(0), pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
     interruption.pytest_keyboard_interrupt()
     signal.raise_signal(signal.SIGINT)
-    with interruption.bearing(1):
+    with interruption.ignoring(1):
         signal.raise_signal(signal.SIGINT)
 
 
@@ -57,7 +57,7 @@ def test_a_limit_ends_the_session_as_a_signal_does(
         interruption.end_after(90)
         time.sleep(60)
 
-    with interruption.bearing(0), pytest.raises(KeyboardInterrupt, match="--llmbench-session-time 01:30:00"):
+    with interruption.ignoring(0), pytest.raises(KeyboardInterrupt, match="--llmbench-session-time 01:30:00"):
         body()
     assert interruption.by == "--llmbench-session-time 01:30:00"
     assert asked == []

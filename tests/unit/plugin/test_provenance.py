@@ -25,7 +25,7 @@ def properties(base: RunRecord, runs: Mapping[str, Mapping[str, Any]]) -> dict[s
     kept = KeptRuns(lambda *_: None)
     for key, told in runs.items():
         kept.keep(base.model_copy(update={**told, "key": key}), None)
-    return suite_properties(kept.glances)
+    return suite_properties(kept.summaries)
 
 
 def test_what_all_runs_share_is_said_once_and_the_rest_by_run(base: RunRecord) -> None:

@@ -5,8 +5,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from pytest_llmbench.plugin.output.junit import SoFar, add_cases, report_of
-from pytest_llmbench.plugin.output.refreshing import SHORTEST_S, Refreshing, pause_s
+from pytest_llmbench.plugin.output.junit import SHORTEST_S, Refreshing, SoFar, add_cases, pause_s, report_of
 from pytest_llmbench.plugin.pytest_private import LogXML
 
 TEST = "test_a.py::test_it"
@@ -90,8 +89,8 @@ def test_writing_takes_a_hundredth_of_the_time() -> None:
 
 
 def test_a_change_is_written_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_llmbench.plugin.output.refreshing.SHORTEST_S", 0.0)
-    monkeypatch.setattr("pytest_llmbench.plugin.output.refreshing.SHARE", 1e9)
+    monkeypatch.setattr("pytest_llmbench.plugin.output.junit.SHORTEST_S", 0.0)
+    monkeypatch.setattr("pytest_llmbench.plugin.output.junit.SHARE", 1e9)
     told: list[str] = []
     written = threading.Semaphore(0)
     attempts: list[int] = []

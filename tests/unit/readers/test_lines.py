@@ -127,13 +127,6 @@ def test_a_hole(tmp_path: Path) -> None:
     assert (first.whole, second.whole) == (True, False)
 
 
-def test_a_progress_bar_of_any_length(tmp_path: Path) -> None:
-    """A bar that is redrawn for hours has no line feed, and every picture of it is a line."""
-    lines = lines_of(tmp_path, b"".join(b"\rstep %d of 20000" % step for step in range(20000)) + b"\n")
-    assert [line.text for line in lines if line.text] == [f"step {step} of 20000" for step in range(20000)]
-    assert all(line.whole and line.number == 1 for line in lines)
-
-
 @pytest.mark.parametrize("length", [65535, 65536, 65537, 131072, 131073, 300000])
 def test_too_long_lines(tmp_path: Path, length: int) -> None:
     """Of a line beyond 64 KiB the beginning is left and it is not whole; the next one is not affected."""
@@ -141,18 +134,6 @@ def test_too_long_lines(tmp_path: Path, length: int) -> None:
     assert long.text == "x" * min(length, 65536)
     assert long.whole == (length <= 65536)
     assert (after.text, after.number, after.whole) == ("after", 2, True)
-
-
-@given(
-    content=st.binary(max_size=300), ends=st.lists(st.sampled_from([b"\n", b"\r\n", b"\r", b"\x00", b"\xff", b"\x1b["]))
-)
-def test_no_content_makes_reading_fail(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes, ends: list[bytes]
-) -> None:
-    """Bytes that are no text, too, come out as lines; every line but the last is whole, if nothing has a hole."""
-    written = content + b"x".join(ends)
-    lines = lines_of(tmp_path_factory.getbasetemp(), written)
-    assert b"\0" in written or all(line.whole for line in lines[:-1])
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

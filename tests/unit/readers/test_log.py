@@ -1,6 +1,5 @@
 """What a log says as a whole, by a dialect made for this."""
 
-import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -220,12 +219,6 @@ def test_the_last_words_of_a_log(tmp_path: Path) -> None:
     assert last_words(path) == "[rank3]: waiting"
     path.write_text("a\nb")
     assert last_words(path) == "b"
-
-
-def test_numbers_that_are_not_finite_are_kept(read: Read) -> None:
-    (step,) = read(parse, "step 1 nan\n").steps
-    assert step.seconds is not None
-    assert math.isnan(step.seconds)
 
 
 @pytest.mark.parametrize(

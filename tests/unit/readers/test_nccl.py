@@ -126,6 +126,52 @@ def test_two_lines_in_one_and_a_line_without_its_head() -> None:
     assert (len(log.links), log.lines, log.unread) == (2, 3, 1)
 
 
+def test_forms_of_public_logs() -> None:
+    """What launchers and other programs put around NCCL's words, in logs of its issues 1713 and 1453 and of Ray."""
+    ring = "NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM"
+    seen = "[repeated 7x across cluster] (Ray deduplicates logs by default.)\x1b[0m"
+    log = read_nccl([
+        f"n0:7:8 [0] {ring}", f"[1,0]<stdout>:  16777216  float  none  -1n0:7:9 [0] {ring.replace('00/', '1/')}",
+        f"n0:7:8 [0] {ring}n0:9:10 [1] {ring.replace('0[0] -> 1[1]', '1[1] -> 0[0]')}",
+        f"\x1b[36m(W pid=7)\x1b[0m n0:7:8 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\x1b[32m {seen}",
+        "n0:7:8 [0] NCCL INFO NET/IB: GPU Direct RDMA Disabled for HCA 0 'mlx5_0'",
+        "n0:7:8 [0] NCCL INFO NET/IB : Using [0]={[0] mlx5_0:1/IB/, [1] mlx5_1:1/IB/} [RO]; OOB eth0:1<0>",
+    ])  # fmt: skip
+    assert list(log) == ["n0"]
+    assert (log["n0"].transports, log["n0"].unread) == ({"P2P/CUMEM": 2}, 0)
+    assert log["n0"].variables["NCCL_IB_DISABLE"].value == "1"
+    assert (log["n0"].facts["nics"].value, "no_gdr" in log["n0"].facts) == ("2", True)
+    both = [f"node7:1:1 [0] {ring}", f"supernode7:2:2 [0] {ring}"]
+    assert list(read_nccl(both)) == ["node7", "supernode7"]
+
+
+# Lines of healthy machines in public logs, and of none a fault: the words of NCCL 2.4 to 2.30 that no rule may take.
+PUBLIC = (
+    "NET/FastSocket : Using [0]ibs108:10.0.19.12<0> [1]ibs109:10.0.19.13<0>",  # GCP's plugin
+    "NET/IB : Using [0]mlx5_bond_6:1/RoCE [1]mlx5_bond_7:1/RoCE [RO]; OOB bond0:30.159.184.22<0>",
+    "Using network NCCL RDMA Plugin v6", "NET/Socket : GPU Direct RDMA Disabled for HCA 0 'lo'",  # nccl 1053
+    "Channel 00/0 : 0[0] -> 8[0] [send] via NET/NCCL RDMA Plugin v6/0/GDRDMA",
+    "Channel 05/1 : 3[1] -> 8[0] [send] via NET/IB/12/GDRDMA/Shared",  # nccl 1713
+    "NET/Plugin : Plugin load (libnccl-net.so) returned 2 : libnccl-net.so: cannot open shared object file",  # 1232
+    "NET/Plugin: Failed to find ncclCollNetPlugin_v9 symbol.", "[Proxy Progress] Device 0 CPU core 184",
+    "TOPO/NET : Made vNic 0", "NET/IB : Made virtual device [8] name=mlx5_0+mlx5_1 speed=800000 ndevs=2",
+    "MNNVL busId 0x1801000 fabric UUID f8a1.3a cliqueId 0x7ffe state 3 healthMask 0xaa",
+    "Could not get speed from /sys/class/net/lo/speed. Defaulting to 10 Gbps.", "+ PCI[0.2] - PCI/0-65000 (104c8)",
+    "comm 0x43dc13b0 rank 0 nranks 3 cudaDev 0 busId 80 - Abort COMPLETE", "=== System : maxBw 48.0 totalBw 370.8 ===",
+    "Call to ibv_set_ece failed with error Operation not supported errno 95", "0 : GPU/0 GPU/1",
+    "Tree 0 : 0 -> 1 -> -1/-1/-1", "threadThresholds 8/8/64 | 24/8/64 | 512 | 512",
+    "NCCL_WORK_FIFO_DEPTH set by environment to 4194304.", "NCCL_P2P_LEVEL set by environment to SYS (5)",
+    "NCCL_SOCKET_IFNAME set by environment to en,eth,em,bond", "NCCL_ALGO set by environment to NVLSTREE",
+)  # fmt: skip
+
+
+def test_healthy_lines_of_public_logs_are_no_fault(tmp_path: Path) -> None:
+    log = read_nccl(HEAD + text for text in PUBLIC)["gpu-01"]
+    assert (log.lines, log.unread) == (len(PUBLIC), 0)
+    (tmp_path / "log").write_text("\n".join(HEAD + text for text in PUBLIC), encoding="utf-8")
+    assert find_faults([tmp_path / "log"]) == ()
+
+
 def test_ranks_of_a_node_are_told_from_those_of_others() -> None:
     """By the lines of communicators; a host that variables divide is left open, and NVL72 joins hosts."""
 

@@ -191,13 +191,6 @@ def test_a_step_out_of_order_or_twice_never_counts(read: Read) -> None:
     )
 
 
-def test_a_last_line_without_its_end_never_counts(read: Read) -> None:
-    """A step whose newline is missing may be cut in the middle of a number."""
-    series = read(LOG + step(4).rstrip(b"\n"))
-    assert numbers(series) == [1, 2, 3]
-    assert series.unreadable == ("rank-00000.jsonl:7: cut off",)
-
-
 def test_a_rank_in_the_wrong_file_or_twice_is_reported(read: Read) -> None:
     series = read(start(1), start(1) + start(1, host="elsewhere"))
     assert [(info.rank, info.host) for info in series.ranks] == [(1, "n1")]
@@ -229,12 +222,6 @@ def test_other_files_are_no_ranks(tmp_path: Path) -> None:
     assert series.unreadable == ("rank-00002.jsonl:0: cannot be read on: Is a directory",)
     assert series.restarted is not None
     assert series.restarted.startswith("notes:1:")
-
-
-@given(st.lists(st.binary(max_size=300), max_size=3))
-def test_no_bytes_make_reading_fail(logs: list[bytes]) -> None:
-    with reader() as run:
-        assert run(*logs).steps == ()
 
 
 @given(st.integers(0, len(LOG)))

@@ -1,7 +1,6 @@
 """The scripts of runs whose engine is a command: golden files of published runs, and what other shapes change."""
 
 import difflib
-import os
 import re
 from functools import cache
 from itertools import pairwise
@@ -15,6 +14,7 @@ from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.session.script.prepared import prepare
+from tests.support.golden import assert_golden
 from tests.support.shipped import shipped_recipes
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "scripts"
@@ -99,17 +99,7 @@ def parts(text: str) -> list[str]:
 @pytest.mark.parametrize("name", golden())
 def test_the_script_is_the_golden_one(name: str) -> None:
     """What runs on the nodes changes on purpose only. LLMBENCH_ACCEPT_GOLDEN=1 accepts what is there now."""
-    path, text = GOLDEN / name, golden()[name]
-    #: test variable LLMBENCH_ACCEPT_GOLDEN: golden files are rewritten
-    if os.environ.get("LLMBENCH_ACCEPT_GOLDEN"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    expected = path.read_text() if path.exists() else ""
-    if text != expected:
-        difference = "".join(
-            difflib.unified_diff(expected.splitlines(True), text.splitlines(True), str(path), "this code")
-        )
-        pytest.fail(f"{difference}\nIf that is meant: LLMBENCH_ACCEPT_GOLDEN=1 pytest {__file__}", pytrace=False)
+    assert_golden(GOLDEN / name, golden()[name], __file__)
 
 
 def test_no_golden_file_is_left_over() -> None:

@@ -1,6 +1,5 @@
 """The submission scripts: golden files, and the promise that they are what submitit hands to sbatch."""
 
-import difflib
 import os
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from pytest_llmbench.cluster.system import System, load_system
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.session.script.prepared import holder_request, hours_at_most, run_request
+from tests.support.golden import assert_golden
 from tests.support.shipped import shipped_recipes
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "sbatch"
@@ -57,25 +57,12 @@ REQUESTS = {
 }  # fmt: skip
 
 
-def normalised(script: str) -> str:
-    """The script without what differs from one installation to the next: the interpreter."""
-    return script.replace(sys.executable, "/venv/bin/python")
-
-
 @pytest.mark.parametrize("name", REQUESTS)
 def test_the_script_is_the_golden_one(name: str) -> None:
     """What goes to Slurm changes on purpose only. LLMBENCH_ACCEPT_GOLDEN=1 accepts what is there now."""
-    path = GOLDEN / f"{name}.sh"
-    script = normalised(sbatch_script(REQUESTS[name]))
-    if os.environ.get("LLMBENCH_ACCEPT_GOLDEN"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(script)
-    expected = path.read_text() if path.exists() else ""
-    if script != expected:
-        difference = "".join(
-            difflib.unified_diff(expected.splitlines(True), script.splitlines(True), str(path), "this code")
-        )
-        pytest.fail(f"{difference}\nIf that is meant: LLMBENCH_ACCEPT_GOLDEN=1 pytest {__file__}", pytrace=False)
+    # The interpreter differs from one installation to the next.
+    script = sbatch_script(REQUESTS[name]).replace(sys.executable, "/venv/bin/python")
+    assert_golden(GOLDEN / f"{name}.sh", script, __file__)
 
 
 def test_no_golden_file_is_left_over() -> None:

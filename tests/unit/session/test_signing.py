@@ -101,7 +101,7 @@ def test_what_jobs_executed_goes_and_evidence_stays(record: RunRecord, tmp_path:
     runs = KeptRuns(lambda *_: None)
     runs.keep(record.model_copy(update={"key": "sane"}), None)
     runs.keep(broken.model_copy(update={"key": "broken"}), None)
-    sweep(tmp_path, [key for key, run in runs.glances.items() if run.is_sane])
+    sweep(tmp_path, [key for key, run in runs.summaries.items() if run.is_sane])
     left = {
         key: {os.fspath(p.relative_to(tmp_path / "runs" / key)) for p in (tmp_path / "runs" / key).rglob("*.*")}
         for key in ("sane", "broken")

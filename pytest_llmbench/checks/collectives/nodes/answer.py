@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from pydantic import NonNegativeInt
 
 from pytest_llmbench.core.record.curves import Curve
-from pytest_llmbench.core.wire.answers import DeviceAnswer, ProbeAnswer
-from pytest_llmbench.core.wire.nccl import NcclLines
+from pytest_llmbench.core.wire.answers import DeviceAnswer, NcclLines, ProbeAnswer
 
 
 class MeasuredCollectives(DeviceAnswer):

@@ -92,7 +92,6 @@ class _Bench:
         self._values = Values(context.world_size, self._dtype)
 
     def run(self, log: ProbeLog) -> RankCollectives:
-        """Measure all operations, one after the other, and make this rank's answer."""
         curves: dict[str, Curve] = {}
         unsupported: dict[str, str] = {}
         wrong: dict[str, int] = {}

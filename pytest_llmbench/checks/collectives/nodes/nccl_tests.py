@@ -11,8 +11,7 @@ from pydantic import PositiveFloat, PositiveInt
 
 from pytest_llmbench.core.plain import read_json
 from pytest_llmbench.core.schema import Strict, validate
-from pytest_llmbench.core.wire.answers import ProbeAnswer
-from pytest_llmbench.core.wire.nccl import NcclLines
+from pytest_llmbench.core.wire.answers import NcclLines, ProbeAnswer
 from pytest_llmbench.workloads.node.nodes import environment_of, gpus_of
 from pytest_llmbench.workloads.node.processes import ask
 from pytest_llmbench.workloads.rank.context import RankContext
@@ -70,6 +69,8 @@ def run(context: RankContext, log: ProbeLog) -> NcclTestsOutputs:
         log.phase(f"{collective}_perf")
         runs[collective] = _run(command, f"{collective}_perf", context.folder, lines)
     nccl = read_output(lines, {**os.environ, **command.env}) if command.nccl else None
+    if nccl is not None and not command.launcher:  # its ranks are of this process, and may run where it may
+        nccl = nccl.model_copy(update={"cores": tuple(sorted(os.sched_getaffinity(0)))})
     return NcclTestsOutputs(device=device, runs=runs, nccl=nccl)
 
 

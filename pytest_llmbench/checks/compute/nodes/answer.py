@@ -7,6 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from pytest_llmbench.core.wire.answers import DeviceAnswer, ProbeAnswer
+from pytest_llmbench.core.wire.machine import GpuPath
 
 # The largest team: each rank gathers the gradients of all of its group.
 _LARGEST_TEAM = 16
@@ -42,6 +43,8 @@ class GemmRates(ProbeAnswer):
 class CopyRates(ProbeAnswer):
     """Copies between a GPU and pinned memory of the host, B/s: for this GPU alone, and for all of the node at once."""
 
+    pinned: bool = True  # whether the memory of the host was, in the end
+    path: GpuPath = GpuPath()  # under load
     host_to_device: PositiveFloat
     host_to_device_all: PositiveFloat
     device_to_host: PositiveFloat

@@ -22,7 +22,9 @@ from pytest_llmbench.checks.compute.nodes.answer import (
 )
 from pytest_llmbench.core.unix_clock import UnixClock
 from pytest_llmbench.core.wire import layout
+from pytest_llmbench.core.wire.machine import GpuPath
 from pytest_llmbench.core.wire.step_events import GpuEvent, TelemetryEvent
+from pytest_llmbench.workloads.node.hardware import read_path
 from pytest_llmbench.workloads.node.machine import cpu_threads, device_name
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.file_barrier import FileBarrier
@@ -109,11 +111,9 @@ class LoadTelemetry:
         self._began = self.clock.now()
 
     def begin(self) -> None:
-        """Count seconds from now on."""
         self._began = self.clock.now()
 
     def elapsed(self) -> float:
-        """Seconds since the load began."""
         return self._seconds(self.clock.now())
 
     def telemetry(self, event: TelemetryEvent | GpuEvent) -> None:
@@ -185,6 +185,7 @@ def _why_lacking(precision: str, device: torch.device) -> str:
 def _measure_copies(context: RankContext, device: torch.device, start: StepStart) -> CopyRates:
     """Measure each direction, one rank of the node after the other, and then all of them at once."""
     rates: dict[str, float] = {}
+    path = GpuPath()
     pinned = context.simulate is None or context.simulate.name != "pageable-memory"
     how: dict[str, Any] = {"seconds": context.config["seconds"], "pinned": pinned}
     for direction, to_device in (("host_to_device", True), ("device_to_host", False)):
@@ -195,7 +196,10 @@ def _measure_copies(context: RankContext, device: torch.device, start: StepStart
         start(f"{direction} of all: warm-up")()
         together = start(f"{direction} of all")
         rates[f"{direction}_all"] = copy(device, _COPIED, to_device=to_device, start=together, **how)
-    return CopyRates(**rates)
+        path = read_path(context)  # before the link falls asleep
+    return CopyRates(
+        **rates, pinned=torch.zeros(1, dtype=torch.uint8, pin_memory=pinned).is_pinned(), path=path
+    )  # fmt: skip
 
 
 def _meeting(context: RankContext) -> FileBarrier:

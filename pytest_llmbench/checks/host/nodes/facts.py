@@ -5,7 +5,6 @@ import os
 import re
 import resource
 import shutil
-import struct
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -15,6 +14,7 @@ from pytest_llmbench.checks.host.nodes.files import names_in, text_of
 from pytest_llmbench.core.plain import read_json
 from pytest_llmbench.core.wire.answers import ProbeAnswer
 from pytest_llmbench.workloads.node.files import wrong_with
+from pytest_llmbench.workloads.node.hardware import redirecting_bridges
 from pytest_llmbench.workloads.node.installed import installed
 from pytest_llmbench.workloads.node.machine import node_software
 from pytest_llmbench.workloads.node.processes import ask
@@ -33,10 +33,6 @@ _VERSION_COMMANDS = {
 }
 _RUNTIMES = {"docker": ("docker", "info"), "enroot": ("enroot", "version"), "pyxis": ("srun", "--help")}
 _LIMITS = {"nofile": resource.RLIMIT_NOFILE, "memlock": resource.RLIMIT_MEMLOCK, "nproc": resource.RLIMIT_NPROC}
-_BRIDGE = "0x0604"
-_EXTENDED, _ACS = 0x100, 0x000D
-# Request and completion redirect: traffic between two devices goes up to the root complex and down again.
-_REDIRECT = 0x4 | 0x8
 
 
 class ResourceLimits(ProbeAnswer):
@@ -190,40 +186,13 @@ def tuning(root: Path) -> KernelTuning:
         numa_nodes=len(list(memory.glob("node[0-9]*"))),
         governors=_count_texts(cpus.glob("cpu[0-9]*/cpufreq/scaling_governor")),
         iommu_groups=_count_texts((root / "sys/kernel/iommu_groups").glob("*/type")),
-        acs=redirecting_bridges(root),
+        acs=redirecting_bridges(root / "sys"),
     )
 
 
 def iommu_options(cmdline: str) -> tuple[str, ...]:
     """The options about the IOMMU on the kernel's command line; the others may be confidential."""
     return tuple(word for word in cmdline.split() if "iommu" in word)
-
-
-def redirecting_bridges(root: Path) -> tuple[str, ...] | None:
-    """Addresses of PCI bridges that redirect traffic between devices; None where only root could read it."""
-    bridges, unread = [], False
-    for device in sorted((root / "sys/bus/pci/devices").glob("*")):
-        if (text_of(device / "class") or "").startswith(_BRIDGE):
-            try:
-                space = (device / "config").read_bytes()
-            except OSError:
-                space = b""
-            unread |= len(space) <= _EXTENDED
-            if acs_control(space) & _REDIRECT:
-                bridges.append(device.name)
-    return None if unread and not bridges else tuple(bridges)
-
-
-def acs_control(space: bytes) -> int:
-    """The control register of Access Control Services in a PCI device's configuration space; 0 without one."""
-    at, seen = _EXTENDED, set[int]()
-    while _EXTENDED <= at <= len(space) - 8 and at not in seen:
-        seen.add(at)
-        (header,) = struct.unpack_from("<I", space, at)
-        if header & 0xFFFF == _ACS:
-            return int(struct.unpack_from("<H", space, at + 6)[0])
-        at = header >> 20
-    return 0
 
 
 def _count_texts(files: Iterable[Path]) -> dict[str, int]:

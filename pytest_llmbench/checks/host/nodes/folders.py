@@ -127,8 +127,11 @@ def mark_caches(context: RankContext, log: ProbeLog) -> KernelCaches:
     caches = {}
     for name, folder in _cache_folders(context).items():
         log.phase(f"look at {folder}")
-        existing = nearest(folder)
-        marked = token is not None and _touch(existing / f"{_MARK}{token}-{host_name()}")
+        existing, marked = nearest(folder), False
+        if token is not None:
+            with suppress(OSError):
+                (existing / f"{_MARK}{token}-{host_name()}").touch()
+                marked = True
         caches[name] = KernelCache(folder=str(folder), mount=mount_of(existing), warm=is_warm(folder), marked=marked)
     return KernelCaches(boot=text_of(Path("/proc/sys/kernel/random/boot_id")), folders=caches)
 
@@ -178,11 +181,3 @@ def is_warm(folder: Path) -> bool:
 def _cache_folders(context: RankContext) -> dict[str, Path]:
     """This rank's own folders, and those that environments of the system's file name."""
     return cache_folders(os.environ) | {name: Path(path) for name, path in context.config["folders"].items()}
-
-
-def _touch(path: Path) -> bool:
-    try:
-        path.touch()
-    except OSError:
-        return False
-    return True

@@ -5,8 +5,7 @@ from typing import Literal, Self
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from pytest_llmbench.core.schema import Strict
-from pytest_llmbench.core.wire.answers import DeviceAnswer, ProbeAnswer
-from pytest_llmbench.core.wire.nccl import NcclLines
+from pytest_llmbench.core.wire.answers import DeviceAnswer, NcclLines, ProbeAnswer
 
 # The operation of a group: rings of all_gather take the same way between two nodes as between many; an all_reduce may
 # go by trees, which on two nodes is up to twice as fast as the wire.

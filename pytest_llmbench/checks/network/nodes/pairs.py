@@ -93,7 +93,6 @@ class _Player:
         self._wait_s = 2 * plan.timeout_s + 1
 
     def run(self) -> None:
-        """Play all rounds."""
         try:
             self._enter()
         except Exception as error:  # noqa: BLE001 - raised again where the answer is made

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pytest_llmbench.core.wire.answers import ProbeAnswer
+from pytest_llmbench.workloads.node.rdma import read_text
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 
@@ -57,9 +58,9 @@ def devices(root: Path) -> tuple[PciDevice, ...]:
     for driver in _DRIVERS:
         for path in (root / "bus/pci/drivers" / driver).glob("*"):
             if _ADDRESS.fullmatch(path.name):
-                numa = re.fullmatch(r"-?\d+", _read(path / "numa_node") or "", re.ASCII)
+                numa = re.fullmatch(r"-?\d+", read_text(path / "numa_node") or "", re.ASCII)
                 number = None if numa is None else int(numa[0])
-                bound.append(PciDevice(bus=path.name, driver=driver, pci_class=_read(path / "class"), numa=number))
+                bound.append(PciDevice(bus=path.name, driver=driver, pci_class=read_text(path / "class"), numa=number))
     return tuple(sorted(bound, key=lambda device: device.bus))
 
 
@@ -77,7 +78,7 @@ def cpu() -> dict[str, str]:
 def affinity(root: Path) -> dict[str, str]:
     """Masks of the CPUs of each NUMA node, `ffffffff,00000000`, by its number."""
     nodes = (root / "devices/system/node").glob("node[0-9]*")
-    masks = {path.name.removeprefix("node"): _read(path / "cpumap") for path in nodes}
+    masks = {path.name.removeprefix("node"): read_text(path / "cpumap") for path in nodes}
     return {number: mask for number, mask in sorted(masks.items()) if mask is not None}
 
 
@@ -91,10 +92,3 @@ def installed() -> InstalledFile | None:
             return InstalledFile(path=path, text=file.read(_LARGEST).decode(errors="replace"), error=None)
     except OSError as error:
         return InstalledFile(path=path, text=None, error=error.strerror)
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return None

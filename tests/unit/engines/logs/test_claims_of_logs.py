@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.readers import megatron_claims
+from tests.conftest import known
 from tests.support.samples import readable
 
 from .true_logs import LAMBDA_13B, LAMBDA_350M, MEGATRON_CPU, MEGATRON_H200, METASEQ_CPU, NEMO_2, TRUE_LOGS, TrueLog
@@ -121,8 +122,7 @@ def test_a_log_that_says_what_the_recipe_says_is_sane(tmp_path: Path) -> None:
     ],
 )
 def test_each_printed_argument_has_to_agree(tmp_path: Path, argument: str, value: object, said: str) -> None:
-    problem = OURS.problem(tmp_path, ours({argument: value}))
-    assert problem is not None
+    problem = known(OURS.problem(tmp_path, ours({argument: value})))
     assert problem.kind == "wrong_work"
     assert said in problem.message
     assert re.match(r"job\.out:\d+ says ", problem.message)
@@ -139,8 +139,7 @@ def test_each_printed_argument_has_to_agree(tmp_path: Path, argument: str, value
     ],
 )
 def test_each_printed_count_has_to_agree(tmp_path: Path, said: dict[str, int], named: str) -> None:
-    problem = OURS.problem(tmp_path, ours(counts=said))
-    assert problem is not None
+    problem = known(OURS.problem(tmp_path, ours(counts=said)))
     assert (problem.kind, named in problem.message) == ("wrong_work", True), problem.message
 
 
@@ -190,8 +189,7 @@ def test_settings_are_counted_as_far_as_they_are_not_compared(tmp_path: Path) ->
     readable(((METASEQ_CPU, 167, 31), (LAMBDA_350M, 67, 6), (NEMO_2, 73, 9)), lambda case: case[0].name),
 )
 def test_settings_of_other_frameworks_are_counted(log: TrueLog, printed: int, compared: int, tmp_path: Path) -> None:
-    summary = log.evidence(tmp_path, log.text()).compared.summary
-    assert summary is not None
+    summary = known(log.evidence(tmp_path, log.text()).compared.summary)
     assert re.fullmatch(rf"{printed} settings printed, {compared} compared, .*, \d+ unknown: .*", summary)
 
 
@@ -344,8 +342,7 @@ def test_a_true_log_of_another_training_is_refused(
 ) -> None:
     damaged, changes = re.subn(pattern, instead, log.text())
     assert changes
-    problem = log.problem(tmp_path, damaged)
-    assert problem is not None
+    problem = known(log.problem(tmp_path, damaged))
     assert problem.kind in {"wrong_work", "loss_rises"} or log.kind == "no_evidence_of_completion"
     assert named in problem.message or log.kind is not None
 

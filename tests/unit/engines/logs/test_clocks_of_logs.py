@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import known
 from tests.support.samples import readable
 
 from .test_claims_of_logs import OURS, ours
@@ -77,8 +78,7 @@ def test_clocks_that_agree_are_no_doubt(tmp_path: Path, text: str) -> None:
 )
 def test_metaseqs_clocks_have_to_agree(tmp_path: Path, text: str, said: str) -> None:
     """`wps`, `wall`, `train_wall` and the times of its lines, each by another clock."""
-    problem = METASEQ.problem(tmp_path, text)
-    assert problem is not None
+    problem = known(METASEQ.problem(tmp_path, text))
     assert (problem.kind, said in problem.message) == ("implausible", True), problem.message
 
 
@@ -95,8 +95,7 @@ def test_lambdas_execution_time_has_to_cover_its_lines(
     shorter = share * float(seconds)
     text = text.replace(f"Execution time: {seconds} ", f"Execution time: {shorter:.4f} ")
     text = re.sub(r"Throughput: [\d.]+", f"Throughput: {sequences / shorter:.4f}", text)
-    problem = log.problem(tmp_path, text)
-    assert problem is not None
+    problem = known(log.problem(tmp_path, text))
     assert "s passed by the lines' times, and" in problem.message
 
 

@@ -246,3 +246,16 @@ def test_any_evidence_gives_one_line(
     assert "\n" not in str(found)
     if found.rank is not None:
         assert owns[found.rank] == max(owns)
+
+
+TCP = "data between nodes went over TCP (NET/Socket); NCCL_IB_DISABLE=1 is set"
+
+
+def test_the_way_by_nccls_lines_explains_the_exchange(make_run: MakeRun) -> None:
+    """Where the exchange is seen, its time decides; the host of a GPU does not see it."""
+    slow, quick = ([rank(each, {"forward": own}, 0.1, 0.25) for each in range(4)] for own in (0.04, 0.095))
+    found = cause(make_run(slow, transfer_s=0.05, transport=(TCP,)))
+    assert (found.kind, found.sentence.partition("step; ")[2][: len(TCP)]) == ("network", TCP)
+    assert cause(make_run(quick, transfer_s=0.002, transport=(TCP,))).kind == "compute"
+    assert str(cause(make_run(gpus=4, transport=(TCP,)))) == f"network: {TCP}"
+    assert cause(make_run(gpus=4)).kind == "not known"

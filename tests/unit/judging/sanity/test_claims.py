@@ -14,6 +14,7 @@ from pytest_llmbench.core.repeats import repeated
 from pytest_llmbench.judging.sanity import Evidence, Origin, first_problem
 from pytest_llmbench.judging.sanity.losses import copied_in_log
 from pytest_llmbench.judging.sanity.work import OF_RECIPES, due
+from tests.conftest import known
 from tests.unit.judging.conftest import good_runs
 from tests.unit.judging.sanity.test_sanity_of_commands import evidence
 
@@ -42,8 +43,7 @@ def test_a_claim_that_differs_is_named(name: ClaimName, evidence: Evidence, by: 
     other = "fp8" if isinstance(expected, str) else expected + by
     agrees = Claim(name=name, value=expected, where="rank 0")
     differs = Claim(name=name, value=other, where="rank 1")
-    problem = first_problem(claiming(evidence, agrees, differs))
-    assert problem is not None
+    problem = known(first_problem(claiming(evidence, agrees, differs)))
     assert problem.kind == "wrong_work"
     assert "rank 1" in problem.message
 
@@ -92,8 +92,7 @@ def started(evidence: Evidence, at: float, origin: Origin) -> Evidence:
 )
 @given(evidence=good_runs())
 def test_a_log_of_another_day_is_refused(evidence: Evidence, at: float, origin: Origin, said: str) -> None:
-    problem = first_problem(started(evidence, at, origin))
-    assert problem is not None
+    problem = known(first_problem(started(evidence, at, origin)))
     assert problem.kind == "other_run"
     assert said in problem.message
 

@@ -16,6 +16,7 @@ from pytest_llmbench.judging.findings import findings
 from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.sanity import Evidence, first_problem
 from pytest_llmbench.judging.sanity.losses import diverging
+from tests.conftest import known
 from tests.unit.judging.conftest import GPU, small
 
 NODE = Topology(nodes=1, gpus_per_node=2)
@@ -141,8 +142,7 @@ def test_a_good_run_passes(good: Evidence) -> None:
     ],
 )
 def test_what_is_wrong_is_named(bad: Evidence, kind: str, said: str) -> None:
-    problem = first_problem(bad)
-    assert problem is not None
+    problem = known(first_problem(bad))
     assert problem.kind == kind
     assert said in problem.message
 
@@ -156,8 +156,7 @@ def test_processes_that_end_badly_after_the_work_are_told_of() -> None:
         "ended with an error, although the work was done: exits with return code = -6" in f for f in findings(good)
     )
     half = evidence(bad_ends=ends, completed=None, failure=ends[0])
-    problem = first_problem(half)
-    assert problem is not None
+    problem = known(first_problem(half))
     assert problem.kind == "no_evidence_of_completion"
     assert "it said: exits with return code = -6" in problem.message
     assert not any("ended with an error" in finding for finding in findings(half))
@@ -193,8 +192,7 @@ def test_a_step_that_two_lines_are_about_counts_once(every: int, lines: int, sec
 def test_a_log_in_which_nothing_moves_is_no_training(changes: dict[str, float], told: str) -> None:
     """The very same loss in all steps, or gradients of nothing, are of no training, however fast."""
     lines = tuple(step.model_copy(update=changes) for step in steps())
-    problem = first_problem(evidence(lines))
-    assert problem is not None
+    problem = known(first_problem(evidence(lines)))
     assert (problem.kind, told in problem.message) == ("no_training", True)
     few = tuple(step.model_copy(update=changes) if step.step < 3 else step for step in lines)
     moved = tuple(s.model_copy(update={"loss": 5.0 - s.step / 100}) if s.step > 2 else s for s in few)

@@ -54,13 +54,6 @@ def test_a_failure_names_its_gpu_and_why(version: str) -> None:
     assert not is_healthy(diagnosis)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_skip_is_no_pass(version: str) -> None:
-    diagnosis = one(printed(version, WITH_A_SKIP))
-    assert {status for _, status in statuses(diagnosis, "eud")} == {Status.SKIP}
-    assert not is_healthy(diagnosis)
-
-
 @pytest.mark.parametrize("version", ["3.3.9", "table of 3.2.6", "table of 4.2.3"])
 def test_a_long_message_is_put_together_again(version: str) -> None:
     text = "GPU 1 " + " ".join(f"word{number}" for number in range(40))

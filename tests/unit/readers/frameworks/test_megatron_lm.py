@@ -146,15 +146,6 @@ def test_text_of_another_rank_behind_a_line(text: str, other: str) -> None:
     assert step(text + other) == step(text)
 
 
-def test_the_first_iteration_since_core_0_16(read: Read) -> None:
-    """Iteration 1 has a line of its own, and the next line's mean includes it."""
-    first, fifth = (CORE_0_16.replace("iteration      100", f"iteration        {number}") for number in (1, 5))
-    series = read(parse, f"{first}\n{fifth}\n")
-    assert [(each.step, each.interval) for each in series.steps] == [(1, 1), (5, 5)]
-    older = read(parse, f"{first}\n{fifth}\n".replace(".000250", ""))
-    assert [(each.step, each.interval) for each in older.steps] == [(1, 1), (5, 4)]
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -196,24 +187,46 @@ def test_lines_that_cannot_be_read(text: str, why: str) -> None:
         parse(text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "(after 10 iterations) memory (MB) | allocated: 1.0 | max allocated: 2.0 |",
-        "    log_string += ' elapsed time per iteration (ms): {:.1f} |'.format(",
-        " iteration ............................................ 0",
-        "UserWarning: RuntimeError: CUDA out of memory",
-        "WARNING:megatron: NCCL error in: x",
-        "  File \"train.py\", line 1, in raise RuntimeError('x')",
-        "[before the start of training step] datetime:",
-        "print_datetime('exiting program after receiving SIGTERM.')",
-        "using world size: 12",
-        "  world_size ...................................... 2",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "",
+    "(after 10 iterations) memory (MB) | allocated: 1.0 | max allocated: 2.0 |",
+    "    log_string += ' elapsed time per iteration (ms): {:.1f} |'.format(",
+    " iteration ............................................ 0",
+    "UserWarning: RuntimeError: CUDA out of memory",
+    "WARNING:megatron: NCCL error in: x",
+    "  File \"train.py\", line 1, in raise RuntimeError('x')",
+    "[before the start of training step] datetime:",
+    "print_datetime('exiting program after receiving SIGTERM.')",
+    "using world size: 12",
+    "  world_size ...................................... 2",
+    "  tensorboard_log_interval ........................ 1",
+])  # fmt: skip
 def test_lines_that_say_nothing(text: str) -> None:
     assert list(parse(text)) == []
+
+
+@pytest.mark.parametrize(("text", "item"), [
+    ("using world size: 16 and model-parallel size: 2 ", WorldSize(16)),
+    ("using world size: 384, data-parallel-size: 6, tensor-model-parallel size: 8", WorldSize(384)),
+    ("using world size: 2, data-parallel size: 1, context-parallel size: 1", WorldSize(2)),
+    ("  log_interval .................................... 5", LogInterval(5)),
+])  # fmt: skip
+def test_facts_of_the_run(text: str, item: Item) -> None:
+    assert list(parse(text)) == [item]
+
+
+@pytest.mark.parametrize(("text", "kind"), [
+    ("[before the start of training step] datetime: 2026-11-21 03:13:23.549861", Begun),
+    ("[after training is done] datetime: 2026-11-21 03:13:26.875028 ", Completed),
+    ("[exiting program at iteration 15] datetime: 2026-11-21 08:10:19 ", Completed),
+    ("[exiting program after 1.0022056 minutes] datetime: 2026-11-21 08:11:33 ", Completed),
+    ("[exiting program after receiving SIGTERM.] datetime: 2026-11-21 08:13:57 ", Failed),
+    ("ERROR:megatron.core.rerun_state_machine:Unexpected result nan on rank 0 at iteration #2", Failed),
+    ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", Failed),
+    ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", Failed),
+])  # fmt: skip
+def test_begin_and_ends(text: str, kind: type[Begun | Completed | Failed]) -> None:
+    assert list(parse(text)) == [kind(text)]
 
 
 def test_one_log_has_one_unit_of_time(tmp_path: Path) -> None:
@@ -223,39 +236,6 @@ def test_one_log_has_one_unit_of_time(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text("\n".join([*lines, ""]))
     found = read_log([tmp_path / "a.log"], reader()).unreadable
     assert found == ("a.log:3: its time is in s, and that of earlier lines in ms",)
-
-
-@pytest.mark.parametrize(
-    ("text", "item"),
-    [
-        ("using world size: 16 and model-parallel size: 2 ", WorldSize(16)),
-        ("using world size: 384, data-parallel-size: 6, tensor-model-parallel size: 8", WorldSize(384)),
-        ("using world size: 2, data-parallel size: 1, context-parallel size: 1", WorldSize(2)),
-    ],
-)
-def test_world_size(text: str, item: Item) -> None:
-    assert list(parse(text)) == [item]
-
-
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("[after training is done] datetime: 2026-11-21 03:13:26.875028 ", Completed),
-        ("[exiting program at iteration 15] datetime: 2026-11-21 08:10:19 ", Completed),
-        ("[exiting program after 1.0022056 minutes] datetime: 2026-11-21 08:11:33 ", Completed),
-        ("[exiting program after receiving SIGTERM.] datetime: 2026-11-21 08:13:57 ", Failed),
-        ("ERROR:megatron.core.rerun_state_machine:Unexpected result nan on rank 0 at iteration #2", Failed),
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", Failed),
-        ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", Failed),
-    ],
-)
-def test_ends(text: str, kind: type[Completed | Failed]) -> None:
-    assert list(parse(text)) == [kind(text)]
-
-
-def test_the_begin() -> None:
-    begin = "[before the start of training step] datetime: 2026-11-21 03:13:23.549861"
-    assert list(parse(f"{begin} \n")) == [Begun(begin)]
 
 
 def test_published_lines_of_175b(sample: Sample) -> None:
@@ -333,11 +313,6 @@ def test_in_our_own_log_the_second_line_is_the_mean_of_two() -> None:
     steps = read_log([log], parse).steps
     assert (steps[0].interval, steps[1].interval) == (1, 2)
     assert steps[1].seconds == pytest.approx(two.total_seconds() / 2, rel=0.02)
-
-
-def test_how_often_it_logs() -> None:
-    assert list(parse("  log_interval .................................... 5")) == [LogInterval(5)]
-    assert list(parse("  tensorboard_log_interval ........................ 1")) == []
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,8 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Judgement, RunRecord, Verdict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.reporting.html import sections
-from pytest_llmbench.reporting.html.comparison import compare
 from pytest_llmbench.reporting.html.figures import step_figures
-from pytest_llmbench.session.folder import newest, read_folder
+from pytest_llmbench.session.folder import newest
 from tests.support.recorded import (
     broken_run,
     check_records,
@@ -254,33 +253,6 @@ def test_the_newest_session_began_last_whatever_its_name(tmp_path: Path) -> None
 def test_a_folder_that_is_no_session_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not the folder of a session"):
         write_page(tmp_path)
-
-
-def test_two_sessions_are_compared(tmp_path: Path) -> None:
-    """Each recipe has the verdict that `llmbench compare` gives, and what else changed is listed."""
-
-    def session_of(name: str, versions: dict[str, str], **slow: float) -> Path:
-        folder = tmp_path / name
-        runs = [run_record(folder, key, seed, slow=factor) for seed, (key, factor) in enumerate(slow.items())]
-        named = [
-            run.model_copy(
-                update={"versions": versions, "recipe": run.recipe.model_copy(update={"name": run.key})}
-            ) for run in runs
-        ]  # fmt: skip
-        write_session(folder, named, [])
-        return folder
-
-    earlier = session_of("20261123-101500-abc122", {"torch": "2.10.0"}, good=1.0, slow=1.0, former=1.0)
-    now = session_of("20261124-101500-abc123", {"torch": "2.11.0"}, good=1.0, slow=1.12)
-    compared = compare(read_folder(now), read_folder(earlier))
-    numbers = {(recipe, statistic): (kind, reason) for recipe, statistic, *_, kind, reason in compared.numbers}
-    assert numbers["slow", "throughput"] == ("fail", "")
-    assert numbers["good", "throughput"] == ("pass", "")
-    assert numbers["former", "—"] == ("skip", "the later session has no run of it")
-    assert ("good", "torch", "2.10.0", "2.11.0") in compared.differences
-    page = Page(write_page(now, earlier=earlier))
-    for words in ("the later session has no run of it", "2.10.0", "-10."):
-        assert words in page.text
 
 
 def test_two_thousand_runs_are_less_than_15_mb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from pytest_llmbench.engines.base import Command, Place, Script
 from pytest_llmbench.readers.log import read_log
 from pytest_llmbench.session.script.scripts import labels_of, write_script
 from pytest_llmbench.workloads.node.command import OWNER_GONE, STARTED_AGAIN, run_command
+from tests.conftest import known
 from tests.support.waiting import wait_until
 
 # A child, and a grandchild in a session of its own, that leave their ids behind.
@@ -68,9 +69,7 @@ def clean() -> dict[str, str]:
 
 
 def report(folder: Path) -> DriverReport:
-    found = read_report(folder)
-    assert found is not None
-    return found
+    return known(read_report(folder))
 
 
 def output(folder: Path) -> str:
@@ -228,8 +227,7 @@ def test_what_a_node_lacks_is_reported_and_nothing_starts(
     (tmp_path / "none").mkdir()
     env = {"PATH": f"{tmp_path}/none"} if kind == "wrong_hardware" else None
     assert drive("echo never", env, **task).wait(300) == 0
-    problem = report(tmp_path).problem
-    assert problem is not None
+    problem = known(report(tmp_path).problem)
     assert problem.kind == kind
     assert said in problem.message
     assert not (tmp_path / "logs" / "output.log").exists()

@@ -89,12 +89,13 @@ def stand_in(**changes: Any) -> SimpleNamespace:
 def test_cards_and_ports_of_sysfs(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     context = RankContext.__new__(RankContext)
-    object.__setattr__(context, "config", {"sysfs": str(root)})
+    for name, value in {"config": {"sysfs": str(root)}, "device": "cuda"}.items():
+        object.__setattr__(context, name, value)
     facts = hardware.facts(context, SimpleNamespace(phase=lambda _: None))  # type: ignore[arg-type]
     assert facts.product == "X1"
     assert facts.root_ports == {"0000:03:00.0": "0000:00:01.0"}
     assert sorted(facts.driverless) == ["0000:00:07.0", "0000:08:00.0"]
-    ports = {port.device: port for port in facts.ports}
+    ports = {port.device: port for port in facts.own_ports}
     assert set(ports) == {"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3", "rdmap0"}
     first = ports["mlx5_0"]
     assert (first.rate_gbits, first.active, first.pcie_gen, first.pcie_width) == (400, True, 5, 16)
@@ -143,3 +144,32 @@ def test_gpus_by_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(sys.modules, "pynvml", stand_in(DeviceGetHandleByIndex=lost))
     assert hardware.read_gpus() == ((), None, "NVML: GPU is lost")
+
+
+@pytest.mark.parametrize(
+    ("near", "cores", "far"),
+    [
+        ("0-1", {2, 3}, True), ("0-1", {1, 2}, False), ("0-1", {0}, False), ("2", {0}, True), ("0,2-3", {1}, False),
+        ("0-3", {3}, False), (None, {3}, False), ("0-1", {8}, False), ("0", {1}, False),
+    ],
+)  # fmt: skip
+def test_cores_on_another_socket_than_the_gpu(tmp_path: Path, near: str | None, cores: set[int], far: bool) -> None:
+    """A core of the same socket is near, whatever its NUMA node."""
+    for core in range(4):
+        write(tmp_path / f"devices/system/cpu/cpu{core}/topology", physical_package_id=str(core // 2))
+    write(tmp_path / "bus/pci/devices/0000:01:00.0", **({} if near is None else {"local_cpulist": near}))
+    assert hardware.is_far("0000:01:00.0", cores, tmp_path) is far
+
+
+def test_the_way_between_a_rank_and_its_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "gpu_identity", lambda _: "GPU-1")
+    monkeypatch.setitem(
+        sys.modules, "pynvml", stand_in(
+            DeviceGetHandleByUUID=lambda _: 1, DeviceGetCurrPcieLinkGeneration=lambda _: 4,
+            DeviceGetCurrPcieLinkWidth=lambda _: 8,
+        ),
+    )  # fmt: skip
+    path = hardware.read_path(RankContext.__new__(RankContext), tmp_path)
+    assert (path.far, path.pcie_gen, path.pcie_width) == (False, 4, 8)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert hardware.read_path(RankContext.__new__(RankContext)).pcie_gen is None

@@ -12,6 +12,7 @@ import pytest
 from pytest_llmbench.core.wire.driver import CommandTask, Needed
 from pytest_llmbench.workloads.node import prepared
 from pytest_llmbench.workloads.node.prepared import first_missing
+from tests.conftest import known
 
 NOBODY = 65534
 
@@ -200,8 +201,7 @@ def test_a_check_runs_in_the_framework_s_environment(task: MakeTask) -> None:
     env = {**os.environ, "A": "1", "B": "0"}
     settings: dict[str, Any] = {"env": {"B": "2"}, "setup": ("export C=3",)}
     assert first_missing(task(told, **settings), env) is None
-    problem = first_missing(task({"check": "true"}, setup=("no-such-module load cuda",)), env)
-    assert problem is not None
+    problem = known(first_missing(task({"check": "true"}, setup=("no-such-module load cuda",)), env))
     assert "no-such-module: command not found" in problem.message
 
 
@@ -220,8 +220,7 @@ def test_one_problem_names_everything(tmp_path: Path, task: MakeTask) -> None:
         Needed(name="apex", check="exit 1", make="make apex"),
     ]
     secrets = {"HF_TOKEN": f"{tmp_path}/token"}
-    problem = first_missing(task(prepare=tuple(wanted), secrets=secrets), os.environ)
-    assert problem is not None
+    problem = known(first_missing(task(prepare=tuple(wanted), secrets=secrets), os.environ))
     assert problem.kind == "not_prepared"
     assert problem.message == (
         f"{os.uname().nodename} is not prepared for this run, 3 missing:\n"
@@ -271,22 +270,18 @@ def test_mounted_files_are_looked_for_on_the_node(tmp_path: Path, task: MakeTask
     (tmp_path / "nested").mkdir()
     no_runtime = {**boxed, "inside": "false"}
     assert first_missing(task({"path": "/data/*.bin"}, **no_runtime), os.environ) is None
-    problem = first_missing(task({"path": "/data/nested/*.bin"}, **no_runtime), os.environ)
-    assert problem is not None
+    problem = known(first_missing(task({"path": "/data/nested/*.bin"}, **no_runtime), os.environ))
     assert f"0 of 1 file found for {tmp_path}/nested/*.bin" in problem.message
 
 
 def test_files_of_the_image_are_looked_for_inside(tmp_path: Path, task: MakeTask, boxed: dict[str, Any]) -> None:
     fill(tmp_path / "opt", a=1)
     assert first_missing(task({"path": f"{tmp_path}/opt/a.bin"}, **boxed), os.environ) is None
-    problem = first_missing(task({"path": f"{tmp_path}/opt/*.bin", "min_bytes": 3}, **boxed), os.environ)
-    assert problem is not None
+    problem = known(first_missing(task({"path": f"{tmp_path}/opt/*.bin", "min_bytes": 3}, **boxed), os.environ))
     assert "opt/a.bin has 1 bytes, 2 fewer than the 3" in problem.message
-    problem = first_missing(task({"path": "/opt/x"}, **{**boxed, "inside": "echo no such image; false"}), os.environ)
-    assert problem is not None
-    assert (
-        "/opt/x could not be checked in the container: ended with status 1; its last words: no such" in problem.message
-    )
+    no_image = {**boxed, "inside": "echo no such image; false"}
+    message = known(first_missing(task({"path": "/opt/x"}, **no_image), os.environ)).message
+    assert "/opt/x could not be checked in the container: ended with status 1; its last words: no such" in message
 
 
 def test_a_check_runs_in_the_container(task: MakeTask, boxed: dict[str, Any]) -> None:

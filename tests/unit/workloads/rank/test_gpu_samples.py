@@ -23,7 +23,7 @@ from pytest_llmbench.readers.steps.step_log import read_steps
 from pytest_llmbench.workloads.rank import gpu_samples
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.steplog import StepLog
-from tests.unit.workloads.conftest import Launch, MakeRecipe, alone
+from tests.unit.workloads.conftest import Launch, MakeRecipe
 
 STANDIN = Path(__file__).parents[3] / "standins" / "nvml"
 # An H200 at its power limit.
@@ -133,26 +133,21 @@ def test_the_last_sample_lies_behind_the_last_step(context: RankContext, series:
     assert last.time >= end
 
 
-@pytest.mark.parametrize("error", ["NotSupported", "NoPermission", "FunctionNotFound"])
-def test_what_a_gpu_does_not_tell_is_null(context: RankContext, series: Series, error: str) -> None:
+@pytest.mark.parametrize(("row", "expected"), [
+    *(({"sm": error, "energy": error}, (None, None, 690.5, 4))
+      for error in ("NotSupported", "NoPermission", "FunctionNotFound")),
+    # Before driver 535 they were throttle reasons.
+    ({"event_reasons": "FunctionNotFound", "throttle_reasons": 8, "energy": "NotSupported"}, (None, 1455, 690.5, 8)),
+    (dict.fromkeys(("event_reasons", "throttle_reasons", "energy"), "NotSupported"), (None, 1455, 690.5, None)),
+])  # fmt: skip
+def test_what_a_gpu_does_not_tell_is_null(
+    context: RankContext, series: Series, row: dict[str, Any], expected: tuple[float | None, ...]
+) -> None:
     """One number that is not to be had, or none at all, costs no other and is no trouble."""
-    series(ROW | {"sm": error, "energy": error})
+    series(ROW | row)
     told, (first, *_) = watch(context)
-    assert (first.energy_mj, first.sm_clock_mhz, first.power_w) == (None, None, 690.5)
+    assert (first.energy_mj, first.sm_clock_mhz, first.power_w, first.clocks_event_reasons) == expected
     assert [event.trouble for event in told] == [None]
-
-
-def test_an_old_driver_gives_reasons_under_their_old_name(context: RankContext, series: Series) -> None:
-    """Before 535 they were throttle reasons."""
-    series(ROW | {"event_reasons": "FunctionNotFound", "throttle_reasons": 8})
-    _, (first, *_) = watch(context)
-    assert first.clocks_event_reasons == 8
-
-
-def test_a_driver_without_reasons_names_none(context: RankContext, series: Series) -> None:
-    series(ROW | {"event_reasons": "NotSupported", "throttle_reasons": "NotSupported"})
-    _, (first, *_) = watch(context)
-    assert first.clocks_event_reasons is None
 
 
 def test_a_gpu_that_is_lost_is_said_once(context: RankContext, series: Series) -> None:
@@ -332,11 +327,3 @@ def test_real_ranks_are_watched_while_they_train(
     assert {name: value for name, value in found.items() if name in expected}.items() <= expected.items()
     if "power_mean" in found:
         assert found["power_mean"] == pytest.approx(690.5, rel=0.1)
-
-
-def test_a_step_log_of_a_watched_rank_reads_as_ever(context: RankContext, series: Series) -> None:
-    series(ROW)
-    assert alone(context.folder, {}) == context
-    watch(context)
-    found = read_steps(context.folder)
-    assert (found.steps, found.unreadable) == ((), ())

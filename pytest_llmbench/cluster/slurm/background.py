@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Aside(Future[T]):
+class BackgroundCall(Future[T]):
     """The result of one function at work in a daemon thread of its own.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""The border that foreign text crosses on its way into records, and from there to reports and the terminal."""
+"""Redaction of foreign text before it goes into records, and from there to reports and the terminal."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ _FOREIGN = {
 _AnyRecord = TypeVar("_AnyRecord", bound=Record)
 
 
-class Border:
+class Redactor:
     """Removes secrets and terminal control sequences from the records of one session.
 
     The secrets are those that this process can see, and those that the driver of a run saw on its node.
