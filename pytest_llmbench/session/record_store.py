@@ -189,7 +189,7 @@ class RecordStore:
         unwritten: files of evidence whose writing failed.
         lost: the reason why the record of a judged run is lost, by key.
         unsaved: the reason why the record of a run or check could not be kept, by key or name.
-    runs, checks: the final records, by key and by name; those of checks without their evidence.
+        runs, checks: the final records, by key and by name; those of checks without their evidence.
         left_over: nodes that are too few for a group.
         command: the command line with which records are signed; None where they are not.
     """
