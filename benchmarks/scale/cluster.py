@@ -192,7 +192,7 @@ class Cluster:
         """Curves at the rate of the slowest pair, with 20 µs for each operation."""
         config, ranks = probe.config, len(hosts) * GPUS
         share = min(self._rate((self.node, host), {0, 1}) for host in hosts if host != self.node) / WIRE
-        curves = {}
+        curves: dict[str, Any] = {}
         for name in config["collectives"]:
             law = physics.expect_between(name, len(hosts), GPUS, 400.0, physics.Links(4, 18, nvls=True))
             busbw = share * (self._law(law) if isinstance(law, physics.PhysicsBound) else 20.0)
