@@ -26,6 +26,7 @@ from pytest_llmbench.cluster.slurm.commands import (
 )
 from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import JobIdentity, JobState, OurJob
+from pytest_llmbench.cluster.system import visible_gpus
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import make_folder, make_private
 from pytest_llmbench.core.wire import layout
@@ -268,6 +269,7 @@ def submit_local(request: JobRequest, module: str, folder: str) -> subprocess.Po
     """
     from submitit.local.local import start_controller  # noqa: PLC0415
 
+    gpus = visible_gpus() or tuple(map(str, range(request.gpus_per_node)))
     make_folder(logs := request.folder)
     if any(tag in str(logs) for tag in _TAGS):
         logs = Path(f"/proc/{os.getpid()}/fd/{os.open(logs, os.O_RDONLY)}")  # open as long as this process
@@ -277,7 +279,7 @@ def submit_local(request: JobRequest, module: str, folder: str) -> subprocess.Po
                 folder=logs,
                 command=f"{request.interpreter} -u -m {module} {shlex.quote(folder)}",
                 tasks_per_node=request.tasks_per_node,
-                cuda_devices=",".join(map(str, range(request.gpus_per_node))),
+                cuda_devices=",".join(gpus[: request.gpus_per_node]),
                 # A backstop only: the run's own deadline comes first and records the reason.
                 timeout_min=request.time_min + 5,
                 setup=request.setup,

@@ -168,11 +168,11 @@ def load_system(name_or_file: str, folders: Iterable[Path]) -> System:
 
 
 def probe_local() -> System:
-    """Describe this machine: its GPUs by nvidia-smi, else its CPUs.
+    """Describe this machine: its GPUs that are visible, by nvidia-smi, else its CPUs.
 
     The peak is that of the GPU's data sheet; for other GPUs it is missing, and statistics that need it are left out.
     """
-    gpus, cpus = _nvidia_smi(), len(os.sched_getaffinity(0))
+    gpus, cpus = _nvidia_smi()[: _most_visible()], len(os.sched_getaffinity(0))
     known = published(gpus[0]) if gpus else None
     gpu = None if known is None else Gpu(
         model=known.model, memory_gib=known.memory_gib, peak_tflops=known.peak_tflops,
@@ -213,9 +213,24 @@ def doubtful_gpu(own: Gpu) -> Iterator[str]:
             yield f"gpu: {key}: {value:g} is {times:.3g} times what is published of {own.model} (dense): {values}"
 
 
+def visible_gpus() -> tuple[str, ...] | None:
+    """The GPUs of this machine that its user left visible, by index or UUID; None where all are."""
+    #: variable CUDA_VISIBLE_DEVICES: with `--cluster local`: the GPUs of all ranks
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return None if named is None else tuple(filter(None, map(str.strip, named.split(","))))
+
+
+def _most_visible() -> int | None:
+    visible = visible_gpus()
+    return None if visible is None else len(visible)
+
+
 def gpus_here() -> int | None:
-    """GPUs of this machine, by nvidia-smi or their device files; None where there may be GPUs of another vendor."""
-    return None if Path("/dev/kfd").exists() else _gpus_on(os.environ.get("PATH", ""))
+    """Visible GPUs here, by nvidia-smi or their device files; None where there may be GPUs of another vendor."""
+    if Path("/dev/kfd").exists():
+        return None
+    here, visible = _gpus_on(os.environ.get("PATH", "")), _most_visible()
+    return here if visible is None else min(here, visible)
 
 
 @cache

@@ -181,8 +181,9 @@ def _judge(line: Compared, change: Change, wanted: Wanted) -> Compared:
     what += f": between {for_people(100 * change.low, 2)} and {for_people(100 * change.high, 2)} %"
     if verdict is Verdict.FAIL:
         return replace(line, reason=f"{what}, which is beyond the uncertainty of both")
-    reason = (
-        f"{what}. A regression of more than {100 * COARSE:g} % could hide in that: train longer, make several runs "
-        f"(--llmbench-repeat), or compare with more earlier runs (last:{max(LEAST_PAST, 2 * change.runs_before)})"
+    advice = change.reason or (
+        "train longer, make several runs (--llmbench-repeat), or compare with more earlier runs "
+        f"(last:{max(LEAST_PAST, 2 * change.runs_before)})"
     )
+    reason = f"{what}. A regression of more than {100 * COARSE:g} % could hide in that: {advice}"
     return replace(line, reason=reason)

@@ -14,7 +14,7 @@ from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.history.queries import PastRun
 from pytest_llmbench.history.rows import MetricRow, metrics_of, problem_of, series_of
 from pytest_llmbench.history.scatter import LEAST_PAST, Scatter, scatter_of_runs, shared_scatter, usual_scatter
-from pytest_llmbench.judging.interval.steady import ALPHA
+from pytest_llmbench.judging.interval.steady import ALPHA, FEW_TO_COMPARE, unseen_between
 from pytest_llmbench.judging.interval.student import quantile
 from pytest_llmbench.judging.telemetry import Better
 
@@ -44,7 +44,7 @@ class Change:
     high: float | None = None
     deviation: float | None = None  # standard deviation of the number of one run, as a share; None if unknown
     alpha: float = ALPHA  # probability that an end of the interval is wrong
-    reason: str = ""  # the reason for a missing interval
+    reason: str = ""  # the reason for a missing interval, or for one that is wide because of few steps
 
     @property
     def worst(self) -> float | None:
@@ -128,7 +128,17 @@ def measure_change(
     width = quantile(1 - alpha, own.freedom) * math.sqrt(
         deviation**2 / len(before) + (deviation**2 + more) / len(after)
     )
-    return replace(change, low=ratio * math.exp(-width) - 1.0, high=ratio * (1 + width) - 1.0, deviation=deviation)
+    reason = ""
+    apart = unseen_between(row.steps for row in (*before, *after))
+    if apart and shared is None and len(past) < LEAST_PAST:
+        width += apart / math.sqrt(min(len(before), len(after)))
+        reason = (
+            f"runs of fewer than {FEW_TO_COMPARE} judged steps may be on two levels of speed, up to {apart:.0%} apart: "
+            f"train longer, or compare where the history has {LEAST_PAST} earlier runs"
+        )
+    return replace(
+        change, low=ratio * math.exp(-width) - 1.0, high=ratio * (1 + width) - 1.0, deviation=deviation, reason=reason
+    )
 
 
 def not_comparable(before: Sequence[MetricRow], after: Sequence[MetricRow]) -> str:
@@ -283,7 +293,8 @@ def _judge(recipe: str, metric: str, change: Change) -> Compared:
     if change.low is None:
         needs_past = change.reason.startswith("runs on CPUs")
         return replace(line, verdict=Verdict.INCONCLUSIVE if needs_past else NOT_JUDGED, reason=change.reason)
-    reason = "the interval is too wide: a regression could hide in it" if change.regressed is None else ""
+    wide = change.reason or "a regression could hide in it"
+    reason = f"the interval is too wide: {wide}" if change.regressed is None else ""
     if change.improved:
         reason = "better, beyond what is uncertain"
     return replace(line, verdict=verdict_of_change(change), reason=reason)

@@ -60,7 +60,10 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricRow:
-    """One measured number of a run, with its interval, both in `unit`; `better` is the direction of an improvement."""
+    """One measured number of a run, with its interval, both in `unit`; `better` is the direction of an improvement.
+
+    `steps` is the number of judged steps in the steady part of the run; None if that is unknown.
+    """
 
     name: str
     value: float
@@ -68,6 +71,7 @@ class MetricRow:
     low: float | None = None
     high: float | None = None
     better: Better | None = None
+    steps: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,6 +169,7 @@ def metrics_of(record: RunRecord) -> tuple[MetricRow, ...]:
         MetricRow(
             name=name, value=metric.value, unit=metric.unit, low=metric.low, high=metric.high,
             better=(statistics[name].better if name in statistics else None) or by_sense[metric.sense],
+            steps=record.steady_steps,
         ) for name, metric in record.metrics.items()
     )  # fmt: skip
 

@@ -23,6 +23,8 @@ from pytest_llmbench.judging.good_runs import LEAST_RUNS, facts_of
 from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.interval.student import quantile
 
+# The least number of repeats that differ: of three, more than 1 % of further repeats would be refused.
+LEAST_DIFFERING = 4
 # Neighbouring steps whose spread counts for one, on either side.
 _NEIGHBOURS = 5
 # Prior for the scatter of the repeats' worst distances: standard deviation of their logarithm, and its degrees of
@@ -143,6 +145,11 @@ def golden_losses(runs: Mapping[str, RunRecord], date: str, resolution: float) -
     exact, lasting = all(len(set(column)) == 1 for column in columns), None
     tolerances = [0.0] * len(columns)
     if not exact:
+        if len(runs) < LEAST_DIFFERING:
+            raise ConfigError(
+                f"the {len(runs)} runs differ: golden losses take at least {LEAST_DIFFERING} runs that differ, better "
+                f"5 or more; {LEAST_RUNS} are enough if they are the same in every bit"
+            )
         _refuse_odd(curves)
         tolerances, lasting = _tolerances(columns)
     means = [column[0] if exact else stats.fmean(column) for column in columns]

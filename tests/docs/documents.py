@@ -35,11 +35,12 @@ CHECKOUT = Path(__file__).parents[2]
 PAGES = sorted(path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "docs").rglob("*.md"))
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", *PAGES)
 
-# A newcomer's first commands run as they do: each by a Python of its own. Later pages have pytest forked.
-FIRST_READ = ("README.md", "docs/install.md")
+# The commands after an installation run as they do, each by a Python of its own, as those of README do in the tests of
+# the wheel. Other pages have pytest forked.
+FIRST_READ = "docs/install.md"
 # These show two ranks. A reader of others has one core, so their trainings have one rank: half the time.
 _GUIDES = ("docs/how-to/judge/prove-that-the-gate-fails.md", "docs/how-to/validate/find-wrong-numbers.md")
-TWO_RANKS = (*FIRST_READ, "docs/tutorial.md", *_GUIDES)
+TWO_RANKS = ("README.md", FIRST_READ, "docs/tutorial.md", *_GUIDES)
 
 _COMMENT = re.compile(r"<!--\s*(?P<kind>file|run|output|text)\s*(?::\s*(?P<what>.*?))?\s*-->")
 _FENCE = re.compile(r"(?P<indent> *)(?P<fence>`{3,})(?P<language>[\w+-]*)[^`]*")
@@ -165,7 +166,7 @@ class Reader:
         self.environment = _environment({"TMPDIR": str(temporary)})
         if not self.slurm:  # plans are for clusters that are not here
             self.environment = {**self.environment, "PATH": f"{SILENT_SLURM}{os.pathsep}{self.environment['PATH']}"}
-        if blocks and blocks[0].document not in FIRST_READ:
+        if blocks and blocks[0].document != FIRST_READ:
             forked = warm_pytest.script(temporary / "bin")
             self.environment = {**self.environment, "PATH": f"{forked}{os.pathsep}{self.environment['PATH']}"}
         if blocks and blocks[0].document not in TWO_RANKS and hasattr(os, "sched_getaffinity"):

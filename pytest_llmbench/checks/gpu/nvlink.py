@@ -128,8 +128,12 @@ class GpuNvlink(GpuCheck):
         ]
         findings += _compare(links, options)
         findings += _find_outside_fabric(nodes)
-        sizes = Counter(domain for _, domain in {(host, gpu.domain) for host, gpu in nodes.gpus()} if domain)
-        notes = tuple(f"NVLink domain {domain}: {counted(size, 'node')}" for domain, size in sorted(sizes.items()))
+        gpus = Counter(gpu.domain for _, gpu in nodes.gpus() if gpu.domain)  # as many as NCCL's cliqueSize
+        sizes = Counter(domain for _, domain in {(host, gpu.domain) for host, gpu in nodes.gpus()})
+        notes = tuple(
+            f"NVLink domain {domain}: {counted(sizes[domain], 'node')}, {count} GPUs"
+            for domain, count in sorted(gpus.items())
+        )
         return Report(findings=tuple(findings), unjudged=unjudged, notes=notes, evidence={"nvlink": shown})
 
 

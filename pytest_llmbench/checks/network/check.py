@@ -24,6 +24,7 @@ from pytest_llmbench.checks.network.groups import (
     note_missing_reference,
 )
 from pytest_llmbench.checks.network.hunt import Hunt
+from pytest_llmbench.checks.network.ports import add_ports
 from pytest_llmbench.checks.transport import wire
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict
@@ -71,7 +72,11 @@ class Rail(CheckDefaults):
     #: statistic rail.rail_busbw: bus bandwidth of a pair of nodes over one rail
     #: statistic rail.rail_busbw_median: median of a node's pairs on that rail
     #: statistic rail.across_busbw: upper quartile of the pairs across a boundary between racks or switches
-    statistics: Mapping[str, str] = {"rail_busbw": "GB/s", "rail_busbw_median": "GB/s", "across_busbw": "GB/s"}
+    statistics: Mapping[str, str] = {
+        "rail_busbw": "GB/s", "rail_busbw_median": "GB/s", "across_busbw": "GB/s",
+        #: statistic rail.port_write_bw: a port by perftest's `ib_write_bw`, where that is installed; best of two pairs
+        "port_write_bw": "Gb/s",
+    }  # fmt: skip
     deadline_s = 900.0
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
@@ -84,7 +89,8 @@ class Rail(CheckDefaults):
         hunt = Hunt(self, fleet, settings, options, statistic="rail_busbw", gpus=gpus, repeats=options.repeats)
         hunt.play(options.count_rounds(fleet), rails=hunt.field.local_ranks)
         # `pairs` looks at the same way.
-        return hunt.report() if "pairs" in fleet.site.selected else hunt.add_transport(hunt.report())
+        report = hunt.report() if "pairs" in fleet.site.selected else hunt.add_transport(hunt.report())
+        return add_ports(self, report, fleet, hunt.machines, [host for host in fleet.hosts if host not in hunt.silent])
 
 
 class Pairs(CheckDefaults):

@@ -197,14 +197,14 @@ _LIMITS = (
     #: finding link_flapped: the link of an RDMA port went down during the session
     _Limit(
         kind="link_flapped", severity=Severity.ISOLATE, most=0, action=_CABLE,
-        counters=("link_downed", "carrier_down_count"),
+        counters=("link_downed", "carrier_down_count", "link_down_events_phy"),
     ),
     #: finding port_errors: an RDMA port counted errors of its link during the session
     _Limit(
         kind="port_errors", severity=Severity.ISOLATE, most=10, action=_CABLE,
         counters=(
             "symbol_error", "link_error_recovery", "port_rcv_errors", "local_link_integrity_errors",
-            "excessive_buffer_overrun_errors", "rx_crc_errors",
+            "excessive_buffer_overrun_errors", "rx_crc_errors", "rx_pcs_symbol_err_phy",
         ),
     ),
     #: finding port_congested: an RDMA port dropped or repeated packets during the session
@@ -215,7 +215,8 @@ _LIMITS = (
             "port_rcv_remote_physical_errors", "port_rcv_switch_relay_errors", "port_xmit_discards",
             "port_xmit_constraint_errors", "port_rcv_constraint_errors", "VL15_dropped", "out_of_sequence",
             "packet_seq_err", "local_ack_timeout_err", "rx_drops", "retrans_timeout_events",
-            "unresponsive_remote_events", "impaired_remote_conn_events",
+            "unresponsive_remote_events", "impaired_remote_conn_events", "rdma_read_wr_err", "rdma_write_wr_err",
+            "rx_discards_phy", "tx_discards_phy",
         ),
     ),
 )  # fmt: skip

@@ -411,6 +411,11 @@ class RunRecord(RunOutcome, RunAttempts, RunTraces, RunIdentity, Record):
         return ended - began if began is not None and ended is not None else 0.0
 
     @property
+    def steady_steps(self) -> int | None:
+        """Number of steps in the steady part; None without one."""
+        return None if self.steady is None else self.steady.judged * min(step.interval for step in self.steps)
+
+    @property
     def job(self) -> str:
         """Its job for people: ` (job 17)`, or ` (pid 17)` of a process on this machine; empty if there is none."""
         if self.job_id is None:

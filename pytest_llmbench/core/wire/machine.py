@@ -108,6 +108,7 @@ class MachineFacts(ProbeAnswer):
     ports: tuple[MachinePort, ...] = ()
     # InfiniBand and EFA cards without an RDMA device, by PCI address, with their driver; None where none has them.
     driverless: Mapping[str, str | None] = {}
+    write_bw: bool = False  # whether perftest's `ib_write_bw` is installed
     acs: tuple[str, ...] | None = None  # PCI bridges that redirect traffic between devices; None for all but root
     trouble: str | None = None  # the reason for missing GPUs
 

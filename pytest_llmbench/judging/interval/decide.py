@@ -11,7 +11,7 @@ from pytest_llmbench.core.record.series import RankInfo
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.judging.flops import describe_rates
 from pytest_llmbench.judging.interval.repeats import pool, runs_to_decide, steps_to_decide
-from pytest_llmbench.judging.interval.steady import ALPHA
+from pytest_llmbench.judging.interval.steady import ALPHA, FEW_TO_COMPARE
 
 Op = Literal[">=", ">", "<=", "<"]
 
@@ -96,8 +96,11 @@ def with_own_rule(decision: Decision, metric: Metric, op: Op, bound: Quantity) -
     return replace(decision, holds=None, why=why)
 
 
-def compare_metrics(metric: Metric, op: Op, other: Metric) -> Decision:
-    """Compare the numbers of two runs, of one dimension, with each other by the intervals of both."""
+def compare_metrics(metric: Metric, op: Op, other: Metric, apart: float = 0.0) -> Decision:
+    """Compare the numbers of two runs, of one dimension, with each other by the intervals of both.
+
+    `apart` is a share by which numbers of speed may differ in addition, by levels that the steps of neither show.
+    """
     if metric.low is None and metric.high is None:
         return Decision(holds=None, low=None, high=None, claim="run", why=_NOTHING)
     if other.low is None and other.high is None and other.sense is not None:
@@ -106,9 +109,13 @@ def compare_metrics(metric: Metric, op: Op, other: Metric) -> Decision:
         )
     low, high = _ends(metric)
     other_low, other_high = (Quantity(1.0, other.unit).to(metric.unit).value * end for end in _ends(other))
-    more, less = low >= other_high, high <= other_low
+    factor = 1.0 if metric.sense is None else 1.0 + apart
+    more, less = low >= other_high * factor, high * factor <= other_low
     holds = None if more == less else more == (op in {">=", ">"})
     why = "" if holds is not None else "The intervals of the two runs overlap: train both longer"
+    if why and not (low < other_high and high > other_low):
+        few = f"Runs of fewer than {FEW_TO_COMPARE} judged steps"
+        why = f"{few} may be on two levels of speed, up to {apart:.0%} apart: train both longer"
     return Decision(holds=holds, low=metric.low, high=metric.high, claim="run", why=why)
 
 

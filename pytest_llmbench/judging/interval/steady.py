@@ -4,7 +4,7 @@ The rule and its measured error rates are in `docs/measurements/verdicts_cpu_202
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import islice
 from operator import mul
@@ -40,6 +40,8 @@ _BATCHES = ((_MOST, 10), (100, 6), (0, 0))
 # A run that changes between two levels 8 % apart, every 20 steps in the mean, may show one of them only. The mean of
 # many more steps is half of that away. The chance of it is small from 75 steps on, and falls exponentially.
 _LEVELS, _SHORT, _FADES = 0.04, 75, 25
+# Two runs of fewer steps may each be on one of these levels throughout, in more than 0.3 % of pairs on different ones.
+FEW_TO_COMPARE = 50
 # Default standard deviation between runs of one system, for references without their own.
 BETWEEN_RUNS, FREEDOM = USUAL_BETWEEN_RUNS.spread, USUAL_BETWEEN_RUNS.freedom
 
@@ -56,7 +58,7 @@ def steady_state(
 
     With an alpha of 1 %, at most 1 % of verdicts were wrong in the simulated cells of the domain: 25 to 5,000 steps (a
     verdict needs at least 20 after the warm-up, or 5 lines), noise with a coefficient of variation of 0.05 to 6 % and a
-    correlation of neighbours up to 0.9 (0.98 from 100 steps on), bounds 0.5 to 5 % away; drift, pauses, evaluations,
+    correlation of neighbours up to 0.98, bounds 0.5 to 5 % away; drift, pauses, evaluations,
     slow starts, swings of 3 % and levels 8 % apart. Limits: noise may hide the end of a slow start whose excess fades
     with a time constant of more than 0.6 of the steps; runs of one system that differ by more than 0.6 % need a
     calibrated `between_runs`, or several runs; pauses shorter than a line are part of the speed.
@@ -112,6 +114,11 @@ def steady_state(
 def unseen(steps: int) -> float:
     """By how much the mean of many more steps may differ because of a level outside of these, as a share."""
     return _LEVELS * math.exp(min((_SHORT - steps) / _FADES, 0.0))
+
+
+def unseen_between(steps: Iterable[int | None]) -> float:
+    """Share by which runs of so many judged steps may differ at most: each may be on one level throughout."""
+    return 2 * _LEVELS if all(each is not None and each < FEW_TO_COMPARE for each in steps) else 0.0
 
 
 class _Level(NamedTuple):

@@ -22,7 +22,7 @@ from pytest_llmbench.judging.interval.decide import (
     with_own_rule,
 )
 from pytest_llmbench.judging.interval.repeats import pool
-from pytest_llmbench.judging.interval.steady import ALPHA
+from pytest_llmbench.judging.interval.steady import ALPHA, unseen_between
 from pytest_llmbench.judging.statistics import judged_steps, steady_of
 
 # Fewer different times, of a log with few digits, may be alike by chance.
@@ -91,7 +91,9 @@ def judge(
     if metric.sense is None:
         decision = decide_by_ceiling(metric, op, bound, number.record.rank_info)
     elif other is not None:
-        decision = compare_metrics(metric, op, other.metric)
+        runs = [part.record for side in (number, other) for part in side.parts or (side,)]
+        apart = 0.0 if number.record is other.record else unseen_between(run.steady_steps for run in runs)
+        decision = compare_metrics(metric, op, other.metric, apart)
     else:
         steady = [
             (_steady_of_mean(part) if own_rule and not alone else None) or _steady_at(part.record, number.alpha)

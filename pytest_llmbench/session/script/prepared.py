@@ -21,7 +21,7 @@ from pytest_llmbench.cluster.runs import EarlyPlan, Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings, existing_allocation, existing_nodes
 from pytest_llmbench.cluster.slurm.commands import clean_environment
 from pytest_llmbench.cluster.slurm.keys import SLURM_DEFAULTS
-from pytest_llmbench.cluster.system import gpus_here
+from pytest_llmbench.cluster.system import gpus_here, visible_gpus
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.plain import refuse_unplain
 from pytest_llmbench.core.recipe.environments import Container, Environment, fill_in
@@ -147,7 +147,8 @@ def _refusal(engine: Engine, run: RunSpec, topology: Topology, settings: Setting
     here = gpus_here() if settings.cluster in {"local", "debug"} and topology.gpus else None
     if here is not None and here < topology.gpus_per_node:  # the ranks of other nodes find out for themselves
         message = (
-            f"the run asks for {topology.gpus_per_node} GPUs of this machine, which has {here or 'none'}: pass "
+            f"the run asks for {topology.gpus_per_node} GPUs of this machine, which has {here or 'none'}"
+            f"{'' if visible_gpus() is None else ' in CUDA_VISIBLE_DEVICES'}: pass "
             f"--gpus-per-node {here}{'' if here else ' to train on the CPU'}, or run on a cluster (--cluster slurm)"
         )  #: problem no_gpu: a run of this machine asks for more GPUs than it has; nothing was started
         return Problem(kind="no_gpu", message=message)

@@ -4,6 +4,7 @@ import ctypes
 import importlib
 import os
 import re
+import shutil
 import struct
 from collections.abc import Callable, Iterable
 from itertools import combinations
@@ -54,7 +55,7 @@ def facts(context: RankContext, log: ProbeLog) -> MachineFacts:
     return MachineFacts(
         product=product, virtual=_is_virtual(product, cpu), cpu_pcie_gen=find_cpu_pcie_gen(cpu), gpus=gpus,
         root_ports=root_ports, joined=joined, ports=ports, driverless=find_driverless(root),
-        acs=redirecting_bridges(root), trouble=trouble,
+        acs=redirecting_bridges(root), write_bw=shutil.which("ib_write_bw") is not None, trouble=trouble,
     )  # fmt: skip
 
 

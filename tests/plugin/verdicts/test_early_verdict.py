@@ -205,12 +205,12 @@ def test_a_plan_says_when_a_run_is_looked_at(user: UserFolder) -> None:
 
 def test_pytorch_ranks_end_together(user: UserFolder) -> None:
     recipe = {**TORCH, "steps": 300, "references": [bound()]}
-    model = {"layers": 2, "hidden_size": 128, "attention_heads": 4, "vocab_size": 1024, "dropout": 0.0}
-    user.recipe(**recipe, model=model, sequence_length=128)
+    model = {"layers": 2, "hidden_size": 64, "attention_heads": 4, "vocab_size": 256, "dropout": 0.0}
+    user.recipe(**recipe, model=model, sequence_length=64)
     result = early(user)
     assert result.returncode == 0, result.text
     record = result.record()
     assert record["early"]["whole"] is None
-    assert 75 <= len(record["steps"]) < 120
+    assert 75 <= len(record["steps"]) < 300  # its steps are short: when the first look is over, many more are made
     assert {rank["end_steps"] for rank in record["rank_info"]} == {len(record["steps"])}
     assert result.case.properties["verdict"] == "PASS"

@@ -257,7 +257,8 @@ def fork_workers(tests: Sequence[str]) -> None:
 def script(folder: Path) -> Path:
     """Write a `pytest` to put first in somebody's PATH; returns its folder."""
     folder.mkdir(exist_ok=True)
-    command = shlex.join([sys.executable, "-I", "-S", __file__, str(address()), "script"])
+    program = str(Path(__file__).with_name("standing.py"))
+    command = shlex.join([sys.executable, "-I", "-S", program, str(address()), "script"])
     (folder / "pytest").write_text(f'#!/bin/sh\nexec {command} "$@"\n')
     (folder / "pytest").chmod(0o755)
     return folder

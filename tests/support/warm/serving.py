@@ -9,6 +9,7 @@ and the streams are the asker's. See `asking.py` for the other side.
 """
 
 import array
+import atexit
 import contextlib
 import functools
 import gc
@@ -25,6 +26,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import types
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -42,8 +44,15 @@ HEAVY = tuple(
     for name in ("checks.collectives", "checks.compute", "checks.network", "engines.deepspeed", "engines.torch")
 )
 
-# The modules that ranks are started with.
+# The modules that ranks are started with, and what those with PyTorch import of ours.
 RANKS = tuple(f"pytest_llmbench.workloads.rank.{name}" for name in ("main", "probe"))
+WITH_TORCH = tuple(
+    f"pytest_llmbench.{name}"
+    for name in (
+        "engines.torch.ranks.run", "engines.deepspeed.ranks.run", "engines.megatron_core.ranks.run",
+        "checks.collectives.nodes.collectives", "checks.compute.nodes.compute", "checks.network.nodes.pairs",
+    )
+)  # fmt: skip
 
 REFUSED = -1000
 
@@ -173,6 +182,9 @@ def import_torch() -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     sys.modules.pop("pynvml", None)  # tests have a stand-in of that name
+    for name in (*RANKS, *WITH_TORCH):
+        importlib.import_module(name)
+    _forget()
 
 
 def collect_tests(args: list[str]) -> None:
@@ -194,15 +206,34 @@ def remember_shipped() -> None:
     files._parse = lambda text: pickle.loads(parsed[text]) if text in parsed else parse(text)
 
 
+def remember_installed() -> None:
+    """Read once what the installed packages announce: each session asks for the entry points and files of all."""
+    metadata = importlib.import_module("importlib.metadata")
+    for name in ("entry_points", "files"):
+        read = vars(metadata.Distribution)[name].fget
+        known = {
+            str(found._path): read(found)
+            for found in metadata.distributions()
+            if name == "entry_points" or any(entry.group == "pytest11" for entry in found.entry_points)
+        }
+
+        def remembered(found: Any, read: Any = read, known: dict[str, Any] = known) -> Any:
+            path = str(found._path) if hasattr(found, "_path") else ""
+            return known[path] if path in known else read(found)
+
+        setattr(metadata.Distribution, name, property(remembered))
+
+
 def start_pytest(door: Path) -> None:
     """Start pytest where there is nothing to test, and import what a session of ours needs."""
     pytest = importlib.import_module("pytest")
     with tempfile.TemporaryDirectory() as nothing, contextlib.chdir(nothing):
         pytest.main(["-p", "no:cacheprovider", "--collect-only", "-q", nothing], plugins=[Importing(_names())])
     remember_shipped()
+    remember_installed()
     _forget()
     # Workers of pytest-xdist are sessions as well: they are asked for by the same program as others.
-    asking = [sys.executable, "-I", "-S", str(Path(__file__).with_name("asking.py"))]
+    asking = [sys.executable, "-I", "-S", str(Path(__file__).with_name("standing.py"))]
     io_of_execnet = importlib.import_module("execnet.gateway_io")
     io_of_execnet.popen_args = lambda _spec: [  # type: ignore[attr-defined]
         *asking, str(door), "code", "import sys;exec(eval(sys.stdin.readline()))",
@@ -277,7 +308,22 @@ def main() -> None:
         sys.stdout.flush()  # a session would print what is left of it
         gc.collect()
         gc.freeze()
-        serve(door, address)
+        try:
+            serve(door, address)
+        except SystemExit as end:
+            leave(end.code)
+        leave(None)
+
+
+def leave(code: object) -> None:
+    """End as Python does, but for taking apart all that is imported: a tenth of what a small session computes."""
+    if code is None or isinstance(code, int):
+        vars(threading)["_shutdown"]()
+        vars(atexit)["_run_exitfuncs"]()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit((code or 0) & 0xFF)
+    sys.exit(str(code))
 
 
 if __name__ == "__main__":

@@ -335,7 +335,8 @@ def test_trays_of_a_rack_are_in_one_domain(tmp_path: Path, what: str) -> None:
     assert {finding.host for finding in report.findings} <= {"this"}
     assert [(each.subject, f"{each.kind} {each.severity}") for each in report.findings] == TRAYS[what][1]
     members = 2 if what.startswith(("a board", "another")) else 3
-    assert f"NVLink domain {RACK}, clique 32766: {members} nodes" in report.notes
+    gpus = 5 if what.startswith("no resources") else 2 * members  # a clique that lacks a GPU shows
+    assert f"NVLink domain {RACK}, clique 32766: {members} nodes, {gpus} GPUs" in report.notes
 
 
 def output(text: str) -> ToolOutput:

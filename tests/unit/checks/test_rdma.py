@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, get_check
+from pytest_llmbench.checks.machine import ask_machines
 from pytest_llmbench.checks.rdma.ports import judge_gains, judge_ports
 from pytest_llmbench.core.record.health import Finding, Report
 from pytest_llmbench.core.wire.machine import MachineFacts
@@ -193,3 +194,83 @@ def test_machines_without_rdma_skip(tmp_path: Path, name: str) -> None:
     """Such as a laptop, or a cloud with virtual NICs."""
     write_sysfs(tmp_path / "n0", {"0000:01:00.0": ("nvme", 0)})
     assert check(name, fleet(tmp_path, ["n0"])).skip == "no RDMA device, and no card for one on PCI"
+
+
+# As infiniband-diags 39 prints it, and an old card, whose errors are only in the short form.
+_LONG = """# Port extended counters: Lid 1719 port 1 (CapMask: 0x5300 CapMask2: 0x0000002)
+PortSelect:......................1
+CounterSelect:...................0x0000
+PortXmitData:....................36298026860928
+PortRcvData:.....................12279028775751
+LinkDownedCounter:...............3
+"""
+_SHORT = """# Port counters: Lid 1719 port 1 (CapMask: 0x5300)
+PortSelect:......................1
+CounterSelect:...................0x0000
+SymbolErrorCounter:..............7
+LinkErrorRecoveryCounter:........0
+LinkDownedCounter:...............3
+VL15Dropped:.....................0
+PortXmitData:....................4294967295
+"""
+_ETHTOOL = """NIC statistics:
+     rx_packets: 4059
+     rx_discards_phy: 12
+     rx_prio3_pause: 88
+     link_down_events_phy: 2
+"""
+
+
+def program(folder: Path, name: str, body: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
+    (folder / name).chmod(0o755)
+
+
+def test_counters_that_the_kernel_lacks_are_those_of_perfquery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real one refuses a user who may not open the device, and the port has no counters then."""
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/bin:/usr/bin")
+    gone = dict.fromkeys(("counters__link_downed", "counters__symbol_error", "counters__port_xmit_data"))
+    refuses = "ibwarn: [7] mad_rpc_open_port: can't open UMAD port (mlx5_0:1)"
+    program(tmp_path / "bin", "perfquery", f'echo "{refuses}" >&2; exit 1')
+    assert node(tmp_path / "n", 1, {}, **gone).ports[0].counters == {}
+    shapes = {"-C mlx5_0 -P 1": _SHORT, "-x -C mlx5_0 -P 1": _LONG}
+    cases = "\n".join(f"'{options}') printf '{text}';;" for options, text in shapes.items())
+    program(tmp_path / "bin", "perfquery", f'case "$*" in\n{cases}\n*) exit 1;;\nesac')
+    (port,) = read_rdma(tmp_path / "n").ports
+    assert port.sent_bytes == 4 * 36298026860928
+    assert {name: port.counters[name] for name in ("symbol_error", "link_downed", "VL15_dropped")} == {
+        "symbol_error": 7, "link_downed": 3, "VL15_dropped": 0,
+    }  # fmt: skip
+
+
+def test_a_port_of_ethernet_has_the_counters_of_ethtool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/bin:/usr/bin")
+    program(tmp_path / "bin", "ethtool", f"[ \"$*\" = '-S eth7' ] || exit 1\nprintf '{_ETHTOOL}'")
+    node(tmp_path / "n", 1, {}, link_layer="Ethernet")
+    (tmp_path / "n/class/infiniband/mlx5_0/device/net/eth7").mkdir(parents=True)
+    before = read_rdma(tmp_path / "n")
+    program(tmp_path / "bin", "ethtool", f"printf '{_ETHTOOL.replace(': 12', ': 512').replace('phy: 2', 'phy: 3')}'")
+    found = list(judge_gains("n", before, read_rdma(tmp_path / "n")))
+    assert [(one.kind, one.message) for one in found] == [
+        ("link_flapped", "link_down_events_phy +1"), ("port_congested", "rx_discards_phy +500")
+    ]  # fmt: skip
+    (tmp_path / "bin/ethtool").unlink()
+    assert "rx_discards_phy" not in read_rdma(tmp_path / "n").ports[0].counters
+
+
+def test_counters_of_an_efa_device_and_its_port(tmp_path: Path) -> None:
+    usual = {**EFA, "hw_counters__tx_bytes": 10**12, "hw_counters__rdma_write_wr_err": 0}
+    before = node(tmp_path / "1", 1, {}, **usual)
+    after = node(tmp_path / "2", 1, {}, **{**usual, "hw_counters__rdma_write_wr_err": 200})
+    assert before.ports[0].sent_bytes == 10**12
+    assert [one.message for one in judge_gains("n", before, after)] == ["rdma_write_wr_err +200"]
+
+
+def test_the_first_check_that_asks_for_the_hardware_reads_the_counters_before_the_load(tmp_path: Path) -> None:
+    """So the errors span the load of collectives and pairs, whether or not `rdma_ports` was selected."""
+    nodes(tmp_path, 2, {}, 2)
+    both = fleet(tmp_path, ["n0", "n1"])
+    ask_machines(both, "$SYSFS_OF_TEST")
+    nodes(tmp_path, 2, {(0, 1): {"counters__link_downed": 1}}, 2, counters__port_xmit_data=10**10)
+    assert told(check("rdma_errors", both).findings) == [("n0", "mlx5_1/1", "link_flapped")]

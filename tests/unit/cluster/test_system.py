@@ -2,11 +2,13 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_llmbench.cluster import system as systems
-from pytest_llmbench.cluster.system import load_system, probe_local
+from pytest_llmbench.cluster.executors import JobRequest, submit_local
+from pytest_llmbench.cluster.system import gpus_here, load_system, probe_local
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.paths import shipped
 
@@ -114,6 +116,27 @@ def test_gpus_are_what_the_driver_lists(tmp_path: Path, monkeypatch: pytest.Monk
     nvidia_smi(tmp_path, "echo 'NVIDIA RTX 2080'")
     unknown = load_system("local", [shipped("systems")])
     assert (unknown.gpus_per_node, unknown.gpu) == (1, None)
+
+
+@pytest.mark.parametrize(("visible", "named"), [("3", "3"), (" 2, 3", "2,3"), ("", ""), (None, "0,1,2,3")])
+def test_ranks_here_have_the_gpus_that_their_user_left_visible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None, named: str
+) -> None:
+    """Two sessions on the GPUs of one machine would otherwise both load the first of them."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    nvidia_smi(tmp_path, "for gpu in 0 1 2 3; do echo 'NVIDIA H200'; done")
+    gpus = len(named.split(",")) if named else 0
+    assert (probe_local().gpus_per_node, gpus_here()) == (gpus, gpus)
+    given: dict[str, Any] = {}
+    monkeypatch.setattr("submitit.local.local.start_controller", lambda **asked: given.update(asked))
+    request = JobRequest(
+        name="run", folder=tmp_path / "logs", nodes=1, tasks_per_node=1, gpus_per_node=gpus, time_min=1, comment=""
+    )
+    submit_local(request, "module", "folder")
+    assert given["cuda_devices"] == named
 
 
 @pytest.mark.parametrize("model", ["NVIDIA H200 NVL 2", "NVIDIA A100-SXM4-80GB MIG 1g.10gb"])

@@ -27,9 +27,11 @@ def history(tmp_path: Path) -> Iterator[History]:
         yield opened
 
 
-def row(value: float, better: Any = "higher", half: float = 0.003, unit: str = "words/s") -> MetricRow:
+def row(
+    value: float, better: Any = "higher", half: float = 0.003, unit: str = "words/s", steps: int | None = None
+) -> MetricRow:
     return MetricRow(
-        name="x", value=value, unit=unit, low=value * (1 - half), high=value * (1 + half), better=better
+        name="x", value=value, unit=unit, low=value * (1 - half), high=value * (1 + half), better=better, steps=steps
     )  # fmt: skip
 
 
@@ -164,6 +166,21 @@ def test_a_wide_interval_decides_nothing() -> None:
     wide = measure_change([row(5.0, "lower", 0.9)], [row(5.2, "lower", 2.0)], usual=USUAL_BETWEEN_RUNS)
     assert wide.low is not None
     assert wide.low > -1.0
+
+
+@pytest.mark.parametrize(
+    ("after", "steps", "past", "regressed"),
+    [(95.0, 49, 0, None), (85.0, 49, 0, True), (95.0, 50, 0, True), (95.0, None, 0, True), (95.0, 49, 3, True)],
+)
+def test_few_steps_may_be_on_different_levels(
+    after: float, steps: int | None, past: int, regressed: bool | None
+) -> None:
+    """A run of 20 steps may be on one of two levels throughout; a history has shown how such runs differ."""
+    told = measure_change(
+        [row(100.0, steps=49)], [row(after, steps=steps)], past=[100.0, 100.1, 99.9][:past], usual=USUAL_BETWEEN_RUNS
+    )
+    assert told.regressed is regressed
+    assert (regressed is None) == ("two levels of speed" in told.reason and after > 90.0)
 
 
 def test_a_change_of_the_past_is_no_scatter() -> None:

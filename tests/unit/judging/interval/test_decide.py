@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns, Quantity
 from pytest_llmbench.core.record.records import Metric
 from pytest_llmbench.judging.interval.decide import Op, compare_metrics, decide, with_own_rule
-from pytest_llmbench.judging.interval.steady import steady_state
+from pytest_llmbench.judging.interval.steady import steady_state, unseen_between
 
 TOKENS = 1000.0
 
@@ -216,6 +216,20 @@ def test_two_runs_are_compared_by_the_intervals_of_both(share: float, holds: boo
     one, other = rate(steps()), rate([each / share for each in steps(seed=2)])
     assert compare_metrics(one, ">=", other).holds is holds
     assert compare_metrics(other, "<=", one).holds is holds
+
+
+@pytest.mark.parametrize(
+    ("share", "counts", "holds"),
+    [(0.95, (49, 49), None), (1.05, (49, 49), None), (0.85, (49, 49), True), (0.95, (49, 50), True),
+     (0.95, (49, None), True)],
+)  # fmt: skip
+def test_two_runs_of_few_steps_may_be_on_different_levels(
+    share: float, counts: tuple[int, int | None], holds: bool | None
+) -> None:
+    one, other = rate(steps()), rate([each / share for each in steps(seed=2)])
+    decision = compare_metrics(one, ">=", other, unseen_between(counts))
+    assert decision.holds is holds
+    assert holds is not None or "may be on two levels of speed, up to 8% apart: train both longer" in decision.why
 
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=4, max_size=60), st.floats(0.1, 10.0), st.floats(1.0, 3.0))

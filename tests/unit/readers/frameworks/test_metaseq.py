@@ -140,27 +140,24 @@ def test_lines_that_say_nothing(text: str) -> None:
     assert list(parse(text)) == []
 
 
-@pytest.mark.parametrize(
-    ("message", "items"),
-    [
-        ("training on 8 devices (GPUs/TPUs)", [WorldSize(8)]),
-        (
-            "NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: 2.0",
-            [Count("gradient_overflows")],
-        ),
-        ("Stopping training due to num_updates: 50 >= max_update: 50", [Total("max_update", 50.0)]),
-    ],
-)
-def test_what_is_said_of_the_run(message: str, items: list[Item]) -> None:
-    for name in ("metaseq.cli.train", "fairseq_cli.train"):
-        assert list(parse(f"2026-11-21 02:58:48 | INFO | {name} | {message}")) == items
+HEADS = [f"2026-11-21 02:58:48 | INFO | {name} | " for name in ("metaseq.cli.train", "fairseq_cli.train")]
+DONE = f"{HEADS[1]}done training in 123.4 seconds"
+OUT_OF_MEMORY = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
 
 
-def test_ends() -> None:
-    done = "2026-11-21 02:58:48 | INFO | metaseq_cli.train | done training in 123.4 seconds"
-    assert list(parse(done)) == [Completed(done), Total("done_training_s", 123.4)]
-    failed = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
-    assert list(parse(failed)) == [Failed(failed)]
+@pytest.mark.parametrize(("text", "items"), [
+    *((f"{head}training on 8 devices (GPUs/TPUs)", [WorldSize(8)]) for head in HEADS),
+    *((f"{head}NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: 2.0",
+       [Count("gradient_overflows")]) for head in HEADS),
+    *((f"{head}Stopping training due to num_updates: 50 >= max_update: 50", [Total("max_update", 50.0)])
+      for head in HEADS),
+    (f"{HEADS[0]}{{'common': {{'log_interval': 5, 'log_format': 'json'}}}}", [LogInterval(5)]),
+    (f"{HEADS[1]}Namespace(adam_eps=1e-08, log_interval=5, seed=1)", [LogInterval(5)]),
+    (DONE, [Completed(DONE), Total("done_training_s", 123.4)]),
+    (OUT_OF_MEMORY, [Failed(OUT_OF_MEMORY)]),
+])  # fmt: skip
+def test_facts_of_the_run(text: str, items: list[Item]) -> None:
+    assert list(parse(text)) == items
 
 
 def test_skipped_updates_are_counted(read: Read) -> None:
@@ -202,14 +199,3 @@ def test_a_log_of_torchrun(sample: Sample) -> None:
     assert series.totals == {"max_update": 20.0, "done_training_s": 0.5}
     assert (series.world_size, series.unread, series.failure) == (2, 0, None)
     assert series.completed is not None
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "2026-11-21 02:58:47 | INFO | metaseq.cli.train | {'common': {'log_interval': 5, 'log_format': 'json'}}",
-        "2021-03-08 18:05:49 | INFO | fairseq_cli.train | Namespace(adam_eps=1e-08, log_interval=5, seed=1)",
-    ],
-)
-def test_how_often_it_logs(text: str) -> None:
-    assert list(parse(text)) == [LogInterval(5)]

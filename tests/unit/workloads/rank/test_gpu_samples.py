@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -99,13 +99,9 @@ def test_a_gpu_is_known_by_its_uuid(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
     monkeypatch.setattr(torch.version, "cuda", cuda)
-    of_gpu = RankContext(**{**_fields(context), "device": "cuda", "local_rank": 3, "ranks_per_node": 8})
+    of_gpu = replace(context, device="cuda", local_rank=3, ranks_per_node=8)
     assert gpu_samples.gpu_uuid(of_gpu) == uuid
     assert asked == ([3] if uuid else [])
-
-
-def _fields(context: RankContext) -> dict[str, Any]:
-    return {name: getattr(context, name) for name in context.__slots__}
 
 
 def test_a_sample_is_what_nvml_tells(context: RankContext, series: Series) -> None:
