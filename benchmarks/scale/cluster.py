@@ -207,7 +207,7 @@ class Cluster:
             curves[name] = Curve(
                 collective=name, points=tuple(points), ranks=ranks, nodes=len(hosts), gpus=ranks, complete=True
             ).model_dump(mode="json")  # fmt: skip
-        measured = {"device": self.site.gpu_model, "curves": curves, "unsupported": {}, "notes": []}
+        measured: dict[str, Any] = {"device": self.site.gpu_model, "curves": curves, "unsupported": {}, "notes": []}
         return lambda rank: {"wrong": dict.fromkeys(curves, 0), "measured": None if rank else measured}
 
     def _play(self, probe: Probe, hosts: Sequence[str]) -> Tell:
