@@ -23,6 +23,7 @@ import yaml
 from pytest_llmbench.core import extensions
 from pytest_llmbench.engines.base import ENGINES
 from tests.support.warm import asking as warm_pytest
+from tests.support.warm.serving import remember_yaml
 
 Known = TypeVar("Known")
 
@@ -76,6 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Fork many workers from a Python that has imported the tests: each would take ten seconds of CPU time for it."""
     if len(getattr(config.option, "tx", None) or ()) >= 4 and not hasattr(config, "workerinput"):
         warm_pytest.fork_workers(config.args)
+    remember_yaml()
 
 
 def pytest_collection_finish() -> None:
@@ -211,6 +213,13 @@ class UserFolder:
             environment = {**environment, "PATH": f"{SILENT_SLURM}:{environment['PATH']}"}
         done = warm_pytest.run(self.command(*args), cwd=self.path, environment=environment, timeout_s=timeout_s)
         return Result(done.returncode, done.stdout, self.session)
+
+    def run_here(self, *args: str) -> Result:
+        """Run pytest in this process, where that is enough: nothing of it runs in another one."""
+        without = ("benchmark", "cov", *(() if any(arg.startswith("-n") for arg in args) else ("xdist",)))
+        options = (*PYTEST[3:], *(f"-pno:{name}" for name in without), *WITHOUT_REPORT)
+        done = self.pytester.runpytest_inprocess(*options, *args)
+        return Result(int(done.ret), f"{done.stdout.str()}\n{done.stderr.str()}", self.session)
 
     def run_new(self, *args: str) -> Result:
         """Run pytest to its end in a new Python, with nothing imported."""

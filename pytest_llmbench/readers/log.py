@@ -158,8 +158,9 @@ class _Collected:
     def lines(self, files: Sequence[Path], needles: Callable[[], Sequence[bytes]]) -> Iterator[Line]:
         """Yield the lines of the files from `read_lines`, without their labels."""
         for self._file, path in enumerate(files):
-            sample = (*islice(read_lines(path), _SAMPLE), *last_lines(path)[-_SAMPLE:])
-            self._prefix = find_shared_prefix([line.text for line in sample])
+            first = list(islice(read_lines(path), _SAMPLE))
+            last = last_lines(path)[-_SAMPLE:] if len(first) == _SAMPLE else first
+            self._prefix = find_shared_prefix([line.text for line in (*first, *last)])
             yield from map(self._label, read_lines(path, needles))
 
     def texts(self, line: Line) -> Iterator[str]:

@@ -15,6 +15,7 @@ _TOKEN = re.compile(r"[ \t]+|\w+|.", re.ASCII)
 _CLOSING = frozenset("]|:>)-#;,")
 # A word with a digit may differ from line to line: a number, a time such as `26T10`, a host, or a pod's `7d9f8c`.
 _BLANKS, _NUMBERED, _WORD = r"[ \t]+", r"[A-Za-z_]*\d\w*", r"\w+"
+_FITS = {kind: re.compile(kind, re.ASCII).fullmatch for kind in (_BLANKS, _NUMBERED, _WORD)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +42,24 @@ def find_shared_prefix(lines: Sequence[str]) -> SharedPrefix:
     Args:
         lines: without line ends and escape sequences; blank lines are not counted.
     """
-    rows = [_TOKEN.findall(line[:_LONGEST]) for line in lines if line.strip()]
+    rows = [_TOKEN.finditer(line[:_LONGEST]) for line in lines if line.strip()]
     fewest = max(_FEWEST_LINES, _SHARE * len(rows))
     parts: list[str] = []
     ends: list[str] = []
     ends_here = False
     while len(rows) >= fewest:
-        place = len(parts)
-        rows = [row for row in rows if len(row) > place]
-        part = _shared_part([row[place] for row in rows], fewest)
+        tokens = [(match[0], row) for row in rows if (match := next(row, None))]
+        part = _shared_part([token for token, _ in tokens], fewest)
         if not part:
             break
         fits = re.compile(part, re.ASCII).fullmatch
-        rows = [row for row in rows if fits(row[place])]
+        tokens = [(token, row) for token, row in tokens if fits(token)]
+        rows = [row for _, row in tokens]
         before = "".join(parts)
         closes = part.removeprefix("\\") in _CLOSING
         if ends_here and (closes or part in (_NUMBERED, _BLANKS)):
             ends.pop()  # it goes on, as a time does: 10:00
-        fewest_blanks = min(len(row[place]) for row in rows)  # further blanks may be the text's own
+        fewest_blanks = min(len(token) for token, _ in tokens)  # further blanks may be the text's own
         ends_here = closes or (part == _BLANKS and parts[-1:] != [_WORD])
         if ends_here:
             ends.append(before + (f"[ \t]{{{fewest_blanks}}}" if part == _BLANKS else part))
@@ -68,10 +69,11 @@ def find_shared_prefix(lines: Sequence[str]) -> SharedPrefix:
 
 def _shared_part(tokens: Sequence[str], fewest: float) -> str:
     """Return a pattern for the tokens at one place; empty if fewer than `fewest` are alike."""
+    different = Counter(tokens)  # few, of many lines
     for kinds in ((_BLANKS, _NUMBERED), (_BLANKS, _WORD)):
-        counted = Counter(
-            next((kind for kind in kinds if re.fullmatch(kind, token, re.ASCII)), re.escape(token)) for token in tokens
-        ).most_common(1)
-        if counted and counted[0][1] >= fewest:
-            return counted[0][0]
+        counted: Counter[str] = Counter()
+        for token, count in different.items():
+            counted[next((kind for kind in kinds if _FITS[kind](token)), re.escape(token))] += count
+        if counted and max(counted.values()) >= fewest:
+            return counted.most_common(1)[0][0]
     return ""

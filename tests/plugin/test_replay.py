@@ -35,12 +35,7 @@ def replay(user: UserFolder) -> Path:
 
 @pytest.fixture
 def judge(user: UserFolder, replay: Path) -> Callable[..., Result]:
-    return lambda *args: here(user, f"--replay={replay}", *args)
-
-
-def here(user: UserFolder, *args: str) -> Result:
-    done = user.pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov", *args)
-    return Result(int(done.ret), done.stdout.str() + done.stderr.str(), user.session)
+    return lambda *args: user.run_here(f"--replay={replay}", *args)
 
 
 def ours(log: str = "megatron_lm_2_ranks.log") -> str:
@@ -178,7 +173,7 @@ def test_a_session_of_ours_is_judged_again(user: UserFolder) -> None:
         "name": "hard", "statistic": "loss_drop", "at_least": "5 nat", "why": "x", "source": "y", "date": "2026-01-01",
     }  # fmt: skip
     user.recipe("good", steps=8, references=[hard])
-    again = here(user, f"--replay={first.session}")
+    again = user.run_here(f"--replay={first.session}")
     assert verdicts(again) == {"command-learns": "PASS", "good-hard": "FAIL", "late-learns": "ERROR"}
     assert "(hang): it hung" in again.text
     before, after = first.record("good"), again.record("good")
@@ -187,11 +182,11 @@ def test_a_session_of_ours_is_judged_again(user: UserFolder) -> None:
     assert again.record("command")["provenance"] == first.record("command")["provenance"]
     assert [info["host"] for info in after["rank_info"]] == [info["host"] for info in before["rank_info"]]
     # And once more: the record of a replay says where the logs are.
-    twice = here(user, f"--replay={again.session}")
+    twice = user.run_here(f"--replay={again.session}")
     assert verdicts(twice) == verdicts(again)
     assert twice.record("good")["replayed"] == after["replayed"]
     the_recipe_of_today_decides(user, first)
-    other_scale = here(user, f"--replay={first.session}", "--scale", "smoke")
+    other_scale = user.run_here(f"--replay={first.session}", "--scale", "smoke")
     assert other_scale.returncode == pytest.ExitCode.USAGE_ERROR
     assert "run at scale full: give --scale full" in other_scale.text
 
@@ -199,14 +194,14 @@ def test_a_session_of_ours_is_judged_again(user: UserFolder) -> None:
 def the_recipe_of_today_decides(user: UserFolder, first: Result) -> None:
     """A session of another recipe than today's is an ERROR, unless it is judged as recorded: each output says so."""
     user.recipe("good", steps=9, micro_batch_size=4)
-    result = here(user, f"--replay={first.session}", "-k", "good")
+    result = user.run_here(f"--replay={first.session}", "-k", "good")
     assert set(verdicts(result).values()) == {"ERROR"}
     assert (
         "(wrong_work): it ran another recipe than today's: micro_batch_size: the record has 2, today's" in result.text
     )
     assert "steps: the record has 8, today's recipe good 9" in result.text
     assert result.record("good")["recipe"]["steps"] == 8
-    result = here(user, f"--replay=as-recorded:{first.session}", "-k", "good")
+    result = user.run_here(f"--replay=as-recorded:{first.session}", "-k", "good", "-o", "llmbench_report=yes")
     assert set(verdicts(result).values()) == {"PASS"}
     words = "judged as recorded, by its own recipe: micro_batch_size: the record has 2, today's recipe good 4; steps: "
     places = ("runs/good/record.json", "verdicts.json", "junit.xml", "report.html")
@@ -216,9 +211,9 @@ def the_recipe_of_today_decides(user: UserFolder, first: Result) -> None:
     assert json.loads((result.session / "verdict.json").read_text())["as_recorded"] is True
     assert ET.parse(result.session / "junit.xml").find(".//property[@name='as_recorded'][@value='yes']") is not None
     (user.path / "recipes" / "good.yaml").unlink()
-    result = here(user, f"--replay=as-recorded:{first.session}", "-k", "good", "--collect-only", "-q")
+    result = user.run_here(f"--replay=as-recorded:{first.session}", "-k", "good", "--collect-only", "-q")
     assert "[good-learns]" in result.text
-    result = here(user, f"--replay=as-recorded:{user.path / 'recipes'}")
+    result = user.run_here(f"--replay=as-recorded:{user.path / 'recipes'}")
     assert "records of a session have recipes" in result.text
 
 
@@ -236,7 +231,7 @@ def test_a_killed_session_is_judged_by_what_its_runs_left(user: UserFolder) -> N
     process.communicate()
     for run in ("a_whole", "b_half"):
         (killed / "runs" / run / "record.json").unlink(missing_ok=True)
-    again = here(user, f"--replay={killed}")
+    again = user.run_here(f"--replay={killed}")
     assert again.returncode == 1, again.text
     assert verdicts(again) == {"a_whole-learns": "PASS", "b_half-learns": "ERROR", "c_none-learns": "ERROR"}
     problems = {run: again.record(run)["problem"] for run in ("a_whole", "b_half", "c_none")}
@@ -244,7 +239,7 @@ def test_a_killed_session_is_judged_by_what_its_runs_left(user: UserFolder) -> N
     assert problems["b_half"]["kind"] == "no_evidence_of_completion"
     assert problems["c_none"]["kind"] == "session_ended"
     assert "killed before it wrote this run's record" in again.record("a_whole")["provenance"]["recovered"]
-    twice = here(user, f"--replay={again.session}")
+    twice = user.run_here(f"--replay={again.session}")
     assert verdicts(twice) == verdicts(again)
 
 
@@ -265,7 +260,7 @@ def test_a_session_whose_plan_is_lost_is_refused(user: UserFolder, damage: str) 
         )
     else:
         plan.write_text(plan.read_text()[:-20])
-    again = here(user, f"--replay={first.session}")
+    again = user.run_here(f"--replay={first.session}")
     assert again.returncode == pytest.ExitCode.USAGE_ERROR
     assert "It lists the runs that this session declared" in again.text
 
@@ -286,7 +281,7 @@ def jsc(user: UserFolder, recipe: str, *texts: str, **said: Any) -> Result:
         (folder / f"job{number}.out").write_text(text)
     if said:
         facts(folder, **said)
-    return here(user, *JUWELS, f"--replay={user.path / 'logs'}", "--gpus-per-node", "4")
+    return user.run_here(*JUWELS, f"--replay={user.path / 'logs'}", "--gpus-per-node", "4")
 
 
 def test_jscs_lines_give_jscs_number(user: UserFolder) -> None:

@@ -26,6 +26,12 @@ def sample(name: str) -> Path:
     return path
 
 
+def middle_left_out(log: bytes) -> bytes:
+    """Return a log without the lines in its middle, which are like those before and after them."""
+    lines = log.split(b"\n")
+    return b"\n".join(lines if len(lines) <= 250 else [*lines[:180], *lines[-70:]])
+
+
 def readable(cases: Iterable[Any], name: Callable[[Any], str]) -> list[Any]:
     """Return the cases of a parametrized test. Without a folder of samples, only those with a log in `tests/data`."""
     return [case for case in cases if SAMPLES.is_dir() or find(name(case))]

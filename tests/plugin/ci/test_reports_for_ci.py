@@ -41,10 +41,7 @@ def judged(user: UserFolder, *references: Mapping[str, Any], args: tuple[str, ..
     """A session over the logs, by these references of `tiny`."""
     user.recipe(**{**RECIPE, "references": list(references)})
     shutil.rmtree(user.path / "reports", ignore_errors=True)
-    done = user.pytester.runpytest_inprocess(
-        "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov", "--llmbench-replay", "logs", *args
-    )
-    return Result(int(done.ret), done.stdout.str() + done.stderr.str(), user.session)
+    return user.run_here("--llmbench-replay", "logs", *args)
 
 
 def verdict(result: Result) -> dict[str, Any]:

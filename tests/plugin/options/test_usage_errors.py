@@ -64,9 +64,9 @@ BAD_OPTIONS = {
 def refused(user: UserFolder, *options: str) -> str:
     """Run pytest in this process, expect a usage error that leaves nothing behind, and return its text."""
     there = left_by(user)
-    result = user.pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:benchmark", *options)
-    text = f"{result.stdout.str()}\n{result.stderr.str()}"
-    assert result.ret == pytest.ExitCode.USAGE_ERROR, text
+    result = user.run_here(*options)
+    text = result.text
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR, text
     assert "Traceback" not in text
     assert "INTERNALERROR" not in text
     assert left_by(user) == there
@@ -84,8 +84,17 @@ def outside_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
 
 
-@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-@pytest.mark.parametrize("options", BAD_OPTIONS, ids=lambda options: re.sub(r"\W+", "_", options))
+# An option that pytest refuses, one of the ini file, two that contradict each other, a file: a controller refuses them.
+WITH_WORKERS = (
+    "--nodes 0", "-o llmbench_max_runs=0 --cluster local", "--nodes 2 --cluster local", "--system nowhere.yaml",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "distribution"),
+    [*((options, "-n0") for options in BAD_OPTIONS), *((options, "-n2") for options in WITH_WORKERS)],
+    ids=lambda text: re.sub(r"\W+", "_", text),
+)
 def test_a_bad_option_names_itself_and_what_is_legal(user: UserFolder, options: str, distribution: str) -> None:
     """A value that cannot be meant ends the session before anything is collected."""
     user.recipe()
@@ -185,8 +194,10 @@ def write_bad_files(user: UserFolder, name: str) -> tuple[str, ...]:
     return words
 
 
-@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-@pytest.mark.parametrize("name", BAD_FILES)
+@pytest.mark.parametrize(
+    ("name", "distribution"),
+    [*((name, "-n0") for name in BAD_FILES), *((name, "-n2") for name in ("ini_scale", "recipe_key", "system_key"))],
+)
 def test_a_bad_file_is_a_usage_error_for_who_gives_options(user: UserFolder, name: str, distribution: str) -> None:
     """With an option of ours the session is about benchmarks, and it ends before anything is collected."""
     words = write_bad_files(user, name)
@@ -198,10 +209,10 @@ def test_a_bad_file_is_a_usage_error_for_who_gives_options(user: UserFolder, nam
 @pytest.mark.parametrize("name", BAD_FILES)
 def test_a_bad_file_is_a_collection_error_for_who_does_not(user: UserFolder, name: str) -> None:
     words = write_bad_files(user, name)
-    result = user.pytester.runpytest_inprocess("-p", "no:cacheprovider", "-n0", "--continue-on-collection-errors")
-    text = result.stdout.str()
-    result.assert_outcomes(passed=1, errors=1)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result = user.run_here("-n0", "--continue-on-collection-errors")
+    text = result.text
+    assert "1 passed, 1 error in " in text
+    assert result.returncode == pytest.ExitCode.TESTS_FAILED
     assert "ERROR collecting test_user.py" in text
     for word in words:
         assert word in text
@@ -212,9 +223,9 @@ def test_a_bad_file_is_a_collection_error_for_who_does_not(user: UserFolder, nam
 def test_an_unknown_recipe_in_the_marker_is_a_collection_error(user: UserFolder) -> None:
     user.recipe()
     user.test("import pytest\n\n@pytest.mark.recipe('tinny')\ndef test_mine(run):\n    pass\n")
-    result = user.pytester.runpytest_inprocess("-p", "no:cacheprovider", "-n0", "--cluster", "local")
-    assert result.ret == pytest.ExitCode.INTERRUPTED
-    text = result.stdout.str()
+    result = user.run_here("-n0", "--cluster", "local")
+    assert result.returncode == pytest.ExitCode.INTERRUPTED
+    text = result.text
     assert "test_mine: unknown recipe 'tinny' (did you mean 'tiny'?); legal: " in text
     assert ", opt1.3b, opt125m, " in text
     assert "Traceback" not in text
@@ -233,9 +244,9 @@ def test_an_unknown_recipe_in_the_marker_is_a_collection_error(user: UserFolder)
 def test_a_number_of_runs_that_cannot_be_meant_is_a_collection_error(user: UserFolder, asked: str, told: str) -> None:
     user.recipe()
     user.test(f"import pytest\n\n@pytest.mark.recipe('tiny', {asked})\ndef test_mine(run):\n    pass\n")
-    result = user.pytester.runpytest_inprocess("-p", "no:cacheprovider", "-n0", "--cluster", "local")
-    assert result.ret == pytest.ExitCode.INTERRUPTED
-    assert f"test_mine: marker `recipe`: {told}" in result.stdout.str()
+    result = user.run_here("-n0", "--cluster", "local")
+    assert result.returncode == pytest.ExitCode.INTERRUPTED
+    assert f"test_mine: marker `recipe`: {told}" in result.text
     assert user.session is None
 
 

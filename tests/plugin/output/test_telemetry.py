@@ -39,11 +39,7 @@ def judge(user: UserFolder) -> Judge:
     def run(*watched: list[Event]) -> Result:
         for rank, events in enumerate(watched):
             write_rank(folder / "run", rank, STEPS, events, ranks=len(watched), parameters=PARAMETERS)
-        done = user.pytester.runpytest_inprocess(
-            "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov", "-p", "no:replay",
-            f"--replay={folder.parent}",
-        )  # fmt: skip
-        return Result(int(done.ret), done.stdout.str() + done.stderr.str(), user.session)
+        return user.run_here(f"--replay={folder.parent}")
 
     return run
 

@@ -33,10 +33,7 @@ def judge(user: UserFolder) -> UserFolder:
 
 def judged(user: UserFolder, *references: Any, args: tuple[str, ...] = ()) -> Result:
     user.recipe(**{**RECIPE, "references": list(references)})
-    done = user.pytester.runpytest_inprocess(
-        "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov", "--llmbench-replay", "logs", *args
-    )
-    return Result(int(done.ret), done.stdout.str() + done.stderr.str(), user.session)
+    return user.run_here("--llmbench-replay", "logs", *args)
 
 
 @pytest.mark.parametrize(

@@ -193,17 +193,25 @@ def collect_tests(args: list[str]) -> None:
     pytest.main(
         ["-p", "no:cacheprovider", "-n0", "--collect-only", "-q", *args], plugins=[Importing(("xdist.remote",))]
     )
+    read_shipped()
     _forget()
 
 
-def remember_shipped() -> None:
-    """Parse the recipes and systems of the package once: it is a quarter of what a small session computes."""
+def remember_yaml() -> None:
+    """Parse a text once, above all the recipes and systems of the package: a quarter of a small session's time."""
+    files: Any = importlib.import_module("pytest_llmbench.core.yaml_files")
+    parse = files._parse
+    if parse.__module__ == files.__name__:  # a worker of pytest-xdist has it from the process that it was forked from
+        parsed = functools.lru_cache(256)(lambda text: pickle.dumps(parse(text)))
+        files._parse = lambda text: pickle.loads(parsed(text))
+
+
+def read_shipped() -> None:
+    """Read the recipes and systems of the package."""
     files: Any = importlib.import_module("pytest_llmbench.core.yaml_files")
     shipped = importlib.import_module("pytest_llmbench.core.paths").shipped
-    parse = files._parse
-    texts = [path.read_bytes() for name in ("recipes", "systems") for path in Path(shipped(name)).glob("*.yaml")]
-    parsed = {text: pickle.dumps(parse(text)) for text in texts}
-    files._parse = lambda text: pickle.loads(parsed[text]) if text in parsed else parse(text)
+    for path in (path for name in ("recipes", "systems") for path in Path(shipped(name)).glob("*.yaml")):
+        files.read_yaml(path)
 
 
 def remember_installed() -> None:
@@ -229,7 +237,8 @@ def start_pytest(door: Path) -> None:
     pytest = importlib.import_module("pytest")
     with tempfile.TemporaryDirectory() as nothing, contextlib.chdir(nothing):
         pytest.main(["-p", "no:cacheprovider", "--collect-only", "-q", nothing], plugins=[Importing(_names())])
-    remember_shipped()
+    remember_yaml()
+    read_shipped()
     remember_installed()
     _forget()
     # Workers of pytest-xdist are sessions as well: they are asked for by the same program as others.

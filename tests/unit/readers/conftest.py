@@ -18,6 +18,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Read:
     path = tmp_path_factory.mktemp("log") / "job.out"
 
     def read_content(parse: Parse, content: str | bytes, needles: Needles = EVERY_LINE) -> StepSeries:
+        path.unlink(missing_ok=True)  # some file systems wait for the disk where a file is written over
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         return read_log([path], parse, needles=needles)
 

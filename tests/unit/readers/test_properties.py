@@ -4,10 +4,11 @@ import signal
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from random import Random
 from types import ModuleType
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench import engines
@@ -15,7 +16,7 @@ from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.readers.items import Item, Needles, Parse, StepLine, Unreadable
 from pytest_llmbench.readers.log import read_log
 from pytest_llmbench.readers.patterns import FAILURES
-from tests.support.samples import readable
+from tests.support.samples import middle_left_out, readable
 
 Read = Callable[..., StepSeries]
 Sample = Callable[[str], Path]
@@ -112,8 +113,9 @@ PREFIXES = [
 ]  # fmt: skip
 NOISE = [
     "some words", "", "\x00\x00", "\ufffd" * 3, "RuntimeWarning: an iteration took 3 s | and more |",
-    "vm:71:88 [0] NCCL INFO Channel 00/02 : 0 1", "2026-11-21 02:58:47 | WARNING | x | loss 3.0", "x" * 70_000,
+    "vm:71:88 [0] NCCL INFO Channel 00/02 : 0 1", "2026-11-21 02:58:47 | WARNING | x | loss 3.0",
 ]  # fmt: skip
+LONG = "x" * 70_000  # takes longer to read than all else
 EVIL = [
     "iteration {0}/ {0} | consumed samples: {0} | elapsed time per iteration (ms): {0} | number of nan iterations: 0 |",
     '2026-11-21 02:58:47 | INFO | train_inner | {{"num_updates": {0}, "wps": {0}}}',
@@ -207,24 +209,22 @@ def test_no_bytes_make_reading_fail(read: Read, name: str, content: bytes) -> No
 
 
 @logs
-@pytest.mark.parametrize("prefix", PREFIXES)
-def test_prefixes_change_nothing(read: Read, name: str, log: str, prefix: str) -> None:
+def test_prefixes_change_nothing(read: Read, name: str, log: str) -> None:
     plain = said(read(reading(name), log))
     lines = log.splitlines()
-    assert said(read(reading(name), "".join(f"{prefix}{line}\n" for line in lines))) == plain
-    assert said(read(reading(name), "".join(f"{prefix}{line}\r\n" for line in lines))) == plain
-    assert said(read(reading(name), "".join(f"\x1b[32m{prefix}\x1b[1m{line}\x1b[0m\n" for line in lines))) == plain
-    assert said(read(reading(name), "".join(f"\r\x1b[2K{prefix}{line}\r" for line in lines))) == plain
+    for prefix in PREFIXES:
+        for form in ("{}{}\n", "{}{}\r\n", "\x1b[32m{}\x1b[1m{}\x1b[0m\n", "\r\x1b[2K{}{}\r"):
+            assert said(read(reading(name), "".join(form.format(prefix, line) for line in lines))) == plain, prefix
 
 
 @samples
-@pytest.mark.parametrize("prefix", PREFIXES)
-def test_prefixes_change_nothing_in_samples(read: Read, sample: Sample, name: str, file: str, prefix: str) -> None:
-    log = sample(file).read_bytes().decode(errors="replace")
+def test_prefixes_change_nothing_in_samples(read: Read, sample: Sample, name: str, file: str) -> None:
+    log = middle_left_out(sample(file).read_bytes()).decode(errors="replace")
     plain = numbers(read(reading(name), log))
     # The parts of a progress bar are lines of their own; they all get the prefix, as there is no terminal.
     lines = log.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    assert numbers(read(reading(name), "\n".join(f"{prefix}{line}" for line in lines))) == plain
+    for prefix in PREFIXES:
+        assert numbers(read(reading(name), "\n".join(f"{prefix}{line}" for line in lines))) == plain, prefix
     assert numbers(read(reading(name), "\r\n".join(lines))) == plain
 
 
@@ -292,12 +292,12 @@ REPEATED = [" ", "0", "a", ".", ",", "=", "|", "[", "(", '"', "{", ":", "-", "a.
 def test_no_line_takes_long(name: str, tmp_path: Path) -> None:
     """Quadratic time would be minutes of the processor for the longest line that is read."""
     lines = [
-        (begin + each * (20_000 // len(each)) + end) for begin in BEGINNINGS for each in REPEATED for end in ("", "|")
+        (begin + each * (8_000 // len(each)) + end) for begin in BEGINNINGS for each in REPEATED for end in ("", "|")
     ]
     path = tmp_path / "job.out"
     path.write_text("\n".join(lines))
     signal.signal(signal.SIGVTALRM, too_long)
-    signal.setitimer(signal.ITIMER_VIRTUAL, 15)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 4)
     try:
         read_log([path], reading(name))
     finally:
@@ -310,7 +310,9 @@ def too_long(*_: object) -> None:
 
 @logs
 @given(
-    order=st.lists(st.integers(0, 1), max_size=40), noise=st.lists(st.sampled_from(NOISE), max_size=20), data=st.data()
+    order=st.lists(st.integers(0, 1), max_size=40),
+    noise=st.builds(list.__add__, st.lists(st.sampled_from(NOISE), max_size=20), st.sampled_from([[], [LONG]])),
+    data=st.data(),
 )
 def test_what_stands_between_changes_nothing(
     read: Read, name: str, log: str, order: list[int], noise: list[str], data: st.DataObject
@@ -364,12 +366,10 @@ def _ends(log: str) -> list[tuple[int, str]]:
 
 
 @samples
-@settings(max_examples=40)
-@given(share=st.floats(0, 1))
-def test_samples_that_are_cut_off(read: Read, sample: Sample, name: str, file: str, share: float) -> None:
-    content = sample(file).read_bytes()
+def test_samples_that_are_cut_off(read: Read, sample: Sample, name: str, file: str) -> None:
+    content = middle_left_out(sample(file).read_bytes())
     whole = read(reading(name), content)
-    end = round(len(content) * share)
-    part = read(reading(name), content[:end])
-    assert_part_of(part.steps, whole.steps)
-    assert_no_other_words(part, whole)
+    for end in Random(file).sample(range(len(content)), 40):
+        part = read(reading(name), content[:end])
+        assert_part_of(part.steps, whole.steps)
+        assert_no_other_words(part, whole)

@@ -1,6 +1,7 @@
 """Logs with the prefix of a collector before each line: they say what they say without it."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,10 @@ from pytest_llmbench.engines.deepspeed_chat import engine as deepspeed_chat
 from pytest_llmbench.engines.megatron_lm import engine as megatron_lm
 from pytest_llmbench.engines.metaseq import engine as metaseq
 from pytest_llmbench.engines.nemo import base as nemo
-from pytest_llmbench.readers.log import LogReader, read_log
+from pytest_llmbench.readers.log import read_log
 from pytest_llmbench.readers.shared_prefix import find_shared_prefix
+from tests.support.samples import DATA, middle_left_out
 
-LOGS = Path(__file__).parents[2] / "data" / "logs"
 READERS = {
     "deepspeed_chat_step1.log": deepspeed_chat.READER, "deepspeed_chat_step3.log": deepspeed_chat.READER,
     "megatron_lm_4_ranks.log": megatron_lm.READER, "megatron_lm_core_0.16.log": megatron_lm.READER,
@@ -67,22 +68,30 @@ COLLECTORS: dict[str, Callable[[int], str]] = {
 }
 
 
-def said(paths: list[Path], reader: LogReader) -> StepSeries:
-    return read_log(paths, reader.dialect(), reader.claims, reader.needles)
+def said(lines: list[str], log: str, folder: Path) -> StepSeries:
+    (folder / log).write_text("".join(f"{line}\n" for line in lines), newline="")
+    return read_log([folder / log], (reader := READERS[log]).dialect(), reader.claims, reader.needles)
 
 
-@pytest.mark.parametrize("log", READERS)
+@cache
+def lines_of(log: str) -> list[str]:
+    return middle_left_out((DATA / "logs" / log).read_bytes()).decode().split("\n")[:-1]
+
+
+@pytest.fixture(scope="module")
+def plain_logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, StepSeries]:
+    return {log: said(lines_of(log), log, tmp_path_factory.mktemp("logs")) for log in READERS}
+
+
 @pytest.mark.parametrize("collector", COLLECTORS)
-def test_a_collectors_prefix_changes_nothing(log: str, collector: str, tmp_path: Path) -> None:
+def test_a_collectors_prefix_changes_nothing(plain_logs: dict[str, StepSeries], collector: str, tmp_path: Path) -> None:
     """Steps, settings and the end of the log are read as without the prefix."""
-    plain = said([LOGS / log], READERS[log])
-    lines = (LOGS / log).read_bytes().decode().split("\n")[:-1]
-    path = tmp_path / log
-    path.write_text(
-        "".join(f"{COLLECTORS[collector](number)}{line}\n" for number, line in enumerate(lines)), newline=""
-    )
+    for log, plain in plain_logs.items():
+        lines = [f"{COLLECTORS[collector](number)}{line}" for number, line in enumerate(lines_of(log))]
+        assert_the_same(said(lines, log, tmp_path), plain)
 
-    other = said([path], READERS[log])
+
+def assert_the_same(other: StepSeries, plain: StepSeries) -> None:
 
     apart = {"stamped", "steps", "completed"}  # times may be the collector's, and words have its prefix
     assert other.model_dump(exclude=apart) == plain.model_dump(exclude=apart)
