@@ -102,8 +102,8 @@ class Engine(Protocol):
     evaluate: Evaluate | None  # the source's own evaluator of a batch, one run on each group of nodes
     shapes: frozenset[str]  # keys of a recipe beyond a plain decoder that it trains, such as `model.experts`
 
-    def missing(self) -> str | None:
-        """Return the missing packages and how to install them; None if the engine can run."""
+    def missing(self, recipe: Recipe | None = None) -> str | None:
+        """Return the packages that any recipe, or this one, lacks and how to install them; None if it can run."""
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         """Yield every reason that keeps this recipe from running on this topology."""
@@ -190,7 +190,8 @@ def problems_of(engine: Engine, recipe: Recipe, topology: Topology) -> Iterator[
 def shape_problems(engine: Engine, recipe: Recipe) -> Iterator[str]:
     """Yield each key of the model and its layout that an engine would leave out, and train another model."""
     layout, where = recipe.parallelism, f"recipe {recipe.name}"
-    for key, value in (*unusual("model", recipe.model), *unusual("parallelism", layout, _LAYOUT)):
+    auto = [("parallelism.activation_checkpointing", "auto")] * (layout.activation_checkpointing == "auto")
+    for key, value in (*unusual("model", recipe.model), *unusual("parallelism", layout, _LAYOUT), *auto):
         if key not in engine.shapes:
             given = str(value) if isinstance(value, int | str) else "..."
             able = listed(name for name, other in ENGINES.usable().items() if key in other.shapes)

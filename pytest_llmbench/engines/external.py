@@ -43,7 +43,7 @@ class External(EngineDefaults, ABC):
         """Return the reader of the log."""
         return READERS.load(self.reader) if isinstance(self.reader, str) else self.reader
 
-    def missing(self) -> str | None:
+    def missing(self, recipe: Recipe | None = None) -> str | None:
         return None  # the framework has an environment of its own
 
     def uncounted(self, recipe: Recipe) -> str | None:

@@ -30,8 +30,8 @@ class InProcess(EngineDefaults):
     kind: Literal["ranks", "command"] = "ranks"
     proof = "the end event of every rank's step log"
 
-    def missing(self) -> str | None:
-        absent = [package for module, package in self.packages.items() if not _installed(module)]
+    def missing(self, recipe: Recipe | None = None) -> str | None:
+        absent = [package for module, package in self.packages.items() if not installed(module)]
         if not absent:
             return None
         wanted = " ".join(absent) if self.extra is None else f"pytest-llmbench[{self.extra}]"
@@ -62,7 +62,8 @@ class InProcess(EngineDefaults):
         return laggards(folder)
 
 
-def _installed(module: str) -> bool:
+def installed(module: str) -> bool:
+    """True if this Python finds a module."""
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # the parent package is missing, too

@@ -1,5 +1,6 @@
 """Memory of one GPU that a training takes: what it is never without, and an estimate of all of it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytest_llmbench.core.recipe.recipes import Recipe
@@ -12,6 +13,8 @@ GIB = 2.0**30
 FULL = 0.9
 # On H200, the driver and the buffers of NCCL took 1.7 GB in addition to all tensors.
 _BESIDE = 2 * GIB
+# Micro batches of more tokens make a layer's products no faster.
+_MOST_TOKENS = 16384
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,32 @@ def memory_of(recipe: Recipe, topology: Topology, footprint: Footprint) -> Memor
         state=state(high, footprint.usual),
         rest=_activations(recipe, footprint, copies) + _BESIDE,
     )
+
+
+def fitted(
+    recipe: Recipe, topology: Topology, footprint: Callable[[Recipe, Topology], Footprint | None], memory: float | None
+) -> Recipe:
+    """Resolve `activation_checkpointing: auto` for GPUs of `memory` bytes; the recipe is as `Recipe.on` returns it.
+
+    Without a memory, as on a CPU, nothing is recomputed and nothing is joined.
+    """
+    layout = recipe.parallelism
+    if layout.activation_checkpointing != "auto":
+        return recipe
+    number = micro_batches(recipe, max(1, topology.world_size // layout.model_parallel_size))
+    most = max(1, _MOST_TOKENS // (recipe.micro_batch_size * recipe.sequence_length))
+    joined = [times for times in range(min(number, most), 0, -1) if number % times == 0]
+    for times in joined if memory is not None else [1]:
+        plain = recipe.model_copy(
+            update={
+                "parallelism": layout.model_copy(update={"activation_checkpointing": "none"}),
+                "micro_batch_size": times * recipe.micro_batch_size,
+            }
+        )
+        kept = footprint(plain, topology)
+        if memory is None or (kept is not None and memory_of(plain, topology, kept).estimate <= FULL * memory):
+            return plain
+    return recipe.model_copy(update={"parallelism": layout.model_copy(update={"activation_checkpointing": "full"})})
 
 
 def micro_batches(recipe: Recipe, copies: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pytest_llmbench.checks.base import CheckSettings, get_check
 from pytest_llmbench.cluster.runs import Declared, RunSpec
 from pytest_llmbench.cluster.settings import Settings
-from pytest_llmbench.cluster.system import System, doubtful_gpu, published_tflops
+from pytest_llmbench.cluster.system import Gpu, System, doubtful_gpu, published_tflops
 from pytest_llmbench.core.gpus import GPUS, may_be_gpu, same_gpu
 from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.recipe.recipes import Recipe
@@ -15,7 +15,7 @@ from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.engines.base import asks_for_speed, get_engine, on_machine, problems_of, statistics_of
 from pytest_llmbench.judging.feasibility import PLAUSIBLE, Demand, Peak, demand
-from pytest_llmbench.judging.memory import FULL, GIB, Memory, memory_of
+from pytest_llmbench.judging.memory import FULL, GIB, Memory, fitted, memory_of
 from pytest_llmbench.judging.references import Machine, applied
 
 _AT = f"at {100 * PLAUSIBLE:g} % of it"
@@ -73,18 +73,25 @@ def _machine(recipe: Recipe, settings: Settings) -> Machine:
     return machine_of(settings, recipe, topology, device)
 
 
-def memory(recipe: Recipe, topology: Topology) -> Memory | None:
+def memory(recipe: Recipe, topology: Topology, gpu: Gpu | None = None) -> Memory | None:
     """Memory of each GPU that a recipe takes on a topology; None on CPUs, at scale smoke, and where it is unknown."""
     if topology.gpus == 0 or recipe.scale != "full":
         return None
-    footprint = get_engine(recipe.engine).footprint(recipe, topology)
-    return None if footprint is None else memory_of(recipe.on(topology), topology, footprint)
+    recipe, footprint = laid_out(recipe, topology, gpu), get_engine(recipe.engine).footprint
+    kept = footprint(recipe, topology)
+    return None if kept is None else memory_of(recipe, topology, kept)
+
+
+def laid_out(recipe: Recipe, topology: Topology, gpu: Gpu | None) -> Recipe:
+    """The recipe on a topology, with what `activation_checkpointing: auto` chooses on this GPU."""
+    memory = None if gpu is None else gpu.memory_gib * GIB
+    return fitted(recipe.on(topology), topology, get_engine(recipe.engine).footprint, memory)
 
 
 def refusals(recipe: Recipe, settings: Settings) -> Iterator[str]:
     """Yield reasons for which a run must fail on this system: its memory, and its time at the published peak."""
     gpu, topology = settings.system.gpu, settings.topology(recipe)
-    needed = memory(recipe, topology) if gpu is not None else None
+    needed = memory(recipe, topology, gpu) if gpu is not None else None
     if gpu is not None and needed is not None and needed.least > gpu.memory_gib * GIB:
         yield (
             f"recipe {recipe.name}: weights, gradients and optimizer alone take {needed.least / GIB:.0f} GiB of each "
@@ -103,7 +110,7 @@ def refusals(recipe: Recipe, settings: Settings) -> Iterator[str]:
 def doubts(recipe: Recipe, settings: Settings) -> Iterator[str]:
     """Yield what may make a run fail, or slow, on this system."""
     gpu, topology = settings.system.gpu, settings.topology(recipe)
-    needed = memory(recipe, topology) if gpu is not None else None
+    needed = memory(recipe, topology, gpu) if gpu is not None else None
     if gpu is not None and needed is not None and needed.least <= gpu.memory_gib * GIB < needed.estimate / FULL:
         yield (
             f"recipe {recipe.name}: about {needed.estimate / GIB:.0f} GiB of each GPU's {gpu.memory_gib:g} GiB are "
@@ -129,7 +136,7 @@ def numbers(recipe: Recipe, settings: Settings) -> Iterator[str]:
     gpu, topology = settings.system.gpu, settings.topology(recipe)
     if topology.gpus == 0 or recipe.scale != "full":
         return
-    peak, needed = peak_of(recipe, settings), memory(recipe, topology)
+    peak, needed = peak_of(recipe, settings), memory(recipe, topology, gpu)
     if peak is not None:
         yield f"feasibility: {peak.limit}"
     if peak is not None and recipe.end == "steps":
@@ -144,6 +151,10 @@ def numbers(recipe: Recipe, settings: Settings) -> Iterator[str]:
             f"{needed.estimate / GIB:.0f} GiB with activations and buffers"
             f"{f', of {gpu.memory_gib:g} GiB' if gpu else ''}"
         )
+    if recipe.parallelism.activation_checkpointing == "auto":
+        chosen = laid_out(recipe, topology, gpu)
+        what = f"{chosen.parallelism.activation_checkpointing}, {chosen.micro_batch_size} sequences at a time"
+        yield f"recomputed: {what}{'' if gpu else '; decided on the GPUs, by their memory'}"
     if unknown := [what for what, number in (("time", peak), ("memory", needed)) if number is None]:
         reason = get_engine(recipe.engine).uncounted(recipe)
         if reason is None and gpu is not None:
@@ -276,7 +287,7 @@ def _cure(recipe: Recipe, settings: Settings, topology: Topology) -> str:
         recipe = recipe.model_copy(update={"global_batch_size": None})  # it grows with the ranks
     for nodes in range(topology.nodes + 1, _MOST_NODES):
         larger = replace(topology, nodes=nodes)
-        needed = memory(recipe, larger)
+        needed = memory(recipe, larger, settings.system.gpu)
         if gpu is None or needed is None or needed.estimate > FULL * gpu.memory_gib * GIB:
             continue
         if not any(problems_of(engine, recipe.on(larger), larger)):

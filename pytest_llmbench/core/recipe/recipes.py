@@ -84,8 +84,11 @@ class Parallelism(Strict):
     """Number of ranks that share the experts of each layer, each of which is whole on its rank."""
     sequence: bool = False
     """Tensor-parallel ranks also split the sequence where a layer has no matrices."""
-    activation_checkpointing: Literal["none", "selective", "full"] = "none"
-    """Activations that the backward pass recomputes: none, those of the attention, or those of each block."""
+    activation_checkpointing: Literal["none", "selective", "full", "auto"] = "none"
+    """Activations that the backward pass recomputes: none, those of the attention, or those of each block. With `auto`
+    none if they fit the GPU by the estimate of the plan, and then micro batches are joined up to 16,384 tokens while
+    these fit, too; else those of each block.
+    """
 
     @property
     def model_parallel_size(self) -> int:

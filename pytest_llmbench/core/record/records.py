@@ -396,8 +396,25 @@ class RunRecord(RunOutcome, RunAttempts, RunTraces, RunIdentity, Record):
             "precision": recipe.precision,
             "layout": ", ".join(parts),
             "steps": f"{done} of {recipe.steps}, judged from step {recipe.warm_up.steps + 1}",
+            **({"trained": self.trained} if self.trained is not None else {}),
             **({"judged": self.as_recorded} if self.as_recorded is not None else {}),
         }
+
+    @property
+    def trained(self) -> str | None:
+        """The first rank's count of layers in 8 bits, and the choice of `activation_checkpointing: auto`."""
+        counts = next((info.training for info in self.rank_info if info.training is not None), None)
+        if counts is None:
+            return None
+        layers, words = counts.products or {}, list[str]()
+        if layers:
+            total = sum(layers.values())
+            words = [f"{number} of {total} linear layers of the blocks in {name}" for name, number in layers.items()]
+            words.append("embedding and output layer in bf16")
+        if self.recipe.parallelism.activation_checkpointing == "auto":
+            words.append(f"recomputed: {counts.activation_checkpointing}")
+            words.append(f"{counts.micro_batch_size} sequences at a time")
+        return "; ".join(words) or None
 
     @property
     def was_cut_short(self) -> bool:

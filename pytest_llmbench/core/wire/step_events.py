@@ -102,6 +102,10 @@ class TrainingEvent(_Event):
     """
     precision: str
     """Precision of the matrix products."""
+    products: dict[str, _Count] | None = None
+    """Number of linear layers in the rank's blocks by the precision of their products, counted on the built model; null
+    unless the recipe's precision is `fp8`. The output layer, in bf16, is left out.
+    """
     sequence_length: _PositiveCount | None
     """Sequence length of all input tensors; null for a rank without input, or with several lengths."""
     micro_batch_size: _PositiveCount | None

@@ -2,17 +2,23 @@
 
 from collections.abc import Iterator
 
+from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.shape import DENSE
 from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.claims import Asks, Span
+from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.core.schema import Strict
-from pytest_llmbench.engines.in_process import InProcess
+from pytest_llmbench.engines.in_process import InProcess, installed
 from pytest_llmbench.engines.overrides import batch_problem, data_parallel_problems, precision_problem
+from pytest_llmbench.engines.torch.footprint import footprint
 from pytest_llmbench.engines.torch.options import TorchOptions
 from pytest_llmbench.judging.flops import parameters
 from pytest_llmbench.judging.language_losses import expected_of
-from pytest_llmbench.judging.memory import Footprint, State, micro_batches
+from pytest_llmbench.judging.memory import Footprint
+
+_EIGHT_BIT_TILE = 16  # sides of matrices that a GPU multiplies in 8 bits are multiples of it
 
 
 class TorchEngine(InProcess):
@@ -24,38 +30,57 @@ class TorchEngine(InProcess):
     extra = "torch"
     options: type[Strict] = TorchOptions
     ends_early = True
-    shapes = DENSE
+    shapes = DENSE | {"parallelism.activation_checkpointing"}
 
     def expected(self, recipe: Recipe, topology: Topology) -> Expected:
         number = parameters(recipe.model, recipe.sequence_length)
         return expected_of(recipe, topology, parameters=number, initial_std=0.006)
 
     def footprint(self, recipe: Recipe, topology: Topology) -> Footprint:
-        # Weights, gradients and both moments are fp32; products take 16-bit copies of the weights.
-        copy, keeps = 2.0 if recipe.precision == "bf16" else 0.0, micro_batches(recipe, topology.world_size) > 1
-        sharding = recipe.parallelism.sharding if topology.world_size > 1 else "none"
-        states = {
-            # Over micro batches, gradients and copies stay, and DDP averages in buckets beside them.
-            "none": (State(16), State(16 + keeps * (copy + 4 * (topology.world_size > 1)))),
-            # FSDP keeps gradients whole until the last micro batch.
-            "gradients": (State(copy or 4, 16), State((copy or 4) + 4 * keeps, 12 + 4 * (not keeps))),
-            "full": (State(0, 16), State(0, 16)),
-        }
-        least, usual = states[sharding]
-        return Footprint(
-            least=least, usual=usual, activation=24 + 2 * bool(recipe.model.dropout), logit=8, most_logits=2**28,
-            unit=10 if sharding == "full" else 0, embedding=4,
-        )  # fmt: skip
+        return footprint(recipe, topology)
+
+    def asks(self, recipe: Recipe, topology: Topology) -> Asks:
+        if recipe.parallelism.activation_checkpointing != "auto":
+            return {}
+        of_copy = recipe.samples_per_step // topology.world_size
+        return {"activation_checkpointing": None, "micro_batch_size": Span(recipe.micro_batch_size, of_copy)}
+
+    def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
+        chosen = {info.training.activation_checkpointing for info in series.ranks if info.training is not None}
+        if recipe.parallelism.activation_checkpointing == "auto" and chosen not in ({"none"}, {"full"}):
+            yield f"the ranks recompute {listed(map(str, chosen))}, which activation_checkpointing: auto never chooses"
+
+    def missing(self, recipe: Recipe | None = None) -> str | None:
+        absent = super().missing(recipe)
+        if absent is None and recipe is not None and recipe.precision == "fp8" and not installed("torchao"):
+            return "engine torch needs torchao for precision fp8: pip install 'pytest-llmbench[fp8]'"
+        return absent
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         yield from batch_problem(recipe, topology)
-        yield from precision_problem(recipe, topology, ("fp32", "bf16"))
+        yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp8"))
+        if recipe.precision == "fp8":
+            yield from _indivisible(recipe)
         yield from data_parallel_problems(self.name, recipe)
         sharding = recipe.parallelism.sharding
         if sharding == "optimizer":
             yield f"recipe {recipe.name}: engine torch shards none, gradients or full, not the optimizer alone"
-        if recipe.options.get("residual") == "fp32" and recipe.precision == "bf16" and sharding != "none":
+        if recipe.options.get("residual") == "fp32" and recipe.precision != "fp32" and sharding != "none":
             yield f"recipe {recipe.name}: options.residual: fp32 is for sharding none: what is gathered is bf16"
+
+
+def _indivisible(recipe: Recipe) -> Iterator[str]:
+    """Yield the sides of matrices that a GPU can multiply in 16 bits alone, as 16 does not divide them."""
+    model = recipe.model
+    sides = {
+        "model.hidden_size": model.hidden_size,
+        "model.attention_heads × head size": model.attention_heads * model.head_width,
+        "queries, keys and values": (model.attention_heads + 2 * model.key_value_heads) * model.head_width,
+        "model.feed_forward_size": model.feed_forward_width,
+        "micro_batch_size × sequence_length": recipe.micro_batch_size * recipe.sequence_length,
+    }
+    if odd := [f"{name} {side}" for name, side in sides.items() if side % _EIGHT_BIT_TILE]:
+        yield f"recipe {recipe.name}: precision fp8 needs multiples of {_EIGHT_BIT_TILE}, unlike {listed(odd)}"
 
 
 ENGINE = TorchEngine()

@@ -84,6 +84,9 @@ class RunFacts(ReportedFacts):
     """[Unconfirmed](#unconfirmed-numbers) facts that the numbers of the run rest on; absent where all are confirmed."""
     settings: str | None = None
     """Settings that a framework's log prints: how many were compared with the recipe, and the unknown ones."""
+    trained: str | None = None
+    """With precision `fp8` of engine `torch`: linear layers by the precision of their products. With
+    `activation_checkpointing: auto`: what was chosen. As ranks counted them; absent otherwise."""
     superseded: str | None = None
     """With `--llmbench-retries`: why each earlier attempt was repeated; absent without one."""
     early_verdict: str | None = None
@@ -234,7 +237,7 @@ def facts_of_run(record: RunRecord, repeats: int = 1, *, made: bool = True) -> d
             "record": record.within_session, "run_seconds": round(record.took_s, 3) if record.took_s > 0.0 else None,
             "log": str(record.logs), "findings": "; ".join(record.findings),
             "unconfirmed": "; ".join(record.unconfirmed) or None, "settings": record.settings,
-            "superseded": "; ".join(record.superseded) or None,
+            "trained": record.trained, "superseded": "; ".join(record.superseded) or None,
         }  # fmt: skip
     if made and (early := record.early) is not None:
         evidence |= {

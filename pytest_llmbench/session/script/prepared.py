@@ -152,7 +152,7 @@ def _refusal(engine: Engine, run: RunSpec, topology: Topology, settings: Setting
             f"--gpus-per-node {here}{'' if here else ' to train on the CPU'}, or run on a cluster (--cluster slurm)"
         )  #: problem no_gpu: a run of this machine asks for more GPUs than it has; nothing was started
         return Problem(kind="no_gpu", message=message)
-    if (missing := engine.missing() if system.python is None else None) is not None:
+    if (missing := engine.missing(recipe) if system.python is None else None) is not None:
         #: problem engine_missing: the engine's software is not installed; the message has the command that installs it
         return Problem(kind="engine_missing", message=missing)
     if problems := list(problems_of(engine, recipe, topology)) or list(refusals(recipe, settings)):

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -91,11 +91,13 @@ class Fed:
         tensor: tuple[int, int] = (0, 1),
         pipeline: tuple[int, int] = (0, 1),
         copy: int,
+        products: Mapping[str, int] | None = None,
     ) -> TrainingEvent:
         """Build the event about the training, from this rank's part of the model.
 
         `parameters` are counted by the rule of `TrainingEvent`; under autocast, the types that it uses count instead of
-        `dtypes`. `tensor` and `pipeline` are rank and size of these groups.
+        `dtypes`, and the precisions of the blocks' `products` instead of both, with the number of each. `tensor` and
+        `pipeline` are rank and size of these groups.
         """
         used = self._dtypes or set(dtypes)
         self._optimizer_hook.remove()
@@ -103,7 +105,8 @@ class Fed:
         return TrainingEvent(
             world_size=dist.get_world_size(), tensor=tensor[1], pipeline=pipeline[1], tensor_rank=tensor[0],
             pipeline_rank=pipeline[0], copy_rank=copy, layers=len(self._layers), parameters=parameters,
-            precision=" and ".join(sorted(_PRECISIONS.get(dtype, str(dtype)) for dtype in used)),
+            precision=" and ".join(sorted(products or {_PRECISIONS.get(dtype, str(dtype)) for dtype in used})),
+            products=None if products is None else dict(products),
             sequence_length=_only(self._lengths), micro_batch_size=_only(self._batches),
             dropout=" and ".join(f"{rate:g}" for rate in sorted(set(_dropout_rates(self._parts)))),
             activation_checkpointing=self._checkpointing(), weights=_sum_weights(self._parts),

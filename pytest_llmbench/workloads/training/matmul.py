@@ -61,17 +61,41 @@ def measure(device: torch.device, dtype: torch.dtype, seconds: float | None = No
     """
     side = _SIDE[device.type]
     generator = torch.Generator(device).manual_seed(0)
-    left, right = (torch.randn(side, side, device=device, generator=generator).to(dtype) for _ in range(2))
-    out = torch.empty_like(left)
+    left, right = (torch.randn(side, side, device=device, generator=generator) for _ in range(2))
+    *_, multiply = product(left, right, dtype if device.type == "cuda" else torch.float32)
     seconds = _SECONDS[device.type] if seconds is None else seconds
     blocks = rates(
-        lambda: torch.matmul(left, right, out=out),
+        multiply,
         device,
         seconds=seconds,
         start=dist.barrier,
         block_s=_BLOCK_S[device.type],
     )
     return 2.0 * side**3 * statistics.median(blocks)
+
+
+def product(
+    left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor, Callable[[], torch.Tensor]]:
+    """Return two fp32 matrices in a type, and a function that multiplies them, always into the same memory.
+
+    The product of factors in e4m3 is in bf16.
+
+    Raises:
+        RuntimeError: this device or this PyTorch has no such product.
+    """
+    if dtype is not torch.float8_e4m3fn:
+        left, right = left.to(dtype), right.to(dtype)
+        out = left.new_empty(left.shape[0], right.shape[1])
+        return left, right, lambda: torch.matmul(left, right, out=out)
+    left, right = left.to(dtype), right.t().contiguous().to(dtype).t()  # the product needs it by columns
+    one, out = (
+        left.new_ones((), dtype=torch.float32),
+        left.new_empty(left.shape[0], right.shape[1], dtype=torch.bfloat16),
+    )
+    # PyTorch's function for it is private.
+    how = {"scale_a": one, "scale_b": one, "out_dtype": out.dtype, "use_fast_accum": True, "out": out}
+    return left, right, lambda: torch._scaled_mm(left, right, **how)  # type: ignore[arg-type]  # noqa: SLF001
 
 
 def rates(

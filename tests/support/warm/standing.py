@@ -10,6 +10,9 @@ import os
 import sys
 from _json import encode_basestring_ascii as quote
 
+# They change nothing of how a forked session starts: see `asking.may_ask`.
+_HARMLESS = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED", "PYTHONUNBUFFERED"}
+
 
 def ask(at: str, kind: str, args: list[str]) -> tuple[_socket.socket, int]:
     """Ask for a session with the streams, folder and environment of this process, as `asking.ask` does.
@@ -44,7 +47,7 @@ def main() -> None:
     at, kind, *args = sys.argv[1:]
     pid = -1
     python = {name for name, value in os.environ.items() if name.startswith("PYTHON") and value}
-    if python <= {"PYTHONPATH"} and "ATEN_CPU_CAPABILITY" not in os.environ and "no:llmbench" not in args:
+    if python <= _HARMLESS and "ATEN_CPU_CAPABILITY" not in os.environ and "no:llmbench" not in args:
         try:
             server, pid = ask(at, kind, args)
         except OSError:

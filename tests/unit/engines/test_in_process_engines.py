@@ -70,6 +70,41 @@ def test_a_missing_framework_is_said_with_the_cure(
     assert get_engine(engine).missing() == f"engine {engine} needs {name}: pip install 'pytest-llmbench[{extra}]'"
 
 
+def test_torchao_is_missing_for_8_bits_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_process, "find_spec", lambda module: None if module == "torchao" else module)
+    engine, words = (
+        get_engine("torch"),
+        "engine torch needs torchao for precision fp8: pip install 'pytest-llmbench[fp8]'",
+    )
+    assert (engine.missing(), engine.missing(recipe("torch")), engine.missing(recipe("torch", precision="fp8"))) == (
+        None, None, words,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "odd"),
+    [
+        ({}, None),
+        ({"micro_batch_size": 1, "sequence_length": 24}, "16, unlike micro_batch_size × sequence_length 24"),
+        ({"model": {"feed_forward_size": 100}}, "unlike model.feed_forward_size 100"),
+        ({"model": {"hidden_size": 72, "attention_heads": 9}}, "unlike model.hidden_size 72, "),
+    ],
+)
+def test_a_gpu_multiplies_whole_tiles_in_8_bits(changes: dict[str, Any], odd: str | None) -> None:
+    found = [words for words in problems("torch", precision="fp8", **changes) if "precision fp8" in words]
+    assert bool(found) == (odd is not None)
+    if odd is not None:
+        assert odd in found[0]
+
+
+@pytest.mark.parametrize("engine", [*OF_ENGINES])
+def test_engine_torch_alone_chooses_what_is_recomputed(engine: str) -> None:
+    found = [words for words in problems(engine, parallelism={"activation_checkpointing": "auto"}) if "auto" in words]
+    assert bool(found) == (engine != "torch")
+    if found:
+        assert "cannot train parallelism.activation_checkpointing: auto; engine: torch can" in found[0]
+
+
 @pytest.mark.parametrize(
     ("engine", "changes"),
     [

@@ -170,7 +170,7 @@ def test_a_log_of_an_fp8_training_says_so(printed: Mapping[str, str], fault: str
     assert [fault in words for words in differ if fault] == [True] * bool(fault)
 
 
-@pytest.mark.parametrize("engine", ["torch", "megatron_core", "deepspeed", "metaseq", "nemo_torchrun"])
+@pytest.mark.parametrize("engine", ["megatron_core", "deepspeed", "metaseq", "nemo_torchrun"])
 def test_an_engine_without_8_bits_refuses_them(engine: str) -> None:
     options = {"model_size": "125m"} if engine == "metaseq" else {}
     recipe = small_recipe({"engine": engine, "precision": "fp8", "options": options, "compile": False})

@@ -15,7 +15,15 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import merge, validate
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.memory import GIB, memory_of
-from pytest_llmbench.session.forecast import contradictions, doubts, memory, numbers, outlook_of_check, refusals
+from pytest_llmbench.session.forecast import (
+    contradictions,
+    doubts,
+    laid_out,
+    memory,
+    numbers,
+    outlook_of_check,
+    refusals,
+)
 from tests.support.recipes import small_recipe
 
 SHIPPED = load_recipes(RECIPES.usable().values())
@@ -137,6 +145,39 @@ def test_what_was_measured_is_foreseen(
     needed = memory_of(recipe, topology, footprint)
     assert needed.least <= measured * 1e9
     assert 0.94 <= (needed.estimate - 2 * GIB) / (measured * 1e9) <= 1.11
+
+
+@pytest.mark.parametrize(
+    ("name", "system", "gpus", "chosen"),
+    [
+        ("opt13b", H100, 4, "full, 2"),  # 49 GiB of state, and 20 GiB of activations of two sequences: more than 72
+        ("opt13b", H100, 8, "none, 4"),
+        ("opt13b", "H200", 4, "none, 4"),
+        ("opt13b", "H200", 8, "none, 8"),  # 16,384 tokens: no more are joined
+        ("llama31_8b", H100, 4, "none, 1"),
+        ("llama31_8b", "H200", 8, "none, 2"),
+        ("llama31_8b", "H200", 1, "full, 1"),
+    ],
+)
+def test_nothing_is_recomputed_that_fits(name: str, system: str, gpus: int, chosen: str) -> None:
+    """The plan has what ranks choose by the memory of their GPUs; the batch of a step stays."""
+    where = settings(system, nodes=1, gpus_per_node=gpus)
+    refused, doubted, said = foreseen(SHIPPED[name], where)
+    assert f"recomputed: {chosen} sequences at a time" in said.splitlines()
+    if chosen.startswith("none"):
+        assert (refused, "GiB" in doubted) == ("", False)
+    topology = where.topology(SHIPPED[name])
+    recipe, gpu = SHIPPED[name].on(topology), where.system.gpu
+    assert gpu is not None
+    resolved = laid_out(recipe, topology, gpu)
+    assert resolved.samples_per_step == recipe.samples_per_step
+    assert recipe.samples_per_step % (gpus * resolved.micro_batch_size) == 0
+    assert memory(resolved, topology, gpu) == memory(recipe, topology, gpu)
+
+
+def test_without_a_gpu_the_choice_is_left_to_the_ranks() -> None:
+    said = foreseen(SHIPPED["opt13b"], settings(System(name="slurm", cluster="slurm"), nodes=1))[2]
+    assert "recomputed: none, 2 sequences at a time; decided on the GPUs, by their memory" in said
 
 
 @pytest.mark.parametrize("system", [H100, "H200", "ND96amsr_A100_v4", "JUWELS_Booster"])

@@ -12,10 +12,12 @@ import torch
 from pytest_llmbench.checks.compute.nodes.answer import GemmRate
 from pytest_llmbench.workloads.node.machine import device_name
 from pytest_llmbench.workloads.rank.context import RankContext
-from pytest_llmbench.workloads.training.matmul import rates
+from pytest_llmbench.workloads.training.matmul import product, rates
 
-_STORED = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
-_FP8 = torch.float8_e4m3fn
+_STORED = {
+    "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32,
+    "fp8": torch.float8_e4m3fn,
+}  # fmt: skip
 # Integers of the size of an element, to compare two results bit by bit: NaN differs from itself.
 _BITS = {2: torch.int16, 4: torch.int32}
 # Rows of a product that are computed again in fp64, all columns of each.
@@ -78,17 +80,7 @@ def prepare(precision: str, given: Factors, device: torch.device) -> tuple[torch
     Raises:
         RuntimeError: this device or this PyTorch has no such product.
     """
-    if precision != "fp8":
-        left, right = (matrix.to(device, _STORED[precision]) for matrix in (given.left, given.right))
-        out = torch.empty_like(left)
-        return left, right, lambda: torch.matmul(left, right, out=out)
-    left = given.left.to(device).to(_FP8)
-    right = given.right.to(device).t().contiguous().to(_FP8).t()  # the product needs it by columns
-    one = torch.ones((), device=device)
-    out = torch.empty(left.shape, device=device, dtype=torch.bfloat16)
-    # PyTorch's function for it is private.
-    how = {"scale_a": one, "scale_b": one, "out_dtype": out.dtype, "use_fast_accum": True, "out": out}
-    return left, right, lambda: torch._scaled_mm(left, right, **how)  # type: ignore[arg-type]  # noqa: SLF001
+    return product(given.left.to(device), given.right.to(device), _STORED[precision])
 
 
 @contextmanager

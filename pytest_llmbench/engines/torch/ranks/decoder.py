@@ -153,6 +153,7 @@ class Block(nn.Module):
             shape.attention_heads, shape.key_value_heads, shape.head_width,
         )  # fmt: skip
         self.activation = shape.activation or "relu"
+        self.fuses = True  # a product and its ReLU into one kernel, past the module of the product
         self.rotation: torch.Tensor | None = None
         self.attention_dropout = shape.dropout
         self.activation_checkpointing = activation_checkpointing
@@ -182,7 +183,7 @@ class Block(nn.Module):
         return out
 
     def _inner(self, hidden: torch.Tensor) -> torch.Tensor:
-        if self.activation == "relu" and self.mlp_in.bias is not None:
+        if self.fuses and self.activation == "relu" and self.mlp_in.bias is not None:
             return linear_relu(hidden, self.mlp_in.weight, self.mlp_in.bias)
         inner: torch.Tensor = self.mlp_in(hidden)
         if self.activation == "swiglu":

@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.engines.torch.options import TorchOptions
+from pytest_llmbench.engines.torch.ranks import eight_bits
 from pytest_llmbench.engines.torch.ranks.decoder import Decoder, initialise
 from pytest_llmbench.engines.torch.ranks.linear_cross_entropy import losses_and_gradient
 
@@ -31,9 +32,11 @@ def build_model(recipe: Recipe, options: TorchOptions, device: torch.device, wor
             activation_checkpointing=recipe.parallelism.activation_checkpointing == "full",
             fp32_residual=options.residual == "fp32",
         )
+    sharded = recipe.parallelism.sharding != "none"
+    if recipe.precision == "fp8":
+        eight_bits.convert(model.blocks, options.scaling, device, gathered=sharded and world_size > 1)
     if recipe.compile and device.type == "cuda":
         _compile(model)
-    sharded = recipe.parallelism.sharding != "none"
     if sharded and world_size > 1:
         _shard(model, recipe, device, world_size)
     model.to_empty(device=device)
@@ -79,7 +82,7 @@ def _shard(model: Decoder, recipe: Recipe, device: torch.device, world_size: int
     # Parameters are gathered in the type of the products; gradients are summed in fp32, as under DDP.
     policy = (
         MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        if recipe.precision == "bf16"
+        if recipe.precision != "fp32"
         else MixedPrecisionPolicy()
     )
     # Without resharding, parameters are whole from their first use in a step to its end, and so are gradients while

@@ -4,13 +4,18 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import validate
+from pytest_llmbench.engines.torch.footprint import footprint
 from pytest_llmbench.engines.torch.options import TorchOptions
+from pytest_llmbench.engines.torch.ranks import eight_bits
 from pytest_llmbench.engines.torch.ranks.decoder import Block
 from pytest_llmbench.engines.torch.ranks.parallel import build_model, clip_gradients, gradient_sync
+from pytest_llmbench.judging.memory import fitted
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.fed import Fed
 from pytest_llmbench.workloads.rank.rendezvous import limit_threads, process_group
@@ -26,7 +31,7 @@ _SEED = 1
 # free its last work: about one run in ten hung. A model that is kept to the end of the process avoids this, as that
 # work is done by then.
 _kept: list[object] = []
-_DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
 
 
 def train(context: RankContext, log: StepLog) -> None:
@@ -38,9 +43,11 @@ def train(context: RankContext, log: StepLog) -> None:
     """
     recipe = validate(Recipe, context.config, "recipe")
     options = validate(TorchOptions, recipe.options, f"recipe {recipe.name}: options")
+    topology = Topology(nodes=context.nodes, gpus_per_node=context.ranks_per_node)
     # The longest wait for a slow but healthy rank is the one for its start.
     with process_group(context, recipe.deadlines.meeting_s) as device:
         limit_threads(device)
+        recipe = fitted(recipe.on(topology), topology, footprint, _least_memory(device))
         training = _prepare(recipe, options, context, device)
         _kept.append(training)
         with (
@@ -48,6 +55,15 @@ def train(context: RankContext, log: StepLog) -> None:
             attention.kernel(recipe, options.attention, device),
         ):
             _loop(training, log)
+
+
+def _least_memory(device: torch.device) -> float | None:
+    """Memory of the smallest GPU of all ranks, bytes; None on CPUs."""
+    if device.type == "cpu":
+        return None
+    least = torch.tensor(torch.cuda.get_device_properties(device).total_memory, device=device)
+    dist.all_reduce(least, dist.ReduceOp.MIN)
+    return float(least.item())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,6 +114,7 @@ def _loop(training: _Training, log: StepLog) -> None:
         parameters=sum(parameter.numel() for parameter in trained),
         dtypes={parameter.dtype for parameter in trained},
         copy=training.rank,
+        products=eight_bits.count(training.model) if training.recipe.precision == "fp8" else None,
     )
     log.training(event)
 
@@ -113,7 +130,7 @@ def _forward_backward(training: _Training, log: StepLog, step: int) -> torch.Ten
         now = first == firsts[-1] or sharding == "full"
         with gradient_sync(training.model, enabled=now, keep=sharding == "gradients"):
             log.phase(step, "forward", micro_batch)
-            with torch.autocast(training.device.type, torch.bfloat16, enabled=recipe.precision == "bf16"):
+            with torch.autocast(training.device.type, torch.bfloat16, enabled=recipe.precision != "fp32"):
                 loss = training.model(training.fed.take(inputs), targets) / len(firsts)
             if first == firsts[-1]:
                 on_arrival(loss, partial(log.phase, step, "sync", micro_batch))
@@ -130,5 +147,7 @@ def _update(training: _Training, step: int) -> torch.Tensor:
     for group in training.optimizer.param_groups:
         group["lr"] = learning_rate(settings, step, training.recipe.steps)
     training.optimizer.step()
+    if training.recipe.precision == "fp8":
+        eight_bits.rescale(training.model)
     training.optimizer.zero_grad()
     return norm

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.record.series import StepSeries
+from pytest_llmbench.core.record.claims import Span
+from pytest_llmbench.core.record.series import RankInfo, StepSeries
+from pytest_llmbench.core.wire.step_events import TrainingEvent
 from pytest_llmbench.engines.base import Place
 from pytest_llmbench.engines.torch.engine import ENGINE
 from pytest_llmbench.workloads.rank.steplog import StepLog
@@ -119,6 +122,31 @@ def test_accumulation_is_the_same_when_sharded(two_ranks: dict[str, StepSeries])
     for name in ("sharded_in_parts", "kept_in_parts"):
         assert losses(two_ranks[name]) == close(losses(two_ranks["whole"]))
         assert norms(two_ranks[name]) == close(norms(two_ranks["whole"]))
+
+
+@pytest.mark.parametrize(("memory", "chosen"), [(None, ("none", 2)), (2**40, ("none", 8)), (2**20, ("full", 2))])
+def test_what_fits_is_chosen_by_the_ranks(
+    memory: float | None, chosen: tuple[str, int], make_recipe: MakeRecipe, train_alone: TrainAlone,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Sequences at a time, and what was recomputed, are as counted; the losses are those of any other choice."""
+    from pytest_llmbench.engines.torch.ranks import run  # noqa: PLC0415 - PyTorch takes seconds to import
+
+    events: list[TrainingEvent] = []
+    monkeypatch.setattr(run, "_least_memory", lambda _: memory)
+    monkeypatch.setattr(StepLog, "training", lambda _, event: events.append(event))
+    recipe = make_recipe(steps=6, parallelism={"activation_checkpointing": "auto"})
+    series = train_alone(recipe)
+    assert [(event.activation_checkpointing, event.micro_batch_size) for event in events] == [chosen]
+    assert losses(series) == close(losses(train_alone(make_recipe(steps=6))))
+    asked, topology = ENGINE.asks(recipe, Topology(nodes=1, gpus_per_node=1)), Topology(nodes=1, gpus_per_node=1)
+    assert asked == {"activation_checkpointing": None, "micro_batch_size": Span(2, 8)}
+    for counted, doubted in ((chosen[0], 0), ("partial", 1)):
+        info = RankInfo(
+            rank=0, host="h", pid=1, local_rank=0, device="cpu", versions={},
+            training=replace(events[0], activation_checkpointing=counted),
+        )  # fmt: skip
+        assert len(list(ENGINE.doubts(recipe, topology, StepSeries(ranks=(info,))))) == doubted
 
 
 def test_split_gradients_are_averaged_in_each_micro_batch(
