@@ -15,7 +15,7 @@ all of the time is ours. All ways take turns in each round, as whole processes, 
 - `driver`: a session with a single case on this machine, without Slurm
 - `rank`: the same of the tests' engine `unigram`, whose rank is a process of ours
 - `collect`: `--collect-only` of a hundred times as many cases
-- `version`: `pytest --version`, with and without the plugin
+- `plain`: a session with one plain test and nothing of ours, with and without the plugin
 
 Without a Slurm that answers, only the last four are measured. Slurm's commands are counted by programs of the same
 names in front of `PATH`; the CPU time is that of the process and of what it waited for, without Slurm's daemons and
@@ -264,13 +264,15 @@ def ways(bench: Bench, reframe: str | None) -> dict[str, Callable[[], Cost]]:
     """The ways, in the order of their turns."""
     empty = bench.folder / "empty"
     empty.mkdir()
-    version = [*PYTEST, "--version"]
+    (empty / "pytest.ini").write_text("[pytest]\n")
+    (empty / "test_plain.py").write_text("def test_plain(): pass\n")
+    plain = [*PYTEST, "-q", "-p", "no:cacheprovider", "--confcutdir", str(empty), str(empty)]
     anywhere = {
         "driver": lambda: bench.pytest("--cluster", "local", "-k", "case00000"),
         "rank": bench.rank,
         "collect": bench.collect,
-        "version, without": lambda: bench.cost([*version, "--rootdir", str(empty), "-p", "no:llmbench"]),
-        "version, with": lambda: bench.cost([*version, "--rootdir", str(empty)]),
+        "plain, without": lambda: bench.cost([*plain, "-p", "no:llmbench"]),
+        "plain, with": lambda: bench.cost(plain),
     }
     if not slurm_answers():
         return anywhere

@@ -23,7 +23,9 @@ def read_answers(
     An answer in another form counts as missing: its `why` names the field. So does one without a field
     named in `asked`, or without one of the keys asked for in that field.
     """
-    return [_read(answer, model, asked or {}) for answer in answers]
+    left = [*reversed(answers)]
+    del answers  # each is let go once it is read, unless the caller keeps it: they are hundreds of megabytes
+    return [_read(left.pop(), model, asked or {}) for _ in range(len(left))]
 
 
 def _read(answer: Answer, model: type[AnswerModel], asked: AskedKeys) -> Answer[AnswerModel]:

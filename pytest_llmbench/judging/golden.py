@@ -151,7 +151,7 @@ def golden_losses(runs: Mapping[str, RunRecord], date: str, resolution: float) -
                 f"5 or more; {LEAST_RUNS} are enough if they are the same in every bit"
             )
         _refuse_odd(curves)
-        tolerances, lasting = _tolerances(columns)
+        tolerances, lasting = find_tolerances(columns)
     means = [column[0] if exact else stats.fmean(column) for column in columns]
     if not exact and all(abs(mean - means[0]) <= allowed for mean, allowed in zip(means, tolerances, strict=True)):
         raise ConfigError("the runs differ so much that a run that learns nothing would pass: find out why they do")
@@ -192,7 +192,7 @@ def deviation(record: RunRecord, golden: GoldenLosses) -> Deviation:
     far, worst = max(away, key=lambda pair: _units(abs(pair[0]), pair[1].tolerance))
     beyond = tuple(expected.step for distance, expected in away if not abs(distance) <= expected.tolerance)
     if not beyond and golden.lasting is not None:
-        total, start, end = _worst_in_a_row([distance / expected.tolerance for distance, expected in away])
+        total, start, end = worst_in_a_row([distance / expected.tolerance for distance, expected in away])
         if total > golden.lasting:
             several, steps = golden.steps[start:end], end - start
             mean = stats.fmean(distance for distance, _ in away[start:end])
@@ -204,7 +204,7 @@ def deviation(record: RunRecord, golden: GoldenLosses) -> Deviation:
     return Deviation(record.key, worst.step, loss, abs(far), worst.tolerance, beyond)
 
 
-def _worst_in_a_row(units: Sequence[float]) -> tuple[float, int, int]:
+def worst_in_a_row(units: Sequence[float]) -> tuple[float, int, int]:
     """The largest sum of steps in a row as a multiple of the square root of their number, and where it is."""
     sums, worst, length = [0.0, *accumulate(units)], (0.0, 0, 0), _LASTING
     while length <= len(units):
@@ -262,7 +262,7 @@ def _apart(one: Mapping[int, float], other: Mapping[int, float]) -> float:
     return max(abs(loss - other[step]) for step, loss in one.items())
 
 
-def _tolerances(columns: Sequence[Sequence[float]]) -> tuple[list[float], float]:
+def find_tolerances(columns: Sequence[Sequence[float]]) -> tuple[list[float], float]:
     """Allowed distance of the next run from the mean, at each step, and that of several steps in a row."""
     spreads = _spreads([stats.variance(column) for column in columns])
     count = len(columns[0])
@@ -274,7 +274,7 @@ def _tolerances(columns: Sequence[Sequence[float]]) -> tuple[list[float], float]
         for run in range(count)
     ]
     most = _limit([max(map(abs, of_run)) for of_run in units], _USUAL_SCATTER)
-    in_a_row = _limit([_worst_in_a_row(of_run)[0] for of_run in units], _USUAL_SCATTER_OF_SUMS)
+    in_a_row = _limit([worst_in_a_row(of_run)[0] for of_run in units], _USUAL_SCATTER_OF_SUMS)
     return [most * spread for spread in spreads], in_a_row / most
 
 

@@ -19,6 +19,7 @@ _DIGITS = 6
 _MOST_ANNOTATIONS = 10
 # GitHub takes at most 1 MiB a step.
 _MOST_ROWS, _MOST_CAUSES, _LONGEST = 200, 20, 300
+_MOST_ALIKE = 4  # nodes with the same verdict of a check that have a row each
 _ORDER = ("ERROR", "FAIL", "INCONCLUSIVE", "INCOMPLETE", "XFAIL", "SKIP", "PASS")
 _SPECIAL = re.compile(r"([\\`*_\[\]#|~$])")
 _COLUMNS = ("Verdict", "Test", "Hosts", "Measured", "Bound", "Record")
@@ -100,7 +101,8 @@ def summary(verdict: SessionVerdict, rows: Sequence[CaseRow], records: str, note
 
     Args:
         verdict: the verdict on the session.
-        rows: the properties of each verdict; the worst come first, and the table ends after 200.
+        rows: the properties of each verdict. The worst come first, many nodes alike are one row, and the table ends
+            after 200.
         records: path of the session's folder for the reader.
         notes: further sentences, which may quote foreign text.
     """
@@ -116,7 +118,7 @@ def summary(verdict: SessionVerdict, rows: Sequence[CaseRow], records: str, note
         yield from (f"- {markdown(note)}" for note in notes)
     if not rows:
         return
-    shown = sorted(rows, key=_rank)
+    shown = _merge(sorted(rows, key=lambda row: (_rank(row), "," in str(row.get("hosts")))))
     yield ""
     yield f"| {' | '.join(_COLUMNS)} |"
     yield f"|{'---|' * len(_COLUMNS)}"
@@ -125,10 +127,10 @@ def summary(verdict: SessionVerdict, rows: Sequence[CaseRow], records: str, note
         places = f"{', '.join(hosts[:4])}{f' and {len(hosts) - 4} more' if len(hosts) > 4 else ''}"
         cells = (row["verdict"], row["test"], places, _format_measured(row), _format_bound(row), row.get("record"))
         yield f"| {' | '.join(markdown(str(cell or '')) for cell in cells)} |"
-    if len(rows) > _MOST_ROWS:
+    if len(shown) > _MOST_ROWS:
         yield ""
-        yield f"{len(rows) - _MOST_ROWS} more tests are in `junit.xml`."
-    yield from _section("## Causes", [*_causes(shown)], "more")
+        yield f"{len(shown) - _MOST_ROWS} more tests are in `junit.xml`."
+    yield from _section("## Causes", [*_causes(sorted(rows, key=_rank))], "more")
     actions = dict.fromkeys(
         markdown(f"{row.get('host') or row.get('check')}: {row['action']}") for row in rows if row.get("action")
     )
@@ -137,6 +139,23 @@ def summary(verdict: SessionVerdict, rows: Sequence[CaseRow], records: str, note
     yield from _section(
         "## What to do", [*actions], "more actions are in the property `action` of `junit.xml`", general
     )
+
+
+def _merge(rows: Sequence[CaseRow]) -> list[CaseRow]:
+    """The rows, with one for all nodes that have the same verdict from a check, if they are many."""
+    alike: dict[object, list[CaseRow]] = {}
+    for number, row in enumerate(rows):
+        one_node = row.get("check") is not None and len(_hosts(row)) == 1
+        alike.setdefault((row["verdict"], row["check"]) if one_node else number, []).append(row)
+    merged: list[CaseRow] = []
+    for same in alike.values():
+        if len(same) <= _MOST_ALIKE:
+            merged += same
+        else:
+            hosts = ",".join(host for row in same for host in _hosts(row))
+            test = f"{same[0]['test']} and {len(same) - 1} more"
+            merged.append({**same[0], "test": test, "hosts": hosts, "measured": ""})
+    return merged
 
 
 def _section(title: str, lines: Sequence[str], more: str, last: Sequence[str] = ()) -> Iterator[str]:

@@ -108,8 +108,17 @@ def render_health(rows: Sequence[Mapping[str, object]], screen: int) -> Iterator
         measured = f"{bound}{tests[0].get('measured', '') if len(tests) == 1 else ''}".removesuffix("; ")
         yield worst, f"{name.ljust(width)}  {worst.ljust(7)}  {nodes.ljust(5)}  {measured}".rstrip()
     everyone = {str(row["host"]) for row in rows if row.get("host")}
+    bad: dict[str, list[str]] = {}
+    for row in rows:
+        if row["verdict"] == "FAIL" and row.get("host"):
+            bad.setdefault(str(row["host"]), []).append(str(row["check"]))
+    if bad:
+        names = f"all {len(bad)}" if len(bad) > 1 and {*bad} == everyone else ""
+        names = names or listed(f"{host} ({listed(checks)})" for host, checks in bad.items())
+        yield from (("FAIL", line) for line in _wrap(f"bad nodes: {names}", screen))
     for verdict in _VERDICTS[:-1]:
-        reasons = [(row, str(row.get("reason", ""))) for row in rows if row["verdict"] == verdict]
+        of_verdict = sorted((row for row in rows if row["verdict"] == verdict), key=lambda row: not row.get("host"))
+        reasons = [(row, str(row.get("reason", ""))) for row in of_verdict]
         yield from _details(verdict, verdict, reasons, everyone, screen)
     hints = [(row, str(row["hints"])) for row in rows if row["verdict"] == "PASS" and row.get("hints")]
     yield from _details("", "hint", hints, everyone, screen)

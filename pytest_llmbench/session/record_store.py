@@ -2,9 +2,11 @@
 
 import contextlib
 import hashlib
+import json
 import os
 import socket
 import threading
+import zlib
 from collections import deque
 from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import Judgement, Problem, Record, RunRecord, Verdict, write_model
 from pytest_llmbench.core.record.series import EarlyVerdict
+from pytest_llmbench.core.schema import to_json
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.judging.telemetry import first_of, gaps
 from pytest_llmbench.session.ending import with_log_to_read
@@ -186,7 +189,7 @@ class RecordStore:
         unwritten: files of evidence whose writing failed.
         lost: the reason why the record of a judged run is lost, by key.
         unsaved: the reason why the record of a run or check could not be kept, by key or name.
-        runs, checks: the final records, by key and by name.
+        runs, checks: the final records, by key and by name; those of checks without their evidence.
         left_over: nodes that are too few for a group.
         command: the command line with which records are signed; None where they are not.
     """
@@ -205,6 +208,7 @@ class RecordStore:
         self.lost: dict[str, str] = {}
         self.runs = KeptRuns(self._lose)
         self.checks: dict[str, HealthRecord] = {}
+        self._evidence: dict[str, bytes] = {}  # of checks by name, as compressed JSON
         self._judged: set[str] = set()
         self._added: dict[tuple[str, str], int] = {}
         self._changed = threading.Condition()
@@ -231,7 +235,7 @@ class RecordStore:
             added = hash(tuple(verdicts))
             if self._added.get((about, name)) == added:
                 continue
-            record = self.runs.get(name) if about == "run" else self.checks[name]
+            record = self.runs.get(name) if about == "run" else self.whole_check(name)
             if record is not None:
                 self._added[about, name] = added
                 judged = record.model_copy(update={"judgements": tuple(verdicts)})
@@ -317,14 +321,37 @@ class RecordStore:
 
     def _keep_written(self, record: Record, written: str | None) -> None:
         if isinstance(record, HealthRecord):
-            self.checks[record.check] = record
+            # Of a thousand nodes, evidence is hundreds of megabytes of objects, and a few of text that is compressed.
+            self._evidence[record.check] = zlib.compress(to_json(record.report, include={"evidence"}).encode())
+            self.checks[record.check] = record.without_evidence()
         elif isinstance(record, RunRecord):
             self.runs.keep(record, written)
             if record.series in self._judged:
                 self.runs.let_go(record.key)
+
+    def whole_check(self, name: str) -> HealthRecord:
+        """The final record of a check with its evidence (KeyError: it is not there)."""
+        slim, evidence = self.checks[name], json.loads(zlib.decompress(self._evidence[name]))
+        return slim.model_copy(update={"report": slim.report.model_copy(update=evidence)})
 
     def _lose(self, key: str, path: Path, reason: str) -> None:
         with contextlib.suppress(OSError):  # most often it is gone
             path.replace(path.with_name(layout.ALTERED))
         self.lost[key] = f"the record of run {key} is lost: {path}: {reason} after the run was judged"
         self.notes.append(self.lost[key])
+
+
+class WholeChecks(Mapping[str, HealthRecord]):
+    """The final records of a session's checks with their evidence, one at a time."""
+
+    def __init__(self, store: RecordStore) -> None:
+        self._store = store
+
+    def __getitem__(self, name: str) -> HealthRecord:
+        return self._store.whole_check(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._store.checks))
+
+    def __len__(self) -> int:
+        return len(self._store.checks)

@@ -89,15 +89,16 @@ class Sustained(CheckDefaults):
             for name, value in load.numbers.items():
                 rates.add(load.answer, name, value, _UNITS[name])
         unjudged = {load.answer.host: reason for load in loads if (reason := load.why_unjudged())}
+        findings = (*(finding for load in loads for finding in load.findings()), *rates.judge(_ACTION))
         return Report(
-            findings=(*(finding for load in loads for finding in load.findings()), *rates.judge(_ACTION)),
+            findings=findings,
             readings=tuple(rates.readings),
             unjudged={**unjudged, **silent(answers)},
             unbounded=rates.unbounded,
             bounds=rates.lines(),
             notes=(*(note for load in loads for note in load.notes()), *rates.notes()),
             evidence={
-                **{load.device: load.data for load in loads},
+                **{load.device: load.data for load in _choose_shown(loads, findings, unjudged)},
                 **(machines.evidence if machines else {}),
             },
         )
@@ -151,6 +152,19 @@ class _DeviceLoad:
             yield f"{self.device}: {self.data.trouble}"
         if missing := [name for name in _OF_SAMPLES if name not in self.numbers]:
             yield f"{self.device}: not reported by this machine: {', '.join(missing)}"
+
+
+def _choose_shown(
+    loads: Sequence[_DeviceLoad], findings: Sequence[Finding], unjudged: Mapping[str, str]
+) -> Iterator[_DeviceLoad]:
+    """Yield the devices whose samples are evidence: those with a finding or no verdict, the slowest and the fastest.
+
+    The readings have the numbers of all others: the samples of ten thousand GPUs are hundreds of megabytes.
+    """
+    shown = {f"{finding.host} {finding.subject}" for finding in findings}
+    ends = sorted(loads, key=lambda load: load.numbers.get("sustained", 0.0))
+    shown |= {load.device for load in (*ends[:1], *ends[-1:])}
+    return (load for load in loads if load.device in shown or load.answer.host in unjudged)
 
 
 def _summarize_rates(rates: Sequence[tuple[float, float]]) -> dict[str, float]:

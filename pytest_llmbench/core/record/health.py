@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import NonNegativeInt
 
@@ -136,6 +136,10 @@ class HealthRecord(Record):
     def was_cut_short(self) -> bool:
         """True if it was ended, or never begun, as the session ended."""
         return self.report.problem is not None and self.report.problem.startswith("session_ended:")
+
+    def without_evidence(self) -> Self:
+        """The record for readers of its verdicts and numbers: evidence is the bulk of it."""
+        return self.model_copy(update={"report": self.report.model_copy(update={"evidence": {}})})
 
     def host(self, slot: int | None) -> str | None:
         """The node of a slot; None for the whole cluster, and where the nodes never came."""

@@ -31,6 +31,7 @@ class Decision:
     high: float | None
     claim: Literal["system", "run"]  # subject of the verdict: many runs of this system, or this run alone
     alpha: float = ALPHA
+    between: BetweenRuns | None = None  # how runs of the system differ; None for a claim about the run
     steady: float | None = None  # the number in the steady part of all runs that are judged together
     by_rule: bool | None = None  # True if the number itself, by its statistic's own rule, meets the threshold
     # Number of runs that would decide; None if the comparison is decided, or any number would be too small
@@ -78,8 +79,8 @@ def decide(
             needed = runs_to_decide(wide, seconds, runs=len(runs), freedom=between.freedom, alpha=alpha)
         holds, why = None, _why(side, wide, seconds, between if claim == "system" else None, len(runs), needed)
     return Decision(
-        holds=holds, low=low, high=high, claim=claim, alpha=alpha, steady=_value(metric, wide.mean),
-        by_rule=metric.quantity.meets(op, bound), needed=needed, why=why,
+        holds=holds, low=low, high=high, claim=claim, alpha=alpha, between=between if claim == "system" else None,
+        steady=_value(metric, wide.mean), by_rule=metric.quantity.meets(op, bound), needed=needed, why=why,
     )  # fmt: skip
 
 

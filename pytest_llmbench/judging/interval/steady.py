@@ -117,7 +117,7 @@ def unseen(steps: int) -> float:
 
 
 def unseen_between(steps: Iterable[int | None]) -> float:
-    """Share by which runs of so many judged steps may differ at most: each may be on one level throughout."""
+    """Largest share by which runs with these numbers of judged steps may differ: each may have seen one level only."""
     return 2 * _LEVELS if all(each is not None and each < FEW_TO_COMPARE for each in steps) else 0.0
 
 

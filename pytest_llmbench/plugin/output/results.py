@@ -23,7 +23,7 @@ from pytest_llmbench.plugin.verdict.requirements import Requirements
 from pytest_llmbench.plugin.verdict.unfinished import Reports
 from pytest_llmbench.reporting.base import FinishedSession
 from pytest_llmbench.reporting.verdict import SessionVerdict
-from pytest_llmbench.session.record_store import RecordStore
+from pytest_llmbench.session.record_store import RecordStore, WholeChecks
 
 _AS_RECORDED = "judged as recorded: the recipes in the records decided what had to run, not those of this folder"
 
@@ -304,7 +304,7 @@ class Results:
     def _make_reports(self, store: RecordStore) -> None:
         session, planned = self._bench.session, self._bench.planned
         finished = FinishedSession(
-            id=session.id, folder=session.folder, planned=planned, runs=store.runs, checks=store.checks
+            id=session.id, folder=session.folder, planned=planned, runs=store.runs, checks=WholeChecks(store)
         )
         self._made += make_reports(finished, self._config)
         if (kept := history.keep(self._config, session, store)) is not None:

@@ -29,7 +29,9 @@ def explain_undecided(judged: JudgedComparison) -> list[str]:
         low, high = (Quantity(end, number.metric.unit).to(unit) for end in (decision.low, decision.high))
         about = "runs of this system are" if decision.claim == "system" else "in more steps this run would be"
         sure = for_people(100.0 * (1.0 - decision.alpha), 6)
-        interval = f"{about} between {low} and {high} (each end is {sure} % sure). "
+        between = decision.between
+        assumed = f" if runs differ by {100 * between.spread:g} %" if between and not between.known else ""
+        interval = f"{about} between {low} and {high} (each end is {sure} % sure{assumed}). "
     which = "" if number is judged.number else f"run {number.record.key}: "
     runs = f" of {len(number.parts)} runs" if number.parts else ""
     first = (

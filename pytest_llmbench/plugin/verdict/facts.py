@@ -140,6 +140,8 @@ class NumberFacts(ReportedFacts):
     """`interval`, of the steady part of the run, `rule`, the statistic's own, or `golden` losses."""
     claim: str | None = None
     """Subject of the verdict: `system`, any run of it, or this `run`."""
+    between_runs: str | None = None
+    """Standard deviation between runs of the system, in the interval; `assumed` where the reference has no `runs`."""
     alpha: float | None = None
     """Probability that the interval is wrong, on each side."""
     interval_rule: str | None = None

@@ -68,10 +68,13 @@ def _facts_of_judgement(judged: JudgedComparison) -> dict[str, Any]:
     facts = {"threshold": judged.threshold, "cause": None if judged.cause is None else str(judged.cause)}
     if decision is None:
         return {**facts, "judged_by": "rule"}
+    between = None
+    if decision.between is not None:
+        between = f"{100 * decision.between.spread:g} %{'' if decision.between.known else ', assumed'}"
     return {
         **facts, "judged_by": "interval", "claim": decision.claim, "alpha": decision.alpha, "interval_rule": RULE,
         "steady_part": _describe_steady_part(judged.decisive, decision), "low": decision.low, "high": decision.high,
-        "steady": decision.steady,
+        "steady": decision.steady, "between_runs": between,
     }  # fmt: skip
 
 

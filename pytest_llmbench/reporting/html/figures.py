@@ -8,6 +8,7 @@ import html
 import json
 import math
 import statistics as stats
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +37,7 @@ _DIGITS = 5
 _FAR = 3.0
 _SIGNS = {">=": "≥", "<=": "≤"}
 _RATE_UNITS = {"words/s", "tokens/s"}
-# Of more ranks, those that stand out most are drawn.
+# Of more ranks, and of more nodes than columns, those that stand out most are drawn.
 _MOST_RANKS = 64
 _MOST_COLUMNS = 120
 _BUSBW, _PEAK = "busbw_", "busbw_peak"
@@ -486,25 +487,29 @@ def _bandwidth_bounds(references: Sequence[Reference]) -> Iterator[tuple[str, in
 
 
 def _matrix(pairs: Sequence[Reading], floor: float | None) -> Figure:
-    rates: dict[tuple[str, str], float] = {}
+    own: dict[str, dict[str, float]] = defaultdict(dict)
     for reading in pairs:
         one, _, two = reading.subject.partition(_BETWEEN)
-        rates[one, two] = rates[two, one] = reading.value
-    nodes = sorted({node for pair in rates for node in pair})
+        own[one][two] = own[two][one] = reading.value
+    nodes, partners = sorted(own), sorted(own)
+    if len(own) > _MOST_COLUMNS:
+        nodes = sorted(sorted(own, key=lambda node: stats.median(own[node].values()))[:_MOST_RANKS])
+        partners = sorted({other for node in nodes for other in own[node]})
     values = sorted(reading.value for reading in pairs)
     slowest = sorted(pairs, key=lambda reading: reading.value)[:5]
     caption = (
-        f"{counted(len(pairs), 'pair')} of {counted(len(nodes), 'node')}, median {for_people(stats.median(values))} "
+        f"{counted(len(pairs), 'pair')} of {counted(len(own), 'node')}, median {for_people(stats.median(values))} "
         f"GB/s; slowest: {', '.join(f'{pair.subject} {for_people(pair.value)} GB/s' for pair in slowest)}"
     )
     if floor is not None:
         caption += f"; {counted(sum(value < floor for value in values), 'pair')} below {for_people(floor)} GB/s"
+    caption += f"; the {len(nodes)} nodes with the slowest medians are drawn" if len(nodes) < len(own) else ""
     axis = {"type": "category", "automargin": True, "showgrid": False}
-    z = [[rates.get((row, column)) for column in nodes] for row in nodes]
+    z = [[own[row].get(column) for column in partners] for row in nodes]
     return Figure(
         title="Pairs of nodes",
         caption=f"{caption}.",
-        data=[heat_map([label(node) for node in nodes], nodes, z, "GB/s", reverse=True)],
+        data=[heat_map([label(node) for node in partners], nodes, z, "GB/s", reverse=True)],
         layout={"xaxis": {**axis, "tickangle": -60}, "yaxis": {**axis, "autorange": "reversed"}},
         height=min(max(220, 130 + _PIXELS * len(nodes)), 900),
         wide=True,

@@ -65,7 +65,7 @@ class VerdictRow:
 
 
 def verdict_rows(session: SessionFolder) -> list[VerdictRow]:
-    """Every verdict of a session, the worst first.
+    """Every verdict of a session, the worst first; of these, those on one node before those on several.
 
     Rows come from the file of verdicts, then from records, then from the journal and the declared tests. A clause has a
     row if it is INCOMPLETE: it is an error in the JUnit report then.
@@ -98,7 +98,7 @@ def verdict_rows(session: SessionFolder) -> list[VerdictRow]:
         if clause.verdict == Verdict.INCOMPLETE:
             facts = {"clause": clause.name, "verdict": "INCOMPLETE", "reason": clause.reason}
             rows.append(_row({"test": f"requirements::{clause.name}", **facts}))
-    return sorted(rows, key=lambda row: ORDER[row.kind])
+    return sorted(rows, key=lambda row: (ORDER[row.kind], "," in row.hosts))
 
 
 def counts(rows: Iterable[VerdictRow]) -> dict[str, int]:
@@ -122,28 +122,28 @@ class NodeMap(NamedTuple):
 
 def node_map(checks: Mapping[str, HealthRecord]) -> NodeMap | None:
     """The map of a session's checks; None without checks."""
-    records = [*checks.values()]
-    hosts = dict.fromkeys(host for check in records for host in check.hosts)
-    rows = {host: [_cell(check, host) for check in records] for host in hosts}
+    rows: dict[str, list[tuple[str, str]]] = {}
+    together = []
+    for number, check in enumerate(checks.values()):  # one at a time: with its evidence, a record may be large
+        for slot, host in enumerate(check.hosts):
+            rows.setdefault(host, [("", "")] * len(checks))[number] = _cell(check, slot)
+        together.append(_cell(check, None))
     worst_first = sorted(
         rows, key=lambda host: min((ORDER[kind] for kind, _ in rows[host] if kind), default=len(ORDER))
     )
     shown = {*worst_first[:_MOST_NODES]}
     nodes = {host: cells for host, cells in rows.items() if host in shown}
-    together = [_cell(check, None) for check in records]
     if any(kind for kind, _ in together):
         nodes["all nodes together"] = together
     return NodeMap([*checks], nodes, len(rows) - len(shown)) if nodes else None
 
 
-def _cell(check: HealthRecord, host: str | None) -> tuple[str, str]:
-    """Kind and reason of a check's verdict on a node, or, for None, on all together."""
-    if host is not None and host not in check.hosts:
-        return "", ""
+def _cell(check: HealthRecord, slot: int | None) -> tuple[str, str]:
+    """Kind and reason of a check's verdict on the node of a slot, or, for None, on all together."""
     of_cluster = check.scope == "cluster"
-    verdict, reason = check.state(None if host is None else check.hosts.index(host))
+    verdict, reason = check.state(slot)
     # A check of all nodes has a verdict on one node only if it has a finding about it.
-    if (host is None and not of_cluster) or (host is not None and of_cluster and verdict is Verdict.PASS):
+    if (slot is None and not of_cluster) or (slot is not None and of_cluster and verdict is Verdict.PASS):
         return "", ""
     return kind_of(str(verdict), compared=not check.report.unbounded), " ".join(reason.split())[:200]
 

@@ -231,7 +231,7 @@ class Sections:
             name=name,
             kind=worst(rows),
             rows=rows,
-            record=record,
+            record=record.without_evidence(),
             figures=[*check_figures(record)],
             readings=[*_readings(record.report.readings)],
             evidence=evidence if len(evidence) <= _MOST_TEXT else "",

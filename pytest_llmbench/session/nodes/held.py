@@ -15,6 +15,7 @@ from pytest_llmbench.cluster.settings import Settings, existing_allocation
 from pytest_llmbench.cluster.slurm.commands import NotYetError, QueueFullError, ignored_options
 from pytest_llmbench.cluster.slurm.topology import find_places
 from pytest_llmbench.core.errors import ClusterError, ConfigError
+from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.recipe.topology import Places
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.record.records import Problem
@@ -147,13 +148,13 @@ class HeldNodes:
     def _take_over(self, hosts: tuple[str, ...]) -> LeasePool:
         self.ends_at = self._allocation.ends_at()
         refuse_quarantined(hosts, self.settings)
-        self._say(f"{f'Slurm job {self.job_id} holds' if self.job_id else 'measuring on'} {', '.join(hosts)}")
+        self._say(f"{f'Slurm job {self.job_id} holds' if self.job_id else 'measuring on'} {listed(hosts)}")
         fit = self._validate(hosts) if self.plan.checks else hosts
         pool = LeasePool(fit, out=[host for host in hosts if host not in fit])
         if self.settings.left_over:
             self.store.left_over = pool.beyond_groups(self.settings.nodes_per_run or 1)
         if self.store.left_over:
-            left = ", ".join(self.store.left_over)
+            left = listed(self.store.left_over)
             self._say(f"NOT TESTED, too few for a group of {self.settings.nodes_per_run}: {left}")
         return pool
 
@@ -185,7 +186,7 @@ class HeldNodes:
 
     def _gate(self, validator: Validator, hosts: Sequence[str]) -> tuple[str, ...]:
         """Return the nodes that may train; give up the runs for which they are too few."""
-        unfit = "; ".join(f"{host} failed {check}" for host, check in validator.out.items())
+        unfit = listed((f"{host} failed {check}" for host, check in validator.out.items()), between="; ")
         fit, everything = tuple(host for host in hosts if host not in validator.out), validator.why_gated(hosts)
         for run in list(self.schedule.waiting):
             needed = run.topology.nodes * (run.spec.group or 1)  # groups get the fit nodes in order
@@ -197,7 +198,7 @@ class HeldNodes:
             #: problem gated: too few nodes passed the checks; the run is a SKIP that names the check and the node
             self.schedule.fail(run, Problem(kind="gated", message=message))
         if unfit and self.schedule.waiting:
-            self._say(f"runs go to the {len(fit)} fit nodes ({', '.join(fit)}): {unfit}")
+            self._say(f"runs go to the {len(fit)} fit nodes ({listed(fit)}): {unfit}")
         return fit
 
     def _look_while_checking(self) -> None:

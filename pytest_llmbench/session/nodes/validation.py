@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -16,11 +17,13 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.errors import NOT_MEASURED, ClusterError, ConfigError
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.plain import read_json
+from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.recipe.topology import Places
 from pytest_llmbench.core.record.health import HealthRecord, Report
 from pytest_llmbench.core.record.records import Timings, Verdict
 from pytest_llmbench.core.unix_clock import UnixClock
 from pytest_llmbench.core.wire import layout
+from pytest_llmbench.core.wire.foreign import mapped
 
 _LOOK_S = 0.05
 # Files of ranks that have ended may reach this machine a moment later.
@@ -158,7 +161,8 @@ def _answer(step: _Step, rank: int, path: Path, *, late: bool) -> Answer:
     local_rank, host = rank % per_node, step.hosts[rank // per_node]
     content: dict[str, Any] = {}
     try:
-        if not isinstance(content := read_json(path.read_bytes()), dict):
+        # Equal texts share memory: thousands of ranks send the same digests.
+        if not isinstance(content := mapped(read_json(path.read_bytes()), sys.intern), dict):
             raise ValueError("expected an object")  # noqa: TRY004, TRY301 - as of what is not JSON
     except FileNotFoundError:
         content = {"why": _why_silent(step, rank, late=late)}
@@ -248,11 +252,12 @@ class Validator:
         if settings.skip is not None:
             return Report(skip=f"system {self.settings.system.name} leaves it out: {settings.skip}")
         gone = {host: reason for host, reason in self._unreachable.items() if host not in gated}
-        who = "; ".join(f"{host} failed {reason}" for host, reason in gated.items())
+        who = listed((f"{host} failed {reason}" for host, reason in gated.items()), between="; ")
         if gated and (check.scope == "cluster" or not fleet.hosts):
             return Report(skip=f"gated: {who}. --llmbench-gate links runs it all the same")
         if gone and (check.scope == "cluster" or not fleet.hosts):
-            return Report(problem="; ".join(f"{host} cannot be reached: {reason}" for host, reason in gone.items()))
+            reasons = (f"{host} cannot be reached: {reason}" for host, reason in gone.items())
+            return Report(problem=listed(reasons, between="; "))
         make_folder(fleet.folder)
         try:
             report = check.run(fleet, settings)

@@ -248,6 +248,15 @@ def test_gaps_of_telemetry_are_said() -> None:
     assert gaps == ["a GPU 0: no telemetry from 2 to 7 s", "a GPU 0: no telemetry from 7 to 12 s"]
 
 
+def test_samples_of_gpus_that_stand_out_are_evidence() -> None:
+    """A finding, the slowest and the fastest: those of all GPUs of a large cluster would be hundreds of megabytes."""
+    faster, throttled = [[at, 1.01 * rate] for at, rate in _LOADED["rates"]], copy.deepcopy(_LOADED["telemetry"])
+    throttled[6]["reasons"] = 0x08
+    fleet = fleet_of(_LOADED, a1={"rates": faster}, c1={"telemetry": throttled})
+    shown = {name for name in judged("sustained", fleet).evidence if "GPU" in name}
+    assert shown == {"a GPU 0", "a GPU 1", "c GPU 1"}
+
+
 def test_minutes_are_the_users() -> None:
     fleet = fleet_of(_LOADED)
     judged("sustained", fleet, options={"minutes": 30})

@@ -230,7 +230,8 @@ def test_a_part_of_the_numbers_is_no_pass(damage: str) -> None:
     elif damage == "seat":
         data["turns"][1]["seat"]["shard"] += 1
     elif damage == "lost part":
-        data["turns"][1]["steps"][0]["gathered"] = data["turns"][1]["steps"][0]["gathered"][:1]
+        local, gathered, weights = data["turns"][1]["steps"][0]
+        data["turns"][1]["steps"][0] = [local, gathered[:1], weights]
     report = checked(fleet_of(changes={3: "it died" if damage == "silent" else data}))
     assert report.unjudged.keys() == {"a", "b", "c", "d"}
     assert not report.findings

@@ -78,6 +78,15 @@ def test_annotations_are_as_many_as_github_shows() -> None:
     assert warned.startswith("::warning ")
 
 
+def test_nodes_alike_are_one_row_and_a_bad_node_comes_first() -> None:
+    row = {"check": "limits", "verdict": "SKIP", "test": "fit[limits-slot0]"}
+    rows = [{**row, "hosts": f"n{number}"} for number in range(10)]
+    rows += [{**row, "verdict": "FAIL", "hosts": hosts, "test": hosts} for hosts in ("n0,n1", "n3")]
+    *_, bad, whole, skipped = [line for line in summary(SessionVerdict(**VERDICT), rows, "s") if line.startswith("|")]
+    assert [line.split(" | ")[1] for line in (bad, whole)] == ["n3", "n0,n1"]
+    assert "slot0\\] and 9 more | n0, n1, n2, n3 and 6 more |" in skipped
+
+
 def test_a_summary_of_very_many_tests_is_short() -> None:
     """The worst of them are there, with how many are not, and what to do about them."""
     rows = [{"verdict": "PASS", "test": f"p{i}"} for i in range(5000)]

@@ -102,7 +102,10 @@ def test_a_check_has_a_line_and_the_same_reason_is_told_once() -> None:
     rows += [row("limits", f"n{i}", "FAIL", reason=f"n{i} nofile: too low [CONFIGURE]") for i in (60, 61)]
     lines = [line for _, line in render_health(rows, 80)]
     assert lines[1] == "limits  FAIL     2 FAIL, 59 PASS"
-    assert lines[2:] == ["FAIL limits on n60, n61: nofile: too low [CONFIGURE]"]
+    assert lines[2:] == [
+        "bad nodes: n60 (limits), n61 (limits)",
+        "FAIL limits on n60, n61: nofile: too low [CONFIGURE]",
+    ]
 
 
 def test_a_check_of_all_nodes_shows_what_it_measured() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -60,8 +60,11 @@ class DeviceRates(DeviceAnswer):
     host_device: CopyRates | None
 
 
-class TelemetrySample(ProbeAnswer):
-    """One NVML sample of a GPU, `at_s` seconds after the load began; None for what the GPU lacks."""
+class TelemetrySample(NamedTuple):
+    """One NVML sample of a GPU, `at_s` seconds after the load began; None for what the GPU lacks.
+
+    In JSON it is a list: a session reads a hundred of each of its GPUs.
+    """
 
     at_s: NonNegativeFloat
     clock_mhz: NonNegativeInt | None  # of the SMs
@@ -87,8 +90,8 @@ class Seat(ProbeAnswer):
     shard: NonNegativeInt  # its share of the data; as many as a group has ranks
 
 
-class StepDigests(ProbeAnswer):
-    """The numbers of a step."""
+class StepDigests(NamedTuple):
+    """The numbers of a step; in JSON a list, as `TelemetrySample`."""
 
     local: str  # of the loss and the gradients of this rank's share, before the exchange
     gathered: tuple[str, ...]  # of those received from each rank of its group, by shard

@@ -12,10 +12,11 @@ from typer.testing import CliRunner
 
 from pytest_llmbench.cli.sessions import report_session
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.record.health import Reading, Report
 from pytest_llmbench.core.record.records import Judgement, RunRecord, Verdict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.reporting.html import sections
-from pytest_llmbench.reporting.html.figures import step_figures
+from pytest_llmbench.reporting.html.figures import check_figures, step_figures
 from pytest_llmbench.session.folder import newest
 from tests.support.recorded import (
     broken_run,
@@ -286,3 +287,16 @@ def test_the_command_makes_the_report_anew(
     assert output.is_file()
     failed = CliRunner().invoke(command, ["nothing", "--run-dir", str(tmp_path)])
     assert isinstance(failed.exception, ConfigError)
+
+
+def test_of_many_nodes_the_slowest_and_their_partners_are_drawn() -> None:
+    """A matrix of a thousand nodes and eight rails would have a hundred million cells."""
+    rates = {(at, (at + step) % 500): 100.0 if at == 77 else 380.0 for at in range(500) for step in (1, 2, 3)}
+    pairs = [Reading(subject=f"n{one} - n{two}", statistic="pair_busbw", value=rate, unit="GB/s", nodes=2)
+             for (one, two), rate in rates.items()]  # fmt: skip
+    (record,) = (record for record in check_records(Path("s")) if record.check == "pairs")
+    (figure,) = check_figures(record.model_copy(update={"report": Report(readings=tuple(pairs))}))
+    assert len(figure.data[0]["y"]) == 64
+    assert "n77" in figure.data[0]["y"]
+    assert {"n78", "n79", "n80"} < {*figure.data[0]["x"]}
+    assert "1500 pairs of 500 nodes" in figure.caption.replace(",", "")
