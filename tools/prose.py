@@ -106,7 +106,7 @@ _TALK = re.compile(r"\b(say|says|said|saying|tell|tells|told|know|knows)\b", re.
 _YOU = re.compile(r"\b(you|your|yours|yourself)\b", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[.!?:;])[\"')*_]*\s+(?=[\"'(*_`A-Z0-9])")
 _CODE = re.compile(r"`+[^`]*`+")
-# Of Python, in a tenth of the time that `tokenize` takes.
+# Comments of Python; `tokenize` takes ten times as long.
 _STRING_OR_COMMENT = re.compile(
     r'#[^\n]*|"""(?:\\.|[^\\])*?"""|\'\'\'(?:\\.|[^\\])*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.DOTALL
 )
