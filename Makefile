@@ -8,7 +8,7 @@ CHECKOUTS ?=
 # For make matrix: repetitions, the seed of their moments, and the page to write.
 REPEAT ?= 1
 SEED ?= 1
-MATRIX ?= fault-matrix.md
+MATRIX ?= fault-matrix.jsonl
 # Many tests wait (for a time limit, for Slurm to notice a dead node), so there are more workers than cores.
 TEST_WORKERS ?= 8
 CONSTRAINTS ?= constraints.txt
@@ -26,7 +26,7 @@ help:
 	@echo "make unit        run the unit tests; with CONSTRAINTS=constraints-oldest.txt on the oldest dependencies"
 	@echo "make coverage    run the unit tests and count the branches they take; too few are an error"
 	@echo "make lint        formatting, lint, types, the floors of the house, and prose"
-	@echo "make matrix      let faults strike on that Slurm, REPEAT times; SEED decides when, and MATRIX names the page to write"
+	@echo "make matrix      let faults strike on that Slurm, REPEAT times; SEED decides when, and MATRIX names the file for their lines"
 	@echo "make docs        build the docs site into site/; it fails where a link leads nowhere"
 	@echo "make real        build the frameworks whose checkouts are in the folder CHECKOUTS, and train with each of them"
 	@echo "make slurm-up    bring up a real Slurm of 8 emulated nodes on this machine (root, Debian)"
@@ -84,7 +84,7 @@ real: $(VENV)/.dev
 
 # It sets nodes down and kills daemons: nobody else may use that Slurm.
 matrix: $(VENV)/.dev
-	$(VENV)/bin/python -m benchmarks.faults --repeat $(REPEAT) --seed $(SEED) --page $(MATRIX)
+	$(VENV)/bin/python -m benchmarks.faults --repeat $(REPEAT) --seed $(SEED) --lines $(MATRIX)
 
 slurm-up:
 	tools/slurm/up.sh

@@ -1,13 +1,15 @@
 """Break things on purpose on a real Slurm, and compare what comes of each with what must.
 
-    python -m benchmarks.faults [--repeat N] [--seed S] [--only NAME ...] [--lines FILE] [--page FILE]
+    python -m benchmarks.faults [--repeat N] [--seed S] [--only NAME ...] [--lines FILE]
 
 It needs the Slurm of tools/slurm/up.sh, alone: nodes are set down and daemons are killed. LLMBENCH_SLURM,
 LLMBENCH_SLURM_PORT and ACCOUNTING are those of that Slurm. The seed decides after how many steps faults strike, another
 number in each repetition. Every line of a fault is printed as JSON. The exit status is 1 unless all lines are sound.
 
-Campaigns on several Slurms of one machine may be made side by side, each with a file of its own; the page of all of
-them is that of the joined files, `--repeat 0 --lines FILE --page FILE`.
+A fault is sound if every one of its expectations is met: the verdict of its test, the kind of problem in its record,
+the words in the message and on the terminal, the exit status of pytest, no metric of a run that cannot be judged, no job
+more than its record explains, and, a minute after the end, no job in the queue and no process of the session. Campaigns
+on several Slurms of one machine may be made side by side, each with a file of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ from pathlib import Path
 
 from benchmarks.faults.declared import FAULTS
 from benchmarks.faults.judging import Line, Seen, judge
-from benchmarks.faults.page import Campaign, by_hand, page
 from benchmarks.faults.scenes import SCENES, Fault
 
 # Characters of what is shown of a fault that is not sound.
@@ -59,40 +60,32 @@ def line_of(fault: Fault, seen: Seen | str, tell: Callable[[str], None]) -> Line
 
 
 def main() -> int:
-    """Repeat all faults; write their lines and the page."""
+    """Repeat all faults, and write their lines."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", action="append", help="a fault, or a scene; may be given several times")
-    parser.add_argument("--lines", type=Path, help="append each line to this file; the page has all that it holds")
-    parser.add_argument("--page", type=Path, help="write the table into this file; what people wrote below it stays")
+    parser.add_argument("--lines", type=Path, help="append each line to this file as well")
     given = parser.parse_args()
     only = set(given.only or ())
     faults = [fault for fault in FAULTS if not only or {fault.name, fault.scene} & only]
     if unknown := only - {word for fault in faults for word in (fault.name, fault.scene)}:
         parser.error(f"no fault and no scene is called {', '.join(sorted(unknown))}")
-    texts: list[str] = []
 
     def tell(text: str) -> None:
         """At once: a campaign may be cut off."""
-        texts.append(text)
         print(text, flush=True)
         if given.lines:
             with given.lines.open("a", encoding="utf-8") as file:
                 file.write(f"{text}\n")
 
     lines = list[Line]()
-    if given.repeat:
-        tell(Campaign.here(given.repeat, given.seed).to_json())
     for number in range(given.repeat):
         with tempfile.TemporaryDirectory(prefix="llmbench-faults-", ignore_cleanup_errors=True) as name:
             (root := Path(name) / str(number)).mkdir()
             lines += repetition(root, faults, f"{given.seed}:{number}", tell)
     sound = sum(line.outcome == "sound" for line in lines)
     print(f"# {sound} of {len(lines)} lines are sound", file=sys.stderr)
-    if given.page:
-        told = given.lines.read_text("utf-8").splitlines() if given.lines else texts
-        given.page.write_text(page(FAULTS, told, by_hand(given.page)), "utf-8")
     return int(sound < len(lines))
 
 

@@ -13,7 +13,6 @@ import pytest
 from benchmarks.faults.declared import FAULTS
 from benchmarks.faults.judging import Expected, Seen, differences, judge, look
 from benchmarks.faults.left import remains
-from benchmarks.faults.page import HAND, Campaign, by_hand, page, row
 from benchmarks.faults.scenes import SCENES
 
 EXPECTED = Expected(
@@ -89,33 +88,6 @@ def test_what_is_seen_is_what_is_on_disk(tmp_path: Path) -> None:
     (tmp_path / "junit.xml").write_text("")
     assert look(tmp_path, "fault_x", -9, "").verdict is None
     assert look(None, "fault_x", 4, "").kind is None
-
-
-def test_a_row_counts_repetitions() -> None:
-    fault = FAULTS[0]
-    lines = [judge(fault.name, EXPECTED, SEEN), judge(fault.name, EXPECTED, replace(SEEN, exit=0))]
-    assert row(fault, lines).endswith("| 1 of 2 |")
-    assert "1 × ERROR `hang`; exit 0 (exit 0, not 1)" in row(fault, lines)
-    assert row(fault, []).endswith("| not run | 0 of 0 |")
-
-
-def test_a_page_has_the_lines_of_all_campaigns_and_keeps_what_people_wrote(tmp_path: Path) -> None:
-    fault, path = FAULTS[0], tmp_path / "page.md"
-    campaigns = [
-        Campaign(date="2026-11-25", repeat=1, seed=seed, machine="16 cores", versions="Slurm 22.05.8")
-        for seed in (1, 2)
-    ]  # fmt: skip
-    line = judge(fault.name, EXPECTED, SEEN).to_json()
-    told = [text for campaign in campaigns for text in (campaign.to_json(), line)]
-    path.write_text(page(FAULTS, told, by_hand(path)))
-    assert path.read_text().endswith(f"\n{HAND}\n")
-    path.write_text(f"{path.read_text()}\nNot measured here: fire.\n")
-    path.write_text(page(FAULTS, told, by_hand(path)))
-    text = path.read_text()
-    assert text.endswith(f"{HAND}\n\nNot measured here: fire.\n")
-    assert f"| Sound | 2 of 2 repetitions of {len(FAULTS)} faults |" in text
-    assert "`python -m benchmarks.faults --repeat 1 --seed N`, N = 1, 2 |" in text
-    assert text.count("16 cores") == 1
 
 
 def test_a_folder_whose_name_another_begins_with_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
