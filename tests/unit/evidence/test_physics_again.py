@@ -21,7 +21,8 @@ def keep(folder: Path, entry: str, config: dict[str, Any], *answers: dict[str, A
 def test_the_facts_of_the_machine_are_among_the_answers_that_are_kept(tmp_path: Path) -> None:
     """The facts may have been asked for by an earlier check."""
     steps = tmp_path / "memory_bandwidth" / layout.STEPS
-    keep(tmp_path / "gemm" / layout.STEPS / "002-machine", "pytest_llmbench.workloads.node.hardware:facts", {},
+    keep(tmp_path / "gemm" / layout.STEPS / "002-machine", "pytest_llmbench.workloads.node.hardware:facts",
+         {"sysfs": "/sys"},
          node("H200", 2).model_dump(mode="json"))  # fmt: skip
     rate: dict[str, Any] = {"device": "NVIDIA H200", "setting": {}, "gemm": None, "memory": 2.0e12, "host_device": None}
     keep(steps / "001-compute", "", {}, rate, {**rate, "memory": 4.36e12})
