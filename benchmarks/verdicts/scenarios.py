@@ -228,7 +228,7 @@ SCENARIOS = (
     Scenario(name="random pauses", make=_interrupted(0.05, 1.3, part=True), group=_PAUSES),
     Scenario(name="evaluation each 12, short", make=_every(12, 1.15), group=_PAUSES),
     Scenario(name="Pareto tails", make=_plain, draw=_pareto, group=_CLEAN),
-    Scenario(name="phi 0.98", make=_plain, phi=0.98, group=_MEMORY),
+    Scenario(name="phi 0.98", make=_plain, phi=0.98, group=_MEMORY, shortest=40),
     Scenario(name="two levels", make=_two_levels(1.08, 20.0), group=_MEMORY),
     Scenario(name="slow swing", make=_swinging(0.03, 150.0), group=_MEMORY),
     Scenario(name="late drift", make=_shaped(_slower_at_the_end), group=_DRIFT, foreseen=False),

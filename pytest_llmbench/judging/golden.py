@@ -23,7 +23,7 @@ from pytest_llmbench.judging.good_runs import LEAST_RUNS, facts_of
 from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.interval.student import quantile
 
-# The least number of repeats that differ: of three, more than 1 % of further repeats would be refused.
+# The least number of repeats that differ: of three, 0.5 to 1.4 % of further ones were refused, of four at most 0.8 %.
 LEAST_DIFFERING = 4
 # Neighbouring steps whose spread counts for one, on either side.
 _NEIGHBOURS = 5

@@ -1,6 +1,6 @@
 """The steady state of a run: the interval of its mean step time, with the parts that make up its width.
 
-The rule and its measured error rates are in `docs/measurements/verdicts_cpu_2026-11-26.yaml`.
+The rule and its measured error rates are in `docs/measurements/verdicts_cpu_2026-11-27.yaml`.
 """
 
 import math
@@ -58,7 +58,7 @@ def steady_state(
 
     With an alpha of 1 %, at most 1 % of verdicts were wrong in the simulated cells of the domain: 25 to 5,000 steps (a
     verdict needs at least 20 after the warm-up, or 5 lines), noise with a coefficient of variation of 0.05 to 6 % and a
-    correlation of neighbours up to 0.98, bounds 0.5 to 5 % away; drift, pauses, evaluations,
+    correlation of neighbours up to 0.9 (0.98 from 40 steps on), bounds 0.5 to 5 % away; drift, pauses, evaluations,
     slow starts, swings of 3 % and levels 8 % apart. Limits: noise may hide the end of a slow start whose excess fades
     with a time constant of more than 0.6 of the steps; runs of one system that differ by more than 0.6 % need a
     calibrated `between_runs`, or several runs; pauses shorter than a line are part of the speed.

@@ -183,7 +183,7 @@ def test_golden_losses_of_another_training_are_refused(fact: str) -> None:
 
 
 def test_too_few_runs_make_none() -> None:
-    """Three that differ say too little of how much the next one may: one in 70 good ones would be refused."""
+    """Three that differ show too little of how much the next one may: about one in 100 good ones would be refused."""
     _, curves = repeats(1, "white", 3)
     with pytest.raises(ConfigError, match="at least 3"):
         golden_of(*curves[:2])
