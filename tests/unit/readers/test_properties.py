@@ -297,7 +297,7 @@ def test_no_line_takes_long(name: str, tmp_path: Path) -> None:
     path = tmp_path / "job.out"
     path.write_text("\n".join(lines))
     signal.signal(signal.SIGVTALRM, too_long)
-    signal.setitimer(signal.ITIMER_VIRTUAL, 4)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 3)
     try:
         read_log([path], reading(name))
     finally:

@@ -5,7 +5,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.record.claims import Asked, Claim, ClaimName, Span
@@ -24,6 +24,7 @@ def claiming(evidence: Evidence, *claims: Claim) -> Evidence:
 
 
 @pytest.mark.parametrize("name", sorted(OF_RECIPES))
+@settings(max_examples=12)  # for each name: claims are about the recipe and its few topologies, and not about steps
 @given(evidence=good_runs())
 def test_a_claim_that_agrees_passes(name: ClaimName, evidence: Evidence) -> None:
     expected = due(name, evidence)
@@ -34,6 +35,7 @@ def test_a_claim_that_agrees_passes(name: ClaimName, evidence: Evidence) -> None
 
 
 @pytest.mark.parametrize("name", sorted(OF_RECIPES))
+@settings(max_examples=12)  # for each name: claims are about the recipe and its few topologies, and not about steps
 @given(evidence=good_runs(), by=st.integers(1, 10))
 def test_a_claim_that_differs_is_named(name: ClaimName, evidence: Evidence, by: int) -> None:
     """A run whose claim differs from the recipe by one unit or more is refused, also behind claims that agree."""
@@ -90,6 +92,7 @@ def started(evidence: Evidence, at: float, origin: Origin) -> Evidence:
         (ENDED + 86_400, Origin(launched=LAUNCHED, ended=ENDED), "this run was over at 1790000600"),
     ],
 )
+@settings(max_examples=12)
 @given(evidence=good_runs())
 def test_a_log_of_another_day_is_refused(evidence: Evidence, at: float, origin: Origin, said: str) -> None:
     problem = known(first_problem(started(evidence, at, origin)))
