@@ -112,8 +112,8 @@ def render_health(rows: Sequence[Mapping[str, object]], screen: int) -> Iterator
     for row in rows:
         if row["verdict"] == "FAIL" and row.get("host"):
             bad.setdefault(str(row["host"]), []).append(str(row["check"]))
-    if bad:
-        names = f"all {len(bad)}" if len(bad) > 1 and {*bad} == everyone else ""
+    if bad and len(everyone) > 1:
+        names = f"all {len(bad)}" if {*bad} == everyone else ""
         names = names or listed(f"{host} ({listed(checks)})" for host, checks in bad.items())
         yield from (("FAIL", line) for line in _wrap(f"bad nodes: {names}", screen))
     for verdict in _VERDICTS[:-1]:
