@@ -7,9 +7,9 @@ LLMBENCH_SLURM_PORT and ACCOUNTING are those of that Slurm. The seed decides aft
 number in each repetition. Every line of a fault is printed as JSON. The exit status is 1 unless all lines are sound.
 
 A fault is sound if every one of its expectations is met: the verdict of its test, the kind of problem in its record,
-the words in the message and on the terminal, the exit status of pytest, no metric of a run that cannot be judged, no job
-more than its record explains, and, a minute after the end, no job in the queue and no process of the session. Campaigns
-on several Slurms of one machine may be made side by side, each with a file of its own.
+the words in the message and on the terminal, the exit status of pytest, no metric of a run that cannot be judged, no
+job more than its record explains, and, a minute after the end, no job in the queue and no process of the session.
+Campaigns on several Slurms of one machine may be made side by side, each with a file of its own.
 """
 
 from __future__ import annotations
