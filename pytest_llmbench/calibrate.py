@@ -43,7 +43,7 @@ def calibrate_references(
         runs: good runs of one recipe on one machine.
         statistics: names of statistics of speed; without any, the recipe's own.
         less: a plain margin as a share, instead of the prediction limit.
-        too_fast: share of the mean from which on a run is too fast; None for no such bound.
+        too_fast: share of the mean from which on a run is too fast; None without such a bound.
         name: of the reference, with the statistic if there are several; None for the usual name.
 
     Raises:

@@ -76,7 +76,7 @@ def silent(answers: Sequence[Answer[Any]]) -> dict[str, str]:
 
 
 def dissenters(values: Mapping[Key, str]) -> list[Key] | None:
-    """Keys whose value differs from that of more than half of all; None where no value has such a majority.
+    """Keys whose value differs from that of more than half of all; None without such a majority.
 
     One alone agrees with itself; of two that differ, either may be right.
     """

@@ -39,7 +39,7 @@ class Look:
 
     @property
     def nics(self) -> int | None:
-        """The most NICs that NCCL lists on a host; None where it lists none."""
+        """The most NICs that NCCL lists on a host; None without any."""
         return max((int(log.facts["nics"].value) for log in self.logs.values() if "nics" in log.facts), default=None)
 
     def add_to(
@@ -116,7 +116,7 @@ def read_look(
 
 
 def wire(machines: Machines | None, look: Look, hosts: Sequence[str]) -> dict[str, Wiring]:
-    """The facts of hosts that the rules need; none where they are unknown."""
+    """The facts of hosts that the rules need; empty where they are unknown."""
     if machines is None:
         return {}
     facts = {host: machines.facts[host] for host in hosts if host in machines.facts}
@@ -129,7 +129,7 @@ def _wire(machines: Machines, look: Look, host: str, domains: Mapping[str, str])
     nics = count_nics(node, machines.site.network, machines.site.system, look.nics)
     carrying = set(nics.devices) if isinstance(nics, Nics) else set()
     ports = [port for port in node.own_ports if port.active]
-    # A front end of 25 Gb/s is no faster by RoCE than by TCP.
+    # A front end of 25 Gb/s is as fast by TCP as by RoCE.
     roce = {port.device for port in ports if port.device in carrying and (port.rate_gbits or 0) >= _FAST_GBITS}
     fast = [port for port in ports if port.link_layer != "Ethernet" or port.device in roce]
     own = [port for port in fast if port.device in carrying]

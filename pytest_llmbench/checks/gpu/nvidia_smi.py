@@ -40,13 +40,13 @@ def flag(element: ET.Element, path: str) -> bool | None:
 
 
 def either(*flags: bool | None) -> bool | None:
-    """True if one of them is true; None where none is known."""
+    """True if one of them is true; None if unknown."""
     known = [flag for flag in flags if flag is not None]
     return any(known) if known else None
 
 
 def anywhere(gpu: ET.Element, *tags: str) -> bool | None:
-    """Whether one of some tags is a yes, at any place: drivers do not agree on it. None where none is known."""
+    """Whether one of some tags is a yes, at any place: drivers do not agree on it. None if unknown."""
     return either(*(flag(element, ".") for tag in tags for element in gpu.iter(tag)))
 
 

@@ -233,7 +233,7 @@ def _find_inner_faults(
 
 
 def _make_inner_readings(host: str, results: Sequence[GroupResult], gpus: int) -> list[Reading]:
-    """Medians of a node; none where one of its measurements failed."""
+    """Medians of a node; empty where one of its measurements failed."""
     rates = [result.busbw for result in results if result.busbw is not None]
     times = [result.latency_us for result in results if result.latency_us is not None]
     if len(rates) < len(results) or len(times) < len(results) or not results:

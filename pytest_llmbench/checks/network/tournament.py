@@ -195,7 +195,7 @@ def judge(
 
 
 def is_slow(game: Game, floor: Floor) -> bool:
-    """True if a pair has a rate below the floor, or none."""
+    """True if a pair has a rate below the floor, or lacks one."""
     least = floor.get(game.boundary) if isinstance(floor, Mapping) else floor
     return game.value is None or (least is not None and game.value < least)
 

@@ -344,7 +344,7 @@ class RunOutcome(Strict):
     findings: tuple[str, ...] = ()
     """Findings about the run, one sentence each."""
     transport: tuple[str, ...] = ()
-    """Those of them about the way that NCCL sent data, by its own lines."""
+    """Findings about the way that NCCL sent data, by its own lines."""
     unconfirmed: tuple[str, ...] = ()
     """Unconfirmed facts behind the numbers, which stand in one place only; one sentence each."""
     settings: str | None = None

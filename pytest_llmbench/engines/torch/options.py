@@ -14,8 +14,8 @@ class TorchOptions(Strict):
     first step. The output of each rank names it.
     """
     scaling: Literal["tensorwise", "rowwise"] = "tensorwise"
-    """With precision `fp8`, what shares a scale: a whole factor of a product, or each of its rows and columns. Sharded
-    parameters are gathered in 8 bits with `tensorwise`.
+    """Part of a factor of an `fp8` product that shares a scale: the whole, or each row and column. With `tensorwise`,
+    sharded parameters are gathered in 8 bits.
     """
     residual: Literal["compute", "fp32"] = "compute"
     """Data type of the stream that blocks add to: that of the matrix products, or fp32 with `sharding: none`."""

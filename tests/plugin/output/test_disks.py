@@ -90,17 +90,17 @@ ENDS_THE_DISK = {
 }
 TESTS_ON_THE_DISK = """
 import contextlib, subprocess, threading
-from pytest_llmbench.plugin.output import refreshing
+from pytest_llmbench.plugin.output import junit
 
-refreshing.SHORTEST_S = refreshing.SHARE = 0.01
+junit.SHORTEST_S = junit.SHARE = 0.01
 attempted = threading.Semaphore(0)
-attempt = refreshing.Refreshing._attempt
+attempt = junit.Refreshing._attempt
 
 def counted(self):
     attempt(self)
     attempted.release()
 
-refreshing.Refreshing._attempt = counted
+junit.Refreshing._attempt = counted
 
 def test_a(run):
     {end}

@@ -60,25 +60,27 @@ def test_a_regression_fails_and_everything_is_kept(user: UserFolder) -> None:
     case = first.cases["opt125m"]
     assert (case.outcome, case.properties["verdict"]) == ("skipped", "SKIP")
     assert "has no earlier run of opt125m" in case.message
-    same = judge(user, 1e-3, "-n2", "--llmbench-compare-to", "last")
+    # Runs of few steps need three earlier ones to be compared with.
+    more = [judge(user, change) for change in (5e-4, -5e-4)]
+    same = judge(user, 1e-3, "-n2", "--llmbench-compare-to", "last:3")
     assert same.returncode == 0, same.text
     assert same.cases["opt125m"].properties["verdict"] == "PASS"
-    slow = judge(user, 0.2, "--llmbench-compare-to", "last:2")
+    slow = judge(user, 0.2, "--llmbench-compare-to", "last:4")
     assert slow.returncode == pytest.ExitCode.TESTS_FAILED, slow.text
     case = slow.cases["opt125m"]
     assert (case.outcome, case.properties["statistic"]) == ("failure", "throughput")
     assert float(case.properties["change"]) == pytest.approx(-16.7, abs=0.3)
     assert float(case.properties["change_high"]) < 0.0
-    assert case.properties["baseline"] == f"{first.session.name},{same.session.name}"
+    assert case.properties["baseline"] == ",".join(one.session.name for one in (first, *more, same))
     assert "beyond the uncertainty of both" in slow.text
     with open_history(user.path / "history.db") as history:
         assert [each["verdicts"] for each in list_sessions(history)] == [
-            {"FAIL": 1, "PASS": 1}, {"PASS": 2}, {"PASS": 1, "SKIP": 1},
+            {"FAIL": 1, "PASS": 1}, {"PASS": 2}, {"PASS": 1}, {"PASS": 1}, {"PASS": 1, "SKIP": 1},
         ]  # fmt: skip
-        assert len(read_series(history, "opt125m", "throughput")) == 3
+        assert len(read_series(history, "opt125m", "throughput")) == 5
         # The session kept the same records that lie in the folder.
         told = import_sessions(history, [user.path / "reports"])
-        assert (told.new, told.known, told.refused) == (0, 3, [])
+        assert (told.new, told.known, told.refused) == (0, 5, [])
 
 
 def test_a_history_that_cannot_be_written_is_an_error(user: UserFolder) -> None:

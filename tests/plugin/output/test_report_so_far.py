@@ -111,8 +111,8 @@ def test_a_session_that_only_has_to_end_is_not_green(user: UserFolder) -> None:
     user.recipe("first")
     user.test(TESTS)
     (user.path / "conftest.py").write_text(
-        "import os\nfrom pytest_llmbench.plugin.output import refreshing\n"
-        "refreshing.SHORTEST_S = refreshing.SHARE = 0.01\n"
+        "import os\nfrom pytest_llmbench.plugin.output import junit\n"
+        "junit.SHORTEST_S = junit.SHARE = 0.01\n"
         "def pytest_llmbench_session_report(session, config):\n    os.kill(os.getpid(), 9)\n"
     )
     for args in ((), ("--resume",)):

@@ -197,9 +197,7 @@ def _measure_copies(context: RankContext, device: torch.device, start: StepStart
         together = start(f"{direction} of all")
         rates[f"{direction}_all"] = copy(device, _COPIED, to_device=to_device, start=together, **how)
         path = read_path(context)  # before the link falls asleep
-    return CopyRates(
-        **rates, pinned=torch.zeros(1, dtype=torch.uint8, pin_memory=pinned).is_pinned(), path=path
-    )  # fmt: skip
+    return CopyRates(**rates, pinned=pinned, path=path)
 
 
 def _meeting(context: RankContext) -> FileBarrier:

@@ -65,7 +65,7 @@ def _measure_lead(path: Path) -> tuple[float, float]:
 
 
 def kernel_clock() -> KernelClock | None:
-    """The kernel's report on its clock; None where it has none."""
+    """The kernel's report on its clock; None without one."""
     timex = _Timex()
     try:
         state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(timex))

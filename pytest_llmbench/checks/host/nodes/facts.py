@@ -211,7 +211,7 @@ def limits(root: Path) -> ProcessLimits:
 
 
 def capabilities(status: str) -> int:
-    """The effective capabilities of a process as a bit mask, from the text of its `/proc/PID/status`; 0 for none."""
+    """The effective capabilities of a process as a bit mask, from the text of its `/proc/PID/status`; 0 without one."""
     masks = (line.partition(":")[2] for line in status.splitlines() if line.startswith("CapEff:"))
     return int(next(masks, "0").strip() or "0", 16)
 

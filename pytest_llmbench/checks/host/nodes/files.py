@@ -34,7 +34,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def mount_of(path: Path, root: Path = Path("/")) -> Mount | None:
-    """The mount that a path lies on; None where the kernel names none."""
+    """The mount that a path lies on; None where the kernel lacks it."""
     return find_mount(path.resolve(), text_of(root / "proc/self/mountinfo") or "")
 
 

@@ -68,7 +68,7 @@ def _command(device: tuple[str, int], port: str) -> list[str]:
 
 
 def _measure(server: str, device: tuple[str, int], port: str, timeout_s: float) -> tuple[float | None, str]:
-    """The average rate, Gb/s, or the reason for none."""
+    """The average rate, Gb/s, or the reason why it is missing."""
     deadline = time.monotonic() + timeout_s
     while True:
         result = ask([*_command(device, port), server], os.environ, max(1.0, deadline - time.monotonic()))

@@ -83,7 +83,7 @@ def affinity(root: Path) -> dict[str, str]:
 
 
 def installed() -> InstalledFile | None:
-    """The file that NCCL_TOPO_FILE names; None where the variable is not set."""
+    """The file that NCCL_TOPO_FILE names; None where the variable is unset."""
     path = os.environ.get("NCCL_TOPO_FILE")
     if not path:
         return None
