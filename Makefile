@@ -111,6 +111,6 @@ $(VENV)/.docs: $(VENV)/bin/python pyproject.toml $(CONSTRAINTS)
 # Plugins that would change every other test have a folder of their own, for the tests that want them.
 # Python compiles what is imported: most of what PyTorch and others bring never is.
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml $(CONSTRAINTS) Makefile
-	$(PIP) --no-compile -e ".[dev]"
-	$(PIP) --no-compile --no-deps --upgrade --target $(VENV)/guests pytest-forked pytest-replay pytest-rerunfailures pytest-retry
+	@$(PIP) --no-compile --no-deps --upgrade --target $(VENV)/guests pytest-forked pytest-replay pytest-rerunfailures pytest-retry & \
+	    guests=$$!; $(PIP) --no-compile -e ".[dev]" && wait $$guests
 	@touch $@ $(VENV)/.bench

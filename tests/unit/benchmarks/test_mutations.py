@@ -18,7 +18,7 @@ from pytest_llmbench.readers.log import read_log
 from pytest_llmbench.readers.patterns import FAILURES
 from tests.support.samples import DATA, readable
 
-MUTANTS = 40
+MUTANTS = 20
 EVENT_FILE = next(DATA.glob("nemo/events.out.tfevents.*")).read_bytes()
 
 
@@ -85,7 +85,7 @@ def test_damaged_logs_say_the_same_however_failures_are_searched_for(reader: str
     assert isinstance(engine, External)
     words = engine.log_reader()
     at_once = replace(words.needles, always=(*words.needles.always, *FAILURES))
-    for files in (campaign.mutant(number).files for number in range(40)):
+    for files in (campaign.mutant(number).files for number in range(MUTANTS)):
         paths = [tmp_path / name for name in sorted(files)]
         for path in paths:
             path.write_bytes(files[path.name])
