@@ -20,8 +20,6 @@ _RATES = ("dropout", "_dropout", "hidden_dropout", "attention_dropout")
 _SWITCHES = ("activation_checkpointing", "gradient_checkpointing")
 # Number of values of each matrix in `TrainingEvent.weights`.
 _SAMPLE = 256
-# The golden ratio in 64 bits, signed: multiples of it are spread evenly, and overflow is harmless.
-_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 
 
 class Fed:
@@ -67,7 +65,7 @@ class Fed:
         if torch.is_autocast_enabled(device.type):
             self._dtypes.add(torch.get_autocast_dtype(device.type))
         if number not in self._factors:
-            self._factors[number] = torch.arange(1, number + 1, device=device) * _GOLDEN
+            self._factors[number] = _random_factors(number).to(device)
         self._keys.append((inputs.reshape(-1) * self._factors[number]).sum())
         return inputs
 
@@ -153,3 +151,12 @@ def _sum_weights(parts: Sequence[nn.Module]) -> float | None:
 
 def _only(values: set[int]) -> int | None:
     return next(iter(values)) if len(values) == 1 else None
+
+
+def _random_factors(number: int) -> torch.Tensor:
+    """The factors of a micro batch's key, which all ranks draw alike.
+
+    Evenly spaced ones would give many batches of small tokens one key: a sum of tokens times places has a small range.
+    """
+    drawn = torch.Generator().manual_seed(number)
+    return torch.randint(-(2**63), 2**63 - 1, (number,), generator=drawn, dtype=torch.int64)
