@@ -82,7 +82,7 @@ def steps_to_decide(run: Steady, bound: float) -> int | None:
     hidden, steps = max(reach - run.half_width, 0.0), run.judged
     while steps < _MOST_STEPS:
         steps += 1 + steps // 100
-        part, levels = math.sqrt(run.judged / steps), unseen(steps) * run.mean if run.unseen else 0.0
+        part, levels = math.sqrt(run.judged / steps), run.unseen * unseen(steps) / unseen(run.judged)
         if hidden * part + math.hypot(run.within * part, run.between) + levels < distance:
             return run.left_out + steps
     return None

@@ -4,15 +4,22 @@ The rule and its measured error rates are in `docs/measurements/verdicts_cpu_202
 """
 
 import math
+import statistics as stats
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import islice
+from itertools import accumulate, islice
 from operator import mul
 from typing import NamedTuple
 
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS
 from pytest_llmbench.core.record.steady import Pauses, Steady
-from pytest_llmbench.judging.interval.slow_steps import find_pauses, further_pauses, slow_start, without_pauses
+from pytest_llmbench.judging.interval.slow_steps import (
+    NORMAL_MAD,
+    find_pauses,
+    further_pauses,
+    slow_start,
+    without_pauses,
+)
 from pytest_llmbench.judging.interval.spread import spread
 from pytest_llmbench.judging.interval.student import quantile
 
@@ -38,8 +45,15 @@ _MOST = 400
 # Least number of steps for an interval by the means of batches, and the number of batches.
 _BATCHES = ((_MOST, 10), (100, 6), (0, 0))
 # A run that changes between two levels 8 % apart, every 20 steps in the mean, may show one of them only. The mean of
-# many more steps is half of that away. The chance of it is small from 75 steps on, and falls exponentially.
-_LEVELS, _SHORT, _FADES = 0.04, 75, 25
+# many more steps is half of that away. The chance of it is small from 75 steps on, and falls exponentially: by e in so
+# many steps that are alike, or that have a few on another level.
+_LEVELS, _SHORT, _FADES_ALIKE, _FADES = 0.04, 75, 10, 25
+# Neighbouring steps, up to so many, are on another level if their mean differs by this many standard errors. A level
+# this many standard deviations away may be hidden in noise.
+_NEIGHBOURS, _ANOTHER, _HIDES = (1, 2, 4, 8), 3.0, 1.5
+# In fewer steps than these, more noise than this share may be a part of a longer memory, or hide a slow start: the mean
+# of many more steps is up to so many times the excess further away, and up to twice as far as because of levels.
+_VERY_SHORT, _NOISY, _TIMES_NOISE = 40, 0.006, 60.0
 # Two runs of fewer steps may each be on one of these levels throughout, in more than 0.3 % of pairs on different ones.
 FEW_TO_COMPARE = 50
 # Default standard deviation between runs of one system, for references without their own.
@@ -106,14 +120,33 @@ def steady_state(
         fastest=min(judged) if len(seconds) > skip else 0.0,
         slowest=max(after) if len(seconds) > skip else math.inf,
         pausing=further_pauses(after, pauses, start, alpha) / len(judged),
-        unseen=unseen(len(judged) * steps_of_a_line) * level.mean,
+        unseen=_unseen(read[cut:], len(judged), steps_of_a_line) * level.mean,
     )
     return state if between_runs is None else state.widened(quantile(1 - alpha, FREEDOM) * between_runs * state.mean)
 
 
-def unseen(steps: int) -> float:
-    """By how much the mean of many more steps may differ because of a level outside of these, as a share."""
-    return _LEVELS * math.exp(min((_SHORT - steps) / _FADES, 0.0))
+def unseen(steps: int, away: float = math.inf) -> float:
+    """By how much the mean of many more steps may differ because of a level outside of these, as a share.
+
+    `away` is the distance of another level that a few of the steps show or hide, as a share.
+    """
+    seen = min(away / 2, _LEVELS) * math.exp(min((_SHORT - steps) / _FADES, 0.0))
+    return max(seen, _LEVELS * math.exp(min((_SHORT - steps) / _FADES_ALIKE, 0.0)))
+
+
+def _unseen(read: Sequence[float], judged: int, line: int) -> float:
+    """The share of `unseen`, from the steps themselves or their means; `line` is the number of steps in each entry."""
+    middle = stats.median(read)
+    deviation = NORMAL_MAD * stats.median([abs(duration - middle) for duration in read])
+    furthest = _HIDES * deviation
+    sums = [0.0, *accumulate(duration - middle for duration in read)]
+    for count in _NEIGHBOURS:
+        away = max((abs(end - begin) for begin, end in zip(sums, sums[count:], strict=False)), default=0.0) / count
+        if away > _ANOTHER * deviation / math.sqrt(count):
+            furthest = max(furthest, away)
+    few = max(1 - judged * line / _VERY_SHORT, 0.0)
+    noise = few * _TIMES_NOISE * max(stats.pstdev(read) / middle - _NOISY, 0.0) if few else 0.0
+    return min(unseen(judged * line, line * furthest / middle) + noise, 2 * _LEVELS)
 
 
 def unseen_between(steps: Iterable[int | None]) -> float:
