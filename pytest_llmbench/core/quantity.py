@@ -57,7 +57,7 @@ class BetweenRuns:
 
 
 # Healthy clusters have 0.15 to 0.35 %. This holds where a reference does not name its own.
-USUAL_BETWEEN_RUNS = BetweenRuns(spread=0.003, freedom=3.3, known=False)
+USUAL_BETWEEN_RUNS = BetweenRuns(spread=0.003, freedom=4.0, known=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

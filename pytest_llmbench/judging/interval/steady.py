@@ -21,7 +21,6 @@ from pytest_llmbench.judging.interval.slow_steps import (
     without_pauses,
 )
 from pytest_llmbench.judging.interval.spread import spread
-from pytest_llmbench.judging.interval.student import quantile
 
 ALPHA = 0.01
 # Least number of steps for a verdict; after a slow start (at least three slow steps) more are needed.
@@ -66,7 +65,6 @@ def steady_state(
     skip: int,
     steps_of_a_line: int = 1,
     alpha: float = ALPHA,
-    between_runs: float | None = None,
 ) -> Steady:
     """Find the steady state of a run and the interval of its mean.
 
@@ -74,7 +72,7 @@ def steady_state(
     verdict needs at least 20 after the warm-up, or 5 lines), noise with a coefficient of variation of 0.05 to 6 % and a
     correlation of neighbours up to 0.9 (0.98 from 40 steps on), bounds 0.5 to 5 % away; drift, pauses, evaluations,
     slow starts, swings of 3 % and levels 8 % apart. Limits: noise may hide the end of a slow start whose excess fades
-    with a time constant of more than 0.6 of the steps; runs of one system that differ by more than 0.6 % need a
+    with a time constant of more than 0.6 of the steps; runs of one system that differ by more than 0.7 % need a
     calibrated `between_runs`, or several runs; pauses shorter than a line are part of the speed.
 
     Args:
@@ -82,7 +80,6 @@ def steady_state(
         skip: entries of `seconds` that the recipe leaves out as warm-up.
         steps_of_a_line: steps in each entry.
         alpha: probability of an error on either side.
-        between_runs: standard deviation of runs of one system, as a share; None where the claim is of this run alone.
 
     Raises:
         ValueError: `seconds` is empty, or has a value that must be a number above 0.
@@ -103,7 +100,7 @@ def steady_state(
     surely = not lines or cut > _BATCH
     level, *others = _levels(read, cut, judged, pauses, alpha, surely=surely)
     least = LEAST_LINES if lines else _LEAST_WITH_START if start >= _STARTED else LEAST
-    state = Steady(
+    return Steady(
         low=min(reading.low for reading in (level, *others)),
         high=max(reading.high for reading in (level, *others)),
         mean=level.mean,
@@ -122,7 +119,6 @@ def steady_state(
         pausing=further_pauses(after, pauses, start, alpha) / len(judged),
         unseen=_unseen(read[cut:], len(judged), steps_of_a_line) * level.mean,
     )
-    return state if between_runs is None else state.widened(quantile(1 - alpha, FREEDOM) * between_runs * state.mean)
 
 
 def unseen(steps: int, away: float = math.inf) -> float:
