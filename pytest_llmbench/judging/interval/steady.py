@@ -117,7 +117,7 @@ def steady_state(
         fastest=min(judged) if len(seconds) > skip else 0.0,
         slowest=max(after) if len(seconds) > skip else math.inf,
         pausing=further_pauses(after, pauses, start, alpha) / len(judged),
-        unseen=_unseen(read[cut:], len(judged), steps_of_a_line) * level.mean,
+        unseen=_unseen(read[cut:], len(judged), steps_of_a_line, min(level.drift or 0.0, 0.0)) * level.mean,
     )
 
 
@@ -130,7 +130,7 @@ def unseen(steps: int, away: float = math.inf) -> float:
     return max(seen, _LEVELS * math.exp(min((_SHORT - steps) / _FADES_ALIKE, 0.0)))
 
 
-def _unseen(read: Sequence[float], judged: int, line: int) -> float:
+def _unseen(read: Sequence[float], judged: int, line: int, fall: float) -> float:
     """The share of `unseen`, from the steps themselves or their means; `line` is the number of steps in each entry."""
     middle = stats.median(read)
     deviation = NORMAL_MAD * stats.median([abs(duration - middle) for duration in read])
@@ -141,7 +141,9 @@ def _unseen(read: Sequence[float], judged: int, line: int) -> float:
         if away > _ANOTHER * deviation / math.sqrt(count):
             furthest = max(furthest, away)
     few = max(1 - judged * line / _VERY_SHORT, 0.0)
-    noise = few * _TIMES_NOISE * max(stats.pstdev(read) / middle - _NOISY, 0.0) if few else 0.0
+    # A fall is not noise: the interval itself contains it.
+    noise = math.sqrt(max(stats.pvariance(read) / middle**2 - fall**2 / 12, 0.0)) if few else 0.0
+    noise = few * _TIMES_NOISE * max(noise - _NOISY, 0.0)
     return min(unseen(judged * line, line * furthest / middle) + noise, 2 * _LEVELS)
 
 
