@@ -49,7 +49,7 @@ def test_what_is_no_number(text: str) -> None:
         "HSA_STATUS_ERROR_OUT_OF_RESOURCES: x", "CUDA error: an illegal memory access was encountered",
         "HIP error: out of memory", "MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD",
         "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null)", "HIP out of memory. Tried to allocate 2 GiB",
-        "/bin/bash: line 1: torchrun: command not found", "docker: Error response from daemon: could not select a driver",
+        "/bin/bash: line 1: torchrun: command not found", "docker: Error response from daemon: no driver",
         "python3: can't open file '/x/pretrain_gpt.py': [Errno 2] No such file or directory",
         "mpirun noticed that process rank 3 with PID 0 on node gpu01 exited on signal 9 (Killed).",
         "[gpu01:4711] *** An error occurred in MPI_Allreduce", "cp: error writing 'x': No space left on device",
