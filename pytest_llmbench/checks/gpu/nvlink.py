@@ -115,7 +115,9 @@ class GpuNvlink(GpuCheck):
             try:
                 require_output(output)
                 # Of GPUs that have no NVLink, some drivers print nothing at all.
-                silent = {gpu.index: NvlinkState(speeds=(), all_inactive=False, name=gpu.name or "") for gpu in smi.gpus}
+                silent = {
+                    gpu.index: NvlinkState(speeds=(), all_inactive=False, name=gpu.name or "") for gpu in smi.gpus
+                }
                 own = read_links(output.text) if output.text.strip() else silent
             except RunError as error:
                 unjudged[host] = str(error)
