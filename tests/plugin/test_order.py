@@ -38,7 +38,7 @@ def test_two_recipes_take_turns(user: UserFolder, distribution: str) -> None:
 
 
 def test_the_first_failure_ends_the_session(user: UserFolder) -> None:
-    """With -x, a run that nobody will judge any more is ended, and its record says so."""
+    """With -x, a run that nobody will judge any more is ended, and its record says so; the session can be resumed."""
     user.recipe("first")
     user.recipe("second", steps=100_000, options=ASLEEP)
     user.test(FAST)
@@ -47,6 +47,7 @@ def test_the_first_failure_ends_the_session(user: UserFolder) -> None:
     assert [case.properties["verdict"] for case in result.cases.values()] == ["FAIL", "ERROR"]
     problem = result.record("second")["problem"]
     assert (problem["kind"], problem["message"]) == ("session_ended", "the session ended before this run did")
+    assert "ended" not in {event.event for event in read_journal(result.session / "journal")[0]}
 
 
 def test_the_second_session_waits_for_the_first(user: UserFolder) -> None:

@@ -31,12 +31,8 @@ def test_a_session_is_exported_bundled_and_verified(user: UserFolder, distributi
     result = user.run(distribution, *LOCAL)
     assert result.returncode == 0, result.text
     metrics = user.path / "llmbench.prom"
-    assert (
-        CliRunner()
-        .invoke(app, ["report", str(result.session), "--format", "openmetrics", "--output", str(metrics)])
-        .exit_code
-        == 0
-    )
+    words = ["report", str(result.session), "--format", "openmetrics", "--output", str(metrics)]
+    assert CliRunner().invoke(app, words).exit_code == 0
     read: Callable[[str], Any] = parser.text_string_to_metric_families
     families = read(metrics.read_text())
     found = {(sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}

@@ -25,7 +25,6 @@ ENDED = ["tiny", "tiny-repeat2", "tiny-repeat3"]
 
 
 def runs(user: UserFolder) -> list[str]:
-    """The runs of the newest session, by their folders."""
     assert user.session is not None
     return sorted(path.parent.name for path in user.session.glob("runs/*/record.json"))
 
@@ -56,13 +55,11 @@ def test_runs_follow_each_other_and_are_judged_together(user: UserFolder, distri
     assert again.cases["test_reference[tiny-fast]"].properties["low"] == fast["low"]
 
 
-@pytest.mark.parametrize(
-    ("options", "made"), [((), 2), (("--llmbench-repeat", "1"), 1), (("--llmbench-repeat", "3"), 3)]
-)
-def test_the_option_wins_over_the_marker(user: UserFolder, options: tuple[str, ...], made: int) -> None:
+@pytest.mark.parametrize("made", [1, 3])
+def test_the_option_wins_over_the_marker(user: UserFolder, made: int) -> None:
     user.recipe()
     user.test(MARKED)
-    result = user.run("--cluster", "local", *options)
+    result = user.run("--cluster", "local", "--llmbench-repeat", str(made))
     assert result.returncode == 0, result.text
     assert runs(user) == ENDED[:made]
     assert result.case.properties.get("runs", "tiny") == ",".join(ENDED[:made])
@@ -103,11 +100,11 @@ def test_a_run_that_the_logs_lack_is_an_error(user: UserFolder) -> None:
     user.test(MARKED)
     folder = user.run("--cluster", "local").session
     user.test()
-    few, all_ = (user.run(f"--replay={folder}", *asked) for asked in (("--llmbench-repeat", "3"), ()))
+    few = user.run_here(f"--replay={folder}", "--llmbench-repeat", "3")
     assert few.case.properties["verdict"] == "ERROR"
     assert "3 runs of tiny are asked for, and the logs have 2" in few.text
-    assert all_.case.properties["runs"] == "tiny,tiny-repeat2"
-    assert user.run(f"--replay={folder}", "--llmbench-repeat", "1").case.properties["runs"] == "tiny,tiny-repeat2"
+    for asked in ((), ("--llmbench-repeat", "1")):
+        assert user.run_here(f"--replay={folder}", *asked).case.properties["runs"] == "tiny,tiny-repeat2"
 
 
 def test_a_plan_counts_every_run(user: UserFolder) -> None:

@@ -1,6 +1,5 @@
 """Green means judged: a session in which nothing judged the speed of a run says so, and may not pass."""
 
-import shutil
 from typing import Any
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.plugin.verdict.speed import describe_reasons, not_judged
 from tests.conftest import TEST_REFERENCES, TINY, Result, UserFolder
-from tests.support.standin import LOGS, RECIPE
+from tests.support.standin import RECIPE, log_at_hand
 from tests.unit.judging.conftest import small
 
 LEARNS = TINY["references"][0]
@@ -21,10 +20,7 @@ COMPARES = "import pytest\nfrom pytest_llmbench import Quantity\n\ndef test_it(r
 
 @pytest.fixture
 def judge(user: UserFolder) -> UserFolder:
-    folder = user.path / "logs" / "tiny"
-    folder.mkdir(parents=True)
-    shutil.copy(LOGS / "megatron_lm_2_ranks.log", folder)
-    (folder / "replay.yaml").write_text("ranks_per_node: 2\n")
+    log_at_hand(user)
     user.test()
     ini = user.path / "pytest.ini"
     ini.write_text(ini.read_text().replace("llmbench_require_verdict = no\n", ""))
@@ -116,10 +112,8 @@ def test_a_comparison_in_a_test(judge: UserFolder, body: str, code: int) -> None
 
 
 def test_with_xdist(judge: UserFolder) -> None:
-    (judge.path / "logs" / "other").mkdir()
-    shutil.copytree(judge.path / "logs" / "tiny", judge.path / "logs" / "other", dirs_exist_ok=True)
     judge.recipe(**{**RECIPE, "references": [LEARNS, {**FAST, "applies_to": HERE}]})
-    judge.recipe("other", **{**RECIPE, "references": [{**FAST, "applies_to": ELSEWHERE}]})
+    log_at_hand(judge, "other", references=[{**FAST, "applies_to": ELSEWHERE}])
     result = judge.run("--llmbench-replay", "logs", "-n2")
     assert result.returncode == 10, result.text
     assert "NO SPEED WAS JUDGED for other: fast was skipped." in result.text
@@ -127,7 +121,7 @@ def test_with_xdist(judge: UserFolder) -> None:
 
 
 def test_a_run_that_cannot_be_judged_says_so_itself(judge: UserFolder) -> None:
-    (judge.path / "logs" / "tiny" / "megatron_lm_2_ranks.log").write_text("nothing\n")
+    (judge.path / "logs" / "tiny" / "run.log").write_text("nothing\n")
     result = judged(judge, LEARNS)
     assert result.returncode == 1
     assert "NO SPEED" not in result.text

@@ -49,11 +49,9 @@ class StandIn:
     nccl: Mapping[str, Any] | None = field(default_factory=dict)
 
     def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
-        """Answer as ranks would."""
         return [self._answers(probe) for probe in probes]
 
     def once(self, probe: Probe) -> list[Answer]:
-        """As `run`."""
         return self.run([probe])[0]
 
     def _answers(self, probe: Probe) -> list[Answer]:
@@ -302,7 +300,6 @@ class FaultyFleet(ProcessFleet):
     """Real ranks, of which that of n1 dies in its pair with n0, and that of n3 is slow in every all_gather."""
 
     def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
-        """Run them."""
         return super().run([replace(probe, entry="faulty:play") for probe in probes])
 
 

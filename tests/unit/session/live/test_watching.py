@@ -20,7 +20,6 @@ class Clock:
         self.now = 50.0
 
     def __call__(self) -> float:
-        """The time."""
         return self.now
 
 
