@@ -268,8 +268,9 @@ class UserFolder:
 
 @pytest.fixture
 def unigram(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have this process know the engine of `TINY` as the users' do."""
+    """Have this process, and Pythons that it starts, know the engine of `TINY` as the users' do."""
     monkeypatch.syspath_prepend(str(INSTALLED))
+    monkeypatch.setenv("PYTHONPATH", str(INSTALLED))
     _forget_engines()  # this process may have looked already
     yield
     _forget_engines()

@@ -141,7 +141,7 @@ def test_a_reference_of_the_users_own_is_not_multiplied(user: UserFolder) -> Non
     user.test("import pytest\n\n@pytest.fixture\ndef reference():\n    return 1\n", "conftest.py")
     user.recipe()
     user.test()
-    result = user.run("--cluster", "local", "--collect-only", "-q", "-k", "tiny")
+    result = user.run_here("--cluster", "local", "--collect-only", "-q", "-k", "tiny")
     assert "test_user.py::test_reference[tiny]\n" in result.text
 
 

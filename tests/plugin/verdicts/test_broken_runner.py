@@ -113,6 +113,6 @@ def test_an_expression_that_names_no_recipe_gets_a_hint(user: UserFolder) -> Non
     assert "llmbench: -k gpt_tinny matches no recipe; did you mean gpt_tiny?" in result.text
     assert "llmbench: -k zzz matches no recipe; recipes: " in user.run_here(*look, "zzz").text
     for fine in ("gpt_tiny", "gpt_tiny or gpt_tinny", "gpt_tiny and not test_one"):
-        found = user.run(*look, fine)
+        found = user.run_here(*look, fine)
         assert "matches no recipe" not in found.text
         assert found.returncode == 0, found.text

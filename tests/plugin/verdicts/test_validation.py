@@ -147,6 +147,6 @@ def test_an_expression_that_names_no_check_leaves_them_alone(
     """`-k opt175b` beside a validation suite is about the training; one that names a check means what it says."""
     user.test(CHECKS + TRAINING)
     user.recipe()
-    text = user.run("--collect-only", "-q", "--cluster", "local", "--gpus-per-node", "0", "-k", expression).text
+    text = user.run_here("--collect-only", "-q", "--cluster", "local", "--gpus-per-node", "0", "-k", expression).text
     assert text.count("test_user.py::test_fit[") == checks
     assert ("test_user.py::test_trains[tiny]" in text) == trains
