@@ -236,8 +236,8 @@ def owner_of(settings: Settings, heartbeat: Heartbeat) -> Owner | None:
 
 
 def _lock_file(what: str) -> Path:
-    #: variable TMPDIR: the folder of the locks by which one session at a time measures on this machine:
-    #:  `llmbench-this-host.lock` of the session, `llmbench-ranks.lock` of its ranks, which may outlive it
+    #: variable TMPDIR: folder of `llmbench-this-host.lock` and `llmbench-ranks.lock`, by which one session at a time
+    #:  measures on this machine
     return Path(tempfile.gettempdir()) / f"llmbench-{what}.lock"
 
 

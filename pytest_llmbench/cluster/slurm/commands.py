@@ -30,10 +30,9 @@ _FULL = re.compile(
 )
 # Options of Slurm's commands that come from the environment, set by the job we may be in or by the user.
 #: variable SLURM_JOB_ID: pytest runs inside this Slurm job: its nodes are used, and it is never cancelled
-#: variable SLURM_CONF: the Slurm to use. Commands that llmbench starts do not get any other `SLURM_*`, `SLURMD_*`,
-#:  `PMI_*` or `PMIX_*`
-#: variable SBATCH_*: llmbench ignores these, and `SQUEUE_*`, `SACCT_*`, `SINFO_*`, `SCANCEL_*`, `SCONTROL_*`, `SRUN_*`:
-#:  they would win over the options of pytest, or hide jobs. The header lists those that you have set
+#: variable SLURM_CONF: the Slurm to use. Commands that llmbench starts get no other `SLURM_*` and no `PMI_*`
+#: variable SBATCH_*: ignored, as are `SQUEUE_*`, `SRUN_*` and the like: they would win over the options of pytest, or
+#:  hide jobs. The header lists those that you have set
 _OPTIONS = (
     "SLURM_", "SLURMD_", "PMI_", "PMIX_", "SBATCH_", "SRUN_", "SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SCONTROL_",
 )  # fmt: skip
