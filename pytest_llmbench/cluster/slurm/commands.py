@@ -87,20 +87,15 @@ class SlurmAnswer:
 
 
 def run(command: Sequence[str]) -> str:
-    """Run one Slurm command and return its output.
-
-    Raises:
-        ClusterError: it is missing, failed (with Slurm's own words) or hung.
-    """
+    """Run one Slurm command and return its output. Raises ClusterError if the command is missing, failed or hung."""
     return succeeded(command, ask(command))
 
 
 def succeeded(command: Sequence[str], answer: SlurmAnswer) -> str:
     """The output of a command.
 
-    Raises:
-        NoAnswerError: the controller was out of reach.
-        ClusterError: it failed otherwise; with Slurm's own words.
+    Raises NoAnswerError if the controller was out of reach, and ClusterError if it failed otherwise, with Slurm's own
+    words.
     """
     if answer.code == 0:
         return answer.stdout
@@ -120,11 +115,8 @@ def ask(
     """Run one Slurm command to its end, whatever that is; `questions` are its input.
 
     Undecodable bytes are replaced: a reason or a comment may be in any encoding. `limit_s` returns the seconds that it
-    may take in all, and is called again while it runs, as they may become less.
-
-    Raises:
-        NoAnswerError: it took too long, and was killed.
-        ClusterError: it is missing, or its start failed.
+    may take in all, and is called again while it runs, as they may become less. Raises NoAnswerError if it was killed
+    for taking too long, and ClusterError if it is missing or cannot start.
     """
     began = time.monotonic()
     # A file, because `communicate` drops the rest of its input after its first timeout.

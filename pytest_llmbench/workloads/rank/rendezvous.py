@@ -27,8 +27,7 @@ _PRINTING, _MOST_PRINTED = 64, 4 << 20  # nodes with a file of NCCL's lines, and
 def open_store(context: RankContext, timeout_s: float) -> TCPStore:
     """Connect this rank to the store that rank 0 serves; its address is in the run's folder.
 
-    Raises:
-        RunError: `no_rendezvous`, when the address of rank 0 is missing after `timeout_s`.
+    Raises RunError `no_rendezvous` if the address of rank 0 is missing after `timeout_s`.
     """
     timeout = timedelta(seconds=timeout_s)
     path = context.folder / layout.RENDEZVOUS
@@ -75,10 +74,8 @@ def process_group(context: RankContext, timeout_s: float = 600.0) -> Iterator[to
     """Join this rank with the others of its run within this block; yields its device, which is the current one.
 
     The timeout is for the other ranks, at the start and in every collective. CPU ranks use gloo. GPU ranks use NCCL
-    alone, which is enough for DDP, FSDP and gradient clipping; gloo would be another network to configure.
-
-    Raises:
-        RunError: `no_rendezvous`, when the address of rank 0 is missing in time; `no_gpu`, when this rank lacks a GPU.
+    alone, which is enough for DDP, FSDP and gradient clipping; gloo would be another network to configure. Raises
+    RunError `no_rendezvous` if the address of rank 0 is late, and `no_gpu` if this rank lacks a GPU.
     """
     device = device_of(context)
     if context.device == "cuda":
@@ -155,11 +152,7 @@ def _ranks_on_this_machine(device: torch.device) -> int:
 
 
 def device_of(context: RankContext) -> torch.device:
-    """The device of this rank; a GPU becomes the current one.
-
-    Raises:
-        RunError: `no_gpu`, when this rank lacks a GPU.
-    """
+    """The device of this rank; a GPU becomes the current one. Raises RunError `no_gpu` if this rank lacks a GPU."""
     if context.device == "cpu":
         return torch.device("cpu")
     device = torch.device("cuda", machine.gpu_index(context.local_rank))
