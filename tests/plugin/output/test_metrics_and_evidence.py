@@ -1,4 +1,4 @@
-"""What a session leaves: its report, numbers for monitoring, a folder that can be bundled, records that nobody alters."""
+"""What a session leaves: its report, numbers for monitoring, a folder to be bundled, and records that nobody alters."""
 
 import json
 import re
