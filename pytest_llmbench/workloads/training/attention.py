@@ -30,10 +30,7 @@ def kernel(recipe: Recipe, asked: Attention, device: torch.device) -> Iterator[N
     """Compute attention in this block with one kernel, the same on all ranks; the output names it.
 
     The trial has the shape of the recipe: model, micro batch, precision and tensor parallelism. A CPU has one kernel,
-    so the choice is ignored there.
-
-    Raises:
-        ConfigError: the kernel fails on this GPU for the recipe's attention.
+    so the choice is ignored there. Raises ConfigError if the kernel fails on this GPU for the recipe's attention.
     """
     if device.type == "cpu":
         yield
