@@ -210,9 +210,7 @@ class RecordedFleet:
 def judge_check_again(record: HealthRecord, session: RecordedSession) -> Report:
     """Judge a check by the answers in its folder.
 
-    Raises:
-        CheckNotKeptError: it cannot be judged by answers alone.
-        LLMBenchError: the check refuses them.
+    Raises CheckNotKeptError if it cannot be judged by answers alone, and LLMBenchError if the check refuses them.
     """
     kept, report = session.system, record.report
     if report.problem is not None or report.skip is not None or report.skipped:
@@ -279,10 +277,7 @@ def differences_of_report(session: RecordedSession) -> Iterator[str]:
 def differences_of_derived(session: RecordedSession) -> Iterator[str]:
     """Yield how verdicts, verdict and summary of a session differ from each other and from its report.
 
-    A session that was killed has none of them but the report.
-
-    Raises:
-        ConfigError: one of them cannot be read.
+    A session that was killed has none of them but the report. Raises ConfigError if one of them cannot be read.
     """
     path = session.folder / layout.VERDICTS
     if path.exists():

@@ -168,8 +168,7 @@ class Smi:
 def read_smi(printed: str) -> Smi:
     """Read what `nvidia-smi -q -x` printed.
 
-    Raises:
-        RunError: `unreadable`, when it is not a whole document, or does not hold as many GPUs as it announces.
+    Raises RunError `unreadable` if it is not a whole document, or lacks a GPU that it announces.
     """
     before, start, rest = printed.partition(f"<{_ROOT}>")
     body, end, after = rest.rpartition(f"</{_ROOT}>")

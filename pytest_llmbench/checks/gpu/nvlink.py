@@ -61,8 +61,7 @@ class NvlinkState:
 def read_links(text: str) -> dict[int, NvlinkState]:
     """Read the output of `nvidia-smi nvlink -s`: links by GPU.
 
-    Raises:
-        RunError: `unreadable`, when there is no GPU in it, one twice, or a line that is neither of a GPU nor of a link.
+    Raises RunError `unreadable` if it lists no GPU, one twice, or anything else than GPUs and links.
     """
     speeds: dict[int, list[float | None]] = {}
     names: dict[int, str] = {}

@@ -66,11 +66,7 @@ class DeepSpeedChatOptions(Strict):
 
 
 def launcher_args(options: DeepSpeedChatOptions, topology: Topology, place: Place) -> tuple[str, ...]:
-    """Arguments of `deepspeed` in addition to the hostfile.
-
-    Raises:
-        ConfigError: it is unable to reach the other nodes.
-    """
+    """Arguments of `deepspeed` in addition to the hostfile. Raises ConfigError if it cannot reach the other nodes."""
     extra = (*options.launcher_args, *place.environment.launcher_args)
     if topology.nodes > 1 and place.environment.container is not None and "--ssh_port" not in " ".join(extra):
         raise ConfigError(
@@ -95,8 +91,7 @@ def variables(place: Place, env: Iterable[str]) -> str:
 def arguments(recipe: Recipe, place: Place) -> dict[str, Any]:
     """Return the arguments of `main.py`: those of the recipe's fields, overridden by its options.
 
-    Raises:
-        ConfigError: the environment lacks a name.
+    Raises ConfigError if the environment lacks a name.
     """
     options, where = options_of(recipe, DeepSpeedChatOptions), f"recipe {recipe.name}: options"
     own = {name: fill_argument(value, place, where) for name, value in options.arguments.items()}

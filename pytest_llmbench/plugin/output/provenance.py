@@ -44,27 +44,20 @@ def suite_facts(
         "cluster": settings.cluster,  #: suite property cluster: `slurm`, `local`, `debug` or `replay`
         "allocation": settings.allocation,  #: suite property allocation: `session` or `run`
         "scale": settings.scale,  #: suite property scale: `full` or `smoke`
-        #: suite property as_recorded: `yes` if the recipes in the records of a replay decided what had to run; absent
-        #:  otherwise
+        #: suite property as_recorded: `yes` if the recipes in the records of a replay decided what had to run
         **({"as_recorded": "yes"} if settings.as_recorded else {}),
         "reports": str(session.folder),  #: suite property reports: the session's folder
-        #: suite property records: the session's folder, relative to where pytest was started; its name if it is not
-        #:  below
+        #: suite property records: the session's folder, relative to where pytest was started
         "records": records,
-        #: suite property nodes_unfit: nodes that must not train, each with the check and why; absent where there
-        #:  are none, and without checks
+        #: suite property nodes_unfit: nodes that must not train, each with the check and the reason
         **({"nodes_unfit": "; ".join(f"{h}: {reason}" for h, reason in unfit.items())} if unfit else {}),
-        #: suite property speed_not_judged: runs without a verdict on their [speed](#verdicts), separated by commas;
-        #:  absent where there are none
+        #: suite property speed_not_judged: runs without a verdict on their [speed](#verdicts), separated by commas
         **({"speed_not_judged": ", ".join(chain(*unjudged.values()))} if unjudged else {}),
-        #: suite property groups_not_compared: groups of nodes that were not [compared](#groups-of-nodes), and why;
-        #:  absent where there are none
+        #: suite property groups_not_compared: groups that were not [compared](#groups-of-nodes), with the reason
         **({"groups_not_compared": "; ".join(groups.lines)} if groups.not_compared else {}),
-        #: suite property interrupted: the signal, or `--llmbench-session-time`, that ended the session; absent if it
-        #:  ended by itself
+        #: suite property interrupted: the signal, or `--llmbench-session-time`, that ended the session
         **({"interrupted": interrupted} if interrupted else {}),
-        #: suite property nodes_not_tested: nodes that no run had, being too few for a group; absent where there are
-        #:  none
+        #: suite property nodes_not_tested: nodes that were too few for another run
         **({"nodes_not_tested": not_tested} if not_tested else {}),
     }
 
