@@ -61,21 +61,20 @@ def remove_bad(bad: Mapping[str, str], settings: Settings, session: Session) -> 
 
 
 def barred_nodes(settings: Settings) -> dict[str, str]:
-    """Nodes to keep off, each with the reason: those in quarantine, and those to avoid for their history.
+    """The nodes in quarantine, each with the reason that a plan prints.
 
     Raises:
         ConfigError: the quarantine list is unreadable.
     """
     listed = read_quarantine(settings.quarantine) if settings.quarantine is not None else {}
-    avoided = {host: f"to avoid: {reason}" for host, reason in settings.avoided.items()}
-    return avoided | dict.fromkeys(listed, f"in quarantine ({settings.quarantine})")
+    return dict.fromkeys(listed, f"in quarantine ({settings.quarantine})")
 
 
 def refuse_quarantined(hosts: Sequence[str], settings: Settings) -> None:
-    """Check the nodes that a session got against those to keep off, which an allocation of the user's may hold.
+    """Check the nodes that a session got: an allocation of the user's may hold nodes in quarantine.
 
     Raises:
-        ClusterError: one of them is in quarantine, or to avoid.
+        ClusterError: one of them is in quarantine.
     """
     listed = read_quarantine(settings.quarantine) if settings.quarantine is not None else {}
     barred = [f"{host} ({listed[host]})" for host in hosts if host in listed]
@@ -83,9 +82,6 @@ def refuse_quarantined(hosts: Sequence[str], settings: Settings) -> None:
         raise ClusterError(
             f"in quarantine: {', '.join(barred)}. Use other nodes, or take the line out of {settings.quarantine}"
         )
-    avoided = [f"{host} ({settings.avoided[host]})" for host in hosts if host in settings.avoided]
-    if avoided:
-        raise ClusterError(f"to avoid: {', '.join(avoided)}. Use other nodes, or leave out llmbench_avoid_from_history")
 
 
 def drain_command(host: str, reason: str, session: str) -> list[str]:

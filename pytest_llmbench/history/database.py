@@ -68,23 +68,6 @@ CREATE TABLE llmbench_verdicts (
     verdict TEXT NOT NULL, statistic TEXT, measured TEXT, threshold TEXT, reference TEXT, reason TEXT,
     PRIMARY KEY (run, number)
 );
-
--- A node by its name, a GPU by its UUID where a record has it, any other part, such as a port, by its node and name.
-CREATE TABLE llmbench_devices (
-    id {id}, kind TEXT NOT NULL, name TEXT NOT NULL, node TEXT NOT NULL, UNIQUE (kind, name)
-);
-CREATE INDEX llmbench_devices_by_node ON llmbench_devices (node);
-
--- Facts of a run or a check about a device: that it took part, a number measured on it alone, a finding, a verdict.
--- `blames` marks a fault of the device itself, which counts towards avoiding its node.
-CREATE TABLE llmbench_sightings (
-    run INTEGER REFERENCES llmbench_runs (id) ON DELETE CASCADE, number INTEGER,
-    device INTEGER NOT NULL REFERENCES llmbench_devices (id), time DOUBLE PRECISION NOT NULL, kind TEXT NOT NULL,
-    what TEXT NOT NULL, said TEXT NOT NULL, value DOUBLE PRECISION, unit TEXT, blames BOOLEAN NOT NULL,
-    PRIMARY KEY (run, number)
-);
-CREATE INDEX llmbench_sightings_by_device ON llmbench_sightings (device, time);
-CREATE INDEX llmbench_sightings_that_blame ON llmbench_sightings (blames, time);
 """
 # SQLite stores booleans as numbers.
 sqlite3.register_converter("BOOLEAN", lambda value: value != b"0")
