@@ -37,8 +37,7 @@ NOTHING_COMPARED = 10
 def open_existing(url: str) -> "AbstractContextManager[History]":
     """Open an existing history, so that a misspelt file is an error instead of a new database.
 
-    Raises:
-        ConfigError: the file is missing, or `open_history` refuses it.
+    Raises ConfigError if the file is missing, or if `open_history` refuses it.
     """
     from pytest_llmbench.history.database import open_history  # noqa: PLC0415  # engines: `--help` starts sooner
 

@@ -24,8 +24,7 @@ _HEAD = "# Nodes that llmbench found bad. Take a line away to let its node back 
 def read_quarantine(path: Path) -> dict[str, str]:
     """Read the reason of each node on the list; empty while the file is missing.
 
-    Raises:
-        ConfigError: the file is unreadable.
+    Raises ConfigError if the file is unreadable.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -63,8 +62,7 @@ def remove_bad(bad: Mapping[str, str], settings: Settings, session: Session) -> 
 def barred_nodes(settings: Settings) -> dict[str, str]:
     """The nodes in quarantine, each with the reason that a plan prints.
 
-    Raises:
-        ConfigError: the quarantine list is unreadable.
+    Raises ConfigError if the quarantine list is unreadable.
     """
     listed = read_quarantine(settings.quarantine) if settings.quarantine is not None else {}
     return dict.fromkeys(listed, f"in quarantine ({settings.quarantine})")
@@ -73,8 +71,7 @@ def barred_nodes(settings: Settings) -> dict[str, str]:
 def refuse_quarantined(hosts: Sequence[str], settings: Settings) -> None:
     """Check the nodes that a session got: an allocation of the user's may hold nodes in quarantine.
 
-    Raises:
-        ClusterError: one of them is in quarantine.
+    Raises ClusterError if one of them is in quarantine.
     """
     listed = read_quarantine(settings.quarantine) if settings.quarantine is not None else {}
     barred = [f"{host} ({listed[host]})" for host in hosts if host in listed]
@@ -93,8 +90,7 @@ def drain_command(host: str, reason: str, session: str) -> list[str]:
 def add_to_quarantine(path: Path, bad: Mapping[str, str], session: str) -> list[str]:
     """Add the nodes that are new to the list, and return their names. Sessions that write at once wait for each other.
 
-    Raises:
-        OSError: writing the file failed.
+    Raises OSError if the file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)

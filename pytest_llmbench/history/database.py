@@ -136,8 +136,7 @@ class History:
     def writing(self, verb: str = "written") -> Iterator[Connection]:
         """A transaction that is written whole or rolled back. Processes that write at once wait for each other.
 
-        Raises:
-            ConfigError: writing failed.
+        Raises ConfigError if writing failed.
         """
         with self._connect(verb) as connection:
             # A transaction that reads first and then writes would fail if another one has written in between.
@@ -180,8 +179,7 @@ class History:
 def open_history(given: str | Path) -> Iterator[History]:
     """Open a history in a file, or at a URL of SQLite or PostgreSQL; a new database gets the tables.
 
-    Raises:
-        ConfigError: the URL is wrong, the database unreachable or foreign, or its schema has another version.
+    Raises ConfigError if the URL is wrong, the database unreachable or foreign, or its schema has another version.
     """
     history = _history_of(str(given))
     if history.backend == "sqlite":
@@ -221,8 +219,7 @@ def _history_of(given: str) -> History:
 def _make_tables(connection: Connection, history: History) -> None:
     """Make the tables of a new database, and check the schema version of any other.
 
-    Raises:
-        ConfigError: another version of this package made the tables; they stay as they are.
+    Raises ConfigError if another version of this package made them.
     """
     known = {
         "sqlite": "SELECT count(*) FROM sqlite_master WHERE name = 'llmbench_schema'",

@@ -66,10 +66,8 @@ def import_sessions(
 ) -> Imported:
     """Import the sessions in some folders, or in folders of these; damaged records are reported, all others imported.
 
-    Runs of another recipe than the one of the `law` are refused as well.
-
-    Raises:
-        ConfigError: a path is missing, or writing the history failed.
+    Runs of another recipe than the one of the `law` are refused as well. Raises ConfigError if a path is missing, or
+    writing the history failed.
     """
     imported, seen = Imported(), set()
     for path in paths:
@@ -137,10 +135,7 @@ def add_records(
 ) -> None:
     """Write the records of one session, at least one, in one transaction, and count them in `imported`.
 
-    `ended` is True if all of them are final.
-
-    Raises:
-        ConfigError: writing the history failed.
+    `ended` is True if all of them are final. Raises ConfigError if writing the history failed.
     """
     with history.writing() as connection:
         imported.sessions.append(session)

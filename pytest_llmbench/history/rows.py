@@ -100,8 +100,7 @@ class FiledRecord:
 def read_record(path: Path, about: str) -> FiledRecord:
     """Read the record of a `run` or a `check` in a file.
 
-    Raises:
-        ConfigError: the record has another schema version, or is damaged.
+    Raises ConfigError if the record has another schema version, or is damaged.
     """
     try:
         content = json.dumps(json.loads(path.read_bytes()), sort_keys=True)
@@ -114,8 +113,7 @@ def read_record(path: Path, about: str) -> FiledRecord:
 def file_record(record: RunRecord | HealthRecord, path: Path, content: str) -> FiledRecord:
     """A record with the time at which it began, which its session's name has if the record lacks it.
 
-    Raises:
-        ConfigError: both lack a time.
+    Raises ConfigError if both lack a time.
     """
     times, began = record.timings, None
     with suppress(ValueError, OverflowError):

@@ -30,8 +30,7 @@ _GIT_S = 10.0
 def check_history(options: Options) -> None:
     """Check that the history has what `--llmbench-compare-to` needs.
 
-    Raises:
-        ConfigError: the history is missing or unreadable, or it lacks the tag or the commit.
+    Raises ConfigError if the history is missing or unreadable, or it lacks the tag or the commit.
     """
     place, wanted = options.history, options.compare_to
     if place is None:
@@ -48,8 +47,7 @@ def compare_with_history(
 ) -> Iterator[dict[str, Any]]:
     """Yield the properties of a verdict on each run, or on the runs that are judged together; the test under `test`.
 
-    Raises:
-        ConfigError: the history is unreadable.
+    Raises ConfigError if the history is unreadable.
     """
     series: dict[str, list[RunRecord]] = {}
     for run in runs:

@@ -376,8 +376,7 @@ def options_of(config: pytest.Config) -> Options:
 def read_options(config: pytest.Config) -> Options:
     """Read all options: from the command line, else from the ini file.
 
-    Raises:
-        ConfigError: an ini value is illegal, or names a folder that is missing.
+    Raises ConfigError if an ini value is illegal, or names a folder that is missing.
     """
     values: dict[str, Any] = {option.key: read_option(config, option) for option in OPTIONS}
     values |= {kind: tuple(_folders(config, kind)) for kind in FOLDERS} | {"run_dir": run_dir_of(config)}

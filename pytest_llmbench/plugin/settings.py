@@ -16,8 +16,7 @@ from pytest_llmbench.plugin.options import Options
 def settings_of(options: Options, *, is_worker: bool) -> Settings:
     """Resolve the options; the history is checked outside of workers of xdist, by their controller.
 
-    Raises:
-        ConfigError: two of them contradict each other, or one names something that is missing.
+    Raises ConfigError if two options contradict each other, or one names something that is missing.
     """
     replay = options.replay
     logs = replay.folder if replay is not None else None

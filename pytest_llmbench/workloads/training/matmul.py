@@ -80,10 +80,8 @@ def product(
     """Return two fp32 matrices in a type, and a function that multiplies them, always into the same memory.
 
     The product of factors in e4m3 is in bf16. `rowwise` gives each row of the left factor and each column of the right
-    one a scale, instead of one for each factor; all scales are 1.
-
-    Raises:
-        RuntimeError: this device or this PyTorch has no such product.
+    one a scale, instead of one for each factor; all scales are 1. Raises RuntimeError if this device or this PyTorch
+    lacks such a product.
     """
     if dtype is not torch.float8_e4m3fn:
         left, right = left.to(dtype), right.to(dtype)
