@@ -54,7 +54,8 @@ class Dialect:
     def parse(self, text: str) -> Iterable[items.Item]:
         """Read one line; see `items.Parse`.
 
-        The totals are `eval_accuracy` (a loss, by the last evaluation) and `run_s` (seconds from start to stop).
+        The totals are `eval_accuracy` (a loss, by the last evaluation), `run_s` (seconds from start to stop) and
+        `blocks_without_a_mean` (how many lack the second clock).
         """
         mark = text.find(":::MLLOG")
         if mark < 0:
@@ -137,12 +138,15 @@ class Dialect:
         """Read the number of steps of the block before."""
         done, length = self._steps(about.get("samples_count")), self._length
         steps, self._done, self._length = done - self._done, done, None
+        if length is None and steps == 0:
+            return  # one more evaluation, or one before the first step
+        if self._mean is None:
+            yield items.Count("blocks_without_a_mean")
         if length is None or steps <= 0:
             yield items.Contradiction(f"an evaluation after step {done} is not behind a block of steps")
-        elif self._mean is None or self._mean * steps > (1 + _SHARE) * length / 1000 + _EARLY_S:
-            says = "nothing" if self._mean is None else f"{self._mean:.6g} s each"
+        elif self._mean is not None and self._mean * steps > (1 + _SHARE) * length / 1000 + _EARLY_S:
             yield items.Contradiction(
-                f"the block up to step {done} took {length / 1000:.6g} s for {steps} steps, and its line says {says}"
+                f"the block up to step {done} took {length / 1000:.6g} s for {steps} steps of {self._mean:.6g} s each"
             )
         elif self._interval is None:
             self._whole = steps, duration("its time", length / 1000 / steps)
@@ -159,7 +163,8 @@ class Dialect:
         yield items.Pause()
 
     def _stop(self, _: Any, about: Mapping[str, Any]) -> Iterator[items.Item]:
-        if self._block is not None or self._length is not None or self._steps(about.get("samples_count")) != self._done:
+        done = self._steps(about["samples_count"]) if "samples_count" in about else self._done
+        if self._block is not None or self._length is not None or done != self._done:
             yield items.Contradiction(f"it stops otherwise than after step {self._done} and its evaluation")
         if self._begun is not None:
             yield items.Total("run_s", (self._now - self._begun) / 1000)
