@@ -37,7 +37,7 @@ def make_finding(host: str | None, subject: str, kind: str, severity: Severity, 
 
 
 def finding_of_reading(reading: Reading, *, kind: str, what: str, action: str) -> Finding:
-    """A finding that takes a node out because of a number; `what` states what is wrong with it."""
+    """A finding that isolates a node because of a reading; `what` describes the fault."""
     return Finding(
         host=reading.host, subject=reading.subject, kind=kind, severity=Severity.ISOLATE, action=action,
         message=f"{reading.statistic} {reading.quantity} is {what}", statistic=reading.statistic,

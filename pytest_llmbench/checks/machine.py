@@ -77,7 +77,6 @@ class Machines:
         return {"machines": machines, **({"missing": dict(self.missing)} if self.missing else {})}
 
     def products(self, reading: Reading, dtype: str) -> PhysicsResult:
-        """Products of a GPU."""
         gpu = self._gpu(reading)
         if isinstance(gpu, NoLaw):
             return gpu
@@ -104,14 +103,12 @@ class Machines:
         return f"its link runs at {link.format(*now)}, and can at {link.format(*most)}" if below else ""
 
     def memory(self, reading: Reading) -> PhysicsResult:
-        """The triad in a GPU's memory."""
         gpu = self._gpu(reading)
         if isinstance(gpu, NoLaw):
             return gpu
         return physics.expect_memory(gpu.bus_bits, gpu.max_memory_mhz, capability=gpu.capability)
 
     def host_copy(self, reading: Reading, *, to_device: bool) -> PhysicsResult:
-        """A copy between the host and one GPU."""
         gpu = self._gpu(reading)
         if isinstance(gpu, NoLaw):
             return gpu
@@ -137,7 +134,6 @@ class Machines:
         return NoLaw(f"{host}: MIG is on") if any(gpu.mig for gpu in node.gpus) else node
 
     def nics(self, host: str) -> Nics | NoLaw:
-        """The NICs of a node for collectives."""
         if host not in self._nics:
             self._nics[host] = count_nics(self.facts[host], self.site.network, self.site.system)
         return self._nics[host]

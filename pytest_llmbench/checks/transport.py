@@ -1,4 +1,4 @@
-"""The way of a check's data, by NCCL's own lines from a short step after the measurement."""
+"""The transport that NCCL used in a check, from its own log lines of a short step after the measurement."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,7 +46,7 @@ class Look:
         self, report: Report, wirings: Mapping[str, Wiring], hosts: Sequence[str], *,
         shares: Mapping[str, float | None],
     ) -> Report:  # fmt: skip
-        """A report with findings about the way, which also explain the numbers that missed a bound.
+        """A report with findings about the transport, which also explain numbers that missed a bound.
 
         `wirings` are the facts of the hosts; `shares` are measured rates as a share of what physics expects. A finding
         about all hosts of a check on the cluster is of none of them. A host whose way stayed unseen is unjudged.

@@ -45,7 +45,7 @@ def bundle(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Put a session into one signed file: logs, scripts, records, report, and a certificate."""
+    """Put a session into one signed file: logs, scripts, records, JUnit report, and a certificate."""
     from pytest_llmbench.evidence.attestation import read_private_key  # noqa: PLC0415  # likewise
     from pytest_llmbench.evidence.bundle import make_bundle  # noqa: PLC0415  # likewise
     from pytest_llmbench.evidence.certificate import make_certificate  # noqa: PLC0415  # likewise
@@ -80,7 +80,7 @@ def verify(
     as_recorded: AsRecorded = False,
     as_json: AsJson = False,
 ) -> None:
-    """Verify a bundle: every byte, the signature, and every number and verdict that its logs come to.
+    """Verify a bundle: its bytes, its signature, and every number and verdict, computed again from its logs.
 
     Nothing is unpacked unless a key that you trust signed it. Its runs must be those of the recipes of this folder.
     """

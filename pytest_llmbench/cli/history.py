@@ -136,7 +136,7 @@ def series(
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
-    """Print a number of a recipe over time, or when it changed, for each machine and setup by itself.
+    """Print a number of a recipe over time, or its changes, for each machine and setup.
 
     Apache Otava reads the CSV of one series.
     """
@@ -220,7 +220,7 @@ def compare(
     as_recorded: AsRecorded = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare two sessions, each number with what is uncertain of both.
+    """Compare two sessions, each number with the uncertainty of both.
 
     Exit with 1 if a number became worse beyond that, or cannot be judged any more, and with 10 if nothing could be
     compared.

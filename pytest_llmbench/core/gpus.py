@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PublishedGpu:
-    """Numbers of one GPU in NVIDIA's data sheet of that model.
+    """Numbers of a GPU in NVIDIA's data sheet.
 
     Attributes:
         model: as the driver names it, without the vendor.

@@ -1,4 +1,4 @@
-"""Checks that a framework's log is from a training: plausible losses, and a rate that fits the recipe's work."""
+"""Checks that a framework's log shows a training: plausible losses, and a rate that fits the recipe's work."""
 
 import math
 import statistics as stats

@@ -1,4 +1,4 @@
-"""The file format of a bundle: a tar archive whose every byte follows from its content, so that no other is accepted.
+"""The file format of a bundle: a tar archive whose bytes follow from its content alone.
 
 A bundle has three members: `attestation.dsse.json`, `manifest.json` and `session.tar.gz`, the last with the files that
 the manifest lists, in its order. A reader names the member that must come next, so links and other headers are refused.

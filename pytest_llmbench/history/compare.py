@@ -1,4 +1,4 @@
-"""Numbers of earlier runs compared with those of later runs: how each changed, and how certain that is.
+"""Compares numbers of earlier and later runs: the change of each, with its interval.
 
 `compare_runs` judges all numbers of a session together. `compare_sessions` applies it to two sessions, and
 `baselines.py` to a session and its history.
@@ -31,7 +31,7 @@ _FREEDOM_WITHIN = 8.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """How a number changed from the mean of earlier runs to that of new ones, both in `unit`."""
+    """The change of a number from the mean of earlier runs to that of new ones, both in `unit`."""
 
     before: float
     after: float
@@ -55,7 +55,7 @@ class Change:
 
     @property
     def regressed(self) -> bool | None:
-        """True if it is worse, beyond what is uncertain; None where that is unknown, or the interval too wide."""
+        """True if it is worse beyond the uncertainty; None if that is unknown, or the interval too wide."""
         if self.worst is None or self.low is None or self.high is None:
             return None
         if (-self.high if self.better == "higher" else self.low) > 0.0:
@@ -64,7 +64,7 @@ class Change:
 
     @property
     def improved(self) -> bool:
-        """True if it is better, beyond what is uncertain."""
+        """True if it is better beyond the uncertainty."""
         return self.worst is not None and self.worst < 0.0
 
 

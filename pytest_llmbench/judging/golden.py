@@ -230,7 +230,7 @@ def _losses(name: str, steps: Sequence[Step]) -> dict[int, float]:
 
 
 def _refuse_odd(curves: Mapping[str, Mapping[int, float]]) -> None:
-    """Refuse repeats that are copies, and one that is much further from the others than they are from each other."""
+    """Refuse copies among repeats, and a repeat that is an outlier."""
     same = [pair for pair in combinations(curves, 2) if curves[pair[0]] == curves[pair[1]]]
     if same:
         one, other = same[0]

@@ -168,7 +168,6 @@ def write_csv(session: FinishedSession, folder: Path) -> list[Path]:
 
 
 def _rows(session: FinishedSession) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each row with the name of its table."""
     for run in session.runs.values():
         about = {"session": run.session, "system": run.system, "run": run.key}
         for name, metric in run.metrics.items():

@@ -82,7 +82,7 @@ def cut_off(recipe: Recipe, status: JobStatus, ended_by_us: Problem | None) -> s
 
 
 def cause(outcome: Outcome) -> Problem | None:
-    """Problem of a run apart from its log."""
+    """The problem of a run, its log left aside."""
     if outcome.status.state is JobState.SUSPENDED:
         return _job_problem(outcome)
     if (problem := problem_of(outcome.driver)) is not None or outcome.cut_off is not None:
@@ -94,7 +94,7 @@ def cause(outcome: Outcome) -> Problem | None:
 
 
 def _stand_still(outcome: Outcome) -> Problem | None:
-    """Problem of a run that the watch ended: its ranks are gone if a node of it was started again meanwhile."""
+    """The problem of a run that the watch ended; a node that was restarted meanwhile explains missing ranks."""
     problem = outcome.ended_by_us
     return (problem and problem.kind in {"hang", "no_end", "no_start"} and _restarted(outcome)) or problem
 

@@ -1,4 +1,4 @@
-"""Collectives: how fast all nodes together exchange data, and is it the right data?"""
+"""Collectives over all nodes: bus bandwidth and correctness."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class Collective(CheckDefaults):
         self, report: Report, probe: Probe, model: type[RankCollectives | NcclTestsOutputs], fleet: Fleet,
         machines: Machines | None,
     ) -> Report:  # fmt: skip
-        """A report of what was measured, with the way that NCCL took."""
+        """A report with findings about the transport that NCCL used."""
         if not report.readings or report.problem is not None:
             return report
         if not probe.gpus:
@@ -270,7 +270,7 @@ def judge(
     doubt: str | None = None,
     machines: Machines | None = None,
 ) -> Report:
-    """Judge a curve: by its values always, and by bounds if it is free of doubt.
+    """Judge the values of a curve, and its rates if nothing casts doubt on them.
 
     `wrong` counts elements with a wrong value by the node that received them, where that is known. `doubt` is an
     earlier reason to distrust the curve. Physics judges by the `machines` that measured.
@@ -309,7 +309,7 @@ def judge(
 
 
 def _make_law(curve: Curve, fleet: Fleet, machines: Machines | None) -> ReadingLaw:
-    """The law of a curve: about its largest size alone, and only as far as the links limit that."""
+    """The expectation of physics for the largest size of a curve, if the links limit it."""
     sizes = {point.size: point.timing.busbw for point in curve.points if point.timing is not None}
     largest = max(sizes, default=0)
     smaller = max((size for size in sizes if 0 < size < largest and sizes[size] > 0), default=0)
@@ -347,7 +347,7 @@ def _name_place(point: Point) -> str:
 
 
 def _find_wrong_values(curve: Curve, by_host: Mapping[str, int], host: str | None) -> Iterator[Finding]:
-    """One finding for all wrong values; about a node, if it alone received them."""
+    """One finding for all wrong values; it names a node if only that node received them."""
     hosts = sorted(name for name, elements in by_host.items() if elements)
     sizes = [f"{point.wrong} at {size_name(point.size)}" for point in curve.wrong]
     parts = [f"{sum(by_host.values())} wrong elements on {', '.join(hosts)}"] if hosts else []

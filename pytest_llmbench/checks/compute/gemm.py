@@ -1,4 +1,4 @@
-"""Dense matrix products: does every GPU reach its rate, and do all of them compute the same?"""
+"""Check of dense matrix products: the rate of every GPU, and equal results on all of them."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ RankProducts = tuple[Answer[DeviceRates], DeviceRates, GemmRates]
 
 
 class Gemm(DeviceCheck):
-    """The same product on all GPUs, in each precision, all GPUs of a node at once."""
+    """Multiplies the same matrices on all GPUs at once, in each precision."""
 
     name = part = "gemm"
     summary = "rate and correctness of dense matrix products on every GPU (or CPU), by precision"
@@ -98,7 +98,7 @@ class Gemm(DeviceCheck):
 
 
 def _find_wrong(site: Site, answer: Answer[DeviceRates], products: GemmRates) -> Iterator[Finding]:
-    """Findings from a device's own products: they differ from each other, or from fp64."""
+    """Findings on products of one device that differ from each other or from fp64."""
     for precision, product in products.precisions.items():
         if product.changed:  #: finding not_repeatable: the same matrix product gives another result
             message = f"{product.changed} of {product.repeated} repeated {precision} products differ from the first"

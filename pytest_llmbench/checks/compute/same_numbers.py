@@ -1,4 +1,4 @@
-"""The same training on two groups of ranks, then with places changed: does every rank compute the same numbers?
+"""Check for wrong numbers: two groups of ranks run the same training, and again after ranks have swapped places.
 
 A wrong number reaches all of its group with the next exchange. So the first disagreement of a training counts, and in
 it the numbers from before the exchange. In another turn, other ranks compute the same numbers: with three that agree

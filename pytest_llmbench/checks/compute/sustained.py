@@ -1,4 +1,4 @@
-"""A load of minutes: does the rate hold, and what do clocks, temperature and power do meanwhile?"""
+"""Check under load for minutes: rate, clocks, temperature and power."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise

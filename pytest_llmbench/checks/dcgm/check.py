@@ -1,4 +1,4 @@
-"""DCGM: does every node pass NVIDIA's own diagnostic?"""
+"""Check by DCGM, NVIDIA's own diagnostic."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -287,7 +287,6 @@ def _find_gaps(diagnosis: Diagnosis, expected: ExpectedTests) -> Iterator[str]:
 
 
 def _list_skipped(diagnosis: Diagnosis, expected: ExpectedTests) -> list[str]:
-    """Skipped tests, and those of this level that the output lacks."""
     known = {test.key for test in diagnosis.tests}
     absent = [name for name, level in _RUNS_FROM.items() if level <= expected.level and name not in known]
     return [test.name for test in diagnosis.tests if test.skipped] + (absent if known else [])

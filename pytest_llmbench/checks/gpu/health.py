@@ -41,7 +41,7 @@ class PcieOptions(Strict):
 
 
 class Pcie(PerGpu):
-    """Links that trained at less than they can."""
+    """Finds PCIe links below their width or generation."""
 
     name = "gpu_pcie"
     summary = "PCIe width and generation of every GPU, and packets sent again"
@@ -80,7 +80,7 @@ def _judges_gen(gpu: SmiGpu, options: PcieOptions) -> bool:
 
 
 class Throttle(PerGpu):
-    """Clocks held down, and limits set below those of the GPU's design."""
+    """Finds slowed clocks, and limits below the GPU's defaults."""
 
     name = "gpu_throttle"
     summary = "reasons for low clocks before there is any load: heat, power supply, limits"

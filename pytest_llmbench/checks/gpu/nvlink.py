@@ -1,4 +1,4 @@
-"""NVLinks: as many as there must be, on every GPU, at full speed."""
+"""Check of NVLinks: number and speed on every GPU."""
 
 import re
 from collections import Counter
@@ -47,7 +47,6 @@ class NvlinkState:
 
     @property
     def active(self) -> tuple[float, ...]:
-        """Speeds of the active links."""
         return tuple(speed for speed in self.speeds if speed is not None)
 
 

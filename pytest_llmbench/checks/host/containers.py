@@ -35,7 +35,7 @@ class ContainerRuntime(HostCheck):
 
 
 def _check_docker(reply: RuntimeReply, gpus: bool) -> Iterator[tuple[str, str]]:
-    """The client answers without its daemon, too, so the server's version has to be there."""
+    """Require the server's version, because the client answers without its daemon, too."""
     runtimes = [line.partition(":")[2].split() for line in reply.text.splitlines() if "Runtimes:" in line]
     if reply.code != 0 or "Server Version:" not in reply.text:
         yield _describe_failure(reply), "start dockerd, and let this user use it (group docker)"

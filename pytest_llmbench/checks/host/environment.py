@@ -1,4 +1,4 @@
-"""Environment of the nodes: files, folders and network devices that variables of the system's file name."""
+"""Check of the files, folders and network devices that the system's file names in variables."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass

@@ -95,7 +95,7 @@ def check_room(name: str, room: Room, options: DiskOptions) -> Iterator[tuple[Ho
 
 
 class SharedFolder(HostCheck):
-    """Every node must see this machine's folder for runs and logs."""
+    """Check that every node sees this machine's folder for runs and logs."""
 
     name = "shared_folder"
     summary = "the folder of the session is the same on all nodes and here"

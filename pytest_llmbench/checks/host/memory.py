@@ -1,4 +1,4 @@
-"""Memory of the nodes: the same on all of them, and free."""
+"""Check of the hosts' memory: equal on all nodes, and available."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Software of the nodes: the same on all of them, and fit for the driver."""
+"""Check of the nodes' software: equal on all nodes, and supported by the driver."""
 
 from collections.abc import Iterator, Mapping
 

@@ -98,7 +98,7 @@ class Hunt:
         self.second: list[Match] = []
 
     def play(self, rounds: PositiveInt | None, rails: Sequence[int] | None = None) -> None:
-        """Play pairs of two nodes or more, and name the bad ones; see `schedule`, `floor_of` and `second_pass`.
+        """Play pairs of two or more nodes, and name the bad ones; see `schedule`, `floor_of` and `second_pass`.
 
         `rails` are local ranks that play one at a time, or None for all ranks of a node together; `rounds` is for each
         of them.
@@ -197,7 +197,7 @@ class Hunt:
         return self.places.between(match.boundary, one, two) if match.boundary in self.places.levels else ()
 
     def _blame_places(self, play: Callable[[Rounds], tuple[list[Match], Played]]) -> None:
-        """Take the blame from nodes that are all behind one switch, and from pairs that all cross one boundary."""
+        """Clear nodes that are all behind one switch, and pairs that all cross one boundary: the place is slow."""
         verdict, slow_ones = self.verdict, set[str]()
         for player in (*verdict.culprits, *verdict.unresolved):
             faults = {match.result.fault for match in self._bad_matches_of(player)}
@@ -238,7 +238,6 @@ class Hunt:
         return bool(hosts) and 2 * min(played[host] for host in hosts) >= max(played.values(), default=1)
 
     def matches_of(self, player: str) -> list[Match]:
-        """The pairs of a player in the first pass."""
         return self._matches[player]
 
     def repeats_of(self, player: str) -> list[Match]:
@@ -300,7 +299,7 @@ class Hunt:
         )  # fmt: skip
 
     def add_transport(self, report: Report) -> Report:
-        """A report of what was measured between GPUs, with the way that NCCL took between the nodes that answer."""
+        """A report with findings about the transport between the nodes that answer."""
         left = [host for host in self._hosts if host not in self.silent]
         if not report.readings or len(left) < 2:
             return report
@@ -485,7 +484,6 @@ class Hunt:
 
     @property
     def unjudged(self) -> dict[str, str]:
-        """Unjudged nodes, with the reason."""
         reasons: dict[str, str] = {} if self.witnessed else dict(self.silent)
         for player in self.verdict.unresolved:
             host, rail = self.players[player]

@@ -231,7 +231,7 @@ _IN_USE_BYTES, _UNUSED = 10e9, 0.01
 
 
 def gains(before: MachinePort, after: MachinePort) -> dict[str, int]:
-    """The gain of each counter of a port; one that was set back in between gained its present value."""
+    """The gain of each counter of a port; one that was reset in between gained its present value."""
     pairs = {name: (before.counters.get(name, count), count) for name, count in after.counters.items()}
     grown = {name: new - old if new >= old else new for name, (old, new) in pairs.items()}
     return {name: gain for name, gain in grown.items() if gain}

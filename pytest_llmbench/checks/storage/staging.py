@@ -1,4 +1,4 @@
-"""Data that a training needs: on every node, readable, and the same everywhere."""
+"""Check of the data that a training needs: readable, and the same on every node."""
 
 from typing import Literal
 

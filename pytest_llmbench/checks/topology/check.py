@@ -1,4 +1,4 @@
-"""NCCL's topology file, which names the GPUs and NICs that are near each other: true, and the same on every node."""
+"""Check of NCCL's topology file, which lists GPUs and NICs that are close: correct, and equal on all nodes."""
 
 from __future__ import annotations
 

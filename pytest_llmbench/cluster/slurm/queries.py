@@ -120,11 +120,11 @@ class SlurmQueries:
         self._refusing_asked = -_NEVER
 
     def end_within(self, seconds: float) -> None:
-        """End every command within `seconds` from now, including the running one: the session waits for it."""
+        """End every command, the running one included, within `seconds` from now, for a session that waits to end."""
         self._end_by = min(self._end_by, time.monotonic() + seconds)
 
     def ask_no_more(self) -> None:
-        """Cut off every command that only asks, also the running one: the session ends without its answer."""
+        """Stop every query, the running one included, because the session ends."""
         self._asks = False
 
     def ask(self, command: Sequence[str], timeout_s: float | None = None, questions: bytes = b"") -> SlurmAnswer:
@@ -258,7 +258,7 @@ class SlurmQueries:
         return tuple(late)
 
     def knows_no_node(self) -> bool:
-        """True if the controller takes every node for down or unknown, as it does for a while after its start."""
+        """True if the controller lists every node as down or unknown, as it does for a while after its start."""
         states = [state for (state,) in self._sinfo(("%T",)) if state]
         return bool(states) and all(state.startswith(("unknown", "down")) for state in states)
 

@@ -25,7 +25,7 @@ class Beginning:
     folder: str | None = None  # the working folder; None for the one that the process has
 
     def write(self, path: Path) -> None:
-        """Write it, for this user alone."""
+        """Write the file, readable by this user alone."""
         write_text(path, json.dumps(asdict(self)), mode=PRIVATE)
 
     @classmethod

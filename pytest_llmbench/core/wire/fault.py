@@ -1,4 +1,4 @@
-"""A fault that ranks cause on purpose, so that an operator sees that the gate fails when it must."""
+"""A fault that ranks cause on purpose, by which an operator tests the gate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ class SimulatedFault:
 
 
 def note_strike(folder: Path, rank: int, fault: SimulatedFault) -> None:
-    """Write down that a rank causes a fault now: before it does, because it may not live on."""
+    """Record that a rank is about to cause a fault, which it may not survive."""
     path = folder / layout.STRIKES / layout.rank_name(rank)
     path.parent.mkdir(mode=0o700, exist_ok=True)
     path.write_text(f"{fault}\n", encoding="ascii")

@@ -81,7 +81,7 @@ def together(e: Evidence) -> Iterator[Problem]:
 
 
 def different(e: Evidence) -> Iterator[Problem]:
-    """Refuse two ranks that are one: the same process or GPU, or one log twice."""
+    """Refuse two ranks that are the same process or GPU, or share a log."""
     ranks = e.series.ranks
     yield from _shared(ranks, "process", lambda info: (info.host, info.pid_namespace, info.pid))
     if e.topology.gpus:
@@ -109,7 +109,7 @@ def different(e: Evidence) -> Iterator[Problem]:
 
 
 def _shared(ranks: Sequence[RankInfo], what: str, of: Callable[[RankInfo], Hashable | None]) -> Iterator[Problem]:
-    """Refuse ranks that share something that each rank has to itself, such as a process or a GPU."""
+    """Refuse ranks that share a process, a GPU or the like."""
     groups: dict[Hashable, list[RankInfo]] = defaultdict(list)
     for info in ranks:
         if (key := of(info)) is not None:

@@ -1,4 +1,4 @@
-"""Checks that a log is complete, and that the run did all its steps, with their work, in a plausible time."""
+"""Checks that a log is complete, and that the run did all its steps and work in a plausible time."""
 
 import math
 from bisect import bisect

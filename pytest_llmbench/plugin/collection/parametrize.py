@@ -82,7 +82,7 @@ def parametrize(metafunc: pytest.Metafunc, bench: Bench) -> None:
 
 
 def refuse_forked(metafunc: pytest.Metafunc) -> None:
-    """Check that a test of ours stays in the process of pytest.
+    """Refuse a test that pytest-forked would run in a child process.
 
     Raises ConfigError because a child of pytest-forked lacks the parent's threads, and would wait for ever.
     """

@@ -158,7 +158,6 @@ class Measured(Quantity):
 
 
 def _find_caller() -> FrameType:
-    """The innermost frame outside of this package."""
     frame = sys._getframe(1)  # noqa: SLF001 - `inspect` reads source files for it
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""Observes what a rank trains: the tensors that its model is fed, the passes of its layers, and its optimizer."""
+"""Observes a rank's training: its input tensors, the passes of its layers, and its optimizer."""
 
 import hashlib
 import math
@@ -23,7 +23,7 @@ _SAMPLE = 256
 
 
 class Fed:
-    """Counts the sequences and tokens that a model is trained on, and what is done; one rank of each copy `reports`."""
+    """Counts sequences, tokens, passes and optimizer steps of a model; one rank of each copy `reports`."""
 
     def __init__(self, *, reports: bool = True) -> None:
         self._reports = reports
@@ -55,7 +55,7 @@ class Fed:
         self._optimizer_hook = register_optimizer_step_post_hook(self._count_step)
 
     def take(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Count token ids, [batch, sequence], on their way to the model; returns them."""
+        """Count token ids, [batch, sequence], and return them for the model."""
         batch, length = inputs.shape
         self._batches.add(batch)
         self._lengths.add(length)

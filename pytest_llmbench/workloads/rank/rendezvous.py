@@ -56,7 +56,7 @@ def open_store(context: RankContext, timeout_s: float) -> TCPStore:
 
 
 def _listen(nodes: int) -> tuple[str, socket.socket | None]:
-    """The host of the store, and a socket that listens there alone: given none, it listens on all networks.
+    """The host of the store, and a socket that listens there alone; without one the store listens on all networks.
 
     Between nodes it is the address of the machine's name, as it is for gloo, unless the name means the machine itself.
     """
@@ -130,7 +130,7 @@ def limit_threads(device: torch.device) -> None:
 
 
 def exchange_texts(text: str, device: torch.device) -> list[str]:
-    """The texts of all ranks in their order, as tensors: PyTorch unpickles objects, and so executes what it is sent."""
+    """The texts of all ranks in their order. They travel as tensors, because PyTorch would unpickle objects."""
     data = torch.tensor(list(text.encode()), dtype=torch.uint8, device=device)
     size = torch.tensor([len(data)], device=device)
     sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size())]

@@ -1,4 +1,4 @@
-"""Causes the fault of `--llmbench-simulate` in this rank; faults are real as far as a process without root can."""
+"""Causes the fault of `--llmbench-simulate` in this rank, as really as is possible without root."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Measures how a rank's host spends each step: its phases, and the times without its CPU or its memory.
+"""Measures how a rank's host spends each step: phases, and waits for CPU and memory.
 
 A reading costs some ten microseconds, as the counters are the kernel's and their files stay open.
 """
