@@ -194,7 +194,7 @@ class Machines:
             return physics.expect_in_domain(name, gpus, inside)
         gpu = node.gpus[0]
         if gpu.nvlinks and node.joined is None:
-            return NoLaw("whether NVLink joins the GPUs is not known")
+            return NoLaw("it is unknown whether NVLink joins the GPUs")
         gen = _cap(gpu.own_pcie_gen if _is_hidden(gpu) else gpu.pcie_gen, node)
         return physics.expect_in_pcie_node(gen, gpu.pcie_width)
 

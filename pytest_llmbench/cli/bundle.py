@@ -22,7 +22,7 @@ def keygen(
     name = read_public_key(public).keyid
     lines = (
         f"private key {output}: keep it where only you can read it",
-        f"public key  {public}: give it to those who verify your bundles, by another way than the bundles",
+        f"public key  {public}: give it to those who verify your bundles, but not together with them",
         f"key id      {name}",
     )
     print_facts({"private_key": str(output), "public_key": str(public), "key_id": name}, lines, as_json=as_json)
@@ -40,7 +40,7 @@ def bundle(
         Path | None, typer.Option("--certificate", help="Write the certificate into this file as well.")
     ] = None,
     no_secret: Annotated[
-        list[str] | None, typer.Option("--no-secret", help="File that looks as if it had a secret in it, and has none.")
+        list[str] | None, typer.Option("--no-secret", help="File that only seems to have a secret in it.")
     ] = None,
     *,
     as_json: AsJson = False,
@@ -75,7 +75,7 @@ def verify(
     public_key: Annotated[
         list[Path] | None, typer.Option("--public-key", help="Public key that you trust; may be given several times.")
     ] = None,
-    max_gib: Annotated[int, typer.Option("--max-gib", min=1, help="Most GiB that it may unpack to.")] = 64,
+    max_gib: Annotated[int, typer.Option("--max-gib", min=1, help="Largest unpacked size, GiB.")] = 64,
     *,
     as_recorded: AsRecorded = False,
     as_json: AsJson = False,

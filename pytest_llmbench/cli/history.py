@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.history.queries import PastRun, SeriesPoint
     from pytest_llmbench.session.law import Law
 
-app = typer.Typer(help="Keep the records of many sessions in a database, and ask it.", no_args_is_help=True)
+app = typer.Typer(help="Keep the records of many sessions in a database, and query it.", no_args_is_help=True)
 
 _HELP = "The history: a file (SQLite), or postgresql://USER@HOST/DATABASE"
 #: variable LLMBENCH_HISTORY: the history that `llmbench history` and `llmbench compare` use without `--history`
@@ -128,7 +128,7 @@ def series(
     *,
     changes: Annotated[
         float | None,
-        typer.Option(metavar="P", min=1e-12, max=0.5, help="Print the runs from which on it was another, by this p."),
+        typer.Option(metavar="P", min=1e-12, max=0.5, help="Print the runs at which it changed, up to this p."),
     ] = None,
     last: Annotated[int | None, typer.Option(min=2, help="Only the newest N runs.")] = None,
     number: Annotated[int | None, typer.Option("--series", help="Only this series: one machine and setup.")] = None,
@@ -256,7 +256,7 @@ def _compare_lines(
     from pytest_llmbench.history.queries import runs_before  # noqa: PLC0415
 
     if before == after:
-        raise ConfigError(f"{before}: a session is never slower than itself; name two")
+        raise ConfigError(f"{before}: this is one session; name two")
     # A history shows the difference between runs, also of sessions that are given as folders.
     if "://" not in url and not Path(url).expanduser().exists():
         return compare_sessions(runs(before, None), runs(after, None))

@@ -30,7 +30,7 @@ def check_loss_drop(series: StepSeries) -> Iterator[str]:
     last = losses[-max(1, len(losses) // 4) :]
     if len(losses) >= _FEWEST and sum(last) < _NOTHING_LEFT * losses[0] * len(last):
         end = sum(last) / len(last)
-        yield f"the loss fell from {losses[0]:.4g} to {end:.4g}: no model learns its data by heart so fast"
+        yield f"the loss fell from {losses[0]:.4g} to {end:.4g}: no training converges so fast"
 
 
 def check_missing_losses(series: StepSeries) -> Iterator[str]:

@@ -85,7 +85,7 @@ def expect_end(source: BinaryFile, name: str) -> None:
     """Refuse an archive that goes on, or is cut. Raises BundleError."""
     _expect(source, _END, name)
     if source.read(1):
-        raise BundleError(f"there are bytes behind the end of {name}")
+        raise BundleError(f"there are bytes after the end of {name}")
 
 
 def _rest_of_member(source: BinaryFile, name: str, sink: IO[bytes] | None, size: int) -> str:

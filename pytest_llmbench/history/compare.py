@@ -148,7 +148,7 @@ def not_comparable(before: Sequence[MetricRow], after: Sequence[MetricRow]) -> s
     if len(units) > 1:
         return f"numbers in {' and '.join(sorted(units))} cannot be compared"
     mean = fmean(row.value for row in before)
-    return "" if mean > 0.0 else f"a mean of {mean:g} before has no shares"
+    return "" if mean > 0.0 else f"a mean of {mean:g} cannot be the base of a change in percent"
 
 
 def _error(row: MetricRow) -> float | None:
@@ -295,7 +295,7 @@ def _judge(recipe: str, metric: str, change: Change) -> Compared:
     wide = change.reason or "a regression could hide in it"
     reason = f"the interval is too wide: {wide}" if change.regressed is None else ""
     if change.improved:
-        reason = "better, beyond what is uncertain"
+        reason = "better beyond the uncertainty"
     return replace(line, verdict=verdict_of_change(change), reason=reason)
 
 

@@ -160,11 +160,11 @@ def _none_stands_out(m: _Missed) -> Cause:
     if m.own is None:
         gap = next((f"rank {times.rank}: {times.gap}" for times in m.ranks if times.gap), None)
         if gap is not None:
-            reason = f"the step logs do not tell how the ranks spent their steps: {gap}"
+            reason = f"the step logs lack the times of the ranks' phases: {gap}"
         elif m.ranks and not m.separable:
             reason = "ranks wait for each other where the step log does not see it, in forward and backward"
         else:
-            reason = "the log does not tell how the ranks spent their steps"
+            reason = "the log lacks the times of the ranks' phases"
         return Cause(kind="not known", sentence=reason + rate)
     work = sorted(m.own.values())[(len(m.own) - 1) // 2]
     if work >= _OWN_WORK * m.step_s:

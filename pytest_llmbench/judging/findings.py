@@ -146,7 +146,7 @@ def slowest_node(ranks: Sequence[RankInfo], telemetry: Sequence[GpuTelemetry]) -
         return None
     slow = [text for (what, unit), values in known.items() for text in _slow_nodes(what, unit, values, hosts)]
     compared = " and ".join(what for what, _ in known)
-    none = f"no node stands out by its GPUs' {compared}; links and storage are not in that"
+    none = f"no node stands out by its GPUs' {compared}; this leaves out links and storage"
     return f"slow node: {'; '.join(slow)}" if slow else none
 
 
@@ -237,7 +237,7 @@ def _far_from_peak(e: Evidence) -> Iterator[str]:
     if low:
         yield (
             f"matrix products reached less than {100 * _LEAST_OF_PEAK:g} % of the published peak of {peak:g} "
-            f"TFLOP/s: {listed(low)}: a share of the measured rate flatters"
+            f"TFLOP/s: {listed(low)}: a share of the measured rate looks better than it is"
         )
 
 

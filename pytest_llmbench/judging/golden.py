@@ -79,7 +79,7 @@ class GoldenLosses(Document):
     def _whole(self) -> Self:
         numbers = [golden.step for golden in self.steps]
         if len(self.runs) < LEAST_RUNS or not numbers or numbers != sorted(set(numbers)):
-            raise ValueError(f"golden losses take at least {LEAST_RUNS} runs, and each step once and in order")
+            raise ValueError(f"golden losses need at least {LEAST_RUNS} runs, and each step once and in order")
         if any((golden.tolerance == 0.0) != self.exact for golden in self.steps):
             raise ValueError("a tolerance is 0 in all steps, if the runs were the same in every bit, or in none")
         return self
@@ -133,7 +133,7 @@ def golden_losses(runs: Mapping[str, RunRecord], date: str, resolution: float) -
     if there are too few runs, or they differ by more than repeats of one training.
     """
     if len(runs) < LEAST_RUNS:
-        raise ConfigError(f"{len(runs)} runs given: golden losses take at least {LEAST_RUNS}, better 5 or more")
+        raise ConfigError(f"{len(runs)} runs given: golden losses need at least {LEAST_RUNS}, better 5 or more")
     curves = {name: _losses(name, record.steps) for name, record in runs.items()}
     numbers = {tuple(curve) for curve in curves.values()}
     if len(numbers) > 1:
@@ -144,7 +144,7 @@ def golden_losses(runs: Mapping[str, RunRecord], date: str, resolution: float) -
     if not exact:
         if len(runs) < LEAST_DIFFERING:
             raise ConfigError(
-                f"the {len(runs)} runs differ: golden losses take at least {LEAST_DIFFERING} runs that differ, better "
+                f"the {len(runs)} runs differ: golden losses need at least {LEAST_DIFFERING} runs that differ, better "
                 f"5 or more; {LEAST_RUNS} are enough if they are the same in every bit"
             )
         _refuse_odd(curves)

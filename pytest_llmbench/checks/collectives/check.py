@@ -130,7 +130,9 @@ class Collective(CheckDefaults):
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         site = fleet.site
         if site.ranks_per_node * len(fleet.hosts) < 2:
-            return Report(skip="a collective takes two ranks, and there is one: cpu_ranks_per_node or more nodes help")
+            return Report(
+                skip="a collective needs two ranks, and this session has one: use more nodes, or set cpu_ranks_per_node"
+            )
         options = options_of(self, settings, CollectivesOptions).filled(site)
         # Smaller messages have no law.
         machines = Machines.ask(fleet) if (options.max_bytes or 0) >= LEAST_SIZE else None
@@ -363,7 +365,7 @@ def _find_doubts(curve: Curve, ranks: int) -> Iterator[str]:
     if not curve.points:
         yield curve.doubt or f"no size of {curve.collective} was measured"
     elif not curve.complete:
-        yield curve.doubt or f"the measurement ended before its end, after {size_name(curve.points[-1].size)}"
+        yield curve.doubt or f"the measurement was cut off after {size_name(curve.points[-1].size)}"
     if curve.unreadable:
         yield f"{curve.unreadable} lines of the measurement cannot be read"
     if curve.ranks is not None and curve.ranks != ranks:

@@ -83,7 +83,7 @@ def _judge(answers: Sequence[Answer[RankNumbers]], site: Site, steps: int) -> Re
             reason = f"one of these computes or sends wrong numbers, and it is not known which: {devices}"
             unjudged |= dict.fromkeys(sorted(hosts), reason)
     alone = [" ".join(named[rank]) for team in teams if len(team) == 1 for rank in team]
-    notes = (f"compared with itself only, as no other device is like it: {listed(alone)}",) if alone else ()
+    notes = (f"compared with itself alone, because no other device is like it: {listed(alone)}",) if alone else ()
     return Report(findings=tuple(findings), unjudged=unjudged, notes=notes)
 
 

@@ -120,7 +120,7 @@ class _DeviceLoad:
             return f"{self.device}: {len(self.data.rates)} rates are too few to compare the last with the first"
         if self.site.device == "cuda" and all(sample.reasons is None for sample in self.data.telemetry):
             reason = self.data.trouble or "no sample of NVML has reasons for lower clocks"
-            return f"{self.device}: whether it was throttled is not known: {reason}"
+            return f"{self.device}: throttling is unknown: {reason}"
         return None
 
     def findings(self) -> Iterator[Finding]:

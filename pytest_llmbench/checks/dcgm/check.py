@@ -70,7 +70,7 @@ _MEANINGS = {
 }
 # Tests that every version runs from a level on, wherever it can.
 _RUNS_FROM = {"memory": 2, "pcie": 2, "diagnostic": 3}
-_HOW_TO_ALLOW = " (a test that need not run is named in validation: dcgm: options: allowed_skips)"
+_HOW_TO_ALLOW = " (list tests that may be skipped in validation: dcgm: options: allowed_skips)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,7 +126,7 @@ class Dcgm(CheckDefaults):
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         options, site = options_of(self, settings, DcgmOptions), fleet.site
         if not site.gpus_per_node:
-            return Report(skip="this session has no GPUs, and DCGM tests nothing else")
+            return Report(skip="this session has no GPUs for DCGM to test")
         level = options.level or (1 if site.scale == "smoke" else 3)
         deadline_s = settings.deadline_s or _DEADLINES[level]
         environment = site.environments.get("dcgm")

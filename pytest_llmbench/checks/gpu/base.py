@@ -133,7 +133,7 @@ class PerGpu(GpuCheck):
 
 def describe_missing(gpu: SmiGpu, missing: list[str]) -> str:
     """The reason to leave a GPU with missing facts unjudged."""
-    return f"{subject(gpu)}: nvidia-smi does not say {', '.join(missing)}"
+    return f"{subject(gpu)}: nvidia-smi does not report {', '.join(missing)}"
 
 
 def find_unlike(what: str, values: Mapping[tuple[str, str], str], *, action: str) -> Iterator[Finding]:

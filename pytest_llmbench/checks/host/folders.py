@@ -202,8 +202,8 @@ def find_cold(caches: Mapping[str, KernelCaches]) -> Iterator[Finding]:
 
 def _describe_limits(caches: Mapping[str, KernelCaches]) -> Iterator[str]:
     if len({node.boot for node in caches.values()}) < len(caches):
-        yield "some nodes are one machine: what they share there is no network's"
+        yield "some nodes share a machine: what they share is not on a network"
     for host, node in caches.items():
         unmarked = [name for name, cache in node.folders.items() if not cache.marked]
         if unmarked:
-            yield f"{host}: no mark could be left in {', '.join(unmarked)}: only the kind of file system tells"
+            yield f"{host}: no mark could be left in {', '.join(unmarked)}: judged by the kind of file system alone"

@@ -32,7 +32,7 @@ class Software(HostCheck):
             findings += [
                 finding for host, versions in software.items() for finding in find_unfit_for_gpus(host, versions)
             ]
-        notes = ("one node: there is none to compare it with",) if alone else ()
+        notes = ("one node: nothing to compare it with",) if alone else ()
         evidence, unbounded = {"software": software}, alone and not gpus
         return Report(findings=tuple(findings), unjudged=unjudged, unbounded=unbounded, notes=notes, evidence=evidence)
 

@@ -489,7 +489,7 @@ class Hunt:
             host, rail = self.players[player]
             bad = self._describe(self._bad_matches_of(player)[:3], player)
             where = f"{rail}: " if rail else ""
-            rest = f"no good node is left to find the bad one with; {self._floor_text}"
+            rest = f"no good node is left as a partner to find the bad one; {self._floor_text}"
             reasons.setdefault(host, f"{where}bad {bad}; {rest}")
         named = {*self.verdict.culprits, *self.verdict.unresolved}
         for host, reason in self._behind_boundaries():

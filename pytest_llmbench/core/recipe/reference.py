@@ -149,7 +149,7 @@ class Reference(Strict):
             )
         spread = self.between_runs
         if spread is not None and (spread.dimension != "fraction" or spread.base <= 0):
-            raise ValueError(f"between_runs: {spread} is not a share above 0: no runs are alike to the last digit")
+            raise ValueError(f"between_runs: {spread} is not a share above 0: runs always differ")
         if self.claim == "run" and self.between_runs is not None:
             raise ValueError("claim: run leaves the differences between runs out: leave out between_runs")
         if self.claim == "system" and (self.between_runs is None) != (self.runs is None):

@@ -58,7 +58,7 @@ def moving_in_log(e: Evidence) -> Iterator[Problem]:
 
 def _idle(reason: str) -> Problem:
     #: problem no_training: losses or gradient norms that stay the same, or a learning rate of 0
-    return problem("no_training", f"{reason}: nothing was learned, or not on new data")
+    return problem("no_training", f"{reason}: nothing was learned, or only repeated data")
 
 
 def possible(e: Evidence) -> Iterator[Problem]:

@@ -32,7 +32,7 @@ def origin(e: Evidence) -> Iterator[Problem]:
     begin, end = e.origin.launched, e.origin.ended
     for info in e.series.ranks:
         if e.origin.token not in (None, info.token):
-            owner = f"is of run {info.token}" if info.token else "does not say which run it is of"
+            owner = f"is of run {info.token}" if info.token else "does not name its run"
             #: problem other_run: a token of another run, or none
             yield of_rank("other_run", info, f": its log {owner}; this run is {e.origin.token}")
         times = _times(info)
@@ -128,7 +128,7 @@ def stranger(e: Evidence) -> Iterator[Problem]:
     tokens = sorted({label.token for label in e.series.labels})
     others = [token for token in tokens if e.origin.token not in (None, token)]
     if others:
-        yield problem("other_run", f"its log says that it is of run {listed(others)}; this run is {e.origin.token}")
+        yield problem("other_run", f"its log is of run {listed(others)}; this run is {e.origin.token}")
     elif len(tokens) > 1:
         yield problem("other_run", f"its log is of several runs: {listed(tokens)}")
     launches = sorted({label.launched for label in e.series.labels})
@@ -151,7 +151,7 @@ def labelled(e: Evidence) -> Iterator[Problem]:
         if e.origin.token is not None:
             yield problem(
                 "other_run",
-                f"nothing in its log says that it is of run {e.origin.token}: the line `#llmbench run=...`, with which "
+                f"its log does not name run {e.origin.token}: the line `#llmbench run=...`, with which "
                 "its driver begins it, is missing; it is the log of another run, or it lost its beginning",
             )
         return

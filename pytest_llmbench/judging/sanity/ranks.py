@@ -100,4 +100,4 @@ def world_size(e: Evidence) -> Iterator[Problem]:
     """Compare the number of ranks in a log with that of the run."""
     if e.series.world_size not in (None, e.topology.world_size):
         due = f"the run was to have {e.topology.world_size} ({e.topology})"
-        yield problem("wrong_ranks", f"its log speaks of {e.series.world_size} ranks; {due}")
+        yield problem("wrong_ranks", f"its log reports {e.series.world_size} ranks; {due}")

@@ -35,7 +35,7 @@ def lines(e: Evidence) -> Iterator[Problem]:
     #: problem steps_missing: lines of a framework's log that are due and lacking
     if not numbers:
         if not e.series.totals:
-            yield problem("steps_missing", "its log has not a single step, nor a number about the whole")
+            yield problem("steps_missing", "its log has neither a step nor a number about the whole run")
         return
     if numbers[-1] > e.recipe.steps:  #: problem wrong_work: a log that goes on after its last step
         yield problem("wrong_work", f"its log goes on to step {numbers[-1]}; the recipe ends at step {e.recipe.steps}")
@@ -57,7 +57,7 @@ def lines(e: Evidence) -> Iterator[Problem]:
     if missing:
         yield problem(
             "steps_missing",
-            f"its log speaks of {len(numbers)} steps, every {every} of them, up to step {numbers[-1]} of "
+            f"its log reports {len(numbers)} steps, every {every} of them, up to step {numbers[-1]} of "
             f"{e.recipe.steps}; {len(missing)} lines are missing, first that of step {missing[0]}",
         )
 

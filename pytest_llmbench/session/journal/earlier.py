@@ -380,7 +380,7 @@ def _describe_remains(session: Session, began: JournalEvent) -> str:
         return f"processes {', '.join(map(str, left))} still run" if left else "no process left"
     ours, error = _jobs_of(session)
     if error:
-        return f"Slurm does not say whether it has jobs ({error})"
+        return f"Slurm does not report whether it has jobs ({error})"
     return f"jobs {', '.join(ours)} are still there" if ours else "no job left"
 
 
