@@ -15,16 +15,16 @@ from pytest_llmbench.readers.nccl import NcclReader
 
 GLOO = "NCCL did not run: gloo"
 _FAST_GBITS = 50
-#: finding over_tcp: nodes exchanged data over TCP, although a faster network is there
+#: finding over_tcp: nodes exchanged data over TCP despite a faster network
 #: finding no_p2p: GPUs of a node exchanged data over host memory or the network
-#: finding no_gdr: NICs did not read the memory of GPUs, although they share a PCIe switch
+#: finding no_gdr: NICs did not read the memory of GPUs behind the same PCIe switch
 #: finding lost_nics: NCCL uses fewer NICs than the node has
-#: finding nvls_off: all_reduce went without NVLink SHARP, although the GPUs have it
+#: finding nvls_off: all_reduce went without NVLink SHARP despite the GPUs
 #: finding mnnvl_off: trays of a rack of NVL72 did not exchange data over NVLink
-#: finding few_cores: the ranks of a node may run on fewer cores than there are ranks
-#: finding far_cores: ranks run on cores of another socket and NUMA node than their GPUs
-#: finding acs: PCI ACS sends data between GPUs and NICs through the processor, and their rate is low
-#: finding slow_setting: a variable forces NCCL onto a slow way
+#: finding few_cores: the ranks of a node have fewer cores than ranks
+#: finding far_cores: ranks run on another socket than their GPUs
+#: finding acs: PCI ACS sends data through the processor, and the rate is low
+#: finding slow_setting: a variable forces a slow transport
 _SEVERITIES: Mapping[str, Severity] = {"fail": Severity.CONFIGURE, "warn": Severity.MONITOR}
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Keep the records of many sessions in a database, and query it.", no_args_is_help=True)
 
 _HELP = "The history: a file (SQLite), or postgresql://USER@HOST/DATABASE"
-#: variable LLMBENCH_HISTORY: the history that `llmbench history` and `llmbench compare` use without `--history`
+#: variable LLMBENCH_HISTORY: default of `--history`
 Where = Annotated[str, typer.Option("--history", envvar="LLMBENCH_HISTORY", metavar="URL", help=_HELP)]
 DEFAULT = "llmbench-history.db"
 NOTHING_COMPARED = 10

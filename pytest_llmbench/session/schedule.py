@@ -217,7 +217,7 @@ class Schedule:
         for run in [run for run in self.waiting if run.spec.series == broken_run.series]:
             self.waiting.remove(run)
             message = f"not run: it was to be judged together with {broken_run.key}, which cannot be ({problem.kind})"
-            #: problem not_repeated: a run that was to be judged together with another cannot decide anything any more
+            #: problem not_repeated: a run of the same series cannot be judged
             self.fail(run, Problem(kind="not_repeated", message=message))
 
     def forget(self, active: Active, *, worked: bool = False) -> None:

@@ -355,7 +355,7 @@ def _find_wrong_values(curve: Curve, by_host: Mapping[str, int], host: str | Non
     parts = [f"{sum(by_host.values())} wrong elements on {', '.join(hosts)}"] if hosts else []
     parts += [f"wrong elements of all ranks: {', '.join(sizes)}"] if sizes else []
     parts += [f"{curve.out_of_bounds} measurements out of bounds"] if curve.out_of_bounds else []
-    if parts:  #: finding wrong_values: a collective or an all_reduce gave wrong numbers
+    if parts:  #: finding wrong_values: a collective gave wrong numbers
         message = f"{curve.collective} gives wrong results: {'; '.join(parts)}"
         yield finding(hosts[0] if len(hosts) == 1 else host, "", "wrong_values", Severity.ISOLATE, message, _WRONG)
 

@@ -88,7 +88,7 @@ def _judge(answers: Sequence[Answer[RankNumbers]], site: Site, steps: int) -> Re
 
 
 def _make_finding(host: str, device: str, where: str) -> Finding:
-    #: finding other_numbers: a deterministic training gives other numbers than on devices like it
+    #: finding other_numbers: a deterministic training gives other numbers than on such devices
     message = f"a deterministic training gives other numbers than on the others: {where}"
     return finding(host, device, "other_numbers", Severity.ISOLATE, message, _ACTION)
 

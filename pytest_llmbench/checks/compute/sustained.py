@@ -131,7 +131,7 @@ class _DeviceLoad:
         samples = self.data.telemetry
         for bit, name in SLOWDOWNS.items():
             if count := sum(bool((sample.reasons or 0) & bit) for sample in samples):
-                #: finding throttled: clocks are held down under load, by something else than the power limit
+                #: finding throttled: clocks are held down under load, and not by the power limit
                 message = f"throttled under load: {name} in {count} of {len(samples)} samples"
                 yield self._make_finding("throttled", Severity.ISOLATE, message)
         hottest = self.numbers.get("temperature_max")

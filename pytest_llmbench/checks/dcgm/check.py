@@ -232,7 +232,7 @@ def _not_allocated(recorded: Recorded) -> bool:
 
 def _make_finding(host: str, test: DiagnosticOutcome, entity: str, severity: Severity, text: str) -> Finding:
     #: finding dcgm_failed: a test of DCGM failed
-    #: finding dcgm_configuration: a test of DCGM reports that the node is set up wrongly
+    #: finding dcgm_configuration: a test of DCGM reports a wrong setting
     #: finding dcgm_recorded: a test of DCGM passed and recorded an error
     kinds: dict[Severity, DcgmKind] = {Severity.CONFIGURE: "dcgm_configuration", Severity.MONITOR: "dcgm_recorded"}
     kind = kinds.get(severity, "dcgm_failed")

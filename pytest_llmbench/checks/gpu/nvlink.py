@@ -168,7 +168,7 @@ def _find_imex(host: str, output: ToolOutput) -> Iterator[Finding]:
     message = f"the IMEX domain is {status or 'unknown'}" + (f"; not ready: {listed(absent, 8)}" if absent else "")
     message += f": {output.error}" if output.error else ""
     action = "systemctl status nvidia-imex, and compare nodes_config.cfg and the driver on all nodes of the domain"
-    #: finding imex: the service that joins the memory of GPUs of several nodes is down, or some of its nodes are
+    #: finding imex: the IMEX service is down on some or all nodes
     yield finding(host, "nvidia-imex", "imex", Severity.RESET if down else Severity.MONITOR, message, action)
 
 

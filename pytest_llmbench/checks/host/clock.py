@@ -89,7 +89,7 @@ def find_unkept(clocks: Mapping[str, NodeClock]) -> Iterator[Finding]:
     for host, clock in clocks.items():
         if clock.kernel is not None and not clock.kernel.synchronised:
             message = "the kernel reports that no program keeps its clock (NTP, chrony, timesyncd or PTP)"
-            #: finding clock_not_kept: the kernel reports that no program synchronises the clock
+            #: finding clock_not_kept: no program synchronises the clock
             yield finding(host, "clock", "clock_not_kept", Severity.MONITOR, message, _ACTION)
 
 
@@ -113,5 +113,5 @@ def why_unmeasured(clock: NodeClock, limit_s: float) -> str | None:
 
 
 def _make_skew_finding(host: str, message: str, limit_s: float) -> Finding:
-    #: finding clock_skew: a clock is not where those of most nodes are
+    #: finding clock_skew: a clock differs from those of most nodes
     return finding(host, "clock", "clock_skew", Severity.CONFIGURE, f"{message}; {limit_s:g} s are allowed", _ACTION)

@@ -29,7 +29,7 @@ class ContainerRuntime(HostCheck):
             for runtime, reply in runtimes.items():
                 for fault, action in _FAULTS[runtime](reply, bool(fleet.site.gpus_per_node)):
                     message = f"{fault} (needed by {', '.join(needed[runtime])})"
-                    #: finding container_runtime: a container runtime that the system's file asks for does not work
+                    #: finding container_runtime: a required container runtime does not work
                     findings.append(finding(host, runtime, "container_runtime", Severity.CONFIGURE, message, action))
         return Report(findings=tuple(findings), unjudged=unjudged, evidence={"containers": replies})
 

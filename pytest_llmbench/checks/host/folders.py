@@ -89,7 +89,7 @@ def check_room(name: str, room: Room, options: DiskOptions) -> Iterator[tuple[Ho
         yield "disk_full", f"the {name} folder has {free_gib:.2f} GiB free and needs {options.free_gib:g} GiB", _CLEAN
     # A file system that makes inodes as it needs them has none to count.
     percent = 100 * room.free_inodes / room.inodes if room.inodes else 100.0
-    if percent < options.free_inodes_percent:  #: finding no_inodes: too few files can still be made in a folder
+    if percent < options.free_inodes_percent:  #: finding no_inodes: too few inodes are free in a folder
         needed = f"{options.free_inodes_percent:g} %"
         yield "no_inodes", f"the {name} folder has {percent:.1f} % of its inodes free and needs {needed}", _CLEAN
 

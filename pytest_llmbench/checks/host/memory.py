@@ -51,7 +51,7 @@ class HostMemory(HostCheck):
             for host, size in sizes.items()
         ]
         totals = {host: size["MemTotal"] for host, size in sizes.items()}
-        findings = [  #: finding differs: memory or software of a node is not that of most nodes
+        findings = [  #: finding differs: memory or software differs from that of most nodes
             finding(host, "memory", "differs", Severity.ISOLATE, difference, _MODULES)
             for host, difference in find_differing(name_sizes(totals, _TOLERANCE)).items()
         ]

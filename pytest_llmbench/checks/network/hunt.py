@@ -48,7 +48,7 @@ KINDS: Mapping[GroupFault | None, tuple[NetworkKind | SharedKind, Severity, str]
     "error": ("failing_node", Severity.ISOLATE, _REPLACE),
     "wrong_values": ("wrong_values", Severity.ISOLATE, "take the node out: it computes or transmits wrong numbers"),
     "no_answer": ("dead_node", Severity.REBOOT, "look at its console and system log, and reboot it"),
-}  #: finding dead_node: a node stops answering in a measurement, and others do not
+}  #: finding dead_node: a node stops answering in a measurement
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -411,7 +411,7 @@ class Hunt:
             message += f", and {inside} among themselves; {self._floor_text}: {listed(place.hosts, _MOST_NAMED)}"
             what = "the uplinks of the switch" if inside == "well" else "the switch, and what else they share"
             action = f"check {what}: its ports, cables and routing"
-            #: finding slow_boundary: pairs of nodes are slow across a switch or between racks, and no node is at fault
+            #: finding slow_boundary: pairs across a switch or between racks are slow, and no node is at fault
             yield finding(None, str(place), "slow_boundary", Severity.ISOLATE, message, action)
         action = "check the cables and routes between the two, and the counters of their ports"
         for link in self.bad_links:
@@ -454,7 +454,7 @@ class Hunt:
             message = f"bad in {len(slow)} of {len(first)} pairs ({'; '.join(slow)}), and well again with good nodes; "
             message += self._floor_text
             action = "measure again; a link that drops or retrains shows in its counters"
-            #: finding slow_at_times: a node was slow in the first pass and not in the second
+            #: finding slow_at_times: a node was slow in the first pass only
             yield finding(*self.players[player], "slow_at_times", Severity.MONITOR, message, action)
 
     def _find_uneven(self) -> Iterator[Finding]:
@@ -477,8 +477,7 @@ class Hunt:
                 message = f"{fastest} {fast[fastest].text}, and no pair of this node does: if most nodes are slow, "
                 message += "comparing them does not show it"
                 action = f"set a reference for {self.statistic} in the system's file"
-                #: finding uneven: a few pairs of nodes, none of them with this node, are far faster than the others:
-                #:  most nodes may be slow
+                #: finding uneven: a few pairs without this node are far faster: most nodes may be slow
                 hint = finding(host, "", "uneven", Severity.MONITOR, message, action)
                 yield hint.model_copy(update={"statistic": self.statistic})
 

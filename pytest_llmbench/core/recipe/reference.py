@@ -98,19 +98,15 @@ class Reference(Strict):
     per_node: bool = False
     """The bounds, and `applies_to.gpus`, count for each node and are multiplied by the number of nodes."""
     claim: Literal["system", "run"] = "system"
-    """Subject of the verdict: any run of the `system`, or this `run` alone.
-
-    A bound that contains the differences between runs, as a calibrated one does, is judged by the run.
-    """
+    """Subject of the verdict: any run of the `system`, or this `run` alone, for a bound that contains the differences
+    between runs, such as a calibrated one."""
     between_runs: QuantityField | None = None
     """Standard deviation between runs of one system, as a share of the mean; absent, 0.3 %, known from 5 runs."""
     runs: Annotated[int, Field(ge=2)] | None = None
     """Number of good runs of the system that `between_runs`, or a bound with `claim: run`, comes from, at least 2."""
     floor: bool = False
-    """The bound is a floor: a run below it is broken, but one above it may be slow, so its speed stays unjudged.
-
-    In a check, physics judges too if the bound is a floor; any other lower bound replaces it.
-    """
+    """A run below it is broken, but one above it may be slow, so its speed stays unjudged. In a check, any
+    other lower bound replaces physics."""
     xfail: ExpectedFailure | None = None
     """Known miss of the bound on this system, with its last day."""
     why: str

@@ -91,7 +91,7 @@ def different(e: Evidence) -> Iterator[Problem]:
         yield from _shared(whole, "GPU", lambda info: watched.get(info.rank))
         lacking = [info.rank for info in ranks if info.gpu is None]
         if lacking and len(lacking) < len(ranks):
-            #: problem wrong_ranks: ranks that are not one each on every place of every node
+            #: problem wrong_ranks: not one rank on every place of every node
             yield problem(
                 "wrong_ranks",
                 f"rank(s) {listed(lacking)} do not name the GPU that they trained on, and others do: the logs are of "
@@ -100,7 +100,7 @@ def different(e: Evidence) -> Iterator[Problem]:
         for info in ranks:
             if None not in (info.gpu, watched.get(info.rank)) and info.gpu != watched[info.rank]:
                 words = f" trained on {info.gpu} and watched {watched[info.rank]}: its samples are of another GPU"
-                #: problem wrong_hardware: a rank that watched another GPU than it trained on
+                #: problem wrong_hardware: a rank that watched another GPU than its own
                 yield of_rank("wrong_hardware", info, words)
     long_enough = [info for info in ranks if info.steps and info.steps.count >= _ENOUGH_STEPS]
     yield from _shared(long_enough, "durations of all steps", lambda info: info.steps and info.steps.durations)
@@ -180,7 +180,7 @@ def dated(e: Evidence) -> Iterator[Problem]:
         first, last = e.series.written
         if (begin is not None and first < begin - CLOCK_SKEW_S) or (end is not None and last > end + CLOCK_SKEW_S):
             run = " to ".join("(nobody knows)" if at is None else _utc(at) for at in (begin, end))
-            #: problem other_run: times that are not between launch and end (± 5 minutes), or not in order
+            #: problem other_run: times outside of the run (± 5 minutes), or not in order
             yield problem(
                 "other_run",
                 f"its event files were written from {_utc(first)} to {_utc(last)} UTC; the run was from {run}: they "

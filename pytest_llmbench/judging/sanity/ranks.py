@@ -36,7 +36,7 @@ def hosts(e: Evidence) -> Iterator[Problem]:
     places = {info.rank: _place(info, e.hosts) for info in e.series.ranks}
     seen = sorted(set(places.values()))
     if len(seen) != e.topology.nodes or (e.hosts and set(seen) != set(e.hosts)):
-        #: problem wrong_nodes: the ranks ran on other hosts, or on another number of them, than the run was given
+        #: problem wrong_nodes: the ranks ran on other hosts than the run was given
         yield problem(
             "wrong_nodes",
             f"the ranks ran on {len(seen)} hosts ({listed(seen)}); the run was given {e.topology.nodes} nodes "

@@ -150,7 +150,7 @@ def _refusal(engine: Engine, run: RunSpec, topology: Topology, settings: Setting
             f"the run asks for {topology.gpus_per_node} GPUs of this machine, which has {here or 'none'}"
             f"{'' if visible_gpus() is None else ' in CUDA_VISIBLE_DEVICES'}: pass "
             f"--gpus-per-node {here}{'' if here else ' to train on the CPU'}, or run on a cluster (--cluster slurm)"
-        )  #: problem no_gpu: a run of this machine asks for more GPUs than it has; nothing was started
+        )  #: problem no_gpu: a run of this machine asks for more GPUs than it has
         return Problem(kind="no_gpu", message=message)
     if (missing := engine.missing(recipe) if system.python is None else None) is not None:
         #: problem engine_missing: the engine's software is not installed; the message has the command that installs it

@@ -32,9 +32,9 @@ def open_store(context: RankContext, timeout_s: float) -> TCPStore:
     timeout = timedelta(seconds=timeout_s)
     path = context.folder / layout.RENDEZVOUS
     if context.nodes == 1:
-        #: variable GLOO_SOCKET_IFNAME: in a rank of a one-node run: `lo` unless it is set
+        #: variable *_SOCKET_IFNAME: of gloo and NCCL in a one-node run: `lo` unless it is set
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        if context.device == "cuda":  #: variable NCCL_SOCKET_IFNAME: in a rank on GPUs of a one-node run, likewise
+        if context.device == "cuda":
             os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
     if context.rank == 0:
         host, server = _listen(context.nodes)
@@ -102,12 +102,9 @@ def process_group(context: RankContext, timeout_s: float = 600.0) -> Iterator[to
 
 def _record_collectives(context: RankContext) -> None:
     """Let NCCL record its last collectives, for the analysis of a hang and of its own timeout."""
-    #: variable TORCH_NCCL_TRACE_BUFFER_SIZE: in a rank on GPUs: how many of NCCL's last collectives are
-    #:  kept for a hang: 2000 unless it is set
+    #: variable TORCH_NCCL_*: NCCL's last 2000 collectives are kept for a hang, in `stacks/nccl-*`, unless it is set
     os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000")
-    #: variable TORCH_NCCL_DUMP_ON_TIMEOUT: NCCL writes them when it times out: 1 unless it is set
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
-    #: variable TORCH_NCCL_DEBUG_INFO_TEMP_FILE: beginning of that file's name: `stacks/nccl-` unless it is set
     prefix = context.folder / layout.STACKS / "nccl-"
     os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(prefix))
     make_folder(prefix.parent)

@@ -51,10 +51,10 @@ class Simulation:
             self._strike()
             event = replace(event, grad_norm=_FACTOR * event.grad_norm)
         elif self._mine and fault.name == "nan" and event.step == self._step:
-            self._strike()  #: fault nan: it logs `nan` as the loss of that step
+            self._strike()  #: fault nan: it logs `nan` as the loss
             event = replace(event, loss="nan")
         elif self._mine and fault.name == "damaged-log" and event.step == self._step:
-            self._strike()  #: fault damaged-log: half of the line of that step is missing in its step log
+            self._strike()  #: fault damaged-log: half of the step's line is missing in its step log
             line = event.line()
             return line[: len(line) // 2] + b"\n"
         return event.line()
@@ -89,12 +89,12 @@ def _signal(number: signal.Signals) -> Callable[[RankContext], None]:
     return lambda _: os.kill(os.getpid(), number)
 
 
-#: fault slow-rank: from that step on, it sleeps in each step for as long as the fastest step before took
+#: fault slow-rank: from that step on, each of its steps takes twice as long
 _STRIKES: Mapping[FaultName, Callable[[RankContext], None]] = {
     "die": _signal(signal.SIGKILL),  #: fault die: it is killed (SIGKILL)
-    "stop": _signal(signal.SIGSTOP),  #: fault stop: it is stopped (SIGSTOP), and answers nothing any more
+    "stop": _signal(signal.SIGSTOP),  #: fault stop: it is stopped (SIGSTOP)
     "lost-node": _signal(signal.SIGKILL),  #: fault lost-node: all ranks of the last node are killed together (SIGKILL)
-    "hang": _hang,  #: fault hang: it sleeps for ever, and the others wait for it
+    "hang": _hang,  #: fault hang: it sleeps for ever
     "oom": _exhaust,  #: fault oom: it asks for 1 PiB of memory, on a GPU of the GPU's
-    "full-disk": _fill_disk,  #: fault full-disk: no file can be written by it any more
+    "full-disk": _fill_disk,  #: fault full-disk: it can write no file any more
 }
