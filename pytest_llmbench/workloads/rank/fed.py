@@ -105,7 +105,7 @@ class Fed:
             pipeline_rank=pipeline[0], copy_rank=copy, layers=len(self._layers), parameters=parameters,
             precision=" and ".join(sorted(products or {_PRECISIONS.get(dtype, str(dtype)) for dtype in used})),
             products=None if products is None else dict(products),
-            sequence_length=_only(self._lengths), micro_batch_size=_only(self._batches),
+            sequence_length=_single_value(self._lengths), micro_batch_size=_single_value(self._batches),
             dropout=" and ".join(f"{rate:g}" for rate in sorted(set(_dropout_rates(self._parts)))),
             activation_checkpointing=self._checkpointing(), weights=_sum_weights(self._parts),
             optimizer_steps=min(self._optimizer_steps.values(), default=0), repeated=len(keys) - len(set(keys)),
@@ -149,7 +149,7 @@ def _sum_weights(parts: Sequence[nn.Module]) -> float | None:
     return share if math.isfinite(share) else None
 
 
-def _only(values: set[int]) -> int | None:
+def _single_value(values: set[int]) -> int | None:
     return next(iter(values)) if len(values) == 1 else None
 
 

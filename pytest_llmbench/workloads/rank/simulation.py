@@ -14,7 +14,7 @@ from pytest_llmbench.workloads.rank.context import RankContext
 
 _FIRST_STEP_S = 1.0
 _FACTOR = 1.5
-_MORE_THAN_ANY_MACHINE = 1 << 50
+_BYTES_BEYOND_ANY_MACHINE = 1 << 50
 
 
 class Simulation:
@@ -25,7 +25,7 @@ class Simulation:
         ranks = context.ranks_per_node if fault.name == "lost-node" else 1
         self._mine = context.rank >= context.world_size - ranks
         self._slow_in = 0
-        self._usual_s: float | None = None
+        self._fastest_s: float | None = None
         self._struck = False
 
     def enter(self, step: int, phase: Phase) -> None:
@@ -36,7 +36,7 @@ class Simulation:
         if fault.name == "slow-rank" and step > self._slow_in:
             self._strike()
             self._slow_in = step
-            time.sleep(self._usual_s or _FIRST_STEP_S)
+            time.sleep(self._fastest_s or _FIRST_STEP_S)
         elif fault.name in _STRIKES and not self._struck:
             self._strike()
             _STRIKES[fault.name](self._context)
@@ -45,7 +45,7 @@ class Simulation:
         """Return the log lines of a step, damaged by the fault if it is due."""
         fault = self._fault
         if event.step < self._step:
-            self._usual_s = min(self._usual_s or event.seconds, event.seconds)
+            self._fastest_s = min(self._fastest_s or event.seconds, event.seconds)
         elif self._mine and fault.name == "wrong-numbers" and isinstance(event.grad_norm, float):
             #: fault wrong-numbers: from that step on, it logs a gradient norm 1.5 times as large as the others
             self._strike()
@@ -74,8 +74,8 @@ def _exhaust(context: RankContext) -> None:
     if context.device == "cuda":
         import torch  # noqa: PLC0415 - only where it is used anyway
 
-        torch.empty(_MORE_THAN_ANY_MACHINE, dtype=torch.uint8, device="cuda")
-    bytearray(_MORE_THAN_ANY_MACHINE)
+        torch.empty(_BYTES_BEYOND_ANY_MACHINE, dtype=torch.uint8, device="cuda")
+    bytearray(_BYTES_BEYOND_ANY_MACHINE)
 
 
 def _fill_disk(_: RankContext) -> None:
