@@ -43,7 +43,7 @@ class KernelEvent:
 
     @property
     def fatal(self) -> bool:
-        return self.switch and self.text.startswith("Fatal")
+        return self.switch and self.text.startswith(("Fatal", "Severity 1"))
 
     @property
     def nonfatal(self) -> bool:
