@@ -66,21 +66,13 @@ class JobMarks:
 
 
 class GroupLimit(NamedTuple):
-    """A limit on all jobs of an account or QOS together, as it is now.
+    """A limit on all jobs of an account or QOS together, as it is now."""
 
-    Attributes:
-        place: the account, its user or the QOS.
-        name: Slurm's name, such as `GrpTRES=node` or `GrpSubmitJobs`.
-        most: the limit.
-        used: its present use.
-        needed: the use of the job that waits for it.
-    """
-
-    place: str
-    name: str
-    most: float
-    used: float
-    needed: float
+    place: str  # the account, its user or the QOS
+    name: str  # Slurm's name, such as `GrpTRES=node` or `GrpSubmitJobs`
+    most: float  # the limit
+    used: float  # its present use
+    needed: float  # the use of the job that waits for it
 
     def __str__(self) -> str:
         return f"{self.name} of {self.place} is {self.most:g}, {self.used:g} in use, and this job takes {self.needed:g}"

@@ -73,17 +73,12 @@ class Comparisons(list[Comparison]):
 
 
 class Measured(Quantity):
-    """A statistic of a run, or of several that are judged together; `to` keeps it one.
-
-    Attributes:
-        number: the statistic with the records that it is of.
-        comparisons: all of the test that asked for it.
-    """
+    """A statistic of a run, or of several that are judged together; `to` keeps it one."""
 
     __slots__ = ("comparisons", "number")
 
-    number: Number
-    comparisons: Comparisons
+    number: Number  # the statistic with the records that it is of
+    comparisons: Comparisons  # all of the test that asked for it
 
     def __init__(self, number: Number, comparisons: Comparisons | None = None) -> None:
         super().__init__(number.metric.value, number.metric.unit)

@@ -32,7 +32,7 @@ def open_store(context: RankContext, timeout_s: float) -> TCPStore:
     timeout = timedelta(seconds=timeout_s)
     path = context.folder / layout.RENDEZVOUS
     if context.nodes == 1:
-        #: variable *_SOCKET_IFNAME: of gloo and NCCL in a one-node run: `lo` unless it is set
+        #: variable *_SOCKET_IFNAME: network of gloo and NCCL in a one-node run: `lo` unless it is set
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         if context.device == "cuda":
             os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
