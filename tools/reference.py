@@ -226,7 +226,7 @@ def _options(check: Check) -> dict[str, Row]:
     rows: dict[str, Row] = {}
     for key, schema, meaning in leaves(check.options):
         words = f"; one of {legal(schema)}" if "enum" in str(schema) else ""
-        rows[key] = (default(schema), f"{cell(meaning)}{words}")
+        rows[key] = (default(schema) or "none", f"{cell(meaning)}{words}")
     return rows
 
 
