@@ -37,8 +37,7 @@ NOTHING_COMPARED = 10
 def open_existing(url: str) -> "AbstractContextManager[History]":
     """Open an existing history, so that a misspelt file is an error instead of a new database.
 
-    Raises:
-        ConfigError: the file is missing, or `open_history` refuses it.
+    Raises ConfigError if the file is missing, or if `open_history` refuses it.
     """
     from pytest_llmbench.history.database import open_history  # noqa: PLC0415  # engines: `--help` starts sooner
 
@@ -209,46 +208,6 @@ def _print_changes(title: str, points: "Sequence[SeriesPoint]", p_value: float, 
     ]  # fmt: skip
     if rows:
         print_table(("since", "session", "position", "before -> after", "change", "verdict", "p"), rows)
-
-
-@app.command(short_help="List nodes and GPUs with their faults.")
-def ledger(
-    *,
-    node: Annotated[str | None, typer.Option(help="Print all entries of this node and its parts.")] = None,
-    device: Annotated[
-        str | None, typer.Option(help="Print all entries of one device, such as the UUID of a GPU.")
-    ] = None,
-    days: Annotated[float, typer.Option(min=0.01, help="Days for which a fault counts.")] = 14.0,
-    repeats: Annotated[int, typer.Option(min=1, help="Sessions with a fault from which on to avoid a node.")] = 2,
-    last: Annotated[int, typer.Option(min=1, help="Only the newest N entries.")] = 100,
-    history: Where = DEFAULT,
-    as_json: AsJson = False,
-) -> None:
-    """List nodes, GPUs and other parts with their faults, and which nodes to avoid."""
-    from pytest_llmbench.history.ledger import entries_of, list_devices  # noqa: PLC0415
-
-    with open_existing(history) as opened:
-        devices = list_devices(opened, node=node, device=device, days=days, repeats=repeats)
-        about = device or node
-        entries = entries_of(opened, about, limit=last) if about is not None else []
-    if as_json:
-        print_json({"devices": [asdict(part) for part in devices], **({"entries": entries} if about else {})})
-        return
-    print_table(
-        ("node", "kind", "device", "sessions", "last seen", "faults", "avoid"),
-        [
-            (
-                part.node, part.kind, "" if part.kind == "node" else part.name, part.sessions, _time(part.last),
-                part.faults if part.kind == "node" else "", part.avoid or "" if part.kind == "node" else "",
-            )
-            for part in devices
-        ],
-    )  # fmt: skip
-    for entry in entries:
-        number = "" if entry["value"] is None else f" {for_people(entry['value'])} {entry['unit']}"
-        fault = " (fault)" if entry["blames"] else ""
-        head = f"{_time(entry['time'])} {entry['session']} {entry['device']}: {entry['what']}{number}{fault}: "
-        _echo(head + " ".join(entry["said"].split()))
 
 
 def compare(

@@ -67,8 +67,7 @@ class Allocation:
     def hosts(self) -> tuple[str, ...] | Waiting | None:
         """The nodes held; Waiting until they are there; None when each run brings its own.
 
-        Raises:
-            ClusterError: the allocation is lost, or its job is pending for a reason that lasts.
+        Raises ClusterError if the allocation is lost, or its job can never start.
         """
         return None
 
@@ -200,8 +199,7 @@ class ThisHost(Allocation):
     def hosts(self) -> tuple[str, ...] | Waiting:
         """This host, as soon as other sessions and the ranks that they left behind are gone from it.
 
-        Raises:
-            ClusterError: opening a lock failed.
+        Raises ClusterError if a lock cannot be opened.
         """
         own, ranks = _lock_file("this-host"), _lock_file("ranks")
         try:
@@ -236,8 +234,8 @@ def owner_of(settings: Settings, heartbeat: Heartbeat) -> Owner | None:
 
 
 def _lock_file(what: str) -> Path:
-    #: variable TMPDIR: the folder of the locks by which one session at a time measures on this machine:
-    #:  `llmbench-this-host.lock` of the session, `llmbench-ranks.lock` of its ranks, which may outlive it
+    #: variable TMPDIR: folder of `llmbench-this-host.lock` and `llmbench-ranks.lock`, by which one session at a time
+    #:  measures on this machine
     return Path(tempfile.gettempdir()) / f"llmbench-{what}.lock"
 
 
@@ -252,9 +250,7 @@ def ask_slurm(requests: Iterable[JobRequest]) -> str:
     Returns:
         Its answer, for people.
 
-    Raises:
-        NoAnswerError: it is not here, or silent.
-        ClusterError: it refuses one.
+    Raises NoAnswerError if Slurm is missing or silent, and ClusterError if it refuses a request.
     """
     slurm = Slurm()
     if shutil.which("sbatch") is None:

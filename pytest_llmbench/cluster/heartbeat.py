@@ -17,8 +17,7 @@ TTL_S = 60.0
 def timeout_of(text: str) -> float:
     """Read the seconds after which a silent owner counts as dead: several signs of life must fit into them.
 
-    Raises:
-        ConfigError: they are too few.
+    Raises ConfigError for fewer.
     """
     least = 3 * PERIOD_S
     if not text.strip().isdecimal() or int(text) < least:

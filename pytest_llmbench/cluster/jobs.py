@@ -274,8 +274,7 @@ def await_an_end(jobs: Iterable[Job], longest_s: float) -> bool:
 def end_all(jobs: Sequence[Job], slurm: Slurm) -> None:
     """End jobs side by side, and return when they are on their way out.
 
-    Raises:
-        ClusterError: ending one of them failed.
+    Raises ClusterError if ending one of them failed.
     """
     for job in jobs:
         if isinstance(job, StepJob) and job.process is not None:

@@ -257,8 +257,7 @@ def new_session(run_dir: Path, name: str | None = None) -> Session:
         run_dir: folder of all sessions.
         name: of its folder; without it, its id. Jobs and logs have the id, whatever the name is.
 
-    Raises:
-        ConfigError: there is a session of that name.
+    Raises ConfigError if the name is taken.
     """
     made = layout.new_id()
     folder = run_dir / (name or made)
@@ -270,11 +269,7 @@ def new_session(run_dir: Path, name: str | None = None) -> Session:
 
 
 def session_name(text: str) -> str:
-    """Read the name of a session, which becomes a folder.
-
-    Raises:
-        ConfigError: the text is unfit as the name of a folder.
-    """
+    """Read the name of a session, which becomes a folder. Raises ConfigError if the text cannot name a folder."""
     if not re.fullmatch(_FOLDER_NAME, text) or len(text) > _LONGEST_NAME or text == layout.LATEST:
         raise ConfigError(
             f"{text!r} must be letters, digits, dots, hyphens and underscores, at most {_LONGEST_NAME}, begin with a "

@@ -48,8 +48,6 @@ class Settings:
     gate: Literal["auto", "on", "off"] = "auto"
     nccl: bool = False  # whether links are measured although a node failed another check
     quarantine: Path | None = None  # the list of unfit nodes, honoured and added to
-    # Nodes to keep off because of their history, each with the reason.
-    avoided: Mapping[str, str] = field(default_factory=dict)
     early_verdict: bool = False  # whether runs are ended as soon as every threshold of their tests is decided
     heartbeat_timeout: float = TTL_S  # silence of pytest after which its jobs and ranks end themselves, seconds
     simulate: SimulatedFault | None = None  # a fault that the ranks of every run cause on purpose

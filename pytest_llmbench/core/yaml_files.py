@@ -25,9 +25,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def read_yaml_value(path: Path) -> Any:
     """Read a YAML file of any content.
 
-    Raises:
-        ConfigError: no such file, not UTF-8, not YAML, a key given twice, a number to base 60, or more than any file of
-            people has.
+    Raises ConfigError if the file is missing, not UTF-8 or not YAML, has a key twice or a number to base 60, or is
+    larger than files of people are.
     """
     try:
         with open_regular(path) as file:

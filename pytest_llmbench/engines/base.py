@@ -233,8 +233,7 @@ def on_machine(reference: Reference, recipe: Recipe, machine: Machine) -> Refere
 def options_of(recipe: Recipe, model: type[EngineOptions]) -> EngineOptions:
     """Validate the recipe's `options` as the engine's model.
 
-    Raises:
-        ConfigError: a key is unknown or a value is invalid.
+    Raises ConfigError if a key is unknown or a value is invalid.
     """
     return validate(model, recipe.options, f"recipe {recipe.name}: options")
 

@@ -117,8 +117,7 @@ def _log_interval(recipe: Recipe) -> int | None:
 def fill(text: str, place: Place, where: str) -> str:
     """Replace `{root}`, `{data}` and the environment's other names, and `{run}` by the run's folder.
 
-    Raises:
-        ConfigError: the environment lacks a name.
+    Raises ConfigError if the environment lacks a name.
     """
     return fill_in(text, {**place.environment.names, "run": str(place.folder)}, where)
 

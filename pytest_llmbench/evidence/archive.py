@@ -36,9 +36,7 @@ def header(name: str, size: int) -> bytes:
 def write_members(sink: BinaryFile, members: Mapping[str, Path]) -> dict[str, tuple[int, str]]:
     """Write an archive of these files; return the size and the SHA-256 of each.
 
-    Raises:
-        BundleError: a file changes its size meanwhile.
-        OSError: a file cannot be read or written.
+    Raises BundleError if a file changes its size meanwhile, and OSError if a file cannot be read or written.
     """
     entries = {}
     for name, path in members.items():
@@ -63,8 +61,7 @@ def read_member(source: BinaryFile, name: str, sink: IO[bytes] | None, size: int
 def read_sized(source: BinaryFile, name: str, sink: IO[bytes] | None, most: int) -> tuple[int, str]:
     """Copy the next member, which must have that name; return its size and its SHA-256.
 
-    Raises:
-        BundleError: it is another one, cut, or larger than `most` bytes.
+    Raises BundleError if it has another name, is cut, or is larger than `most` bytes.
     """
     block = source.read(_BLOCK)
     try:

@@ -74,8 +74,7 @@ class Manifest(Strict):
     def read(cls, text: bytes) -> "Manifest":
         """Read a manifest.
 
-        Raises:
-            BundleError: it cannot be read, or a file would leave the folder or meet another one there.
+        Raises BundleError if it cannot be read, or a file would leave the folder or replace another one.
         """
         try:
             manifest = cls.model_validate_json(text)
@@ -113,9 +112,8 @@ def find_contents(
     Returns:
         The place of each file by its path in the bundle, the files left out, and the path of each replayed run's logs.
 
-    Raises:
-        BundleError: a file has a name that no bundle may have.
-        ConfigError: logs that were replayed are gone.
+    Raises BundleError if a file has a name that no bundle may have, and ConfigError if logs that were replayed are
+    gone.
     """
     places: dict[str, Path] = {}
     left_out: list[FileLeftOut] = []

@@ -99,12 +99,9 @@ class Verification:
 def verify(path: Path, keys: Sequence[Key], most: int = MOST_BYTES, law: Law | None = None) -> Verification:
     """Verify a bundle whose files have at most `most` bytes together, with the public keys that are trusted.
 
-    Without a `law`, no run is compared with a recipe of today.
-
-    Raises:
-        BundleError: it is refused: no trusted key signed it, it was altered, or it does not hold a session.
-        ConfigError: it cannot be read.
-        OSError: it cannot be read or unpacked.
+    Without a `law`, no run is compared with a recipe of today. Raises BundleError if no trusted key signed it, it was
+    altered, or it does not hold a session, ConfigError if it cannot be read, and OSError if it cannot be read or
+    unpacked.
     """
     with open_bundle(path, keys, most) as bundle:
         try:

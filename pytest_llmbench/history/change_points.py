@@ -46,8 +46,7 @@ def change_points(values: Sequence[float], *, p_value: float = P_VALUE) -> list[
         values: in order of time.
         p_value: highest p of a change point.
 
-    Raises:
-        ValueError: a value is NaN or infinite, or `p_value` is not a probability.
+    Raises ValueError if a value is NaN or infinite, or `p_value` is not a probability.
     """
     if not 0.0 < p_value < 1.0:
         raise ValueError(f"0 < p_value {p_value} < 1 must hold")

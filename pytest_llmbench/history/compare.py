@@ -95,8 +95,7 @@ def measure_change(
         shared: the scatter of other series of this system, used instead of `usual`.
         alpha: probability that an end of the interval is wrong.
 
-    Raises:
-        ValueError: a set is empty, units differ, or the mean before is 0 or less.
+    Raises ValueError if a set is empty, units differ, or the mean before is 0 or less.
     """
     if problem := not_comparable(before, after):
         raise ValueError(problem)

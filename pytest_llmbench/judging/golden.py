@@ -90,8 +90,7 @@ class GoldenLosses(Document):
     def __contains__(self, losses: object) -> bool:
         """Compare the losses of a run, and of the runs that are judged together with it, with these.
 
-        Raises:
-            RunError: `other_training`, if they are of another training.
+        Raises RunError `other_training` if they are of another training.
         """
         if not isinstance(losses, Losses):
             raise TypeError(f"{losses!r} in golden losses: write `run.losses in GoldenLosses.read(...)`")
@@ -130,10 +129,8 @@ class Deviation(NamedTuple):
 def golden_losses(runs: Mapping[str, RunRecord], date: str, resolution: float) -> GoldenLosses:
     """Put golden losses together from sane runs of one training, by name.
 
-    `resolution` is that of a loss in a framework's log, nat; 0 for losses that have all their bits.
-
-    Raises:
-        ConfigError: there are too few runs, or they differ by more than repeats of one training.
+    `resolution` is that of a loss in a framework's log, nat; 0 for losses that have all their bits. Raises ConfigError
+    if there are too few runs, or they differ by more than repeats of one training.
     """
     if len(runs) < LEAST_RUNS:
         raise ConfigError(f"{len(runs)} runs given: golden losses take at least {LEAST_RUNS}, better 5 or more")
@@ -169,8 +166,7 @@ def golden_losses(runs: Mapping[str, RunRecord], date: str, resolution: float) -
 def deviation(record: RunRecord, golden: GoldenLosses) -> Deviation:
     """Compare every loss of a run with the golden ones.
 
-    Raises:
-        RunError: `other_training`, if they are of another recipe, seed, layout, precision or device, or of other steps.
+    Raises RunError `other_training` if recipe, seed, layout, precision, device or steps differ.
     """
     own = _training(record)
     unlike = [

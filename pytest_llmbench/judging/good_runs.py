@@ -60,8 +60,7 @@ class GoodRun:
 def refuse_unfit(runs: Sequence[GoodRun], statistics: Mapping[str, Statistic], wanted: Sequence[str]) -> None:
     """Require enough good runs of one recipe on one machine, with the `wanted` ones of the statistics of its engine.
 
-    Raises:
-        ConfigError: a line for each reason.
+    Raises ConfigError with a line for each reason.
     """
     reasons = [f"{run.path}: {reason}" for run in runs for reason in _unfit(run, statistics, wanted)]
     reasons += [*_repeated(runs), *_different(runs)]
@@ -73,11 +72,7 @@ def refuse_unfit(runs: Sequence[GoodRun], statistics: Mapping[str, Statistic], w
 
 
 def refuse_unlike(runs: Sequence[GoodRun]) -> None:
-    """Require sane runs of one training, each of them once.
-
-    Raises:
-        ConfigError: a line for each reason.
-    """
+    """Require sane runs of one training, each of them once. Raises ConfigError with a line for each reason."""
     broken = [f"{run.path}: {reason}" for run in runs if (reason := _unusable(run.record)) is not None]
     if reasons := [*broken, *_repeated(runs), *_different(runs)]:
         raise ConfigError("\n".join(reasons))
@@ -99,8 +94,7 @@ def doubts(runs: Sequence[GoodRun], statistics: Mapping[str, Statistic]) -> Iter
 def machine_of(record: RunRecord, nameless: set[str]) -> AppliesTo:
     """The machine that a threshold of this run is for; names of systems in `nameless` stand for any machine.
 
-    Raises:
-        ConfigError: the run used CPUs on such a system, so its machine is unknown.
+    Raises ConfigError for CPUs on such a system.
     """
     system = None if record.system in nameless else record.system
     gpu = record.device.removeprefix("NVIDIA ") if record.device and record.gpus else None

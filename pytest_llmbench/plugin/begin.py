@@ -43,8 +43,7 @@ def begin(config: pytest.Config, *, lends: bool = False) -> None:
         lends: whether conftest files and plugins bring engines and checks. Later on, conftest files of the rootdir lack
             such hooks, and those of other folders are left out.
 
-    Raises:
-        ConfigError: a value in the ini file is illegal.
+    Raises ConfigError for an illegal value in the ini file.
     """
     if is_begun(config):
         return

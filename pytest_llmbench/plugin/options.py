@@ -298,9 +298,6 @@ class Options:
         None, "Share by which the steps of a group of nodes may be slower than those of the others",
         share, "SHARE", "3 percent on GPUs at scale full, else not compared",
     )  # fmt: skip
-    avoid_from_history: str = _switch(
-        "Keep off nodes of which the history has faults of their own in 2 sessions of the last 14 days"
-    )
     exit_codes: Literal["usual", "detailed"] = _words(
         None, "Exit codes: usual (1 for every failure), or detailed (1 slow, 11 undecided, 12 incomplete, 13 broken, "
         "14 not measured)", "usual|detailed",
@@ -379,8 +376,7 @@ def options_of(config: pytest.Config) -> Options:
 def read_options(config: pytest.Config) -> Options:
     """Read all options: from the command line, else from the ini file.
 
-    Raises:
-        ConfigError: an ini value is illegal, or names a folder that is missing.
+    Raises ConfigError if an ini value is illegal, or names a folder that is missing.
     """
     values: dict[str, Any] = {option.key: read_option(config, option) for option in OPTIONS}
     values |= {kind: tuple(_folders(config, kind)) for kind in FOLDERS} | {"run_dir": run_dir_of(config)}

@@ -23,10 +23,8 @@ def refuse_foreign_config(config: pytest.Config, parser: pytest.Parser, args: Se
     """Refuse a path of ours that may have led pytest to another ini file, and keep it from loading a `conftest.py`.
 
     Conftest files are loaded later, and pytest's parser is without our options so far. It will parse `args`, in which
-    are the ini file's `addopts`.
-
-    Raises:
-        UsageError: the configuration may be another; the message has what to write.
+    are the ini file's `addopts`. Raises UsageError if that may have happened; the message has the words to write
+    instead.
     """
     joined = [*_join_values(args, parser)]
     if joined == [*args]:

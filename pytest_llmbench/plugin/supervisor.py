@@ -48,9 +48,8 @@ class Supervisor:
     def start_runs(self) -> None:
         """Start every planned run; the waiter gives tests their records.
 
-        Raises:
-            ConfigError: the folder of the reports is read-only, the checks lack nodes, or runs and checks could take
-                more than the budget.
+        Raises ConfigError if the folder of the reports is read-only, the checks lack nodes, or runs and checks could
+        take more than the budget.
         """
         self._bench.check_nodes_are_held()
         self._bench.check_budget()

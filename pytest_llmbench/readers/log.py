@@ -83,8 +83,7 @@ def read_log(
 def _first_found(texts: Iterable[str], read: Callable[[str], Iterable[_Thing]]) -> Iterator[_Thing]:
     """Yield what is found in the first of the texts in which anything is.
 
-    Raises:
-        Unreadable: one of the texts is a damaged step line, and nothing is found in the others.
+    Raises Unreadable if one text is a damaged step line and the others have nothing.
     """
     damage = None
     for text in texts:

@@ -272,8 +272,7 @@ class WireField(NamedTuple):
 def fields(message: bytes) -> Iterator[WireField]:
     """Yield a message's fields in order.
 
-    Raises:
-        Malformed: the message ends within a field, or has a kind of field that is unknown in event files.
+    Raises Malformed if the message ends within a field, or has a field of a kind unknown in event files.
     """
     at = 0
     while at < len(message):

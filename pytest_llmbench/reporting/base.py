@@ -36,9 +36,8 @@ class FinishedSession:
 def read_finished(folder: Path, law: Law | None = None) -> FinishedSession:
     """Read a session's plan and records.
 
-    Raises:
-        ConfigError: the folder must be a session's, with records that are whole, of the recipes of the `law`, and that
-            agree with its other files.
+    Raises ConfigError unless the folder is a session's, whose records are whole, follow the `law`, and agree with its
+    other files.
     """
     planned = read_plan(folder)
     runs, checks = read_records(folder, RunRecord), read_records(folder, HealthRecord)

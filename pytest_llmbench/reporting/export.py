@@ -66,8 +66,7 @@ class Sample(NamedTuple):
 def write_metrics(session: FinishedSession, path: Path) -> None:
     """Write the numbers of a session as OpenMetrics, in one step: a collector reads the old file or the new one.
 
-    Raises:
-        OSError: writing failed.
+    Raises OSError if writing failed.
     """
     write_text(path, openmetrics(samples_of(session)))
 
@@ -155,8 +154,7 @@ def _in_base_unit(name: str, about: str, value: float, unit: str, labels: Mappin
 def write_csv(session: FinishedSession, folder: Path) -> list[Path]:
     """Write each table of `COLUMNS` as CSV with a head line, in UTF-8. A missing number is an empty field.
 
-    Raises:
-        OSError: writing failed.
+    Raises OSError if writing failed.
     """
     texts = {name: io.StringIO() for name in COLUMNS}
     writers = {name: csv.DictWriter(texts[name], columns, lineterminator="\n") for name, columns in COLUMNS.items()}

@@ -20,6 +20,7 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ConfigError, LLMBenchError, unknown
 from pytest_llmbench.core.files import make_folder, refuse_special_files
+from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.record.records import JobTraces, Problem, Record, RunOutcome, RunRecord, RunTraces
@@ -31,6 +32,7 @@ from pytest_llmbench.core.yaml_files import read_yaml
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.recount import differences
 from pytest_llmbench.judging.sanity import Evidence, Origin, first_problem
+from pytest_llmbench.readers.lines import is_packed
 from pytest_llmbench.session.agreement import Agreement, read_task
 from pytest_llmbench.session.ending import conclude_logs, problem_of, run_identity, with_expectations
 from pytest_llmbench.session.folder import read_plan, record_files
@@ -274,7 +276,9 @@ def recount(recipe: Recipe, replayed: Replayed, system: System) -> Recount:
     if series.steps or series.totals or series.ranks or series.unread or series.failure:
         problem = first_problem(evidence)
     else:
-        message = f"no line of a run in {replayed.logs}: are these the logs of this engine?"
+        packed = sorted(path.name for path in replayed.logs.rglob("*") if is_packed(path))
+        cure = f"; {listed(packed)}: unpack it, or convert it to UTF-8" if packed else ""
+        message = f"no line of a run in {replayed.logs}: are these the logs of this engine?{cure}"
         #: problem no_log: a replayed log has no line of a run
         problem = Problem(kind="no_log", message=message, log=str(replayed.logs))
     if problem is None and replayed.disagrees:

@@ -175,11 +175,7 @@ def find_documents(text: str) -> list[Mapping[str, Any]]:
 
 
 def read_document(document: Mapping[str, Any]) -> Diagnosis:
-    """Read one document.
-
-    Raises:
-        UnreadableReport: it has something of an unknown version.
-    """
+    """Read one document. Raises UnreadableReport if it is of an unknown version."""
     if "iterations" in _mapping(document, "the output"):
         return _read_iterations(document)
     root = _mapping(next((document[name] for name in _ROOTS if name in document), None), "the diagnostic")
@@ -383,11 +379,7 @@ def split_tables(text: str) -> list[list[str]]:
 
 
 def read_table(lines: Sequence[str]) -> Diagnosis:
-    """Read one table.
-
-    Raises:
-        UnreadableReport: it is cut, or has a row of an unknown version.
-    """
+    """Read one table. Raises UnreadableReport if it is cut or of an unknown version."""
     if not _LAST.fullmatch(lines[-1]):
         raise UnreadableReport("the table ends before its last line")
     rows: list[_ReportRow] = []

@@ -83,11 +83,7 @@ def _read(facts: Mapping[str, GpuFacts], silent: Mapping[str, str]) -> GpuNodes:
 
 
 def require_output(output: ToolEnd) -> None:
-    """Refuse the output of a program that failed.
-
-    Raises:
-        RunError: `failed`, with the reason.
-    """
+    """Refuse the output of a program that failed. Raises RunError `failed`, with the reason."""
     if output.error is not None:
         raise RunError("failed", f"{output.command}: {output.error}")  #: error failed: Check: a tool failed
 

@@ -44,7 +44,7 @@ class KernelEvent:
     @property
     def fatal(self) -> bool:
         """True if an NVSwitch calls it fatal."""
-        return self.switch and self.text.startswith("Fatal")
+        return self.switch and self.text.startswith(("Fatal", "Severity 1"))
 
     @property
     def nonfatal(self) -> bool:

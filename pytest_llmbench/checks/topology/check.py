@@ -188,8 +188,7 @@ def _compare_attributes(
 def read_topology(text: str) -> GpuTopology:
     """Read a topology file.
 
-    Raises:
-        RunError: `unreadable`, when it is not an XML of a system, or a device has no address or is there twice.
+    Raises RunError `unreadable` if it is not the XML of a system, or a device lacks an address or is listed twice.
     """
     try:
         system = ET.fromstring(text)  # noqa: S314 - a file of the node's own administrators
@@ -242,10 +241,8 @@ def render(facts: PciFacts, *, link_speed: str, link_width: int) -> str:
     """Write the file: one switch for each NUMA node with devices, and its GPUs and NICs behind it.
 
     Virtual machines hide the real switches and links, and all devices of a NUMA node are near each other there. The
-    speed is as sysfs writes it (`16 GT/s`), the width in lanes.
-
-    Raises:
-        RunError: `unreadable`, when sysfs lacks the class or NUMA node of a device.
+    speed is as sysfs writes it (`16 GT/s`), the width in lanes. Raises RunError `unreadable` if sysfs lacks the class
+    or NUMA node of a device.
     """
     devices = select_devices(facts.devices)
     several = len({device.numa for device in devices}) > 1

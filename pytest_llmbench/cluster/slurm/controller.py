@@ -116,8 +116,7 @@ class SlurmController:
     def test(self, shape: Hashable, script: Path) -> None:
         """Check that Slurm could ever start a job like that of a script, once for each shape.
 
-        Raises:
-            ClusterError: Slurm refuses such a job, in its own words, or is silent.
+        Raises ClusterError if Slurm refuses such a job, in its own words, or is silent.
         """
         with self._testing:
             if shape not in self._tested:

@@ -130,9 +130,7 @@ class SlurmQueries:
     def ask(self, command: Sequence[str], timeout_s: float | None = None, questions: bytes = b"") -> SlurmAnswer:
         """Run one of Slurm's commands to its end, whatever that is; `questions` are its input.
 
-        Raises:
-            NoAnswerError: it was cut off.
-            ClusterError: it is missing.
+        Raises NoAnswerError if it was cut off, and ClusterError if it is missing.
         """
         waits: list[str] = []
         began = time.monotonic()
@@ -156,8 +154,7 @@ class SlurmQueries:
     def run(self, command: Sequence[str]) -> str:
         """Run one of Slurm's commands and return what it printed.
 
-        Raises:
-            ClusterError: it is missing, failed or hung.
+        Raises ClusterError if it is missing, failed or hung.
         """
         return succeeded(command, self.ask(command))
 

@@ -274,8 +274,7 @@ class Slurm:
     def confirm(self, job: OurJob) -> None:
         """Check that a job runs right now, and is the one that is meant.
 
-        Raises:
-            NoAnswerError: it has another state, which `status` returns, or Slurm leaves it open.
+        Raises NoAnswerError if it has another state, which `status` returns, or an unknown one.
         """
         since = time.monotonic() - _FRESH_S
         shut_off = self.controller.was_silent and time.monotonic() < self._rhythm.next
@@ -290,10 +289,8 @@ class Slurm:
     def hosts(self, job: OurJob) -> tuple[str, ...]:
         """The nodes of a watched job, as they were last seen; empty while it waits, and while Slurm closes it.
 
-        While Slurm closes a job, it names only those of its nodes that are still busy with it.
-
-        Raises:
-            ClusterError: scontrol failed to expand their names.
+        While Slurm closes a job, it names only those of its nodes that are still busy with it. Raises ClusterError if
+        scontrol failed to expand their names.
         """
         status = self._jobs[job].status
         return self.queries.hosts(status.nodelist) if status.nodelist and status.word != "COMPLETING" else ()
@@ -433,8 +430,7 @@ class Slurm:
     def find(self, identity: JobIdentity) -> str | None:
         """Find a job that Slurm has taken without an answer, and that is still unwatched; None if it is missing.
 
-        Raises:
-            ClusterError: squeue failed.
+        Raises ClusterError if squeue failed.
         """
         rows, error = self.queries.squeue(f"--name={identity.name}")
         if error:
@@ -449,8 +445,7 @@ class Slurm:
     def cancel(self, *jobs: OurJob) -> None:
         """Cancel watched jobs, all at once; jobs that are gone, and jobs of other users, are left alone.
 
-        Raises:
-            ClusterError: it is unknown whether they are still ours, or scancel failed.
+        Raises ClusterError if scancel failed, or they may no longer be ours.
         """
         if jobs and (ours := self._alive(jobs)):
             self.queries.run(["scancel", *ours])
@@ -458,8 +453,7 @@ class Slurm:
     def cancel_waiting(self, job: OurJob) -> None:
         """Cancel a watched job if it waits in the queue; one that has begun is left alone.
 
-        Raises:
-            ClusterError: it is unknown whether it is still ours, or scancel failed.
+        Raises ClusterError if scancel failed, or it may no longer be ours.
         """
         if ours := self._alive([job]):
             self.queries.run(["scancel", "--state=PENDING", *ours])
@@ -477,8 +471,7 @@ class Slurm:
     def cancel_strays(self) -> list[str]:
         """Cancel the strays that have shown themselves since; return their ids.
 
-        Raises:
-            ClusterError: squeue or scancel failed.
+        Raises ClusterError if squeue or scancel failed.
         """
         strays = [self.watch(job_id, stray) for stray in self.strays if (job_id := self.find(stray)) is not None]
         self.cancel(*strays)

@@ -254,8 +254,7 @@ class Recipe(Strict):
 def load_recipes(folders: Iterable[Path], scale: Scale = "full") -> dict[str, Recipe]:
     """Read every recipe of every `*.yaml` in `folders`, by name in the order of the files.
 
-    Raises:
-        ConfigError: see `recipes_by_file`.
+    Raises ConfigError as `recipes_by_file` does.
     """
     return {name: recipe for file in recipes_by_file(folders, scale).values() for name, recipe in file.items()}
 
@@ -263,11 +262,9 @@ def load_recipes(folders: Iterable[Path], scale: Scale = "full") -> dict[str, Re
 def recipes_by_file(folders: Iterable[Path], scale: Scale = "full") -> dict[Path, dict[str, Recipe]]:
     """Read the recipes of each `*.yaml` in `folders`.
 
-    A file holds `recipes:`, a mapping of name to recipe, and optionally `defaults:`, laid under each
-    of them, and `smoke:`, laid over each of them at `--scale smoke`.
-
-    Raises:
-        ConfigError: a file or key is wrong, or two files use one name.
+    A file holds `recipes:`, a mapping of name to recipe, and optionally `defaults:`, laid under each of them, and
+    `smoke:`, laid over each of them at `--scale smoke`. Raises ConfigError if a file or key is wrong, or two files use
+    one name.
     """
     origin: dict[str, Path] = {}
     files: dict[Path, dict[str, Recipe]] = {}
@@ -301,8 +298,7 @@ class RecipeFamily(Strict):
     def laid_out(self, name: str, path: Path) -> dict[Scale, dict[str, Any]]:
         """All keys of a recipe of the file `path`, at each scale.
 
-        Raises:
-            ConfigError: two of them exclude each other, or one must not be in a file.
+        Raises ConfigError if two keys exclude each other, or one is illegal in a file.
         """
         own = self.recipes[name]
         for block in (self.defaults, self.smoke, own):

@@ -200,9 +200,8 @@ class Reference(Strict):
     def missed_by(self, measured: Quantity) -> tuple[Literal[">=", "<="], Quantity] | None:
         """Return the bound that `measured` misses, or None when it meets them all.
 
-        Raises:
-            UnitError: `measured` is of another dimension than the bounds.
-            InconclusiveError: it certainly misses none of them, but does not certainly meet all.
+        Raises UnitError if `measured` is of another dimension than the bounds, and InconclusiveError if it is uncertain
+        whether it meets all of them.
         """
         undecided = None
         for op, bound in self.bounds:
@@ -225,8 +224,7 @@ class Reference(Strict):
 def refuse_contradictions(references: Sequence[Reference]) -> None:
     """Refuse references of one subject of which two share a name, or that no number can meet together.
 
-    Raises:
-        ValueError: there are such two; it names them.
+    Raises ValueError with the names of the two.
     """
     names = [reference.name for reference in references]
     if len(set(names)) != len(names):

@@ -246,7 +246,7 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
         refused=_REFUSED,
         harmless=_HARMLESS | as_usual,
         families=_FAMILIES,
-        usual=_USUAL,
+        usual=_USUAL if shape.latent_attention else {**_USUAL, "kv-channels": shape.head_width},
     )
 
 
@@ -531,6 +531,7 @@ class MegatronLM(External):
         yield from agreement.check_rate(series.steps, "tokens_per_gpu_per_second", tokens_of_rank)
         yield from agreement.check_counts(series.steps, "consumed_samples", recipe.samples_per_step)
         yield from agreement.check_times(series, topology)
+        yield from agreement.check_pace(series, topology)
         yield from _check_step_times(series)
         yield from _training.check_missing_losses(series)
         yield from too_many_skipped(recipe, series)

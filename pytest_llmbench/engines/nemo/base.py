@@ -301,8 +301,7 @@ def _check_dates(totals: Mapping[str, float]) -> Iterator[str]:
 def overrides(arguments: Mapping[str, Value], place: Place, where: str) -> list[str]:
     """Write overrides of a configuration in Hydra's notation, with the environment's names filled in.
 
-    Raises:
-        ConfigError: the environment lacks a name.
+    Raises ConfigError if the environment lacks a name.
     """
     own = {name: fill_argument(value, place, where) for name, value in arguments.items()}
     return [f"{name}={_hydra(value)}" for name, value in own.items() if value is not None]

@@ -25,10 +25,8 @@ def pool(
     """Combine the steady states of several runs into one, for a claim about the system.
 
     The more runs there are, the more their own scatter counts, and the less the prior: `between_runs`, a standard
-    deviation as a share with `freedom` degrees of freedom. `alpha` is the one of the steady states.
-
-    Raises:
-        ValueError: `runs` is empty.
+    deviation as a share with `freedom` degrees of freedom. `alpha` is the one of the steady states. Raises ValueError
+    if `runs` is empty.
     """
     if not runs:
         raise ValueError("no runs to pool: give at least one")

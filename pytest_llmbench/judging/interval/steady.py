@@ -70,8 +70,7 @@ def steady_state(
         alpha: probability of an error on either side.
         between_runs: standard deviation of runs of one system, as a share; None where the claim is of this run alone.
 
-    Raises:
-        ValueError: `seconds` is empty, or has a value that must be a number above 0.
+    Raises ValueError if `seconds` is empty, or has a value that must be a number above 0.
     """
     # `min` may overlook NaN; the sum does contain it.
     if not seconds or min(seconds) <= 0 or not math.isfinite(sum(seconds)):

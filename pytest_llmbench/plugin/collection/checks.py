@@ -39,8 +39,7 @@ class CheckKey(str):
 def parametrize(metafunc: pytest.Metafunc, nodes: int) -> None:
     """Give a test that asks for `health` one case per check and node of the session.
 
-    Raises:
-        ConfigError: the marker names an unknown check.
+    Raises ConfigError if the marker names an unknown check.
     """
     keys = [
         CheckKey(name, slot)
@@ -79,8 +78,7 @@ def check_names(items: Sequence[pytest.Item]) -> list[str]:
 def refuse_unknown(system: str, validation: dict[str, CheckSettings]) -> None:
     """Check the settings of checks in a system's file against the checks there are.
 
-    Raises:
-        ConfigError: it names an unknown check, option or statistic, or a bound in a unit of another kind.
+    Raises ConfigError for an unknown check, option or statistic, or a bound in a unit of another kind.
     """
     for name, settings in validation.items():
         where = f"system {system}: validation: {name}"

@@ -36,8 +36,7 @@ class RunKey(str):
 def make_cases(metafunc: pytest.Metafunc) -> None:
     """Make a test case of every recipe, or of every reference of every recipe, or of every check.
 
-    Raises:
-        ConfigError: the test, or what it is about, is wrong.
+    Raises ConfigError if the test, or its recipe or check, is wrong.
     """
     refuse_forked(metafunc)
     bench = bench_of(metafunc.config)
@@ -50,9 +49,8 @@ def make_cases(metafunc: pytest.Metafunc) -> None:
 def parametrize(metafunc: pytest.Metafunc, bench: Bench) -> None:
     """Give a test that asks for `run` one case per possible run, and with `reference` one per reference of each.
 
-    Raises:
-        ConfigError: the marker names an unknown recipe or an illegal number of runs, or `reference` is asked for where
-            `run` is another fixture.
+    Raises ConfigError if the marker names an unknown recipe or an illegal number of runs, or if `run` is another
+    fixture where `reference` is asked for.
     """
     if not is_ours(metafunc, "run"):
         raise ConfigError(
@@ -86,8 +84,7 @@ def parametrize(metafunc: pytest.Metafunc, bench: Bench) -> None:
 def refuse_forked(metafunc: pytest.Metafunc) -> None:
     """Check that a test of ours stays in the process of pytest.
 
-    Raises:
-        ConfigError: pytest-forked would run it in a child, which lacks the parent's threads, and so waits for ever.
+    Raises ConfigError because a child of pytest-forked lacks the parent's threads, and would wait for ever.
     """
     option = metafunc.config.getoption("forked", False)
     if option or metafunc.definition.get_closest_marker("forked") is not None:

@@ -145,8 +145,7 @@ class Conclusion:
     def write(self, exit_code: int, notes: Sequence[str]) -> None:
         """Write `summary.md`, with further sentences, and, last of all in the session's folder, `verdict.json`.
 
-        Raises:
-            OSError: writing a file failed; the verdict is missing then.
+        Raises OSError if a file cannot be written; the verdict is then missing.
         """
         folder = self._bench.session.folder
         word, reason = self._decide(1 if exit_code in DETAILED.values() else exit_code)
@@ -167,8 +166,7 @@ class Conclusion:
     def withdraw(self) -> None:
         """Take away the reports of an earlier process of this session, which `--resume` goes on with.
 
-        Raises:
-            OSError: removing one failed.
+        Raises OSError if one cannot be removed.
         """
         folder = self._bench.session.folder
         for name in (layout.VERDICT, layout.VERDICTS, layout.SUMMARY, layout.JUNIT, layout.PAGE):

@@ -115,8 +115,7 @@ class JUnit:
     def pytest_sessionfinish(self) -> None:
         """Put the report into its place, right after the writer: the hooks of others may read it next.
 
-        Raises:
-            OSError: replacing the file failed.
+        Raises OSError if it cannot be replaced.
         """
         self._final.close()
 

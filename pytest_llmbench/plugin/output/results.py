@@ -228,8 +228,7 @@ class Results:
     def junit_written(self) -> Iterator[None]:
         """Have the reports of tests on disk after this, in which pytest's writer is called.
 
-        Raises:
-            OSError: writing one failed.
+        Raises OSError if one cannot be written.
         """
         with self._junit.written():
             yield

@@ -108,8 +108,7 @@ class Measured(Quantity):
     def to(self, unit: str) -> Measured:
         """Return the same measured number in another unit of its dimension.
 
-        Raises:
-            UnitError: `unit` is unknown or of another dimension.
+        Raises UnitError if `unit` is unknown or of another dimension.
         """
         super().to(unit)
         return self if unit == self.unit else Measured(self.number.to(unit), self.comparisons)

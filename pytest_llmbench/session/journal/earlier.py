@@ -179,9 +179,8 @@ def session_to_resume(run_dir: Path, which: str) -> Session:
 def take_over(session: Session, cluster: str) -> Earlier:
     """Become the owner of a session whose process has died.
 
-    Raises:
-        ConfigError: it lives, or has ended, or its runs were on another cluster, or its journal is damaged or
-            read-only, or its folder is a copy of one in which its jobs still write.
+    Raises ConfigError if it lives or has ended, its runs were on another cluster, its journal is damaged or read-only,
+    or its folder is a copy while jobs write into the original.
     """
     path = session.folder / layout.JOURNAL
     try:

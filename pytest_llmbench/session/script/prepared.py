@@ -237,10 +237,8 @@ def refuse_unimportable(entries: Mapping[str, str], settings: Settings) -> None:
     """Import each entry in a fresh Python, in an empty folder, with the environment of the ranks.
 
     An entry is `package.module:function`, by the engine or check that runs it. The trial is left out if the ranks'
-    environment is made on the nodes alone: by the system's `setup`, or with a Python of the nodes.
-
-    Raises:
-        ConfigError: one cannot be imported.
+    environment is made on the nodes alone: by the system's `setup`, or with a Python of the nodes. Raises ConfigError
+    if one cannot be imported.
     """
     system = settings.system
     interpreter = shlex.split(system.python) if system.python is not None else [sys.executable]

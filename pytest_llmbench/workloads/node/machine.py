@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 def gpu_index(local_rank: int) -> int:
     """The CUDA device of a rank: its local rank, or the only one that its process sees.
 
-    Raises:
-        RunError: `no_gpu`, when the process sees fewer.
+    Raises RunError `no_gpu` if the process sees fewer.
     """
     import torch  # noqa: PLC0415 - a rank without PyTorch introduces itself too
 
@@ -46,11 +45,7 @@ def gpu_index(local_rank: int) -> int:
 
 
 def device_name(context: RankContext) -> str:
-    """`cpu`, or the GPU's name as the driver gives it.
-
-    Raises:
-        RunError: `no_gpu`, as in `gpu_index`.
-    """
+    """`cpu`, or the GPU's name as the driver gives it. Raises RunError `no_gpu` as `gpu_index` does."""
     if context.device == "cpu":
         return "cpu"
     import torch  # noqa: PLC0415 - a rank without PyTorch introduces itself too

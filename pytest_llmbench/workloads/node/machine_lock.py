@@ -31,8 +31,7 @@ def hold(path: Path | None) -> tuple[int, ...]:
 def take(path: Path) -> int | None:
     """Hold a machine's lock exclusively; return the descriptor that holds it, or None if another process has it.
 
-    Raises:
-        OSError: opening the file failed.
+    Raises OSError if the file cannot be opened.
     """
     lock = _open(path)
     try:
@@ -44,11 +43,7 @@ def take(path: Path) -> int | None:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether any process holds a machine's lock.
-
-    Raises:
-        OSError: opening the file failed.
-    """
+    """Return whether any process holds a machine's lock. Raises OSError if the file cannot be opened."""
     lock = take(path)
     if lock is None:
         return True

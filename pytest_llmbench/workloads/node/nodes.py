@@ -33,8 +33,7 @@ def in_slurm(environ: Mapping[str, str]) -> bool:
 def hosts_of_this_job() -> tuple[str, ...]:
     """The nodes of the Slurm job that this process is in; this machine, outside of one.
 
-    Raises:
-        ClusterError: `scontrol` fails.
+    Raises ClusterError if `scontrol` fails.
     """
     if not in_slurm(os.environ):
         return (socket.gethostname(),)

@@ -36,10 +36,8 @@ class ProgramResult:
 def ask(argv: Sequence[str], env: Mapping[str, str], timeout_s: float, *, errors: bool = True) -> ProgramResult:
     """Run a program until it ends or its time is over; `env` is its whole environment.
 
-    Its whole process group is ended with it. Without `errors`, its standard error is dropped.
-
-    Raises:
-        OSError: the program is missing.
+    Its whole process group is ended with it. Without `errors`, its standard error is dropped. Raises OSError if the
+    program is missing.
     """
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT if errors else subprocess.DEVNULL}
     with started(argv, env=dict(env), **how) as process:

@@ -39,8 +39,7 @@ class FileBarrier:
     def wait(self, what: str) -> None:
         """Wait until every rank has come to this point; each point has its own name.
 
-        Raises:
-            RunError: `left_alone`, when a rank raised or is missing after `timeout_s`.
+        Raises RunError `left_alone` if a rank raised or is missing after `timeout_s`.
         """
         place, deadline = self._folder / what, time.monotonic() + self._timeout_s
         self._sign(place)

@@ -52,8 +52,7 @@ def host_name() -> str:
 def run_probe(folder: str) -> None:
     """Run the task of a step's folder as the rank given by the environment.
 
-    Raises:
-        LLMBenchError: the folder lacks a task, or the launcher started another number of ranks.
+    Raises LLMBenchError if the folder lacks a task, or the launcher started another number of ranks.
     """
     task, context = arrive(Path(folder))
     log = ProbeLog(context)

@@ -43,8 +43,7 @@ class StepLog:
         may_end_early: whether the session may end the run before its last step.
         clock: the clock of all its time stamps.
 
-    Raises:
-        RunError: `ran_before`, when the folder holds a log of this rank already.
+    Raises RunError `ran_before` if the folder holds a log of this rank already.
     """
 
     def __init__(self, context: RankContext) -> None:

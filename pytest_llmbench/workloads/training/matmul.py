@@ -79,10 +79,7 @@ def product(
 ) -> tuple[torch.Tensor, torch.Tensor, Callable[[], torch.Tensor]]:
     """Return two fp32 matrices in a type, and a function that multiplies them, always into the same memory.
 
-    The product of factors in e4m3 is in bf16.
-
-    Raises:
-        RuntimeError: this device or this PyTorch has no such product.
+    The product of factors in e4m3 is in bf16. Raises RuntimeError if this device or this PyTorch lacks such a product.
     """
     if dtype is not torch.float8_e4m3fn:
         left, right = left.to(dtype), right.to(dtype)

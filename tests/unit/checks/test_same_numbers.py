@@ -30,7 +30,6 @@ class Fault:
     steps: frozenset[int]
 
     def strikes(self, rank: int, kind: str, turn: int, step: int) -> bool:
-        """Whether it is wrong here."""
         return (rank, kind) == (self.rank, self.kind) and turn in self.turns and step in self.steps
 
 

@@ -33,8 +33,7 @@ def free_bytes(context: RankContext, device: torch.device) -> int:
 def choose_largest(sizes: Sequence[int], free: float) -> tuple[int, list[str]]:
     """The largest size of which two buffers fit, and a note if that is not the largest of all.
 
-    Raises:
-        RunError: `no_memory`, when none fits.
+    Raises RunError `no_memory` if none fits.
     """
     fitting = [size for size in sizes if 2 * size <= free]
     if not fitting:  #: error no_memory: Check: the smallest message does not fit into memory

@@ -77,8 +77,7 @@ def gemm(
 def prepare(precision: str, given: Factors, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, Multiply]:
     """The matrices on the device, in their precision, and a function that multiplies them, always into the same memory.
 
-    Raises:
-        RuntimeError: this device or this PyTorch has no such product.
+    Raises RuntimeError if this device or this PyTorch lacks such a product.
     """
     return product(given.left.to(device), given.right.to(device), _STORED[precision])
 

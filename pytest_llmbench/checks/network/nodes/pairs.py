@@ -52,11 +52,7 @@ class PairsPlan(Sizes):
 
 
 def play(context: RankContext, log: ProbeLog) -> RankGames:
-    """Play this rank's part of all rounds.
-
-    Raises:
-        LLMBenchError: rank 0 does not show up, or there is no GPU for this rank.
-    """
+    """Play this rank's part of all rounds. Raises LLMBenchError if rank 0 is missing, or a GPU for this rank."""
     plan = PairsPlan(**context.config)
     record = NcclRecord(context) if plan.nccl else None
     player = _Player(context, log, plan)
@@ -278,11 +274,7 @@ class DirectGroup:
         return size_bytes / seconds / 1e9 * busbw_factor(collective, self.size)
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
-        """Sum a tensor over the group, and wait for it.
-
-        Raises:
-            RuntimeError: another rank is gone, or does not answer in time.
-        """
+        """Sum a tensor over the group, and wait for it. Raises RuntimeError if another rank is gone or late."""
         self._wait(self._group.allreduce([tensor]))
 
     def _wait(self, work: Any) -> None:

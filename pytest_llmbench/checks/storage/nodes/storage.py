@@ -56,11 +56,9 @@ def measure(context: RankContext, log: ProbeLog) -> StorageLoad:
     """Measure how fast this node writes, reads and handles small files while all others do the same.
 
     One rank per node. The config: `folder`, shared by all nodes; `blocks` of 4 MiB in each of a node's `streams` files;
-    small `files` of each node; `timeout_s`, the longest wait for the other nodes at each point.
-
-    Raises:
-        RunError: `no_space`, before anything is written; `short_read`; `left_alone`, when another node failed.
-        OSError: the file system refuses.
+    small `files` of each node; `timeout_s`, the longest wait for the other nodes at each point. Raises RunError
+    `no_space` before it writes, `short_read`, or `left_alone` if another node failed, and OSError if the file system
+    refuses.
     """
     config, rank = context.config, context.rank
     parent = Path(config["folder"]) / f"llmbench-storage-{config['name']}"

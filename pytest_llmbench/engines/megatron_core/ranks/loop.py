@@ -54,8 +54,7 @@ class MegatronTraining:
 def prepare(recipe: Recipe, options: MegatronCoreOptions, device: torch.device) -> MegatronTraining:
     """Join the parallel groups of the recipe's layout and build this rank's part of the training.
 
-    Raises:
-        ConfigError: the batch is indivisible by the ranks, or the data are invalid.
+    Raises ConfigError if the batch is indivisible by the ranks, or the data are invalid.
     """
     layout = recipe.parallelism
     parallel_state.initialize_model_parallel(
@@ -144,8 +143,7 @@ def _optimizer(recipe: Recipe, options: MegatronCoreOptions, config: Transformer
 def run(recipe: Recipe, options: MegatronCoreOptions, device: torch.device, log: StepLog) -> None:
     """Train a recipe within the process group that is there.
 
-    Raises:
-        ConfigError: the batch is indivisible by the ranks, or the data are invalid.
+    Raises ConfigError if the batch is indivisible by the ranks, or the data are invalid.
     """
     training = prepare(recipe, options, device)
     implementation = transformer_impl(options, device)

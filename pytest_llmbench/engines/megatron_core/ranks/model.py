@@ -89,8 +89,7 @@ class PaddedGPTModel(GPTModel):  # type: ignore[misc]
 def transformer_impl(options: MegatronCoreOptions, device: torch.device) -> TransformerImpl:
     """Choose the layers to train.
 
-    Raises:
-        ConfigError: the option is `transformer_engine`, and this rank lacks it or a GPU.
+    Raises ConfigError if the option is `transformer_engine`, and this rank lacks it or a GPU.
     """
     usable = device.type == "cuda" and find_spec("transformer_engine") is not None
     if options.transformer_impl == "transformer_engine" and not usable:

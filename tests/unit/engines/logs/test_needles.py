@@ -58,7 +58,6 @@ class Beads(External):
     reader = LogReader(name="beads", dialect=lambda: _parse)
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:  # noqa: ARG002
-        """Nothing is started here."""
         return Script(commands=())
 
 
