@@ -444,7 +444,7 @@ class MegatronLM(External):
         )
 
     def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:
-        # Where the checkpoint's folder is still empty, Megatron-LM starts from random weights and prints that.
+        # If the checkpoint's folder is still empty, Megatron-LM starts from random weights and prints that.
         random = any((claim.name, claim.value) == ("initial_weights", "random") for claim in series.claims)
         rules, own = self.arguments(recipe, topology)
         layout = recipe.parallelism

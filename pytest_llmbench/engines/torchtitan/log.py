@@ -29,7 +29,7 @@ _STEP = re.compile(
 _FIELD = re.compile(r"([a-z_]{1,20}): {0,9}(\S{1,40})(?: {2}|\s*$)", re.ASCII)
 # Colours of a log that lost the escape signs before them.
 _COLOURS = re.compile(r"\[\d{1,3}(?:;\d{1,3}){0,4}m", re.ASCII)
-# What is left of a step line that lost its beginning.
+# The rest of a step line that lost its beginning.
 _FIGURES = re.compile(r"\b(?:memory|tps|wps|mfu): {1,9}\S", re.ASCII)
 _MEMORY = re.compile(r"(-?\d{1,6}\.\d\d)GiB\((?:-?\d{1,4}\.\d\d|nan)%\)", re.ASCII)
 _RATE = re.compile(r"\d{1,3}(?:,\d{3})*", re.ASCII)
@@ -169,7 +169,7 @@ _EIGHT_BITS = re.compile(
     r"\b(Float8 (?:\w+ scaled )?training|MX training) active|\bSwapped to (Float8|MX)Linear", re.ASCII
 )
 _OF_MESH: Mapping[str, ClaimName] = {"tp": "tensor", "pp": "pipeline", "cp": "context_parallel"}
-# Of the model's configuration; other settings are compared by the rules of the engine.
+# Settings of the model; all others are compared by the rules of the engine.
 _MODEL: Table = {
     "n_layers": ("layers", whole_number),
     "dim": ("hidden_size", whole_number),
