@@ -19,6 +19,7 @@ _METASEQ = re.compile(rb"train_inner|done training|training on|num_updates: |ove
 _TITAN = re.compile(rb"step: |device mesh|local batch size|Training completed|total parameters|Applied ")
 _NEMO = re.compile(rb"Training epoch|max_steps=|Starting with \d+ processes")
 _CHAT = re.compile(rb"Throughput: |Execution time|dist_world_size|Beginning of Epoch|epoch=\d|exits successfully")
+_MLPERF = re.compile(rb'"(?:block|run|eval)_st|"train_|"throughput"|eval_acc|batch_size|accumulation')
 _TIME = re.compile(rb"\d+user |_TRAINING:")
 _EVENTS = "events.out.tfevents.1700000000.host.1.0"
 _SMALL = {"sequence_length": 32, "global_batch_size": 8, "micro_batch_size": 2}
@@ -108,6 +109,20 @@ def torchtitan() -> Iterator[Subject]:
     other = runs(recipe("titan", "torchtitan", **TORCHTITAN_CPU.recipe))
     rare = {"job.log": b"".join(lines).replace(b'"log_freq": 1,', b'"log_freq": 5,')}
     yield from _whole("2 CPU ranks, every fifth step", rare, other, _TITAN, proof)
+
+
+def mlperf() -> Iterator[Subject]:
+    """MLPerf's logs: one with blocks alone, and one with a line for every ten steps."""
+    proof = rb'"status": "success"'
+    blocks = runs(published()["mlperf_llama31_8b_mi"], gpus=8)
+    yield from _whole("8 MI355X", data("logs/mlperf_llama31_8b_mi355x.txt"), blocks, _MLPERF, proof)
+    tuned = recipe(
+        "lora", "mlperf", gpus_per_node=8, sequence_length=8192, global_batch_size=8, micro_batch_size=1,
+        parallelism={"context": 2}, precision="fp8", steps=1024, end="target",
+        options={"benchmark": "llama2_70b_lora", "target": 0.925},
+    )  # fmt: skip
+    lines = runs(tuned, gpus=8)
+    yield from _whole("LoRA on 8 B200", data("logs/mlperf_llama2_70b_lora_b200.txt"), lines, _MLPERF, proof)
 
 
 def nemo() -> Iterator[Subject]:

@@ -76,14 +76,14 @@ class Machines:
         machines = [{"hosts": hosts, **node.model_dump(mode="json")} for node, hosts in alike.values()]
         return {"machines": machines, **({"missing": dict(self.missing)} if self.missing else {})}
 
-    def products(self, reading: Reading, dtype: str) -> PhysicsResult:
-        """Products of a GPU."""
+    def products(self, reading: Reading, dtype: str, program: str = "gemm") -> PhysicsResult:
+        """Products of a GPU; `program` as in `expect_products`."""
         gpu = self._gpu(reading)
         if isinstance(gpu, NoLaw):
             return gpu
         power = gpu.default_power_limit_w
         return physics.expect_products(
-            gpu.name, gpu.capability, gpu.sms, gpu.max_sm_mhz, dtype, default_power_w=power
+            gpu.name, gpu.capability, gpu.sms, gpu.max_sm_mhz, dtype, program, default_power_w=power
         )  # fmt: skip
 
     def lowered_power(self, reading: Reading | Finding) -> tuple[str, str]:

@@ -23,6 +23,7 @@ from pytest_llmbench.judging.telemetry import Better
 ALPHA_OF_SESSION = ALPHA / 5
 # An interval that reaches this far to the worse, as a share, could hide a regression that matters.
 COARSE = 0.05
+_ENERGY = "energy_per_token"
 # Verdict of a number that lacks a direction or an interval, or is zero.
 NOT_JUDGED = "-"
 # Degrees of freedom by which an end of a run's own interval is turned into a standard error.
@@ -269,7 +270,11 @@ def _numbers(
     """Yield a pair for each number of a recipe, or, for an incomparable one, its verdict."""
     series, runs = new[0].series, (*old, *new)
     past = [run for run in past if run.series == series and run.problem is None]
-    for metric in sorted({name for run in runs for name in run.metrics}):
+    names = {name for run in runs for name in run.metrics}
+    if series.gpus and _ENERGY not in names:
+        reason = "no run of either session has it: their reports have the reason"
+        yield Compared(name=recipe, metric=_ENERGY, verdict=Verdict.SKIP, reason=reason)
+    for metric in sorted(names):
         if any(metric not in run.metrics for run in runs):
             which = "earlier" if any(metric not in run.metrics for run in old) else "later"
             reason = f"a run of the {which} session lacks it"

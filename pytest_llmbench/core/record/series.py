@@ -286,7 +286,7 @@ class StepSeries(Strict):
     transport: tuple[str, ...] = ()
     """Faults of the way that NCCL sent data, by its own lines in the logs, in words."""
     contradictions: tuple[str, ...] = ()
-    """Contradictions between a log and other files of the same run, in words."""
+    """Contradictions within a log, or between it and other files of the same run, in words."""
 
 
 class Progress(Strict):

@@ -428,7 +428,7 @@ class MegatronLM(External):
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         yield from super().problems(recipe, topology)
         yield from batch_problem(recipe, topology)
-        yield from precision_problem(recipe, topology)
+        yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16", "fp8", "mxfp8"))
         if recipe.parallelism.sharding not in {"none", "optimizer"}:
             yield f"recipe {recipe.name}: engine megatron_lm shards none or the optimizer"
         if recipe.model.activation == "relu":

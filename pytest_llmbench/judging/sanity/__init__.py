@@ -9,7 +9,7 @@ from pytest_llmbench.judging.sanity.rates import implausible, logged, products
 from pytest_llmbench.judging.sanity.steps import outside
 from pytest_llmbench.judging.sanity.work import claims, counted
 
-__all__ = ["Evidence", "Origin", "first_problem", "implausible", "outside"]
+__all__ = ["Evidence", "Origin", "claims", "first_problem", "implausible", "outside", "world_size"]
 
 # In the order of their use to the reader: the first problem is the one that is reported.
 _OF_RANKS = (

@@ -48,7 +48,10 @@ def lines(e: Evidence) -> Iterator[Problem]:
         )
         return
     end = e.recipe.steps if e.recipe.end == "steps" else numbers[-1]
-    due = {*range(every, end + 1, every), *([1] if e.series.first_apart else [])}
+    first, *others = e.series.steps
+    # Only a line that gives its own number of steps has more of them than the line after it.
+    longer = bool(others) and first.step == first.interval > others[0].interval
+    due = {*range(first.step if longer else every, end + 1, every), *([1] if e.series.first_apart else [])}
     # Gaps in which no more lines are missing than were unreadable are explained.
     begins = [0, *numbers]
     begin = {step: begins[bisect(begins, step) - 1] for step in sorted(due - set(numbers))}

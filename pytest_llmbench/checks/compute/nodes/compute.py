@@ -6,18 +6,22 @@ Each takes `seconds` after the warm-up. Its `start` returns when the other ranks
 import statistics
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, get_args
 
 import torch
 
-from pytest_llmbench.checks.compute.nodes import gemm
+from pytest_llmbench.checks.compute.nodes import gemm, sweep
 from pytest_llmbench.checks.compute.nodes.answer import (
     CopyRates,
     DeviceRates,
     GemmPrecision,
     GemmRate,
     GemmRates,
+    ShapeSweep,
+    ShapeSweeps,
     SustainedLoad,
+    SweptProduct,
     TelemetrySample,
 )
 from pytest_llmbench.core.unix_clock import UnixClock
@@ -73,6 +77,28 @@ def measure(context: RankContext, log: ProbeLog) -> DeviceRates:
     return DeviceRates(
         device=device_name(context), setting=gemm.setting_of(context), gemm=products, memory=memory, host_device=copies
     )
+
+
+def sweep_shapes(context: RankContext, log: ProbeLog) -> ShapeSweeps:
+    """Search the shape with the fastest product while the node's other ranks do the same.
+
+    The config: `seconds` for each kind of product, and `timeout_s`.
+    """
+    config, device = context.config, _device(context)
+    products: dict[SweptProduct, ShapeSweep] = {}
+    lacking: dict[SweptProduct, str] = {}
+    with _meeting(context) as barrier:
+        for name in sweep.PRODUCTS:
+            log.phase(f"shapes in {name}")
+            start = partial(barrier.wait, f"shapes in {name}")
+            reason = _why_lacking(name.removesuffix("_rowwise"), device) if device.type == "cuda" else ""
+            if reason := reason or sweep.why_no_product(name, device):
+                lacking[name] = reason
+                start()
+                continue
+            shapes = sweep.shapes_for(device)
+            products[name] = sweep.sweep(name, device, seconds=config["seconds"], start=start, shapes=shapes)
+    return ShapeSweeps(device=device_name(context), products=products, lacking=lacking)
 
 
 def sustain(context: RankContext, log: ProbeLog) -> SustainedLoad:
