@@ -132,7 +132,8 @@ def test_rank_0_of_megatron_bridge_has_a_clock_of_its_own(tmp_path: Path) -> Non
         log.write_text(text.replace("14.26s", change))
         series = ENGINE.read(log, recipe)
         (step,) = series.steps
-        assert (step.seconds, step.samples, step.reported["model_tflops"]) == (pytest.approx(14.2603), 512, 58.2)
+        assert step.seconds == pytest.approx(14.2603)
+        assert (step.samples, step.reported["model_tflops"]) == (512, 58.2)
         assert any("by that of rank 0" in doubt for doubt in ENGINE.doubts(recipe, topology, series)) is doubted
     log.write_text(text.replace("58.2TFLOP", "58.2TF"))
     assert ENGINE.read(log, recipe).unread == 1
