@@ -70,7 +70,8 @@ def check_logged_rate(recipe: Recipe, topology: Topology, series: StepSeries) ->
 
 
 def _step_flops(step: Step, topology: Topology) -> float | None:
-    rate = step.reported.get("tflops", step.reported.get("throughput_per_gpu"))
+    names = ("tflops", "throughput_per_gpu", "model_tflops", "TFLOPS_per_GPU")
+    rate = next((step.reported[name] for name in names if name in step.reported), None)
     if rate is None or rate < _READABLE_TFLOPS or step.seconds is None:
         return None
     return 1e12 * rate * step.seconds * topology.world_size
