@@ -1,4 +1,4 @@
-"""Rules for a recipe's `options.arguments`, which must agree with its fields, and refusals that engines share.
+"""Rules for a recipe's `options.arguments`, which must agree with its fields; and checks that engines share.
 
 They make sure that plan, FLOPs, references and gate are about the training that runs. An argument is one of:
 

@@ -66,7 +66,7 @@ class ReplayFacts(Strict):
     ended: Literal["steps", "time_limit"] = "steps"
     """`time_limit` for a run that was meant to be cut off at its limit, and was.
 
-    It needs a recipe with `end: time_limit`, and is superfluous where the log has Slurm's own line about it.
+    It needs a recipe with `end: time_limit`.
     """
     wall_s: PositiveFloat | None = None
     """Seconds from launch to end; the steps must not add up to more."""
@@ -228,7 +228,7 @@ def runs_of_session(folder: Path, law: Law) -> Iterator[RunSpec]:
         group, topology = planned[key].group if key in planned else None, replayed.topology
         recipe, problem = current.on(topology), replayed.problem
         if wrong := law.wrong_work(ran, topology):
-            #: problem wrong_work: a run of a session that ran another recipe than the one of today's folder
+            #: problem wrong_work: another recipe than that of today's folder
             problem = problem or Problem(kind="wrong_work", message=wrong)
         if wrong or law.as_recorded:
             recipe = ran.model_copy(update={"references": recipe.references})

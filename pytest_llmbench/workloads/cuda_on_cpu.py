@@ -46,7 +46,7 @@ _MARK = "_is_the_cpu"
 
 
 def install(*, pretend_available: bool = False) -> None:
-    """Let "cuda" mean the CPU for the rest of this process, unless CUDA is available.
+    """Map "cuda" to the CPU for the rest of this process, unless CUDA is available.
 
     It must come before the framework's import, which copies names out of `torch.cuda`. For `pretend_available`, see the
     module.

@@ -290,7 +290,7 @@ class StepSeries(Strict):
 
 
 class Progress(Strict):
-    """The last step that a run has logged so far, as quickly as it can be had: to look on, not to judge."""
+    """The last step that a run has logged so far, for display."""
 
     step: int
     """Number of the step."""

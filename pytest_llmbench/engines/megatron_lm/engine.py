@@ -72,7 +72,6 @@ _EIGHT_BITS: Mapping[str, str] = {"fp8": "tensorwise", "mxfp8": "mxfp8"}
 
 
 def _half(recipe: Recipe) -> str:
-    """The precision of the weights."""
     return "bf16" if recipe.precision in _EIGHT_BITS else recipe.precision
 
 

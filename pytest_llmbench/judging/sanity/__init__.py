@@ -1,4 +1,4 @@
-"""The sanity gate: only a run that is whole, finite and plausible yields a number."""
+"""The sanity gate: numbers are computed only from a run that is complete, finite and plausible."""
 
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.judging.sanity import losses, steps
