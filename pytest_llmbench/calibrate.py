@@ -46,8 +46,7 @@ def calibrate_references(
         too_fast: share of the mean from which on a run is too fast; None without such a bound.
         name: of the reference, with the statistic if there are several; None for the usual name.
 
-    Raises:
-        ConfigError: a run is unfit, or unlike the others.
+    Raises ConfigError if a run is unfit, or unlike the others.
     """
     recipe = runs[0].record.recipe
     known = statistics_of(get_engine(recipe.engine))
@@ -69,8 +68,7 @@ def calibrate_references(
 def calibrate_losses(runs: Sequence[GoodRun]) -> tuple[GoldenLosses, list[str]]:
     """Make golden losses from repeats of one training, and warnings about them.
 
-    Raises:
-        ConfigError: a run is unlike the others.
+    Raises ConfigError if a run is unlike the others.
     """
     refuse_unlike(runs)
     engine = get_engine(runs[0].record.recipe.engine)
@@ -90,7 +88,6 @@ def _reference(
     too_fast: float | None,
     label: str | None,
 ) -> tuple[Reference, list[str]]:
-    """One reference, and warnings about it."""
     is_time = Quantity(0.0, statistic.unit).dimension == "time"
     try:
         result = calibrate([run.value(name, statistic) for run in runs], lower_is_better=is_time, less=less)
@@ -166,8 +163,7 @@ def _own_verdicts(runs: Sequence[GoodRun], reference: Reference, statistic: Stat
 def read_runs(given: Sequence[Path], recipe: str | None) -> list[GoodRun]:
     """Read all records that are named, or lie in a folder of reports: those of one recipe.
 
-    Raises:
-        ConfigError: a record is unreadable, none is there, or several recipes are, and none is chosen.
+    Raises ConfigError if a record is unreadable, there is none, or none of several recipes is chosen.
     """
     files = []
     for place in given:

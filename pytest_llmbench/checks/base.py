@@ -89,10 +89,8 @@ class Fleet(Protocol):
     def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
         """Run all probes at once and wait: one answer per rank of each, in the order of the ranks.
 
-        A rank that raises, dies, or is silent at the deadline has an answer with the reason.
-
-        Raises:
-            ClusterError: the nodes are gone, or the session ended.
+        A rank that raises, dies, or is silent at the deadline has an answer with the reason. Raises ClusterError if the
+        nodes are gone, or the session ended.
         """
 
     def once(self, probe: Probe) -> list[Answer]:
@@ -103,7 +101,7 @@ class CheckSettings(Strict):
     """The settings of one check in a system's file."""
 
     skip: str | None = None
-    """Reason to leave the check out on this system: the check is then a SKIP with this reason."""
+    """Reason to leave the check out on this system, as a SKIP."""
     options: Mapping[str, Any] = {}
     """Options of this check, by its own keys."""
     references: tuple[Reference, ...] = ()
@@ -175,8 +173,7 @@ class CheckDefaults:
 def options_of(check: Check, settings: CheckSettings, model: type[CheckOptions]) -> CheckOptions:
     """The options of a check as its own model.
 
-    Raises:
-        ConfigError: the system's file has a key or a value that the model does not allow.
+    Raises ConfigError if the system's file has a key or a value that the model does not allow.
     """
     return validate(model, settings.options, f"validation: {check.name}: options")
 

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from pytest_llmbench.history.queries import PastRun, SeriesPoint
     from pytest_llmbench.session.law import Law
 
-app = typer.Typer(help="Keep the records of many sessions in a database, and ask it.", no_args_is_help=True)
+app = typer.Typer(help="Keep the records of many sessions in a database, and query it.", no_args_is_help=True)
 
 _HELP = "The history: a file (SQLite), or postgresql://USER@HOST/DATABASE"
-#: variable LLMBENCH_HISTORY: the history that `llmbench history` and `llmbench compare` use without `--history`
+#: variable LLMBENCH_HISTORY: default of `--history`
 Where = Annotated[str, typer.Option("--history", envvar="LLMBENCH_HISTORY", metavar="URL", help=_HELP)]
 DEFAULT = "llmbench-history.db"
 NOTHING_COMPARED = 10
@@ -37,8 +37,7 @@ NOTHING_COMPARED = 10
 def open_existing(url: str) -> "AbstractContextManager[History]":
     """Open an existing history, so that a misspelt file is an error instead of a new database.
 
-    Raises:
-        ConfigError: the file is missing, or `open_history` refuses it.
+    Raises ConfigError if the file is missing, or if `open_history` refuses it.
     """
     from pytest_llmbench.history.database import open_history  # noqa: PLC0415  # engines: `--help` starts sooner
 
@@ -129,7 +128,7 @@ def series(
     *,
     changes: Annotated[
         float | None,
-        typer.Option(metavar="P", min=1e-12, max=0.5, help="Print the runs from which on it was another, by this p."),
+        typer.Option(metavar="P", min=1e-12, max=0.5, help="Print the runs at which it changed, up to this p."),
     ] = None,
     last: Annotated[int | None, typer.Option(min=2, help="Only the newest N runs.")] = None,
     number: Annotated[int | None, typer.Option("--series", help="Only this series: one machine and setup.")] = None,
@@ -137,7 +136,7 @@ def series(
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
-    """Print a number of a recipe over time, or when it changed, for each machine and setup by itself.
+    """Print a number of a recipe over time, or its changes, for each machine and setup.
 
     Apache Otava reads the CSV of one series.
     """
@@ -211,46 +210,6 @@ def _print_changes(title: str, points: "Sequence[SeriesPoint]", p_value: float, 
         print_table(("since", "session", "position", "before -> after", "change", "verdict", "p"), rows)
 
 
-@app.command(short_help="List nodes and GPUs with their faults.")
-def ledger(
-    *,
-    node: Annotated[str | None, typer.Option(help="Print all entries of this node and its parts.")] = None,
-    device: Annotated[
-        str | None, typer.Option(help="Print all entries of one device, such as the UUID of a GPU.")
-    ] = None,
-    days: Annotated[float, typer.Option(min=0.01, help="Days for which a fault counts.")] = 14.0,
-    repeats: Annotated[int, typer.Option(min=1, help="Sessions with a fault from which on to avoid a node.")] = 2,
-    last: Annotated[int, typer.Option(min=1, help="Only the newest N entries.")] = 100,
-    history: Where = DEFAULT,
-    as_json: AsJson = False,
-) -> None:
-    """List nodes, GPUs and other parts with their faults, and which nodes to avoid."""
-    from pytest_llmbench.history.ledger import entries_of, list_devices  # noqa: PLC0415
-
-    with open_existing(history) as opened:
-        devices = list_devices(opened, node=node, device=device, days=days, repeats=repeats)
-        about = device or node
-        entries = entries_of(opened, about, limit=last) if about is not None else []
-    if as_json:
-        print_json({"devices": [asdict(part) for part in devices], **({"entries": entries} if about else {})})
-        return
-    print_table(
-        ("node", "kind", "device", "sessions", "last seen", "faults", "avoid"),
-        [
-            (
-                part.node, part.kind, "" if part.kind == "node" else part.name, part.sessions, _time(part.last),
-                part.faults if part.kind == "node" else "", part.avoid or "" if part.kind == "node" else "",
-            )
-            for part in devices
-        ],
-    )  # fmt: skip
-    for entry in entries:
-        number = "" if entry["value"] is None else f" {for_people(entry['value'])} {entry['unit']}"
-        fault = " (fault)" if entry["blames"] else ""
-        head = f"{_time(entry['time'])} {entry['session']} {entry['device']}: {entry['what']}{number}{fault}: "
-        _echo(head + " ".join(entry["said"].split()))
-
-
 def compare(
     before: Annotated[
         str, typer.Argument(help="The earlier session: its folder, or its id or name in reports or the history.")
@@ -261,7 +220,7 @@ def compare(
     as_recorded: AsRecorded = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare two sessions, each number with what is uncertain of both.
+    """Compare two sessions, each number with the uncertainty of both.
 
     Exit with 1 if a number became worse beyond that, or cannot be judged any more, and with 10 if nothing could be
     compared.
@@ -297,7 +256,7 @@ def _compare_lines(
     from pytest_llmbench.history.queries import runs_before  # noqa: PLC0415
 
     if before == after:
-        raise ConfigError(f"{before}: a session is never slower than itself; name two")
+        raise ConfigError(f"{before}: this is one session; name two")
     # A history shows the difference between runs, also of sessions that are given as folders.
     if "://" not in url and not Path(url).expanduser().exists():
         return compare_sessions(runs(before, None), runs(after, None))

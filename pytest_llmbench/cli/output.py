@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 RUN_DIR = Path("reports")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 AsRecorded = Annotated[
-    bool, typer.Option("--as-recorded", help="Let the recipes in the records decide what had to run, not today's.")
+    bool, typer.Option("--as-recorded", help="Judge by the recipes in the records instead of today's.")
 ]
 RunDir = Annotated[Path, typer.Option("--run-dir", metavar="DIR", help="Folder of the sessions.")]
 
@@ -28,8 +28,7 @@ _WIDTH_OF_FILES = 100_000
 def law_of_today(*, as_recorded: bool) -> "Law":
     """The recipes of this folder and the installed ones, at both scales, which decide what had to run.
 
-    Raises:
-        ConfigError: a file of recipes is wrong.
+    Raises ConfigError for a wrong recipe file.
     """
     from pytest_llmbench.cli.rows import folders_of  # noqa: PLC0415  # with pytest and all engines
     from pytest_llmbench.cli.site.reading import call_in_site  # noqa: PLC0415

@@ -50,8 +50,7 @@ def choose(run_dir: Path, older_than: float | None, keep: int | None) -> list[Ol
         older_than: days without a change after which a session may go.
         keep: number of newest sessions that stay.
 
-    Raises:
-        ConfigError: the folder is missing.
+    Raises ConfigError if the folder is missing.
     """
     _jobs.cache_clear()
     sessions = []

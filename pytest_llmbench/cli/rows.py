@@ -26,8 +26,7 @@ ListRow = dict[str, Any]
 def rows_of(kind: str) -> tuple[list[ListRow], list[str]]:
     """The rows of a kind, and the faults of extensions of other packages that are left out.
 
-    Raises:
-        ConfigError: the ini file of this folder, or a file of a recipe or a system, is wrong.
+    Raises ConfigError for a wrong ini, recipe or system file.
     """
     return call_in_site(lambda config: (list(KINDS[kind][0](config)), lending.unusable()))
 

@@ -67,8 +67,7 @@ class Allocation:
     def hosts(self) -> tuple[str, ...] | Waiting | None:
         """The nodes held; Waiting until they are there; None when each run brings its own.
 
-        Raises:
-            ClusterError: the allocation is lost, or its job is pending for a reason that lasts.
+        Raises ClusterError if the allocation is lost, or its job can never start.
         """
         return None
 
@@ -81,7 +80,7 @@ class Allocation:
 
 
 class HeldJob(Allocation):
-    """A Slurm job that only holds nodes, and ends itself when its owner falls silent.
+    """A Slurm job that only holds nodes. It ends itself when its owner falls silent.
 
     Attributes:
         request: the request for it.
@@ -146,7 +145,7 @@ class HeldJob(Allocation):
 
 
 class ExistingJob(Allocation):
-    """The Slurm job that pytest itself runs inside (salloc, sbatch): its nodes are used, and it is left to the user."""
+    """The user's Slurm job (salloc, sbatch) in which pytest runs. It is never cancelled."""
 
     def __init__(self, settings: Settings, slurm: Slurm) -> None:
         self._settings = settings
@@ -189,7 +188,7 @@ class ExistingJob(Allocation):
 
 
 class ThisHost(Allocation):
-    """This machine. Locks let one session at a time measure on it: two would each see half a machine.
+    """This machine. A lock lets one session at a time measure on it, because two would share its cores.
 
     The session holds the first lock, and its ranks hold the second, because they outlive a session that is killed.
     """
@@ -200,8 +199,7 @@ class ThisHost(Allocation):
     def hosts(self) -> tuple[str, ...] | Waiting:
         """This host, as soon as other sessions and the ranks that they left behind are gone from it.
 
-        Raises:
-            ClusterError: opening a lock failed.
+        Raises ClusterError if a lock cannot be opened.
         """
         own, ranks = _lock_file("this-host"), _lock_file("ranks")
         try:
@@ -236,8 +234,8 @@ def owner_of(settings: Settings, heartbeat: Heartbeat) -> Owner | None:
 
 
 def _lock_file(what: str) -> Path:
-    #: variable TMPDIR: the folder of the locks by which one session at a time measures on this machine:
-    #:  `llmbench-this-host.lock` of the session, `llmbench-ranks.lock` of its ranks, which may outlive it
+    #: variable TMPDIR: folder of `llmbench-this-host.lock` and `llmbench-ranks.lock`, by which one session at a time
+    #:  measures on this machine
     return Path(tempfile.gettempdir()) / f"llmbench-{what}.lock"
 
 
@@ -247,14 +245,12 @@ def _processes(lock: Path) -> str:
 
 
 def ask_slurm(requests: Iterable[JobRequest]) -> str:
-    """Ask Slurm by `sbatch --test-only` whether such jobs can ever start; nothing is submitted or written.
+    """Ask Slurm by `sbatch --test-only` whether such jobs can ever start, without submitting them.
 
     Returns:
         Its answer, for people.
 
-    Raises:
-        NoAnswerError: it is not here, or silent.
-        ClusterError: it refuses one.
+    Raises NoAnswerError if Slurm is missing or silent, and ClusterError if it refuses a request.
     """
     slurm = Slurm()
     if shutil.which("sbatch") is None:

@@ -169,11 +169,8 @@ def submit_slurm(
     """Submit a public function of this package, with texts and numbers, to Slurm, and watch the job.
 
     Slurm is first asked whether it could ever start such a job: without `EnforcePartLimits` it accepts impossible ones
-    and leaves them pending for ever. With `seen`, the queue is read again before the return.
-
-    Raises:
-        NoAnswerError: whether Slurm took it is unknown; if it appears in the queue later, it stays idle.
-        ClusterError: Slurm refuses, in its own words.
+    and leaves them pending for ever. With `seen`, the queue is read again before the return. Raises NoAnswerError if it
+    is unknown whether Slurm took the job, which then stays idle, and ClusterError if Slurm refuses, in its own words.
     """
     folder = request.folder
     make_folder(folder)

@@ -35,9 +35,8 @@ class LeasePool:
     def acquire(self, nodes: int) -> Lease | None:
         """Lend `nodes` hosts, or None while too few are free.
 
-        Raises:
-            TooFewLeftError: too few are left after others were lost.
-            ClusterError: the whole allocation is smaller.
+        Raises TooFewLeftError if too few are left after others were lost, and ClusterError if the whole allocation is
+        smaller.
         """
         left = [host for host in self._hosts if host not in self.lost]
         if len(left) < nodes <= len(self._hosts):
@@ -59,9 +58,8 @@ class LeasePool:
     def acquire_group(self, group: int, nodes: int) -> Lease | None:
         """Lend the `group`-th `nodes` hosts, counted from 1, or None while one of them is in use.
 
-        Raises:
-            TooFewLeftError: one of its hosts was lost.
-            ClusterError: the allocation is too small for the group.
+        Raises TooFewLeftError if one of its hosts was lost, and ClusterError if the allocation is too small for the
+        group.
         """
         # Hosts that are left over from the groups come into the places of lost ones.
         every, places = list(self._hosts), len(self._hosts) // nodes * nodes

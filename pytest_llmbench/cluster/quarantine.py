@@ -18,14 +18,13 @@ from pytest_llmbench.core.files import write_text
 
 # What sinfo -R shows of it fits on a screen.
 _LONGEST_REASON = 160
-_HEAD = "# Nodes that llmbench found bad. Take a line away to let its node back in.\n"
+_HEAD = "# Nodes that llmbench found bad. Delete a line to let its node back in.\n"
 
 
 def read_quarantine(path: Path) -> dict[str, str]:
     """Read the reason of each node on the list; empty while the file is missing.
 
-    Raises:
-        ConfigError: the file is unreadable.
+    Raises ConfigError if the file is unreadable.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -61,21 +60,18 @@ def remove_bad(bad: Mapping[str, str], settings: Settings, session: Session) -> 
 
 
 def barred_nodes(settings: Settings) -> dict[str, str]:
-    """Nodes to keep off, each with the reason: those in quarantine, and those to avoid for their history.
+    """The nodes in quarantine, each with the reason that a plan prints.
 
-    Raises:
-        ConfigError: the quarantine list is unreadable.
+    Raises ConfigError if the quarantine list is unreadable.
     """
     listed = read_quarantine(settings.quarantine) if settings.quarantine is not None else {}
-    avoided = {host: f"to avoid: {reason}" for host, reason in settings.avoided.items()}
-    return avoided | dict.fromkeys(listed, f"in quarantine ({settings.quarantine})")
+    return dict.fromkeys(listed, f"in quarantine ({settings.quarantine})")
 
 
 def refuse_quarantined(hosts: Sequence[str], settings: Settings) -> None:
-    """Check the nodes that a session got against those to keep off, which an allocation of the user's may hold.
+    """Check the nodes that a session got: an allocation of the user's may hold nodes in quarantine.
 
-    Raises:
-        ClusterError: one of them is in quarantine, or to avoid.
+    Raises ClusterError if one of them is in quarantine.
     """
     listed = read_quarantine(settings.quarantine) if settings.quarantine is not None else {}
     barred = [f"{host} ({listed[host]})" for host in hosts if host in listed]
@@ -83,9 +79,6 @@ def refuse_quarantined(hosts: Sequence[str], settings: Settings) -> None:
         raise ClusterError(
             f"in quarantine: {', '.join(barred)}. Use other nodes, or take the line out of {settings.quarantine}"
         )
-    avoided = [f"{host} ({settings.avoided[host]})" for host in hosts if host in settings.avoided]
-    if avoided:
-        raise ClusterError(f"to avoid: {', '.join(avoided)}. Use other nodes, or leave out llmbench_avoid_from_history")
 
 
 def drain_command(host: str, reason: str, session: str) -> list[str]:
@@ -97,8 +90,7 @@ def drain_command(host: str, reason: str, session: str) -> list[str]:
 def add_to_quarantine(path: Path, bad: Mapping[str, str], session: str) -> list[str]:
     """Add the nodes that are new to the list, and return their names. Sessions that write at once wait for each other.
 
-    Raises:
-        OSError: writing the file failed.
+    Raises OSError if the file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)

@@ -29,8 +29,7 @@ RECIPES: Extensions[Path] = Extensions("folder of recipes", "recipes", _accept)
 def check_recipes(recipes: Iterable[Recipe]) -> None:
     """Check each recipe's options and the statistics that it names against its engine; those of a broken engine pass.
 
-    Raises:
-        ConfigError: one names something that is unknown, or a bound in a unit of another kind.
+    Raises ConfigError for an unknown name, or a bound in a unit of another kind.
     """
     statistics: dict[str, Mapping[str, Statistic]] = {}  # of an engine: thousands of recipes have the same
     for recipe in recipes:
@@ -62,8 +61,7 @@ def check_recipes(recipes: Iterable[Recipe]) -> None:
 def with_references(recipe: Recipe, own: Sequence[Reference], settings: Settings) -> Recipe:
     """Add the system's own references to a recipe, and leave out those for other machines or scales.
 
-    Raises:
-        ConfigError: two of them contradict each other.
+    Raises ConfigError if two of them contradict each other.
     """
     replaced = {reference.name for reference in own}
     kept = tuple(

@@ -148,8 +148,7 @@ class System(Strict):
 def load_system(name_or_file: str, folders: Iterable[Path]) -> System:
     """Find a system by name in `folders` or among the three built-in ones, or read the file given.
 
-    Raises:
-        ConfigError: the system is unknown (the known ones are listed), or its file is wrong.
+    Raises ConfigError if the system is unknown or its file is wrong.
     """
     known = _systems_in(folders)
     if name_or_file == LOCAL:

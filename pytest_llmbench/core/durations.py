@@ -14,10 +14,8 @@ _SLURM = re.compile(
 def parse_minutes(text: str) -> int:
     """Read `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-hours[:minutes[:seconds]]`.
 
-    The result is whole minutes, rounded up: Slurm's own granularity.
-
-    Raises:
-        ConfigError: the text has none of these forms, or the limit is zero.
+    The result is whole minutes, rounded up: Slurm's own granularity. Raises ConfigError for any other text, and for
+    zero.
     """
     match = _SLURM.fullmatch(text.strip())
     if match is None:

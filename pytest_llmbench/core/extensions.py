@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class ExtensionError(ConfigError):
-    """An extension that is there by name and cannot be used; sessions that do not need it can go on."""
+    """An extension that is known by name and unusable. Sessions that do without it go on."""
 
 
 class _Claim(NamedTuple):
@@ -49,17 +49,15 @@ class Extensions(Generic[T]):
     def names(self) -> list[str]:
         """Every name: ours first, then those of other packages, then those lent for the session.
 
-        Raises:
-            ConfigError: the installation of this package is older than its code.
+        Raises ConfigError if the installation of this package is older than its code.
         """
         return list(dict.fromkeys((*self._installed, *self._lent)))
 
     def load(self, name: str) -> T:
         """Import the extension of that name, the first time it is asked for.
 
-        Raises:
-            ConfigError: there is none.
-            ExtensionError: it cannot be imported, is of another type, or two packages claim its name.
+        Raises ConfigError if there is none, and ExtensionError if it cannot be imported, is of another type, or two
+        packages claim its name.
         """
         if name not in self.names():
             raise ConfigError("; ".join([unknown(self.kind, name, self.usable()), *self.broken().values()]))
@@ -82,10 +80,9 @@ class Extensions(Generic[T]):
         return all(claim.ours for claim in self._claims(name))
 
     def lend(self, given: T | type[T]) -> None:
-        """Add an extension, or a class that makes it, under its own name until all are taken back.
+        """Add an extension, or a class that makes it, under its own name until `take_back`.
 
-        Raises:
-            ExtensionError: it has no name, or another extension of that name was lent before.
+        Raises ExtensionError if it lacks a name, or another one was lent under it.
         """
         thing: Any = given() if isinstance(given, type) else given
         source, name = f"module {type(thing).__module__} of this session", getattr(thing, "name", None)

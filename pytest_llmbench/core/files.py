@@ -31,8 +31,7 @@ def make_folder(path: Path) -> None:
 def refuse_shared(folder: Path) -> None:
     """Refuse a folder in which another user could replace a file that jobs execute, such as a script.
 
-    Raises:
-        ConfigError: someone else owns it or a folder above it, or may rename what is in there.
+    Raises ConfigError if another user owns it or a folder above it, or may rename files in it.
     """
     places = {place for path in (folder.absolute(), folder.resolve()) for place in (path, *path.parents)}
     for path in sorted(places):
@@ -86,8 +85,7 @@ def make_private(folder: Path) -> None:
 def open_regular(path: Path) -> BinaryIO:
     """Open a file to read it; the open of a FIFO would wait for ever.
 
-    Raises:
-        OSError: it cannot be opened, or is a FIFO, a device or a socket.
+    Raises OSError if it is a FIFO, a device or a socket, or cannot be opened.
     """
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -97,10 +95,9 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def refuse_special_files(folder: Path) -> None:
-    """Refuse a folder of others with a FIFO, a device or a socket in it, or a link to one.
+    """Refuse a folder of others that has a FIFO, a device, a socket, or a link to one in it.
 
-    Raises:
-        ConfigError: there is one.
+    Raises ConfigError if there is one.
     """
     for where, _, names in os.walk(folder):
         for path in (Path(where, name) for name in names):
@@ -117,8 +114,7 @@ def read_at_most(path: Path, most: int, hint: str = "") -> bytes:
         most: its largest size, bytes.
         hint: the end of the message if it cannot be read.
 
-    Raises:
-        ConfigError: it cannot be read, or is larger.
+    Raises ConfigError if it is larger or unreadable.
     """
     try:
         with open_regular(path) as file:

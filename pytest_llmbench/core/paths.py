@@ -18,8 +18,7 @@ def shipped(kind: Literal["recipes", "systems", "schemas"]) -> Path:
 def folder_of(thing: object) -> Path:
     """The folder of a package that holds YAML files; it needs no `__init__.py`.
 
-    Raises:
-        ConfigError: it is not a package.
+    Raises ConfigError if it is not a package.
     """
     if not isinstance(thing, ModuleType) or not hasattr(thing, "__path__"):
         raise ConfigError("it is not a package; give the dotted name of a folder with YAML files")

@@ -25,7 +25,6 @@ class NumberBounds:
         self.bounds = bounds
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        """Add the bounds to the schema of the number."""
         return {**handler(source), **self.bounds}
 
 
@@ -53,8 +52,7 @@ def read_json(text: bytes | str, *, once: bool = False) -> Any:
         text: the JSON.
         once: refuse a key that an object has twice; otherwise the last value counts, as JSON usually has it.
 
-    Raises:
-        ValueError: it is not JSON, nested without end, or has a key twice.
+    Raises ValueError if it is not JSON, is nested without end, or has a key twice.
     """
     try:
         return json.loads(text, object_pairs_hook=_once if once else None)
@@ -73,8 +71,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def read_plain(kind: type[T], path: Path) -> T:
     """Read a file of one dataclass.
 
-    Raises:
-        ConfigError: the file cannot be read, or a key in it is unknown, missing, or of another type.
+    Raises ConfigError if the file cannot be read, or a key is unknown, missing, or of another type.
     """
     try:
         return typing.cast("T", _fit(kind, read_json(path.read_bytes(), once=True), ""))
@@ -87,8 +84,7 @@ def read_plain(kind: type[T], path: Path) -> T:
 def write_plain(path: Path, value: object) -> None:
     """Write a dataclass as JSON, for this user alone, so that a reader sees the whole of it or nothing.
 
-    Raises:
-        ConfigError: JSON cannot hold a value in it as it is; see `refuse_unplain`.
+    Raises ConfigError as `refuse_unplain` does.
     """
     refuse_unplain(value, str(path))
     write_text(path, f"{json_of(value, indent=1)}\n", mode=PRIVATE)
@@ -97,8 +93,7 @@ def write_plain(path: Path, value: object) -> None:
 def json_of(value: object, indent: int | None = None) -> str:
     """A dataclass, and those inside it, as strict JSON; without `indent`, as one line.
 
-    Raises:
-        ValueError: a number in it is not finite.
+    Raises ValueError for a number that is not finite.
     """
     between = (",", ":") if indent is None else None
     return json.dumps(value, default=_as_json, ensure_ascii=False, allow_nan=False, indent=indent, separators=between)
@@ -113,9 +108,8 @@ def _as_json(value: object) -> object:
 def refuse_unplain(value: object, where: str) -> None:
     """Refuse a value that would not arrive as it was sent.
 
-    Raises:
-        ConfigError: a number in it is not finite, a key is not a text, or a value is neither text, number, truth value,
-            list nor mapping; with its dotted key.
+    Raises ConfigError with the dotted key of a number that is not finite, a key that is not a text, or a value of any
+    other type than text, number, bool, list and mapping.
     """
     try:
         _refuse_unplain(value, "")

@@ -1,4 +1,4 @@
-"""Numbers with units. A threshold without a unit, or of another kind, is an error and never a pass."""
+"""Numbers with units. A threshold without a unit, or of another dimension, is an error."""
 
 from __future__ import annotations
 
@@ -68,9 +68,8 @@ class Quantity:
         value: the number, or the whole text: `Quantity("200K words/s")`.
         unit: one of `UNITS`; left out when `value` is a text that holds it.
 
-    Raises:
-        UnitError: no unit, an unknown one, or a value that is not a finite number; also when it is compared with a bare
-            number or with a quantity of another dimension.
+    Raises UnitError for a missing or unknown unit, a value that is not finite, and a comparison with a bare number or
+    another dimension.
     """
 
     value: float
@@ -108,8 +107,7 @@ class Quantity:
     def to(self, unit: str) -> Quantity:
         """Return the same quantity in another unit of its dimension.
 
-        Raises:
-            UnitError: `unit` is unknown or of another dimension.
+        Raises UnitError if `unit` is unknown or of another dimension.
         """
         dimension = Quantity(0.0, unit).dimension
         if dimension != self.dimension:

@@ -142,8 +142,7 @@ class FaultsError(ConfigError):
 def validate(model: type[M], data: Mapping[str, Any], where: str) -> M:
     """Build `model` from plain data.
 
-    Raises:
-        FaultsError: one line per problem, each with `where`, the key, and for an unknown key the legal ones.
+    Raises FaultsError with a line for each problem: `where`, the key, and the legal ones for an unknown key.
     """
     try:
         return model.model_validate(data)

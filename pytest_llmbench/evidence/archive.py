@@ -1,4 +1,4 @@
-"""The file format of a bundle: a tar archive whose every byte follows from its content, so that no other is accepted.
+"""The file format of a bundle: a tar archive whose bytes follow from its content alone.
 
 A bundle has three members: `attestation.dsse.json`, `manifest.json` and `session.tar.gz`, the last with the files that
 the manifest lists, in its order. A reader names the member that must come next, so links and other headers are refused.
@@ -36,9 +36,7 @@ def header(name: str, size: int) -> bytes:
 def write_members(sink: BinaryFile, members: Mapping[str, Path]) -> dict[str, tuple[int, str]]:
     """Write an archive of these files; return the size and the SHA-256 of each.
 
-    Raises:
-        BundleError: a file changes its size meanwhile.
-        OSError: a file cannot be read or written.
+    Raises BundleError if a file changes its size meanwhile, and OSError if a file cannot be read or written.
     """
     entries = {}
     for name, path in members.items():
@@ -63,8 +61,7 @@ def read_member(source: BinaryFile, name: str, sink: IO[bytes] | None, size: int
 def read_sized(source: BinaryFile, name: str, sink: IO[bytes] | None, most: int) -> tuple[int, str]:
     """Copy the next member, which must have that name; return its size and its SHA-256.
 
-    Raises:
-        BundleError: it is another one, cut, or larger than `most` bytes.
+    Raises BundleError if it has another name, is cut, or is larger than `most` bytes.
     """
     block = source.read(_BLOCK)
     try:
@@ -88,7 +85,7 @@ def expect_end(source: BinaryFile, name: str) -> None:
     """Refuse an archive that goes on, or is cut. Raises BundleError."""
     _expect(source, _END, name)
     if source.read(1):
-        raise BundleError(f"there are bytes behind the end of {name}")
+        raise BundleError(f"there are bytes after the end of {name}")
 
 
 def _rest_of_member(source: BinaryFile, name: str, sink: IO[bytes] | None, size: int) -> str:

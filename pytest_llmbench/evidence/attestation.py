@@ -34,9 +34,7 @@ _LARGEST_KEY = 1 << 16
 def make_key(path: Path) -> Path:
     """Write a new private key, readable by this user alone; return the file of its public key, `.pub.pem`, next to it.
 
-    Raises:
-        ConfigError: one of the files exists already.
-        OSError: one of them cannot be written.
+    Raises ConfigError if one of the files exists already, and OSError if one cannot be written.
     """
     public = path.with_name(f"{path.name.removesuffix('.pem')}.pub.pem")
     key = Ed25519PrivateKey.generate()
@@ -54,8 +52,7 @@ def make_key(path: Path) -> Path:
 def read_private_key(path: Path) -> CryptoSigner:
     """Read a private key to sign with.
 
-    Raises:
-        ConfigError: others may read it, it is encrypted, or it is not an ed25519 key in PEM.
+    Raises ConfigError if others may read it, it is encrypted, or it is not an ed25519 key in PEM.
     """
     text = read_at_most(path, _LARGEST_KEY)
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
@@ -100,8 +97,7 @@ def sign(predicate: Mapping[str, Any], digests: Mapping[str, str], signer: Crypt
 def open_envelope(text: bytes, keys: Sequence[Key]) -> tuple[Statement, str | None, str]:
     """Read an envelope: its statement, the id of the trusted key that signed it, or the reason why no trusted key did.
 
-    Raises:
-        BundleError: it differs from what `sign` writes, or its signature is not the key's.
+    Raises BundleError if `sign` does not write such envelopes, or the signature is not the key's.
     """
     try:
         envelope = Envelope.from_dict(read_json(text))
@@ -133,8 +129,7 @@ def open_envelope(text: bytes, keys: Sequence[Key]) -> tuple[Statement, str | No
 def signed_digests(statement: Statement) -> dict[str, str]:
     """The SHA-256 of the two files that a statement is about, by name.
 
-    Raises:
-        BundleError: it is not about the result of a test, or about other files.
+    Raises BundleError if it is about anything else.
     """
     if statement.pb.predicate_type != PREDICATE_TYPE:
         raise BundleError(f"it states {statement.pb.predicate_type!r}, and not the result of a test")

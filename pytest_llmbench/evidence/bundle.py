@@ -1,4 +1,4 @@
-"""Making a bundle of a session's folder, and opening one: it is refused, or every byte is what its signer wrote."""
+"""Makes a bundle of a session's folder, and opens one after checking every byte against its signature."""
 
 import gzip
 import hashlib
@@ -39,11 +39,8 @@ def make_bundle(
     """Write the bundle of a session to `target`, as soon as it is whole. The same folder and key give the same bytes.
 
     Without a signer it has no signature. `harmless_files` are files, as they are named in the bundle, that look as if
-    they had a secret in them and have none.
-
-    Raises:
-        ConfigError: the folder is not a session's, still changes, or has a secret in it.
-        OSError: a file cannot be read or written.
+    they had a secret in them and have none. Raises ConfigError if the folder is not a session's, still changes, or has
+    a secret in it, and OSError if a file cannot be read or written.
     """
     session = read_session(folder)
     places, left_out, replayed = find_contents(folder, session.runs)
@@ -90,11 +87,8 @@ class OpenedBundle:
 def open_bundle(path: Path, keys: Sequence[Key], most: int = MOST_BYTES) -> Iterator[OpenedBundle]:
     """Check a bundle that a trusted key signed byte by byte, and unpack it, `most` bytes at most, into its own folder.
 
-    Raises:
-        BundleError: no trusted key signed it, so that nothing else of it is read; it was altered, is too large, or is
-            not a bundle.
-        ConfigError: its file cannot be read.
-        OSError: there is no space to unpack it.
+    Raises BundleError if no trusted key signed it, which is checked first, or it was altered, is too large, or is not a
+    bundle, ConfigError if its file cannot be read, and OSError without space to unpack it.
     """
     try:
         file = path.open("rb")
@@ -128,8 +122,7 @@ def open_bundle(path: Path, keys: Sequence[Key], most: int = MOST_BYTES) -> Iter
 def unpack(zipped: Any, manifest: Manifest, folder: Path) -> None:
     """Unpack the files of a manifest, and never more bytes than it lists.
 
-    Raises:
-        BundleError: the archive has other content.
+    Raises BundleError if the archive has other content.
     """
     try:
         with gzip.GzipFile(fileobj=zipped) as source:

@@ -1,4 +1,4 @@
-"""Verdicts reached again from a session's records and logs, and the files that are derived from these."""
+"""Judges a session again from its records and logs, and checks the files that are derived from these."""
 
 import datetime as dt
 import json
@@ -23,8 +23,8 @@ from pytest_llmbench.core.record.records import Judgement, RunRecord, SessionVer
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.evidence.recorded import LARGEST, RecordedSession, address_of
+from pytest_llmbench.judging.contradictions import bounds_of
 from pytest_llmbench.judging.recount import same
-from pytest_llmbench.plugin.output.provenance import bounds
 from pytest_llmbench.plugin.verdict.compare import JudgedComparison
 from pytest_llmbench.plugin.verdict.run import Run
 from pytest_llmbench.reporting.ci import summary
@@ -149,7 +149,7 @@ def _compare_number(judgement: Judgement, judged: JudgedComparison | None) -> Re
         "high": decision.high if decision is not None else None,
         "at_least": None,
         "at_most": None,
-        **bounds(judgement.threshold, number.unit),
+        **bounds_of(judgement.threshold, number.unit),
     }
     for name in sorted(judgement.model_fields_set & computed.keys()):
         if not same(getattr(judgement, name), computed[name]):
@@ -210,9 +210,7 @@ class RecordedFleet:
 def judge_check_again(record: HealthRecord, session: RecordedSession) -> Report:
     """Judge a check by the answers in its folder.
 
-    Raises:
-        CheckNotKeptError: it cannot be judged by answers alone.
-        LLMBenchError: the check refuses them.
+    Raises CheckNotKeptError if it cannot be judged by answers alone, and LLMBenchError if the check refuses them.
     """
     kept, report = session.system, record.report
     if report.problem is not None or report.skip is not None or report.skipped:
@@ -279,10 +277,7 @@ def differences_of_report(session: RecordedSession) -> Iterator[str]:
 def differences_of_derived(session: RecordedSession) -> Iterator[str]:
     """Yield how verdicts, verdict and summary of a session differ from each other and from its report.
 
-    A session that was killed has none of them but the report.
-
-    Raises:
-        ConfigError: one of them cannot be read.
+    A session that was killed has none of them but the report. Raises ConfigError if one of them cannot be read.
     """
     path = session.folder / layout.VERDICTS
     if path.exists():
@@ -302,7 +297,6 @@ def _compare(name: str, kept: Mapping[str, object], other: str, due: Mapping[str
 
 
 def _compare_verdicts(session: RecordedSession, verdicts: SessionVerdicts) -> Iterator[str]:
-    """Compare `verdicts.json` with the report and with the records."""
     name, rows = layout.VERDICTS, {str(row.get("test")): row for row in verdicts.tests}
     yield from _compare(name, {"session": verdicts.session}, "the records", {"session": session.id})
     yield from _compare(

@@ -1,4 +1,4 @@
-"""A session as its folder has it: plan, records, JUnit report and the end of its journal, with the result of it all."""
+"""Reads a session's folder: plan, records, JUnit report and journal, and the result of the session."""
 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping
@@ -107,8 +107,7 @@ class RecordedSession:
 def read_session(folder: Path) -> RecordedSession:
     """Read a session's folder.
 
-    Raises:
-        ConfigError: the folder is not a session's, or one of its files cannot be read.
+    Raises ConfigError if the folder is not a session's, or one of its files cannot be read.
     """
     plan, system, verdict = read_plan(folder), folder / layout.SYSTEM, folder / layout.VERDICT
     cases, properties = _read_report(folder / layout.JUNIT)

@@ -34,8 +34,7 @@ _SPEED = "throughput"
 def check_wanted(history: History, wanted: Wanted) -> None:
     """Check that the history has the tag or the commit of a baseline, before the session starts.
 
-    Raises:
-        ConfigError: the tag or the commit is missing.
+    Raises ConfigError if the tag or the commit is missing.
     """
     if wanted.kind in {"last", "best"}:
         return

@@ -68,23 +68,6 @@ CREATE TABLE llmbench_verdicts (
     verdict TEXT NOT NULL, statistic TEXT, measured TEXT, threshold TEXT, reference TEXT, reason TEXT,
     PRIMARY KEY (run, number)
 );
-
--- A node by its name, a GPU by its UUID where a record has it, any other part, such as a port, by its node and name.
-CREATE TABLE llmbench_devices (
-    id {id}, kind TEXT NOT NULL, name TEXT NOT NULL, node TEXT NOT NULL, UNIQUE (kind, name)
-);
-CREATE INDEX llmbench_devices_by_node ON llmbench_devices (node);
-
--- Facts of a run or a check about a device: that it took part, a number measured on it alone, a finding, a verdict.
--- `blames` marks a fault of the device itself, which counts towards avoiding its node.
-CREATE TABLE llmbench_sightings (
-    run INTEGER REFERENCES llmbench_runs (id) ON DELETE CASCADE, number INTEGER,
-    device INTEGER NOT NULL REFERENCES llmbench_devices (id), time DOUBLE PRECISION NOT NULL, kind TEXT NOT NULL,
-    what TEXT NOT NULL, said TEXT NOT NULL, value DOUBLE PRECISION, unit TEXT, blames BOOLEAN NOT NULL,
-    PRIMARY KEY (run, number)
-);
-CREATE INDEX llmbench_sightings_by_device ON llmbench_sightings (device, time);
-CREATE INDEX llmbench_sightings_that_blame ON llmbench_sightings (blames, time);
 """
 _COLUMNS = {
     "sqlite": """SELECT tables.name || '.' || columns.name FROM sqlite_master AS tables
@@ -159,8 +142,7 @@ class History:
     def writing(self, verb: str = "written") -> Iterator[Connection]:
         """A transaction that is written whole or rolled back. Processes that write at once wait for each other.
 
-        Raises:
-            ConfigError: writing failed.
+        Raises ConfigError if writing failed.
         """
         with self._connect(verb) as connection:
             # A transaction that reads first and then writes would fail if another one has written in between.
@@ -203,8 +185,7 @@ class History:
 def open_history(given: str | Path) -> Iterator[History]:
     """Open a history in a file, or at a URL of SQLite or PostgreSQL; a new database gets the tables.
 
-    Raises:
-        ConfigError: the URL is wrong, the database unreachable or foreign, or its schema has another version.
+    Raises ConfigError if the URL is wrong, the database unreachable or foreign, or its schema has another version.
     """
     history = _history_of(str(given))
     if history.backend == "sqlite":
@@ -244,8 +225,7 @@ def _history_of(given: str) -> History:
 def _make_tables(connection: Connection, history: History) -> None:
     """Make the tables of a new database; check the schema version and the columns of any other.
 
-    Raises:
-        ConfigError: another version of this package made the tables; they stay as they are.
+    Raises ConfigError if another version of this package made them.
     """
     known = {
         "sqlite": "SELECT count(*) FROM sqlite_master WHERE name = 'llmbench_schema'",

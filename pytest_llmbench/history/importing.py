@@ -9,11 +9,10 @@ from typing import Any
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import refuse_special_files
 from pytest_llmbench.core.quantity import counted
-from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.history.database import Connection, History
-from pytest_llmbench.history.rows import FiledRecord, gpu_uuids, metrics_of, read_record, series_of, sightings_of
+from pytest_llmbench.history.rows import FiledRecord, metrics_of, read_record, series_of
 from pytest_llmbench.session.folder import has_ended, record_files
 from pytest_llmbench.session.law import Law
 from pytest_llmbench.session.refusals import refused_records
@@ -67,10 +66,8 @@ def import_sessions(
 ) -> Imported:
     """Import the sessions in some folders, or in folders of these; damaged records are reported, all others imported.
 
-    Runs of another recipe than the one of the `law` are refused as well.
-
-    Raises:
-        ConfigError: a path is missing, or writing the history failed.
+    Runs of another recipe than the one of the `law` are refused as well. Raises ConfigError if a path is missing, or
+    writing the history failed.
     """
     imported, seen = Imported(), set()
     for path in paths:
@@ -138,14 +135,8 @@ def add_records(
 ) -> None:
     """Write the records of one session, at least one, in one transaction, and count them in `imported`.
 
-    `ended` is True if all of them are final.
-
-    Raises:
-        ConfigError: writing the history failed.
+    `ended` is True if all of them are final. Raises ConfigError if writing the history failed.
     """
-    gpus: dict[tuple[str, str], str] = {}
-    for check in (filed.record for filed in records if isinstance(filed.record, HealthRecord)):
-        gpus |= gpu_uuids(check)
     with history.writing() as connection:
         imported.sessions.append(session)
         had_ended = _note_session(connection, session, records, ended=ended, about=about)
@@ -171,7 +162,7 @@ def add_records(
                 imported.renewed += 1
             else:
                 imported.new += 1
-            _add(connection, filed, gpus)
+            _add(connection, filed)
             if not filed.record.judgements:
                 imported.unjudged.append(
                     f"{filed.path}: imported without a verdict: no test judged this {about_record}, or its verdicts "
@@ -222,7 +213,7 @@ def add_tag(connection: Connection, session: str, tag: str) -> None:
     connection.rows(insert, session=session, tag=tag)
 
 
-def _add(connection: Connection, filed: FiledRecord, gpus: Mapping[tuple[str, str], str]) -> None:
+def _add(connection: Connection, filed: FiledRecord) -> None:
     row, record, series = filed.run_row, filed.record, None
     if isinstance(record, RunRecord):
         series = _id_of(connection, "llmbench_series", asdict(series_of(record)))
@@ -236,15 +227,6 @@ def _add(connection: Connection, filed: FiledRecord, gpus: Mapping[tuple[str, st
         for number, judgement in enumerate(record.judgements)
     ]
     connection.insert("llmbench_verdicts", verdicts)
-    sightings, devices = [*sightings_of(record, gpus)], dict[tuple[str, str, str], int]()
-    for number, sighting in enumerate(sightings):
-        kind, name, node = place = sighting["device"]
-        if place not in devices:
-            devices[place] = _id_of(connection, "llmbench_devices", {"kind": kind, "name": name}, {"node": node})
-            move = "UPDATE llmbench_devices SET node = :node WHERE id = :device"
-            connection.rows(move, node=node, device=devices[place])
-        sighting |= {"device": devices[place], "run": run, "number": number, "time": filed.time}
-    connection.insert("llmbench_sightings", sightings)
 
 
 def _counts(connection: Connection, row: Mapping[str, Any]) -> bool:

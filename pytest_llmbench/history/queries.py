@@ -80,8 +80,7 @@ def list_sessions(history: History, limit: int = 50) -> list[dict[str, Any]]:
 def show_session(history: History, given: str) -> dict[str, Any]:
     """The facts, tags and records of one session, with numbers and verdicts.
 
-    Raises:
-        ConfigError: the name is unknown or ambiguous.
+    Raises ConfigError if the name is unknown or ambiguous.
     """
     with history.reading() as connection:
         session = find_session(connection, given)
@@ -115,8 +114,7 @@ def show_session(history: History, given: str) -> dict[str, Any]:
 def find_session(connection: Connection, given: str) -> str:
     """The id of a session that is given by its id, by a unique beginning of it, or by the name of its folder.
 
-    Raises:
-        ConfigError: the name is unknown or ambiguous.
+    Raises ConfigError if the name is unknown or ambiguous.
     """
     begins = "SELECT id FROM llmbench_sessions WHERE substr(id, 1, :length) = :given ORDER BY id LIMIT 6"
     matches = connection.column(begins, given=given, length=len(given))
@@ -142,10 +140,8 @@ def read_series(
 ) -> list[SeriesPoint]:
     """The measured values of a metric of a recipe, oldest first, without simulated runs and second readings.
 
-    `last` is the number of newest values to read, `series` the number of the only series.
-
-    Raises:
-        ConfigError: the recipe, the metric or the series is unknown.
+    `last` is the number of newest values to read, `series` the number of the only series. Raises ConfigError if the
+    recipe, the metric or the series is unknown.
     """
     with history.reading() as connection:
         numbers = connection.column("SELECT id FROM llmbench_series WHERE recipe = :recipe", recipe=recipe)

@@ -2,9 +2,7 @@
 
 import hashlib
 import json
-import re
 import time
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +10,8 @@ from typing import Any
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import Recipe
-from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Severity
-from pytest_llmbench.core.record.records import RunRecord, Verdict
+from pytest_llmbench.core.record.health import HealthRecord
+from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.engines.base import known_statistics
 from pytest_llmbench.judging.telemetry import Better
@@ -23,13 +21,6 @@ _NOT_TRAINED = {
     "name", "description", "source", "time_limit", "deadlines", "prepare", "references", "statistic_of_record", "steps",
     "end", "warm_up", "nodes", "gpus_per_node", "scale", "engine",
 }  # fmt: skip
-# Severities of a fault of the device itself, as opposed to a wrong setting.
-_BLAMES = {Severity.ISOLATE, Severity.REBOOT, Severity.RESET}
-# Problems that a run of one node has because of that node.
-_BLAMING_PROBLEMS = {"job_node_fail", "no_gpu", "wrong_hardware"}
-_GPU = re.compile(r"GPU (\d+)(?: \((\S+)\))?")
-# Statistic of a verdict on a group of nodes, against the other groups.
-_OF_GROUP = "slower_than_others"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,8 +100,7 @@ class FiledRecord:
 def read_record(path: Path, about: str) -> FiledRecord:
     """Read the record of a `run` or a `check` in a file.
 
-    Raises:
-        ConfigError: the record has another schema version, or is damaged.
+    Raises ConfigError if the record has another schema version, or is damaged.
     """
     try:
         content = json.dumps(json.loads(path.read_bytes()), sort_keys=True)
@@ -123,8 +113,7 @@ def read_record(path: Path, about: str) -> FiledRecord:
 def file_record(record: RunRecord | HealthRecord, path: Path, content: str) -> FiledRecord:
     """A record with the time at which it began, which its session's name has if the record lacks it.
 
-    Raises:
-        ConfigError: both lack a time.
+    Raises ConfigError if both lack a time.
     """
     times, began = record.timings, None
     with suppress(ValueError, OverflowError):
@@ -172,94 +161,3 @@ def metrics_of(record: RunRecord) -> tuple[MetricRow, ...]:
             steps=record.steady_steps,
         ) for name, metric in record.metrics.items()
     )  # fmt: skip
-
-
-def _sighting(
-    device: tuple[str, str, str], kind: str, what: str, said: str, *, blames: bool = False,
-    value: float | None = None, unit: str | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    return {
-        "device": device, "kind": kind, "what": what, "said": said, "blames": blames, "value": value, "unit": unit,
-    }  # fmt: skip
-
-
-def sightings_of(record: RunRecord | HealthRecord, gpus: Mapping[tuple[str, str], str]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each fact about a device: `device` has its kind, name and node; `blames` marks a fault of it.
-
-    `gpus` are the UUIDs of `gpu_uuids` of all checks of the session.
-    """
-    yield from _sightings_of_run(record) if isinstance(record, RunRecord) else _sightings_of_check(record, gpus)
-
-
-def _sightings_of_run(record: RunRecord) -> Iterator[dict[str, Any]]:
-    outcome, words, blames = "ran", f"{record.key}: {record.recipe.name}", False
-    is_real = record.simulated is None
-    if record.problem is not None:
-        outcome, words = record.problem.kind, f"{words}: {record.problem.message}"
-        blames = record.problem.kind in _BLAMING_PROBLEMS and len(record.hosts) == 1 and is_real
-    for host in record.lost_nodes:  # also of an attempt that another one followed, on other nodes
-        lost = f"{record.key}: it failed in this run"
-        yield _sighting(("node", host, host), "use", "job_node_fail", lost, blames=is_real)
-    for host in record.hosts:
-        node = ("node", host, host)
-        yield _sighting(node, "use", outcome, words, blames=blames and host not in record.lost_nodes)
-        for judgement in record.judgements:
-            is_slow = judgement.statistic == _OF_GROUP and judgement.verdict is Verdict.FAIL and is_real
-            parts = (judgement.statistic, judgement.measured, judgement.threshold)
-            numbers = " ".join(part for part in parts if part)
-            said = f"{judgement.test}: {numbers}" if numbers else judgement.test
-            yield _sighting(node, "verdict", str(judgement.verdict), said, blames=is_slow)
-    for rank in record.rank_info:
-        if rank.gpu is not None:
-            yield _sighting(("gpu", rank.gpu, rank.node or rank.host), "use", outcome, words)
-
-
-def _sightings_of_check(record: HealthRecord, gpus: Mapping[tuple[str, str], str]) -> Iterator[dict[str, Any]]:
-    # A fault that every node has is more likely that of a setting.
-    per_kind: dict[str, set[str]] = {}
-    for finding in record.report.findings:
-        if finding.host is not None and finding.severity in _BLAMES:
-            per_kind.setdefault(finding.kind, set()).add(finding.host)
-    everywhere = {kind for kind, hosts in per_kind.items() if len(record.hosts) > 1 and hosts >= set(record.hosts)}
-    for finding in record.report.findings:
-        if finding.host is None:
-            continue
-        blames = finding.severity in _BLAMES and finding.kind not in everywhere
-        said = f"{record.check}: {finding.subject + ': ' if finding.subject else ''}{finding.message}"
-        what = f"{finding.severity} {finding.kind}"
-        yield _sighting(("node", finding.host, finding.host), "finding", what, said, blames=blames)
-        if finding.subject:
-            yield _sighting(_device_of(finding, gpus), "finding", what, said)
-    for reading in record.report.readings:
-        if reading.host is not None:
-            yield _sighting(
-                _device_of(reading, gpus), "number", reading.statistic, record.check, value=reading.value,
-                unit=reading.unit,
-            )  # fmt: skip
-    for slot, host in enumerate(record.hosts):
-        verdict, _ = record.state(slot)
-        yield _sighting(("node", host, host), "verdict", str(verdict), record.check)
-
-
-def _device_of(fact: Finding | Reading, gpus: Mapping[tuple[str, str], str]) -> tuple[str, str, str]:
-    """The device of a subject: a GPU by its UUID, if known, another part by its node and name."""
-    host = fact.host or ""
-    if not fact.subject:
-        return "node", host, host
-    gpu = _GPU.fullmatch(fact.subject)
-    if gpu is None:
-        return "part", f"{host} {fact.subject}", host
-    uuid = gpus.get((host, gpu[2] or ""), gpus.get((host, gpu[1])))
-    return "gpu", uuid or f"{host} GPU {gpu[1]}", host
-
-
-def gpu_uuids(record: HealthRecord) -> dict[tuple[str, str], str]:
-    """UUIDs of GPUs by node and bus, and by node and number, as a check's evidence lists them."""
-    listed = record.report.evidence.get("gpus")
-    uuids: dict[tuple[str, str], str] = {}
-    for host, gpus in listed.items() if isinstance(listed, Mapping) else ():
-        for index, text in enumerate(gpus if isinstance(gpus, list) else ()):
-            *_, bus, uuid = ["", "", *str(text).split()]
-            if uuid.startswith("GPU-"):
-                uuids |= {(host, bus): uuid, (host, str(index)): uuid}
-    return uuids

@@ -79,7 +79,7 @@ class GoldenLosses(Document):
     def _whole(self) -> Self:
         numbers = [golden.step for golden in self.steps]
         if len(self.runs) < LEAST_RUNS or not numbers or numbers != sorted(set(numbers)):
-            raise ValueError(f"golden losses take at least {LEAST_RUNS} runs, and each step once and in order")
+            raise ValueError(f"golden losses need at least {LEAST_RUNS} runs, and each step once and in order")
         if any((golden.tolerance == 0.0) != self.exact for golden in self.steps):
             raise ValueError("a tolerance is 0 in all steps, if the runs were the same in every bit, or in none")
         return self
@@ -90,8 +90,7 @@ class GoldenLosses(Document):
     def __contains__(self, losses: object) -> bool:
         """Compare the losses of a run, and of the runs that are judged together with it, with these.
 
-        Raises:
-            RunError: `other_training`, if they are of another training.
+        Raises RunError `other_training` if they are of another training.
         """
         if not isinstance(losses, Losses):
             raise TypeError(f"{losses!r} in golden losses: write `run.losses in GoldenLosses.read(...)`")
@@ -130,13 +129,11 @@ class Deviation(NamedTuple):
 def golden_losses(runs: Mapping[str, RunRecord], date: str, resolution: float) -> GoldenLosses:
     """Put golden losses together from sane runs of one training, by name.
 
-    `resolution` is that of a loss in a framework's log, nat; 0 for losses that have all their bits.
-
-    Raises:
-        ConfigError: there are too few runs, or they differ by more than repeats of one training.
+    `resolution` is that of a loss in a framework's log, nat; 0 for losses that have all their bits. Raises ConfigError
+    if there are too few runs, or they differ by more than repeats of one training.
     """
     if len(runs) < LEAST_RUNS:
-        raise ConfigError(f"{len(runs)} runs given: golden losses take at least {LEAST_RUNS}, better 5 or more")
+        raise ConfigError(f"{len(runs)} runs given: golden losses need at least {LEAST_RUNS}, better 5 or more")
     curves = {name: _losses(name, record.steps) for name, record in runs.items()}
     numbers = {tuple(curve) for curve in curves.values()}
     if len(numbers) > 1:
@@ -147,7 +144,7 @@ def golden_losses(runs: Mapping[str, RunRecord], date: str, resolution: float) -
     if not exact:
         if len(runs) < LEAST_DIFFERING:
             raise ConfigError(
-                f"the {len(runs)} runs differ: golden losses take at least {LEAST_DIFFERING} runs that differ, better "
+                f"the {len(runs)} runs differ: golden losses need at least {LEAST_DIFFERING} runs that differ, better "
                 f"5 or more; {LEAST_RUNS} are enough if they are the same in every bit"
             )
         _refuse_odd(curves)
@@ -169,8 +166,7 @@ def golden_losses(runs: Mapping[str, RunRecord], date: str, resolution: float) -
 def deviation(record: RunRecord, golden: GoldenLosses) -> Deviation:
     """Compare every loss of a run with the golden ones.
 
-    Raises:
-        RunError: `other_training`, if they are of another recipe, seed, layout, precision or device, or of other steps.
+    Raises RunError `other_training` if recipe, seed, layout, precision, device or steps differ.
     """
     own = _training(record)
     unlike = [
@@ -234,7 +230,7 @@ def _losses(name: str, steps: Sequence[Step]) -> dict[int, float]:
 
 
 def _refuse_odd(curves: Mapping[str, Mapping[int, float]]) -> None:
-    """Refuse repeats that are copies, and one that is much further from the others than they are from each other."""
+    """Refuse copies among repeats, and a repeat that is an outlier."""
     same = [pair for pair in combinations(curves, 2) if curves[pair[0]] == curves[pair[1]]]
     if same:
         one, other = same[0]

@@ -1,4 +1,4 @@
-"""Good runs from which a threshold is calculated: checks of their records, and the speed of each run."""
+"""Good runs, from which a threshold is calculated: checks of their records, and the speed of each."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,8 +60,7 @@ class GoodRun:
 def refuse_unfit(runs: Sequence[GoodRun], statistics: Mapping[str, Statistic], wanted: Sequence[str]) -> None:
     """Require enough good runs of one recipe on one machine, with the `wanted` ones of the statistics of its engine.
 
-    Raises:
-        ConfigError: a line for each reason.
+    Raises ConfigError with a line for each reason.
     """
     reasons = [f"{run.path}: {reason}" for run in runs for reason in _unfit(run, statistics, wanted)]
     reasons += [*_repeated(runs), *_different(runs)]
@@ -73,11 +72,7 @@ def refuse_unfit(runs: Sequence[GoodRun], statistics: Mapping[str, Statistic], w
 
 
 def refuse_unlike(runs: Sequence[GoodRun]) -> None:
-    """Require sane runs of one training, each of them once.
-
-    Raises:
-        ConfigError: a line for each reason.
-    """
+    """Require sane runs of one training, each of them once. Raises ConfigError with a line for each reason."""
     broken = [f"{run.path}: {reason}" for run in runs if (reason := _unusable(run.record)) is not None]
     if reasons := [*broken, *_repeated(runs), *_different(runs)]:
         raise ConfigError("\n".join(reasons))
@@ -99,8 +94,7 @@ def doubts(runs: Sequence[GoodRun], statistics: Mapping[str, Statistic]) -> Iter
 def machine_of(record: RunRecord, nameless: set[str]) -> AppliesTo:
     """The machine that a threshold of this run is for; names of systems in `nameless` stand for any machine.
 
-    Raises:
-        ConfigError: the run used CPUs on such a system, so its machine is unknown.
+    Raises ConfigError for CPUs on such a system.
     """
     system = None if record.system in nameless else record.system
     gpu = record.device.removeprefix("NVIDIA ") if record.device and record.gpus else None
@@ -113,7 +107,6 @@ def machine_of(record: RunRecord, nameless: set[str]) -> AppliesTo:
 
 
 def _unusable(record: RunRecord) -> str | None:
-    """The reason why a run is without a measurement."""
     if record.simulated is not None:
         return f"it was made with --llmbench-simulate {record.simulated}: a fault was caused in it on purpose"
     problem = record.problem
@@ -121,7 +114,6 @@ def _unusable(record: RunRecord) -> str | None:
 
 
 def _unfit(run: GoodRun, statistics: Mapping[str, Statistic], wanted: Sequence[str]) -> Iterator[str]:
-    """Yield the reasons why one run is unfit for a threshold."""
     record = run.record
     if record.early is not None and record.early.ended_early:
         yield f"it was ended early, after {record.early.done} of {record.early.planned} steps"

@@ -48,8 +48,7 @@ def outliers(
     Returns:
         The outliers by name, in the order of the values; empty for fewer than three values, or if the median is 0.
 
-    Raises:
-        RunError: `not_finite` or `negative`, when a value is.
+    Raises RunError `not_finite` or `negative` if a value is.
     """
     for name, value in values.items():
         if not math.isfinite(value):  #: error not_finite: Check: a number that is NaN or infinite

@@ -1,4 +1,4 @@
-"""The beginning of a session of ours, as late as it can be.
+"""Begins a session of ours, as late as possible.
 
 Most sessions of pytest are without tests of ours, and the modules that make a session take a second to import. So the
 session begins while pytest is configured only where the user gave an option of ours, and otherwise with the first test
@@ -43,8 +43,7 @@ def begin(config: pytest.Config, *, lends: bool = False) -> None:
         lends: whether conftest files and plugins bring engines and checks. Later on, conftest files of the rootdir lack
             such hooks, and those of other folders are left out.
 
-    Raises:
-        ConfigError: a value in the ini file is illegal.
+    Raises ConfigError for an illegal value in the ini file.
     """
     if is_begun(config):
         return

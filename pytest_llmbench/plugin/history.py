@@ -1,4 +1,4 @@
-"""`--history`: nodes to avoid before a session, the comparison with earlier runs, and the import at its end."""
+"""`--history`: the comparison with earlier runs, and the import at the end of a session."""
 
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +17,6 @@ from pytest_llmbench.history.baselines import check_wanted, compare_with_baselin
 from pytest_llmbench.history.compare import Compared
 from pytest_llmbench.history.database import open_history
 from pytest_llmbench.history.importing import About, import_sessions, records_in
-from pytest_llmbench.history.ledger import nodes_to_avoid
 from pytest_llmbench.history.wanted import Wanted
 from pytest_llmbench.judging.interval.decide import RULE
 from pytest_llmbench.plugin.options import Options, options_of
@@ -28,24 +27,19 @@ from pytest_llmbench.session.record_store import RecordStore
 _GIT_S = 10.0
 
 
-def consult(options: Options, *, is_worker: bool) -> Mapping[str, str]:
-    """Check that the history has what the options need, and return the nodes to avoid.
+def check_history(options: Options) -> None:
+    """Check that the history has what `--llmbench-compare-to` needs.
 
-    Raises:
-        ConfigError: the history is missing or unreadable, or it lacks the tag or the commit.
+    Raises ConfigError if the history is missing or unreadable, or it lacks the tag or the commit.
     """
-    place, wanted, avoid = options.history, options.compare_to, options.avoid_from_history == "yes"
+    place, wanted = options.history, options.compare_to
     if place is None:
-        asked = "--llmbench-compare-to" if wanted is not None else "llmbench_avoid_from_history" if avoid else None
-        if asked is not None:
-            raise ConfigError(f"{asked} asks a history: name one with --llmbench-history")
-        return {}
-    if is_worker and not avoid:  # the controller has checked
-        return {}
+        if wanted is not None:
+            raise ConfigError("--llmbench-compare-to needs a history: name one with --llmbench-history")
+        return
     with open_history(place) as history:
         if wanted is not None:
             check_wanted(history, wanted)
-        return nodes_to_avoid(history) if avoid else {}
 
 
 def compare_with_history(
@@ -53,8 +47,7 @@ def compare_with_history(
 ) -> Iterator[dict[str, Any]]:
     """Yield the properties of a verdict on each run, or on the runs that are judged together; the test under `test`.
 
-    Raises:
-        ConfigError: the history is unreadable.
+    Raises ConfigError if the history is unreadable.
     """
     series: dict[str, list[RunRecord]] = {}
     for run in runs:

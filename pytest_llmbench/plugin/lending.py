@@ -17,8 +17,7 @@ from pytest_llmbench.reporting.base import REPORTS
 def lend(config: pytest.Config) -> None:
     """Let the engines and checks of `conftest.py` files be found by name until the session is over.
 
-    Raises:
-        ConfigError: a name comes twice.
+    Raises ConfigError for a name that comes twice.
     """
     hooks: tuple[tuple[Extensions[Any], Any], ...] = (
         (ENGINES, config.hook.pytest_llmbench_engines),

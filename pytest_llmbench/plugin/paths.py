@@ -1,4 +1,4 @@
-"""Keeps pytest from taking its configuration from the folder of a path that belongs to an option of ours.
+"""Refuses paths of our options that may lead pytest to a foreign ini file.
 
 pytest decides on its ini file before it loads plugins, while `--system` is unknown to it: the FILE of `--system FILE`
 looks like a test to run. Written `--system=FILE`, it is one word that begins with a dash.
@@ -23,10 +23,8 @@ def refuse_foreign_config(config: pytest.Config, parser: pytest.Parser, args: Se
     """Refuse a path of ours that may have led pytest to another ini file, and keep it from loading a `conftest.py`.
 
     Conftest files are loaded later, and pytest's parser is without our options so far. It will parse `args`, in which
-    are the ini file's `addopts`.
-
-    Raises:
-        UsageError: the configuration may be another; the message has what to write.
+    are the ini file's `addopts`. Raises UsageError if that may have happened; the message has the words to write
+    instead.
     """
     joined = [*_join_values(args, parser)]
     if joined == [*args]:

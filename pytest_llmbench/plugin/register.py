@@ -45,8 +45,7 @@ def register(config: pytest.Config, early: Early | None, waited: EarlyController
 def refuse(config: pytest.Config) -> None:
     """Refuse illegal options before anything is collected.
 
-    Raises:
-        UsageError: an option is illegal, or the session to resume is missing.
+    Raises UsageError if an option is illegal, or the session to resume is missing.
     """
     with usage_errors():
         if options.is_given(config):

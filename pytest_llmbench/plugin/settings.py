@@ -9,15 +9,14 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import SYSTEMS, load_system
 from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.record.records import AllocationMode
-from pytest_llmbench.plugin.history import consult
+from pytest_llmbench.plugin.history import check_history
 from pytest_llmbench.plugin.options import Options
 
 
 def settings_of(options: Options, *, is_worker: bool) -> Settings:
-    """Resolve the options; in a worker of xdist, its controller has asked the history already.
+    """Resolve the options; the history is checked outside of workers of xdist, by their controller.
 
-    Raises:
-        ConfigError: two of them contradict each other, or one names something that is missing.
+    Raises ConfigError if two options contradict each other, or one names something that is missing.
     """
     replay = options.replay
     logs = replay.folder if replay is not None else None
@@ -27,7 +26,8 @@ def settings_of(options: Options, *, is_worker: bool) -> Settings:
     nodes = options.nodes
     if nodes is None and cluster == "slurm":
         nodes = cluster_settings.existing_nodes()
-    avoided = consult(options, is_worker=is_worker)
+    if not is_worker:
+        check_history(options)
     settings = Settings(
         system=system,
         cluster=cluster,
@@ -47,11 +47,10 @@ def settings_of(options: Options, *, is_worker: bool) -> Settings:
         as_recorded=replay is not None and replay.as_recorded,
         rerun=options.inconclusive == "rerun",
         scale=options.scale,
-        slurm=_slurm_options(options, avoided),
+        slurm=_slurm_options(options),
         gate="on" if options.gate == "links" else options.gate,
         nccl=options.gate == "links",
         quarantine=options.quarantine,
-        avoided=avoided,
         early_verdict=options.early_verdict,
         heartbeat_timeout=options.heartbeat_timeout,
         simulate=options.simulate,
@@ -65,13 +64,13 @@ def with_installed(own: Iterable[Path], installed: Extensions[Path]) -> list[Pat
     return list(dict.fromkeys([*installed.usable().values(), *own]))
 
 
-def _slurm_options(options: Options, avoided: Iterable[str]) -> dict[str, str]:
-    """Options of sbatch; it excludes nodes in quarantine and those to avoid as well as those that the user excludes."""
+def _slurm_options(options: Options) -> dict[str, str]:
+    """Options of sbatch; nodes in quarantine are excluded in addition to those that the user excludes."""
     given = {"partition": options.partition} if options.partition is not None else {}
     given |= options.slurm
-    barred = [*(read_quarantine(options.quarantine) if options.quarantine is not None else ()), *avoided]
+    barred = read_quarantine(options.quarantine) if options.quarantine is not None else {}
     if barred:
-        given["exclude"] = ",".join([*([given["exclude"]] if "exclude" in given else []), *dict.fromkeys(barred)])
+        given["exclude"] = ",".join([*([given["exclude"]] if "exclude" in given else []), *barred])
     return given
 
 

@@ -108,7 +108,6 @@ def _parse_event(data: bytes, tags: Collection[str]) -> Iterator[tuple[str, int,
 
 
 def _parts(message: Iterable[WireField], *path: int) -> Iterator[bytes]:
-    """Yield the bytes under a path of field numbers."""
     for part in message:
         if part.number == path[0] and part.kind == LENGTH:
             if len(path) == 1:
@@ -272,8 +271,7 @@ class WireField(NamedTuple):
 def fields(message: bytes) -> Iterator[WireField]:
     """Yield a message's fields in order.
 
-    Raises:
-        Malformed: the message ends within a field, or has a kind of field that is unknown in event files.
+    Raises Malformed if the message ends within a field, or has a field of a kind unknown in event files.
     """
     at = 0
     while at < len(message):

@@ -1,4 +1,4 @@
-"""Batches: the runs of one recipe on groups of nodes, as the evaluator of the recipe's source writes them to a file."""
+"""Batches: runs of one recipe on groups of nodes, in the file that the evaluator of its source writes."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,9 +49,7 @@ class Batch:
 def report_batches(session: FinishedSession) -> Iterator[str]:
     """Write the evaluators' files into `batches/`, and yield the lines of `Batch.describe`: the report `batches`.
 
-    Raises:
-        ConfigError: a log is unreadable.
-        OSError: writing a file failed.
+    Raises ConfigError if a log is unreadable, and OSError if a file cannot be written.
     """
     folder = session.folder / "batches"
     evaluated = evaluate_batches(session.planned.runs, session.runs)
@@ -66,8 +64,7 @@ def report_batches(session: FinishedSession) -> Iterator[str]:
 def evaluate_batches(runs: Sequence[RunSpec], records: Mapping[str, RunRecord]) -> list[Batch]:
     """Evaluate the runs of each recipe whose source has an evaluator, and that has a bound to evaluate by.
 
-    Raises:
-        ConfigError: a log is unreadable.
+    Raises ConfigError if a log is unreadable.
     """
     by_recipe: dict[str, list[RunRecord]] = {}
     for run in sorted(runs, key=lambda run: run.group or 0):

@@ -144,8 +144,7 @@ class _Planned(BaseModel):
 def read_folder(path: Path) -> SessionFolder:
     """Read a folder for a report, and list what is damaged.
 
-    Raises:
-        ConfigError: it is empty of records, or has something else than regular files, such as a FIFO.
+    Raises ConfigError if it lacks records, or has a special file such as a FIFO.
     """
     refuse_special_files(path)
     damage: list[str] = []
@@ -275,8 +274,7 @@ def newest(run_dir: Path) -> Path:
 def find_session(which: str | Path | None, run_dir: Path) -> Path:
     """The folder of the session with that path, or that id or name in `run_dir`; None or `latest` for the newest there.
 
-    Raises:
-        ConfigError: there is none.
+    Raises ConfigError if there is none.
     """
     if which is None or str(which) == layout.LATEST:
         return newest(run_dir)
@@ -332,8 +330,7 @@ def _readable_records(
 def point_to_latest(folder: Path) -> None:
     """Make the link `latest` lead to a session's folder. One step replaces the old link.
 
-    Raises:
-        OSError: the file system lacks links, or another file has that name.
+    Raises OSError if the file system lacks links, or another file has that name.
     """
     link, new = folder.with_name(layout.LATEST), folder.with_name(f".{layout.LATEST}.{secrets.token_hex(4)}")
     if link.exists() and not link.is_symlink():

@@ -217,8 +217,7 @@ class RecordStore:
     def wait(self, kind: type[AnyRecord], name: str, timeout_s: float) -> AnyRecord | None:
         """Wait for the record of a run or a check; None when it is not there within `timeout_s`.
 
-        Raises:
-            ConfigError: its file was changed or removed, or it could not be kept.
+        Raises ConfigError if its file was changed or removed, or it could not be kept.
         """
         records = cast("Mapping[str, AnyRecord]", self.runs if kind is RunRecord else self.checks)
         with self._changed:

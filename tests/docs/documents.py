@@ -71,12 +71,10 @@ class Block:
 
     @property
     def words(self) -> set[str]:
-        """What a `run:` is restricted to."""
         return {word.strip() for word in self.what.split(",") if word.strip()}
 
     @property
     def where(self) -> str:
-        """Its place, for people."""
         return f"{self.document}:{self.line}"
 
 
@@ -153,8 +151,8 @@ class Reader:
     shell: Sequence[str] = ("bash", "-c")
     environment: Mapping[str, str] = field(default_factory=lambda: _environment({}))
 
-    def follow(self, blocks: Sequence[Block]) -> None:
-        """Do what every block says.
+    def follow(self, blocks: Sequence[Block], start: Sequence[Block] = ()) -> None:
+        """Write the files of `start`, and do what every block says.
 
         Raises:
             DocumentError: a command ends otherwise than it should, or prints something else.
@@ -172,7 +170,7 @@ class Reader:
         if blocks and blocks[0].document not in TWO_RANKS and hasattr(os, "sched_getaffinity"):
             core = random.choice(sorted(os.sched_getaffinity(0)))
             self.shell = ("taskset", "--cpu-list", str(core), *self.shell)
-        for block in blocks:
+        for block in (*start, *blocks):
             if block.kind == "file":
                 path = self.folder / block.what
                 path.parent.mkdir(parents=True, exist_ok=True)

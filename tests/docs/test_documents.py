@@ -14,6 +14,9 @@ from tests.support.priority import before_others
 BLOCKS = {name: read_blocks(name, (CHECKOUT / name).read_text(encoding="utf-8")) for name in DOCUMENTS}
 # Its trainings are judged by a share of what the processor can do.
 JUDGED_BY_SPEED = "docs/tutorial.md"
+# Guides that link to the small recipe start with its files.
+SMALL = "docs/how-to/index.md"
+STARTS_SMALL = {name for name in DOCUMENTS if "index.md#the-small-recipe" in (CHECKOUT / name).read_text("utf-8")}
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -30,7 +33,8 @@ def test_a_document_does_what_it_says(name: str, slurm: bool, tmp_path: Path) ->
     if slurm:
         require_slurm()
     with slurm_nodes() if slurm else nullcontext(), before_others() if name == JUDGED_BY_SPEED else nullcontext():
-        Reader(folder=tmp_path / "reader", slurm=slurm).follow(BLOCKS[name])
+        start = BLOCKS[SMALL] if name in STARTS_SMALL else ()
+        Reader(folder=tmp_path / "reader", slurm=slurm).follow(BLOCKS[name], start)
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

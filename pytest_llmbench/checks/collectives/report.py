@@ -295,10 +295,8 @@ def _read_size(text: str) -> int:
 def read_nccl_tests_json(text: str, collective: str | None = None, ranks: int | None = None) -> Curve:
     """Read the file that one process wrote; `collective` and `ranks` are used where the file lacks them.
 
-    An infinite number or NaN is the text `nan` there, and booleans are the texts `true` and `false`.
-
-    Raises:
-        Unreadable: it is not a whole JSON object, for example because the program was ended before it wrote the rest.
+    An infinite number or NaN is the text `nan` there, and booleans are the texts `true` and `false`. Raises Unreadable
+    if it is not a whole JSON object, such as that of a program that was ended early.
     """
     try:
         data = json.loads(text, parse_float=str, parse_constant=str)  # as text they keep the digits that were printed

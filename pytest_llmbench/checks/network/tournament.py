@@ -26,10 +26,8 @@ def schedule(players: Sequence[str], rounds: int | None = None) -> Rounds:
     """Pair players by the circle method: each player is in one pair of a round, and each pair meets once.
 
     There are `rounds` rounds, by default all (N - 1, or N for an odd N) up to 16 players, and 8 beyond. One player of
-    an odd number pauses in each round; such a tournament has two rounds at least.
-
-    Raises:
-        ValueError: fewer than two players, or fewer than one round.
+    an odd number pauses in each round; such a tournament has two rounds at least. Raises ValueError for fewer than two
+    players, or fewer than one round.
     """
     if len(players) < 2 or (rounds is not None and rounds < 1):
         raise ValueError(f"{len(players)} players and {rounds} rounds make no tournament")

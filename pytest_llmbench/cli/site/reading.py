@@ -16,8 +16,7 @@ T = TypeVar("T")
 def call_in_site(work: Callable[[pytest.Config], T]) -> T:
     """Call `work` with pytest's configuration for this folder, before any collection.
 
-    Raises:
-        ConfigError: pytest refuses the folder's ini file or a `conftest.py`.
+    Raises ConfigError if pytest refuses the folder's ini file or a `conftest.py`.
     """
     site = _Site(work)
     output = io.StringIO()

@@ -30,10 +30,9 @@ _FULL = re.compile(
 )
 # Options of Slurm's commands that come from the environment, set by the job we may be in or by the user.
 #: variable SLURM_JOB_ID: pytest runs inside this Slurm job: its nodes are used, and it is never cancelled
-#: variable SLURM_CONF: the Slurm to use. Commands that llmbench starts do not get any other `SLURM_*`, `SLURMD_*`,
-#:  `PMI_*` or `PMIX_*`
-#: variable SBATCH_*: llmbench ignores these, and `SQUEUE_*`, `SACCT_*`, `SINFO_*`, `SCANCEL_*`, `SCONTROL_*`, `SRUN_*`:
-#:  they would win over the options of pytest, or hide jobs. The header lists those that you have set
+#: variable SLURM_CONF: the Slurm to use. Commands that llmbench starts get no other `SLURM_*` and no `PMI_*`
+#: variable SBATCH_*: ignored, as are `SQUEUE_*`, `SRUN_*` and the like: they would win over the options of pytest, or
+#:  hide jobs. The header lists those that you have set
 _OPTIONS = (
     "SLURM_", "SLURMD_", "PMI_", "PMIX_", "SBATCH_", "SRUN_", "SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SCONTROL_",
 )  # fmt: skip
@@ -51,15 +50,15 @@ _OF_SRUN = frozenset(
 
 
 class NoAnswerError(ClusterError):
-    """Slurm was silent, or the effect of a command is unknown; it may answer if it is asked again."""
+    """Slurm was silent, or the effect of a command is unknown. Asking again may help."""
 
 
 class NotYetError(NoAnswerError):
-    """Slurm refused what it may take in a moment: its controller has just been started."""
+    """Slurm refused a request that it may accept in a moment, because its controller has just started."""
 
 
 class QueueFullError(NotYetError):
-    """Slurm refuses a job because its queue is full; it may take it when another job has ended.
+    """Slurm refuses a job because its queue is full; it may accept the job when another one has ended.
 
     Attributes:
         limit: Slurm's name of the limit.
@@ -88,20 +87,15 @@ class SlurmAnswer:
 
 
 def run(command: Sequence[str]) -> str:
-    """Run one Slurm command and return its output.
-
-    Raises:
-        ClusterError: it is missing, failed (with Slurm's own words) or hung.
-    """
+    """Run one Slurm command and return its output. Raises ClusterError if the command is missing, failed or hung."""
     return succeeded(command, ask(command))
 
 
 def succeeded(command: Sequence[str], answer: SlurmAnswer) -> str:
     """The output of a command.
 
-    Raises:
-        NoAnswerError: the controller was out of reach.
-        ClusterError: it failed otherwise; with Slurm's own words.
+    Raises NoAnswerError if the controller was out of reach, and ClusterError if it failed otherwise, with Slurm's own
+    words.
     """
     if answer.code == 0:
         return answer.stdout
@@ -121,11 +115,8 @@ def ask(
     """Run one Slurm command to its end, whatever that is; `questions` are its input.
 
     Undecodable bytes are replaced: a reason or a comment may be in any encoding. `limit_s` returns the seconds that it
-    may take in all, and is called again while it runs, as they may become less.
-
-    Raises:
-        NoAnswerError: it took too long, and was killed.
-        ClusterError: it is missing, or its start failed.
+    may take in all, and is called again while it runs, as they may become less. Raises NoAnswerError if it was killed
+    for taking too long, and ClusterError if it is missing or cannot start.
     """
     began = time.monotonic()
     # A file, because `communicate` drops the rest of its input after its first timeout.
@@ -165,7 +156,7 @@ def ask(
 
 
 def _end_with_us() -> None:
-    """Make a forked sbatch die with the thread that waits for it, so that only living sessions submit jobs."""
+    """Make a forked sbatch end with the thread that waits for it, so that only living sessions submit jobs."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

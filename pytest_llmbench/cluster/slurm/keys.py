@@ -25,8 +25,7 @@ _SET_BY_US = {
 def parse_pair(text: str) -> tuple[str, str]:
     """Read `KEY=VALUE`.
 
-    Raises:
-        ConfigError: the key is unknown, or one that this package sets itself, or the value is unfit for a script.
+    Raises ConfigError if the key is unknown or set by this package itself, or the value is unfit for a script.
     """
     key, equals, value = text.partition("=")
     key, value = key.strip(), value.strip()

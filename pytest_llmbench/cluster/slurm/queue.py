@@ -100,7 +100,7 @@ def shown_rows(jobs: Mapping[OurJob, WatchedJob], rows: Iterable[JobRow]) -> dic
 
 
 def judge_shown(watched: WatchedJob, row: JobRow, facts: Facts, now: float) -> Changes:
-    """Decide on a job that squeue shows. Its marks come first: they are there before its end is seen."""
+    """Judge a job that squeue shows. Its marks come first, because they precede its end."""
     changes: Changes = {"marks": facts.marks[row.job_id]} if row.job_id in facts.marks else {}
     closing = (watched.closing or facts.began) if row.status.word == "COMPLETING" else None
     changes |= {"submitted": row.submitted, "shown": row, "seen": facts.began, "answered": now}
@@ -108,7 +108,7 @@ def judge_shown(watched: WatchedJob, row: JobRow, facts: Facts, now: float) -> C
 
 
 def judge_unsure(job: OurJob, watched: WatchedJob, facts: Facts, now: float) -> Changes:
-    """Decide on a job that squeue lacks, or that Slurm has been closing for too long.
+    """Judge a job that squeue lacks, or that Slurm has been closing for too long.
 
     sacct lags behind by seconds: its "still running" is believed only until squeue's silence lasts. A job is lost once
     Slurm's answers have lacked it for a while, or once another job has its id.
@@ -143,7 +143,7 @@ def judge_unsure(job: OurJob, watched: WatchedJob, facts: Facts, now: float) -> 
 
 
 def judge_other(watched: WatchedJob, row: JobRow) -> Changes:
-    """Decide on a job whose id shows a later job: it was requeued, which makes it a new one, or Slurm forgot it."""
+    """Judge a job whose id now belongs to a later job: it was requeued, which makes it a new one, or forgotten."""
     if watched.identity.token and row.fits(watched.identity, ""):
         reason = "it was requeued, as by `scontrol requeue`, and a second start would be another run"
         lost = JobStatus(state=JobState.LOST, word="REQUEUED", reason=reason)
@@ -263,7 +263,7 @@ class Slurm:
         return self._jobs[job].status
 
     def waited_s(self, job: OurJob) -> float:
-        """Seconds that a watched job had waited in the queue when Slurm last showed it there; 0 for any other job.
+        """Seconds that a watched job had waited when Slurm last listed it as waiting; 0 for any other job.
 
         The wait ends when the job's nodes start up.
         """
@@ -274,8 +274,7 @@ class Slurm:
     def confirm(self, job: OurJob) -> None:
         """Check that a job runs right now, and is the one that is meant.
 
-        Raises:
-            NoAnswerError: it has another state, which `status` returns, or Slurm leaves it open.
+        Raises NoAnswerError if it has another state, which `status` returns, or an unknown one.
         """
         since = time.monotonic() - _FRESH_S
         shut_off = self.controller.was_silent and time.monotonic() < self._rhythm.next
@@ -290,10 +289,8 @@ class Slurm:
     def hosts(self, job: OurJob) -> tuple[str, ...]:
         """The nodes of a watched job, as they were last seen; empty while it waits, and while Slurm closes it.
 
-        While Slurm closes a job, it names only those of its nodes that are still busy with it.
-
-        Raises:
-            ClusterError: scontrol failed to expand their names.
+        While Slurm closes a job, it names only those of its nodes that are still busy with it. Raises ClusterError if
+        scontrol failed to expand their names.
         """
         status = self._jobs[job].status
         return self.queries.hosts(status.nodelist) if status.nodelist and status.word != "COMPLETING" else ()
@@ -349,7 +346,7 @@ class Slurm:
             query.result()
 
     def look_no_more(self) -> None:
-        """End the question that hangs, if one does: it would outlive this process."""
+        """End a query that hangs, which would outlive this process."""
         self.queries.ask_no_more()
         if (query := self._query) is not None:
             query.is_over(time.monotonic() - query.began + _KILLED_S)
@@ -433,8 +430,7 @@ class Slurm:
     def find(self, identity: JobIdentity) -> str | None:
         """Find a job that Slurm has taken without an answer, and that is still unwatched; None if it is missing.
 
-        Raises:
-            ClusterError: squeue failed.
+        Raises ClusterError if squeue failed.
         """
         rows, error = self.queries.squeue(f"--name={identity.name}")
         if error:
@@ -449,8 +445,7 @@ class Slurm:
     def cancel(self, *jobs: OurJob) -> None:
         """Cancel watched jobs, all at once; jobs that are gone, and jobs of other users, are left alone.
 
-        Raises:
-            ClusterError: it is unknown whether they are still ours, or scancel failed.
+        Raises ClusterError if scancel failed, or they may no longer be ours.
         """
         if jobs and (ours := self._alive(jobs)):
             self.queries.run(["scancel", *ours])
@@ -458,8 +453,7 @@ class Slurm:
     def cancel_waiting(self, job: OurJob) -> None:
         """Cancel a watched job if it waits in the queue; one that has begun is left alone.
 
-        Raises:
-            ClusterError: it is unknown whether it is still ours, or scancel failed.
+        Raises ClusterError if scancel failed, or it may no longer be ours.
         """
         if ours := self._alive([job]):
             self.queries.run(["scancel", "--state=PENDING", *ours])
@@ -477,8 +471,7 @@ class Slurm:
     def cancel_strays(self) -> list[str]:
         """Cancel the strays that have shown themselves since; return their ids.
 
-        Raises:
-            ClusterError: squeue or scancel failed.
+        Raises ClusterError if squeue or scancel failed.
         """
         strays = [self.watch(job_id, stray) for stray in self.strays if (job_id := self.find(stray)) is not None]
         self.cancel(*strays)

@@ -18,8 +18,7 @@ LEAF, BLOCK = "leaf switch", "block"
 def expand_hosts(hostlist: str) -> list[str]:
     """Expand Slurm's notation, such as `rack[1-2]n[01-18],login`.
 
-    Raises:
-        ConfigError: it is another text, or stands for too many nodes.
+    Raises ConfigError for any other text, and for too many nodes.
     """
     parts = [part for part in re.split(r",(?![^\[]*\])", hostlist) if part]
     return [host for part in parts for host in _expand(part)]
@@ -48,8 +47,7 @@ def _expand(name: str) -> Iterator[str]:
 def read_topology(text: str) -> Places:
     """Read the output of `scontrol show topology`, or `topology.conf`; empty where it names none.
 
-    Raises:
-        ConfigError: a list of nodes in it is damaged.
+    Raises ConfigError if a list of nodes in it is damaged.
     """
     switches: dict[str, tuple[list[str], list[str]]] = {}
     blocks: list[tuple[str, str, list[str]]] = []
@@ -95,8 +93,7 @@ def _read_tree(switches: Mapping[str, tuple[Sequence[str], Sequence[str]]]) -> d
 def read_topology_file(content: Any) -> Places:
     """Read what `topology.yaml` holds: of several topologies the default one, else the first with any places.
 
-    Raises:
-        ConfigError: it has another form.
+    Raises ConfigError for any other form.
     """
     if not isinstance(content, list) or not all(isinstance(part, Mapping) for part in content):
         raise ConfigError("topology.yaml is a list of topologies")
@@ -118,8 +115,7 @@ def read_topology_file(content: Any) -> Places:
 def find_places(topology: Mapping[str, Mapping[str, str]] | str | None, ask: Callable[[], str]) -> Places:
     """Places by the system's file, which has them or names Slurm's file, else by `scontrol show topology`.
 
-    Raises:
-        ConfigError: they cannot be read.
+    Raises ConfigError if they cannot be read.
     """
     if topology is None:
         return read_topology(ask())

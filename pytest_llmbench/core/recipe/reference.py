@@ -98,19 +98,15 @@ class Reference(Strict):
     per_node: bool = False
     """The bounds, and `applies_to.gpus`, count for each node and are multiplied by the number of nodes."""
     claim: Literal["system", "run"] = "system"
-    """Subject of the verdict: any run of the `system`, or this `run` alone.
-
-    A bound that contains the differences between runs, as a calibrated one does, is judged by the run.
-    """
+    """Subject of the verdict: any run of the `system`, or this `run` alone, for a bound that contains the differences
+    between runs, such as a calibrated one."""
     between_runs: QuantityField | None = None
     """Standard deviation between runs of one system, as a share of the mean; absent, 0.3 %, known from 5 runs."""
     runs: Annotated[int, Field(ge=2)] | None = None
     """Number of good runs of the system that `between_runs`, or a bound with `claim: run`, comes from, at least 2."""
     floor: bool = False
-    """The bound is a floor: a run below it is broken, but one above it may be slow, so its speed stays unjudged.
-
-    In a check, physics judges too if the bound is a floor; any other lower bound replaces it.
-    """
+    """A run below it is broken, but one above it may be slow, so its speed stays unjudged. In a check, any
+    other lower bound replaces physics."""
     xfail: ExpectedFailure | None = None
     """Known miss of the bound on this system, with its last day."""
     why: str
@@ -149,7 +145,7 @@ class Reference(Strict):
             )
         spread = self.between_runs
         if spread is not None and (spread.dimension != "fraction" or spread.base <= 0):
-            raise ValueError(f"between_runs: {spread} is not a share above 0: no runs are alike to the last digit")
+            raise ValueError(f"between_runs: {spread} is not a share above 0: runs always differ")
         if self.claim == "run" and self.between_runs is not None:
             raise ValueError("claim: run leaves the differences between runs out: leave out between_runs")
         if self.claim == "system" and (self.between_runs is None) != (self.runs is None):
@@ -200,9 +196,8 @@ class Reference(Strict):
     def missed_by(self, measured: Quantity) -> tuple[Literal[">=", "<="], Quantity] | None:
         """Return the bound that `measured` misses, or None when it meets them all.
 
-        Raises:
-            UnitError: `measured` is of another dimension than the bounds.
-            InconclusiveError: it certainly misses none of them, but does not certainly meet all.
+        Raises UnitError if `measured` is of another dimension than the bounds, and InconclusiveError if it is uncertain
+        whether it meets all of them.
         """
         undecided = None
         for op, bound in self.bounds:
@@ -225,8 +220,7 @@ class Reference(Strict):
 def refuse_contradictions(references: Sequence[Reference]) -> None:
     """Refuse references of one subject of which two share a name, or that no number can meet together.
 
-    Raises:
-        ValueError: there are such two; it names them.
+    Raises ValueError with the names of the two.
     """
     names = [reference.name for reference in references]
     if len(set(names)) != len(names):

@@ -17,8 +17,7 @@ ALIGNMENT = 16
 def busbw_factor(collective: str, ranks: int) -> float:
     """Factor from algbw to busbw, the speed of the slowest link, as nccl-tests defines both.
 
-    Raises:
-        ValueError: it is not one of `COLLECTIVES`.
+    Raises ValueError for any other one than `COLLECTIVES`.
     """
     if collective == "all_reduce":
         return 2.0 * (ranks - 1) / ranks

@@ -237,9 +237,7 @@ def parse_event(line: bytes) -> Event:
     """Read one line.
 
     A bool must not pass for a number, a float for a count, or a text for a number but for `nan`, `inf` and `-inf`.
-
-    Raises:
-        pydantic.ValidationError: it is not exactly one of the events.
+    Raises pydantic.ValidationError for anything but one of the events.
     """
     return _events().validate_json(line, strict=True)
 

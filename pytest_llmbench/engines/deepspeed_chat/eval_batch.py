@@ -32,8 +32,7 @@ class LogRow:
 def evaluate(logs: Path | Iterable[Path], threshold: float) -> bytes:
     """Return the CSV file for a folder's logs or for the given logs; `threshold` is in samples/s.
 
-    Raises:
-        ConfigError: the folder is missing, or a log is unreadable.
+    Raises ConfigError if the folder is missing, or a log is unreadable.
     """
     return as_csv(rows(logs, threshold))
 
@@ -41,8 +40,7 @@ def evaluate(logs: Path | Iterable[Path], threshold: float) -> bytes:
 def rows(logs: Path | Iterable[Path], threshold: float) -> list[LogRow]:
     """Judge the files `*.log` of a folder, in the order of their names, or the given logs, in the given order.
 
-    Raises:
-        ConfigError: the folder is missing, or a log is unreadable.
+    Raises ConfigError if the folder is missing, or a log is unreadable.
     """
     try:
         if isinstance(logs, Path):

@@ -57,8 +57,7 @@ NEEDLES = (
 def parse(text: str) -> Iterable[items.Item]:
     """Read one line by itself.
 
-    Raises:
-        Unreadable: it is a damaged step, or a step of a later epoch, which needs the state of a `reader`.
+    Raises Unreadable for a damaged step, and for one of a later epoch, which needs a `reader`.
     """
     return reader()(text)
 

@@ -66,11 +66,7 @@ class DeepSpeedChatOptions(Strict):
 
 
 def launcher_args(options: DeepSpeedChatOptions, topology: Topology, place: Place) -> tuple[str, ...]:
-    """Arguments of `deepspeed` in addition to the hostfile.
-
-    Raises:
-        ConfigError: it is unable to reach the other nodes.
-    """
+    """Arguments of `deepspeed` in addition to the hostfile. Raises ConfigError if it cannot reach the other nodes."""
     extra = (*options.launcher_args, *place.environment.launcher_args)
     if topology.nodes > 1 and place.environment.container is not None and "--ssh_port" not in " ".join(extra):
         raise ConfigError(
@@ -95,19 +91,25 @@ def variables(place: Place, env: Iterable[str]) -> str:
 def arguments(recipe: Recipe, place: Place) -> dict[str, Any]:
     """Return the arguments of `main.py`: those of the recipe's fields, overridden by its options.
 
-    Raises:
-        ConfigError: the environment lacks a name.
+    Raises ConfigError if the environment lacks a name.
     """
     options, where = options_of(recipe, DeepSpeedChatOptions), f"recipe {recipe.name}: options"
     own = {name: fill_argument(value, place, where) for name, value in options.arguments.items()}
     return {**_given(recipe, options.step), **own}
 
 
+# Settings of DeepSpeed that leave out layers, tokens or parts of the attention, or keep weights in half precision.
+_USUAL: Mapping[str, Any] = dict.fromkeys(
+    ("amp_enabled", "curriculum_enabled_legacy", "data_efficiency_enabled", "fp16_master_weights_and_gradients",
+     "pld_enabled", "sparse_attention"),
+)  # fmt: skip
+
+
 def rules(recipe: Recipe) -> Rules:
     """Return the rule of each argument. Only those of recipe fields count, because the FLOPs are unknown."""
     same = rules_of_given(_given(recipe, options_of(recipe, DeepSpeedChatOptions).step), _FIELDS)
     bound = {name: rule for name, rule in same.items() if name not in _FREE}
-    return Rules(same={**bound, "dtype": Same(field="precision", allowed=(recipe.precision,))})
+    return Rules(same={**bound, "dtype": Same(field="precision", allowed=(recipe.precision,))}, usual=_USUAL)
 
 
 def parameters_of(recipe: Recipe) -> Span:

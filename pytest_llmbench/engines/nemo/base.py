@@ -286,6 +286,8 @@ class Nemo(External):
         yield from agreement.check_pace(series, topology)
         yield from _training.check_loss_drop(series)
         yield from _training.check_first_loss(recipe, series)
+        if self.counts_flops(recipe):
+            yield from _training.check_logged_rate(recipe, topology, series)
 
 
 def _check_dates(totals: Mapping[str, float]) -> Iterator[str]:
@@ -301,8 +303,7 @@ def _check_dates(totals: Mapping[str, float]) -> Iterator[str]:
 def overrides(arguments: Mapping[str, Value], place: Place, where: str) -> list[str]:
     """Write overrides of a configuration in Hydra's notation, with the environment's names filled in.
 
-    Raises:
-        ConfigError: the environment lacks a name.
+    Raises ConfigError if the environment lacks a name.
     """
     own = {name: fill_argument(value, place, where) for name, value in arguments.items()}
     return [f"{name}={_hydra(value)}" for name, value in own.items() if value is not None]

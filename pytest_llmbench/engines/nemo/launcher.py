@@ -39,8 +39,7 @@ class NemoLauncher(Nemo):
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
         """Let the launcher write its script, and run the script.
 
-        Raises:
-            ConfigError: srun, which the launcher's script calls, is missing, or a folder of the launcher or the data.
+        Raises ConfigError if srun, or a folder of the launcher or the data, is missing.
         """
         if not place.slurm:
             raise ConfigError("the script that NeMo's launcher writes calls srun: run it with --cluster slurm")

@@ -38,11 +38,7 @@ NEEDLES = (
 
 
 def parse(text: str) -> Iterable[Item]:
-    """Read one line.
-
-    Raises:
-        Unreadable: it is a damaged step.
-    """
+    """Read one line. Raises Unreadable for a damaged step."""
     if _LINE.match(text):
         yield _step(dict(_pairs(text.split(" | ")[1:], ":")))
         return

@@ -1,4 +1,4 @@
-"""A bound from good runs: the tightest one that a healthy run seldom misses."""
+"""Calculates a bound from good runs: the tightest one that a healthy run seldom misses."""
 
 import math
 import statistics as stats
@@ -56,9 +56,8 @@ def calibrate(
         between_runs: prior standard deviation of runs of one system, as a share.
         freedom: degrees of freedom of `between_runs`.
 
-    Raises:
-        ValueError: `values` is empty, has a value that must be above 0, is constant or scatters too much, or the margin
-            is outside 0 to 0.5.
+    Raises ValueError if `values` is empty, has a value that must be above 0, is constant or scatters too much, or the
+    margin is outside 0 to 0.5.
     """
     if not values or min(values) <= 0 or not math.isfinite(sum(values)):
         raise ValueError("a bound is made of numbers above 0, at least one")

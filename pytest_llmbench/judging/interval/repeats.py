@@ -33,10 +33,7 @@ def pool(
 
     The more runs there are, the more their own scatter counts, and the less the prior: `between_runs`, a standard
     deviation as a share with `freedom` degrees of freedom, which is `known` from runs of this system, or usual.
-    `alpha` is the one of the steady states.
-
-    Raises:
-        ValueError: `runs` is empty.
+    `alpha` is the one of the steady states. Raises ValueError if `runs` is empty.
     """
     if not runs:
         raise ValueError("no runs to pool: give at least one")

@@ -81,8 +81,7 @@ def steady_state(
         steps_of_a_line: steps in each entry.
         alpha: probability of an error on either side.
 
-    Raises:
-        ValueError: `seconds` is empty, or has a value that must be a number above 0.
+    Raises ValueError if `seconds` is empty, or has a value that must be a number above 0.
     """
     # `min` may overlook NaN; the sum does contain it.
     if not seconds or min(seconds) <= 0 or not math.isfinite(sum(seconds)):
@@ -122,7 +121,7 @@ def steady_state(
 
 
 def unseen(steps: int, away: float = math.inf) -> float:
-    """By how much the mean of many more steps may differ because of a level outside of these, as a share.
+    """Share by which the mean of many more steps may differ because of a level of speed not seen here.
 
     `away` is the distance of another level that a few of the steps show or hide, as a share.
     """
@@ -131,7 +130,7 @@ def unseen(steps: int, away: float = math.inf) -> float:
 
 
 def _unseen(read: Sequence[float], judged: int, line: int, fall: float) -> float:
-    """The share of `unseen`, from the steps themselves or their means; `line` is the number of steps in each entry."""
+    """Share of `unseen`, from the steps themselves or their means; `line` is the number of steps in each entry."""
     middle = stats.median(read)
     deviation = NORMAL_MAD * stats.median([abs(duration - middle) for duration in read])
     furthest = _HIDES * deviation

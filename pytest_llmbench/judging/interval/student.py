@@ -14,8 +14,7 @@ def quantile(probability: float, freedom: float) -> float:
         probability: the share, above 0.5 and below 1.
         freedom: degrees of freedom, above 0.
 
-    Raises:
-        ValueError: one of them is out of its range.
+    Raises ValueError if one is out of its range.
     """
     if not (0.5 < probability < 1 and freedom > 0):
         raise ValueError(f"Student's t at {probability} with {freedom} degrees of freedom: need 0.5 < p < 1 and > 0")

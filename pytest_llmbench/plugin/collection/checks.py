@@ -19,14 +19,11 @@ WaitedKey = TypeVar("WaitedKey", bound=str)
 
 
 class CheckKey(str):
-    """The parameter of our `health`: a check, and the slot of the node it is about.
-
-    Attributes:
-        slot: 0-based number of the node among those of the session; None for a verdict on all of them together.
-    """
+    """The parameter of our `health`: a check, and the slot of the node it is about."""
 
     __slots__ = ("check", "slot")
     check: str
+    # 0-based number of the node among those of the session; None for a verdict on all of them together.
     slot: int | None
 
     def __new__(cls, check: str, slot: int | None = None) -> Self:
@@ -39,8 +36,7 @@ class CheckKey(str):
 def parametrize(metafunc: pytest.Metafunc, nodes: int) -> None:
     """Give a test that asks for `health` one case per check and node of the session.
 
-    Raises:
-        ConfigError: the marker names an unknown check.
+    Raises ConfigError if the marker names an unknown check.
     """
     keys = [
         CheckKey(name, slot)
@@ -79,8 +75,7 @@ def check_names(items: Sequence[pytest.Item]) -> list[str]:
 def refuse_unknown(system: str, validation: dict[str, CheckSettings]) -> None:
     """Check the settings of checks in a system's file against the checks there are.
 
-    Raises:
-        ConfigError: it names an unknown check, option or statistic, or a bound in a unit of another kind.
+    Raises ConfigError for an unknown check, option or statistic, or a bound in a unit of another kind.
     """
     for name, settings in validation.items():
         where = f"system {system}: validation: {name}"

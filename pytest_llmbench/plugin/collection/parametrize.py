@@ -16,15 +16,11 @@ EVERY = "*"
 
 
 class RunKey(str):
-    """The parameter of our `run`; its type separates it from parameters of other fixtures of that name.
-
-    Attributes:
-        repeats: number of runs that are judged together; the key is that of the first.
-    """
+    """The parameter of our `run`; its type separates it from parameters of other fixtures of that name."""
 
     __slots__ = ("repeats",)
 
-    repeats: int
+    repeats: int  # number of runs that are judged together; the key is that of the first
 
     def __new__(cls, key: str, repeats: int) -> Self:
         """Make a key with the number of runs."""
@@ -36,8 +32,7 @@ class RunKey(str):
 def make_cases(metafunc: pytest.Metafunc) -> None:
     """Make a test case of every recipe, or of every reference of every recipe, or of every check.
 
-    Raises:
-        ConfigError: the test, or what it is about, is wrong.
+    Raises ConfigError if the test, or its recipe or check, is wrong.
     """
     refuse_forked(metafunc)
     bench = bench_of(metafunc.config)
@@ -50,9 +45,8 @@ def make_cases(metafunc: pytest.Metafunc) -> None:
 def parametrize(metafunc: pytest.Metafunc, bench: Bench) -> None:
     """Give a test that asks for `run` one case per possible run, and with `reference` one per reference of each.
 
-    Raises:
-        ConfigError: the marker names an unknown recipe or an illegal number of runs, or `reference` is asked for where
-            `run` is another fixture.
+    Raises ConfigError if the marker names an unknown recipe or an illegal number of runs, or if `run` is another
+    fixture where `reference` is asked for.
     """
     if not is_ours(metafunc, "run"):
         raise ConfigError(
@@ -84,10 +78,9 @@ def parametrize(metafunc: pytest.Metafunc, bench: Bench) -> None:
 
 
 def refuse_forked(metafunc: pytest.Metafunc) -> None:
-    """Check that a test of ours stays in the process of pytest.
+    """Refuse a test that pytest-forked would run in a child process.
 
-    Raises:
-        ConfigError: pytest-forked would run it in a child, which lacks the parent's threads, and so waits for ever.
+    Raises ConfigError because a child of pytest-forked lacks the parent's threads, and would wait for ever.
     """
     option = metafunc.config.getoption("forked", False)
     if option or metafunc.definition.get_closest_marker("forked") is not None:

@@ -11,9 +11,8 @@ import pytest
 
 from pytest_llmbench import __version__
 from pytest_llmbench.cluster.runs import Declared
-from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.record.records import Judgement, Verdict
+from pytest_llmbench.judging.contradictions import bounds_of
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.verdict.groups import ComparedGroups
 from pytest_llmbench.session.record_store import RunSummary
@@ -45,27 +44,20 @@ def suite_facts(
         "cluster": settings.cluster,  #: suite property cluster: `slurm`, `local`, `debug` or `replay`
         "allocation": settings.allocation,  #: suite property allocation: `session` or `run`
         "scale": settings.scale,  #: suite property scale: `full` or `smoke`
-        #: suite property as_recorded: `yes` if the recipes in the records of a replay decided what had to run; absent
-        #:  otherwise
+        #: suite property as_recorded: `yes` if the recipes in the records of a replay decided what had to run
         **({"as_recorded": "yes"} if settings.as_recorded else {}),
         "reports": str(session.folder),  #: suite property reports: the session's folder
-        #: suite property records: the session's folder, relative to where pytest was started; its name if it is not
-        #:  below
+        #: suite property records: the session's folder, relative to where pytest was started
         "records": records,
-        #: suite property nodes_unfit: nodes that must not train, each with the check and why; absent where there
-        #:  are none, and without checks
+        #: suite property nodes_unfit: nodes that must not train, each with the check and the reason
         **({"nodes_unfit": "; ".join(f"{h}: {reason}" for h, reason in unfit.items())} if unfit else {}),
-        #: suite property speed_not_judged: runs without a verdict on their [speed](#verdicts), separated by commas;
-        #:  absent where there are none
+        #: suite property speed_not_judged: runs without a verdict on their [speed](#verdicts), separated by commas
         **({"speed_not_judged": ", ".join(chain(*unjudged.values()))} if unjudged else {}),
-        #: suite property groups_not_compared: groups of nodes that were not [compared](#groups-of-nodes), and why;
-        #:  absent where there are none
+        #: suite property groups_not_compared: groups that were not [compared](#groups-of-nodes), with the reason
         **({"groups_not_compared": "; ".join(groups.lines)} if groups.not_compared else {}),
-        #: suite property interrupted: the signal, or `--llmbench-session-time`, that ended the session; absent if it
-        #:  ended by itself
+        #: suite property interrupted: the signal, or `--llmbench-session-time`, that ended the session
         **({"interrupted": interrupted} if interrupted else {}),
-        #: suite property nodes_not_tested: nodes that no run had, being too few for a group; absent where there are
-        #:  none
+        #: suite property nodes_not_tested: nodes that were too few for another run
         **({"nodes_not_tested": not_tested} if not_tested else {}),
     }
 
@@ -90,7 +82,7 @@ def judgements(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[
         about = next((word for word in ("run", "check") if word in row), None)
         if about is None:
             continue  # it ended before it had a run or a check
-        value, known = row.get("value"), {**row, **bounds(row.get("threshold"), row.get("unit"))}
+        value, known = row.get("value"), {**row, **bounds_of(row.get("threshold"), row.get("unit"))}
         judgement = Judgement(
             test=str(row["test"]),
             verdict=Verdict(str(row["verdict"])),
@@ -102,24 +94,9 @@ def judgements(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[
     return verdicts
 
 
-def bounds(threshold: str | None, unit: str | None) -> dict[str, float]:
-    """The numbers of a threshold as programs read it, in a unit; empty where it is in other units."""
-    numbers: dict[str, float] = {}
-    for part in (threshold or "").split(" and "):
-        op, _, number = part.strip().partition(" ")
-        name = {">": "at_least", "<": "at_most"}.get(op[:1])
-        if name is not None and unit:
-            try:
-                numbers[name] = Quantity(number).to(unit).value
-            except ConfigError:
-                continue
-    return numbers
-
-
 def command_of(config: pytest.Config, tests: Sequence[Declared]) -> PytestCommand:
     """The command line of this process, with the options of `PYTEST_ADDOPTS`."""
     given = config.invocation_params
-    #: variable PYTEST_ADDOPTS: its options are in the command that makes a run again
     more = shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
     named = config.args_source == pytest.Config.ArgsSource.ARGS
     return PytestCommand(

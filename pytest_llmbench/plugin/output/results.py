@@ -228,8 +228,7 @@ class Results:
     def junit_written(self) -> Iterator[None]:
         """Have the reports of tests on disk after this, in which pytest's writer is called.
 
-        Raises:
-            OSError: writing one failed.
+        Raises OSError if one cannot be written.
         """
         with self._junit.written():
             yield
@@ -321,7 +320,7 @@ class Results:
 
 
 class SafeReports:
-    """Innermost around the report writers, so that the terminal's summary comes also when the disk is full."""
+    """Wraps the report writers innermost, so that the terminal's summary is printed also when the disk is full."""
 
     def __init__(self, results: Results, progress: LiveLine) -> None:
         self._results = results

@@ -156,9 +156,8 @@ class TestCalls:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Refuse a test that passes while one of its comparisons is without effect.
 
-        Raises:
-            RunError: the truth of one was left unasked, or one is false.
-            InconclusiveError: one is undecided, with the reason why further runs are refused.
+        Raises RunError if the truth of one was not asked, or one is false, and InconclusiveError if one is undecided,
+        with the reason why further runs are refused.
         """
         run = item.stash.get(RUN, None)
         try:
@@ -208,9 +207,7 @@ def refuse_idle_comparisons(run: Run, since: int) -> None:
         run: the run of the test.
         since: number of comparisons that are known to count.
 
-    Raises:
-        RunError: `not_asked` or `does_not_hold`.
-        InconclusiveError: one is undecided, and the test went on.
+    Raises RunError `not_asked` or `does_not_hold`, and InconclusiveError if one is undecided and the test went on.
     """
     for made in run.comparisons[since:]:
         if not made.asked:  #: error not_asked: a comparison of the test was made, and never asked whether it holds

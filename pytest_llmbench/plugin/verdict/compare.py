@@ -1,4 +1,4 @@
-"""A measured number against a bound: a pure function of records, whose result has everything that a verdict shows."""
+"""Compares a measured number with a bound: a pure function of records."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ class Number:
     def to(self, unit: str) -> Number:
         """Return the same number, with its interval, in another unit of its dimension.
 
-        Raises:
-            UnitError: the unit is unknown or of another dimension.
+        Raises UnitError if the unit is unknown or of another dimension.
         """
         ends = {name: getattr(self.metric, name) for name in ("value", "low", "high", "amount")}
         converted = {
@@ -77,10 +76,8 @@ def judge(
 ) -> JudgedComparison:
     """Compare a measured number with a bound, which is `other` if it was measured, too.
 
-    Runs of one system differ as `between` has it; None, or no spread, asks for a verdict on each run alone.
-
-    Raises:
-        UnitError: the bound is of another dimension.
+    Runs of one system differ as `between` has it; None, or no spread, asks for a verdict on each run alone. Raises
+    UnitError if the bound is of another dimension.
     """
     metric = number.metric
     by_rule, alone = metric.quantity.meets(op, bound), between is None or not between.spread

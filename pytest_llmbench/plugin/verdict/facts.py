@@ -25,9 +25,9 @@ class PlaceFacts(ReportedFacts):
     test: str
     """Node id of the test, by which pytest selects it."""
     file: str
-    """The file of the test, relative to pytest's root folder."""
+    """File of the test, relative to pytest's root folder."""
     line: int | None = None
-    """Line of the test's function in its file; absent where pytest has none."""
+    """Line of the test's function."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,9 +45,9 @@ class RunFacts(ReportedFacts):
     """The run of a test. Those behind `simulated` are absent until it has run."""
 
     runs: str | None
-    """Names of the runs that are judged together, separated by commas; absent for a single one."""
+    """Names of the runs that are judged together."""
     run: str
-    """The recipe, or the recipe and its group of nodes; the first of several."""
+    """Name of the run; the first of several."""
     recipe: str
     """Recipe."""
     scale: str
@@ -63,11 +63,11 @@ class RunFacts(ReportedFacts):
     gpus: int
     """GPUs in all."""
     simulated: str | None
-    """The fault of `--llmbench-simulate`; absent without it."""
+    """The fault of `--llmbench-simulate`."""
     as_recorded: str | None
-    """With `--replay as-recorded:SESSION`: how the recipe of the run differs from today's; absent otherwise."""
+    """With `--replay as-recorded:SESSION`: how the recipe of the run differs from today's."""
     hosts: str | None = None
-    """Host names, separated by commas."""
+    """Host names."""
     job_id: str | None = None
     """Slurm job; locally the process id of the launcher."""
     run_record: str | None = None
@@ -75,30 +75,30 @@ class RunFacts(ReportedFacts):
     record: str | None = None
     """Path of the run record, relative to the session's folder."""
     run_seconds: float | None = None
-    """Seconds that the run took, without what it waited for Slurm; absent where it did not start."""
+    """Seconds that the run took, without its wait in the queue."""
     log: str | None = None
-    """Folder of what the ranks printed, or where the replayed logs are."""
+    """Folder of the ranks' output, or of the replayed logs."""
     findings: str | None = None
-    """[Findings](#findings) about the run, whatever the verdict; empty where there are none."""
+    """[Findings](#findings) about the run."""
     unconfirmed: str | None = None
-    """[Unconfirmed](#unconfirmed-numbers) facts that the numbers of the run rest on; absent where all are confirmed."""
+    """[Unconfirmed](#unconfirmed-numbers) facts."""
     settings: str | None = None
     """Settings that a framework's log prints: how many were compared with the recipe, and the unknown ones."""
     trained: str | None = None
-    """With precision `fp8` of engine `torch`: linear layers by the precision of their products. With
-    `activation_checkpointing: auto`: what was chosen. As ranks counted them; absent otherwise."""
+    """As ranks counted them: linear layers by the precision of their products (`fp8` of engine `torch`), and the choice
+    of `activation_checkpointing: auto`."""
     superseded: str | None = None
-    """With `--llmbench-retries`: why each earlier attempt was repeated; absent without one."""
+    """Reasons why earlier attempts were repeated (`--llmbench-retries`)."""
     early_verdict: str | None = None
-    """With `--llmbench-early-verdict`: the step that decided, or why it ran whole."""
+    """The step that decided, or the reason for the whole run."""
     steps_done: int | None = None
-    """With `--llmbench-early-verdict`: steps of the run."""
+    """Steps of the run."""
     steps_planned: int | None = None
-    """With `--llmbench-early-verdict`: steps of the recipe."""
+    """Steps of the recipe."""
     hours_saved: str | None = None
-    """With `--llmbench-early-verdict`: time of steps not made, such as `0.5 GPU-hours`."""
+    """Time of the steps that were not made, such as `0.5 GPU-hours`."""
     hours_spent: str | None = None
-    """With `--llmbench-early-verdict`: time of the steps that were made."""
+    """Time of the steps that were made."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,9 +112,9 @@ class ReferenceFacts(ReportedFacts):
     threshold: str
     """The bound or bounds, with unit."""
     floor: str | None
-    """Machine that the bounds were set for, if they are only a floor for this one; absent of any other."""
+    """Machine that the bounds were set for, if they are only a floor here."""
     xfail: str | None
-    """Until when the reference is expected to be missed, and the reason; absent of any other."""
+    """Last day on which a miss is expected, and the reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,18 +122,20 @@ class NumberFacts(ReportedFacts):
     """The number that a test judged, and what judged it."""
 
     speed_judged: str | None = None
-    """Statistics of speed that the test compared with a threshold that a slow run misses and that is not a floor,
-    separated by commas; absent where there are none."""
+    """Statistics of speed that the test compared with a threshold that a slow run misses."""
     runs: str | None = None
-    """Names of the runs that are judged together, separated by commas; absent for a single one."""
+    """Names of the runs that are judged together."""
     statistic: str | None = None
     """The measured statistic; without a measurement, the reference's."""
     value: float | None = None
-    """The number; of several runs their mean, or that of the run that decided where each was judged."""
+    """The number; of several runs their mean, or that of the run that decided."""
     unit: str | None = None
     """Unit of the number."""
+    energy: str | None = None
+    """Energy of all GPUs for each token of the run, as `0.0913 J/token`, or `unknown: ` and the reason; absent without
+    GPUs."""
     each_run: str | None = None
-    """The number in each of `runs`, in `unit`, separated by commas."""
+    """The number in each of `runs`."""
     threshold: str | None = None
     """The bound or bounds, with unit."""
     judged_by: str | None = None
@@ -141,21 +143,21 @@ class NumberFacts(ReportedFacts):
     claim: str | None = None
     """Subject of the verdict: `system`, any run of it, or this `run`."""
     between_runs: str | None = None
-    """Standard deviation between runs of the system, in the interval; `assumed` where the reference has no `runs`."""
+    """Standard deviation between runs of the system, or `assumed`."""
     alpha: float | None = None
     """Probability that the interval is wrong, on each side."""
     interval_rule: str | None = None
     """Name and version of the rule of the interval."""
     steady_part: str | None = None
-    """The number that was judged, if it is on the other side of the threshold than `value`."""
+    """The judged number, if it is on the other side of the threshold than `value`."""
     low: float | None = None
-    """Lower end of the interval, in `unit`; absent for a run too short for one."""
+    """Lower end of the interval, in `unit`."""
     high: float | None = None
-    """Upper end of the interval, in `unit`; absent for a run too short for one."""
+    """Upper end of the interval, in `unit`."""
     steady: float | None = None
     """The number in the steady part of the run alone, in `unit`."""
     cause: str | None = None
-    """Cause of a missed speed, its [kind](#causes) first; absent if none was missed."""
+    """Cause of a missed speed, its [kind](#causes) first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,7 +165,7 @@ class HistoryFacts(ReportedFacts):
     """The comparison of a run with earlier ones."""
 
     baseline: str
-    """Sessions of the earlier runs that the run was compared with, separated by commas."""
+    """Sessions that the run was compared with."""
     change: float
     """Difference from the mean of the baseline, %."""
     change_low: float | None = None
@@ -185,7 +187,7 @@ class CheckFacts(ReportedFacts):
     host: str
     """The node; empty for all nodes together."""
     hosts: str
-    """The node, or all of them, separated by commas."""
+    """The node, or all of them."""
     system: str
     """System."""
     cluster: str
@@ -199,7 +201,7 @@ class CheckFacts(ReportedFacts):
     record: str | None = None
     """Path of the health record, relative to the session's folder."""
     run_seconds: float | None = None
-    """Seconds that the check took for all nodes; absent where that is unknown."""
+    """Seconds that the check took for all nodes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -207,18 +209,17 @@ class HealthFacts(ReportedFacts):
     """The result of a check for a node, or for all of them."""
 
     measured: str | None
-    """The first of what was measured, with units, and how many more there are."""
+    """The first of the measured numbers, and how many more there are."""
     bound: str | None
-    """If the check measured anything: `bounded`, or `no bound` if neither a reference nor physics bounds any of it.
-    Such a PASS shows that the node works, not that it is fast."""
+    """`bounded`, or `no bound` without a reference or physics: such a PASS shows nothing about speed."""
     bounds: str | None
-    """The first of the bounds, with how physics computed its own, and how many more there are."""
+    """The first of the bounds, and how many more there are."""
     severity: str | None
     """[Severity](validation.md#severities) of the worst finding."""
     action: str | None
     """Recommended action."""
     hints: str | None
-    """Findings that keep the node from nothing."""
+    """Findings of severity `MONITOR`."""
 
 
 def place_of(test: Declared) -> dict[str, Any]:

@@ -18,10 +18,8 @@ _WORST_FIRST = [Verdict.ERROR, Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS]
 def read_requirements(path: Path) -> dict[str, tuple[str, ...]]:
     """Read the clauses of a file by name: node ids, names of tests, or patterns of either.
 
-    In a pattern `*` stands for any text and `?` for any character.
-
-    Raises:
-        ConfigError: the file is unreadable or empty, or a clause or its test is something else than text.
+    In a pattern `*` stands for any text and `?` for any character. Raises ConfigError if the file is unreadable or
+    empty, or a clause or test is not a text.
     """
     clauses: dict[Any, Any] = {**read_yaml(path)}
     if not clauses:
@@ -75,7 +73,7 @@ class Requirements:
         self._deselected.update((getattr(node, "workeroutput", None) and node.workeroutput.get(_DESELECTED, ())) or ())
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note how a test ended, ours or anybody's."""
+        """Note the end of any test."""
         ended = _find_end(report)
         if ended is not None:
             self._ended[report.nodeid] = ended

@@ -51,8 +51,7 @@ class Run:
     def measured(self, statistic: str) -> Measured:
         """Return one statistic of this run, or of all runs that are judged together.
 
-        Raises:
-            RunError: the statistic is unknown, or without a meaning for this run, or for one of them.
+        Raises RunError if the statistic is unknown, or has no meaning for one of the runs.
         """
         if statistic not in self._statistics:  #: error unknown_statistic: there is no statistic of that name
             raise RunError("unknown_statistic", unknown("statistic", statistic, self._statistics))

@@ -51,11 +51,7 @@ def _step_files(folder: Path) -> list[Path]:
 
 
 def event_lines(path: Path) -> Iterator[EventLine]:
-    """Yield every line of a rank's log, for any content.
-
-    Raises:
-        OSError: reading failed, perhaps after some lines.
-    """
+    """Yield every line of a rank's log, for any content. Raises OSError if reading fails, perhaps after some lines."""
     with path.open("rb") as file:
         number = 0
         while line := file.readline(_LONGEST_LINE):

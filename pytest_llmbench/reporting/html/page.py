@@ -36,9 +36,7 @@ _ATTENTION = ("fail", "error", "missing", "incomplete", "inconclusive")
 def write_page(session: SessionFolder, path: Path) -> None:
     """Write the report of a session into a file.
 
-    Raises:
-        ConfigError: plotly must be installed.
-        OSError: writing the file failed.
+    Raises ConfigError if plotly is missing, and OSError if the file cannot be written.
     """
     # It quotes logs and scripts, which are private to this user.
     write_parts(path, parts_of_page(session), mode=PRIVATE)
@@ -120,8 +118,7 @@ def _markup(text: str) -> Any:
 def _plotly() -> bytes:
     """The script of plotly.js, found without importing plotly, which would take a second.
 
-    Raises:
-        ConfigError: plotly must be installed.
+    Raises ConfigError if plotly is missing.
     """
     plotly = importlib.util.find_spec("plotly")
     for place in (plotly.submodule_search_locations if plotly is not None else None) or ():

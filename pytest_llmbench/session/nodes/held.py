@@ -89,8 +89,7 @@ class HeldNodes:
     def ready(self) -> bool:
         """True if runs may be launched. The first time that the nodes are there, they are checked.
 
-        Raises:
-            ClusterError: the nodes are lost, or will never be there.
+        Raises ClusterError if the nodes are lost, or will never come.
         """
         hosts = self._allocation.hosts()
         if isinstance(hosts, Waiting):

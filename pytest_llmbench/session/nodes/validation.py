@@ -1,4 +1,4 @@
-"""The checks of a session: its nodes are probed in order, before any training, and some may be unfit afterwards."""
+"""Runs the checks of a session, one after the other, before any training."""
 
 import contextlib
 import json
@@ -207,8 +207,7 @@ class Validator:
     def run(self, names: Sequence[str], hosts: Sequence[str], job_id: str | None) -> None:
         """Run checks on nodes, one after the other: two at once would measure each other.
 
-        Raises:
-            ClusterError: the nodes are gone; the checks that are left have records that say so.
+        Raises ClusterError if the nodes are gone; the remaining checks then have records with that reason.
         """
         settings, system, gpu = self.settings, self.settings.system, self.settings.system.gpu
         site = Site(

@@ -29,8 +29,7 @@ _WITHOUT_SLURM = "only srun can start {what}, and there is none: run it with --c
 def write_script(script: Script, place: Place, topology: Topology, env: Mapping[str, str], title: str = "a run") -> str:
     """Write the bash script of a run; `env` has the system's environment variables, under the environment's own.
 
-    Raises:
-        ConfigError: its ranks need srun, and there is none.
+    Raises ConfigError if its ranks need srun, which is missing.
     """
     return "\n".join(
         [

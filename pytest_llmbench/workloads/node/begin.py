@@ -23,11 +23,10 @@ _PATIENCE_S = 60.0
 
 
 def main(folder: Path) -> None:
-    """Call what the folder has for the job of this process, and write how that ended.
+    """Execute the call that the folder has for the job of this process, and write its result.
 
-    Raises:
-        ConfigError: the session failed to claim the job within a minute, or the file is damaged.
-        Exception: any exception of the function; its traceback is in the result's file too.
+    Raises ConfigError if the session failed to claim the job within a minute, or the file is damaged, and Exception of
+    the function, whose traceback is in the result's file too.
     """
     job, task = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_PROCID", "0")
     if not wait_for(file := job_file(folder, job), _PATIENCE_S, shortest_s=0.01):
@@ -48,7 +47,7 @@ def main(folder: Path) -> None:
 
 
 def _pass_over(number: int, _frame: FrameType | None) -> None:
-    """Ignore a signal. Slurm sends SIGTERM long before it kills: a rank can still write how far it came."""
+    """Ignore a signal: Slurm sends SIGTERM long before it kills, and a rank can still write its state."""
     print(f"{socket.gethostname()} passes over {signal.Signals(number).name}", file=sys.stderr, flush=True)
 
 

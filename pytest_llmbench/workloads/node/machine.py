@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 def gpu_index(local_rank: int) -> int:
     """The CUDA device of a rank: its local rank, or the only one that its process sees.
 
-    Raises:
-        RunError: `no_gpu`, when the process sees fewer.
+    Raises RunError `no_gpu` if the process sees fewer.
     """
     import torch  # noqa: PLC0415 - a rank without PyTorch introduces itself too
 
@@ -46,11 +45,7 @@ def gpu_index(local_rank: int) -> int:
 
 
 def device_name(context: RankContext) -> str:
-    """`cpu`, or the GPU's name as the driver gives it.
-
-    Raises:
-        RunError: `no_gpu`, as in `gpu_index`.
-    """
+    """`cpu`, or the GPU's name as the driver gives it. Raises RunError `no_gpu` as `gpu_index` does."""
     if context.device == "cpu":
         return "cpu"
     import torch  # noqa: PLC0415 - a rank without PyTorch introduces itself too
@@ -120,7 +115,7 @@ def peak_memory_bytes(device: torch.device) -> int:
 def cpu_threads(neighbours: int) -> int:
     """Number of threads for a rank that shares its machine with `neighbours` ranks, itself included."""
     cpus = len(os.sched_getaffinity(0))
-    share = os.environ.get("SLURM_CPUS_PER_TASK")  #: variable SLURM_CPUS_PER_TASK: in a rank: bounds its threads
+    share = os.environ.get("SLURM_CPUS_PER_TASK")
     # srun gives each rank its share of cores. In a local run inside a Slurm job, the variable belongs to the whole job.
     if share is not None and os.environ.get("SUBMITIT_EXECUTOR") != "local":
         return min(cpus, int(share))

@@ -1,4 +1,4 @@
-"""Keeps two sessions from measuring on one machine at once: every process that loads the machine holds a lock.
+"""Keeps two sessions from measuring on one machine at once, by a lock of every process that loads it.
 
 A killed session leaves ranks behind until they notice its silence. A measurement at the same time would get half a
 machine, so the ranks hold the lock, too. It is a shared `flock`, which the kernel releases when the last process that
@@ -31,8 +31,7 @@ def hold(path: Path | None) -> tuple[int, ...]:
 def take(path: Path) -> int | None:
     """Hold a machine's lock exclusively; return the descriptor that holds it, or None if another process has it.
 
-    Raises:
-        OSError: opening the file failed.
+    Raises OSError if the file cannot be opened.
     """
     lock = _open(path)
     try:
@@ -44,11 +43,7 @@ def take(path: Path) -> int | None:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether any process holds a machine's lock.
-
-    Raises:
-        OSError: opening the file failed.
-    """
+    """Return whether any process holds a machine's lock. Raises OSError if the file cannot be opened."""
     lock = take(path)
     if lock is None:
         return True

@@ -1,4 +1,4 @@
-"""The nodes of a command's run: which they are, what GPUs they have, and how srun reaches just these."""
+"""The nodes of a command's run: their names and GPUs, and an srun that is limited to them."""
 
 import os
 import re
@@ -33,8 +33,7 @@ def in_slurm(environ: Mapping[str, str]) -> bool:
 def hosts_of_this_job() -> tuple[str, ...]:
     """The nodes of the Slurm job that this process is in; this machine, outside of one.
 
-    Raises:
-        ClusterError: `scontrol` fails.
+    Raises ClusterError if `scontrol` fails.
     """
     if not in_slurm(os.environ):
         return (socket.gethostname(),)

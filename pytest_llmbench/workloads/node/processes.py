@@ -36,10 +36,8 @@ class ProgramResult:
 def ask(argv: Sequence[str], env: Mapping[str, str], timeout_s: float, *, errors: bool = True) -> ProgramResult:
     """Run a program until it ends or its time is over; `env` is its whole environment.
 
-    Its whole process group is ended with it. Without `errors`, its standard error is dropped.
-
-    Raises:
-        OSError: the program is missing.
+    Its whole process group is ended with it. Without `errors`, its standard error is dropped. Raises OSError if the
+    program is missing.
     """
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT if errors else subprocess.DEVNULL}
     with started(argv, env=dict(env), **how) as process:
@@ -75,7 +73,7 @@ def started(argv: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[bytes]
 
 
 def exit_now(code: int) -> None:
-    """Exit without the end of a process group, which would wait for ranks that hang or are gone."""
+    """Exit without closing the process group, which would wait for ranks that hang or are gone."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,4 +1,4 @@
-"""A rank's knowledge of its task and of its place among the ranks."""
+"""The context of a rank: its task, and its place among the ranks."""
 
 import gc
 import importlib
@@ -85,11 +85,8 @@ _LOCAL = (
 def place(task: Task, folder: Path, environ: Mapping[str, str]) -> RankContext:
     """Find this process's rank, and check that the launcher started the requested shape.
 
-    The environment is that of srun, or of submitit's local executor; with neither, this is rank 0 of 1.
-
-    Raises:
-        RunError: `wrong_ranks`, when the number of ranks or nodes differs from the task's, or a variable is missing or
-            malformed.
+    The environment is that of srun, or of submitit's local executor; with neither, this is rank 0 of 1. Raises RunError
+    `wrong_ranks` if the number of ranks or nodes differs from the task's, or a variable is missing or malformed.
     """
     rank, local_rank, ranks, nodes = _read_place(environ)
     world_size = task.nodes * task.ranks_per_node

@@ -24,11 +24,8 @@ OWNER_GONE = 75
 def run_rank(folder: str) -> None:
     """Run the task of a run's folder as the rank given by the environment.
 
-    The process ends with status 75 when the run's owner goes away.
-
-    Raises:
-        LLMBenchError: the folder lacks a task, or the launcher started another number of ranks.
-        Exception: any exception of the task; its first line is in the step log too.
+    The process ends with status 75 when the run's owner goes away. Raises LLMBenchError if the folder lacks a task, or
+    the launcher started another number of ranks, and Exception of the task, whose first line is in the step log too.
     """
     task, context = arrive(Path(folder))
     try:

@@ -52,8 +52,7 @@ def host_name() -> str:
 def run_probe(folder: str) -> None:
     """Run the task of a step's folder as the rank given by the environment.
 
-    Raises:
-        LLMBenchError: the folder lacks a task, or the launcher started another number of ranks.
+    Raises LLMBenchError if the folder lacks a task, or the launcher started another number of ranks.
     """
     task, context = arrive(Path(folder))
     log = ProbeLog(context)
@@ -75,7 +74,7 @@ def run_probe(folder: str) -> None:
 
 
 def _missing(error: BaseException) -> str:
-    """The reason of a rank that lacks software, with the cure; empty for any other error."""
+    """The message about missing software, with the cure; empty for any other error."""
     name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if name in {"", "pytest_llmbench"}:
         return ""

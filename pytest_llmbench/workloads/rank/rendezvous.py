@@ -27,15 +27,14 @@ _PRINTING, _MOST_PRINTED = 64, 4 << 20  # nodes with a file of NCCL's lines, and
 def open_store(context: RankContext, timeout_s: float) -> TCPStore:
     """Connect this rank to the store that rank 0 serves; its address is in the run's folder.
 
-    Raises:
-        RunError: `no_rendezvous`, when the address of rank 0 is missing after `timeout_s`.
+    Raises RunError `no_rendezvous` if the address of rank 0 is missing after `timeout_s`.
     """
     timeout = timedelta(seconds=timeout_s)
     path = context.folder / layout.RENDEZVOUS
     if context.nodes == 1:
-        #: variable GLOO_SOCKET_IFNAME: in a rank of a one-node run: `lo` unless it is set
+        #: variable *_SOCKET_IFNAME: network of gloo and NCCL in a one-node run: `lo` unless it is set
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        if context.device == "cuda":  #: variable NCCL_SOCKET_IFNAME: in a rank on GPUs of a one-node run, likewise
+        if context.device == "cuda":
             os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
     if context.rank == 0:
         host, server = _listen(context.nodes)
@@ -57,7 +56,7 @@ def open_store(context: RankContext, timeout_s: float) -> TCPStore:
 
 
 def _listen(nodes: int) -> tuple[str, socket.socket | None]:
-    """The host of the store, and a socket that listens there alone: given none, it listens on all networks.
+    """The host of the store, and a socket that listens there alone; without one the store listens on all networks.
 
     Between nodes it is the address of the machine's name, as it is for gloo, unless the name means the machine itself.
     """
@@ -75,10 +74,8 @@ def process_group(context: RankContext, timeout_s: float = 600.0) -> Iterator[to
     """Join this rank with the others of its run within this block; yields its device, which is the current one.
 
     The timeout is for the other ranks, at the start and in every collective. CPU ranks use gloo. GPU ranks use NCCL
-    alone, which is enough for DDP, FSDP and gradient clipping; gloo would be another network to configure.
-
-    Raises:
-        RunError: `no_rendezvous`, when the address of rank 0 is missing in time; `no_gpu`, when this rank lacks a GPU.
+    alone, which is enough for DDP, FSDP and gradient clipping; gloo would be another network to configure. Raises
+    RunError `no_rendezvous` if the address of rank 0 is late, and `no_gpu` if this rank lacks a GPU.
     """
     device = device_of(context)
     if context.device == "cuda":
@@ -105,19 +102,14 @@ def process_group(context: RankContext, timeout_s: float = 600.0) -> Iterator[to
 
 def _record_collectives(context: RankContext) -> None:
     """Let NCCL record its last collectives, for the analysis of a hang and of its own timeout."""
-    #: variable TORCH_NCCL_TRACE_BUFFER_SIZE: in a rank on GPUs: the number of NCCL's last collectives that are kept for
-    #:  a hang: 2000 unless it is set
+    #: variable TORCH_NCCL_*: NCCL's last 2000 collectives are kept for a hang, in `stacks/nccl-*`, unless it is set
     os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000")
-    #: variable TORCH_NCCL_DUMP_ON_TIMEOUT: in a rank on GPUs: whether NCCL writes them down when it times out: 1 unless
-    #:  it is set
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
-    #: variable TORCH_NCCL_DEBUG_INFO_TEMP_FILE: in a rank on GPUs: the beginning of that file's name: `stacks/nccl-` in
-    #:  the run's folder unless it is set
     prefix = context.folder / layout.STACKS / "nccl-"
     os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(prefix))
     make_folder(prefix.parent)
-    #: variable NCCL_DEBUG: in a rank on GPUs: unless it is set, the first rank of each of 64 nodes lets NCCL print the
-    #:  way of the data into the run's folder `nccl`, once as it begins
+    #: variable NCCL_DEBUG: unless it is set, NCCL prints the way of the data into the run's folder `nccl`, on at most
+    #:  64 nodes
     if "NCCL_DEBUG" not in os.environ and context.local_rank == 0 and context.rank < _PRINTING * context.ranks_per_node:
         folder = context.folder / layout.NCCL
         make_folder(folder)
@@ -135,7 +127,7 @@ def limit_threads(device: torch.device) -> None:
 
 
 def exchange_texts(text: str, device: torch.device) -> list[str]:
-    """The texts of all ranks in their order, as tensors: PyTorch unpickles objects, and so executes what it is sent."""
+    """The texts of all ranks in their order. They travel as tensors, because PyTorch would unpickle objects."""
     data = torch.tensor(list(text.encode()), dtype=torch.uint8, device=device)
     size = torch.tensor([len(data)], device=device)
     sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size())]
@@ -157,11 +149,7 @@ def _ranks_on_this_machine(device: torch.device) -> int:
 
 
 def device_of(context: RankContext) -> torch.device:
-    """The device of this rank; a GPU becomes the current one.
-
-    Raises:
-        RunError: `no_gpu`, when this rank lacks a GPU.
-    """
+    """The device of this rank; a GPU becomes the current one. Raises RunError `no_gpu` if this rank lacks a GPU."""
     if context.device == "cpu":
         return torch.device("cpu")
     device = torch.device("cuda", machine.gpu_index(context.local_rank))

@@ -30,10 +30,7 @@ def kernel(recipe: Recipe, asked: Attention, device: torch.device) -> Iterator[N
     """Compute attention in this block with one kernel, the same on all ranks; the output names it.
 
     The trial has the shape of the recipe: model, micro batch, precision and tensor parallelism. A CPU has one kernel,
-    so the choice is ignored there.
-
-    Raises:
-        ConfigError: the kernel fails on this GPU for the recipe's attention.
+    so the choice is ignored there. Raises ConfigError if the kernel fails on this GPU for the recipe's attention.
     """
     if device.type == "cpu":
         yield
@@ -57,7 +54,7 @@ def kernel(recipe: Recipe, asked: Attention, device: torch.device) -> Iterator[N
 def _rate(recipe: Recipe, backend: SDPBackend, device: torch.device) -> float | None:
     """Measure how often per second a kernel computes one layer's attention and gradient; None if the kernel fails."""
     shape = recipe.model
-    dtype = torch.bfloat16 if recipe.precision == "bf16" else torch.float32
+    dtype = torch.float32 if recipe.precision == "fp32" else torch.bfloat16
     ranks = recipe.parallelism.tensor
     heads, groups = shape.attention_heads // ranks, max(1, shape.key_value_heads // ranks)
     size = (recipe.micro_batch_size, recipe.sequence_length, heads + 2 * groups, shape.head_width)

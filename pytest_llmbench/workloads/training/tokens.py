@@ -18,11 +18,7 @@ class Tokens(Protocol):
 
 
 def open_tokens(recipe: Recipe) -> Tokens:
-    """Open the data of a recipe.
-
-    Raises:
-        ConfigError: its file is missing, unreadable or too short.
-    """
+    """Open the data of a recipe. Raises ConfigError if its file is missing, unreadable or too short."""
     if isinstance(recipe.data, TokenFile):
         return FileTokens(recipe.data, recipe)
     return ZipfTokens(recipe.data, recipe)
@@ -39,8 +35,7 @@ def batch(tokens: Tokens, first: int, count: int, device: torch.device) -> tuple
 def sequences_of_copy(recipe: Recipe, copies: int) -> int:
     """Sequences per step of each copy of the model.
 
-    Raises:
-        ConfigError: the batch is indivisible by micro batches on this many copies.
+    Raises ConfigError if the batch is indivisible by micro batches on this many copies.
     """
     if recipe.samples_per_step % (copies * recipe.micro_batch_size):
         raise ConfigError(
@@ -80,8 +75,8 @@ class ZipfTokens:
 class FileTokens:
     """Consecutive sequences of a file, from its start again after its end.
 
-    Raises:
-        ConfigError: the file is missing, unreadable or too short; from `sequence`, a token is outside the vocabulary.
+    Raises ConfigError if the file is missing, unreadable or too short; `sequence` raises it for a token outside the
+    vocabulary.
     """
 
     def __init__(self, data: TokenFile, recipe: Recipe) -> None:

@@ -131,7 +131,7 @@ def test_nothing_compared_is_no_success(place: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [(("show", "nothing"), "unknown session 'nothing'"), (("series", "x-0", "throughput"), "did you mean 'x-0"),
-     (("series", "x-00", "speed"), "legal: step_time, throughput"), (("ledger", "--node", "n"), "unknown node 'n'")],
+     (("series", "x-00", "speed"), "legal: step_time, throughput")],
 )  # fmt: skip
 def test_wrong_words_are_said(place: str, words: tuple[str, ...], message: str) -> None:
     result = CliRunner().invoke(history.app, [*words, "--history", place])

@@ -173,6 +173,6 @@ def test_sqlite_waits_and_keeps_references(history: History) -> None:
     with history.writing() as connection:
         connection.rows("DELETE FROM llmbench_sessions")
     with sqlite3.connect(history.url) as plain:
-        for table in ("runs", "metrics", "verdicts", "sightings"):
+        for table in ("runs", "metrics", "verdicts"):
             assert plain.execute(f"SELECT count(*) FROM llmbench_{table}").fetchone() == (0,)
     plain.close()

@@ -48,10 +48,8 @@ class DiagnosticRun(ProbeAnswer):
 def dcgm(context: RankContext, log: ProbeLog) -> DiagnosticRun:
     """Run the diagnostic.
 
-    `config` has `words`, the command from `dcgmi` on; `environment`, an `Environment` or None; and `limit_s`.
-
-    Raises:
-        RunError: a pyxis container outside of a Slurm job.
+    `config` has `words`, the command from `dcgmi` on; `environment`, an `Environment` or None; and `limit_s`. Raises
+    RunError for a pyxis container outside of a Slurm job.
     """
     given = context.config["environment"]
     environment = Environment.model_validate(given) if given is not None else Environment()

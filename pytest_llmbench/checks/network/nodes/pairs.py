@@ -52,11 +52,7 @@ class PairsPlan(Sizes):
 
 
 def play(context: RankContext, log: ProbeLog) -> RankGames:
-    """Play this rank's part of all rounds.
-
-    Raises:
-        LLMBenchError: rank 0 does not show up, or there is no GPU for this rank.
-    """
+    """Play this rank's part of all rounds. Raises LLMBenchError if rank 0 is missing, or a GPU for this rank."""
     plan = PairsPlan(**context.config)
     record = NcclRecord(context) if plan.nccl else None
     player = _Player(context, log, plan)
@@ -149,7 +145,7 @@ class _Player:
         return MeasuredGame(bytes=size, seconds=seconds, busbw=busbw, latency_s=latency, wrong=wrong)
 
     def _leave(self) -> None:
-        """Rank 0 serves the store: it goes last."""
+        """Leave the store; rank 0, which serves it, leaves last."""
         self._set_phase("end")
         self._line_up("end", self._everyone, self._wait_s if self._rank == 0 else None)
 
@@ -266,7 +262,6 @@ class DirectGroup:
         return torch.arange(elements, device=self._device).remainder_(_PATTERN).float() + seat
 
     def _least(self, value: float) -> float:
-        """The smallest of the ranks' values."""
         tensor = torch.tensor([value], dtype=torch.float64, device=self._device)
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
@@ -278,11 +273,7 @@ class DirectGroup:
         return size_bytes / seconds / 1e9 * busbw_factor(collective, self.size)
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
-        """Sum a tensor over the group, and wait for it.
-
-        Raises:
-            RuntimeError: another rank is gone, or does not answer in time.
-        """
+        """Sum a tensor over the group, and wait for it. Raises RuntimeError if another rank is gone or late."""
         self._wait(self._group.allreduce([tensor]))
 
     def _wait(self, work: Any) -> None:
@@ -296,7 +287,7 @@ class DirectGroup:
             self._group.abort()
 
     def _settle(self) -> None:
-        """Wait for the GPU up to the timeout: a kernel whose partner is gone runs for ever."""
+        """Wait for the GPU until the timeout, because a kernel whose partner is gone never ends."""
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record()
         deadline = time.monotonic() + self._timeout_s

@@ -25,8 +25,7 @@ _kept: list[object] = []
 def run(recipe: Recipe, context: RankContext, device: torch.device, log: StepLog) -> None:
     """Train a recipe within a process group that DeepSpeed has joined.
 
-    Raises:
-        ConfigError: the batch is indivisible by the ranks, or options or data are invalid.
+    Raises ConfigError if the batch is indivisible by the ranks, or options or data are invalid.
     """
     setup = Setup(
         recipe=recipe, options=validate(DeepSpeedOptions, recipe.options, "options"), device=device, rank=context.rank,

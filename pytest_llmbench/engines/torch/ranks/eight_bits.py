@@ -18,10 +18,7 @@ def convert(blocks: nn.ModuleList, scaling: str, device: torch.device, *, gather
     """Convert all linear layers of the blocks, which may be on the meta device, in place.
 
     With `gathered`, FSDP gathers parameters in 8 bits, if a scale is that of a whole tensor. A CPU multiplies the
-    rounded numbers in fp32.
-
-    Raises:
-        ConfigError: torchao is missing, or the GPU has no products in 8 bits.
+    rounded numbers in fp32. Raises ConfigError if torchao is missing, or the GPU lacks products in 8 bits.
     """
     try:
         from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # noqa: PLC0415 - optional, and slow

@@ -37,9 +37,8 @@ _DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float8_e4m
 def train(context: RankContext, log: StepLog) -> None:
     """Train the recipe that is `context.config` and log every step, as `StepClock` does.
 
-    Raises:
-        ConfigError: the recipe or its data are invalid, or its batch is indivisible by the ranks.
-        RunError: the ranks failed to find each other, or a rank lacks a GPU.
+    Raises ConfigError if the recipe or its data are invalid, or its batch is indivisible by the ranks, and RunError if
+    the ranks failed to find each other, or one lacks a GPU.
     """
     recipe = validate(Recipe, context.config, "recipe")
     options = validate(TorchOptions, recipe.options, f"recipe {recipe.name}: options")

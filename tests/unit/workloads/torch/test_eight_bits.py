@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
+from torch.nn.attention import SDPBackend
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.engines.torch.ranks import eight_bits
 from pytest_llmbench.engines.torch.ranks.decoder import Decoder
 from pytest_llmbench.readers.steps.step_log import read_steps
+from pytest_llmbench.workloads.training import attention, matmul
 from tests.support.training.same_loss import several
 from tests.unit.workloads.conftest import Fork, MakeRecipe
 
@@ -78,6 +81,25 @@ def test_all_layers_of_all_blocks_are_converted_and_no_other(model: Decoder, sca
 def test_a_product_of_three_that_stays_in_16_bits_is_none_in_8(model: Decoder) -> None:
     eight_bits.convert(model.blocks, "rowwise_with_gw_hp", GPU, gathered=False)
     assert eight_bits.count(model) == {"bf16": 8}
+
+
+@pytest.mark.parametrize(
+    ("precision", "tried"), [("fp8", torch.bfloat16), ("bf16", torch.bfloat16), ("fp32", torch.float32)]
+)
+def test_attention_kernels_are_tried_in_the_type_of_the_training(
+    precision: str, tried: torch.dtype, make_recipe: MakeRecipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In fp32 the fastest kernels of a GPU fail, and none is left for fewer keys than queries."""
+    seen: set[torch.dtype] = set()
+
+    def attend(query: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
+        seen.add(query.dtype)
+        return query
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", attend)
+    monkeypatch.setattr(matmul, "rates", lambda work, *_, **__: [work() is None])
+    assert attention._rate(make_recipe(precision=precision), SDPBackend.MATH, torch.device("cpu"))
+    assert seen == {tried}
 
 
 def test_a_gpu_without_8_bits_is_refused(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
