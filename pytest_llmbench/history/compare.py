@@ -1,4 +1,4 @@
-"""Numbers of earlier runs compared with those of later runs: how each changed, and how certain that is.
+"""Compares numbers of earlier and later runs: the change of each, with its interval.
 
 `compare_runs` judges all numbers of a session together. `compare_sessions` applies it to two sessions, and
 `baselines.py` to a session and its history.
@@ -32,7 +32,7 @@ _FREEDOM_WITHIN = 8.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """How a number changed from the mean of earlier runs to that of new ones, both in `unit`."""
+    """The change of a number from the mean of earlier runs to that of new ones, both in `unit`."""
 
     before: float
     after: float
@@ -56,7 +56,7 @@ class Change:
 
     @property
     def regressed(self) -> bool | None:
-        """True if it is worse, beyond what is uncertain; None where that is unknown, or the interval too wide."""
+        """True if it is worse beyond the uncertainty; None if that is unknown, or the interval too wide."""
         if self.worst is None or self.low is None or self.high is None:
             return None
         if (-self.high if self.better == "higher" else self.low) > 0.0:
@@ -65,7 +65,7 @@ class Change:
 
     @property
     def improved(self) -> bool:
-        """True if it is better, beyond what is uncertain."""
+        """True if it is better beyond the uncertainty."""
         return self.worst is not None and self.worst < 0.0
 
 
@@ -149,7 +149,7 @@ def not_comparable(before: Sequence[MetricRow], after: Sequence[MetricRow]) -> s
     if len(units) > 1:
         return f"numbers in {' and '.join(sorted(units))} cannot be compared"
     mean = fmean(row.value for row in before)
-    return "" if mean > 0.0 else f"a mean of {mean:g} before has no shares"
+    return "" if mean > 0.0 else f"a mean of {mean:g} cannot be the base of a change in percent"
 
 
 def _error(row: MetricRow) -> float | None:
@@ -300,7 +300,7 @@ def _judge(recipe: str, metric: str, change: Change) -> Compared:
     wide = change.reason or "a regression could hide in it"
     reason = f"the interval is too wide: {wide}" if change.regressed is None else ""
     if change.improved:
-        reason = "better, beyond what is uncertain"
+        reason = "better beyond the uncertainty"
     return replace(line, verdict=verdict_of_change(change), reason=reason)
 
 

@@ -82,7 +82,7 @@ def _place(row: CaseRow, root: Path) -> dict[str, str]:
     if not row.get("file"):
         return {}
     path = root / str(row["file"])
-    checkout = os.environ.get("GITHUB_WORKSPACE")  #: variable GITHUB_WORKSPACE: files of annotations are relative to it
+    checkout = os.environ.get("GITHUB_WORKSPACE")
     known = path.relative_to(checkout) if checkout and path.is_relative_to(checkout) else Path(str(row["file"]))
     return {"file": known.as_posix(), **({"line": str(row["line"])} if row.get("line") else {})}
 

@@ -49,21 +49,13 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 
 
 class Sample(NamedTuple):
-    """One number of OpenMetrics.
+    """One number of OpenMetrics."""
 
-    Attributes:
-        name: of its family, without the unit.
-        unit: suffix of the name, such as `seconds`; empty for a count.
-        help: meaning of the family.
-        value: finite, in that unit.
-        labels: of its run, check or node.
-    """
-
-    name: str
-    unit: str
-    help: str
-    value: float
-    labels: Mapping[str, str]
+    name: str  # of its family, without the unit
+    unit: str  # suffix of the name, such as `seconds`; empty for a count
+    help: str  # meaning of the family
+    value: float  # finite, in that unit
+    labels: Mapping[str, str]  # of its run, check or node
 
 
 def write_metrics(session: FinishedSession, path: Path) -> None:
@@ -180,7 +172,6 @@ def write_csv(session: FinishedSession, folder: Path) -> list[Path]:
 
 
 def _rows(session: FinishedSession) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each row with the name of its table."""
     for run in session.runs.values():
         about = {"session": run.session, "system": run.system, "run": run.key}
         machine = {"recipe": run.recipe.name, "nodes": run.nodes, "gpus": run.gpus}

@@ -1,4 +1,4 @@
-"""Dense matrix products: does every GPU reach its rate, and do all of them compute the same?"""
+"""Check of dense matrix products: the rate of every GPU, and equal results on all of them."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -61,7 +61,7 @@ SweptRank = tuple[Answer[ShapeSweeps], ShapeSweeps]
 
 
 class Gemm(DeviceCheck):
-    """The same product on all GPUs, in each precision, all GPUs of a node at once."""
+    """Multiplies the same matrices on all GPUs at once, in each precision."""
 
     name = part = "gemm"
     summary = "rate and correctness of dense matrix products on every GPU (or CPU), by precision"
@@ -145,13 +145,13 @@ class Gemm(DeviceCheck):
 
 
 def _find_wrong(site: Site, answer: Answer[DeviceRates], products: GemmRates) -> Iterator[Finding]:
-    """Findings from a device's own products: they differ from each other, or from fp64."""
+    """Findings on products of one device that differ from each other or from fp64."""
     for precision, product in products.precisions.items():
-        if product.changed:  #: finding not_repeatable: the same matrix product gives another result
+        if product.changed:  #: finding not_repeatable: a repeated matrix product differs
             message = f"{product.changed} of {product.repeated} repeated {precision} products differ from the first"
             yield _make_finding(site, answer, "not_repeatable", message)
         limit, error = _LARGEST_ERROR[precision], product.error
-        if error is None:  #: finding wrong_product: a matrix product is not finite, or too far from the right one
+        if error is None:  #: finding wrong_product: a matrix product is wrong
             yield _make_finding(site, answer, "wrong_product", f"the {precision} product is not finite")
         elif error > limit:
             message = f"the {precision} product is off by {error:.3g} standard deviations, {limit:g} allowed"
@@ -237,7 +237,7 @@ def _compare_products(site: Site, measured: Sequence[RankProducts]) -> tuple[lis
             reason = f"{len(digests)} devices compute {len(set(digests.values()))} different {precision} products of "
             reason += "the same factors, and no majority shows which is right"
             undecided |= {by_rank[rank].host: reason for rank in digests}
-        for rank in odd or ():  #: finding other_product: a device computes another product than most devices like it
+        for rank in odd or ():  #: finding other_product: a product differs from that of most such devices
             message = f"computes another {precision} product than most of the {len(digests)} devices like it"
             findings.append(_make_finding(site, by_rank[rank], "other_product", message))
     notes = [f"devices differ in {len(settings)} ways (model, PyTorch, threads): compared among alike only"]

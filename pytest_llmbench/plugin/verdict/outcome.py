@@ -1,4 +1,4 @@
-"""Every test of ours ends in exactly one verdict, written into its report's properties."""
+"""Gives every test of ours exactly one verdict, in the properties of its report."""
 
 import datetime as dt
 import re

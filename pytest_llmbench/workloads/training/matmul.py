@@ -1,4 +1,4 @@
-"""Measures the rate of matrix products of a rank's device, the ceiling of a training's rate; and adds products."""
+"""Measures the rate of matrix products of a device, the ceiling of a training's rate; and adds products."""
 
 import statistics
 import time

@@ -58,7 +58,7 @@ def measure(context: RankContext, log: ProbeLog) -> DeviceRates:
     products: GemmRates | None = None
     memory: float | None = None
     copies: CopyRates | None = None
-    with _meeting(context) as barrier:
+    with _node_barrier(context) as barrier:
 
         def start(what: str) -> Callable[[], None]:
             log.phase(what)
@@ -87,7 +87,7 @@ def sweep_shapes(context: RankContext, log: ProbeLog) -> ShapeSweeps:
     config, device = context.config, _device(context)
     products: dict[SweptProduct, ShapeSweep] = {}
     lacking: dict[SweptProduct, str] = {}
-    with _meeting(context) as barrier:
+    with _node_barrier(context) as barrier:
         for name in sweep.PRODUCTS:
             log.phase(f"shapes in {name}")
             start = partial(barrier.wait, f"shapes in {name}")
@@ -111,7 +111,7 @@ def sustain(context: RankContext, log: ProbeLog) -> SustainedLoad:
     log.phase("factors")
     left, _, multiply = gemm.prepare(precision, gemm.factors(config["side"]), device)
     telemetry = LoadTelemetry()
-    with _meeting(context) as barrier, gemm.tf32(allowed=False), ExitStack() as watched:
+    with _node_barrier(context) as barrier, gemm.tf32(allowed=False), ExitStack() as watched:
 
         def start() -> None:
             barrier.wait("sustained")
@@ -226,7 +226,7 @@ def _measure_copies(context: RankContext, device: torch.device, start: StepStart
     return CopyRates(**rates, pinned=pinned, path=path)
 
 
-def _meeting(context: RankContext) -> FileBarrier:
+def _node_barrier(context: RankContext) -> FileBarrier:
     first = context.rank - context.local_rank
     folder, ranks = context.folder / layout.MEETING / f"{first:05d}", range(first, first + context.ranks_per_node)
     return FileBarrier(folder, context.rank, ranks, context.config["timeout_s"])

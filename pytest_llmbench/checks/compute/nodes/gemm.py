@@ -75,7 +75,7 @@ def gemm(
 
 
 def prepare(precision: str, given: Factors, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, Multiply]:
-    """The matrices on the device, in their precision, and a function that multiplies them, always into the same memory.
+    """Move the matrices to the device in their precision; also return a function that multiplies them in place.
 
     Raises RuntimeError if this device or this PyTorch lacks such a product.
     """
