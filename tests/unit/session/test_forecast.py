@@ -192,7 +192,7 @@ def test_every_shipped_recipe_may_run_where_it_was_published(system: str) -> Non
         named = [
             each.applies_to.gpu for each in recipe.references if each.applies_to is not None and each.applies_to.gpu
         ]
-        if recipe.engine == "megatron_lm" and not of_jsc:
+        if recipe.engine in {"megatron_lm", "torchtitan"} and not of_jsc:
             chosen += [recipe] if any(same_gpu(model, gpu.model) for model in named) else []
         elif of_jsc or system != "JUWELS_Booster":
             chosen.append(recipe)
