@@ -129,6 +129,8 @@ class Decoder(nn.Module):
             hidden = hidden + self.positions(torch.arange(inputs.shape[1], device=inputs.device))
         if not self.fp32_residual:
             hidden = hidden.to(product_dtype(hidden))
+        if self.head.mesh is not None:  # compiled code fails at the gradient of a tensor that is still under way
+            hidden = hidden.clone()
         for block in self.blocks:
             hidden = block(hidden)
         matrix = self.tokens.weight if self.output is None else self.output.weight
