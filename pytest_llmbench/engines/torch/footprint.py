@@ -19,7 +19,9 @@ def footprint(recipe: Recipe, topology: Topology) -> Footprint:
         "full": (State(0, 16), State(0, 16)),
     }
     least, usual = states[sharding]
+    # Of a ReLU the output is kept alone, of other activations the input, too.
+    inner = 0 if recipe.model.activation in {None, "relu"} else 8
     return Footprint(
-        least=least, usual=usual, activation=24 + 2 * bool(recipe.model.dropout), logit=8, most_logits=2**28,
+        least=least, usual=usual, activation=24 + inner + 2 * bool(recipe.model.dropout), logit=8, most_logits=2**28,
         unit=10 if sharding == "full" else 0, embedding=4,
     )  # fmt: skip
